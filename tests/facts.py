@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diag.detectors.contract import Detector
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
 from diag.model import Finding, Placement
 from diag.model.observations import (
@@ -118,7 +119,7 @@ class Story:
     ) -> None:
         from diag.detectors import make_detectors
 
-        self.engine = Engine({}, make_detectors() if detectors is None else detectors)
+        self.engine = Engine({}, make_detectors() if detectors is None else detectors, PRECEDENCE)
         self.now = start
         self.world = world
         self.tell(RunStarted(None, ("torchrun", "train.py"), 999, "node-0", world))
@@ -128,7 +129,7 @@ class Story:
     def tell(self, *facts: Observation) -> None:
         self.engine.advance(self.now)
         for fact in facts:
-            self.engine._tell(fact)
+            self.engine._dispatch(fact)
 
     def wait(self, seconds: float) -> None:
         self.now += seconds

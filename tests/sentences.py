@@ -64,7 +64,7 @@ def watched() -> Iterator[None]:
 
 def faults(finding: Finding, job: JobState) -> list[str]:
     """What is wrong with its words; nothing of rules', which their authors write."""
-    if finding.rule or finding.told_by or finding.id in _NOT_HELD:
+    if finding.rule or finding.reported_by or finding.id in _NOT_HELD:
         return []
     composed = [item.excerpt for item in finding.evidence if item.kind in _COMPOSED]
     wrong = []

@@ -31,6 +31,7 @@ from diag.agent.samplers.together import NodeWatches
 from diag.agent.sidecar_pool import SidecarPool
 from diag.detectors import make_detectors
 from diag.detectors.hang import HangDetector, wants_closer_look
+from diag.detectors.precedence import PRECEDENCE
 from diag.detectors.rules.load import for_a_run
 from diag.engine.engine import CHECK_SECONDS, Engine
 from diag.engine.journal import JournalWriter
@@ -101,7 +102,7 @@ class Hub(HubAmongNodes):
         rules = for_a_run(settings.rules, talk)
         detectors = make_detectors(rules)
         self._hang = next(one for one in detectors if isinstance(one, HangDetector))
-        self.engine = Engine(PARSERS, [*detectors, self._collector])
+        self.engine = Engine(PARSERS, [*detectors, self._collector], PRECEDENCE)
         self.lock = threading.RLock()
         self.run_id = run_dir.run_id if run_dir else "unrecorded"
         self.version = diag.__version__
@@ -266,7 +267,7 @@ class Hub(HubAmongNodes):
             self.counters.log_lines_total = self.engine.job.log_lines
             self.counters.log_lines_dropped_total = self._intake.dropped_lines
             alone: set[tuple[object, ...]] = {
-                (key, finding.klass, finding.ranks) for key, finding in self.engine.alone.items()
+                (key, finding.klass, finding.ranks) for key, finding in self.engine.withheld.items()
             }
         if self.member is not None and alone - self._alone:
             self.member.nudge()  # what the others may be waiting to hear

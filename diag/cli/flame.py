@@ -217,12 +217,13 @@ def _of_rank(sources: Sequence[Path], args: argparse.Namespace, rank: int) -> Pr
 
 
 def _merged(sources: Sequence[Path], args: argparse.Namespace) -> Profile:
+    from diag.detectors.relations import Precedence
     from diag.engine.engine import Engine
     from diag.model.observations import RankExited, RunEnded
     from diag.outputs.http.flame import merged_profile
     from diag.sources.parsers import PARSERS
 
-    engine = Engine(PARSERS, [])
+    engine = Engine(PARSERS, [], Precedence())
     for at, fact in _facts(sources):
         if not isinstance(fact, (RankExited, RunEnded)):  # where they were last, though all have ended since
             engine.job.observe(at, fact)

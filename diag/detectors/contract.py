@@ -9,19 +9,18 @@ from diag.model import Finding, NotChecked
 from diag.model.observations import Observation
 from diag.state.job import JobState
 
-__all__ = ["WHOLE_JOB", "Detector"]
-
-# Findings that only who sees all ranks can be right about.
-WHOLE_JOB = frozenset({"hang", "rank-died", "straggler", "transport-mismatch"})
+__all__ = ["Detector"]
 
 
 class Detector(Protocol):
-    """One judgement. `observe` changes its state and says nothing; `check` says and changes nothing. One of which
-    an answer depends on its last answer has `tick(now, job)` too: it is called once before each check."""
+    """One judgement. `check` reports and changes nothing. One that `listens` to facts is a `Listener`, whose
+    `observe` changes its state and reports nothing; others need none. One of
+    which an answer depends on its last answer has `tick(now, job)` too: it is called once before each check."""
 
     name: str
 
-    def observe(self, at: float, fact: Observation) -> None: ...
+    @property
+    def listens(self) -> tuple[type[Observation], ...]: ...
 
     def check(self, now: float, job: JobState) -> Iterable[Finding]: ...
 

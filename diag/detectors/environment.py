@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from diag.knowledge.env_lint import Advice, lint
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.model.observations import Observation
 from diag.state.job import JobState
 from diag.state.rank import RankState
 
@@ -39,13 +38,11 @@ class _EnvironmentDetector:
     """One of the two: both read the same table (`diag.knowledge.env_lint`)."""
 
     name = ""
+    listens = ()
 
     def __init__(self) -> None:
         self._asked: _Question | None = None
         self._known: tuple[Finding, ...] = ()
-
-    def observe(self, at: float, fact: Observation) -> None:
-        """The job state keeps the environments."""
 
     def tick(self, now: float, job: JobState) -> None:
         """Judged again only when an environment, the node's RDMA devices or NCCL's version came to be known

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.model.observations import Observation
 from diag.state.job import JobState
 
 __all__ = ["LogEndDetector"]
@@ -23,9 +22,7 @@ class LogEndDetector:
     """
 
     name = "log-end"
-
-    def observe(self, at: float, fact: Observation) -> None:
-        """All that is needed the job state keeps."""
+    listens = ()
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         logs = job.logs_ended

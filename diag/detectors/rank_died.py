@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.last_words import CRASHES, NAMED, Heard, heard
 from diag.detectors.quoted import CASCADE
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, format_ranks, rank_words
-from diag.model.observations import CgroupMemory, KernelOomKill, Observation
+from diag.model.observations import CgroupMemory, KernelOomKill
 from diag.state.job import JobState
 from diag.state.rank import RankState
 from diag.state.stack_activity import Activity
@@ -59,6 +59,7 @@ class RankDiedDetector:
     """
 
     name = "rank-died"
+    listens = (CgroupMemory, KernelOomKill)
 
     def __init__(self) -> None:
         self._oom_kills: dict[int | None, int] = {}
@@ -67,12 +68,12 @@ class RankDiedDetector:
             int, str
         ] = {}  # pid and name of processes that the kernel said it killed for memory
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: CgroupMemory | KernelOomKill) -> None:
         if isinstance(fact, CgroupMemory):
             if fact.oom_kills > self._oom_kills.setdefault(fact.rank, fact.oom_kills):
                 self._grown_at = at
             self._oom_kills[fact.rank] = fact.oom_kills
-        elif isinstance(fact, KernelOomKill) and len(self._killed) < 4096:
+        elif len(self._killed) < 4096:
             self._killed[fact.pid] = fact.comm
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:

@@ -16,7 +16,6 @@ from diag.model.observations import (
     KernelLine,
     LogLine,
     NcclPlainLines,
-    Observation,
     PlainLines,
     VersionSeen,
 )
@@ -60,7 +59,7 @@ class SignatureDetector:
     """
 
     name = "signatures"
-    reads_plain_lines = True
+    listens = (LogLine, PlainLines, NcclPlainLines, KernelLine, Iteration, VersionSeen)
 
     def __init__(self, rules: RuleSet | None = None) -> None:
         from diag.detectors.rules.load import (
@@ -74,7 +73,9 @@ class SignatureDetector:
         self._iteration: int | None = None
         self._host_pids = False  # those of the kernel's log are those that diag sees
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(
+        self, at: float, fact: LogLine | PlainLines | NcclPlainLines | KernelLine | Iteration | VersionSeen
+    ) -> None:
         if isinstance(fact, LogLine):
             if not fact.bar:
                 self._reader.read(at, fact.rank, fact.text)
@@ -91,7 +92,7 @@ class SignatureDetector:
                 self._steps = [*self._steps[-_WENT_ON_STEPS + 1 :], self._reader.lines]
                 if len(self._steps) == _WENT_ON_STEPS:
                     self._reader.survived(self._steps[0])
-        elif isinstance(fact, VersionSeen):
+        else:
             self._versions[fact.package] = fact.version
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:

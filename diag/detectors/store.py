@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.model.observations import Observation, RankFound, StoreTried, StoreWaited
+from diag.model.observations import RankFound, StoreTried, StoreWaited
 from diag.state.job import JobState
 
 __all__ = ["StoreDetector"]
@@ -74,25 +74,26 @@ class StoreDetector:
     """
 
     name = "rendezvous-failure"
+    listens = (StoreTried, StoreWaited, RankFound)
 
     def __init__(self) -> None:
         self._waits: dict[tuple[int | None, int], _Waits] = {}  # by rank (None: a launcher) and port
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: StoreTried | StoreWaited | RankFound) -> None:
         if isinstance(fact, StoreTried):
             one = self._of(at, fact, fact.host)
             if one is not None:
                 one.tries += 1
                 one.why, one.text, one.due = fact.why, fact.text, at + fact.delay + _LATE_SECONDS
-        elif isinstance(fact, StoreWaited) and fact.over:
-            self._waits.pop((fact.rank, fact.port), None)
-        elif isinstance(fact, StoreWaited):
-            one = self._of(at, fact, fact.host)
-            if one is not None:
-                one.seen, one.pid, one.node, one.pending = at, fact.pid, fact.node, fact.pending
         elif isinstance(fact, RankFound):
             for key in [key for key in self._waits if key[0] in (None, fact.rank)]:
                 del self._waits[key]  # a launcher starts ranks when it has met the others
+        elif fact.over:
+            self._waits.pop((fact.rank, fact.port), None)
+        else:
+            one = self._of(at, fact, fact.host)
+            if one is not None:
+                one.seen, one.pid, one.node, one.pending = at, fact.pid, fact.node, fact.pending
 
     def _of(self, at: float, fact: StoreTried | StoreWaited, host: str) -> _Waits | None:
         key = (fact.rank, fact.port)

@@ -14,7 +14,6 @@ from typing import Any
 
 __all__ = [
     "JOB",
-    "STANDING",
     "Change",
     "ChangeKind",
     "Confidence",
@@ -34,8 +33,6 @@ _MOST_RANKS = 1 << 20  # ten times the largest jobs there are; more is no job
 _LONGEST_RANKS = 60  # characters: half of a line
 _PAIR = re.compile(r"\[([^|\[\]]*)\|([^|\[\]]*)\]")
 _LATEST = 1e11  # the year 5138: the grid of checks is of whole seconds, and these must still be exact
-
-STANDING = frozenset({"hang", "held-up"})  # findings that ranks stand still: over when those move
 
 JOB = "job"  # the subject of a finding about the whole job
 
@@ -184,7 +181,7 @@ class Finding:
     )
     yields_to: tuple[str, ...] = ()  # findings of detectors beside which it is not said
     hosts: tuple[str, ...] = ()  # nodes that say it, where it was passed up from them
-    told_by: str = ""  # the host of the job hub, where it judges all nodes
+    reported_by: str = ""  # the host of the job hub, where it judges all nodes
 
     @property
     def key(self) -> tuple[str, str]:
@@ -208,7 +205,7 @@ class Finding:
             "evidence": [item.to_json() for item in self.evidence],
             **({"rule": self.rule} if self.rule else {}),
             **({"hosts": list(self.hosts)} if self.hosts else {}),
-            **({"told_by": self.told_by} if self.told_by else {}),
+            **({"told_by": self.reported_by} if self.reported_by else {}),
         }
 
 

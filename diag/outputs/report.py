@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from diag.engine.engine import Engine
-from diag.model import STANDING, Finding, NotChecked
+from diag.model import Finding, NotChecked
 from diag.outputs.lasting import lasting
 from diag.outputs.view.classes import StackClass
 from diag.outputs.view.next_step import next_command
@@ -18,7 +18,7 @@ from diag.outputs.view.sentence import retell
 from diag.state.job import JobState
 from diag.state.savefacts import save_json
 
-__all__ = ["report"]
+__all__ = ["job_status", "report"]
 
 _MOST_OVER = 100  # told again with each step of the job
 
@@ -36,7 +36,7 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
         {
             **_told(engine, finding, past=ended),
             "opened_at": engine.opened_at(finding),
-            **({"open_at_end": True} if ended and finding.id in STANDING else {}),
+            **({"open_at_end": True} if ended and finding.id in engine.precedence.stands_still else {}),
         }
         for finding in engine.active()
     ]
@@ -54,7 +54,7 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
     document: dict[str, Any] = {
         "schema": "diag.report/1",
         "job": {
-            "state": engine.job_word(),
+            "state": job_status(engine),
             "phase": job.phase,
             "world_size": job.world_size,
             "ranks_seen": job.ranks_seen,
@@ -76,6 +76,24 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
     if job.logs_ended is not None:
         document["log"] = _log(job)
     return retell(document)
+
+
+def job_status(engine: Engine) -> str:
+    """One word for the job: starting, running, checkpointing, hung, dead, finished, failed or unknown."""
+    job = engine.job
+    if job.returncode is not None:
+        return "finished" if job.returncode == 0 else "failed"
+    if any(finding.id == "hang" and finding.severity.counts for finding in engine.active()):
+        return "hung"
+    if any(rank.failed for rank in job.ranks.values()):
+        return "dead"
+    if job.iteration is None and job.phase == "launch" and not job.argv and not job.cluster.nodes:
+        # Where no more comes, nobody watched a job start, and nothing in the evidence tells how far one is.
+        return "unknown" if engine.finished else "starting"
+    unseen = not job.ranks and job.iteration is None
+    if unseen or job.phase in ("launch", "rendezvous", "model_load", "data_prep", "comm_init"):
+        return "starting"
+    return "checkpointing" if job.phase == "ckpt_save" else "running"
 
 
 def _log(job: JobState) -> dict[str, Any]:

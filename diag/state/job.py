@@ -184,6 +184,11 @@ class JobState(Machine):
 
     # -- being told ---------------------------------------------------------------------------------------
 
+    def wants_check(self) -> bool:
+        """Whether what was told last is to be judged at once, not at the next second. Asked once."""
+        pressing, self.save_memory.pressing = self.save_memory.pressing, False
+        return pressing
+
     def observe(self, at: float, fact: Observation) -> None:
         self.nccl_processes.observe(at, fact)
         handler = _HANDLERS.get(type(fact))

@@ -13,7 +13,7 @@ import yaml
 from repository import ROOT
 
 from diag.detectors import DETECTORS
-from diag.detectors.contract import WHOLE_JOB
+from diag.detectors.precedence import PRECEDENCE
 from diag.detectors.rules.load import packaged
 from diag.detectors.rules.schema import Rule
 from diag.outputs import manual
@@ -103,9 +103,9 @@ def _page(finding: str, lang: str) -> str:
         parts += [f"## {words['lines_head']}", words["lines_intro"], *(_rule(rule, lang) for rule in rules)]
     parts += _alerts(finding, lang)
     places = _judged_in().get(finding, [])
-    if places or finding in WHOLE_JOB:
+    if places or finding in PRECEDENCE.whole_job:
         parts += [f"## {words['where']}", ", ".join(f"`{place}`" for place in places)]
-        parts += [words["whole"]] if finding in WHOLE_JOB else []
+        parts += [words["whole"]] if finding in PRECEDENCE.whole_job else []
     typed = "\n".join(f"$ diag explain {finding} --lang {one}" for one in (lang, other))
     parts += [f"## {words['terminal']}", f"```console\n{typed}\n```"]
     return "\n\n".join(parts) + "\n"

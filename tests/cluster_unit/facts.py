@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from diag.detectors.cluster import make_job_detectors
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
 from diag.model import JOB, Confidence, Evidence, Finding, Placement, Severity
 from diag.model.observations import NodeDigest, NodeProbed, Observation, RankDigest, RankExited, RankFound
@@ -75,16 +76,16 @@ class Reports:
     """An engine as the job hub's, told what nodes say."""
 
     def __init__(self) -> None:
-        self.engine = Engine({}, make_job_detectors())
+        self.engine = Engine({}, make_job_detectors(), PRECEDENCE)
         self.now = START
         self._seq = 1
 
     def tell(self, *facts: Observation) -> None:
         self.engine.advance(self.now)
         for fact in facts:
-            self.engine._tell(fact)
+            self.engine._dispatch(fact)
             if isinstance(fact, RankDigest) and fact.exited is not None:
-                self.engine._tell(fact.exited)
+                self.engine._dispatch(fact.exited)
 
     def hear(
         self, number: int, *, moved: float | None = None, ranks: tuple[int, ...] | None = None, **changes: Any

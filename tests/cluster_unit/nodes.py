@@ -17,6 +17,7 @@ from diag.agent.cluster.jobhub import _is_for
 from diag.detectors import make_detectors
 from diag.detectors.cluster import make_job_detectors
 from diag.detectors.hang import HangDetector, wants_closer_look
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
 from diag.model import Change, Finding, Record
 from diag.model.observations import JobVerdict, Observation
@@ -38,7 +39,7 @@ class NodeEngine:
         self.hang = next(one for one in detectors if isinstance(one, HangDetector))
         self.collector = Collector()
         self.collector.joined = True
-        self.engine = Engine(PARSERS, [*detectors, self.collector])
+        self.engine = Engine(PARSERS, [*detectors, self.collector], PRECEDENCE)
         self.maker = DigestMaker(self.collector)
         self.host = host or f"node-{number}"
         self.me = Identity(
@@ -56,7 +57,7 @@ class NodeEngine:
     def tell(self, at: float, *facts: Observation) -> None:
         self.changes += self.engine.advance(at)
         for fact in facts:
-            self.engine._tell(fact)
+            self.engine._dispatch(fact)
 
     def digest(
         self, at: float, detail: int = 0, every: float = CALM_SECONDS, **changes: Any
@@ -74,7 +75,7 @@ class JobOfNodes:
 
     def __init__(self, nodes: Sequence[NodeEngine], *, told_back: bool = True) -> None:
         self.nodes = list(nodes)
-        self.engine = Engine(PARSERS, make_job_detectors())
+        self.engine = Engine(PARSERS, make_job_detectors(), PRECEDENCE)
         self.changes: list[Change] = []
         self.silent: set[str] = set()  # hosts that do not report any more
         self._next = {node.host: 0.0 for node in nodes}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.detectors.contract import WHOLE_JOB
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
 from diag.engine.journal import JournalReader, segments
 from diag.engine.replay import replay_records
@@ -48,7 +48,7 @@ def of_two_hosts(run: Path) -> JobOfNodes:
 
 def verdicts(engine: Engine) -> list[tuple[object, ...]]:
     return sorted((one.id, one.klass, one.cause, one.ranks, one.waiting_ranks, one.confidence.value)
-                  for one in engine.active() if one.id in WHOLE_JOB)  # fmt: skip
+                  for one in engine.active() if one.id in PRECEDENCE.whole_job)  # fmt: skip
 
 
 def opened(changes: list[Change]) -> list[float]:
@@ -111,7 +111,7 @@ def test_what_one_node_would_say_of_the_job_is_withheld_while_the_job_hub_is_hea
         own = [
             change.finding
             for change in node.changes
-            if change.finding.id in WHOLE_JOB and not change.finding.told_by
+            if change.finding.id in PRECEDENCE.whole_job and not change.finding.reported_by
         ]
         assert own == []
         assert verdicts(node.engine) == verdicts(job.engine)

@@ -42,7 +42,7 @@ class Nodes:
             self.job.advance(self.now)
 
     def probe(self, number: int, answer: str) -> None:
-        self.job.engine._tell(NodeProbed(None, f"run-node-{number}", f"node-{number}", answer, 3.0))
+        self.job.engine._dispatch(NodeProbed(None, f"run-node-{number}", f"node-{number}", answer, 3.0))
 
 
 def hangs(engine: Engine) -> list[tuple[object, ...]]:
@@ -58,9 +58,9 @@ def test_rank_of_another_node_that_does_not_join_is_named_on_every_node() -> Non
     verdict = [("peer_not_joined", "not_in_collective", (3,), (0, 1, 2))]
     assert hangs(nodes.job.engine) == verdict
     assert [hangs(node.engine) for node in nodes.job.nodes] == [verdict] * 4
-    assert {one.told_by for node in nodes.job.nodes for one in node.engine.active() if one.id == "hang"} == {
-        "node-0"
-    }
+    assert {
+        one.reported_by for node in nodes.job.nodes for one in node.engine.active() if one.id == "hang"
+    } == {"node-0"}
 
 
 @pytest.mark.parametrize("moving", [0, 3])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from diag.agent.cluster.jobhub import JobHub
 from diag.agent.hub import ToldClock
 from diag.detectors.cluster import make_job_detectors
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
 from diag.engine.journal import JournalReader, segments
 from diag.engine.replay import replay_records
@@ -260,7 +261,7 @@ def test_digests_told_again_lead_to_the_same_changes(
 ) -> None:
     """Whatever the nodes saw in whatever rhythm, with checks of a timer in between, over JSON."""
     nodes, now = [NodeEngine(0), NodeEngine(1)], 1000.0
-    live, said, journal = Engine(PARSERS, make_job_detectors()), [], []
+    live, said, journal = Engine(PARSERS, make_job_detectors(), PRECEDENCE), [], []
     for pause, number, fact in story:
         now += pause
         said += live.advance(now - pause / 2)
@@ -270,7 +271,7 @@ def test_digests_told_again_lead_to_the_same_changes(
         record = Record(SOURCE, nodes[number].digest(now, 1), host=f"node-{number}", at=now)
         journal.append(json.dumps(record.to_json()))
         said += live.feed(record)
-    again, changes = Engine(PARSERS, make_job_detectors()), list[Change]()
+    again, changes = Engine(PARSERS, make_job_detectors(), PRECEDENCE), list[Change]()
     for line in journal:
         changes += again.feed(Record.from_json(json.loads(line)))
     changes += again.advance(live.now)

@@ -318,7 +318,7 @@ def test_death_of_a_rank_is_told_on_every_node_at_the_end(make: Callable[..., li
     for node, by in zip(nodes, ({"node-0"}, {"node-0", ""}), strict=True):
         found = [(one.id, one.ranks) for one in node.hub.engine.active()]
         assert found == [("rank-died", (1,))], (node.number, found)
-        assert {one.told_by for one in node.hub.engine.active()} <= by
+        assert {one.reported_by for one in node.hub.engine.active()} <= by
 
 
 def test_without_a_token_or_with_nodes_off_each_hub_stays_by_itself(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from diag.engine.engine import Engine
 from diag.model import ChangeKind, Finding
 from diag.model.observations import JobVerdict, VerdictLost
+from diag.outputs.report import job_status
 from tests.cluster_unit.facts import death, finding
 from tests.facts import ALL_REDUCE, SLEEP, Story
 
@@ -24,7 +25,7 @@ def hung_alone() -> Story:
 
 
 def said(engine: Engine) -> list[tuple[str, str]]:
-    return [(one.id, one.told_by) for one in engine.active()]
+    return [(one.id, one.reported_by) for one in engine.active()]
 
 
 def test_hang_of_one_node_is_withheld_while_the_job_hub_is_heard() -> None:
@@ -34,7 +35,7 @@ def test_hang_of_one_node_is_withheld_while_the_job_hub_is_heard() -> None:
         story.tell(verdict())
 
     assert story.findings() == []
-    assert [one.id for one in story.engine.alone.values()] == ["hang"]  # for the digest
+    assert [one.id for one in story.engine.withheld.values()] == ["hang"]  # for the digest
 
 
 def test_hang_is_said_again_when_the_job_hub_is_lost() -> None:
@@ -65,7 +66,7 @@ def test_job_hubs_verdict_is_said_on_every_node_and_ends_when_it_ends() -> None:
     story = hung_alone()
     story.tell(verdict(finding("hang", ranks=(3,), waiting_ranks=(0, 1, 2))))
     story.wait(1.0)
-    assert [(one.id, one.ranks, one.told_by) for one in story.findings()] == [("hang", (3,), "gpu-0")]
+    assert [(one.id, one.ranks, one.reported_by) for one in story.findings()] == [("hang", (3,), "gpu-0")]
 
     story.tell(verdict())
     story.wait(1.0)
@@ -109,7 +110,7 @@ def test_own_finding_that_the_job_hub_says_of_more_nodes_is_still_told_to_it() -
     story.wait(5.0)
 
     assert said(story.engine) == [("rank-died", "gpu-0")]
-    assert ("rank-died", "rank 0") in story.engine.alone
+    assert ("rank-died", "rank 0") in story.engine.withheld
 
 
 def test_word_for_a_job_whose_hub_tells_of_a_hang_is_hung() -> None:
@@ -117,4 +118,4 @@ def test_word_for_a_job_whose_hub_tells_of_a_hang_is_hung() -> None:
     story.tell(verdict(finding("hang")))
     story.wait(1.0)
 
-    assert story.engine.job_word() == "hung"
+    assert job_status(story.engine) == "hung"

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.detectors import make_detectors
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
 from diag.engine.journal import JournalReader, JournalWriter, segments
 from diag.engine.replay import replay_records
 from diag.model import JOB, Change, Confidence, Finding, NotChecked, Record, Severity
-from diag.model.observations import Observation
 from diag.outputs.report import report
 from diag.sources.host import run as run_source
 from diag.sources.parsers import PARSERS
@@ -25,12 +25,10 @@ class Says:
     """A detector that says what it is told to."""
 
     name = "says"
+    listens = ()
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
-
-    def observe(self, at: float, fact: Observation) -> None:
-        return None
 
     def check(self, now: float, job: JobState) -> Iterable[Finding]:
         return self.findings
@@ -59,7 +57,7 @@ def kinds(changes: Iterable[Change]) -> list[str]:
 
 def test_finding_opens_once_updates_when_its_face_changes_and_resolves() -> None:
     says = Says()
-    engine = Engine({}, [says])
+    engine = Engine({}, [says], PRECEDENCE)
 
     says.findings = [finding()]
     opened = engine.advance(10.0)
@@ -81,7 +79,7 @@ def test_finding_opens_once_updates_when_its_face_changes_and_resolves() -> None
 
 def test_finding_that_holds_is_not_resolved_by_a_gap_and_a_final_one_never() -> None:
     says = Says()
-    engine = Engine({}, [says])
+    engine = Engine({}, [says], PRECEDENCE)
     says.findings = [finding(holds_seconds=5.0), finding(id="rank-died", final=True)]
     engine.advance(10.0)
 
@@ -99,7 +97,7 @@ def test_finding_that_holds_is_not_resolved_by_a_gap_and_a_final_one_never() -> 
 
 
 def test_clock_that_goes_back_is_ignored() -> None:
-    engine = Engine({}, [Says()])
+    engine = Engine({}, [Says()], PRECEDENCE)
     engine.advance(100.0)
 
     assert engine.advance(50.0) == []
@@ -108,7 +106,7 @@ def test_clock_that_goes_back_is_ignored() -> None:
 
 def test_long_gap_is_not_filled_with_checks() -> None:
     says = Says()
-    engine = Engine({}, [says])
+    engine = Engine({}, [says], PRECEDENCE)
     engine.advance(10.0)
     says.findings = [finding()]
 
@@ -116,7 +114,7 @@ def test_long_gap_is_not_filled_with_checks() -> None:
 
 
 def test_unknown_source_is_told_as_not_checked() -> None:
-    engine = Engine({}, [Says()])
+    engine = Engine({}, [Says()], PRECEDENCE)
 
     engine.feed(Record("from-the-future", {}, at=1.0))
 
@@ -236,7 +234,7 @@ def test_replay_of_the_journal_gives_what_was_said_live(tmp_path_factory, schedu
     """Whatever arrives in whatever rhythm, with checks driven by a timer in between."""
     directory: Path = tmp_path_factory.mktemp("journal")
     journal = JournalWriter(directory)
-    live = Engine(PARSERS, make_detectors())
+    live = Engine(PARSERS, make_detectors(), PRECEDENCE)
     changes: list[Change] = []
     now = 1000.0
     for pause, record in schedule:
@@ -278,7 +276,7 @@ def test_finding_that_another_takes_the_place_of_is_not_over() -> None:
     second = finding(id="rank-died", subject="rank 0", ranks=(0,))
     says = Says()
     says.findings = [first]
-    engine = Engine(PARSERS, [says])
+    engine = Engine(PARSERS, [says], PRECEDENCE)
     engine.advance(10.0)
     says.findings = [second]
 
@@ -304,7 +302,7 @@ def test_what_follows_from_another_finding_is_read_after_it() -> None:
         finding("shm-too-small", 3.0),
         finding("straggler", 0.0, severity=Severity.WARNING),
     ]
-    engine = Engine({}, [says])
+    engine = Engine({}, [says], PRECEDENCE)
 
     engine.advance(10.0)
     engine.advance(12.0)
@@ -326,7 +324,7 @@ def test_gpu_that_failed_is_read_before_the_wait_for_it() -> None:
         Finding(name, JOB, Severity.CRITICAL, Confidence.HIGH, "", "", since, klass)
         for name, since, klass in (("hang", 1.0, "gpu_side"), ("gpu-fault", 2.0, ""))
     ]
-    engine = Engine({}, [says])
+    engine = Engine({}, [says], PRECEDENCE)
 
     engine.advance(10.0)
     engine.advance(12.0)
@@ -337,7 +335,7 @@ def test_gpu_that_failed_is_read_before_the_wait_for_it() -> None:
 def test_a_steep_rise_near_the_limit_is_judged_with_its_reading_not_at_the_next_second() -> None:
     # given: one save is known, and a check has just been
     says = Says()
-    engine = Engine(PARSERS, [says])
+    engine = Engine(PARSERS, [says], PRECEDENCE)
     gib = 1 << 30
 
     def reading(at: float, used: int) -> list[str]:

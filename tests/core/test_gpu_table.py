@@ -12,6 +12,7 @@ import pytest
 from diag.engine.journal import JournalReader, segments
 from diag.engine.replay import replay_records
 from diag.model import ChangeKind
+from diag.outputs.report import job_status
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = _ROOT / "docs" / "evidence" / "gpus.md"
@@ -56,11 +57,11 @@ def test_a_row_says_what_its_journal_gives(row: Row) -> None:
 
     assert (engine.job.ranks_seen, row.gpus <= len(engine.job.gpus)) == (row.gpus, True)
     if row.said == "nothing found":
-        assert not changes and engine.job_word() == "finished"
+        assert not changes and job_status(engine) == "finished"
         return
     name, klass = re.findall(r"`([\w-]+)` (\w+)", row.said)[0]
     first = next(change for change in opened if change.finding.id == name)
-    last = next(finding for finding in [*engine.active(), *engine.resolved()] if finding.id == name)
+    last = next(finding for finding in engine.all_findings() if finding.id == name)
     assert (last.klass or last.cause, last.ranks) == (klass, row.ranks)
     if first.finding.severity.value != "info":
         assert round(first.at - first.finding.since) in (int(row.seconds), int(row.seconds) - 1)

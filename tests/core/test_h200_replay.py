@@ -9,6 +9,7 @@ import pytest
 
 from diag.engine.journal import JournalReader, segments
 from diag.engine.replay import replay_records
+from diag.outputs.report import job_status
 
 RUNS = sorted(
     path.parent for path in (Path(__file__).parents[1] / "captures" / "h200-live").glob("*/expected.json")
@@ -29,9 +30,7 @@ def test_recorded_gpu_run_is_judged_as_it_was_injected(run: Path) -> None:
     assert len(engine.job.gpus) == 2
     assert engine.job.ranks_seen == 2
     if run.name == "loop-slow":
-        slow = next(
-            finding for finding in [*engine.active(), *engine.resolved()] if finding.id == "straggler"
-        )
+        slow = next(finding for finding in engine.all_findings() if finding.id == "straggler")
         assert (slow.ranks, slow.waiting_ranks) == ((1,), (0,)) and "write_report" in slow.summary
     if run.name.endswith("rank-killed"):
         assert [(finding.id, finding.ranks, finding.waiting_ranks) for finding in engine.active()] == [
@@ -39,7 +38,7 @@ def test_recorded_gpu_run_is_judged_as_it_was_injected(run: Path) -> None:
         ]
     if run.name.startswith("healthy"):
         assert changes == []
-        assert engine.job_word() == "finished"
+        assert job_status(engine) == "finished"
         assert engine.job.iteration == 30
 
 

@@ -23,9 +23,7 @@ def judged(folder: Path) -> dict[str, Finding]:
     except DiagError as error:
         assert error.exit_code == 2
         return {}
-    return {
-        finding.id: finding for finding in [*engine.active(), *engine.resolved()] if finding.severity.counts
-    }
+    return {finding.id: finding for finding in engine.all_findings() if finding.severity.counts}
 
 
 def part_of(scenario: str, into: Path, wanted: Callable[[str], bool]) -> Path:

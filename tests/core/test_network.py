@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from diag.agent.samplers.node import NetworkWatch
+from diag.detectors.relations import Precedence
 from diag.engine.engine import Engine
 from diag.model import Record
 from diag.model.observations import (
@@ -255,7 +256,7 @@ def test_watch_reads_this_node_and_its_records_are_understood() -> None:
     until(lambda: len(told) >= 4)
     watch.stop()
 
-    engine = Engine(PARSERS, [])
+    engine = Engine(PARSERS, [], Precedence())
     for number, record in enumerate(told[:4]):
         engine.feed(Record.from_json(json.loads(json.dumps(record.to_json())) | {"at": 1e9 + number}))
     assert not engine.job.unparsed and not engine.job.failed_sources
@@ -319,7 +320,7 @@ def test_what_cannot_be_looked_at_is_said_once_and_taken_back(tmp_path: Path) ->
     until(lambda: any(record.source == "infiniband" for record in told))
     watch.stop()
 
-    engine = Engine(PARSERS, [])
+    engine = Engine(PARSERS, [], Precedence())
     for number, record in enumerate(told[:2]):
         engine.feed(Record(record.source, record.payload, at=1e9 + number))
     assert {line.what: line.reason for line in engine.job.not_checked()} == {

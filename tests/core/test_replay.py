@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.detectors import make_detectors
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
 from diag.engine.journal import SCHEMA, JournalWriter
 from diag.engine.replay import replay, replay_records
@@ -481,7 +482,7 @@ PAYLOADS = JSON | st.dictionaries(KEYS, JSON, max_size=10)
     )
 )
 def test_no_record_of_a_stranger_raises(records: list[Record]) -> None:
-    engine = Engine(PARSERS, make_detectors())
+    engine = Engine(PARSERS, make_detectors(), PRECEDENCE)
 
     for record in [*story(), *records]:
         engine.feed(record)
@@ -553,7 +554,7 @@ def test_real_reading_with_any_part_spoiled_raises_nothing(number: int) -> None:
     # given a job of which one reading of each kind is known, but one
     made = readings()
     known = [record for index, record in enumerate(made) if index != number]
-    engine = Engine(PARSERS, make_detectors())
+    engine = Engine(PARSERS, make_detectors(), PRECEDENCE)
     for at, record in enumerate(known[:-1]):
         engine.feed(Record(record.source, record.payload, record.rank, "n", 1000.0 + at, 1000.0 + at))
 

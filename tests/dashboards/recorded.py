@@ -19,6 +19,7 @@ from prometheus_client.samples import Sample
 
 import diag
 from diag.detectors import make_detectors
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
 from diag.engine.journal import JournalReader
 from diag.model import Record
@@ -87,7 +88,7 @@ class _View:
 
 
 def _of_journal(path: Path) -> Iterator[tuple[float, Iterable[Sample]]]:
-    view = _View(Engine(PARSERS, make_detectors()))
+    view = _View(Engine(PARSERS, make_detectors(), PRECEDENCE))
     due = 0.0
     for record in JournalReader([path]):
         while due and due <= record.at:

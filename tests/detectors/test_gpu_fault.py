@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from diag.detectors import make_detectors
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
 from diag.knowledge.xids import ACTIONS, HARDWARE_XIDS, XIDS
 from diag.model import Confidence, Record
@@ -357,12 +358,12 @@ def test_fault_that_is_only_in_a_log_without_gpus_needs_a_failure_beside_it() ->
 
 
 def test_fault_from_before_the_rank_started_is_history() -> None:
-    engine = Engine({}, make_detectors())
+    engine = Engine({}, make_detectors(), PRECEDENCE)
     engine.advance(1000.0)
-    engine._tell(xid(79, 1))
+    engine._dispatch(xid(79, 1))
     engine.advance(1100.0)
     for fact in (found(0), found(1), sample(0), sample(1)):
-        engine._tell(fact)
+        engine._dispatch(fact)
     engine.advance(1105.0)
 
     assert engine.active() == []

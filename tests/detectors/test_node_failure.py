@@ -7,6 +7,7 @@ from typing import Any
 
 from diag.agent.cluster.jobhub import _known
 from diag.detectors.cluster import make_job_detectors
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
 from diag.model import Record
 from diag.sources import digest as digest_source
@@ -45,7 +46,7 @@ def digest(number: int, *, exit_code: int | None = None, returncode: int | None 
 def judged(own: dict[str, Any], seconds: int = 60) -> list[tuple[str, str]]:
     """Node 0 goes on reporting this; nodes 1 and 2 were heard once, and then no connection to them was
     answered."""
-    engine = Engine(PARSERS, make_job_detectors())
+    engine = Engine(PARSERS, make_job_detectors(), PRECEDENCE)
     for number in (1, 2):
         engine.feed(
             Record(digest_source.SOURCE, digest(number), host=f"node{number}", at=BEGAN + number / 10)

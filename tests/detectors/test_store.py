@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from diag.detectors import make_detectors
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
 from diag.model import Confidence, Finding, Record, Severity
 from diag.model.observations import Interrupted, Iteration, RunEnded, RunStarted
@@ -36,10 +37,10 @@ class Launch:
     """A job whose launcher waits: no rank is there yet."""
 
     def __init__(self) -> None:
-        self.engine = Engine(PARSERS, make_detectors())
+        self.engine = Engine(PARSERS, make_detectors(), PRECEDENCE)
         self.now = 1000.0
         self.engine.advance(self.now)
-        self.engine._tell(RunStarted(None, ("torchrun", "--nnodes", "2", "train.py"), 999, "node-1", 0))
+        self.engine._dispatch(RunStarted(None, ("torchrun", "--nnodes", "2", "train.py"), 999, "node-1", 0))
 
     def until(self, second: float) -> None:
         self.now = 1000.0 + second
@@ -47,7 +48,7 @@ class Launch:
 
     def prints(self, line: str) -> None:
         for fact in read_text(line, "stderr", None):
-            self.engine._tell(fact)
+            self.engine._dispatch(fact)
 
     def looked(self, *, pending: bool = False, over: bool = False, rank: int | None = None) -> None:
         told = store.payload(41, PLACE, pending=pending, over=over)
@@ -92,7 +93,7 @@ def test_it_is_grave_after_a_while_and_stays_when_the_job_ends_of_it() -> None:
     tries(launch, 100)
     (grave,) = launch.found()
 
-    launch.engine._tell(RunEnded(None, 1))
+    launch.engine._dispatch(RunEnded(None, 1))
     launch.until(130)
 
     (ended,) = launch.found()
@@ -180,7 +181,7 @@ def test_lines_that_come_each_second_are_one_wait(line: str, finding: str, cause
 
 def test_line_of_a_try_in_a_job_that_trains_is_nothing() -> None:
     launch = Launch()
-    launch.engine._tell(Iteration(None, 3, 100, "3/100"))
+    launch.engine._dispatch(Iteration(None, 3, 100, "3/100"))
     tries(launch, 60)
 
     assert launch.found() == []
@@ -189,8 +190,8 @@ def test_line_of_a_try_in_a_job_that_trains_is_nothing() -> None:
 def test_job_that_somebody_ends_meanwhile_keeps_the_finding() -> None:
     launch = Launch()
     tries(launch, 45)
-    launch.engine._tell(Interrupted(None, 2))
-    launch.engine._tell(RunEnded(None, 130))
+    launch.engine._dispatch(Interrupted(None, 2))
+    launch.engine._dispatch(RunEnded(None, 130))
     launch.until(120)
 
     assert [one.cause for one in launch.found()] == ["no_route"]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from diag.detectors.relations import Precedence
 from diag.engine.engine import Engine
 from diag.model import Placement, Record
 from diag.model.observations import Iteration, Observation, RankFound
@@ -43,7 +44,7 @@ def hub() -> Hub:
     def parse(record: Record) -> Iterator[Observation]:
         yield record.payload
 
-    made = Hub(Engine({"told": parse}, []))
+    made = Hub(Engine({"told": parse}, [], Precedence()))
     for rank in range(2):
         made.engine.feed(
             Record("told", RankFound(rank, Placement(rank, rank, 2, "node0", 750 + rank)), at=1000.0)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
 from diag.launch.service_discovery import Target
 from diag.model import Confidence, Evidence, Finding, NotChecked, Placement, Record, Severity
@@ -93,12 +94,11 @@ class Scripted:
     """A detector that says what the test wants said."""
 
     name = "scripted"
+    listens = ()
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
         self.lines: list[NotChecked] = []
-
-    def observe(self, at: float, fact: Observation) -> None: ...
 
     def check(self, now: float, job: JobState) -> Iterable[Finding]:
         return self.findings
@@ -127,7 +127,7 @@ class FakeHub(AloneHub):
         def parse(record: Record) -> Iterator[Observation]:
             yield record.payload
 
-        self.engine = Engine({"told": parse}, [self.says])
+        self.engine = Engine({"told": parse}, [self.says], PRECEDENCE)
 
     def tell(self, at: float, *facts: Observation) -> None:
         for fact in facts:

@@ -307,8 +307,8 @@ def test_promtool_has_nothing_to_say(hung: Any) -> None:
 
 def test_processes_of_the_fullest_cgroup_pressure_and_the_hosts_memory_are_told(hub: Any, kit: Any) -> None:
     for rank, current in ((0, 90), (1, 60)):
-        hub.engine._tell(CgroupPids(rank, f"/pids/{rank}", current, 100, 0))
-    hub.engine._tell(HostMemory(0, 64 << 30, 8 << 30, pressure_full_ratio=0.5))
+        hub.engine._dispatch(CgroupPids(rank, f"/pids/{rank}", current, 100, 0))
+    hub.engine._dispatch(HostMemory(0, 64 << 30, 8 << 30, pressure_full_ratio=0.5))
 
     told = samples(hub)
 

@@ -215,8 +215,7 @@ def test_rule_is_silent_beside_a_detector_that_names_the_same() -> None:
     # when: a detector, which knows more than a line, names it too
     class Precise:
         name = "precise"
-
-        def observe(self, at: float, fact: object) -> None: ...
+        listens = ()
 
         def check(self, now: float, job: object) -> list[object]:
             from dataclasses import replace

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from diag.detectors.relations import Precedence
 from diag.engine.engine import Engine
 from diag.model import Record
 from diag.model.observations import MemoryEstimated, MemoryTerm, Unparsed
@@ -30,7 +31,7 @@ def test_an_estimate_comes_back_as_it_was_made() -> None:
 
 
 def test_the_engine_keeps_it_for_detectors() -> None:
-    engine = Engine(PARSERS, [])
+    engine = Engine(PARSERS, [], Precedence())
     engine.feed(source.record(PAYLOAD, "node0"))
     assert engine.job.memory_estimate is not None
     assert engine.job.memory_estimate.host_bytes > 0

@@ -19,6 +19,7 @@ import pytest
 
 from diag.agent.hub import Hub
 from diag.agent.samplers.together import NodeWatches
+from diag.detectors.relations import Precedence
 from diag.engine.engine import Engine
 from diag.model import Placement, Record
 from diag.model.observations import GpuSample
@@ -137,7 +138,13 @@ def test_watch_of_the_node_asks_while_told_to(
         monkeypatch.setenv(name, value)
     told: queue.SimpleQueue[Record] = queue.SimpleQueue()
     watches = NodeWatches(
-        "node-0", Engine({}, []), threading.RLock(), told.put, lambda source, seconds: None, 0.05, ""
+        "node-0",
+        Engine({}, [], Precedence()),
+        threading.RLock(),
+        told.put,
+        lambda source, seconds: None,
+        0.05,
+        "",
     )
     gpus = watches._gpus
     gpus.start()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from diag.detectors.precedence import PRECEDENCE
+from diag.detectors.relations import Precedence
 from diag.engine.engine import Engine
 from diag.model import Record
 from diag.model.observations import (
@@ -121,7 +123,7 @@ def test_transformers_path_tells_every_phase_step_and_save(version: str) -> None
 
 @pytest.mark.parametrize("path", sorted(LOGS.glob("*_4.6.0_*.log")), ids=lambda path: path.stem)
 def test_every_layout_of_swift_4_passes_through_its_phases_in_order_and_to_its_last_step(path: Path) -> None:
-    engine, phases = Engine(PARSERS, []), []
+    engine, phases = Engine(PARSERS, [], Precedence()), []
 
     for record in records(path.name):
         engine.feed(record)
@@ -155,7 +157,7 @@ def test_every_step_has_its_loss_and_its_gradient_norm(path: Path) -> None:
 def test_whole_healthy_log_raises_no_finding_and_ends_after_its_last_step(path: Path) -> None:
     from diag.detectors import make_detectors
 
-    engine = Engine(PARSERS, make_detectors())
+    engine = Engine(PARSERS, make_detectors(), PRECEDENCE)
 
     for record in records(path.name):
         engine.feed(record)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from diag.detectors import make_detectors
+from diag.detectors.precedence import PRECEDENCE
+from diag.detectors.relations import Precedence
 from diag.engine.engine import Engine
 from diag.model import Record
 from diag.model.observations import Iteration, LayoutTold, PhaseMarked, VersionSeen
@@ -33,7 +35,7 @@ def records(path: Path) -> Iterator[Record]:
 
 def followed(path: Path) -> tuple[Engine, list[str]]:
     """The engine at the log's end, and the phases between the start-up and the end, repetitions once."""
-    engine = Engine(PARSERS, make_detectors())
+    engine = Engine(PARSERS, make_detectors(), PRECEDENCE)
     phases = []
     for record in records(path):
         engine.feed(record)
@@ -172,7 +174,7 @@ def test_evaluation_is_a_phase_of_its_own_and_its_time_belongs_to_no_step(
 ) -> None:
     """The Megatron path draws its bar below the training's, as lines; the transformers path redraws one
     called Val."""
-    engine, evaluations, before = Engine(PARSERS, []), [], ""
+    engine, evaluations, before = Engine(PARSERS, [], Precedence()), [], ""
 
     for record in records(LOGS / f"{name}.log"):
         engine.feed(record)
@@ -188,7 +190,7 @@ def test_evaluation_is_a_phase_of_its_own_and_its_time_belongs_to_no_step(
 
 def test_asynchronous_save_is_written_when_its_state_is_and_not_when_its_safetensors_are() -> None:
     """Safetensors of step 4 come at once, its state beside step 7."""
-    engine, written = Engine(PARSERS, []), {}
+    engine, written = Engine(PARSERS, [], Precedence()), {}
 
     for record in records(LOGS / "megatron_4.6.0_async.log"):
         engine.feed(record)
@@ -201,7 +203,7 @@ def test_asynchronous_save_is_written_when_its_state_is_and_not_when_its_safeten
 
 def test_first_step_of_a_resumed_run_is_awaited_like_any_first_step() -> None:
     """Its bar begins at 0 of 8 though the job goes on at 5."""
-    engine, phase_by_step = Engine(PARSERS, []), {}
+    engine, phase_by_step = Engine(PARSERS, [], Precedence()), {}
 
     for record in records(LOGS / "megatron_4.6.0_resume_packing.log"):
         engine.feed(record)
@@ -212,7 +214,7 @@ def test_first_step_of_a_resumed_run_is_awaited_like_any_first_step() -> None:
 
 def test_evaluation_that_came_and_went_in_one_reading_is_no_step_either() -> None:
     """A log of which a minute is read at once shows the bar only when it is full."""
-    engine = Engine(PARSERS, [])
+    engine = Engine(PARSERS, [], Precedence())
     lines = [
         "{'loss': 0.6, 'iteration': '1/9'}",
         "{'loss': 0.6, 'iteration': '2/9'}",

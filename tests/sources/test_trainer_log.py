@@ -9,6 +9,7 @@ from itertools import groupby
 import pytest
 
 from diag.detectors import make_detectors
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
 from diag.model.observations import (
     BarMoved,
@@ -25,7 +26,7 @@ from tests.sources.test_swift_log import facts, records
 
 
 def phases(name: str, chunk: int = 60) -> tuple[list[str], Engine]:
-    engine, seen = Engine(PARSERS, make_detectors()), []
+    engine, seen = Engine(PARSERS, make_detectors(), PRECEDENCE), []
     for record in records(name, chunk):
         engine.feed(record)
         seen.append(engine.job.phase)

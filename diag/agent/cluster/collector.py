@@ -33,6 +33,7 @@ class Collector:
     otherwise."""
 
     name = "collector"
+    listens = tuple(dict.fromkeys((StackSample, RankFound, FlightRecorder, RasReading, *FORWARDED)))
 
     def __init__(self) -> None:
         self.joined = False

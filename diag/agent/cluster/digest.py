@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diag.agent.cluster.collector import Collector
-from diag.detectors.contract import WHOLE_JOB
 from diag.detectors.hang.standing import busy_child, cause_of, standing_of
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
 from diag.model import Finding, NotChecked
 from diag.model.observations import (
@@ -131,10 +131,10 @@ def _node(
     trip: tuple[float | None, float | None],
 ) -> NodeDigest:
     job = engine.job
-    known = [finding for finding in engine.active() if not finding.told_by]
-    alone = list(engine.alone.values())
+    known = [finding for finding in engine.active() if not finding.reported_by]
+    withheld = list(engine.withheld.values())
     known += [
-        finding for finding in alone if finding.id not in WHOLE_JOB or finding.rule
+        finding for finding in withheld if finding.id not in PRECEDENCE.whole_job or finding.rule
     ]  # the job hub says it of more nodes
     return NodeDigest(
         rank=None,
@@ -169,8 +169,8 @@ def _node(
         skew_seconds=None,
         every_seconds=every,
         findings=tuple(map(_short, known[:_MOST_FINDINGS])),
-        deaths=tuple(one for one in _own(known, alone, "rank-died")),
-        hangs=tuple(one for one in _own(known, alone, "hang")),
+        deaths=tuple(one for one in _own(known, withheld, "rank-died")),
+        hangs=tuple(one for one in _own(known, withheld, "hang")),
         not_checked=_own_lines(engine),
         version=me.version,
         host_names=me.host_names,
@@ -183,9 +183,11 @@ def _own_lines(engine: Engine) -> tuple[NotChecked, ...]:
     return tuple(engine.not_checked(but="verdict")[:_MOST_LINES])
 
 
-def _own(known: list[Finding], alone: list[Finding], name: str) -> list[Finding]:
+def _own(known: list[Finding], withheld: list[Finding], name: str) -> list[Finding]:
     """What this node says, or would say if nobody judged the whole job."""
-    found = {finding.key: finding for finding in (*known, *alone) if finding.id == name and not finding.rule}
+    found = {
+        finding.key: finding for finding in (*known, *withheld) if finding.id == name and not finding.rule
+    }
     return [_short(finding) for finding in found.values()]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diag.agent.cluster.post import Failed, Sender
-from diag.detectors.contract import WHOLE_JOB
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
 from diag.engine.importers.policy import JOB
 from diag.model import Record
@@ -121,7 +121,9 @@ def with_verdict(report: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     if not told:
         return report
     kept = [
-        finding for finding in report["findings"] if finding["id"] not in WHOLE_JOB or finding.get("rule")
+        finding
+        for finding in report["findings"]
+        if finding["id"] not in PRECEDENCE.whole_job or finding.get("rule")
     ]
     known = {(finding["id"], finding["subject"]) for finding in told}
     kept = [finding for finding in kept if (finding["id"], finding["subject"]) not in known]

@@ -199,7 +199,7 @@ class HubAmongNodes(ABC):
         nothing."""
         verdict = self.engine.job.cluster.verdict
         told = verdict is not None and any(finding.id == "rank-died" for finding in verdict.findings)
-        return not told and any(finding.id == "rank-died" for finding in self.engine.alone.values())
+        return not told and any(finding.id == "rank-died" for finding in self.engine.withheld.values())
 
     @property
     def closer(self) -> bool:

@@ -11,7 +11,7 @@ from diag.detectors.checkpoint.folders import Broken, Folders, cut_off_save, nam
 from diag.detectors.checkpoint.lines import Rule, SaidLines, failed_at, failed_by, gib, ranks_of
 from diag.knowledge.checkpoint_args import resume_advice
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.model.observations import CheckpointFolder, CheckpointsSeen, Observation
+from diag.model.observations import CheckpointFolder, CheckpointsSeen, LogLine
 from diag.state.job import JobState
 
 __all__ = ["CheckpointCorruptDetector"]
@@ -76,14 +76,17 @@ class CheckpointCorruptDetector:
     """
 
     name = "checkpoint-corrupt"
+    listens = (CheckpointsSeen, LogLine)
 
     def __init__(self) -> None:
         self._folders = Folders()
         self._lines = SaidLines(_RULES, _WORDS)
 
-    def observe(self, at: float, fact: Observation) -> None:
-        self._folders.observe(at, fact)
-        self._lines.observe(at, fact)
+    def observe(self, at: float, fact: CheckpointsSeen | LogLine) -> None:
+        if isinstance(fact, CheckpointsSeen):
+            self._folders.observe(at, fact)
+        else:
+            self._lines.observe(at, fact)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         broken = list(self._folders.broken(now, job))

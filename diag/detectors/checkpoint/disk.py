@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_by, gib, in_a_save, ranks_of
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.model.observations import CheckpointFolder, DiskSpace, Observation
+from diag.model.observations import CheckpointFolder, DiskSpace, LogLine
 from diag.state.job import JobState
 from diag.state.saves import never_saves
 
@@ -60,11 +60,12 @@ class DiskFullDetector:
     """
 
     name = "disk-full"
+    listens = (LogLine,)
 
     def __init__(self) -> None:
         self._lines = SaidLines(_RULES, _WORDS, _OF_SHARED_MEMORY)
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: LogLine) -> None:
         self._lines.observe(at, fact)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from diag.model.observations import CheckpointFolder, CheckpointsSeen, Observation
+from diag.model.observations import CheckpointFolder, CheckpointsSeen
 from diag.state.job import JobState
 from diag.state.saves import Save
 
@@ -42,9 +42,7 @@ class Folders:
         self._looked: dict[str, float] = {}  # by root: when it was last told
         self.loads: dict[str, tuple[float, CheckpointsSeen]] = {}
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if not isinstance(fact, CheckpointsSeen):
-            return
+    def observe(self, at: float, fact: CheckpointsSeen) -> None:
         if fact.role == "load":
             self.loads.setdefault(fact.root, (at, fact))
             return

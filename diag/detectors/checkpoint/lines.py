@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from diag.detectors.quoted import failed_soon, is_traced, only_quoted
 from diag.model import Evidence
-from diag.model.observations import LogLine, Observation
+from diag.model.observations import LogLine
 from diag.state.job import JobState
 
 __all__ = ["Rule", "Said", "SaidLines", "failed_at", "failed_by", "gib", "in_a_save", "ranks_of"]
@@ -72,8 +72,8 @@ class SaidLines:
         self._above: dict[int | None, deque[str]] = {}
         self.said: list[Said] = []
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if not isinstance(fact, LogLine) or fact.bar:
+    def observe(self, at: float, fact: LogLine) -> None:
+        if fact.bar:
             return
         text = fact.text
         if fact.rank in self._above or len(self._above) < _MOST_RANKS:

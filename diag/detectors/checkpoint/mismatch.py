@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_by, ranks_of
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
-from diag.model.observations import Observation
+from diag.model.observations import LogLine
 from diag.state.job import JobState
 
 __all__ = ["CheckpointArgsMismatchDetector"]
@@ -114,11 +114,12 @@ class CheckpointArgsMismatchDetector:
     """
 
     name = "checkpoint-args-mismatch"
+    listens = (LogLine,)
 
     def __init__(self) -> None:
         self._lines = SaidLines(_RULES, _WORDS)
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: LogLine) -> None:
         self._lines.observe(at, fact)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from diag.detectors.checkpoint.folders import Folders, name_of, pointed_at
 from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_at, failed_by, ranks_of
 from diag.knowledge.checkpoint_args import named_paths, resume_advice
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.model.observations import CheckpointsSeen, Observation
+from diag.model.observations import CheckpointsSeen, LogLine
 from diag.state.job import JobState
 
 __all__ = ["CheckpointMissingDetector"]
@@ -71,14 +71,17 @@ class CheckpointMissingDetector:
     """
 
     name = "checkpoint-missing"
+    listens = (CheckpointsSeen, LogLine)
 
     def __init__(self) -> None:
         self._folders = Folders()
         self._lines = SaidLines(_RULES, _WORDS)
 
-    def observe(self, at: float, fact: Observation) -> None:
-        self._folders.observe(at, fact)
-        self._lines.observe(at, fact)
+    def observe(self, at: float, fact: CheckpointsSeen | LogLine) -> None:
+        if isinstance(fact, CheckpointsSeen):
+            self._folders.observe(at, fact)
+        else:
+            self._lines.observe(at, fact)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         found = self._by_lines(job) or self._by_argument(job) or self._by_tracker(now, job)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
-from diag.model.observations import Observation
 from diag.state.job import JobState
 from diag.state.savefacts import save_json, save_words
 
@@ -29,9 +28,7 @@ class SlowSaveDetector:
     """
 
     name = "slow"
-
-    def observe(self, at: float, fact: Observation) -> None:
-        """The log of saves has it all."""
+    listens = ()
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         save, facts = job.save_log.current, save_json(job, now)

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 from diag.detectors.quoted import CASCADE
 from diag.model import Confidence, Finding, NotChecked, Severity, rank_words
-from diag.model.observations import Observation
 from diag.state.cluster import NodeState
 from diag.state.job import JobState
 
@@ -33,9 +32,7 @@ class FirstDeathDetector:
     another node's."""
 
     name = "first-death"
-
-    def observe(self, at: float, fact: Observation) -> None:
-        """The job state keeps the last digest of each node."""
+    listens = ()
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         told = [(node, death) for node in job.cluster.nodes.values() for death in node.digest.deaths]

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.model.observations import Observation
 from diag.state.cluster import NodeState
 from diag.state.job import JobState
 
@@ -30,9 +29,7 @@ class LaunchMismatchDetector:
     """
 
     name = "launch-mismatch"
-
-    def observe(self, at: float, fact: Observation) -> None:
-        """The job state keeps the last digest of each node."""
+    listens = ()
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         nodes = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, format_ranks
-from diag.model.observations import Observation
 from diag.state.cluster import NodeState
 from diag.state.job import JobState
 
@@ -29,9 +28,7 @@ class RendezvousDetector:
     """
 
     name = "rendezvous-failure"
-
-    def observe(self, at: float, fact: Observation) -> None:
-        """The job state keeps who was heard."""
+    listens = ()
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         nodes = [node for node in job.cluster.current() if not node.gone]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.model.observations import Observation
 from diag.state.cluster import NodeState
 from diag.state.job import JobState
 
@@ -42,9 +41,7 @@ class NodeFailureDetector:
     """
 
     name = "node-failure"
-
-    def observe(self, at: float, fact: Observation) -> None:
-        """The job state keeps who was heard when."""
+    listens = ()
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         silent = job.cluster.silent(now)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from diag.detectors.contract import WHOLE_JOB
+from diag.detectors.precedence import PRECEDENCE
 from diag.model import JOB, Finding, NotChecked
-from diag.model.observations import Observation
 from diag.state.cluster import NodeState
 from diag.state.job import JobState
 
@@ -28,16 +27,14 @@ class NodeFindingsDetector:
     its name."""
 
     name = "node-findings"
-
-    def observe(self, at: float, fact: Observation) -> None:
-        """The job state keeps the last digest of each node."""
+    listens = ()
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         alike: dict[tuple[str, str, str, str, str, str], list[tuple[NodeState, Finding]]] = {}
         nodes = job.cluster.current()
         for node in nodes:
             for finding in node.digest.findings:
-                if finding.id in WHOLE_JOB and not finding.rule:
+                if finding.id in PRECEDENCE.whole_job and not finding.rule:
                     continue
                 # Of one rank, or of one device of a node, each stands by itself; of a whole node or a
                 # variable they are alike.

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.model.observations import NodeDigest, Observation, RankDigest
+from diag.model.observations import NodeDigest, RankDigest
 from diag.state.cluster import NodeState
 from diag.state.job import JobState
 
@@ -40,16 +40,17 @@ class SlowLinkDetector:
     """
 
     name = "slow-link"
+    listens = (NodeDigest, RankDigest)
 
     def __init__(self) -> None:
         self._seconds: dict[str, deque[tuple[float, float]]] = {}
         self._waits: deque[bool] = deque(maxlen=_MOST_LOOKS)
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if isinstance(fact, NodeDigest) and fact.connect_seconds is not None:
-            self._seconds.setdefault(fact.run_id, deque(maxlen=_SAMPLES)).append((at, fact.connect_seconds))
-        elif isinstance(fact, RankDigest):
+    def observe(self, at: float, fact: NodeDigest | RankDigest) -> None:
+        if isinstance(fact, RankDigest):
             self._waits.extend(look.waits for look in fact.looks)
+        elif fact.connect_seconds is not None:
+            self._seconds.setdefault(fact.run_id, deque(maxlen=_SAMPLES)).append((at, fact.connect_seconds))
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         nodes = {node.digest.run_id: node for node in job.cluster.current() if not node.gone}

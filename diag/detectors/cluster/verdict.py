@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from diag.model import Finding, NotChecked
-from diag.model.observations import Observation
 from diag.state.job import JobState
 
 __all__ = ["VerdictDetector"]
@@ -16,16 +15,14 @@ class VerdictDetector:
     """Passes on what the job hub said last, while it is heard of. Says nothing of its own."""
 
     name = "verdict"
-
-    def observe(self, at: float, fact: Observation) -> None:
-        """The job state keeps it."""
+    listens = ()
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         cluster = job.cluster
         if cluster.verdict is None or not cluster.joined(now):
             return
         for finding in cluster.verdict.findings:
-            yield replace(finding, told_by=cluster.verdict.hub)
+            yield replace(finding, reported_by=cluster.verdict.hub)
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         cluster = job.cluster

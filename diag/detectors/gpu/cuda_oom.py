@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.gpu.oom_cause import Holders, cause_of, holders_of, memory_advice
 from diag.detectors.gpu.said import gib, mattered, victim_of_line, when
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.model.observations import CudaOutOfMemory, GpuSample, Iteration, Observation
+from diag.model.observations import CudaOutOfMemory, GpuSample, Iteration
 from diag.state.gpufaults import MEMORY_ERRORS
 from diag.state.gpustate import gpu_of_rank
 from diag.state.job import JobState
@@ -40,16 +40,17 @@ class CudaOomDetector:
     """
 
     name = "cuda-oom"
+    listens = (Iteration, GpuSample)
 
     def __init__(self) -> None:
         self._step = 0
         self._peaks: dict[int, deque[tuple[int, int]]] = {}  # per GPU: (step, most bytes in use)
         self._total: dict[int, int] = {}
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: Iteration | GpuSample) -> None:
         if isinstance(fact, Iteration):
             self._step = fact.iteration
-        elif isinstance(fact, GpuSample) and fact.memory_used_bytes is not None:
+        elif fact.memory_used_bytes is not None:
             self._see_memory(fact.index, fact.memory_used_bytes, fact.memory_total_bytes)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from diag.knowledge.xids import ACTIONS, ECC_XIDS, xid_of
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.model.observations import GpuHealth, Observation
+from diag.model.observations import GpuHealth
 from diag.state.gpufaults import same_bus
 from diag.state.gpustate import ranks_of_gpu
 from diag.state.job import JobState
@@ -30,13 +30,13 @@ class EccErrorDetector:
     """
 
     name = "ecc-error"
+    listens = (GpuHealth,)
 
     def __init__(self) -> None:
         self._first: dict[int, tuple[float, GpuHealth]] = {}
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if isinstance(fact, GpuHealth):
-            self._first.setdefault(fact.index, (at, fact))
+    def observe(self, at: float, fact: GpuHealth) -> None:
+        self._first.setdefault(fact.index, (at, fact))
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         for index, (at, health) in sorted(job.gpu_health.items()):

@@ -11,7 +11,7 @@ from diag.detectors.gpu.said import mattered, victim_of_line, when
 from diag.detectors.last_words import heard
 from diag.knowledge.xids import ACTIONS, NVLINK_XIDS, Xid, xid_of
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.model.observations import CudaErrorRaised, GpuDumpStarted, Observation
+from diag.model.observations import CudaErrorRaised, GpuDumpStarted
 from diag.state.gpufaults import XidEvent, same_bus
 from diag.state.gpustate import gpu_of_rank, rank_of_bus
 from diag.state.job import JobState
@@ -57,13 +57,14 @@ class GpuFaultDetector:
     """
 
     name = "gpu-fault"
+    listens = (GpuDumpStarted,)
 
     def __init__(self) -> None:
         self._dumps: list[tuple[float, GpuDumpStarted]] = []
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: GpuDumpStarted) -> None:
         """The job's state keeps what else is needed."""
-        if isinstance(fact, GpuDumpStarted) and len(self._dumps) < _MOST_DUMPS:
+        if len(self._dumps) < _MOST_DUMPS:
             self._dumps.append((at, fact))
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:

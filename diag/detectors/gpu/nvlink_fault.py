@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from diag.knowledge.xids import NVLINK_XIDS
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.model.observations import GpuHealth, NvlinkSeen, Observation
+from diag.model.observations import GpuHealth, NvlinkSeen
 from diag.state.gpufaults import same_bus
 from diag.state.gpustate import gpus_of_ranks
 from diag.state.job import JobState
@@ -33,15 +33,14 @@ class NvlinkFaultDetector:
     """
 
     name = "nvlink-fault"
+    listens = (GpuHealth,)
 
     def __init__(self) -> None:
         self._up: dict[int, set[int]] = {}  # links that were up, by GPU
         self._two: dict[int, tuple[GpuHealth, GpuHealth]] = {}  # the last two readings
         self._rose: dict[int, tuple[float, str]] = {}
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if not isinstance(fact, GpuHealth):
-            return
+    def observe(self, at: float, fact: GpuHealth) -> None:
         self._up.setdefault(fact.index, set()).update(link.link for link in fact.nvlinks if link.active)
         before = self._two[fact.index][1] if fact.index in self._two else fact
         self._two[fact.index] = (before, fact)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.model.observations import GpuSample, Observation
+from diag.model.observations import GpuSample
 from diag.state.gpustate import gpus_of_ranks
 from diag.state.job import JobState
 
@@ -43,8 +43,8 @@ class _Throttled:
         self._samples: dict[int, deque[tuple[float, GpuSample]]] = {}
         self._best: dict[int, float] = {}  # the highest clock that was seen
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if not isinstance(fact, GpuSample) or fact.throttle_reasons is None:
+    def observe(self, at: float, fact: GpuSample) -> None:
+        if fact.throttle_reasons is None:
             return
         samples = self._samples.setdefault(fact.index, deque(maxlen=256))
         samples.append((at, fact))
@@ -109,11 +109,12 @@ class ThermalThrottleDetector:
     """
 
     name = "thermal-throttle"
+    listens = (GpuSample,)
 
     def __init__(self) -> None:
         self._throttled = _Throttled()
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: GpuSample) -> None:
         self._throttled.observe(at, fact)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
@@ -160,11 +161,12 @@ class PowerBrakeDetector:
     """
 
     name = "power-brake"
+    listens = (GpuSample,)
 
     def __init__(self) -> None:
         self._throttled = _Throttled()
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: GpuSample) -> None:
         self._throttled.observe(at, fact)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diag.detectors.hang.pipeline import pipeline_fronts
 from diag.knowledge.parallel_layout import pipeline_parallel_size
-from diag.model.observations import FlightRecorder, LayoutTold, Observation, RankFound
+from diag.model.observations import FlightRecorder, LayoutTold, RankFound
 from diag.state.job import JobState
 from diag.state.stack_activity import Activity
 from diag.state.wait_graph import Explanation, Front, build
@@ -20,6 +20,8 @@ _WAITING = (Activity.COLLECTIVE, Activity.GPU_SYNC)
 class Collectives:
     """Keeps the last two readings of each rank: what stands in both of them stands still."""
 
+    listens = (RankFound, LayoutTold, FlightRecorder)
+
     def __init__(self) -> None:
         self._last: dict[int, tuple[float, FlightRecorder]] = {}
         self._before: dict[int, tuple[float, FlightRecorder]] = {}
@@ -27,12 +29,12 @@ class Collectives:
         self._explain_at = 0.0
         self._explained: tuple[tuple[object, ...], Explanation | None] = ((), None)
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: RankFound | LayoutTold | FlightRecorder) -> None:
         if isinstance(fact, RankFound):
             self._stages = pipeline_parallel_size(fact.command) or self._stages
         elif isinstance(fact, LayoutTold):
             self._stages = fact.stages
-        elif isinstance(fact, FlightRecorder) and fact.rank is not None:
+        elif fact.rank is not None:
             if (
                 fact.rank in self._last and self._last[fact.rank][1].emitted != fact.emitted
             ):  # not the same one told again

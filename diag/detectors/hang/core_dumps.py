@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from diag.model.observations import GpuKernels, Observation
+from diag.model.observations import GpuKernels
 from diag.state.job import JobState
 
 __all__ = ["Kernels", "RunningKernels"]
@@ -40,11 +40,13 @@ class RunningKernels:
 class Kernels:
     """Keeps the last dump of each rank."""
 
+    listens = (GpuKernels,)
+
     def __init__(self) -> None:
         self._last: dict[int, tuple[float, GpuKernels]] = {}
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if isinstance(fact, GpuKernels) and fact.rank is not None:
+    def observe(self, at: float, fact: GpuKernels) -> None:
+        if fact.rank is not None:
             self._last[fact.rank] = (at, fact)
 
     def read(self, job: JobState, since: float) -> dict[int, RunningKernels]:

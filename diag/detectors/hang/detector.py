@@ -51,6 +51,7 @@ class HangDetector:
     """
 
     name = "hang"
+    listens = (SnapshotTaken, *Joined.listens)
 
     def __init__(self) -> None:
         self._joined = Joined()
@@ -60,9 +61,10 @@ class HangDetector:
 
     def observe(self, at: float, fact: Observation) -> None:
         """Of all else that this detector needs the job state keeps track."""
-        self._joined.observe(at, fact)
         if isinstance(fact, SnapshotTaken):
             self._snapshot = fact
+        else:
+            self._joined.observe(at, fact)
 
     def tick(self, now: float, job: JobState) -> None:
         """What stirs in a hang is judged by the hang that was reported before it."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from diag.detectors.hang.kernels import Kernel
 from diag.knowledge.xids import HARDWARE_XIDS
-from diag.model.observations import GpuSample, Observation, XidReported
+from diag.model.observations import GpuSample, XidReported
 from diag.state.gpustate import gpu_of_rank, rank_of_bus
 from diag.state.job import JobState
 
@@ -55,12 +55,13 @@ class GpuReading:
 class Gpus:
     """Keeps the last samples of each GPU."""
 
+    listens = (GpuSample,)
+
     def __init__(self) -> None:
         self._samples: dict[int, deque[tuple[float, GpuSample]]] = {}
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if isinstance(fact, GpuSample):
-            self._samples.setdefault(fact.index, deque(maxlen=_KEPT)).append((at, fact))
+    def observe(self, at: float, fact: GpuSample) -> None:
+        self._samples.setdefault(fact.index, deque(maxlen=_KEPT)).append((at, fact))
 
     def read(self, now: float, job: JobState, since: float) -> dict[int, GpuReading]:
         """Per living rank how its GPU stood from `since` on (at most the last 20 s); of ranks whose GPU is

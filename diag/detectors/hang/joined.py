@@ -22,6 +22,7 @@ from diag.detectors.hang.verdict import Note, Verdict, others
 from diag.detectors.hang.watchdog import Watchdog, WatchdogSays
 from diag.model import Confidence
 from diag.model.observations import Observation
+from diag.model.observations.base import by_type
 from diag.state.job import JobState
 from diag.state.stack_activity import Activity
 from diag.state.wait_graph import Explanation
@@ -54,6 +55,10 @@ def _raised(confidence: Confidence) -> Confidence:
 class Joined:
     """Keeps what each kind of evidence was told, and joins it when a verdict is at hand."""
 
+    listens = tuple(
+        kind for part in (Collectives, Ras, Watchdog, Gpus, Kernels, Network) for kind in part.listens
+    )
+
     def __init__(self) -> None:
         self.collectives = Collectives()
         self.ras = Ras()
@@ -61,10 +66,13 @@ class Joined:
         self.gpus = Gpus()
         self.kernels = Kernels()
         self.network = Network()
+        self._parts = by_type(
+            (self.collectives, self.ras, self.watchdog, self.gpus, self.kernels, self.network)
+        )
 
     def observe(self, at: float, fact: Observation) -> None:
-        for kind in (self.collectives, self.ras, self.watchdog, self.gpus, self.kernels, self.network):
-            kind.observe(at, fact)
+        for observe in self._parts[type(fact)]:
+            observe(at, fact)
 
     def join(
         self, verdict: Verdict, now: float, job: JobState, standing: dict[int, str], *, once: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.model.observations import NcclCompletionError, NcclLine, NcclPortEvent, Observation
+from diag.model.observations import NcclCompletionError, NcclLine, NcclPortEvent
 from diag.state.job import JobState
 
 __all__ = ["Network"]
@@ -11,15 +11,13 @@ __all__ = ["Network"]
 class Network:
     """Per rank the first error of the network in its NCCL lines, and when."""
 
+    listens = (NcclCompletionError, NcclPortEvent)
+
     def __init__(self) -> None:
         self._errors: list[tuple[float, NcclLine]] = []
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if (
-            isinstance(fact, (NcclCompletionError, NcclPortEvent))
-            and len(self._errors) < 1000
-            and _is_error(fact)
-        ):
+    def observe(self, at: float, fact: NcclCompletionError | NcclPortEvent) -> None:
+        if len(self._errors) < 1000 and _is_error(fact):
             self._errors.append((at, fact.line))
 
     def errors(self, job: JobState) -> dict[int, NcclLine]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from diag.model import rank_words
-from diag.model.observations import Observation, RasCommunicator, RasRank, RasReading
+from diag.model.observations import RasCommunicator, RasRank, RasReading
 from diag.state.job import JobState
 from diag.state.stack_activity import Activity
 
@@ -57,18 +57,19 @@ class RasExplanation:
 class Ras:
     """Keeps the last two readings."""
 
+    listens = (RasReading,)
+
     def __init__(self) -> None:
         self._last: tuple[float, RasReading] | None = None
         self._before: tuple[float, RasReading] | None = None
         self._explained: tuple[tuple[object, ...], RasExplanation | None] = ((), None)
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if isinstance(fact, RasReading):
-            if self._last is not None and at - self._last[0] >= _APART_SECONDS:
-                self._before = self._last
-            elif self._last is not None:
-                fact = _both(self._last[1], fact)
-            self._last = (at, fact)
+    def observe(self, at: float, fact: RasReading) -> None:
+        if self._last is not None and at - self._last[0] >= _APART_SECONDS:
+            self._before = self._last
+        elif self._last is not None:
+            fact = _both(self._last[1], fact)
+        self._last = (at, fact)
 
     def explain(self, now: float, job: JobState) -> RasExplanation | None:
         """None without a reading of this job since it last moved."""

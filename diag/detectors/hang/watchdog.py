@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diag.model import rank_words
-from diag.model.observations import CollectiveTimedOut, Observation, WatchdogState
+from diag.model.observations import CollectiveTimedOut, WatchdogState
 from diag.state.job import JobState
 
 __all__ = ["Watchdog", "WatchdogSays"]
@@ -30,14 +30,18 @@ class Watchdog:
     """Keeps the first timeout of each rank, and how far each got in the default group (of others the lines do
     not tell the ranks)."""
 
+    listens = (CollectiveTimedOut, WatchdogState)
+
     def __init__(self) -> None:
         self._timeouts: dict[int, tuple[float, CollectiveTimedOut]] = {}
         self._states: dict[int, WatchdogState] = {}
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if isinstance(fact, CollectiveTimedOut) and fact.rank is not None:
+    def observe(self, at: float, fact: CollectiveTimedOut | WatchdogState) -> None:
+        if fact.rank is None:
+            return
+        if isinstance(fact, CollectiveTimedOut):
             self._timeouts.setdefault(fact.rank, (at, fact))
-        elif isinstance(fact, WatchdogState) and fact.rank is not None and fact.desc == "default_pg":
+        elif fact.desc == "default_pg":
             self._states.setdefault(fact.rank, fact)
 
     def explain(self, job: JobState) -> WatchdogSays | None:

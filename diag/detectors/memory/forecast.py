@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from diag.knowledge.checkpoint_args import named_paths
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.model.observations import Observation
 from diag.state.job import JobState
 from diag.state.save_memory import HOST, LimitMemory, Outlook
 from diag.state.save_shape import SaveShape
@@ -42,14 +41,12 @@ class HostOomForecastDetector:
     """
 
     name = "host-oom-forecast"
+    listens = ()
 
     def __init__(self) -> None:
         self._grave: tuple[str, int] | None = (
             None  # the save that was critical: it stays so for as long as it is feared
         )
-
-    def observe(self, at: float, fact: Observation) -> None:
-        """All that it needs is kept by the job's state."""
 
     def tick(self, now: float, job: JobState) -> None:
         feared = _feared(now, job)

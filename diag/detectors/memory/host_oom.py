@@ -22,7 +22,14 @@ from diag.detectors.memory.refusals import STRICT, Refusal, Refusals
 from diag.detectors.memory.stall import Stall, Stalls
 from diag.detectors.memory.words import filled_by, grower_words, phase_of, phase_words, size, victim_words
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.model.observations import CgroupMemory, HostMemory, KernelOomKill, Observation, ProcessTree
+from diag.model.observations import (
+    CgroupMemory,
+    HostMemory,
+    KernelOomKill,
+    KernelRefusal,
+    LogLine,
+    ProcessTree,
+)
 from diag.state.job import JobState
 
 __all__ = ["HostOomDetector"]
@@ -58,6 +65,7 @@ class HostOomDetector:
     """
 
     name = "host-oom"
+    listens = (ProcessTree, CgroupMemory, HostMemory, KernelOomKill, KernelRefusal, LogLine)
 
     def __init__(self) -> None:
         self._growth = Growth()
@@ -73,8 +81,11 @@ class HostOomDetector:
         self._host_kills: int | None = None
         self._counted = False  # some counter could be read
 
-    def observe(self, at: float, fact: Observation) -> None:
-        self._refusals.observe(at, fact)
+    def observe(
+        self,
+        at: float,
+        fact: ProcessTree | CgroupMemory | HostMemory | KernelOomKill | KernelRefusal | LogLine,
+    ) -> None:
         if isinstance(fact, ProcessTree):
             self._growth.observe(at, fact)
             if self._events and at - self._events[-1].at <= NEAR_SECONDS:
@@ -87,6 +98,8 @@ class HostOomDetector:
             event = self._event(at, fact, ours=resolve(fact, at, self._growth, counted=False) is not None)
             event.kernel_at = at
             event.kernel.append((fact, resolve(fact, at, self._growth, counted=bool(event.groups))))
+        else:
+            self._refusals.observe(at, fact)
 
     def _cgroup(self, at: float, fact: CgroupMemory) -> None:
         leaf = leaf_of(fact)

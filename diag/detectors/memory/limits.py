@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from diag.detectors.quoted import failed_soon, is_traced, only_quoted
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.model.observations import LogLine, Observation, SharedMemory
+from diag.model.observations import LogLine, SharedMemory
 from diag.state.job import JobState
 from diag.state.rank import RankState
 
@@ -41,8 +41,8 @@ class _FirstLine:
         self._sure: _Hits = {}  # under a traceback, or of torch's hook or NCCL
         self._last: _Hits = {}  # the last that may be a word in the data as well
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if not isinstance(fact, LogLine) or fact.bar:
+    def observe(self, at: float, fact: LogLine) -> None:
+        if fact.bar:
             return
         if fact.rank in self._above or len(self._above) < 4096:
             self._above.setdefault(fact.rank, deque(maxlen=8)).append(fact.text)
@@ -98,6 +98,7 @@ class ShmDetector:
     """
 
     name = "shm-too-small"
+    listens = (LogLine, SharedMemory)
 
     def __init__(self) -> None:
         # torch 2.13, aten/src/ATen/MapAllocator.cpp:
@@ -116,10 +117,11 @@ class ShmDetector:
         self._guesses = _FirstLine(r"insufficient shared memory|out of shared memory", ("shared memory",))
         self._highest: dict[int, float] = {}  # by rank, the share that was used
 
-    def observe(self, at: float, fact: Observation) -> None:
-        self._lines.observe(at, fact)
-        self._guesses.observe(at, fact)
-        if isinstance(fact, SharedMemory) and fact.rank is not None and fact.size_bytes:
+    def observe(self, at: float, fact: LogLine | SharedMemory) -> None:
+        if isinstance(fact, LogLine):
+            self._lines.observe(at, fact)
+            self._guesses.observe(at, fact)
+        elif fact.rank is not None and fact.size_bytes:
             used = 1 - fact.available_bytes / fact.size_bytes
             self._highest[fact.rank] = max(used, self._highest.get(fact.rank, 0.0))
 
@@ -211,6 +213,7 @@ class FdLimitDetector:
     """
 
     name = "fd-limit"
+    listens = (LogLine,)
 
     def __init__(self) -> None:
         # CPython 3.8-3.14, any place that opens a file: OSError: [Errno 24] Too many open files: '...' torch
@@ -218,7 +221,7 @@ class FdLimitDetector:
         # possible.
         self._lines = _FirstLine(r"Too many open files", ("Too many open files",))
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: LogLine) -> None:
         self._lines.observe(at, fact)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:

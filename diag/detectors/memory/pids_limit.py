@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.memory.refusals import first_failed
 from diag.detectors.memory.words import phase_words
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.model.observations import CgroupPids, KernelRefusal, LogLine, Observation
+from diag.model.observations import CgroupPids, KernelRefusal, LogLine
 from diag.state.job import JobState
 
 __all__ = ["PidsLimitDetector"]
@@ -46,6 +46,7 @@ class PidsLimitDetector:
     """
 
     name = "pids-limit"
+    listens = (CgroupPids, KernelRefusal, LogLine)
 
     def __init__(self) -> None:
         self._first: dict[int | None, CgroupPids] = {}
@@ -54,7 +55,7 @@ class PidsLimitDetector:
         self._lines: dict[int | None, tuple[float, str]] = {}
         self._read_at = 0.0
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: CgroupPids | KernelRefusal | LogLine) -> None:
         if isinstance(fact, CgroupPids):
             self._read_at = at
             first = self._first.setdefault(fact.rank, fact)
@@ -63,7 +64,7 @@ class PidsLimitDetector:
         elif isinstance(fact, KernelRefusal):
             if fact.what == "pids" and self._kernel is None:
                 self._kernel = (at, fact)
-        elif isinstance(fact, LogLine) and _is_refusal(fact) and len(self._lines) < 4096:
+        elif _is_refusal(fact) and len(self._lines) < 4096:
             self._lines[fact.rank] = (at, fact.text)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:

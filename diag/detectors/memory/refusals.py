@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass
 
 from diag.detectors.quoted import only_quoted
-from diag.model.observations import HostMemory, KernelRefusal, LogLine, Observation
+from diag.model.observations import HostMemory, KernelRefusal, LogLine
 from diag.state.job import JobState
 from diag.state.rank import RankState
 
@@ -61,7 +61,7 @@ class Refusals:
         self._lines: dict[int | None, tuple[float, str]] = {}
         self._kernel: list[tuple[float, KernelRefusal]] = []
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: LogLine | KernelRefusal) -> None:
         if isinstance(fact, LogLine):
             if (
                 not fact.bar
@@ -70,7 +70,7 @@ class Refusals:
                 and len(self._lines) < 4096
             ):
                 self._lines[fact.rank] = (at, fact.text)  # the last one: what was survived is over
-        elif isinstance(fact, KernelRefusal) and fact.what == "overcommit":
+        elif fact.what == "overcommit":
             self._kernel = [*self._kernel[-63:], (at, fact)]
 
     def decide(self, job: JobState, host: HostMemory | None) -> Refusal | None:

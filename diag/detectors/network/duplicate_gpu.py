@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.network.said import line_evidence
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
-from diag.model.observations import Observation
 from diag.state.job import JobState
 from diag.state.ncclprocess import NcclProcess
 
@@ -26,9 +25,7 @@ class DuplicateGpuDetector:
     """
 
     name = "duplicate-gpu"
-
-    def observe(self, at: float, fact: Observation) -> None:
-        """Everything it needs is kept by the job's network state."""
+    listens = ()
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         refused = [process for process in job.nccl_processes.living() if process.duplicates]

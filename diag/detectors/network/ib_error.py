@@ -13,7 +13,6 @@ from diag.model.observations import (
     NcclPortEvent,
     NcclRetry,
     NcclVerbsError,
-    Observation,
     RdmaPortsSeen,
 )
 from diag.state.job import JobState
@@ -110,14 +109,13 @@ class IbErrorDetector:
     """
 
     name = "ib-error"
+    listens = (RdmaPortsSeen,)
 
     def __init__(self) -> None:
         self._losses: dict[tuple[str, int, str], tuple[float, int]] = {}
         self._sick: dict[tuple[str, int, str], tuple[float, float]] = {}
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if not isinstance(fact, RdmaPortsSeen):
-            return
+    def observe(self, at: float, fact: RdmaPortsSeen) -> None:
         for port in fact.ports:
             for name, value in port.counters:
                 if name not in _LOSSES:

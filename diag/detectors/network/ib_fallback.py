@@ -12,7 +12,7 @@ from diag.detectors.network.said import line_evidence, who
 from diag.detectors.network.transport_mismatch import differing
 from diag.detectors.network.unlogged import Unlogged, Verdict, one_node, several_nodes
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.model.observations import Observation
+from diag.model.observations import GpuSample, NcclVersion
 from diag.state.job import JobState
 from diag.state.ncclprocess import NcclProcess
 
@@ -52,11 +52,12 @@ class IbFallbackDetector:
     """
 
     name = "ib-fallback"
+    listens = (GpuSample, NcclVersion)
 
     def __init__(self) -> None:
         self._unlogged = Unlogged()
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: GpuSample | NcclVersion) -> None:
         self._unlogged.observe(at, fact)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:

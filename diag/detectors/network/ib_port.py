@@ -9,7 +9,7 @@ from diag.detectors.network.causes import port_words
 from diag.detectors.network.unlogged import one_node
 from diag.knowledge.nccl_filters import matches
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.model.observations import NcclPortEvent, Observation, RdmaPort
+from diag.model.observations import NcclPortEvent, RdmaPort
 from diag.state.job import JobState
 
 __all__ = ["IbPortDetector"]
@@ -47,12 +47,13 @@ class IbPortDetector:
     """
 
     name = "ib-port"
+    listens = (NcclPortEvent,)
 
     def __init__(self) -> None:
         self._spots: dict[_Spot, dict[int, _Seen]] = {}
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if not isinstance(fact, NcclPortEvent) or fact.event not in ("port error", "port active"):
+    def observe(self, at: float, fact: NcclPortEvent) -> None:
+        if fact.event not in ("port error", "port active"):
             return
         spot = (fact.line.host, fact.device, fact.port)
         down = fact.event == "port error"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.network.advice import memlock_advice, surroundings
 from diag.detectors.network.unlogged import several_nodes
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.model.observations import LogLine, NcclVerbsError, Observation
+from diag.model.observations import LogLine, NcclVerbsError
 from diag.state.job import JobState
 from diag.state.rank import RankState
 
@@ -46,17 +46,13 @@ class MemlockDetector:
     """
 
     name = "memlock-limit"
+    listens = (LogLine,)
 
     def __init__(self) -> None:
         self._failed: dict[int | None, tuple[float, str]] = {}
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if (
-            not isinstance(fact, LogLine)
-            or "ibv_" not in fact.text
-            or " NCCL " in fact.text
-            or len(self._failed) >= 4096
-        ):
+    def observe(self, at: float, fact: LogLine) -> None:
+        if "ibv_" not in fact.text or " NCCL " in fact.text or len(self._failed) >= 4096:
             return
         if _ELSEWHERE.search(fact.text):
             self._failed.setdefault(fact.rank, (at, fact.text))

@@ -12,7 +12,7 @@ from diag.detectors.network.no_interface import lost_interfaces
 from diag.detectors.network.said import line_evidence, on_ranks
 from diag.detectors.network.transport_mismatch import differing
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.model.observations import LogLine, NcclLine, Observation
+from diag.model.observations import LogLine, NcclLine
 from diag.state.job import JobState
 from diag.state.ncclprocess import NcclProcess
 
@@ -90,12 +90,13 @@ class NcclInitErrorDetector:
     """
 
     name = "nccl-init-error"
+    listens = (LogLine,)
 
     def __init__(self) -> None:
         self._torch: dict[int | None, tuple[float, str, str]] = {}
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if isinstance(fact, LogLine) and "NCCL error in: " in fact.text and len(self._torch) < 4096:
+    def observe(self, at: float, fact: LogLine) -> None:
+        if "NCCL error in: " in fact.text and len(self._torch) < 4096:
             match = _TORCH.search(fact.text)
             if match:
                 self._torch.setdefault(fact.rank, (at, match[1].strip(), fact.text))

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.network.said import line_evidence, on_ranks
 from diag.detectors.network.unlogged import one_node, several_nodes
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity
-from diag.model.observations import Observation
 from diag.state.job import JobState
 from diag.state.ncclprocess import NcclProcess
 
@@ -34,9 +33,7 @@ class NoInterfaceDetector:
     """
 
     name = "nccl-no-interface"
-
-    def observe(self, at: float, fact: Observation) -> None:
-        """Everything it needs is kept by the job's network state."""
+    listens = ()
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         missing, wrong = lost_interfaces(job)

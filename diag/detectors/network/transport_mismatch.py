@@ -9,7 +9,6 @@ from diag.detectors.network.advice import advice_for
 from diag.detectors.network.causes import find_cause
 from diag.detectors.network.said import line_evidence, who
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.model.observations import Observation
 from diag.state.job import JobState
 from diag.state.ncclprocess import NcclProcess
 
@@ -33,13 +32,11 @@ class TransportMismatchDetector:
     """
 
     name = "transport-mismatch"
+    listens = ()
 
     def __init__(self) -> None:
         self._asked: tuple[object, ...] = ()
         self._mixed: Mixed | None = None
-
-    def observe(self, at: float, fact: Observation) -> None:
-        """Everything it needs is kept by the job's network state."""
 
     def tick(self, now: float, job: JobState) -> None:
         """A large job is looked at only when something was reported of it."""

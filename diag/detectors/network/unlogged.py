@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diag.model import Evidence
-from diag.model.observations import GpuSample, NcclVersion, Observation
+from diag.model.observations import GpuSample, NcclVersion
 from diag.state.job import JobState
 from diag.state.rank import RankState
 from diag.state.traffic import Traffic, recent
@@ -47,14 +47,14 @@ class Unlogged:
         self._gpu_pids: dict[int, None] = {}  # the newest last
         self._nccl = False
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: GpuSample | NcclVersion) -> None:
         if isinstance(fact, GpuSample):
             for pid in fact.pids:
                 self._gpu_pids.pop(pid, None)
                 self._gpu_pids[pid] = None
             while len(self._gpu_pids) > _MOST_PIDS:
                 del self._gpu_pids[next(iter(self._gpu_pids))]
-        elif isinstance(fact, NcclVersion):
+        else:
             self._nccl = True
 
     def verdict(self, now: float, job: JobState) -> Verdict | None:

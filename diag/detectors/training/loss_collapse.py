@@ -6,9 +6,8 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from diag.detectors.training.numbers import Point, PointReader, iteration_words, say
+from diag.detectors.training.numbers import Numbers, Point, PointReader, iteration_words, say
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.model.observations import Observation
 from diag.state.job import JobState
 
 __all__ = ["LossCollapseDetector"]
@@ -49,6 +48,7 @@ class LossCollapseDetector:
     """
 
     name = "loss-collapse"
+    listens = PointReader.listens
 
     def __init__(self) -> None:
         self._reader = PointReader()
@@ -56,7 +56,7 @@ class LossCollapseDetector:
         self._first: Point | None = None
         self._length = 0
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: Numbers) -> None:
         point = self._reader.observe(at, fact)
         if point is None or point.loss is None or point.policy:
             return

@@ -7,9 +7,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from diag.detectors.training.numbers import Point, PointReader, iteration_words, say
+from diag.detectors.training.numbers import Numbers, Point, PointReader, iteration_words, say
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.model.observations import Observation
 from diag.state.exact import fisher
 from diag.state.job import JobState
 
@@ -39,6 +38,7 @@ class LossSpikeDetector:
     """
 
     name = "loss-spike"
+    listens = PointReader.listens
 
     def __init__(self) -> None:
         self._reader = PointReader()
@@ -48,7 +48,7 @@ class LossSpikeDetector:
         self._usual = self._limit = 0.0
         self._back = 0
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: Numbers) -> None:
         point = self._reader.observe(at, fact)
         if point is None or point.loss is None or not point.finite_loss or point.policy:
             return
@@ -136,6 +136,7 @@ class LossDivergenceDetector:
     """
 
     name = "loss-divergence"
+    listens = PointReader.listens
 
     def __init__(self) -> None:
         self._reader = PointReader()
@@ -146,7 +147,7 @@ class LossDivergenceDetector:
         self._positive = True
         self._rise: _Rise | None = None
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: Numbers) -> None:
         point = self._reader.observe(at, fact)
         if point is None or point.loss is None or not point.finite_loss or point.policy:
             return

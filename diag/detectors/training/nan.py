@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.quoted import failed_soon, only_quoted
-from diag.detectors.training.numbers import Point, PointReader, iteration_words, say
+from diag.detectors.training.numbers import Numbers, Point, PointReader, iteration_words, say
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, format_ranks
-from diag.model.observations import LossScaleReduced, NonFiniteReported, Observation, RankFound
+from diag.model.observations import LossScaleReduced, NonFiniteReported, RankFound
 from diag.state.job import JobState
 
 __all__ = ["GradNanDetector", "LossNanDetector"]
@@ -41,6 +41,7 @@ class LossNanDetector:
     """
 
     name = "loss-nan"
+    listens = (*PointReader.listens, NonFiniteReported, RankFound)
 
     def __init__(self) -> None:
         self._reader = PointReader()
@@ -49,8 +50,10 @@ class LossNanDetector:
         self._count = self._finite_since = 0
         self._said = _Said("loss")
 
-    def observe(self, at: float, fact: Observation) -> None:
-        self._said.observe(at, fact)
+    def observe(self, at: float, fact: Numbers | NonFiniteReported | RankFound) -> None:
+        if isinstance(fact, (NonFiniteReported, RankFound)):
+            self._said.observe(at, fact)
+            return
         point = self._reader.observe(at, fact)
         if point is None or point.loss is None:
             return
@@ -114,6 +117,7 @@ class GradNanDetector:
     """
 
     name = "grad-nan"
+    listens = (*PointReader.listens, LossScaleReduced, NonFiniteReported, RankFound)
 
     def __init__(self) -> None:
         self._reader = PointReader()
@@ -123,10 +127,13 @@ class GradNanDetector:
         self._scaled = False
         self._said = _Said("grad")
 
-    def observe(self, at: float, fact: Observation) -> None:
-        self._said.observe(at, fact)
+    def observe(self, at: float, fact: Numbers | LossScaleReduced | NonFiniteReported | RankFound) -> None:
+        if isinstance(fact, (NonFiniteReported, RankFound)):
+            self._said.observe(at, fact)
+            return
         if isinstance(fact, LossScaleReduced):
             self._scaled = True
+            return
         point = self._reader.observe(at, fact)
         if point is None:
             return
@@ -190,6 +197,8 @@ def _after(job: JobState) -> str:
 class _Said:
     """What checks inside the program reported, until another attempt of the job begins."""
 
+    listens = (NonFiniteReported, RankFound)
+
     def __init__(self, what: str) -> None:
         self._what = what
         self.reports: list[tuple[float, NonFiniteReported]] = []
@@ -206,19 +215,16 @@ class _Said:
         if self._good >= _HEALED:
             self.reports.clear()
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if (
-            isinstance(fact, NonFiniteReported)
-            and fact.what == self._what
-            and len(self.reports) < _MOST_RANKS
-        ):
-            if not self.reports or at - self.reports[0][0] <= _WATCHED_SECONDS:
-                self.reports.append((at, fact))
-        elif isinstance(fact, RankFound):
+    def observe(self, at: float, fact: NonFiniteReported | RankFound) -> None:
+        if isinstance(fact, RankFound):
             known = self._pids.get(fact.placement.rank)
             if known is not None and known != fact.placement.pid:
                 self.reports.clear()
             self._pids[fact.placement.rank] = fact.placement.pid
+            return
+        soon = not self.reports or at - self.reports[0][0] <= _WATCHED_SECONDS
+        if fact.what == self._what and len(self.reports) < _MOST_RANKS and soon:
+            self.reports.append((at, fact))
 
     def heard(self, job: JobState) -> _Said:
         """Itself, or nothing where no rank ended of it: the words may stand in the data. torch's prefix tells

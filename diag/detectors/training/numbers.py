@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from diag.model.observations import BarMoved, Iteration, MetricsLogged, Observation
+from diag.model.observations import BarMoved, Iteration, MetricsLogged
 
 __all__ = ["Point", "PointReader", "iteration_words", "say"]
 
@@ -54,23 +54,26 @@ class Point:
         return self.grad is not None and not math.isfinite(self.grad)
 
 
+Numbers = BarMoved | Iteration | MetricsLogged  # facts that a step's numbers are read from
+
+
 class PointReader:
     """A step that is printed without its number gets that of the training's bar: the one of the most steps."""
+
+    listens = (BarMoved, Iteration, MetricsLogged)
 
     def __init__(self) -> None:
         self._bar: BarMoved | None = None
         self._last = -1
 
-    def observe(self, at: float, fact: Observation) -> Point | None:
+    def observe(self, at: float, fact: Numbers) -> Point | None:
         if isinstance(fact, BarMoved):
             if self._bar is None or fact.total >= self._bar.total:
                 self._bar = fact
             return None
         if isinstance(fact, Iteration):
             return self._point(at, fact.iteration, dict(fact.metrics), fact.text) if fact.metrics else None
-        if isinstance(fact, MetricsLogged):
-            return self._point(at, self._bar.done if self._bar else None, dict(fact.metrics), fact.text)
-        return None
+        return self._point(at, self._bar.done if self._bar else None, dict(fact.metrics), fact.text)
 
     def _point(
         self, at: float, iteration: int | None, numbers: Mapping[str, float], text: str

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from diag.detectors.training.numbers import Point, PointReader, say
+from diag.detectors.training.numbers import Numbers, Point, PointReader, say
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.model.observations import LossScaleReduced, Observation
+from diag.model.observations import LossScaleReduced
 from diag.state.job import JobState
 
 __all__ = ["Fp16OverflowDetector"]
@@ -35,6 +35,7 @@ class Fp16OverflowDetector:
     """
 
     name = "fp16-overflow"
+    listens = (LossScaleReduced, *PointReader.listens)
 
     def __init__(self) -> None:
         self._reader = PointReader()
@@ -49,7 +50,7 @@ class Fp16OverflowDetector:
         self._since: float | None = None
         self._total = 0.0
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: LossScaleReduced | Numbers) -> None:
         if isinstance(fact, LossScaleReduced):
             if fact.at_minimum:
                 self._ended = self._ended or (at, fact)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from diag.detectors.training.straggler_samples import split
 from diag.model import Evidence, numbered, rank_words
-from diag.model.observations import CgroupMemory, GpuSample, HostMemory, Observation
+from diag.model.observations import CgroupMemory, GpuSample, HostMemory
 from diag.state.job import JobState
 from diag.state.pace import Drop
 from diag.state.residence import KINDS, WAITING, Residence
@@ -46,11 +46,13 @@ class Cause:
 class Surroundings:
     """GPUs and host memory of the last half hour, told sample by sample."""
 
+    listens = (GpuSample, HostMemory, CgroupMemory)
+
     def __init__(self) -> None:
         self.gpus: dict[int, deque[tuple[float, GpuSample]]] = {}
         self.memory: deque[tuple[float, float, int]] = deque(maxlen=720)  # at, pressure, swap used
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: GpuSample | HostMemory | CgroupMemory) -> None:
         if isinstance(fact, GpuSample):
             self.gpus.setdefault(fact.index, deque(maxlen=360)).append((at, fact))
         elif isinstance(fact, HostMemory) and (fact.pressure_full_ratio is not None or fact.swap_total_bytes):

@@ -25,9 +25,13 @@ from diag.model.observations import (
     GpuSample,
     Iteration,
     LayoutTold,
+    MetricsLogged,
     Observation,
+    PhaseMarked,
     RankDigest,
     RankFound,
+    SaveFinished,
+    SaveStarted,
     StackSample,
 )
 from diag.state.gpustate import device_of
@@ -111,6 +115,16 @@ class StragglerDetector:
     """
 
     name = "straggler"
+    listens = (
+        StackSample,
+        GpuSample,
+        Iteration,
+        RankFound,
+        LayoutTold,
+        RankDigest,
+        EnvironmentSeen,
+        *Looks.listens,
+    )
 
     def __init__(self) -> None:
         self._looks = Looks()
@@ -139,9 +153,10 @@ class StragglerDetector:
             for look in fact.looks:
                 told = Look.told(look.at, look.activity, look.where, waits=look.waits, saves=look.saves)
                 self._looks.see_stack(fact.placement.rank, told)
-        elif isinstance(fact, EnvironmentSeen) and fact.rank is not None:
-            self._visible[fact.rank] = dict(fact.variables).get("CUDA_VISIBLE_DEVICES", "")
-        else:
+        elif isinstance(fact, EnvironmentSeen):
+            if fact.rank is not None:
+                self._visible[fact.rank] = dict(fact.variables).get("CUDA_VISIBLE_DEVICES", "")
+        elif isinstance(fact, (SaveStarted, SaveFinished, PhaseMarked, MetricsLogged)):
             self._looks.observe(at, fact)
 
     def _see_rank(self, fact: RankFound) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from diag.model.observations import (
     GpuSample,
@@ -101,6 +102,8 @@ class Looks:
     """Samples count when the step that they were taken in was reported as done, as many a rank as steps were
     made."""
 
+    listens: ClassVar[tuple[type[Observation], ...]] = (SaveStarted, SaveFinished, PhaseMarked, MetricsLogged)
+
     stacks: dict[int, deque[Look]] = field(default_factory=dict)
     gpus: dict[int, deque[GpuLook]] = field(default_factory=dict)
     _pending_stacks: dict[int, list[Look]] = field(default_factory=dict)
@@ -120,7 +123,7 @@ class Looks:
         if look is not None and len(pending) < 2 * _WINDOW:
             pending.append(look)
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: SaveStarted | SaveFinished | PhaseMarked | MetricsLogged) -> None:
         match fact:
             case SaveStarted() | SaveFinished():
                 self._other_work = True

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from diag.detectors.training.slower import Cause, Surroundings, cause_of, shares_words
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.model.observations import Observation
+from diag.model.observations import CgroupMemory, GpuSample, HostMemory
 from diag.state.job import JobState
 from diag.state.pace import Drop
 
@@ -50,12 +50,13 @@ class ThroughputDropDetector:
     """
 
     name = "throughput-drop"
+    listens = Surroundings.listens
 
     def __init__(self) -> None:
         self._around = Surroundings()
         self._known: tuple[float, int, Cause] | None = None  # of the drop since then, at so many laps
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: GpuSample | HostMemory | CgroupMemory) -> None:
         self._around.observe(at, fact)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
@@ -125,11 +126,12 @@ class SlowDetector:
     """
 
     name = "slow"
+    listens = Surroundings.listens
 
     def __init__(self) -> None:
         self._around = Surroundings()
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: GpuSample | HostMemory | CgroupMemory) -> None:
         self._around.observe(at, fact)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from diag.model import Finding, NotChecked
-from diag.model.observations import LogLine, Observation
+from diag.model.observations import LogLine
 from diag.state.job import JobState
 
 __all__ = ["LineIndex"]
@@ -19,17 +19,13 @@ class LineIndex:
     """Told facts like a detector that finds nothing."""
 
     name = "line-index"
+    listens = (LogLine,)
 
     def __init__(self) -> None:
         self._places: dict[str, tuple[str, int]] = {}
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if (
-            type(fact) is not LogLine
-            or not fact.number
-            or fact.bar
-            or any(word in fact.text for word in _STEPS)
-        ):
+    def observe(self, at: float, fact: LogLine) -> None:
+        if not fact.number or fact.bar or any(word in fact.text for word in _STEPS):
             return
         key = fact.text.strip()[:_KEY]
         if key and key not in self._places:

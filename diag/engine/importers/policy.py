@@ -14,6 +14,7 @@ from diag.detectors import make_detectors
 from diag.detectors.cluster import make_job_detectors
 from diag.detectors.contract import Detector
 from diag.detectors.log_end import LogEndDetector
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import CHECK_SECONDS, Engine
 from diag.engine.importers.line_index import LineIndex
 from diag.model.observations import Parser
@@ -37,7 +38,13 @@ class Policy:
     def engine(self, rules: RuleSet | None = None, parsers: Mapping[str, Parser] = PARSERS) -> Engine:
         """A fresh one. `rules` in place of those that come with diag."""
         lines = LineIndex()
-        return Engine(parsers, [*self.detectors(rules), lines], self.check_seconds, lines.find)
+        return Engine(
+            parsers,
+            [*self.detectors(rules), lines],
+            PRECEDENCE,
+            check_seconds=self.check_seconds,
+            place_of=lines.find,
+        )
 
 
 RUN = Policy("run", make_detectors)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from diag.model import Record
 
-__all__ = ["Observation", "Parser"]
+__all__ = ["Listener", "Observation", "Parser", "by_type"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,27 @@ class Observation:
     """Base of all: the rank it is about, or None for the node or the job."""
 
     rank: int | None
+
+
+class Listener(Protocol):
+    """Who keeps something of the facts that it is handed: those of exactly these types, no subclasses of them.
+
+    The type of `fact` in an `observe` is the union of what it `listens` to.
+    """
+
+    @property
+    def listens(self) -> tuple[type[Observation], ...]: ...
+
+    def observe(self, at: float, fact: Any) -> None: ...
+
+
+def by_type(listeners: Iterable[Listener]) -> dict[type[Observation], list[Callable[[float, Any], None]]]:
+    """For each type the `observe` of all that listen to it, in their order."""
+    table: dict[type[Observation], list[Callable[[float, Any], None]]] = {}
+    for listener in listeners:
+        for kind in listener.listens:
+            table.setdefault(kind, []).append(listener.observe)
+    return table
 
 
 # Of one source: a record into the facts in it. Pure; what it should have understood and did not is `Unparsed`.

@@ -499,7 +499,7 @@ def _findings(engine: Engine, *, elsewhere: bool) -> Iterator[_Sample]:
     active = {
         (finding.id, finding.severity.value, rank)
         for finding in engine.active()
-        if not finding.told_by or not (elsewhere or finding.hosts)
+        if not finding.reported_by or not (elsewhere or finding.hosts)
         for rank in (map(str, finding.ranks) if 0 < len(finding.ranks) <= _MOST_RANKS else ("",))
     }
     for key in sorted(active):

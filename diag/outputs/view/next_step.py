@@ -16,7 +16,7 @@ def next_command(engine: Engine, classes: Sequence[StackClass] | None = None) ->
     """(command, why); both empty where nothing was found. `classes`: the merged stacks, where they were made
     already."""
     if engine.job.returncode is not None:
-        return _to_read([*engine.active(), *(change.finding for change in engine.over())])
+        return _to_read(engine.all_findings())
     for number, rank in sorted(engine.job.ranks.items()):
         if rank.alive and rank.tree is not None and rank.tree.main.state in "Tt":
             return (
@@ -28,7 +28,7 @@ def next_command(engine: Engine, classes: Sequence[StackClass] | None = None) ->
     )
     if hang is not None:
         return _of_hang(engine, hang, stack_classes(engine) if classes is None else classes)
-    return _to_read([*engine.active(), *(change.finding for change in engine.over())])
+    return _to_read(engine.all_findings())
 
 
 def _to_read(findings: Sequence[Finding]) -> tuple[str, str]:

@@ -57,7 +57,7 @@ RANK_STATES = ("starting", "running", "checkpointing", "stalled", "hung", "dead"
 
 _STARTING = frozenset(
     {"launch", "rendezvous", "model_load", "data_prep", "comm_init"}
-)  # as Engine.job_word has it
+)  # as report.job_status has it
 
 
 # --- what a hub gives

@@ -13,6 +13,7 @@ from diag.agent.cluster.collector import Collector
 from diag.agent.cluster.digest import DigestMaker, Identity, _fitting
 from diag.agent.cluster.jobhub import WHOLE_ROSTER
 from diag.detectors import make_detectors
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
 from diag.model import Placement
 from diag.model.observations import (
@@ -150,7 +151,7 @@ class _Template:
         self.world, self.nodes, self.culprit = world, nodes, culprit
         self.collector = _Looks()
         self.collector.joined = True
-        self.engine = Engine({}, [*make_detectors(), self.collector])
+        self.engine = Engine({}, [*make_detectors(), self.collector], PRECEDENCE)
         self.step = 0
         self._made: dict[tuple[float, int], dict[str, Any]] = {}
         self._facts: dict[tuple[int, int], dict[str, Any]] = {}
@@ -177,7 +178,7 @@ class _Template:
     def tell(self, at: float, *facts: Observation) -> None:
         self.engine.advance(at)
         for fact in facts:
-            self.engine._tell(fact)
+            self.engine._dispatch(fact)
 
     def move(self, at: float, second: int) -> None:
         """A healthy second."""

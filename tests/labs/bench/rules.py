@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from diag.detectors import make_detectors
+from diag.detectors.precedence import PRECEDENCE
 from diag.detectors.rules.load import packaged
 from diag.detectors.rules.reader import LogReader
 from diag.detectors.rules.ruleset import RuleSet
@@ -165,7 +166,7 @@ def _naive(patterns: Sequence[re.Pattern[str]], texts: Sequence[str]) -> int:
 
 def _whole(rules: RuleSet, data: bytes) -> None:
     """As the hub does it with what the relay hands over, a quarter of a second apart."""
-    engine, lines = Engine(PARSERS, make_detectors(rules)), LineAssembler("stdout")
+    engine, lines = Engine(PARSERS, make_detectors(rules), PRECEDENCE), LineAssembler("stdout")
     for place, at in enumerate(range(0, len(data), _CHUNK)):
         payload = lines.feed(data[at : at + _CHUNK])
         if payload is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from diag.detectors import make_detectors
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
 from diag.engine.journal import JournalReader, segments
 from diag.model.observations import RankExited
@@ -165,7 +166,7 @@ def _peaks(events: list[dict[str, Any]], stages: list[dict[str, Any]]) -> dict[i
 def _replayed(run_dir: Path, stages: list[dict[str, Any]]) -> tuple[float | None, dict[int, int]]:
     """When the kernel killed, and the peak that the live engine held likely just before each save: its
     journal tells both."""
-    engine, left, told, killed = Engine(PARSERS, make_detectors()), list(stages), {}, None
+    engine, left, told, killed = Engine(PARSERS, make_detectors(), PRECEDENCE), list(stages), {}, None
     for record in JournalReader(segments(run_dir)):
         while left and record.at > left[0]["at"]:
             outlook = engine.job.save_memory.outlook(engine.now, engine.job, engine.job.argv)

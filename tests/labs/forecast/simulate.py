@@ -59,7 +59,7 @@ class _Run:
 
     def tell(self, fact: Observation) -> None:
         self.changes += self.engine.advance(self.now)
-        self.engine._tell(fact)
+        self.engine._dispatch(fact)
 
     def memory(self, needed: int) -> None:
         """Time has come to `now`, and the group needs so much."""
@@ -88,8 +88,7 @@ class _Run:
                     0, 1, "/job", needed + 17 * MIB, self.limit, self.counter + 17 * MIB, 0, 17 * MIB
                 )
             )
-            if self.engine.job.save_memory.pressing:
-                self.engine.job.save_memory.pressing = False
+            if self.engine.job.wants_check():
                 self.changes += self.engine._check(self.now)
 
     def flow(self, seconds: float, start: float, end: float) -> None:

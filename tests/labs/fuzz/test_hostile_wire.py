@@ -460,6 +460,7 @@ def test_pattern_of_a_rule_that_explodes_elsewhere_is_quick_or_refused(form: str
     import yaml
 
     from diag.detectors import make_detectors
+    from diag.detectors.precedence import PRECEDENCE
     from diag.detectors.rules.load import load, packaged
     from diag.engine.engine import Engine
     from diag.model import Record
@@ -471,7 +472,7 @@ def test_pattern_of_a_rule_that_explodes_elsewhere_is_quick_or_refused(form: str
     began = time.process_time()
 
     with contextlib.suppress(DiagError):
-        engine = Engine(PARSERS, make_detectors(load([tmp_path])))
+        engine = Engine(PARSERS, make_detectors(load([tmp_path])), PRECEDENCE)
         engine.feed(Record("output", {"stream": "stdout", "lines": [["a" * 60_000, 0]] * 5}, 0, "", 1.0, 1.0))
 
     assert time.process_time() - began < 5

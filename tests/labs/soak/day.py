@@ -20,6 +20,7 @@ from typing import Any
 from diag import __version__
 from diag.detectors import make_detectors
 from diag.detectors.contract import Detector
+from diag.detectors.precedence import PRECEDENCE
 from diag.detectors.rules.load import for_a_run
 from diag.engine.engine import CHECK_SECONDS, Engine
 from diag.engine.journal import JournalWriter
@@ -82,7 +83,7 @@ def soak_told(
     the sizes of the state's parts and the entries of its containers, the functools caches, and the findings
     that no restart explains. `more`: detectors beside diag's own."""
     output.mkdir(parents=True, exist_ok=True)
-    engine = Engine(PARSERS, [*make_detectors(for_a_run(None, print)), *more])
+    engine = Engine(PARSERS, [*make_detectors(for_a_run(None, print)), *more], PRECEDENCE)
     journal_folder = output / "journal"
     journal_folder.mkdir(exist_ok=True)
     for old in journal_folder.glob("journal-*"):

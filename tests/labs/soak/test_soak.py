@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from diag.model import Finding, NotChecked
-from diag.model.observations import LogLine, Observation
+from diag.model.observations import LogLine
 from diag.state.job import JobState
 from tests.labs.soak.day import Hour, soak_told
 from tests.labs.soak.judge import HOUR, SHORT, judge_day, judge_live
@@ -107,13 +107,13 @@ class _Keeps:
     """A detector that forgets nothing."""
 
     name = "keeps"
+    listens = (LogLine,)
 
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if isinstance(fact, LogLine):
-            self.lines.append(fact.text)
+    def observe(self, at: float, fact: LogLine) -> None:
+        self.lines.append(fact.text)
 
     def check(self, now: float, job: JobState) -> Iterable[Finding]:
         return ()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from diag.detectors import make_detectors
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
 from diag.engine.journal import JournalReader
 from diag.model import Placement, Record
@@ -100,17 +101,19 @@ def story() -> tuple[Record, ...]:
     )
 
 
-def told(records: Iterable[Record], engine: Engine | None = None) -> Engine:
+def told(
+    records: Iterable[Record], engine: Engine | None = None, log: dict[str, Any] | None = None
+) -> Engine:
     """An engine that was told a story and then these, and what it says of them, as JSON and as text."""
     if engine is None:
-        engine = Engine(PARSERS, make_detectors())
+        engine = Engine(PARSERS, make_detectors(), PRECEDENCE)
         for record in story():
             engine.feed(record)
     for record in records:
         engine.feed(record)
     engine.advance(engine.now + 3.0)
     engine.advance(engine.now + 700.0)  # a gap that is not filled with checks: one that is late
-    engine.finish()
+    engine.finish(log=log)
     document = report(engine)
     json.dumps(document)
     text = report_text(document, width=100)

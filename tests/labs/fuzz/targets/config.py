@@ -23,6 +23,7 @@ _ROOT = Path(__file__).parents[4]
 def _rules(data: bytes, home: Path) -> None:
     """`diag rules test FILE`, and the rule over lines of a log where it can be used."""
     from diag.detectors import make_detectors
+    from diag.detectors.precedence import PRECEDENCE
     from diag.detectors.rules.check import check
     from diag.detectors.rules.load import Loaded, load, read_rules
     from diag.engine.engine import Engine
@@ -44,7 +45,7 @@ def _rules(data: bytes, home: Path) -> None:
     lines = [[text.decode("utf-8", "replace"), 0] for text in data.split(b"\n")[:50]] + [["a" * 20_000, 0]]
     told(
         [Record("output", {"stream": "stdout", "lines": lines}, 0, "", 1.0, 1.0)],
-        Engine(PARSERS, make_detectors(rules)),
+        Engine(PARSERS, make_detectors(rules), PRECEDENCE),
     )
 
 

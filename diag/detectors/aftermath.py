@@ -3,7 +3,7 @@ about it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import replace
 
 from diag.model import Evidence, Finding, Severity
@@ -17,18 +17,18 @@ _BY_ITSELF = ("exit_", "launcher_", "signal_")
 _OTHERS_WORD = ("signal_9", "signal_15")  # somebody ended it; no failure of its own does that
 
 
-def explained(death: Finding, findings: Collection[Finding]) -> Finding:
-    """The death as it reads beside these. A rule for its last words gives its cause; another finding is
-    referred to."""
+def explained(death: Finding, rules: Sequence[Finding], others: Sequence[Finding]) -> Finding:
+    """The death as it reads beside these. One of `rules` for its last words gives its cause; one of `others`
+    is referred to."""
     if not death.cause.startswith(_BY_ITSELF) or death.cause in _OTHERS_WORD:
         return death
-    own = next((one for one in findings if one.rule and one.id == "rank-died"), None)
-    if own is not None and not death.cause.startswith("signal_"):
+    if rules and not death.cause.startswith("signal_"):
+        own = rules[0]
         evidence = Evidence("rule", f"{own.rule}: {own.summary}", own.since)
         return replace(
             death, cause=own.cause or death.cause, advice=own.advice, evidence=(*death.evidence, evidence)
         )
-    root = next((one for one in findings if _explains(one, death)), None)
+    root = next((one for one in others if _explains(one, death)), None)
     if root is None:
         return death
     if not root.rule:
@@ -43,7 +43,7 @@ def explained(death: Finding, findings: Collection[Finding]) -> Finding:
 
 
 def _explains(finding: Finding, death: Finding) -> bool:
-    if finding.severity is not Severity.CRITICAL or finding.id in ("rank-died", "hang"):
+    if finding.severity is not Severity.CRITICAL:
         return False
     if finding.rule:
         return not death.cause.startswith("signal_") or bool(set(finding.ranks) & set(death.ranks))

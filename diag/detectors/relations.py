@@ -1,0 +1,109 @@
+"""What findings are to each other: the kinds of rows that a table of precedence has, and what the engine asks
+of one.
+
+It names no finding. The table itself stands beside the detectors: `detectors/precedence.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from diag.model import Finding
+
+__all__ = ["Kind", "OneAtATime", "Precedence", "ReadAfter", "Retold", "Row", "StandsStill", "WholeJob"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A finding by its id, or only one class of it."""
+
+    id: str
+    klass: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAfter:
+    """Of equally severe findings a consequence is read after its cause; without `cause`, after all those that
+    are no consequences."""
+
+    consequence: Kind
+    cause: Kind | None
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class OneAtATime:
+    """Reported of one subject only: when a detector names another, that one takes its place."""
+
+    finding: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class WholeJob:
+    """Only who sees all ranks can be right about it: withheld while the job hub judges."""
+
+    finding: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class StandsStill:
+    """Its ranks do not move: those that do are listed when it is over, and what is open at the end stays."""
+
+    finding: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retold:
+    """Written anew beside the findings that explain it. `retell` is given the finding, what rules report under
+    the same id, and all others but those of `unexplained_by`."""
+
+    finding: str
+    retell: Callable[[Finding, Sequence[Finding], Sequence[Finding]], Finding]
+    unexplained_by: tuple[str, ...]
+    because: str
+
+
+Row = ReadAfter | OneAtATime | WholeJob | StandsStill | Retold
+
+
+class Precedence:
+    """A table, as the engine reads it. Raises ValueError for one in which something follows from itself."""
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self.rows = tuple(rows)
+        self.whole_job = frozenset(row.finding for row in self.rows if isinstance(row, WholeJob))
+        self.one_at_a_time = frozenset(row.finding for row in self.rows if isinstance(row, OneAtATime))
+        self.stands_still = frozenset(row.finding for row in self.rows if isinstance(row, StandsStill))
+        self._retold = {row.finding: row for row in self.rows if isinstance(row, Retold)}
+        causes: dict[Kind, list[Kind | None]] = {}
+        for row in self.rows:
+            if isinstance(row, ReadAfter):
+                causes.setdefault(row.consequence, []).append(row.cause)
+        self._depths = {kind: _depth(kind, causes, ()) for kind in causes}
+
+    def depth(self, finding: Finding) -> int:
+        """How many consequences of one another lead to it: 0 for what follows from nothing."""
+        exact = self._depths.get(Kind(finding.id, finding.klass))
+        return self._depths.get(Kind(finding.id), 0) if exact is None else exact
+
+    def retold(self, finding: Finding, beside: Collection[Finding]) -> Finding:
+        """The finding as it reads beside these. What a rule reports stays as it is."""
+        row = self._retold.get(finding.id)
+        if row is None or finding.rule:
+            return finding
+        own = [one for one in beside if one.id == finding.id and one.rule]
+        others = [one for one in beside if one.id not in (finding.id, *row.unexplained_by)]
+        return row.retell(finding, own, others)
+
+
+def _depth(kind: Kind, causes: dict[Kind, list[Kind | None]], below: tuple[Kind, ...]) -> int:
+    if kind in below:
+        raise ValueError(f"{kind} follows from itself")
+    return max(
+        (1 if cause is None else 1 + _depth(cause, causes, (*below, kind)) for cause in causes.get(kind, ())),
+        default=0,
+    )
