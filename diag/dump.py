@@ -21,7 +21,7 @@ from diag.outputs.steps_view import arrivals_json, steps_json
 from diag.outputs.text import classes_text, dump_text
 from diag.outputs.view import ranks_json, stack_classes
 from diag.report import report
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
 
 if TYPE_CHECKING:
     from diag.hub import Hub
@@ -150,7 +150,7 @@ def native_ranks(engine: Engine) -> list[int]:
     return sorted(members[0] for members in running if members)
 
 
-def _is_stopped(rank: RankState) -> bool:
+def _is_stopped(rank: RankView) -> bool:
     return rank.tree is not None and rank.tree.main.state in "Tt"
 
 
@@ -216,9 +216,9 @@ def manifest_facts(hub: Hub) -> dict[str, Any]:
         "kernel": platform.release(),
         "machine": platform.machine(),
         "python_version": platform.python_version(),
-        "argv": list(job.argv),
+        "argv": list(job.run.argv),
         "world_size": job.world_size,
-        "ranks_seen": job.ranks_seen,
+        "ranks_seen": len(job.ranks),
         "processes": [
             {
                 "rank": number,

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 from diag.aftermath import explained
 from diag.model import STANDING, Change, ChangeKind, Finding, NotChecked, Record
-from diag.observations import Observation, PlainLines, Unparsed
+from diag.observations import Observation, PlainLines, RecordBrokeOff, Unparsed
 from diag.state.job import JobState
 from diag.state.rank import STRONG
 from diag.state.timeline import Timeline
+from diag.state.view import JobView
 
 __all__ = ["CHECK_SECONDS", "WHOLE_JOB", "Detector", "Engine", "Parser"]
 
@@ -53,9 +54,9 @@ class Detector(Protocol):
 
     def observe(self, at: float, fact: Observation) -> None: ...
 
-    def check(self, now: float, job: JobState) -> Iterable[Finding]: ...
+    def check(self, now: float, job: JobView) -> Iterable[Finding]: ...
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]: ...
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]: ...
 
 
 class _Open:
@@ -103,6 +104,7 @@ class Engine:
             tuple[str, str], Finding
         ] = {}  # what this node by itself says where the job hub's word counts
         self._next_check: float | None = None
+        self._urgent = 0  # urgent readings that were judged
         self.place_of: Callable[[str], str] = lambda excerpt: (
             ""
         )  # the file and line that an excerpt stands at
@@ -122,9 +124,9 @@ class Engine:
         for fact in parser(record):
             self._tell(fact)
         if (
-            self.job.save_memory.pressing
+            self.job.urgent != self._urgent
         ):  # the kernel kills within the second that the next check may be away
-            self.job.save_memory.pressing = False
+            self._urgent = self.job.urgent
             changes.extend(self._check(self.now))
         return changes
 
@@ -142,9 +144,14 @@ class Engine:
         self.now = now
         return changes
 
-    def finish(self) -> list[Change]:
-        """One last check at the end of the evidence, for what the final records told between two grid points."""
+    def finish(self, *, broken_off: bool = False) -> list[Change]:
+        """One last check at the end of the evidence, for what the final records told between two grid points.
+
+        `broken_off`: the evidence ends before its run does.
+        """
         self.finished = True
+        if broken_off:
+            self._tell(RecordBrokeOff(None))
         return self._check(self.now)
 
     def _tell(self, fact: Observation) -> None:
@@ -231,7 +238,7 @@ class Engine:
         if finding.id not in STANDING:
             return ()
         after = finding.since + self._check_seconds
-        step = bool(finding.waiting_ranks) and (self.job.iteration_at or 0.0) > after
+        step = bool(finding.waiting_ranks) and (self.job.progress.iteration_at or 0.0) > after
         ranks = [self.job.ranks[number] for number in finding.ranks if number in self.job.ranks]
         return tuple(rank.rank for rank in ranks if rank.alive and (step or rank.last_moved(STRONG) > after))
 
@@ -305,7 +312,7 @@ class Engine:
         if (
             self.finished
             and job.phase == "launch"
-            and not job.argv
+            and not job.run.argv
             and not job.cluster.nodes
             and job.iteration is None
         ):

@@ -8,7 +8,7 @@ import stat
 import sys
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -44,10 +44,14 @@ _LARGEST_READ = (
 
 
 def replay_records(
-    records: Iterable[Record], ends: LogEnds | None = None, rules: RuleSet | None = None
+    records: Iterable[Record],
+    ends: LogEnds | None = None,
+    rules: RuleSet | None = None,
+    unended: Sequence[Path] = (),
 ) -> tuple[Engine, list[Change]]:
     """Feed records in the order given. The engine, and all that changed. `ends`: the records are plain logs,
-    which it judges. `rules` in place of those that come with diag."""
+    which it judges. `rules` in place of those that come with diag. `unended`: journals that break off, known
+    once the records were read."""
     records, digests = _of_job_hub(records)
     engine = Engine(PARSERS, make_job_detectors() if digests else make_detectors(rules))
     if ends is not None:
@@ -61,7 +65,7 @@ def replay_records(
         engine.log = ends.to_json(engine.job)
         for record in ends.records(engine.now):
             changes += engine.feed(record)
-    changes += engine.finish()
+    changes += engine.finish(broken_off=bool(unended))
     return engine, changes
 
 
@@ -86,10 +90,9 @@ def replay(
     if paths and all(map(_is_log, paths)):
         engine, changes = replay_records(_logs(paths, notes, progress), LogEnds(), rules)
         return engine, changes, notes
-    engine, changes = replay_records(_records(paths, notes, unended, progress), rules=rules)
+    engine, changes = replay_records(_records(paths, notes, unended, progress), rules=rules, unended=unended)
     if not engine.records:
         raise _nothing(paths, notes)
-    engine.job.breaks_off = bool(unended) and engine.job.returncode is None
     return engine, changes, notes
 
 

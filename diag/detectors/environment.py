@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from diag.envlint import Advice, lint
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import Observation
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = ["EnvHarmfulDetector", "EnvNoEffectDetector"]
 
@@ -24,7 +24,7 @@ class _EnvironmentDetector:
     def observe(self, at: float, fact: Observation) -> None:
         """The job state keeps the environments."""
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         """Told again only when an environment, the node's RDMA devices or NCCL's version came to be known
         otherwise."""
         ports = job.network.rdma_ports()
@@ -34,7 +34,9 @@ class _EnvironmentDetector:
             rdma = (
                 False  # another plugin's network: NCCL's own RDMA, and what switches it off, does not matter
             )
-        desktop = bool(job.gpus) and all("GeForce" in gpu.name for _, gpu in job.gpus.values())
+        desktop = bool(job.machine.gpus) and all(
+            "GeForce" in gpu.name for _, gpu in job.machine.gpus.values()
+        )
         key = (
             rdma,
             desktop,
@@ -45,9 +47,9 @@ class _EnvironmentDetector:
             self._known = {key: tuple(self._judge(now, job, rdma, desktop=desktop))}
         yield from self._known[key]
 
-    def _judge(self, now: float, job: JobState, rdma: bool | None, *, desktop: bool) -> Iterator[Finding]:
+    def _judge(self, now: float, job: JobView, rdma: bool | None, *, desktop: bool) -> Iterator[Finding]:
         version = tuple(int(part) for part in job.nccl.version.split(".") if part.isdecimal()) or None
-        told: dict[tuple[str, str], tuple[Advice, list[RankState], str]] = {}
+        told: dict[tuple[str, str], tuple[Advice, list[RankView], str]] = {}
         for _, rank in sorted(job.ranks.items()):
             origin = {name: path for path, name, _ in (rank.rdma.nccl_conf if rank.rdma else ())}
             variables = {
@@ -84,7 +86,7 @@ class _EnvironmentDetector:
                 ),
             )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 
@@ -93,7 +95,7 @@ def _sentence(order: str) -> str:
     return (order[:1].upper() + order[1:] if word.isalpha() else order) + "."
 
 
-def _nodes(rank: RankState) -> int | None:
+def _nodes(rank: RankView) -> int | None:
     """How many nodes the job has, as the launcher tells; None where it does not."""
     place = rank.placement
     told = rank.variables.get("SLURM_STEP_NUM_NODES", "") if place.launcher == "slurm" else ""

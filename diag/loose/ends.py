@@ -45,7 +45,7 @@ from diag.observations import (
 )
 from diag.sources import exits
 from diag.sources import run as run_source
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["LogEnds"]
 
@@ -298,15 +298,15 @@ class LogEnds:
         """All communicators that were made were destroyed again."""
         return bool(self._made) and self._made <= self._destroyed
 
-    def to_json(self, job: JobState) -> dict[str, Any]:
+    def to_json(self, job: JobView) -> dict[str, Any]:
         """What the logs are, for the report; times only where the lines told them."""
         timed = self.first_at is not None and self.last_at - self.first_at >= 1.0
         return {
-            "files": sorted(self._streams)[:64], "lines": job.log_lines, "launcher": self.launcher or None,
+            "files": sorted(self._streams)[:64], "lines": job.log.lines, "launcher": self.launcher or None,
             "began": self.first_at if timed else None, "ended": self.last_at if timed else None,
         }  # fmt: skip
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         """What no detector can know: the launcher died of an error of its own."""
         raised = self.launchers_own
         if self._gone and raised is not None and not any(rank.failed for rank in job.ranks.values()):
@@ -324,7 +324,7 @@ class LogEnds:
                 final=True,
             )
 
-    def not_checked(self, job: JobState) -> Iterator[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterator[NotChecked]:
         """A log that just stops: nothing in it tells a job that hangs from one that is killed or goes on."""
         if (
             not self._gone
@@ -333,7 +333,7 @@ class LogEnds:
             or any(rank.failed for rank in job.ranks.values())
         ):
             return
-        if job.phase_at is None and job.iteration is None:
+        if job.phases.since is None and job.iteration is None:
             yield NotChecked(
                 "progress of the job",
                 "no line of a trainer, launcher or NCCL that diag knows was seen",
@@ -343,7 +343,7 @@ class LogEnds:
         last = f"the log stops in phase {job.phase}"
         if job.iteration is not None:
             last += f" after iteration {job.iteration}" + (
-                f" of {job.total_iterations}" if job.total_iterations else ""
+                f" of {job.progress.total_iterations}" if job.progress.total_iterations else ""
             )
         quiet = self.last_at - self.moved_at if self.moved_at is not None else 0.0
         if quiet >= 1.0:

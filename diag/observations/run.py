@@ -13,6 +13,7 @@ __all__ = [
     "LookedAway",
     "RankExited",
     "RankFound",
+    "RecordBrokeOff",
     "RunEnded",
     "RunStarted",
     "SnapshotTaken",
@@ -37,6 +38,11 @@ class RunEnded(Observation):
     """CMD ended; `returncode` as the shell says it (128+n for signal n)."""
 
     returncode: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBrokeOff(Observation):
+    """The record that is replayed ends before its run does."""
 
 
 @dataclass(frozen=True, slots=True)

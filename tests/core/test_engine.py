@@ -17,7 +17,7 @@ from diag.replay import replay_records
 from diag.report import report
 from diag.sources import run as run_source
 from diag.sources.parsers import PARSERS
-from diag.state.job import JobState
+from diag.state.view import JobView
 from tests.facts import pid_of
 
 
@@ -32,10 +32,10 @@ class Says:
     def observe(self, at: float, fact: Observation) -> None:
         return None
 
-    def check(self, now: float, job: JobState) -> Iterable[Finding]:
+    def check(self, now: float, job: JobView) -> Iterable[Finding]:
         return self.findings
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 
@@ -301,44 +301,56 @@ def test_imports_point_at_the_model_never_sideways() -> None:
         "observations/gpu.py": {"diag.observations.base"},
         "observations/storage.py": {"diag.observations.base"},
         "stacks.py": {"diag.observations"},
+        "state/reducer.py": {"diag.observations", "diag.stacks"},
         "state/rank.py": {"diag.model", "diag.observations", "diag.stacks"},
-        "state/nccl.py": {"diag.observations"},
-        "state/network.py": {"diag.observations"},
+        "state/run.py": {"diag.observations", "diag.state.reducer"},
+        "state/log.py": {"diag.observations", "diag.state.rank", "diag.state.reducer"},
+        "state/sources.py": {"diag.model", "diag.observations", "diag.state.rank_view", "diag.state.reducer"},
+        "state/machine.py": {"diag.observations", "diag.state.reducer"},
+        "state/network.py": {"diag.observations", "diag.state.reducer"},
         "state/traffic.py": {"diag.observations", "diag.state.network"},
         "state/ncclprocess.py": {"diag.observations"},
-        "state/ncclprocesses.py": {"diag.observations", "diag.state.ncclprocess"},
-        "state/silences.py": set(),
-        "state/saves.py": set(),
+        "state/ncclprocesses.py": {"diag.observations", "diag.state.ncclprocess", "diag.state.reducer"},
+        "state/cluster.py": {"diag.observations", "diag.state.rank_view", "diag.state.reducer"},
+        "state/printed.py": {"diag.observations", "diag.state.rank"},
+        "state/ranks.py": {"diag.observations", "diag.stacks"}
+        | {f"diag.state.{part}" for part in ("cluster", "printed", "rank", "rank_view", "reducer")},
+        "state/phases.py": {"diag.observations", "diag.state.ranks", "diag.state.reducer"},
         "state/exact.py": set(),
         "state/pace.py": {"diag.state.exact"},
         "state/steptimes.py": {"diag.state.pace"},
-        "state/residence.py": {"diag.observations", "diag.stacks"},
+        "state/progress.py": {"diag.observations"}
+        | {f"diag.state.{part}" for part in ("cluster", "phases", "reducer", "run", "steptimes")},
+        "state/silences.py": {"diag.observations", "diag.state.reducer"},
+        "state/saves.py": set(),
+        "state/saving.py": {"diag.observations"}
+        | {f"diag.state.{part}" for part in ("phases", "progress", "reducer", "run", "save_memory", "saves")},
+        "state/residence.py": {"diag.observations", "diag.stacks", "diag.state.phases", "diag.state.reducer"},
         "state/arrivals.py": {"diag.observations"},
-        "state/progress.py": {
-            "diag.observations",
-            "diag.state.saves",
-            "diag.state.silences",
-            "diag.state.steptimes",
-        },
-        "state/machine.py": {"diag.observations"}
-        | {f"diag.state.{part}" for part in ("gpufaults", "network", "progress", "rank", "save_memory")},
-        "state/job.py": {"diag.model", "diag.observations", "diag.stacks"}
+        "state/rank_view.py": {"diag.model", "diag.observations", "diag.stacks"},
+        "state/view.py": {"diag.model"}
         | {
             f"diag.state.{part}"
             for part in (
-                "brokenoff",
                 "cluster",
+                "gpufaults",
+                "log",
                 "machine",
-                "nccl",
                 "ncclprocesses",
-                "printed",
-                "rank",
+                "network",
+                "phases",
+                "progress",
+                "rank_view",
+                "ranks",
+                "reducer",
                 "residence",
-                "saves",
+                "run",
+                "saving",
+                "silences",
+                "sources",
             )
         },
-        "state/printed.py": {"diag.observations", "diag.state.rank"},
-        "state/cluster.py": {"diag.observations", "diag.stacks", "diag.state.rank"},
+        "state/job.py": {"diag.observations", "diag.state.rank", "diag.state.reducer", "diag.state.view"},
         "observations/cluster.py": {"diag.model"}
         | {f"diag.observations.{part}" for part in ("base", "run", "stacks")},
         "sources/digest.py": {"diag.merge", "diag.model", "diag.observations"},
@@ -347,13 +359,12 @@ def test_imports_point_at_the_model_never_sideways() -> None:
             "diag.observations",
             "diag.sources.digest",
             "diag.stacks",
-            "diag.state.job",
+            "diag.state.view",
         },
         "cluster/post.py": set(),
-        "state/pinned.py": {"diag.observations"},
-        "state/gpufaults.py": {"diag.observations", "diag.state.pinned", "diag.xids"},
+        "state/gpufaults.py": {"diag.observations", "diag.state.reducer", "diag.xids"},
         "xids.py": set(),
-        "state/savefacts.py": {"diag.state.job"},
+        "state/savefacts.py": {"diag.state.view"},
         "state/memory_series.py": set(),
         "state/save_shape.py": {"diag.state.memory_series"},
         "state/save_memory.py": {
@@ -363,21 +374,15 @@ def test_imports_point_at_the_model_never_sideways() -> None:
             "diag.state.save_shape",
             "diag.state.saves",
         },
-        "merge.py": {"diag.observations", "diag.state.rank", "diag.stacks"},
+        "merge.py": {"diag.observations", "diag.stacks", "diag.state.rank_view"},
         "aftermath.py": {"diag.model"},
-        "engine.py": {
-            "diag.aftermath",
-            "diag.model",
-            "diag.observations",
-            "diag.state.job",
-            "diag.state.rank",
-            "diag.state.timeline",
-        },
+        "engine.py": {"diag.aftermath", "diag.model", "diag.observations"}
+        | {f"diag.state.{part}" for part in ("job", "rank", "timeline", "view")},
         "state/timeline.py": {
             "diag.observations",
             "diag.state.gpustate",
-            "diag.state.job",
             "diag.state.traffic",
+            "diag.state.view",
         },
         "capture.py": {"diag.model", "diag.errors"},
     }
@@ -445,14 +450,14 @@ def test_a_steep_rise_near_the_limit_is_judged_with_its_reading_not_at_the_next_
         }
         return kinds(engine.feed(Record("cgroup", payload, rank=0, at=at)))
 
-    saves = engine.job.save_log
+    saves = engine.job.saves.log
     reading(100.2, 2)
-    engine.job.iteration = 10
+    engine.job.progress.iteration = 10
     for at, used in ((101.2, 4), (102.2, 6), (103.2, 2)):
         reading(at, used)
     saves.began(101.0, 10, 100.5, "log")
     saves.ended(103.5, 10, 103.5, "/out/checkpoint-10")
-    engine.job.save_memory.saved(saves)
+    engine.job.saves.memory.saved(saves)
     says.findings = [finding()]
 
     # when, then: a small rise waits for the whole second, a steep one does not

@@ -110,7 +110,7 @@ def test_plain_logs_folder_packed_log_and_stdin_are_read_as_one_job(tmp_path: Pa
         check=False,
     )
 
-    assert [engine.job.worker_failures[-1][1].pid for engine in engines[:2]] == [20342, 20342]
+    assert [engine.job.ranks.failures[-1][1].pid for engine in engines[:2]] == [20342, 20342]
     assert engines[2].job.iteration == 8
     assert json.loads(piped.stdout)["schema"] == "diag.report/1"
 
@@ -123,7 +123,7 @@ def test_pipe_of_another_program_is_read_once(tmp_path: Path) -> None:
         engine, _, notes = replay([fifo])
 
     assert notes == []
-    assert engine.job.worker_failures[-1][1].pid == 20342
+    assert engine.job.ranks.failures[-1][1].pid == 20342
 
 
 def test_engine_alone_gives_what_the_files_give(run_dir: Path) -> None:

@@ -34,7 +34,7 @@ from diag.observations import (
 )
 from diag.outputs.view import AgentProcess, Counters, FlameWanted
 from diag.report import report
-from diag.state.job import JobState
+from diag.state.view import JobView
 from tests.hubview import AloneHub
 
 PACKAGES = "/usr/local/lib/python3.12/site-packages/"
@@ -100,10 +100,10 @@ class Scripted:
 
     def observe(self, at: float, fact: Observation) -> None: ...
 
-    def check(self, now: float, job: JobState) -> Iterable[Finding]:
+    def check(self, now: float, job: JobView) -> Iterable[Finding]:
         return self.findings
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return self.lines
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
 from diag.observations import Observation
-from diag.state.job import JobState
 from diag.state.savefacts import save_json, save_words
+from diag.state.view import JobView
 
 __all__ = ["SlowSaveDetector"]
 
@@ -33,9 +33,9 @@ class SlowSaveDetector:
     def observe(self, at: float, fact: Observation) -> None:
         """The log of saves has it all."""
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        save, facts = job.save_log.current, save_json(job, now)
-        earlier = [seconds for one in job.save_log.finished if (seconds := one.seconds) is not None]
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
+        save, facts = job.saves.log.current, save_json(job, now)
+        earlier = [seconds for one in job.saves.log.finished if (seconds := one.seconds) is not None]
         if save is None or facts is None or len(earlier) < _EARLIER or not job.alive_ranks():
             return
         took, longest = now - save.began, max(earlier)
@@ -64,5 +64,5 @@ class SlowSaveDetector:
             ),
         )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()

@@ -11,7 +11,7 @@ from diag.detectors.quoted import CASCADE
 from diag.model import Confidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import Observation
 from diag.state.cluster import NodeState
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["FirstDeathDetector"]
 
@@ -37,7 +37,7 @@ class FirstDeathDetector:
     def observe(self, at: float, fact: Observation) -> None:
         """The job state keeps the last digest of each node."""
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         told = [(node, death) for node in job.cluster.nodes.values() for death in node.digest.deaths]
         if not told:
             return
@@ -66,11 +66,11 @@ class FirstDeathDetector:
             summary = f"{head} after iteration {job.iteration};{rest.partition(';')[2]}"
         yield replace(root, summary=summary, waiting_ranks=tuple(sorted(waiting - set(root.ranks))))
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 
-def _lost_peer(job: JobState, deaths: list[Finding], first: float) -> NodeState | None:
+def _lost_peer(job: JobView, deaths: list[Finding], first: float) -> NodeState | None:
     """The node at whose address the connections of those that died ended, and of which nothing was heard
     since."""
     named = {
@@ -86,7 +86,7 @@ def _lost_peer(job: JobState, deaths: list[Finding], first: float) -> NodeState 
     return None
 
 
-def _gone(node: NodeState, job: JobState, deaths: list[Finding], first: float) -> Finding:
+def _gone(node: NodeState, job: JobView, deaths: list[Finding], first: float) -> Finding:
     ranks = tuple(sorted(job.cluster.ranks_on(node.digest.run_id, job.ranks)))
     victims = tuple(
         sorted({rank for death in deaths for rank in (*death.ranks, *death.waiting_ranks)} - set(ranks))

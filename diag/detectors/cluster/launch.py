@@ -9,7 +9,7 @@ from itertools import islice
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.observations import Observation
 from diag.state.cluster import NodeState
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["LaunchMismatchDetector"]
 
@@ -34,7 +34,7 @@ class LaunchMismatchDetector:
     def observe(self, at: float, fact: Observation) -> None:
         """The job state keeps the last digest of each node."""
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         nodes = [
             node
             for node in job.cluster.current()
@@ -86,7 +86,7 @@ class LaunchMismatchDetector:
             "Give all nodes the same MASTER_ADDR and MASTER_PORT (--master_port, --rdzv_endpoint).",
         )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 

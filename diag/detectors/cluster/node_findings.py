@@ -9,7 +9,7 @@ from diag.engine import WHOLE_JOB
 from diag.model import JOB, Finding, NotChecked
 from diag.observations import Observation
 from diag.state.cluster import NodeState
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["NodeFindingsDetector"]
 
@@ -32,7 +32,7 @@ class NodeFindingsDetector:
     def observe(self, at: float, fact: Observation) -> None:
         """The job state keeps the last digest of each node."""
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         alike: dict[tuple[str, str, str, str, str, str], list[tuple[NodeState, Finding]]] = {}
         nodes = job.cluster.current()
         for node in nodes:
@@ -55,7 +55,7 @@ class NodeFindingsDetector:
             known.add(finding.key)
             yield finding
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         """The same reason on many nodes is one line."""
         alike: dict[tuple[str, str, str], list[str]] = {}
         nodes = job.cluster.current()

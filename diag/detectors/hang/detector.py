@@ -18,8 +18,9 @@ from diag.detectors.hang.words import describe
 from diag.detectors.memory.stall import waits_for
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import Observation, SnapshotTaken
-from diag.state.job import JobState
-from diag.state.rank import CHANNELS, STRONG, RankState
+from diag.state.rank import CHANNELS, STRONG
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = ["HangDetector", "Verdict", "judge", "judge_snapshot", "wants_closer_look"]
 
@@ -69,7 +70,7 @@ class HangDetector:
         if isinstance(fact, SnapshotTaken):
             self._snapshot = fact
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         if self._snapshot is not None:
             verdict = judge_snapshot(now, job, self._snapshot, self._joined) if self._snapshot.final else None
         else:
@@ -93,14 +94,14 @@ class HangDetector:
             evidence=tuple(evidence_of(verdict, job, now)),
         )
 
-    def gpu_states(self, now: float, job: JobState) -> dict[int, str]:
+    def gpu_states(self, now: float, job: JobView) -> dict[int, str]:
         """How each rank's GPU stood lately, for who judges the whole job."""
         return {
             rank: reading.state
             for rank, reading in self._joined.gpus.read(now, job, job.last_progress()).items()
         }
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         if self._snapshot is not None:
             yield from _unproven(self._snapshot, job)
             return
@@ -109,10 +110,10 @@ class HangDetector:
             for rank in job.alive_ranks()
             if rank.stack is None
             and rank.tree is not None
-            and job.started_at is not None
+            and job.run.started_at is not None
             and rank.tree_at - rank.found_at > 30.0
         ]
-        if blind and not job.failed_sources:
+        if blind and not job.sources.failed:
             yield NotChecked(
                 f"hang class of {rank_words(blind)}",
                 "no Python stack could be read yet",
@@ -133,14 +134,14 @@ class _Said:
         if verdict is None:
             self._stirs = (_NEVER, _NEVER)
 
-    def standing(self, now: float, job: JobState) -> Verdict | None:
+    def standing(self, now: float, job: JobView) -> Verdict | None:
         """That hang; None where there was none, or what stirs is work: also a save that writes in bursts, as
         long as none of its pauses would be called a hang."""
         if self._verdict is None:
             return None
         first, last = self._stirs
         moved = [rank.last_moved(CHANNELS) for rank in job.alive_ranks()]
-        stirred = max([*moved, job.save_moved_at or 0.0, last_printed(self._verdict, job, now)])
+        stirred = max([*moved, job.saves.moved_at or 0.0, last_printed(self._verdict, job, now)])
         if stirred > max(last, self._verdict.since):
             apart = stirred - last > min(_PAUSE_SECONDS, patience(job, self._verdict))
             self._stirs = first, last = stirred if apart else first, stirred
@@ -148,10 +149,13 @@ class _Said:
 
 
 def judge(
-    now: float, job: JobState, joined: Joined | None = None, said: Verdict | None = None
+    now: float, job: JobView, joined: Joined | None = None, said: Verdict | None = None
 ) -> Verdict | None:
     """None while the job moves, might still move, or is not a job yet. `said`: the hang that was told of it."""
-    if job.cluster.nodes and now - max(job.told_moves()[0], job.log_moved_at or 0.0) < STEADY_SECONDS:
+    if (
+        job.cluster.nodes
+        and now - max(job.ranks.last_moves()[0], job.progress.log_moved_at or 0.0) < STEADY_SECONDS
+    ):
         return None  # as all ranks asked one by one would come to
     alive = job.alive_ranks()
     lost = tuple(rank.rank for rank in alive if job.cluster.is_lost(rank, now))
@@ -161,8 +165,8 @@ def judge(
     if job.returncode is not None or job.interrupted_at is not None or not alive:
         return None
     dead = [rank for rank in job.ranks.values() if rank.exit is not None and rank.exit.exit_code != 0]
-    since = max([rank.last_moved(STRONG) for rank in alive] + [job.log_moved_at or 0.0])
-    folder = job.save_moved_at or 0.0  # written by other nodes too, whose ranks and IO are not seen here
+    since = max([rank.last_moved(STRONG) for rank in alive] + [job.progress.log_moved_at or 0.0])
+    folder = job.saves.moved_at or 0.0  # written by other nodes too, whose ranks and IO are not seen here
     weak_since = max([rank.last_moved(CHANNELS) for rank in alive] + [since, folder])
     quiet = now - weak_since
     if said is not None and since <= said.since:
@@ -196,7 +200,7 @@ def judge(
     return verdict if now - verdict.since >= patience(job, verdict) else None
 
 
-def _held_up_by_memory(verdict: Verdict, alive: list[RankState]) -> Verdict:
+def _held_up_by_memory(verdict: Verdict, alive: list[RankView]) -> Verdict:
     """Ranks that the kernel holds up to save memory stand anywhere, mostly in a collective: that is not what
     is wrong."""
     causes = {rank.rank: cause for rank in alive if (cause := waits_for(rank))}
@@ -216,7 +220,7 @@ def _held_up_by_memory(verdict: Verdict, alive: list[RankState]) -> Verdict:
     )
 
 
-def judge_snapshot(now: float, job: JobState, snapshot: SnapshotTaken, joined: Joined) -> Verdict | None:
+def judge_snapshot(now: float, job: JobView, snapshot: SnapshotTaken, joined: Joined) -> Verdict | None:
     """One moment that somebody captured: no time passes in it. Hung is what the evidence shows to stand
     still: by its own times (log, watchdog, GPUs, recorder), or by stacks that are equal twice. One that names
     nobody needs the former."""
@@ -250,7 +254,7 @@ def judge_snapshot(now: float, job: JobState, snapshot: SnapshotTaken, joined: J
     return replace(verdict, confidence=confidence, seconds=silent, since=now - silent)
 
 
-def _unproven(snapshot: SnapshotTaken, job: JobState) -> Iterator[NotChecked]:
+def _unproven(snapshot: SnapshotTaken, job: JobView) -> Iterator[NotChecked]:
     seen = [rank for rank in job.alive_ranks() if rank.stack is not None]
     once = any(rank.stack_samples < _SNAPSHOT_SAMPLES for rank in seen)
     if (
@@ -281,25 +285,27 @@ def _explains_itself(verdict: Verdict) -> bool:
     return verdict.klass not in ("unknown", "peer_not_joined")
 
 
-def wants_closer_look(now: float, job: JobState) -> bool:
+def wants_closer_look(now: float, job: JobView) -> bool:
     """Whether samples should come faster and include children: progress is overdue, though nothing is proven."""
     if job.returncode is not None or not any(rank.alive for rank in job.ranks.values()):
         return False
-    overdue = max(5.0, 2.0 * (job.step_p95() or 0.0))
+    overdue = max(5.0, 2.0 * (job.progress.step_p95() or 0.0))
     # A rank that spins in a wait looks busy until its stack was seen twice: the log knows better when it is
     # late.
-    reporting = job.phase == "steady" and job.line_seconds and job.log_moved_at is not None
-    if reporting and now - (job.log_moved_at or now) > max(5.0, 3.0 * max(job.line_seconds)):
+    reporting = job.phase == "steady" and job.progress.line_seconds and job.progress.log_moved_at is not None
+    if reporting and now - (job.progress.log_moved_at or now) > max(
+        5.0, 3.0 * max(job.progress.line_seconds)
+    ):
         return True
     return now - job.last_progress() > overdue or any(rank.stopped for rank in job.ranks.values())
 
 
-def _blind(rank: RankState, now: float) -> bool:
+def _blind(rank: RankView, now: float) -> bool:
     """Its stack was never read, or cannot be read any more: what it was is no evidence of what it is."""
     return rank.stack is None or now - rank.stack_at > _STALE_SECONDS + rank.told_every
 
 
-def _well_seen(alive: list[RankState], now: float, quiet: float) -> bool:
+def _well_seen(alive: list[RankView], now: float, quiet: float) -> bool:
     """Enough independent looks during the silence: a verdict needs eyes, not only silence."""
     for rank in alive:
         late = rank.told_every  # of another node the last digest is known

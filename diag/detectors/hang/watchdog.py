@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from diag.model import rank_words
 from diag.observations import CollectiveTimedOut, Observation, WatchdogState
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["Watchdog", "WatchdogSays"]
 
@@ -38,7 +38,7 @@ class Watchdog:
         elif isinstance(fact, WatchdogState) and fact.rank is not None and fact.desc == "default_pg":
             self._states.setdefault(fact.rank, fact)
 
-    def explain(self, job: JobState) -> WatchdogSays | None:
+    def explain(self, job: JobView) -> WatchdogSays | None:
         """None when no watchdog spoke since the ranks that live now were started."""
         last = {
             rank: fact

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.quoted import failed_soon, is_traced, only_quoted
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.observations import LogLine, Observation, SharedMemory
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = ["FdLimitDetector", "ShmDetector"]
 
@@ -55,7 +55,7 @@ class _FirstLine:
         elif fact.rank in self._last or len(self._last) < 64:
             self._last[fact.rank] = (at, fact.text)
 
-    def judge(self, job: JobState, *, likely: bool = False) -> None:
+    def judge(self, job: JobView, *, likely: bool = False) -> None:
         """A line alone counts where a rank failed soon after it, and not of something else, or where more
         speaks for it."""
         self.hits = dict(self._sure)
@@ -106,7 +106,7 @@ class ShmDetector:
             used = 1 - fact.available_bytes / fact.size_bytes
             self._highest[fact.rank] = max(used, self._highest.get(fact.rank, 0.0))
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         filled = {rank for rank, used in self._highest.items() if used >= _SHM_NEARLY_FULL}
         self._lines.judge(job, likely=bool(filled))
         self._guesses.judge(job, likely=bool(filled))
@@ -181,16 +181,16 @@ class ShmDetector:
             holds_seconds=30.0,
         )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
-    def _is_ample(self, rank: RankState) -> bool:
+    def _is_ample(self, rank: RankView) -> bool:
         big = rank.shm is not None and rank.shm.size_bytes > _SHM_AMPLE_BYTES
         return big and self._highest.get(rank.rank, 0.0) < _SHM_AMPLE_RATIO
 
-    def _may_be_full(self, rank: int | None, job: JobState) -> bool:
+    def _may_be_full(self, rank: int | None, job: JobView) -> bool:
         """Whether PyTorch's guess can be right; where nobody read /dev/shm, it stands."""
-        whose = [job.ranks[rank]] if rank in job.ranks else list(job.ranks.values())
+        whose = [job.ranks[rank]] if rank is not None and rank in job.ranks else list(job.ranks.values())
         read = _with_reading(whose, job)
         return not read or not all(self._is_ample(of) for of in read)
 
@@ -217,7 +217,7 @@ class FdLimitDetector:
     def observe(self, at: float, fact: Observation) -> None:
         self._lines.observe(at, fact)
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         self._lines.judge(job)
         near = [rank for rank in job.ranks.values() if rank.alive and _fd_ratio(rank) >= _FD_NEARLY_FULL]
         if not near and not self._lines.hits:
@@ -247,7 +247,7 @@ class FdLimitDetector:
             holds_seconds=30.0,
         )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         closed = [
             rank.rank
             for rank in job.alive_ranks()
@@ -275,13 +275,13 @@ def _first_at(hits: _Hits) -> float:
     return min(at for at, _ in hits.values())
 
 
-def _of_bus_error(rank: RankState) -> bool:
+def _of_bus_error(rank: RankView) -> bool:
     return rank.exit is not None and (
         rank.exit.signal == signal.SIGBUS or rank.exit.exit_code == _BUS_ERROR_CODE
     )
 
 
-def _with_reading(ranks: list[RankState], job: JobState) -> list[RankState]:
+def _with_reading(ranks: list[RankView], job: JobView) -> list[RankView]:
     """Those whose /dev/shm was read; where none lived that long the others of their hosts, most often of the
     same container."""
     read = [rank for rank in ranks if rank.shm is not None and rank.shm.size_bytes]
@@ -295,22 +295,22 @@ def _with_reading(ranks: list[RankState], job: JobState) -> list[RankState]:
     ]
 
 
-def _disk_is_full(job: JobState) -> bool:
+def _disk_is_full(job: JobView) -> bool:
     """A mapped file there gives a bus error too."""
     return any(
         space.purpose in ("save", "tmp") and space.total_bytes and space.available_bytes < _DISK_FULL_BYTES
-        for _, space in job.disks.values()
+        for _, space in job.machine.disks.values()
     )
 
 
-def _fd_ratio(rank: RankState) -> float:
+def _fd_ratio(rank: RankView) -> float:
     limit = rank.limits.get("Max open files") if rank.limits else None
     if not limit or rank.tree is None or rank.tree.open_files is None:
         return 0.0
     return rank.tree.open_files / limit
 
 
-def _has_workers(rank: RankState) -> bool:
+def _has_workers(rank: RankView) -> bool:
     return rank.tree is not None and any(child.comm == "pt_data_worker" for child in rank.tree.children)
 
 

@@ -10,8 +10,8 @@ from diag.detectors.network.causes import find_cause
 from diag.detectors.network.said import line_evidence, who
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.observations import Observation
-from diag.state.job import JobState
 from diag.state.ncclprocess import NcclProcess
+from diag.state.view import JobView
 
 __all__ = ["Mixed", "TransportMismatchDetector", "differing"]
 
@@ -41,14 +41,14 @@ class TransportMismatchDetector:
     def observe(self, at: float, fact: Observation) -> None:
         """Everything it needs is kept by the job's network state."""
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         asked = (*job.nccl_processes.told, job.world_size)
         if asked != self._asked:  # of a large job that is looked at only when something was told
             self._asked, self._mixed = asked, differing(job)
         if self._mixed is not None:
             yield _finding(job, self._mixed, now)
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 
@@ -62,7 +62,7 @@ class Mixed:
     odd: tuple[NcclProcess, ...]
 
 
-def differing(job: JobState) -> Mixed | None:
+def differing(job: JobView) -> Mixed | None:
     """None where all members of each communicator chose alike, or it does not span nodes."""
     members: dict[tuple[str, int], list[tuple[str, NcclProcess]]] = {}
     for process in job.nccl_processes.living():
@@ -88,7 +88,7 @@ def _mixed(size: int, by_net: dict[str, list[NcclProcess]]) -> Mixed:
     return Mixed(size, by_net, tuple(by_net[odd[0]]) if len(odd) == 1 else ())
 
 
-def _told_by_connections(job: JobState) -> Mixed | None:
+def _told_by_connections(job: JobView) -> Mixed | None:
     """The others are on nodes that nobody sees: a process here says that their connections are of another
     network."""
     by_net: dict[str, list[NcclProcess]] = {}
@@ -106,7 +106,7 @@ def _spans_nodes(members: list[NcclProcess]) -> bool:
     )
 
 
-def _finding(job: JobState, mixed: Mixed, now: float) -> Finding:
+def _finding(job: JobView, mixed: Mixed, now: float) -> Finding:
     numbers = {id(process): rank for rank, process in job.nccl_processes.placed().items()}
     by_net = mixed.by_net
     ranks = _ranks(mixed.odd, numbers)
