@@ -68,15 +68,33 @@ def _mutators_of_the_state() -> set[str]:
     return found - CACHES - {"__init__"}
 
 
+def _aliases(function: ast.AST) -> set[str]:
+    """Names that a function gives to parts of the state: `log = job.saves.log`."""
+    named = [
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    ]
+    chains = {
+        node.targets[0].id: _chain(node.value)
+        for node in named
+        if isinstance(node.value, (ast.Attribute, ast.Subscript)) and isinstance(node.targets[0], ast.Name)
+    }
+    return {name for name, chain in chains.items() if HOLDERS.intersection(chain[:-1])}
+
+
 def _outside_writes(text: str, mutators: set[str]) -> list[tuple[int, str]]:
-    found = []
-    for line, names in _written(ast.parse(text)):
-        place = next((index for index, name in enumerate(names) if name in HOLDERS), None)
-        if place is None or place == len(names) - 1:
-            continue
-        if not names[-1].endswith("()") or names[-1][:-2] in mutators:
-            found.append((line, ".".join(names)))
-    return found
+    found, tree = set(), ast.parse(text)
+    scopes = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    for scope in (tree, *scopes):
+        holders = HOLDERS | (_aliases(scope) if scope is not tree else set())
+        for line, names in _written(scope):
+            place = next((index for index, name in enumerate(names) if name in holders), None)
+            if place is None or place == len(names) - 1:
+                continue
+            if not names[-1].endswith("()") or names[-1][:-2] in mutators:
+                found.add((line, ".".join(names)))
+    return sorted(found)
 
 
 def test_nobody_outside_of_the_state_does_more_than_tell_it_an_observation() -> None:
@@ -106,6 +124,7 @@ def test_each_way_to_write_the_state_is_seen_and_reading_it_is_not() -> None:
         "job.phases.mark(now, 'steady')",
         "job.progress.steps.start_over()",
         "rank.exit, rank.exited_at = fact, now",
+        "def f(job):\n    log = job.saves.log\n    log.asynchronous = True",
     ]
     reads = [
         "gpus = job.machine.gpus",
@@ -115,6 +134,7 @@ def test_each_way_to_write_the_state_is_seen_and_reading_it_is_not() -> None:
         "seen[rank.rank] = rank.stack",
         "found.append(job.log.tail[-1])",
         "job.phases.then(at)",
+        "def f(job):\n    log, found = job.saves.log, []\n    found.append(log.current)",
     ]
 
     assert [text for text in writes if not _outside_writes(text, mutators)] == []
