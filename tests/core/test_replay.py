@@ -247,7 +247,7 @@ def test_log_that_begins_with_zeros_is_a_log(tmp_path: Path) -> None:
         b"\0" * 100_000 + b"\n[INFO:swift] Start time of running main: 2026-11-20 23:38:14.422170\n"
     )
 
-    assert replay([log])[0].job.log_lines >= 1
+    assert replay([log])[0].job.log.lines >= 1
 
 
 def test_no_member_of_an_archive_touches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,7 +192,7 @@ def test_folder_of_links_alone_holds_nothing(secret: Path, tmp_path: Path) -> No
 def test_log_that_is_given_by_itself_may_be_a_link(secret: Path, tmp_path: Path) -> None:
     (tmp_path / "latest.log").symlink_to(secret)
 
-    assert replay([tmp_path / "latest.log"])[0].job.log_lines == 1
+    assert replay([tmp_path / "latest.log"])[0].job.log.lines == 1
 
 
 # --- pickles
