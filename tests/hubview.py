@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from diag.outputs.view import ClusterFacts
+from diag.outputs.view.view import ClusterFacts
 
 __all__ = ["AloneHub"]
 

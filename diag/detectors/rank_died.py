@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.last_words import CRASHES, NAMED, Heard, heard
 from diag.detectors.quoted import CASCADE
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, format_ranks, rank_words
-from diag.observations import CgroupMemory, KernelOomKill, Observation
-from diag.stacks import Activity
+from diag.model.observations import CgroupMemory, KernelOomKill, Observation
 from diag.state.rank_view import RankView
+from diag.state.stack_activity import Activity
 from diag.state.view import JobView
 
 __all__ = ["RankDiedDetector"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from diag.runs import start_ticks
+from diag.launch.runs import start_ticks
 
 if TYPE_CHECKING:
-    from diag.discovery import SdFile
-    from diag.hub import Hub
-    from diag.rundir import RunDir
+    from diag.agent.hub import Hub
+    from diag.launch.rundir import RunDir
+    from diag.launch.service_discovery import SdFile
     from diag.settings import Settings
 
 __all__ = ["publish", "start_sd_file"]
@@ -22,7 +22,7 @@ def publish(
     """Write run.json, by which other commands find this run."""
     if run_dir is None:
         return
-    from diag.launchers import redacted
+    from diag.launch.launchers import redacted
 
     run_dir.publish({
         "diag_version": hub.version, "argv": redacted(words), "pid": pid, "pid_start_ticks": start_ticks(pid),
@@ -43,7 +43,7 @@ def start_sd_file(hub: Hub, settings: Settings, say: Callable[[str], None]) -> S
     """The file by which Prometheus finds this hub, where one was asked for and there is a server to find."""
     if settings.sd_file is None:
         return None
-    from diag.discovery import SdFile
+    from diag.launch.service_discovery import SdFile
 
     if not hub.address:
         say(f"diag: {settings.sd_file} is not written: without HTTP there is nothing to scrape")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from diag.model import Change
-from diag.outputs.view import json_bytes
+from diag.outputs.view.view import json_bytes
 
 __all__ = ["JsonlOutput"]
 

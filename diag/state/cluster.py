@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from diag.observations import (
+from diag.model.observations import (
     Frame,
     FramesSeen,
     JobVerdict,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from diag.observations import LogLine, NcclPlainLines, PlainLines
+from diag.model.observations import LogLine, NcclPlainLines, PlainLines
 from diag.state.rank import TAIL_LINES
 from diag.state.reducer import Reducer, takes
 

@@ -5,7 +5,7 @@ Readings of one rank (its limits, its cgroup) are in `RankState`, networks in `N
 
 from __future__ import annotations
 
-from diag.observations import DiskSpace, GpuHealth, GpuSample, HostMemory, MemoryEstimated
+from diag.model.observations import DiskSpace, GpuHealth, GpuSample, HostMemory, MemoryEstimated
 from diag.state.reducer import Reducer, takes
 
 __all__ = ["Machine"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from diag.observations import (
+from diag.model.observations import (
     NcclCommunicator,
     NcclEnvironment,
     NcclFact,

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from diag.observations import NodeDigest, RunEnded, RunStarted
+from diag.model.observations import NodeDigest, RunEnded, RunStarted
 from diag.state.ranks import Ranks
 from diag.state.reducer import MainStackRead, PhaseChanged, RankStarted, Reducer, Tell, takes
 

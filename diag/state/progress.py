@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
-from diag.observations import (
+from diag.model.observations import (
     BarMoved,
     EpochStarted,
     Iteration,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from diag.model import Placement
-from diag.observations import (
+from diag.model.observations import (
     CgroupMemory,
     CgroupPids,
     FlightRecorder,
@@ -25,7 +25,7 @@ from diag.observations import (
     ThreadSeen,
     ThreadStack,
 )
-from diag.stacks import Activity, Reading, read_stack, steps
+from diag.state.stack_activity import Activity, Reading, read_stack, steps
 
 __all__ = ["CHANNELS", "STRONG", "TAIL_LINES", "RankState"]
 

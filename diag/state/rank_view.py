@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from diag.model import Placement
-from diag.observations import (
+from diag.model.observations import (
     CgroupMemory,
     CgroupPids,
     FlightRecorder,
@@ -17,7 +17,7 @@ from diag.observations import (
     SharedMemory,
     StackSample,
 )
-from diag.stacks import Activity, Reading
+from diag.state.stack_activity import Activity, Reading
 
 __all__ = ["RankView"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 
-from diag.observations import (
+from diag.model.observations import (
     CgroupMemory,
     CgroupPids,
     EnvironmentSeen,
@@ -30,7 +30,6 @@ from diag.observations import (
     StackSample,
     WorkerFailureReported,
 )
-from diag.stacks import Activity
 from diag.state.cluster import Cluster
 from diag.state.printed import Printed
 from diag.state.rank import STRONG, RankState
@@ -45,6 +44,7 @@ from diag.state.reducer import (
     Tell,
     takes,
 )
+from diag.state.stack_activity import Activity
 
 __all__ = ["Ranks"]
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from diag.observations import RankFound, ThreadStack
-from diag.stacks import Reading
+from diag.model.observations import RankFound, ThreadStack
+from diag.state.stack_activity import Reading
 
 __all__ = [
     "AttemptBegan",

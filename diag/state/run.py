@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.observations import Interrupted, NodeDigest, RunEnded, RunStarted
+from diag.model.observations import Interrupted, NodeDigest, RunEnded, RunStarted
 from diag.state.reducer import RankStarted, Reducer, takes
 
 __all__ = ["Run"]

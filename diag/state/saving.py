@@ -5,7 +5,7 @@ A save begins and ends with the phase ckpt_save, and by the lines of the log; th
 
 from __future__ import annotations
 
-from diag.observations import (
+from diag.model.observations import (
     CgroupMemory,
     CheckpointsSeen,
     HostMemory,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 
-from diag.observations import NodeDigest
+from diag.model.observations import NodeDigest
 from diag.state.reducer import AttemptBegan, PhaseChanged, Reducer, Taken, takes
 
 __all__ = ["Silences"]

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from diag.model import NotChecked
-from diag.observations import RecordBrokeOff, SourceFailed, SourceWorks, Unparsed
+from diag.model.observations import RecordBrokeOff, SourceFailed, SourceWorks, Unparsed
 from diag.state.rank_view import RankView
 from diag.state.reducer import Reducer, takes
 

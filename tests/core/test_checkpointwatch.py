@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from diag.checkpointpaths import named_paths
+from diag.agent.samplers.checkpoints import CheckpointWatch, WatchedJob
+from diag.knowledge.checkpoint_args import named_paths
 from diag.model import Record
-from diag.observations import CheckpointsSeen, DiskSpace, SourceFailed, SourceWorks
+from diag.model.observations import CheckpointsSeen, DiskSpace, SourceFailed, SourceWorks
 from diag.sources.parsers import PARSERS
-from diag.watches.checkpoints import CheckpointWatch, WatchedJob
 from tests.sources.test_checkpoint import safetensors, torch_dist
 
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag import stacks
 from diag.model import Record
-from diag.observations import Frame, Iteration, StackSample, ThreadStack
-from diag.sources import pyspy
-from diag.stacks import Activity, child_role, is_idle_worker, read_stack, shorten, signature
+from diag.model.observations import Frame, Iteration, StackSample, ThreadStack
+from diag.sources.stacks import pyspy
+from diag.state import stack_activity
+from diag.state.stack_activity import Activity, child_role, is_idle_worker, read_stack, shorten, signature
 from tests.facts import Story
 
 STACKS = Path(__file__).parents[1] / "captures" / "stacks"
@@ -317,8 +317,8 @@ def test_any_stack_is_read(frames: list[Frame]) -> None:
 
 def test_thread_is_read_once_however_many_ask_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[tuple[Frame, ...]] = []
-    table = stacks._read
-    monkeypatch.setattr(stacks, "_read", lambda frames: read.append(frames) or table(frames))
+    table = stack_activity._read
+    monkeypatch.setattr(stack_activity, "_read", lambda frames: read.append(frames) or table(frames))
     story = Story()
     story.tell(Iteration(None, 3, 0, "iteration 3"))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from diag.observations import GpuKernels, Observation
+from diag.model.observations import GpuKernels, Observation
 from diag.state.view import JobView
 
 __all__ = ["Kernels", "RunningKernels"]

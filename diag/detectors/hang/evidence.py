@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from diag.detectors.hang.words import calls_that_differ
 from diag.model import Evidence, numbered, rank_words
-from diag.observations import ThreadStack
-from diag.stacks import Reading, read_stack, shorten
+from diag.model.observations import ThreadStack
 from diag.state.rank_view import RankView
+from diag.state.stack_activity import Reading, read_stack, shorten
 from diag.state.view import JobView
 
 if TYPE_CHECKING:

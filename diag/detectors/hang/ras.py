@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from diag.model import rank_words
-from diag.observations import Observation, RasCommunicator, RasRank, RasReading
-from diag.stacks import Activity
+from diag.model.observations import Observation, RasCommunicator, RasRank, RasReading
+from diag.state.stack_activity import Activity
 from diag.state.view import JobView
 
 __all__ = ["Ras", "RasExplanation", "not_made", "ranks_of"]

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from diag.detectors.hang.standing import cause_of, standing_of
 from diag.model import numbered, rank_words
-from diag.observations import StackSample
-from diag.stacks import Activity, Reading, shorten
+from diag.model.observations import StackSample
 from diag.state.rank_view import RankView
+from diag.state.stack_activity import Activity, Reading, shorten
 from diag.state.view import JobView
 
 if TYPE_CHECKING:

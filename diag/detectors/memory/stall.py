@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diag.observations import CgroupMemory
+from diag.model.observations import CgroupMemory
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 

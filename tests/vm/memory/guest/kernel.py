@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from diag.watches.kernel import KernelWatch
+from diag.agent.samplers.kernel import KernelWatch
 from tests.vm.guest.shell import as_user
 from tests.vm.memory.guest import host
 from tests.vm.memory.scenarios import NOBODY

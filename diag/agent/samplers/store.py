@@ -1,0 +1,129 @@
+"""Looks, while the job starts, whether its launchers and ranks get a connection to the store at which they
+meet."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from diag.launch.launchers import launches
+from diag.model import Record
+from diag.sources.collectives import store
+from diag.sources.host.process_tree import PROC, Processes, is_python, read_environ, read_raw
+from diag.sources.stacks.remote_stack import RemoteStacks
+
+__all__ = ["Connecting", "StoreWatch"]
+
+# Ours: four looks before a connection that does not come is told.
+_EVERY_SECONDS = 5.0
+_STACK_SECONDS = 0.5
+_MOST_LAUNCHERS = 16  # with shells and wrappers around them one a node is the rule
+_INNERMOST = 4  # frames: nothing of Python is below the call that connects but its own argument checks
+
+
+@dataclass(frozen=True, slots=True)
+class Connecting:
+    """A rank of this node: `calls` says whether its last stack stands in the call that connects."""
+
+    rank: int
+    pid: int
+    node: int
+    calls: bool
+
+
+class StoreWatch:
+    """`view` gives the ranks of this node, or None when the job has made steps: then there is nothing to look
+    at."""
+
+    def __init__(
+        self,
+        host: str,
+        put: Callable[[Record], None],
+        view: Callable[[], Sequence[Connecting] | None],
+        proc: Path = PROC,
+    ) -> None:
+        self._host = host
+        self._put = put
+        self._view = view
+        self._proc = proc
+        self._stacks = RemoteStacks(proc)
+        self._told: dict[int, tuple[int | None, store.Place]] = {}  # pid -> rank and place, as last told
+        self._stopped = threading.Event()
+        self._tree: Processes | None = None
+
+    def start(self, processes: Processes | None) -> None:
+        """`processes` are the job's; None where they are the whole machine's, of which launchers are not
+        sought."""
+        self._tree = processes
+        threading.Thread(target=self._run, name="store", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_EVERY_SECONDS):
+            with contextlib.suppress(OSError):  # a process that ends meanwhile
+                self.look()
+        self._stacks.close()
+
+    def look(self) -> None:
+        ranks = self._view()
+        waiting: dict[int, tuple[int | None, store.Place]] = {}
+        for rank in ranks or ():
+            place = (
+                store.place_of_rank(read_environ(rank.pid, self._proc) or {}, rank.node)
+                if rank.calls
+                else None
+            )
+            if place is not None:
+                waiting[rank.pid] = (rank.rank, place)
+        if ranks is not None and not ranks:
+            waiting.update({pid: (None, place) for pid, place in self._launchers()})
+        for pid, (number, place) in (self._told | waiting).items():
+            found = store.connections(pid, place[1], self._proc)
+            if found is not None and found.established and pid in self._told:
+                self._tell(pid, number, place, pending=False, over=True)
+            elif found is not None and not found.established and pid in waiting:
+                self._tell(pid, number, place, pending=found.pending, over=False)
+                continue
+            waiting.pop(pid, None)  # who left the call without a connection gave up, or ends
+        self._told = waiting
+
+    def _launchers(self) -> list[tuple[int, store.Place]]:
+        """Those that stand in the call now."""
+        found: list[tuple[int, store.Place]] = []
+        pids = (*self._tree.roots, *self._tree.scan()) if self._tree is not None else ()
+        launchers = [pid for pid in pids if is_python(pid, self._proc) and launches(self._argv(pid))][
+            :_MOST_LAUNCHERS
+        ]
+        self._stacks.keep_only(set(launchers))
+        for pid in launchers:
+            place = store.place_of_launcher(self._argv(pid), read_environ(pid, self._proc) or {})
+            if place is not None and self._calls(pid):
+                found.append((pid, place))
+        return found
+
+    def _calls(self, pid: int) -> bool:
+        told = self._stacks.dump(pid, _STACK_SECONDS)
+        if "failed" in told:
+            return False
+        frames: list[int] = next((thread["frames"] for thread in told["threads"] if thread["id"] == pid), [])
+        innermost = [told["codes"][code] for code in frames[0::2]][-_INNERMOST:]
+        return any(store.connects(name, file) for name, file in innermost)
+
+    def _argv(self, pid: int) -> list[str]:
+        raw = read_raw(f"{self._proc}/{pid}/cmdline") or b""
+        return raw.decode("utf-8", "replace").removesuffix("\0").split("\0")
+
+    def _tell(self, pid: int, rank: int | None, place: store.Place, *, pending: bool, over: bool) -> None:
+        self._put(
+            Record(
+                store.SOURCE,
+                store.payload(pid, place, pending=pending, over=over),
+                rank=rank,
+                host=self._host,
+            )
+        )
