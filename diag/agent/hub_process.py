@@ -185,8 +185,8 @@ class _Beside:
         from diag.agent.hub import Hub
         from diag.model import Change
         from diag.outputs.jsonl import JsonlOutput
-        from diag.outputs.language import language_for
         from diag.outputs.terminal.text import panel
+        from diag.text.language import language_for
 
         lang = language_for(
             cast("TextIO", SimpleNamespace(encoding=self._task["encoding"])), self._settings.lang
@@ -211,9 +211,9 @@ class _Beside:
         )
 
     def _watch(self, hub: Hub, pid: int, outputs: dict[str, str]) -> None:
+        from diag.agent.publish import publish, start_sd_file
         from diag.launch.launchers.nodes import nodes_of
         from diag.launch.output_file import read_lane
-        from diag.launch.publish import publish, start_sd_file
         from diag.launch.relay import Follower
         from diag.outputs.http.serving import Serving
         from diag.sources.host import run as run_source
@@ -243,7 +243,7 @@ class _Beside:
         hub.loop(self._link.is_over)
 
     def _conclude(self, hub: Hub, pid: int) -> None:
-        from diag.launch.publish import publish
+        from diag.agent.publish import publish
         from diag.outputs.report import report
         from diag.outputs.view.sentence import summary_line
 

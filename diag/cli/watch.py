@@ -69,16 +69,16 @@ def run(args: argparse.Namespace) -> int:
     import json
 
     from diag.agent.hub import Hub
+    from diag.agent.publish import publish, start_sd_file
     from diag.launch.command import columns
-    from diag.launch.publish import publish, start_sd_file
     from diag.launch.rundir import RunDir
     from diag.model import found
     from diag.outputs.http.serving import Serving, refuse_taken_port
-    from diag.outputs.language import language_for
     from diag.outputs.report import report
     from diag.outputs.terminal.text import panel, report_text
     from diag.settings import load, unread_variables
     from diag.sources.host.exits import ExitWatch
+    from diag.text.language import language_for
 
     stopped: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # process 1 of a container gets no other

@@ -12,13 +12,14 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from diag.launch.tokens import SHORTEST
+from diag.outputs.view.view import HubView
 from diag.text.errors import DiagError
 
 if TYPE_CHECKING:
-    from diag.agent.hub import Hub
+    from diag.launch.rundir import RunDir
     from diag.outputs.http.server import Server
     from diag.settings import Settings
 
@@ -28,11 +29,22 @@ _LOOPBACK = "127.0.0.1"
 _LEAVING_SECONDS = 2.0  # for the run before, which may be on its way out: a script starts one after the other
 
 
+class ServedHub(HubView, Protocol):
+    """What is served: `Serving` writes where it listens, and the token that this takes."""
+
+    address: str
+    bound_beyond_loopback: bool
+    token: str | None
+
+    @property
+    def run_dir(self) -> RunDir | None: ...
+
+
 class Serving:
     """`say` prints a line, `changed` is called when the address is another one."""
 
     def __init__(
-        self, hub: Hub, settings: Settings, say: Callable[[str], object], changed: Callable[[], object]
+        self, hub: ServedHub, settings: Settings, say: Callable[[str], object], changed: Callable[[], object]
     ) -> None:
         self._hub = hub
         self._settings = settings
