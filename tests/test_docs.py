@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+import subprocess
+import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,7 @@ from diag.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 HANG_FILES = sorted((ROOT / "diag" / "detectors" / "hang").glob("*.py"))
-PAGES = [ROOT / "README.md", ROOT / "REFERENCE.md", *sorted((ROOT / "docs" / "reference").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "reference").glob("*.md"))]
 DOCS = "\n".join(page.read_text() for page in PAGES)
 
 # Public API: ids that scripts and alerts match. A new one is added here and in docs/reference; none is ever
@@ -215,25 +218,6 @@ def test_every_cause_of_a_fallback_is_documented() -> None:
     assert [cause for cause in sorted(causes) if not re.search(rf"^\| {cause} \|", DOCS, re.MULTILINE)] == []
 
 
-def causes_in_code() -> set[str]:
-    """Words in `cause=...` of the hang detector, where they are written out."""
-    found = set()
-    for path in HANG_FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if (
-                isinstance(node, ast.keyword)
-                and node.arg == "cause"
-                and isinstance(node.value, ast.Constant)
-                and node.value.value
-            ):
-                found.add(str(node.value.value))
-    return found
-
-
-def test_every_cause_that_is_written_out_is_documented() -> None:
-    assert [cause for cause in sorted(causes_in_code()) if not is_mentioned(cause)] == []
-
-
 def test_metrics_are_documented_as_the_code_has_them() -> None:
     """Name, type, labels, unit and meaning, row for row in the code's order."""
     from diag.outputs.prometheus.prometheus import METRICS
@@ -286,3 +270,89 @@ def test_every_finding_and_cause_of_a_rule_is_documented() -> None:
     ]
     assert missing == []
     assert {rule.finding for rule in packaged().rules if rule.finding} == set(rows)
+
+
+WIDEST = 110
+PROSE = sorted(
+    path
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "deploy/**/*.md",
+        "dashboards/*.md",
+        "rules/*.md",
+        "tests/**/*.md",
+    )
+    for path in ROOT.glob(pattern)
+)
+
+
+def columns(line: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in line)
+
+
+def is_one_word(line: str) -> bool:
+    """What cannot be broken: a link or a name, behind the mark of a list item if it begins one."""
+    return re.fullmatch(r"\s*([-*] |\d+\. )?(!?\[[^\]]*\]\(\S+\)|`[^`]+`|\S+)\S*", line) is not None
+
+
+def too_wide(text: str) -> list[str]:
+    """Lines of prose: not of tables, code, headings, one link, or what a program has written."""
+    text = re.sub(r"<!-- made by.*?<!-- end", "", text, flags=re.DOTALL)
+    prose = re.sub(r"^( *)(`{3,}).*?^\1\2$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [
+        line
+        for line in prose.splitlines()
+        if columns(line) > WIDEST and not line.lstrip().startswith(("|", "#", "<")) and not is_one_word(line)
+    ]
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_prose_is_readable_side_by_side_in_a_review(page: Path) -> None:
+    assert too_wide(page.read_text()) == []
+
+
+def test_tables_code_and_links_may_be_wider() -> None:
+    long = "word " * 30
+    assert too_wide(f"| {long} |\n```text\n{long}\n```\n- [x]({'a' * 120})\n") == []
+    assert too_wide(f"{long}\n```text\n```\n{long}\n") == [long, long]
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
+def test_readme_is_a_page(name: str) -> None:
+    lines = (ROOT / name).read_text().splitlines()
+
+    assert len(lines) <= 100
+    assert [line for line in lines if columns(line) > WIDEST] == []
+
+
+def test_first_rule_of_a_contributor_has_twelve_lines_and_passes(tmp_path: Path) -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    ((name, text),) = re.findall(r"^```yaml walkthrough:(\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).write_text(text)
+
+    command = [sys.executable, "-m", "diag", "rules", "test", str(tmp_path)]
+    tested = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert len(text.splitlines()) == 12
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+    assert "1 rule, 2 examples, 0 problems" in tested.stdout + tested.stderr
+
+
+def test_every_decision_has_one_number_a_date_and_a_status() -> None:
+    pages = [page.read_text() for page in sorted((ROOT / "docs" / "decisions").glob("*.md"))]
+    found = [
+        (int(number), date, status)
+        for page in pages
+        for number, date, status in re.findall(
+            r"^## (\d+)\. .+\n\n(\d{4}-\d\d-\d\d)\.\s(In force|Superseded by \[\d+\]\(\S+\))",
+            page,
+            re.MULTILINE,
+        )
+    ]
+    headings = [heading for page in pages for heading in re.findall(r"^## \d+\.", page, re.MULTILINE)]
+    index = (ROOT / "docs" / "decisions" / "index.md").read_text()
+
+    assert sorted(number for number, _, _ in found) == [*range(1, len(headings) + 1)]
+    assert [number for number, _, _ in found if f"- [{number}](" not in index] == []

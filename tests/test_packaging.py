@@ -158,7 +158,8 @@ def test_sdist_has_what_it_takes_to_build_and_test(installed: Installed) -> None
     assert {
         "pyproject.toml",
         "README.md",
-        "REFERENCE.md",
+        "CONTRIBUTING.md",
+        "DECISIONS.md",
         "LICENSE",
         "Makefile",
         "CHANGELOG.md",

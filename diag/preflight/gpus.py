@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from diag.launch.launchers import redacted
+from diag.launch.launchers.command.shell_script import is_computed
 from diag.model import Payload, Record
 from diag.model.observations import GpuHealth, GpuSample, Observation
-from diag.preflight.estimate.shell_script import is_computed
 from diag.preflight.launch_facts import launch_facts
 from diag.preflight.line import Line
 from diag.sources.gpu.nvml import SOURCE, NvmlReader, NvmlUnavailable, parse

@@ -6,7 +6,8 @@ import ipaddress
 import socket
 from collections.abc import Callable, Iterator, Sequence
 
-from diag.preflight.estimate.shell_script import is_computed
+from diag.launch.launchers.command.shell_script import is_computed
+from diag.preflight.container import has_own_network, network_lines
 from diag.preflight.line import Line
 from diag.preflight.nccl_interfaces import Address, Choice, choose
 from diag.preflight.plan import Plan, route_to
@@ -41,6 +42,9 @@ def towards(plan: Plan) -> str:
 
 
 def check_nccl_interface(plan: Plan, way: Callable[[Plan], str] = towards) -> Iterator[Line]:
+    if plan.starts is not None and has_own_network(plan.starts):
+        yield from network_lines(plan.starts, plan.nodes, plan.unsure)
+        return
     comm_id = plan.environment.get("NCCL_COMM_ID", "")
     host = comm_id.partition("]")[0][1:] if comm_id.startswith("[") else comm_id.rpartition(":")[0]
     comm_id_ip = ""
@@ -186,6 +190,8 @@ def check_gloo_interface(plan: Plan, way: Callable[[Plan], str] = towards) -> It
     torch 2.13, ProcessGroupGloo.cpp (createDefaultDevice): without a usable address of the name it falls back
     to loopback.
     """
+    if has_own_network(plan.starts):
+        return  # NCCL's line says what is to be done
     wanted = plan.environment.get("GLOO_SOCKET_IFNAME", "")
     if wanted:
         there = {one.name: one for one in plan.interfaces}

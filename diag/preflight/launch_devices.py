@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from diag.preflight.estimate.flags import parse_flags
+from diag.launch.launchers.command.flags import parse_flags
 from diag.preflight.launch_facts import LaunchFacts
 from diag.preflight.line import Line
 from diag.preflight.visible import Visible, visible_gpus, visible_npus
@@ -25,12 +25,8 @@ def ranks_here(facts: LaunchFacts) -> int | None:
         return None
     if launch.by_word or (launch.processes is None and launch.launcher in ("deepspeed", "accelerate")):
         return seen_by_ranks(facts).count or None
-    if (
-        launch.hosts is not None
-        and not launch.options.get("--num_gpus")
-        and launch.hosts.slots.get(facts.host)
-    ):
-        return launch.hosts.slots[facts.host]
+    if launch.hosts is not None and not launch.options.get("--num_gpus") and launch.slots.get(facts.host):
+        return launch.slots[facts.host]
     return launch.processes or 1
 
 
@@ -350,6 +346,7 @@ def _count_flag(facts: LaunchFacts, number: int) -> str:
         "deepspeed": f"--num_gpus {number}",
         "accelerate": f"--num_processes {number * nodes}",
         "srun": f"srun --ntasks-per-node={number}",
+        "mpirun": f"-np {number * nodes}",
     }.get(launch.launcher, f"NPROC_PER_NODE={number}")
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diag.preflight.estimate.errors import EstimateError
-from diag.preflight.estimate.flags import parse_flags
+from diag.launch.launchers.command.errors import CommandError
+from diag.launch.launchers.command.flags import parse_flags
+from diag.launch.launchers.command.shell_script import is_computed
 from diag.preflight.estimate.parallel import ParallelSizes, parallel_sizes
-from diag.preflight.estimate.shell_script import is_computed
 from diag.preflight.launch_devices import ranks_here
 from diag.preflight.launch_facts import ELASTIC, LaunchFacts
 from diag.preflight.line import Line
@@ -25,8 +25,8 @@ def world_size(facts: LaunchFacts) -> int | None:
         return None
     if launch.total:
         return launch.total
-    if launch.hosts is not None and launch.hosts.slots and launch.processes_from == "slots of the hostfile":
-        return sum(launch.hosts.slots.values())
+    if launch.slots and not launch.options.get("--num_gpus"):
+        return sum(launch.slots.values())
     return None if facts.nodes is None else ranks * facts.nodes
 
 
@@ -56,7 +56,7 @@ def layout_lines(facts: LaunchFacts) -> Iterator[Line]:
                     _ID,
                     "critical",
                 )
-    except EstimateError as error:
+    except CommandError as error:
         if is_computed(str(error)):
             yield Line(
                 _WHAT,

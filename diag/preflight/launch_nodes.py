@@ -74,30 +74,32 @@ def _slurm_nodes(facts: LaunchFacts, nodes: int) -> Iterator[Line]:
     env, launch = facts.environment, facts.launch
     if launch is None:
         return
-    starts_ranks = launch.launcher in ELASTIC or (launch.launcher in _SWIFTS and facts.by_torchrun)
-    if launch.tasks is not None and launch.tasks > 1 and starts_ranks:
+    starts_ranks = launch.launcher in ELASTIC or (launch.launcher in _SWIFTS and launch.by_torchrun)
+    by_srun = launch.srun.nodes if launch.srun is not None else None
+    tasks = launch.srun.tasks if launch.srun is not None else None
+    if tasks is not None and tasks > 1 and starts_ranks:
         yield Line(
             _WHAT,
             "problem",
-            f"srun starts {launch.tasks} tasks on each node, and each would be a {launch.launcher} that starts ranks of its own, "
+            f"srun starts {tasks} tasks on each node, and each would be a {launch.launcher} that starts ranks of its own, "
             "on the same port",
             "srun --ntasks-per-node=1",
             _ID,
             "critical",
         )
     if (
-        launch.by_srun
+        launch.srun is not None
+        and by_srun is not None
+        and by_srun > nodes == 1
         and starts_ranks
-        and nodes == 1
-        and (launch.nodes or 1) > 1
         and not facts.meeting.nodes_from
     ):
         yield Line(
             _WHAT,
             "problem",
-            f"srun starts CMD on {launch.nodes} nodes ({launch.nodes_from}), and {launch.launcher} is told of one: each node "
+            f"srun starts CMD on {by_srun} nodes ({launch.srun.nodes_from}), and {launch.launcher} is told of one: each node "
             "would train for itself",
-            _nodes_flag(facts, launch.nodes or 1),
+            _nodes_flag(facts, by_srun),
             _ID,
             "critical",
         )
@@ -110,13 +112,13 @@ def _slurm_nodes(facts: LaunchFacts, nodes: int) -> Iterator[Line]:
         yield Line(
             _WHAT,
             "problem",
-            f"CMD is of {nodes} nodes ({facts.meeting.nodes_from or launch.nodes_from}), and Slurm gave this job {given} "
+            f"CMD is of {nodes} nodes ({facts.meeting.nodes_from}), and Slurm gave this job {given} "
             "(SLURM_NNODES)",
             f"#SBATCH --nodes={nodes}, or {_nodes_flag(facts, given)}",
             _ID,
             "critical",
         )
-    elif nodes > 1 and "SLURM_STEP_ID" not in env and starts_ranks and not launch.by_srun:
+    elif nodes > 1 and "SLURM_STEP_ID" not in env and starts_ranks and launch.srun is None:
         yield Line(
             _WHAT,
             "note",
@@ -138,7 +140,7 @@ def _not_read(facts: LaunchFacts) -> Iterator[Line]:
     }[launch.launcher]
     told = {
         "NPROC_PER_NODE": bool(launch.processes_from or launch.by_word),
-        "NNODES": bool(launch.nodes_from or facts.meeting.nodes_from),
+        "NNODES": bool(facts.meeting.nodes_from),
     }
     for name, flag in zip(("NPROC_PER_NODE", "NNODES"), flags, strict=True):
         value = env.get(name, "")
@@ -194,7 +196,7 @@ def environment_lines(facts: LaunchFacts) -> Iterator[Line]:
         if name in env
     ):
         return  # CMD itself sets them
-    if launch.launcher == "srun" or (world <= 1 and rank in ("", "0")):
+    if launch.launcher in ("srun", "mpirun") or (world <= 1 and rank in ("", "0")):
         return
     waits = f"it would wait for {world - 1} others" if world > 1 else "it would wait for others"
     from_elastic = "TORCHELASTIC_RUN_ID" in env or "LOCAL_RANK" in env

@@ -7,11 +7,11 @@ import resource
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from diag.launch.launchers.command import Command
+from diag.launch.launchers.command.flags import parse_flags
 from diag.model import Record
 from diag.model.observations import CgroupPids
 from diag.preflight import gpus
-from diag.preflight.estimate.flags import parse_flags
-from diag.preflight.estimate.launch import Launch
 from diag.preflight.launch_devices import ranks_here
 from diag.preflight.launch_facts import launch_facts
 from diag.preflight.line import Line
@@ -32,7 +32,7 @@ _ADDRESS_SPACE = 512 * _GIB
 _DATA = 64 * _GIB
 
 
-def needed_processes(launch: Launch | None, ranks: int) -> int:
+def needed_processes(launch: Command | None, ranks: int) -> int:
     workers = _WORKERS
     if launch is not None:
         flags = parse_flags(launch.words, launch.environment)
@@ -50,6 +50,10 @@ def check_processes(command: Sequence[str], environment: Mapping[str, str] | Non
     for free, name in _rooms():
         if room is None or free < room:
             room, said = free, name
+    container = facts.command.container
+    limit = container.pids_limit if container is not None else ""
+    if container is not None and limit.isdecimal() and 0 < int(limit[:9]) < (room or 1 << 40):
+        room, said = int(limit[:9]), f"{container.engine} run --pids-limit={limit}"
     wants = f"{'1 rank and its' if ranks == 1 else f'{ranks} ranks and their'} workers need about {need} processes and threads"
     if room is None:
         yield Line("processes", "not checked", f"no limit of processes could be read; {wants}", "mount /proc")

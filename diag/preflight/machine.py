@@ -10,6 +10,7 @@ from pathlib import Path
 
 from diag.model import Record
 from diag.model.observations import CgroupMemory, HostMemory
+from diag.preflight.container import container_of, limit_lines, shm_lines
 from diag.preflight.line import Line
 from diag.sources.host import cgroup
 from diag.sources.network.rdma_access import ipc_lock, lock_rights
@@ -21,6 +22,11 @@ _MIB = 1 << 20
 
 
 def check_shared_memory(command: Sequence[str], path: Path = Path("/dev/shm")) -> Iterator[Line]:
+    container = container_of(command)
+    lines = list(shm_lines(container)) if container is not None else []
+    if lines:
+        yield from lines
+        return
     try:
         size = shutil.disk_usage(path)
     except OSError as error:
@@ -40,6 +46,10 @@ def check_shared_memory(command: Sequence[str], path: Path = Path("/dev/shm")) -
 
 
 def check_open_files(command: Sequence[str]) -> Iterator[Line]:
+    container = container_of(command)
+    if container is not None:
+        yield from limit_lines(container, "nofile")
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     said = f"limit of open files is {soft} (hard {hard})"
     if soft != resource.RLIM_INFINITY and soft < 4096:
@@ -65,6 +75,10 @@ def _rdma(devices: Path, kernel: Path) -> tuple[bool | None, bool | None]:
 def check_locked_memory(
     command: Sequence[str], rdma: Path = Path("/dev/infiniband"), kernel: Path = Path("/sys/class/infiniband")
 ) -> Iterator[Line]:
+    container = container_of(command)
+    if container is not None:
+        yield from limit_lines(container, "memlock")
+        return
     soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     said = "unlimited" if soft == resource.RLIM_INFINITY else f"{soft / _MIB:.0f} MiB"
     rights = lock_rights("/proc/self")
@@ -116,6 +130,9 @@ def check_host_memory(command: Sequence[str]) -> Iterator[Line]:
     if group is not None and group.limit_bytes is not None:
         free = group.limit_bytes - group.usage_bytes + group.cache_bytes
         said += f"; cgroup {group.path} allows {group.limit_bytes / _GIB:.1f} GiB, about {free / _GIB:.1f} GiB free"
+    container = container_of(command)
+    if container is not None and container.memory:
+        said += f"; {container.engine} run --memory={container.memory}"
     if group is None:
         yield Line(
             "host memory", "not checked", f"{said}; what its cgroup allows this container could not be read"

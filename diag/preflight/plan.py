@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.launch.launchers.rendezvous import Rendezvous
+from diag.launch.launchers.command import Container, Rendezvous
 from diag.preflight import nccl_conf
 from diag.preflight.launch_facts import launch_facts
 from diag.preflight.nccl_interfaces import Address, NetworkInterface
@@ -24,7 +24,7 @@ __all__ = ["Plan", "container_here", "interfaces_here", "is_own", "make_plan", "
 class Plan:
     """`origins` has the file of each variable that comes from an nccl.conf; `given` whether doctor was told a
     CMD; `unsure` and `environment_unseen` are those of LaunchFacts. `container` is docker, podman, kubernetes
-    or ""."""
+    or "", of diag itself; `starts` is the one that CMD makes."""
 
     command: tuple[str, ...]
     given: bool
@@ -39,6 +39,7 @@ class Plan:
     unsure: str = ""
     environment_unseen: str = ""
     container: str = ""
+    starts: Container | None = None
 
     @property
     def nodes(self) -> int | None:
@@ -58,12 +59,12 @@ def make_plan(
     clock: Callable[[], float] = time.time,
 ) -> Plan:
     facts = launch_facts(command, environment)
-    words, env = facts.command, facts.environment
-    version = _nccl_version(words, env)
+    words, env = facts.command.line, facts.environment
+    inside = facts.command.container is not None  # with a NCCL and files of its own, which the image has
+    version = None if inside else _nccl_version(words, env)
     old = version is not None and version < (2, 23)  # it knows no NCCL_CONF_FILE
-    files = nccl_conf.read(
-        {name: value for name, value in env.items() if not old or name != "NCCL_CONF_FILE"}
-    )
+    names = {name: value for name, value in env.items() if not old or name != "NCCL_CONF_FILE"}
+    files = [] if inside else nccl_conf.read(names)
     merged, origins = nccl_conf.effective(env, files)
     return Plan(
         command=words,
@@ -77,8 +78,9 @@ def make_plan(
         wait_seconds=wait_seconds,
         clock=clock,
         unsure=facts.unsure,
-        environment_unseen=facts.environment_unseen,
+        environment_unseen=facts.command.environment_unseen,
         container=container_here(environment),
+        starts=facts.command.container,
     )
 
 

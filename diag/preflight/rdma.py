@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from diag.knowledge.nccl_filters import matches
+from diag.launch.launchers.command import Container
 from diag.model import Record
 from diag.model.observations import RdmaAccess, RdmaPort, RdmaPortsSeen
 from diag.preflight.line import Line
@@ -76,6 +77,9 @@ def check_rdma(
     if off:
         yield Line(_WHAT, "note", f"{listed}; {plan.said_of(off)} keeps NCCL from using them")
         return
+    if plan.starts is not None:
+        yield from _in_container(plan.starts, listed)
+        return
     if access is None:
         access = _own_access()
     lines = [
@@ -88,6 +92,24 @@ def check_rdma(
     if not any(line.status in ("problem", "not checked") for line in lines):
         yield Line(_WHAT, "ok", listed)
     yield from _gpu_direct(modules)
+
+
+def _in_container(container: Container, listed: str) -> Iterator[Line]:
+    """What CMD's own `docker run` hands on; what its image has of RDMA is seen inside alone."""
+    given = container.is_privileged or any("infiniband" in device for device in container.devices)
+    remedy = f"{container.engine} run --device=/dev/infiniband --ulimit memlock=-1 --cap-add IPC_LOCK"
+    if given:
+        yield Line(
+            _WHAT,
+            "not checked",
+            f"{listed}; what the image {container.image} has for them",
+            "diag doctor inside it",
+        )
+    else:
+        said = (
+            f"{listed}, and {container.engine} run hands none on: NCCL will use TCP sockets without an error"
+        )
+        yield Line(_WHAT, "problem", said, remedy, "ib-fallback", "critical")
 
 
 def _own_access() -> RdmaAccess | None:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diag.knowledge.checkpoint_args import named_paths
+from diag.launch.launchers.command import Command, Container
+from diag.launch.launchers.command.shell_script import is_computed
 from diag.model import Record
 from diag.model.observations import DiskSpace
 from diag.preflight.estimate.errors import EstimateError
 from diag.preflight.estimate.estimate import estimate
-from diag.preflight.estimate.launch import Launch
 from diag.preflight.estimate.machine import Machine
-from diag.preflight.estimate.shell_script import is_computed
 from diag.preflight.launch_facts import LaunchFacts, launch_facts
 from diag.preflight.line import Line
 from diag.sources.storage import disk
@@ -59,6 +59,13 @@ def look(path: str) -> Place:
     return Place(path, there, space, _wrong(path, there, payload["read_only"]))
 
 
+_LOOK_INSIDE = "diag doctor inside the container"
+
+
+def _inside(container: Container) -> str:
+    return f"CMD writes inside the container that it makes of {container.image}"
+
+
 def _wrong(path: str, there: Path, read_only: bool) -> str:
     if read_only:
         return f"is on a file system that is mounted read-only ({there})"
@@ -75,6 +82,9 @@ def _wrong(path: str, there: Path, read_only: bool) -> str:
 def check_disk(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[Line]:
     env = os.environ if environment is None else environment
     facts = launch_facts(command, env)
+    if facts.command.container is not None:
+        yield Line("disk", "not checked", _inside(facts.command.container), _LOOK_INSIDE)
+        return
     launch = facts.launch
     flag, path = _save_path(facts)
     if is_computed(path):
@@ -196,14 +206,14 @@ _DEFAULTS = {
 }  # ms-swift 3.7-4.6: megatron_output/MODEL and output/MODEL
 
 
-def _has_default(launch: Launch | None) -> bool:
+def _has_default(launch: Command | None) -> bool:
     return launch is not None and launch.program in _DEFAULTS
 
 
 def _save_path(facts: LaunchFacts) -> tuple[str, str]:
     """The flag ("" for a default) and the folder."""
     launch = facts.launch
-    words = launch.words if launch is not None else facts.command
+    words = launch.words if launch is not None else facts.command.line
     named = [item for item in named_paths(words) if item.role == "save"]
     if named:
         return named[0].flag, named[0].path
@@ -239,6 +249,9 @@ def _checkpoint(
 def check_caches(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[Line]:
     env = os.environ if environment is None else environment
     facts = launch_facts(command, env)
+    if facts.command.container is not None:
+        yield Line("caches", "not checked", _inside(facts.command.container), _LOOK_INSIDE)
+        return
     env = facts.environment
     fine: list[str] = []
     free = None
@@ -284,7 +297,7 @@ def check_caches(command: Sequence[str], environment: Mapping[str, str] | None =
                 )
     if fine and free is not None:
         said = f"{_amount(free)} or more free for {', '.join(fine)}"
-        unseen = facts.environment_unseen
+        unseen = facts.command.environment_unseen
         yield Line(
             "caches",
             "not checked" if unseen else "ok",

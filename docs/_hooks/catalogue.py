@@ -34,15 +34,15 @@ _NAME = re.compile(
 _WORDS = {
     "en": {
         "title": "Findings",
-        "intro": "Everything that diag can say is wrong, as `diag explain` and each report name it. The pages are made from the "
-        "code, the manual and the rules of this version.",
+        "intro": "Every problem that diag can report, under the name that `diag explain` and each report use. The pages are "
+        "generated from the code, the manual and the rules of this version.",
         "id": "finding", "meaning": "means", "rules": "rules",
-        "causes": "Causes", "checks": "told by checks", "lines": "told by lines",
-        "lines_head": "Lines of logs that open it",
-        "lines_intro": "Each rule with a line that it was written for. What a check of diag knows takes the place of a rule.",
+        "causes": "Causes", "checks": "from checks", "lines": "from log lines",
+        "lines_head": "Log lines that open it",
+        "lines_intro": "Each rule with a line it was written for. A check of diag that knows more takes the place of the rule.",
         "cause": "cause", "versions": "versions", "advice": "advice", "false": "false alarms", "origin": "from",
         "alerts": "Alerts", "alert": "alert", "for": "for", "severity": "severity", "expression": "expression",
-        "where": "Where it is judged", "whole": "Of a job of several nodes the job hub alone says it: who sees all ranks.",
+        "where": "Where it is judged", "whole": "For multi-node jobs only the job hub reports it: it sees all ranks.",
         "terminal": "In a terminal", "other": "中文", "at once": "at once", "by kind": "by kind of finding",
     },
     "zh": {

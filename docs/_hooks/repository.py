@@ -18,11 +18,13 @@ _SINGLE = {
     "README.md": "project/overview.md",
     "README.zh.md": "zh/overview.md",
     "CHANGELOG.md": "project/changelog.md",
-    "DECISIONS.md": "project/decisions.md",
-    "REFERENCE.md": "reference/index.md",
+    "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security.md",
     "dashboards/README.md": "dashboards/README.md",
+    "rules/README.md": "rules/README.md",
+    "tests/captures/README.md": "project/captures.md",
 }
+_INSTEAD = {"DECISIONS.md": "docs/decisions/index.md"}  # what only points to a page of docs/
 _LINK = re.compile(r"(!?)\[((?:[^\[\]`]|`[^`]*`|!\[[^\]]*\]\([^)]*\))*)\]\(([^)\s]+)\)")
 
 
@@ -65,6 +67,7 @@ def _page(place: str) -> str | None:
     for candidate in (place, f"{place}/README.md"):
         if candidate in mounted():
             return mounted()[candidate]
+    place = _INSTEAD.get(place, place)
     if not place.startswith("docs/"):
         return None
     if not (ROOT / place).is_dir():

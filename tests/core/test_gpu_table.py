@@ -1,5 +1,5 @@
-"""README's table of what was seen on GPUs, held to the journals that it names: replayed, each gives what its
-row says."""
+"""The table of runs on GPUs (docs/evidence/gpus.md), held to the journals that it names: replayed, each gives what
+its row says."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from diag.engine.replay import replay_records
 from diag.model import ChangeKind
 
 _ROOT = Path(__file__).parents[2]
+_PAGE = _ROOT / "docs" / "evidence" / "gpus.md"
 _CAPTURES = _ROOT / "tests" / "captures"
 
 
@@ -27,7 +28,7 @@ class Row:
 
 
 def _rows() -> list[Row]:
-    section = (_ROOT / "README.md").read_text().partition("## Does it work on GPUs?")[2].partition("\n## ")[0]
+    section = _PAGE.read_text().partition("## Runs")[2].partition("\n## ")[0]
     cells = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in section.splitlines()

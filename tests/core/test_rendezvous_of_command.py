@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from diag.launch.launchers.rendezvous import Rendezvous, rendezvous
+from diag.launch.launchers.command import Rendezvous, read_command
 
 
 def of(words: str, **env: str) -> Rendezvous:
-    return rendezvous(words.split(), env)
+    return read_command(words.split(), env).meeting
 
 
 SWIFT_ENV = {
@@ -33,7 +33,7 @@ SWIFT_ENV = {
         ("torchrun --nnodes 2 --master_addr [fd00::1] t.py", {}, (2, "fd00::1", 29500, 0)),
         # what torchrun does not read
         ("torchrun --nnodes 2 t.py", {"MASTER_ADDR": "a", "NODE_RANK": "1"}, (2, None, 29500, 0)),
-        ("torchrun t.py --nnodes 2", {"PET_NNODES": "3", "PET_NODE_RANK": "2"}, (2, None, 29500, 2)),
+        ("torchrun t.py --nnodes 2", {"PET_NNODES": "3", "PET_NODE_RANK": "2"}, (3, None, 29500, 2)),
         ("torchrun t.py", {"PET_NNODES": "3", "PET_NODE_RANK": "2", "PET_MASTER_ADDR": "a"}, (3, "a", 29500, 2)),
         # ms-swift: variables only, made flags of torchrun
         ("megatron rlhf --rlhf_type dpo", SWIFT_ENV, (2, "node0", 29501, 1)),

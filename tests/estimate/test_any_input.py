@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from diag.launch.launchers.command.shell_script import read_script
 from diag.preflight.estimate import EstimateError, estimate
 from diag.preflight.estimate.known_models import KNOWN_MODELS
 from diag.preflight.estimate.megatron_plan import _OLD_NAMES
 from diag.preflight.estimate.model_shape import shape_from_config
 from diag.preflight.estimate.parameters import count
-from diag.preflight.estimate.shell_script import training_command
 
 TEXT = """
 megatron swift rlhf sft torchrun srun accelerate launch deepspeed python -m bash -c env A=1 NPROC_PER_NODE=4 --nproc_per_node
@@ -74,4 +74,4 @@ def test_any_config_ends_in_a_count_or_in_an_error_in_words(model: str, change: 
 @settings(max_examples=100, deadline=None)
 @given(st.text(alphabet="aA=$(){}[]\"'\\#;&| \n-@*1:", max_size=60))
 def test_any_script_text_raises_nothing(text: str) -> None:
-    training_command(text, ["1"], {"A": "$A"})
+    read_script(text, ["1"], {"A": "$A"})

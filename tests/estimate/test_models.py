@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from diag.launch.launchers.command.flags import parse_flags
 from diag.preflight.estimate.errors import EstimateError
-from diag.preflight.estimate.flags import parse_flags
 from diag.preflight.estimate.known_models import KNOWN_MODELS, known_config
 from diag.preflight.estimate.model_files import find_shape, read_config
 from diag.preflight.estimate.model_shape import shape_from_config

@@ -238,7 +238,7 @@ def test_commands_of_real_runs_are_read_whole(name: str, tmp_path: Path) -> None
     words = shlex.split(COMMANDS[name])
     words[words.index("--model") + 1] = "Qwen3-30B-A3B" if "moe" in COMMANDS[name] else "Qwen3-0.6B"
     told = estimate(words, {}, folder=tmp_path)
-    assert told.launch.program == ("swift" if "hf" in name else "megatron")
+    assert told.command.program == ("swift" if "hf" in name else "megatron")
     assert told.plan.stage == "dpo" and told.plan.layout.processes == int(
         words[words.index("--nproc_per_node") + 1]
     )

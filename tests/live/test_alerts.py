@@ -90,7 +90,9 @@ def test_alert_keeps_the_job_and_says_how_grave_it_is_and_where_to_read_on(name:
 
 def test_every_finding_has_the_page_that_the_alert_of_it_points_to() -> None:
     missing = [
-        kind for kind in pages() if not kind.count(".") and not (ROOT / f"diag/manual/en/{kind}.md").is_file()
+        kind
+        for kind in pages()
+        if not kind.count(".") and not (ROOT / f"diag/outputs/manual/en/{kind}.md").is_file()
     ]
 
     findings = {kind for kind in missing if "What to do" in pages()[kind]}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.launch.launchers.rendezvous import rendezvous
+from diag.launch.launchers.command import read_command
 from diag.preflight.interfaces import check_gloo_interface, check_nccl_interface
 from diag.preflight.line import Line
 from diag.preflight.nccl_interfaces import Address, NetworkInterface
@@ -26,7 +26,7 @@ PODS = [card(f"cali{number}", "fe80::1/64") for number in range(9)]
 
 def plan(*cards: NetworkInterface, nodes: int = 2, rdma: bool = False, **env: str) -> Plan:
     words = ("torchrun", "--nnodes", str(nodes), "--master_addr", "127.0.0.1", "t.py")
-    return Plan(words, True, env, {}, rendezvous(words, env), None, cards, rdma, 0.0)
+    return Plan(words, True, env, {}, read_command(words, env).meeting, None, cards, rdma, 0.0)
 
 
 def nccl(*cards: NetworkInterface, nodes: int = 2, rdma: bool = False, **env: str) -> Line:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from diag.launch.launchers.command import read_command
 from diag.preflight.ascend import parse_list
-from diag.preflight.launch_facts import launched
 from diag.preflight.limits import needed_processes
 
 
@@ -50,7 +50,7 @@ def test_machine_without_such_limits_is_ok() -> None:
 
 
 def test_processes_that_ranks_and_workers_need() -> None:
-    launch, _ = launched(["torchrun", "--nproc_per_node", "8", "t.py", "--dataloader_num_workers", "10"], {})
+    launch = read_command(["torchrun", "--nproc_per_node", "8", "t.py", "--dataloader_num_workers", "10"], {})
 
     assert needed_processes(launch, 8) == 8 * (150 + 30) and needed_processes(None, 1) == 162
 

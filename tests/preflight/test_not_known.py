@@ -39,10 +39,12 @@ from tests.preflight.test_manifest import RIGHT, changed, lines_of
 ALWAYS_KNOWN = {machine.check_open_files, limits.check_ulimits}
 
 # CMDs of which the number of nodes and ranks is not known, each with the words that say why.
+DOCKER = "docker run --network=host -e GLOO_SOCKET_IFNAME=lo image swift sft --model m"
 UNKNOWN = {
     "a script that is not there": (["bash", "gone.sh"], "could not be read"),
     "a script without a training": (["bash", "-c", "make train"], "could not be read"),
-    "another machine or container": (["docker", "run", "image", "swift", "sft", "--model", "m"], "could not be read"),
+    "another machine or container": (["ssh", "gpu2", "swift", "sft", "--model", "m"], "could not be read"),
+    "an image that may hold more": (DOCKER.split(), "image may set it"),
     "a program that may start ranks": (["mpirun", "-np", "16", "python", "t.py", "--x"], "may start ranks by itself"),
     "computed by the shell": (["bash", "-c", "export NNODES=$(wc -l < hosts)\nswift sft --model m"], "NNODES"),
     "computed, with a pipe": (["bash", "-c", 'export NNODES="$(cat hosts | wc -l)"\nswift sft --model m'], "NNODES"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.launch.launchers.rendezvous import rendezvous
+from diag.launch.launchers.command import read_command
 from diag.model.observations import RdmaAccess
 from diag.preflight.line import Line
 from diag.preflight.plan import Plan
@@ -23,7 +23,7 @@ HAS_ALL = RdmaAccess(
 
 def plan(nodes: int = 2, **env: str) -> Plan:
     words = ("torchrun", "--nnodes", str(nodes), "--master_addr", "a", "t.py")
-    return Plan(words, True, env, {}, rendezvous(words, env), None, (), True, 0.0)
+    return Plan(words, True, env, {}, read_command(words, env).meeting, None, (), True, 0.0)
 
 
 class Machine:

@@ -78,7 +78,7 @@ def test_every_alert_is_on_the_page_that_it_leads_to(site: Path) -> None:
     groups = yaml.safe_load((ROOT / "rules" / "alerts" / "diag.yaml").read_text())["groups"]
     alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
     leading = [(rule["alert"], match[1]) for rule in alerts
-               if (match := re.fullmatch(r"diag/manual/en/([a-z-]+)\.md", rule["annotations"]["runbook_url"]))]  # fmt: skip
+               if (match := re.fullmatch(r"diag/outputs/manual/en/([a-z-]+)\.md", rule["annotations"]["runbook_url"]))]  # fmt: skip
 
     assert len(leading) > 10
     assert [

@@ -1,17 +1,24 @@
-"""DeepSpeed's hostfile: which hosts there are and how many ranks each gets."""
+"""Hostfiles, of DeepSpeed and of MPI: which hosts there are and how many ranks each gets."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
-__all__ = ["Hostfile", "parse_hostfile", "read_hostfile"]
+__all__ = ["MOST_NODES", "Hostfile", "Hosts", "is_host", "mpi_hosts", "parse_hostfile"]
+
+MOST_NODES = 65536  # as many as Slurm takes; a list of more is somebody's mistake
+# each with its port, or with its slots, as the place where it stands has it
+Hosts = tuple[tuple[str, "int | None"], ...]
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
+# Open MPI 4.1: `node slots=4 max_slots=8`, also `slots = 4`; MPICH 4 and Intel MPI: `node:4`; "#" starts a
+# comment
+_SLOTS = re.compile(r"\bslots\s{0,9}=\s{0,9}(\d{1,6})")
 
 # deepspeed 0.14.5 to 0.19.8, launcher/runner.py, _parse_hostfile:
 #   worker-0 slots=16
 _LINE = re.compile(r"(\S{1,253})\s{1,20}slots=(\d{1,6})")
-_MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +50,33 @@ def parse_hostfile(text: str, path: str = "") -> Hostfile:
     return Hostfile(path, slots, bad)
 
 
-def read_hostfile(path: Path) -> Hostfile | None:
-    """None where there is no such file; DeepSpeed then takes this machine alone."""
+def is_host(text: str) -> bool:
+    """A name, or an address, also of IPv6 with its zone. No option: ssh and the like are handed these."""
+    if ":" not in text:
+        return _NAME.fullmatch(text) is not None
     try:
-        with path.open(errors="replace") as file:
-            return parse_hostfile(file.read(_MOST_BYTES), str(path))
-    except OSError:
-        return None
+        return len(text) < 64 and bool(ipaddress.ip_address(text))
+    except ValueError:
+        return False
+
+
+def mpi_hosts(text: str) -> Hosts:
+    """The hosts of an MPI hostfile with their slots; a host that stands on several lines has one slot for
+    each."""
+    slots: dict[str, int | None] = {}
+    for line in text.splitlines():
+        words = line.partition("#")[0].strip()[:400]
+        host, _, behind = words.partition(" ")
+        name, colon, number = host.rpartition(":")
+        count = _SLOTS.search(behind)
+        size = int(count[1]) if count else None
+        if colon and number.isdecimal() and ":" not in name:
+            host, size = name, int(number[:6])
+        host = host.rpartition("@")[2]  # Open MPI takes user@host
+        if not is_host(host):
+            continue
+        if host in slots:
+            size = (slots[host] or 1) + (size or 1)
+        if len(slots) < MOST_NODES:
+            slots[host] = size
+    return tuple(slots.items())

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from diag.launch.launchers.command import read_command
+
 __all__ = ["job_name"]
 
 _LONGEST = 128  # a label value is in every series
@@ -27,7 +29,7 @@ def job_name(setting: str, command: Sequence[str], environment: Mapping[str, str
         setting,
         environment.get("SLURM_JOB_ID", ""),
         environment.get("TORCHELASTIC_RUN_ID", ""),
-        _flag(command, "--rdzv_id", "--rdzv-id"),
+        read_command(command, environment, read_text=lambda path: None).meeting.run_id,
         environment.get("PET_RDZV_ID", ""),
         run_id,
     )
@@ -36,11 +38,3 @@ def job_name(setting: str, command: Sequence[str], environment: Mapping[str, str
         for text in candidates
     )
     return next((name for name in names if name.lower() not in _NO_NAME), "")
-
-
-def _flag(command: Sequence[str], *flags: str) -> str:
-    for index, word in enumerate(command):
-        name, equals, value = word.partition("=")
-        if name in flags:
-            return value if equals else "".join(command[index + 1 : index + 2])
-    return ""

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from diag.text.errors import DiagError
+from diag.launch.launchers.command.errors import CommandError
 
 __all__ = ["EstimateError"]
 
 
-class EstimateError(DiagError):
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message, hint=hint, exit_code=2)
+class EstimateError(CommandError):
+    """Also of what the reader of CMD finds wrong in it."""

@@ -10,14 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from diag.launch.launchers.command import Command, CommandError, read_command
+from diag.launch.launchers.command.flags import Flags, parse_flags
 from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.advice import Advice, Combination, advise, combine
+from diag.preflight.estimate.errors import EstimateError
 from diag.preflight.estimate.flag_names import FLAG_NAMES
-from diag.preflight.estimate.flags import Flags, parse_flags
 from diag.preflight.estimate.gpu import RankNeed, gpu_needs
 from diag.preflight.estimate.hf_plan import hf_plan
 from diag.preflight.estimate.host import checkpoint_bytes, host_terms, save_terms
-from diag.preflight.estimate.launch import Launch, take_apart
 from diag.preflight.estimate.machine import Machine
 from diag.preflight.estimate.megatron_plan import megatron_plan
 from diag.preflight.estimate.parameters import count
@@ -45,7 +46,7 @@ _NAMES = {
 @dataclass(frozen=True, slots=True)
 class Estimate:
     plan: Plan
-    launch: Launch
+    command: Command
     needs: tuple[RankNeed, ...]  # of each pipeline stage; empty without a GPU
     host: tuple[MemoryTerm, ...]
     save: tuple[MemoryTerm, ...]
@@ -163,15 +164,25 @@ def estimate(
     Raises EstimateError, which says what to pass.
     """
     machine = machine or Machine()
-    launch = take_apart(argv, environ, folder)
-    flags = parse_flags(launch.words, launch.environment, folder)
-    plan = _plan(launch, flags, machine, nodes, folder)
-    unknown = flags.unknown(FLAG_NAMES) if launch.program in ("megatron", "swift") else ()
+    command = read_command(argv, environ, folder, certain=False)
+    if command.unread:
+        raise EstimateError(command.unread, hint=command.hint)
+    try:
+        return _estimate(command, machine, nodes, with_advice=with_advice)
+    except CommandError as error:  # a flag's value
+        raise EstimateError(str(error), hint=error.hint) from error
+
+
+def _estimate(command: Command, machine: Machine, nodes: int | None, *, with_advice: bool) -> Estimate:
+    flags = parse_flags(command.words, command.environment, command.folder)
+    processes = command.processes or machine.gpus or 1
+    plan = _plan(command, flags, processes, nodes or command.nodes or 1)
+    unknown = flags.unknown(FLAG_NAMES) if command.program in ("megatron", "swift") else ()
     plan = replace(plan, unknown=unknown)
     steps = flags.maybe_whole("train_iters", "max_steps") if plan.on_cpu else None
     return Estimate(
         plan=plan,
-        launch=launch,
+        command=command,
         needs=gpu_needs(plan),
         host=tuple(host_terms(plan, steps, machine.cpus)),
         save=tuple(save_terms(plan)),
@@ -179,30 +190,41 @@ def estimate(
         advice=advise(plan, steps, machine.cpus) if with_advice else (),
         rules=rules(plan),
         machine=machine,
-        notes=(*launch.notes, *plan.assumed, *_beyond(plan)),
+        notes=(*command.notes, *_taken(command, processes, nodes), *plan.assumed, *_beyond(plan)),
         combination=combine(plan, _gpu_have(machine, plan), _host_have(machine, plan), steps, machine.cpus)
         if with_advice
         else None,
     )
 
 
-def _plan(launch: Launch, flags: Flags, machine: Machine, nodes: int | None, folder: Path) -> Plan:
-    processes = launch.processes or machine.gpus or 1
-    if launch.processes is None:
-        launch.notes.append(f"CMD does not say how many processes a node has: {processes} taken")
-    count_of_nodes = nodes or launch.nodes or 1
-    if launch.program in ("megatron", "megatron-lm"):
-        plain = launch.program == "megatron-lm"
-        return megatron_plan(
-            flags, launch.verb, processes, count_of_nodes, None if plain else _installed(launch), plain=plain
+def _plan(command: Command, flags: Flags, processes: int, nodes: int) -> Plan:
+    if command.program in ("megatron", "megatron-lm"):
+        plain = command.program == "megatron-lm"
+        version = None if plain else _installed(command)
+        return megatron_plan(flags, command.verb, processes, nodes, version, plain=plain)
+    return hf_plan(flags, command, processes, nodes, command.folder)
+
+
+def _taken(command: Command, processes: int, nodes: int | None) -> list[str]:
+    """What CMD leaves open, or is told of less than it seems."""
+    notes = []
+    if command.processes is None:
+        notes.append(f"CMD does not say how many processes a node has: {processes} taken")
+    by_srun = (command.srun.nodes if command.srun is not None else None) or 1
+    if nodes is None and by_srun > (command.nodes or 1) and command.is_elastic:
+        notes.append(
+            f"srun starts CMD on {by_srun} nodes, and {command.launcher} is told of {command.nodes or 'one'}: "
+            "each node would train for itself"
         )
-    return hf_plan(flags, launch, processes, count_of_nodes, folder)
+    return notes
 
 
-def _installed(launch: Launch) -> tuple[int, ...] | None:
+def _installed(command: Command) -> tuple[int, ...] | None:
     """The ms-swift beside the program that CMD starts, in its environment's PATH; None where there is none,
     or several."""
-    program = shutil.which(launch.program, path=launch.environment.get("PATH", ""))
+    if command.container is not None or command.elsewhere:
+        return None
+    program = shutil.which(command.program, path=command.environment.get("PATH", ""))
     if program is None:
         return None
     versions = set()

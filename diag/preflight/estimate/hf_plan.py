@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from diag.launch.launchers.command import Command
+from diag.launch.launchers.command.flags import Flags
 from diag.preflight.estimate.errors import EstimateError
-from diag.preflight.estimate.flags import Flags
-from diag.preflight.estimate.launch import Launch
 from diag.preflight.estimate.model_files import dataset_bytes, find_shape
 from diag.preflight.estimate.plan import (
     Batch,
@@ -44,8 +44,8 @@ _PRESETS: dict[str, tuple[int, bool, bool]] = {  # swift/config: stage, optimize
 }
 
 
-def hf_plan(flags: Flags, launch: Launch, processes: int, nodes: int, folder: Path = Path()) -> Plan:
-    program, verb, distributed = launch.program, launch.verb, launch.distributed
+def hf_plan(flags: Flags, command: Command, processes: int, nodes: int, folder: Path = Path()) -> Plan:
+    program, verb, distributed = command.program, command.verb, command.distributed
     assumed: list[str] = []
     stage = (
         flags.choice(

@@ -8,8 +8,8 @@ installed beside CMD's program, decide.
 
 from __future__ import annotations
 
+from diag.launch.launchers.command.flags import Flags
 from diag.preflight.estimate.errors import EstimateError
-from diag.preflight.estimate.flags import Flags
 from diag.preflight.estimate.model_files import dataset_bytes, find_shape
 from diag.preflight.estimate.parallel import parallel_sizes
 from diag.preflight.estimate.plan import (

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from diag.launch.launchers.command.flags import Flags
 from diag.preflight.estimate.errors import EstimateError
-from diag.preflight.estimate.flags import Flags
 from diag.preflight.estimate.known_models import KNOWN_MODELS, known_config
 from diag.preflight.estimate.model_shape import Shape, shape_from_config
 

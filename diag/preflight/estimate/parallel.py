@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diag.preflight.estimate.flags import Flags
+from diag.launch.launchers.command.flags import Flags
 
 __all__ = ["ParallelSizes", "parallel_sizes"]
 

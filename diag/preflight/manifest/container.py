@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from diag.launch.launchers.rendezvous import Rendezvous, rendezvous, split_environment
-from diag.preflight.estimate.shell_script import training_command, unseen
-from diag.preflight.launch_facts import LaunchFacts, launched
+from diag.launch.launchers.command import Rendezvous, read_command
+from diag.launch.launchers.command.names import is_shell
+from diag.preflight.launch_facts import LaunchFacts
 from diag.preflight.manifest.pods import PodGroup
 from diag.preflight.manifest.quantity import quantity
 from diag.preflight.manifest.reading import Document, Field
@@ -151,28 +151,29 @@ def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> T
     if "PET_NNODES" in group.tells and group.nodes is not None:
         environment["PET_NNODES"] = environment["PET_NNODES"].replace(UNKNOWN, str(group.nodes))
     environment.setdefault("HOSTNAME", POD_NAME)
-    words, readable = _with_script(words, group, container, documents)
-    inner, env = split_environment(words, environment)
-    shell = _shell_text(inner)
-    if shell is not None:
-        # What neither the manifest nor the script says (the image does, or a command that the script runs) is
-        # not empty.
-        unsaid = {
-            name: UNKNOWN
-            for match in _SHELL_NAME.finditer(shell[0])
-            if (name := match[1] or match[2]) not in env
-        }
-        found, variables = training_command(shell[0], shell[1], {**env, **unsaid}, certain=True)
-        inner, env = found or [], {**env, **variables}
+
+    def text_of(path: str) -> str | None:
+        return _mounted(path, group, container, documents)
+
+    scripts = [text for word in words[:3] if word.endswith(".sh") and (text := text_of(word))]
+    text = " ".join((*words, *scripts))
+    # What neither the manifest nor the script says (the image does, or a command that the script runs) is not
+    # empty.
+    unsaid = {
+        name for match in _SHELL_NAME.finditer(text) if (name := match[1] or match[2]) not in environment
+    }
+    first = read_command(words, {**environment, **dict.fromkeys(unsaid, UNKNOWN)}, read_text=text_of)
+    env = {name: value for name, value in first.environment.items() if name not in unsaid or value != UNKNOWN}
     known = {name: value for name, value in env.items() if "\x01" not in value}
-    launch, unread = launched(inner, known) if readable and inner else (None, "its script is not here")
-    meeting = rendezvous(inner, env)
-    if launch is not None:
-        launch.unseen = launch.unseen or (unseen(shell[0]) if shell is not None else "")
-        env = {**env, **launch.environment}
-    facts = LaunchFacts(
-        launch, unread, rendezvous(inner, known), known, known if launch is None else launch.environment
+    read = read_command(first.line, known, read_text=text_of)
+    read = replace(
+        read,
+        unseen=first.unseen,
+        unread="its script is not here" if first.line and is_shell(first.line[0]) else read.unread,
     )
+    env = {**env, **read.environment}
+    meeting = first.meeting
+    facts = LaunchFacts(read, known)
     gpus, gpus_field = _devices(container)
     rdma = next(
         (
@@ -185,7 +186,7 @@ def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> T
     return Trainer(
         group,
         container,
-        " ".join((*words, *((shell[0],) if shell else ()))),
+        text,
         env,
         fields,
         unfilled,
@@ -277,42 +278,17 @@ def _filled(text: str, environment: Mapping[str, str]) -> tuple[str, list[str]]:
     return _REFERENCE.sub(value, text), left
 
 
-def _with_script(
-    words: list[str], group: PodGroup, container: Field, documents: Sequence[Document]
-) -> tuple[list[str], bool]:
-    """A script that a ConfigMap of these manifests holds, in place of its path; and whether all is here that
-    can be read."""
-    for index, word in enumerate(words[:3]):
-        if not word.endswith(".sh"):
-            continue
-        for mount in container.at("volumeMounts").items:
-            folder = mount.at("mountPath").text.rstrip("/")
-            volume = next(
-                (
-                    item
-                    for item in group.spec.at("volumes").items
-                    if item.at("name").text == mount.at("name").text
-                ),
-                None,
-            )
-            if volume is None or not folder or not word.startswith(folder + "/"):
-                continue
+def _mounted(path: str, group: PodGroup, container: Field, documents: Sequence[Document]) -> str | None:
+    """The text of a file that a ConfigMap of these manifests puts there."""
+    for mount in container.at("volumeMounts").items:
+        folder = mount.at("mountPath").text.rstrip("/")
+        volumes = (
+            item for item in group.spec.at("volumes").items if item.at("name").text == mount.at("name").text
+        )
+        volume = next(volumes, None)
+        if volume is not None and folder and path.startswith(folder + "/"):
             data = _data(documents, "ConfigMap", volume.at("configMap", "name").text, group)
-            text = data.mapping.get(word.removeprefix(folder + "/")) if data is not None else None
-            if text:
-                return ["bash", "-c", text, *words[index + 1 :]], True
-        return words, False
-    return words, True
-
-
-def _shell_text(words: Sequence[str]) -> tuple[str, list[str]] | None:
-    if not words or words[0].rpartition("/")[2] not in ("bash", "sh", "zsh", "dash"):
-        return None
-    for index, word in enumerate(words[1:], 1):
-        if not word.startswith("-"):
-            return None
-        if word.endswith("c") and not word.startswith("--"):
-            return " ".join(words[index + 1 : index + 2]), list(words[index + 3 :])  # the first one is $0
+            return data.mapping.get(path.removeprefix(folder + "/")) if data is not None else None
     return None
 
 

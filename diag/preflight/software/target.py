@@ -12,17 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.preflight.estimate.launch import ELSEWHERE
+from diag.launch.launchers.command.names import ELSEWHERE, MODULES, SHELLS
 
 __all__ = ["Target", "find_target"]
 
 _MOST_BYTES = 1 << 16
-_SHELLS = frozenset(["bash", "sh", "zsh", "dash", "ksh"])
 _LAUNCHERS = frozenset(["torchrun", "megatron", "swift", "accelerate", "deepspeed"])
-_MODULES = {  # `python -m`
-    "torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun", "accelerate.commands.launch": "accelerate",
-    "deepspeed.launcher.runner": "deepspeed", "swift.cli._megatron.main": "megatron", "swift.cli.main": "swift",
-}  # fmt: skip
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
 _EXPORT = re.compile(r"^\s*export\s+([A-Za-z_]\w*)=(['\"]?)([^'\"$`;&|\s]*)\2\s*(?:#.*)?$", re.MULTILINE)
 _ACTIVATED = re.compile(
@@ -109,7 +104,7 @@ def _of_words(words: list[str], env: dict[str, str], here: Path, depth: int) -> 
                 unfit=f"`{name} run` chooses another environment",
                 remedy="activate it and run `diag doctor` inside it",
             )
-        if name in _SHELLS and depth < 3:
+        if name in SHELLS and depth < 3:
             return _of_shell(rest, env, here, depth)
         if name in _LAUNCHERS or _PYTHON.fullmatch(name):
             return _of_program(rest, env, here)
@@ -119,7 +114,7 @@ def _of_words(words: list[str], env: dict[str, str], here: Path, depth: int) -> 
                 return _own(env, "diag's own", words, missing_program=word)
             interpreter = _shebang(program)
             called = interpreter[0].rpartition("/")[2] if interpreter else ""
-            if called in _SHELLS and depth < 3:
+            if called in SHELLS and depth < 3:
                 inner = _of_shell([interpreter[0], str(program), *words[1:]], env, here, depth)
                 if not inner.unfit:  # else it may be a wrapper that runs its arguments
                     return inner
@@ -212,7 +207,7 @@ def _of_python(python: str, words: list[str], env: dict[str, str], here: Path) -
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
         del rest[: 2 if rest[0] in ("-W", "-X") else 1]
     if rest[:1] == ["-m"] and len(rest) > 1:
-        launcher, first = _MODULES.get(rest[1], "python"), str(here)
+        launcher, first = MODULES.get(rest[1], "python"), str(here)
         if launcher == "python":
             top = rest[1].partition(".")[0]
             return Target(

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.launch.launchers.rendezvous import rendezvous
+from diag.launch.launchers.command import read_command
 from diag.model import Payload, Record
 from diag.model.observations import Observation, StoreTried, StoreWaited, Unparsed
 
@@ -62,7 +62,7 @@ Place = tuple[str, int, int | None]  # host, port, the node's number
 
 def place_of_launcher(argv: Sequence[str], environment: Mapping[str, str]) -> Place | None:
     """None where it meets nobody over TCP by its own command: one node, etcd, a configuration file."""
-    found = rendezvous(argv, environment)
+    found = read_command(argv, environment, read_text=lambda path: None).meeting
     if found.nodes < 2 or found.address is None or found.backend not in ("static", "c10d") or found.bad:
         return None
     return found.address, found.port, found.node_rank if found.backend == "static" else None

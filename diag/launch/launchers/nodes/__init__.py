@@ -1,7 +1,7 @@
 """Who the nodes of a job are, as the environment and the command of one of them tell. Pure but for hostfiles,
 which are read by a function that is handed in.
 
-What CMD's launcher reads decides (diag/launch/launchers/rendezvous.py); the engine that started this node's part
+What CMD's launcher reads decides (diag/launch/launchers/command); the engine that started this node's part
 (Slurm, Kubernetes, MPI) tells what the launcher leaves open, and the names of the other nodes.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from diag.launch.launchers import identify
-from diag.launch.launchers.nodes.accelerate import config_flags
+from diag.launch.launchers.command import Command, read_command, read_file
 from diag.launch.launchers.nodes.facts import (
     Engine,
     Environment,
@@ -25,29 +25,14 @@ from diag.launch.launchers.nodes.hostfiles import allocation, deepspeed, given_h
 from diag.launch.launchers.nodes.kubernetes import of_kubernetes, pod_names
 from diag.launch.launchers.nodes.mpi import hydra, mpirun, openmpi
 from diag.launch.launchers.nodes.slurm import of_slurm, slots
-from diag.launch.launchers.rendezvous import Rendezvous, rendezvous, split_environment
 
 __all__ = ["JobNodes", "nodes_of", "nodes_of_rank"]
 
-_MOST_BYTES = 1 << 20
-# The names under which people know these programs.
-_CALLED = {
-    "torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun", "megatron": "swift",
-    "accelerate.commands.launch": "accelerate", "deepspeed.launcher.runner": "deepspeed",
-}  # fmt: skip
 _ENGINES_OF_RANKS = ("slurm", "openmpi", "pmi")  # those that start ranks themselves, and name no GROUP_RANK
 
 
-def _read_text(path: str) -> str | None:
-    try:
-        with open(path, errors="replace") as file:
-            return file.read(_MOST_BYTES)
-    except (OSError, ValueError):
-        return None
-
-
 def nodes_of(
-    words: Sequence[str], env: Environment, given: str = "auto", *, read_text: ReadText = _read_text
+    words: Sequence[str], env: Environment, given: str = "auto", *, read_text: ReadText = read_file
 ) -> JobNodes:
     """The nodes of the job that CMD is a part of. `given` is the setting `nodes`: auto, off, a list of hosts
     or @hostfile.
@@ -58,17 +43,23 @@ def nodes_of(
     >>> nodes_of(["srun", "python", "t.py"], {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_NODELIST": "gpu[1-2]"}).hosts
     ('gpu1', 'gpu2')
     """
-    words, env = split_environment(words, env)
-    meeting = _meeting(words, env, read_text)
-    own = _CALLED.get(meeting.launcher, meeting.launcher)
-    engine = _of_command(words, env, own, meeting.address or "", read_text)
-    found = _from_launcher(meeting, own, engine, env, _run_id(words, env) if own == "torchrun" else "")
+
+    def text_of(path: str) -> str | None:
+        try:
+            return read_text(path)
+        except (OSError, ValueError):
+            return None
+
+    command = read_command(words, env, read_text=text_of)
+    env = command.environment
+    engine = _of_command(command, text_of)
+    found = _from_launcher(command, engine)
     if given == "off":
         return replace(
             found, count=1, node_rank=0, address=None, port=None, hosts=(), told=(("count", "nodes=off"),)
         )
     if given and given != "auto":
-        return _given(found, given, env, read_text)
+        return _given(found, given, env, text_of)
     return found
 
 
@@ -127,11 +118,10 @@ def _of_environment(env: Environment, words: Sequence[str], address: str) -> Eng
     return replace(under_mpi, job=batch.job, hosts=hosts, hosts_from=batch.hosts_from if hosts else "")
 
 
-def _of_command(
-    words: Sequence[str], env: Environment, own: str, address: str, read_text: ReadText
-) -> Engine | None:
+def _of_command(command: Command, read_text: ReadText) -> Engine | None:
     """Of mpirun and deepspeed their hosts, for all else what the environment tells."""
-    under = _of_environment(env, words, address)
+    words, env, own = command.line, command.environment, command.meeting.launcher
+    under = _of_environment(env, words, command.meeting.address or "")
     hosts, hosts_from, job, bad = allocation(env, read_text)
     if under is not None:
         job = under.job or job
@@ -140,13 +130,13 @@ def _of_command(
     if own == "deepspeed" and (
         under is None or under.launcher not in ("kubeflow-pytorchjob", "kubeflow-trainjob")
     ):
-        return replace(deepspeed(words, read_text), job=job)
+        return replace(deepspeed(command), job=job)
     started = world_info(words)
     if started:
         return Engine(
             "deepspeed", job, len(started), "--world_info", hosts=started, hosts_from="--world_info"
         )
-    by_mpi = mpirun(words, env, read_text, (hosts, hosts_from)) if not own else None
+    by_mpi = mpirun(command.mpirun, env, (hosts, hosts_from)) if not own else None
     if by_mpi is not None:
         return replace(by_mpi, job=job)
     if under is None and (hosts or job or bad):
@@ -161,50 +151,20 @@ def _of_command(
     return under
 
 
-def _meeting(words: Sequence[str], env: Environment, read_text: ReadText) -> Rendezvous:
-    meeting = rendezvous(words, env)
-    if _CALLED.get(meeting.launcher, meeting.launcher) != "accelerate":
-        return meeting
-    flags, path = config_flags(words, env, read_text)
-    # behind CMD's own words, of which the first counts
-    meeting = rendezvous([*words, *(f"{flag}={value}" for flag, value in flags.items())], env)
-    from_file = {flag for flag in flags if not any(word.partition("=")[0] == flag for word in words)}
-
-    def who(told: str) -> str:
-        return f"{told} of {path}" if told in from_file else told
-
-    return replace(
-        meeting,
-        nodes_from=who(meeting.nodes_from),
-        address_from=who(meeting.address_from),
-        port_from=who(meeting.port_from),
-        rank_from=who(meeting.rank_from),
-    )
-
-
-def _run_id(words: Sequence[str], env: Environment) -> str:
-    """What a rank of torchrun will have as TORCHELASTIC_RUN_ID; "none" is torchrun's default."""
-    for word, after in zip(words, [*words[1:], ""], strict=False):
-        name, equals, value = word.partition("=")
-        if name in ("--rdzv_id", "--rdzv-id"):
-            return value if equals else after
-    found, _ = first(env, "PET_RDZV_ID")
-    return found if found != "none" else ""
-
-
 def _told(count: str, node_rank: str, address: str, port: str) -> tuple[tuple[str, str], ...]:
     pairs = (("count", count), ("node_rank", node_rank), ("address", address), ("port", port))
     return tuple((what, who) for what, who in pairs if who)
 
 
-def _from_launcher(
-    meeting: Rendezvous, own: str, engine: Engine | None, env: Environment, run_id: str
-) -> JobNodes:
+def _from_launcher(command: Command, engine: Engine | None) -> JobNodes:
+    meeting = command.meeting
+    own = "swift" if meeting.launcher == "megatron" else meeting.launcher
+    run_id = meeting.run_id if meeting.run_id != "none" else ""  # torchrun's default
     count, count_from = meeting.nodes, meeting.nodes_from
     node_rank, rank_from = meeting.node_rank, meeting.rank_from
     # a script of one's own, whose launcher is the engine, or DeepSpeed's hostfile, of which --num_nodes takes
     # the top
-    by_engine = not own and (not count_from or count_from.startswith("SLURM_"))
+    by_engine = not own and (not count_from or count_from.startswith(("SLURM_", "srun")))
     if engine is not None and engine.count is not None and (by_engine or engine.launcher == "deepspeed"):
         count, count_from = engine.count, engine.count_from
     if engine is not None and (node_rank is None or rank_from.startswith("SLURM_")):
@@ -224,7 +184,7 @@ def _from_launcher(
         ),
         bad=meeting.bad,
     )
-    return _with_hosts(found, engine, env, static=meeting.backend == "static")
+    return _with_hosts(found, engine, command.environment, static=meeting.backend == "static")
 
 
 def _with_hosts(found: JobNodes, engine: Engine | None, env: Environment, static: bool) -> JobNodes:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+from diag.launch.launchers.hostfile import MOST_NODES, Hosts
 
 __all__ = [
     "MOST_NODES",
@@ -12,23 +14,14 @@ __all__ = [
     "Hosts",
     "JobNodes",
     "ReadText",
-    "before_program",
     "first",
     "number",
     "same_host",
     "shown",
 ]
 
-MOST_NODES = 65536  # as many as Slurm takes; a list of more is somebody's mistake
 Environment = Mapping[str, str]
-Hosts = tuple[
-    tuple[str, "int | None"], ...
-]  # each with its port, or with its slots, as the place where it stands has it
 ReadText = Callable[[str], "str | None"]  # the text of a file, None where it cannot be read
-
-_PROGRAMS = frozenset(
-    {"bash", "sh", "env", "diag", "swift", "megatron", "accelerate", "deepspeed", "numactl", "singularity"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +78,6 @@ def first(env: Environment, *names: str) -> tuple[str, str]:
         if env.get(name):
             return env[name], name
     return "", ""
-
-
-def before_program(words: Sequence[str]) -> Sequence[str]:
-    """The words of srun or mpirun themselves, as far as the program behind them can be told.
-
-    >>> before_program(["-np", "2", "python", "t.py", "-n", "5"])
-    ['-np', '2']
-    """
-    for index, word in enumerate(words):
-        name = word.rpartition("/")[2]
-        if name.startswith(("python", "torchrun")) or name in _PROGRAMS or name.endswith((".py", ".sh")):
-            return words[:index]
-    return words
 
 
 def shown(name: str, value: str) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from diag.launch.launchers.command.names import before_program
+from diag.launch.launchers.command.srun import NO_STEPS
 from diag.launch.launchers.hostlist import BadHostlist, expand_hostlist
-from diag.launch.launchers.nodes.facts import Engine, Environment, Hosts, before_program, first, number, shown
+from diag.launch.launchers.nodes.facts import Engine, Environment, Hosts, first, number, shown
 
 __all__ = ["of_slurm", "slots"]
 
-_NO_STEPS = frozenset(
-    {"", "4294967290", "4294967291", "4294967292"}
-)  # slurm.h: interactive (salloc's shell), batch, extern
 # Words that bring CMD to the other nodes; a shell script may contain them.
 _SPREADS = frozenset({"srun", "mpirun", "mpiexec", "mpiexec.hydra", "prterun", "bash", "sh", "zsh", "dash"})
 
@@ -29,7 +28,7 @@ def of_slurm(env: Environment, words: Sequence[str] = ()) -> Engine | None:
     # The batch script has no step's number; SLURM_NODEID=0 and SLURM_PROCID=0 it has. srun makes a step of
     # its own.
     step, _ = first(env, "SLURM_STEP_ID", "SLURM_STEPID")
-    in_step = step not in _NO_STEPS and program != "srun"
+    in_step = step not in NO_STEPS and program != "srun"
     names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     counts = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
     text, hosts_from = first(env, *names[0 if in_step else 1 :])

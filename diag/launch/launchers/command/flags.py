@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from diag.preflight.estimate.errors import EstimateError
+from diag.launch.launchers.command.errors import CommandError
 
 __all__ = ["Flags", "parse_flags"]
 
@@ -58,7 +58,7 @@ class Flags:
             return default
         value, allowed = found[1][0].lower(), list(of)
         if value not in allowed:
-            raise EstimateError(f"--{found[0]} is {found[1][0]!r}", hint=f"one of {', '.join(allowed)}")
+            raise CommandError(f"--{found[0]} is {found[1][0]!r}", hint=f"one of {', '.join(allowed)}")
         return value
 
     def flag(self, *names: str, default: bool = False) -> bool:
@@ -70,7 +70,7 @@ class Flags:
             return True
         if value in _FALSE:
             return False
-        raise EstimateError(f"--{found[0]} is {found[1][0]!r}, which is neither true nor false")
+        raise CommandError(f"--{found[0]} is {found[1][0]!r}, which is neither true nor false")
 
     def whole(self, *names: str, default: int, least: int = 1, most: int = 10**9) -> int:
         value = self.maybe_whole(*names, least=least, most=most)
@@ -82,7 +82,7 @@ class Flags:
             return None
         text = found[1][0]
         if not re.fullmatch(r"[+-]?\d{1,18}", text) or not least <= int(text) <= most:
-            raise EstimateError(f"--{found[0]} is {text!r}", hint=f"a whole number from {least} to {most}")
+            raise CommandError(f"--{found[0]} is {text!r}", hint=f"a whole number from {least} to {most}")
         return int(text)
 
     def share(self, *names: str, default: float) -> float:
@@ -95,7 +95,7 @@ class Flags:
         except ValueError:
             value = -1.0
         if not 0 <= value <= 1:
-            raise EstimateError(f"--{found[0]} is {found[1][0]!r}", hint="a number from 0 to 1")
+            raise CommandError(f"--{found[0]} is {found[1][0]!r}", hint="a number from 0 to 1")
         return value
 
     def unknown(self, known: Iterable[str]) -> tuple[str, ...]:

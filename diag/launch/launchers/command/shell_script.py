@@ -3,13 +3,20 @@ lines. No shell is run, so what a script computes stays unknown."""
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-__all__ = ["is_computed", "training_command", "unseen"]
+from diag.launch.launchers.command.container import ENGINES
+from diag.launch.launchers.command.names import MPI, is_shell
 
-_STARTS = ("megatron", "swift", "torchrun", "accelerate", "deepspeed", "srun", "python", "python3")
+__all__ = ["Script", "is_computed", "read_script", "unseen"]
+
+_STARTS = frozenset(
+    {"megatron", "swift", "torchrun", "accelerate", "deepspeed", "srun", "python", "python3", *MPI, *ENGINES}
+)
 _ASSIGNMENT = re.compile(r"(?:export\s+|declare\s+-x\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _ARRAY = re.compile(r"(?:declare\s+-a\s+)?([A-Za-z_]\w*)\+?=\(")
 # What opens and closes a part of a script that may not be run, or more than once.
@@ -26,9 +33,10 @@ _PATHS_ONLY = re.compile(
 _HOOKS = re.compile(r"eval\s+[\"']?\$\(\S*(conda|mamba|pyenv|brew|direnv|spack)\b")
 # `if [ -z "$NNODES" ]; then NNODES=1; fi`: a default
 _IF_UNSET = re.compile(r"if\s+(?:\[\[?|test)\s+-z\s+[\"']?\$\{?([A-Za-z_]\w*)(?::?-)?\}?[\"']?\s*(?:\]\]?)?$")
-_JOINTS = re.compile(r"(&&|\|\||;(?=\s|$)|\|(?=\s)|(?<![>&\d])&(?=\s*$))")
+_QUOTED = r"'[^']*'|\"(?:\\.|[^\"\\])*\""
+_JOINTS = re.compile(rf"{_QUOTED}|(&&|\|\||;(?=\s|$)|\|(?=\s)|(?<![>&\d])&(?=\s*$))")
 _VARIABLE = re.compile(
-    r"\$(?:\{([A-Za-z_]\w*)(?:\[@\]|\[\*\])?(?::?[-=]([^{}]*))?\}|([A-Za-z_]\w*)|([@*#1-9]))"
+    r"\$(?:\{([A-Za-z_]\w*|[@*#1-9])(?:\[@\]|\[\*\])?(?::?[-=]([^{}]*))?\}|([A-Za-z_]\w*)|([@*#1-9]))"
 )
 
 
@@ -50,20 +58,34 @@ def unseen(text: str) -> str:
     return ""
 
 
-def training_command(
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The last command in the text that looks like training, else another script that it runs; None where
+    there is neither. `variables` are those set before it, `folder` where the last `cd` leads, "" for none or
+    one that only the shell can tell."""
+
+    words: list[str] | None
+    variables: dict[str, str]
+    folder: str = ""
+
+
+def read_script(
     text: str, arguments: Sequence[str], environment: Mapping[str, str], *, certain: bool = False
-) -> tuple[list[str] | None, dict[str, str]]:
-    """The last command in the text that looks like training, and the variables set before it; None where
-    there is none.
+) -> Script:
+    """Pure: no shell is run.
 
     With `certain` a variable stays `$NAME` that has no value here, is given another one under a condition, or
     may get one from a file that is not seen; without it the last value is taken, or none.
 
-    >>> training_command("export NPROC_PER_NODE=8\\nTP=2\\nmegatron sft \\\\\\n  --tensor_model_parallel_size $TP", [], {})
-    (['megatron', 'sft', '--tensor_model_parallel_size', '2'], {'NPROC_PER_NODE': '8', 'TP': '2'})
+    >>> read_script("export NPROC_PER_NODE=8\\nTP=2\\nmegatron sft \\\\\\n  --tensor_model_parallel_size $TP", [], {})
+    Script(words=['megatron', 'sft', '--tensor_model_parallel_size', '2'], variables={'NPROC_PER_NODE': '8', 'TP': '2'}, folder='')
+    >>> read_script("cd /app && bash train.sh 2", [], {}).words
+    ['bash', 'train.sh', '2']
     """
     variables: dict[str, str] = {}
     best: list[str] | None = None
+    script: list[str] | None = None
+    folder = ""
     known = dict(environment)
     open_names = ("all" if unseen(text) else "without default") if certain else ""
     depth, default = 0, ""
@@ -109,10 +131,16 @@ def training_command(
         if any(name in _STARTS for name in names[:8]) and _trains(words):
             first = next(index for index, name in enumerate(names) if name in _STARTS)
             best = words[first:]
-    return best, variables
+        elif words[:1] == ["cd"] and not depth:
+            folder = "" if is_computed("".join(words[1:2])) else posixpath.join(folder, *words[1:2])
+        elif words and is_shell(words[0]) and any(word.endswith(".sh") for word in words[:3]):
+            script = words
+    return Script(best or script, variables, folder)
 
 
 def _trains(words: Sequence[str]) -> bool:
+    if words[0] in ENGINES and "run" not in words[1:3]:
+        return False
     return any(word.startswith("--") for word in words) and "pip" not in words[:3]
 
 
@@ -142,10 +170,15 @@ def _parts(line: str) -> Iterator[str]:
 
     >>> list(_parts('cd /app && [ -z "$A" ] && A=1; b | c'))
     ['cd /app', 'if [ -z "$A" ]', 'A=1', 'fi', 'b', 'c']
+    >>> list(_parts("docker run img bash -c 'cd /app && swift sft'; b"))
+    ["docker run img bash -c 'cd /app && swift sft'", 'b']
     """
-    pieces = [piece.strip() for piece in _JOINTS.split(line)]
+    joints = [match for match in _JOINTS.finditer(line) if match[1]]
+    begins = [0, *(match.end() for match in joints)]
+    ends = [*(match.start() for match in joints), len(line)]
     tested = False
-    for piece, joint in zip(pieces[::2], [*pieces[1::2], ""], strict=True):
+    for begin, end, joint in zip(begins, ends, [*(match[1] for match in joints), ""], strict=True):
+        piece = line[begin:end].strip()
         if not tested and joint in ("&&", "||") and piece.startswith(("[", "test ")):
             tested = True
             yield f"if {piece}" if joint == "&&" else f"if ! {piece}"

@@ -1,0 +1,181 @@
+"""`docker run`, podman's and nerdctl's: what their own flags give the container that CMD will run in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from diag.launch.launchers.command.errors import CommandError
+
+__all__ = ["ENGINES", "Container", "run_in", "size_of"]
+
+ENGINES = frozenset({"docker", "podman", "nerdctl"})
+# docker 29 and podman 5, `run --help`: the flags without a value; every other one takes one.
+_BARE = """
+--rm --interactive --tty --detach --init --privileged --read-only --publish-all --no-healthcheck --quiet
+--oom-kill-disable --sig-proxy --disable-content-trust --use-api-socket --help --replace --tls-verify --env-host
+--http-proxy --no-hosts --no-hostname --rmi --rootfs --passwd
+"""
+_BARE_LETTERS = "itdPq"
+_LETTERS = {
+    "e": "--env", "v": "--volume", "p": "--publish", "w": "--workdir", "u": "--user", "m": "--memory",
+    "h": "--hostname", "c": "--cpu-shares", "l": "--label", "a": "--attach",
+}  # fmt: skip
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """Flags as they are written, "" where they are not given: what the engine does then is its default.
+
+    `ulimits` are those of --ulimit by name, `mounts` (path here, path inside), `ports` those of --publish,
+    `not_read` files of variables that could not be read.
+    """
+
+    engine: str
+    image: str = ""
+    shm_size: str = ""
+    ipc: str = ""
+    network: str = ""
+    memory: str = ""
+    gpus: str = ""
+    pids_limit: str = ""
+    workdir: str = ""
+    ulimits: Mapping[str, str] | None = None
+    capabilities: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    ports: tuple[str, ...] = ()
+    mounts: tuple[tuple[str, str], ...] = ()
+    is_privileged: bool = False
+    not_read: tuple[str, ...] = ()
+
+    @property
+    def shm_bytes(self) -> int | None:
+        """Of /dev/shm; None where it is the host's or another container's, or not to be read."""
+        if self.ipc not in ("", "private", "shareable"):
+            return None
+        if any(inside.rstrip("/") == "/dev/shm" for _, inside in self.mounts):
+            return None
+        return size_of(self.shm_size or "64m")  # docker's and podman's own default
+
+    def path_here(self, path: str) -> str | None:
+        """Where a file of the container lies on this machine; None where it is the image's.
+
+        >>> Container("docker", mounts=(("/srv/jobs", "/app"),)).path_here("/app/train.sh")
+        '/srv/jobs/train.sh'
+        """
+        inside = PurePosixPath(self.workdir or "/", path)
+        for source, target in sorted(self.mounts, key=lambda mount: -len(mount[1])):
+            if source and inside.is_relative_to(target):
+                return str(PurePosixPath(source) / inside.relative_to(target))
+        return None
+
+
+def size_of(text: str) -> int | None:
+    """Bytes of a size as docker writes it; None for what is none.
+
+    >>> size_of("50G"), size_of("64m"), size_of("1.5gb"), size_of("-1")
+    (53687091200, 67108864, 1610612736, None)
+    """
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s?([bkmgt]?)(?:i?b)?", text.strip().lower())
+    return int(float(found[1]) * _UNITS[found[2]]) if found else None
+
+
+def run_in(
+    words: list[str], environment: Mapping[str, str], read_text: Callable[[str], str | None]
+) -> tuple[Container, dict[str, str], list[str]]:
+    """Of `docker run ...` (with or without `container`): the container, the variables that its flags give it,
+    and the command inside.
+
+    >>> c, env, inner = run_in("docker run --rm -it --shm-size=50G -eA=1 -e B img bash x.sh".split(), {"B": "2"}, lambda p: None)
+    >>> c.image, c.shm_size, env, inner
+    ('img', '50G', {'A': '1', 'B': '2'}, ['bash', 'x.sh'])
+    """
+    given: dict[str, list[str]] = {}
+    index = words.index("run") + 1
+    while index < len(words) and words[index].startswith("-"):
+        word = words[index]
+        index += 1
+        if word == "--":
+            break
+        name, equals, value = word.partition("=")
+        if not word.startswith("--"):
+            letters = word[1:].lstrip(_BARE_LETTERS)  # -it, -itePATH
+            if not letters:
+                continue
+            name = _LETTERS.get(letters[0], f"-{letters[0]}")
+            equals, value = letters[1:2], letters[1:].removeprefix("=")
+        elif name in _BARE.split():
+            given[name] = [value or "true"]
+            continue
+        if not equals:
+            value = words[index] if index < len(words) else ""
+            index += 1
+        given.setdefault(name, []).append(value)
+    if index >= len(words):
+        raise CommandError(f"`{words[0]} run` names no image", hint="pass the whole command")
+    inner = words[index + 1 :]
+    entry = _last(given, "--entrypoint")
+    variables, not_read = _variables(given, environment, read_text)
+    container = Container(
+        engine=words[0].rpartition("/")[2],
+        image=words[index],
+        shm_size=_last(given, "--shm-size"),
+        ipc=_last(given, "--ipc"),
+        network=_last(given, "--network", "--net"),
+        memory=_last(given, "--memory"),
+        gpus=_last(given, "--gpus").strip("\"'"),
+        pids_limit=_last(given, "--pids-limit"),
+        workdir=_last(given, "--workdir"),
+        ulimits=dict(text.partition("=")[::2] for text in given.get("--ulimit", ())),
+        capabilities=tuple(text.upper().removeprefix("CAP_") for text in given.get("--cap-add", ())),
+        devices=tuple(given.get("--device", ())),
+        ports=tuple(given.get("--publish", ())),
+        mounts=(*_volumes(given.get("--volume", ())), *_mounts(given.get("--mount", ()))),
+        is_privileged=_last(given, "--privileged") == "true",
+        not_read=not_read,
+    )
+    return container, variables, [entry, *inner] if entry else inner
+
+
+def _last(given: Mapping[str, list[str]], *names: str) -> str:
+    return next((given[name][-1] for name in names if name in given), "")
+
+
+def _variables(
+    given: Mapping[str, list[str]], environment: Mapping[str, str], read_text: Callable[[str], str | None]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """--env comes above --env-file, whatever their order; a name alone takes its value from here."""
+    lines: list[str] = []
+    not_read: list[str] = []
+    for path in given.get("--env-file", ()):
+        text = read_text(path)
+        if text is None:
+            not_read.append(path)
+        lines += [line.strip() for line in (text or "").splitlines() if not line.lstrip().startswith("#")]
+    found: dict[str, str] = {}
+    for line in (*lines, *given.get("--env", ())):
+        name, equals, value = line.partition("=")
+        if equals:
+            found[name] = value
+        elif name in environment:
+            found[name] = environment[name]
+    return found, tuple(not_read)
+
+
+def _volumes(texts: tuple[str, ...] | list[str]) -> list[tuple[str, str]]:
+    parts = (text.split(":") for text in texts)
+    return [(part[0] if part[0].startswith(("/", ".", "~")) else "", part[1]) for part in parts if part[1:]]
+
+
+def _mounts(texts: tuple[str, ...] | list[str]) -> list[tuple[str, str]]:
+    found = []
+    for text in texts:
+        fields = dict(field.partition("=")[::2] for field in text.split(","))
+        target = fields.get("target") or fields.get("dst") or fields.get("destination", "")
+        source = fields.get("source") or fields.get("src", "")
+        if target:
+            found.append((source if fields.get("type") == "bind" else "", target))
+    return found
