@@ -15,8 +15,8 @@ import pytest
 
 from diag.engine.engine import Engine
 from diag.model import Change, ChangeKind, Finding
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 _OTHERS = re.compile(r"\bthe others\b|\ball others\b|\bothers'|\bother ranks?\b")
 _RANKS = r"[Rr]anks? (?P<ranks>\d[\d,-]*)(?:,\.\.\. \(\d+ of them\))?"
@@ -62,7 +62,7 @@ def watched() -> Iterator[None]:
         yield
 
 
-def faults(finding: Finding, job: JobState) -> list[str]:
+def faults(finding: Finding, job: JobView) -> list[str]:
     """What is wrong with its words; nothing of rules', which their authors write."""
     if finding.rule or finding.reported_by or finding.id in _NOT_HELD:
         return []
@@ -82,7 +82,7 @@ def faults(finding: Finding, job: JobState) -> list[str]:
     return wrong
 
 
-def _others_exist(finding: Finding, job: JobState) -> bool:
+def _others_exist(finding: Finding, job: JobView) -> bool:
     if finding.id == "hang":
         return bool(finding.waiting_ranks)
     return (
@@ -92,7 +92,7 @@ def _others_exist(finding: Finding, job: JobState) -> bool:
     )
 
 
-def _misplaced(finding: Finding, job: JobState) -> Iterator[str]:
+def _misplaced(finding: Finding, job: JobView) -> Iterator[str]:
     """Functions that are in no stack of a rank that they are told of."""
     subject, _, waiting = finding.summary.partition("; ")
     named = [(numbers(found["ranks"]), found["function"]) for found in _IN.finditer(subject)]
@@ -112,7 +112,7 @@ def _misplaced(finding: Finding, job: JobState) -> Iterator[str]:
             yield f"child {found['pid']} is not in {found['function']}"
 
 
-def _functions(rank: RankState) -> set[str]:
+def _functions(rank: RankView) -> set[str]:
     main = rank.stack.main if rank.stack is not None else None
     frames = list(main.frames) if main is not None else []
     if not frames and rank.reading is not None and rank.reading.where is not None:
@@ -120,7 +120,7 @@ def _functions(rank: RankState) -> set[str]:
     return {frame.function for frame in frames}
 
 
-def _group_seen(job: JobState) -> bool:
+def _group_seen(job: JobView) -> bool:
     recorded = any(rank.recorder is not None and rank.recorder.groups for rank in job.ranks.values())
     return (
         recorded

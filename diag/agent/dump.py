@@ -22,7 +22,7 @@ from diag.outputs.terminal.text import classes_text, dump_text
 from diag.outputs.view.network_view import network_json
 from diag.outputs.view.steps_view import arrivals_json, steps_json
 from diag.outputs.view.view import HubView, ranks_json, stack_classes
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
 
 if TYPE_CHECKING:
     from diag.agent.cluster.member import Member
@@ -172,7 +172,7 @@ def native_ranks(engine: Engine) -> list[int]:
     return sorted(members[0] for members in running if members)
 
 
-def _is_stopped(rank: RankState) -> bool:
+def _is_stopped(rank: RankView) -> bool:
     return rank.tree is not None and rank.tree.main.state in "Tt"
 
 
@@ -238,9 +238,9 @@ def manifest_facts(hub: DumpedHub) -> dict[str, Any]:
         "kernel": platform.release(),
         "machine": platform.machine(),
         "python_version": platform.python_version(),
-        "argv": list(job.argv),
+        "argv": list(job.run.argv),
         "world_size": job.world_size,
-        "ranks_seen": job.ranks_seen,
+        "ranks_seen": len(job.ranks),
         "processes": [
             {
                 "rank": number,

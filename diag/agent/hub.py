@@ -264,7 +264,7 @@ class Hub(HubAmongNodes):
                 else:
                     changes += self._feed(record)
             changes += self.engine.advance(self._clock())
-            self.counters.log_lines_total = self.engine.job.log_lines
+            self.counters.log_lines_total = self.engine.job.log.lines
             self.counters.log_lines_dropped_total = self._intake.dropped_lines
             alone: set[tuple[object, ...]] = {
                 (key, finding.klass, finding.ranks) for key, finding in self.engine.withheld.items()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
 
 __all__ = ["MemoryPeek", "watchers"]
 
@@ -58,7 +58,7 @@ class MemoryPeek:
         return True
 
 
-def watchers(ranks: Iterable[RankState]) -> set[int]:
+def watchers(ranks: Iterable[RankView]) -> set[int]:
     """One living rank of each cgroup."""
     first: dict[object, int] = {}
     for rank in ranks:

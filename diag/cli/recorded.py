@@ -38,8 +38,8 @@ class RecordedView:
         self.run_id = "stdin" if str(paths[0]) == "-" else paths[0].resolve().name or str(paths[0])
         self.recorded = ", ".join(map(str, paths))
         self.version = diag.__version__
-        self.started_at = engine.job.started_at or engine.now
-        self.counters = Counters(records_total=engine.records, log_lines_total=engine.job.log_lines)
+        self.started_at = engine.job.run.started_at or engine.now
+        self.counters = Counters(records_total=engine.records, log_lines_total=engine.job.log.lines)
         self.token = token or (secrets.token_urlsafe(24) if beyond_loopback else None)
         self.bound_beyond_loopback = beyond_loopback
         self._paths = paths

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from diag.model import Finding, NotChecked
 from diag.model.observations import Observation
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["Detector"]
 
@@ -22,6 +22,6 @@ class Detector(Protocol):
     @property
     def listens(self) -> tuple[type[Observation], ...]: ...
 
-    def check(self, now: float, job: JobState) -> Iterable[Finding]: ...
+    def check(self, now: float, job: JobView) -> Iterable[Finding]: ...
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]: ...
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]: ...

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from diag.knowledge.env_lint import Advice, lint
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = ["EnvHarmfulDetector", "EnvNoEffectDetector"]
 
@@ -23,13 +23,13 @@ class _Question:
     environments: tuple[tuple[object, ...], ...]  # rank, its variables, its nccl.conf
 
 
-def _question(job: JobState) -> _Question:
+def _question(job: JobView) -> _Question:
     ports = job.network.rdma_ports()
     rdma = None if ports is None else bool(ports)
     nets = {net for process in job.nccl_processes.living() for net in process.nets_between_nodes()}
     if nets and not nets & {"IB", "Socket"}:
         rdma = False  # another plugin's network: NCCL's own RDMA, and what switches it off, does not matter
-    desktop = bool(job.gpus) and all("GeForce" in gpu.name for _, gpu in job.gpus.values())
+    desktop = bool(job.machine.gpus) and all("GeForce" in gpu.name for _, gpu in job.machine.gpus.values())
     environments = tuple((number, rank.variables, rank.rdma) for number, rank in sorted(job.ranks.items()))
     return _Question(rdma, desktop, job.nccl.version, environments)
 
@@ -44,23 +44,23 @@ class _EnvironmentDetector:
         self._asked: _Question | None = None
         self._known: tuple[Finding, ...] = ()
 
-    def tick(self, now: float, job: JobState) -> None:
+    def tick(self, now: float, job: JobView) -> None:
         """Judged again only when an environment, the node's RDMA devices or NCCL's version came to be known
         otherwise."""
         asked = _question(job)
         if asked != self._asked:
             self._asked, self._known = asked, tuple(self._judge(now, job, asked.rdma, desktop=asked.desktop))
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         asked = _question(job)
         if asked == self._asked:
             yield from self._known
         else:
             yield from self._judge(now, job, asked.rdma, desktop=asked.desktop)
 
-    def _judge(self, now: float, job: JobState, rdma: bool | None, *, desktop: bool) -> Iterator[Finding]:
+    def _judge(self, now: float, job: JobView, rdma: bool | None, *, desktop: bool) -> Iterator[Finding]:
         version = tuple(int(part) for part in job.nccl.version.split(".") if part.isdecimal()) or None
-        told: dict[tuple[str, str], tuple[Advice, list[RankState], str]] = {}
+        told: dict[tuple[str, str], tuple[Advice, list[RankView], str]] = {}
         for _, rank in sorted(job.ranks.items()):
             origin = {name: path for path, name, _ in (rank.rdma.nccl_conf if rank.rdma else ())}
             variables = {
@@ -97,7 +97,7 @@ class _EnvironmentDetector:
                 ),
             )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 
@@ -106,7 +106,7 @@ def _sentence(order: str) -> str:
     return (order[:1].upper() + order[1:] if word.isalpha() else order) + "."
 
 
-def _nodes(rank: RankState) -> int | None:
+def _nodes(rank: RankView) -> int | None:
     """How many nodes the job has, as the launcher tells; None where it does not."""
     place = rank.placement
     told = rank.variables.get("SLURM_STEP_NUM_NODES", "") if place.launcher == "slurm" else ""

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from diag.detectors.quoted import CASCADE
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = ["CRASHES", "NAMED", "Heard", "exceptions", "heard", "native"]
 
@@ -93,15 +93,15 @@ def native(lines: Sequence[str]) -> str:
     return ""
 
 
-def heard(rank: RankState, job: JobState, alone: bool) -> Heard:
+def heard(rank: RankView, job: JobView, alone: bool) -> Heard:
     """What the rank said. Where its output is not its own but shared, only a rank that failed `alone` is
     taken at its word."""
     own = list(rank.tail)
     error = _why(own, rank)
     if error:
         return Heard(error, f'it said: "{_trim(error)}"', tuple(own))
-    others = {line for one in (*job.ranks.values(), *job.past_ranks) if one is not rank for line in one.tail}
-    shared = [line for line in job.tail if line not in others]
+    others = {line for one in (*job.ranks.values(), *job.ranks.past) if one is not rank for line in one.tail}
+    shared = [line for line in job.log.tail if line not in others]
     error = _why(shared, rank)
     if error:
         says = "it said" if alone else "the output that the ranks share says"
@@ -110,15 +110,15 @@ def heard(rank: RankState, job: JobState, alone: bool) -> Heard:
     if last:
         return Heard("", f'no exception is in its output, which ends: "{_trim(last)}"')
     if (
-        not job.log_lines
-        or ("output", rank.rank) in job.failed_sources
-        or ("output", None) in job.failed_sources
+        not job.log.lines
+        or ("output", rank.rank) in job.sources.failed
+        or ("output", None) in job.sources.failed
     ):
         return Heard("", "none of its output was read")
     return Heard("", "no exception is in the job's output")
 
 
-def _why(lines: list[str], rank: RankState) -> str:
+def _why(lines: list[str], rank: RankView) -> str:
     raised = exceptions(lines)
     own = [line for line in raised if not CASCADE.search(line)]
     uncaught = [

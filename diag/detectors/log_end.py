@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["LogEndDetector"]
 
@@ -24,8 +24,8 @@ class LogEndDetector:
     name = "log-end"
     listens = ()
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        logs = job.logs_ended
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
+        logs = job.log.ended
         if logs is None or not logs.error or any(rank.failed for rank in job.ranks.values()):
             return
         yield Finding(
@@ -42,12 +42,12 @@ class LogEndDetector:
             final=True,
         )
 
-    def not_checked(self, job: JobState) -> Iterator[NotChecked]:
-        logs = job.logs_ended
+    def not_checked(self, job: JobView) -> Iterator[NotChecked]:
+        logs = job.log.ended
         ended = job.returncode is not None or any(rank.failed for rank in job.ranks.values())
         if logs is None or logs.hung or ended:
             return
-        if job.phase_at is None and job.iteration is None:
+        if job.phases.since is None and job.iteration is None:
             yield NotChecked(
                 "progress of the job",
                 "no line of a trainer, launcher or NCCL that diag knows was seen",
@@ -57,7 +57,7 @@ class LogEndDetector:
         last = f"the log stops in phase {job.phase}"
         if job.iteration is not None:
             last += f" after iteration {job.iteration}"
-            last += f" of {job.total_iterations}" if job.total_iterations else ""
+            last += f" of {job.progress.total_iterations}" if job.progress.total_iterations else ""
         if logs.quiet_seconds >= 1.0:
             last += f", {logs.quiet_seconds:.0f} s before its last line"
         yield NotChecked(

@@ -7,8 +7,8 @@ import re
 import signal
 from collections.abc import Iterable
 
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = ["CASCADE", "failed_soon", "is_traced", "only_quoted"]
 
@@ -45,15 +45,15 @@ _JUST_BEFORE_SECONDS, _BEFORE_DEATH_SECONDS = (
 )  # ranks that fail wait for each other, then torchelastic ends them
 
 
-def failed_soon(job: JobState, at: float) -> bool:
+def failed_soon(job: JobView, at: float) -> bool:
     """Whether the job, or a rank, failed soon after this moment: what a program survives is no failure."""
     ends = [
         rank.exited_at
-        for rank in (*job.ranks.values(), *job.past_ranks)
+        for rank in (*job.ranks.values(), *job.ranks.past)
         if rank.failed and rank.exited_at is not None
     ]
-    if job.returncode not in (None, 0) and job.ended_at is not None:
-        ends.append(job.ended_at)
+    if job.returncode not in (None, 0) and job.run.ended_at is not None:
+        ends.append(job.run.ended_at)
     return any(-_JUST_BEFORE_SECONDS <= end - at <= _BEFORE_DEATH_SECONDS for end in ends)
 
 
@@ -63,7 +63,7 @@ def is_traced(above: Iterable[str]) -> bool:
     return any(_FRAME.match(line[:_LONGEST]) for line in list(above)[-_TRACED_LINES:])
 
 
-def only_quoted(job: JobState, text: str, ranks: Iterable[RankState] | None = None) -> bool:
+def only_quoted(job: JobView, text: str, ranks: Iterable[RankView] | None = None) -> bool:
     """Whether the ranks that failed (or these) died of something else by their own last words.
 
     ms-swift prints a sample of the data at the start, and such data hold whole errors of other people's jobs.
@@ -74,7 +74,7 @@ def only_quoted(job: JobState, text: str, ranks: Iterable[RankState] | None = No
     words = text.strip()[:80]
     failed = [
         rank
-        for rank in (ranks if ranks is not None else (*job.ranks.values(), *job.past_ranks))
+        for rank in (ranks if ranks is not None else (*job.ranks.values(), *job.ranks.past))
         if rank.failed
     ]
     failed = sorted(failed, key=lambda rank: rank.exited_at or 0.0)[:_MOST_RANKS]
@@ -88,7 +88,8 @@ def only_quoted(job: JobState, text: str, ranks: Iterable[RankState] | None = No
     if not last or any(words in line for line in last):
         return False
     return not any(
-        _stands_under_a_traceback(list(tail), text) for tail in (job.tail, *(rank.tail for rank in failed))
+        _stands_under_a_traceback(list(tail), text)
+        for tail in (job.log.tail, *(rank.tail for rank in failed))
     )
 
 

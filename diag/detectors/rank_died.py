@@ -10,9 +10,9 @@ from diag.detectors.last_words import CRASHES, NAMED, Heard, heard
 from diag.detectors.quoted import CASCADE
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, format_ranks, rank_words
 from diag.model.observations import CgroupMemory, KernelOomKill
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
 from diag.state.stack_activity import Activity
+from diag.state.view import JobView
 
 __all__ = ["RankDiedDetector"]
 
@@ -76,8 +76,8 @@ class RankDiedDetector:
         elif len(self._killed) < 4096:
             self._killed[fact.pid] = fact.comm
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        dead = [rank for rank in (*job.ranks.values(), *job.past_ranks) if rank.failed]
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
+        dead = [rank for rank in (*job.ranks.values(), *job.ranks.past) if rank.failed]
         if not dead or _all_asked_to_end(dead, job):
             return
         first = min(rank.exited_at or now for rank in dead)
@@ -112,14 +112,14 @@ class RankDiedDetector:
             advice=_advice(
                 "oom_kill" if for_memory else cause,
                 root,
-                job.gpu_faults.finding_of(root.rank, job.iteration_at),
+                job.gpu_faults.finding_of(root.rank, job.progress.iteration_at),
                 words,
             ),
             evidence=tuple(_evidence(root, now, words)),
             final=True,
         )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         unknown = [
             r.rank
             for r in job.ranks.values()
@@ -132,7 +132,7 @@ class RankDiedDetector:
                 "look at the launcher's own log; Linux 6.15 and newer keep the code for us",
             )
 
-    def _how(self, rank: RankState) -> tuple[str, str]:
+    def _how(self, rank: RankView) -> tuple[str, str]:
         code = rank.exit
         assert code is not None
         if code.signal is not None:
@@ -144,7 +144,7 @@ class RankDiedDetector:
             return f"ended with exit code {code.exit_code}", "dataloader_worker_killed"
         return f"ended with exit code {code.exit_code}", f"exit_{code.exit_code}"
 
-    def _for_memory(self, rank: RankState) -> bool:
+    def _for_memory(self, rank: RankView) -> bool:
         name = rank.tree.main.comm if rank.tree else None
         if rank.placement.pid in self._killed and self._killed[rank.placement.pid] == (
             name or self._killed[rank.placement.pid]
@@ -152,18 +152,18 @@ class RankDiedDetector:
             return True
         return abs((rank.exited_at or 0.0) - self._grown_at) <= _OOM_SECONDS
 
-    def _worker_for_memory(self, rank: RankState) -> bool:
+    def _worker_for_memory(self, rank: RankView) -> bool:
         named = [match for line in rank.tail if (match := _WORKER_KILLED.search(line))]
         return any(
             int(pid) in self._killed for match in named for pid in re.findall(r"\d+", match[0])
         ) or self._for_memory(rank)
 
 
-def _all_asked_to_end(dead: list[RankState], job: JobState) -> bool:
+def _all_asked_to_end(dead: list[RankView], job: JobView) -> bool:
     return job.interrupted_at is not None and all(_asked_to_end(rank, job) for rank in dead)
 
 
-def _others_involved(job: JobState, ranks: tuple[int, ...]) -> tuple[int, ...]:
+def _others_involved(job: JobView, ranks: tuple[int, ...]) -> tuple[int, ...]:
     """Those that wait for them, or failed with them."""
     return tuple(
         sorted(
@@ -172,14 +172,14 @@ def _others_involved(job: JobState, ranks: tuple[int, ...]) -> tuple[int, ...]:
     )
 
 
-def _after(root: RankState, job: JobState, now: float) -> str:
-    iteration = job.iteration_then(root.exited_at or now)
+def _after(root: RankView, job: JobView, now: float) -> str:
+    iteration = job.progress.iteration_then(root.exited_at or now)
     if iteration is not None:
         return f" after iteration {iteration}"
     return "" if job.phase == "ended" else f" in phase {job.phase}"
 
 
-def _left_before(root: RankState, job: JobState) -> list[RankState]:
+def _left_before(root: RankView, job: JobView) -> list[RankView]:
     """Ranks that ended well, shortly before one failed for a peer that was gone: theirs was the connection
     that closed."""
     reports_loss = any(CASCADE.search(line) for line in root.tail)
@@ -196,7 +196,7 @@ def _left_before(root: RankState, job: JobState) -> list[RankState]:
     ]
 
 
-def _left_finding(left: list[RankState], root: RankState, job: JobState, words: Heard, now: float) -> Finding:
+def _left_finding(left: list[RankView], root: RankView, job: JobView, words: Heard, now: float) -> Finding:
     ranks = tuple(sorted(rank.rank for rank in left))
     after = f" after iteration {job.iteration}" if job.iteration is not None else ""
     return Finding(
@@ -217,7 +217,7 @@ def _left_finding(left: list[RankState], root: RankState, job: JobState, words: 
     )
 
 
-def _asked_to_end(rank: RankState, job: JobState) -> bool:
+def _asked_to_end(rank: RankView, job: JobView) -> bool:
     return (
         rank.exited_at is not None
         and job.interrupted_at is not None
@@ -225,11 +225,11 @@ def _asked_to_end(rank: RankState, job: JobState) -> bool:
     )
 
 
-def _only_ended(rank: RankState) -> bool:
+def _only_ended(rank: RankView) -> bool:
     return rank.exit is not None and rank.exit.signal in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def _blame_order(rank: RankState, first: float) -> tuple[int, int, float]:
+def _blame_order(rank: RankView, first: float) -> tuple[int, int, float]:
     """Ended by the launcher < reports somebody else's loss < its own failure; then who was first."""
     cascade = any(CASCADE.search(line) for line in rank.tail)
     near = (rank.exited_at or first) - first < 1.0  # within a second the order of our looks means nothing
@@ -237,18 +237,22 @@ def _blame_order(rank: RankState, first: float) -> tuple[int, int, float]:
     return (kind, 0 if near else 1, rank.exited_at or first)
 
 
-def _trained_to_the_end(job: JobState) -> bool:
+def _trained_to_the_end(job: JobView) -> bool:
     """The trainer said so, or the last step that was planned is made and its checkpoint written."""
-    if job.marked_phase == "teardown":
+    if job.phases.marked == "teardown":
         return True
-    last = job.save_log.saves[-1] if job.save_log.saves else None
+    last = job.saves.log.saves[-1] if job.saves.log.saves else None
     saved = (
         last is not None and last.ended is not None and not last.cut_off and last.iteration == job.iteration
     )
-    return 0 < job.total_iterations <= (job.iteration or 0) and saved and job.save_log.unwritten is None
+    return (
+        0 < job.progress.total_iterations <= (job.iteration or 0)
+        and saved
+        and job.saves.log.unwritten is None
+    )
 
 
-def _crashed_at_exit(rank: RankState, error: str) -> bool:
+def _crashed_at_exit(rank: RankView, error: str) -> bool:
     """Native code aborted while the interpreter was ending: by what it said, or by where the main thread last
     stood."""
     code = rank.exit
@@ -257,7 +261,7 @@ def _crashed_at_exit(rank: RankState, error: str) -> bool:
     return crashed and (leaving or any(words in error for words in _AT_EXIT))
 
 
-def _pid_words(rank: RankState) -> str:
+def _pid_words(rank: RankView) -> str:
     """A log need not tell it."""
     return f" (pid {rank.placement.pid})" if rank.placement.pid else ""
 
@@ -269,7 +273,7 @@ def _signal_name(number: int) -> str:
         return f"real-time signal {number}"
 
 
-def _evidence(rank: RankState, now: float, words: Heard | None = None) -> Iterator[Evidence]:
+def _evidence(rank: RankView, now: float, words: Heard | None = None) -> Iterator[Evidence]:
     assert rank.exit is not None
     code = rank.exit.exit_code if rank.exit.signal is None else f"signal {rank.exit.signal}"
     pid = f"pid {rank.exit.pid}: " if rank.exit.pid else "exit code " if rank.exit.signal is None else ""
@@ -283,7 +287,7 @@ def _evidence(rank: RankState, now: float, words: Heard | None = None) -> Iterat
         yield Evidence("output", "\n".join(lines), rank.exited_at or now, rank.rank)
 
 
-def _advice(cause: str, rank: RankState, explained: str, words: Heard) -> str:
+def _advice(cause: str, rank: RankView, explained: str, words: Heard) -> str:
     if cause == "crash_at_exit":
         return (
             "The training is complete; a library crashed while the interpreter ended, most often for a thread that still ran. "

@@ -19,7 +19,7 @@ from diag.model.observations import (
     PlainLines,
     VersionSeen,
 )
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 if TYPE_CHECKING:
     from diag.detectors.rules.reader import Hit
@@ -95,7 +95,7 @@ class SignatureDetector:
         else:
             self._versions[fact.package] = fact.version
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         hits = [hit for hit in self._reader.standing() if self._reader.rules.fits(hit.rule, self._versions)]
         hits = [
             hit
@@ -117,7 +117,7 @@ class SignatureDetector:
                 said.add(rule.finding)
                 yield self._finding(hit, [], job, rule.finding)
 
-    def _fatal(self, hits: list[Hit], now: float, job: JobState) -> Finding | None:
+    def _fatal(self, hits: list[Hit], now: float, job: JobView) -> Finding | None:
         ended = [hit for hit in hits if hit.rule.when == "failed" and self._ended_it(hit, now, job)]
         roots = [hit for hit in ended if hit.rule.role == "root"]
         named = [hit for hit in roots or ended if hit.rule.finding is not None]
@@ -130,7 +130,7 @@ class SignatureDetector:
         ]
         return self._finding(root, sorted(after, key=lambda hit: hit.number), job, root.rule.finding)
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
     def _order(self, hit: Hit) -> tuple[bool, bool, int]:
@@ -141,7 +141,7 @@ class SignatureDetector:
     def _went_on(self, hit: Hit) -> bool:
         return len(self._steps) == _WENT_ON_STEPS and self._steps[0] >= hit.number
 
-    def _ended_it(self, hit: Hit, now: float, job: JobState) -> bool:
+    def _ended_it(self, hit: Hit, now: float, job: JobView) -> bool:
         if not failed_soon(job, hit.last_at) or self._went_on(hit):
             return False
         if job.returncode is None and now - hit.at < _SETTLE_SECONDS:
@@ -153,14 +153,14 @@ class SignatureDetector:
         ranks = [job.ranks[rank] for rank in hit.ranks if rank in job.ranks] or None
         return not only_quoted(job, hit.text, ranks)
 
-    def _finding(self, hit: Hit, after: list[Hit], job: JobState, finding: str) -> Finding:
+    def _finding(self, hit: Hit, after: list[Hit], job: JobView, finding: str) -> Finding:
         rule = hit.rule
         told = tuple(sorted(hit.ranks)) or _who_failed(job)
         victims = rule.blame == "others"
         ranks = _blamed(hit) or (_silent(hit, job) if victims else told)
         who = rank_words(told) if told else "the job"
         words = {"who": who, **hit.groups}
-        phase = phase_words(job, hit.at) if job.phase_then(hit.at) not in ("launch", "ended") else ""
+        phase = phase_words(job, hit.at) if job.phases.then(hit.at) not in ("launch", "ended") else ""
         kind = "output" if rule.source == "log" else "kmsg"
         evidence = [Evidence(kind, "\n".join([*_frames(hit), hit.text])[-2000:], hit.at, hit.rank)]
         evidence += [
@@ -203,21 +203,21 @@ def fill(text: str, words: Mapping[str, str]) -> str:
     return _PLACE.sub(lambda match: words.get(match[1], match[0])[:_LONGEST_GROUP], text)
 
 
-def _is_of_another_job(hit: Hit, job: JobState, host_pids: bool) -> bool:
+def _is_of_another_job(hit: Hit, job: JobView, host_pids: bool) -> bool:
     """The kernel's log is the whole machine's. A process that it names is the job's by its pid; inside a
     container, whose pids are others, a crash is the job's only where a process of it ended of one."""
     named = hit.groups.get("pid", "")
     if not named.isdecimal() or hit.rank is not None:
         return False
     pid = int(named)
-    ranks = (*job.ranks.values(), *job.past_ranks)
-    own = {job.pid, *(one for rank in ranks for one in (rank.placement.pid, *rank.child_stacks))}
-    if pid in own or job.rank_of_pid(pid) is not None:
+    ranks = (*job.ranks.values(), *job.ranks.past)
+    own = {job.run.pid, *(one for rank in ranks for one in (rank.placement.pid, *rank.child_stacks))}
+    if pid in own or job.ranks.rank_of_pid(pid) is not None:
         return False
     word = re.compile(rf"\b{pid}\b")
     if any(
         word.search(line)
-        for tail in (job.tail, *(rank.tail for rank in ranks if rank.failed))
+        for tail in (job.log.tail, *(rank.tail for rank in ranks if rank.failed))
         for line in tail
     ):
         return False  # a worker that is gone, of which its rank tells
@@ -228,7 +228,7 @@ def _is_of_another_job(hit: Hit, job: JobState, host_pids: bool) -> bool:
     return not any(code in CRASHES for code in codes)
 
 
-def _asked_to_end(at: float, job: JobState) -> bool:
+def _asked_to_end(at: float, job: JobView) -> bool:
     signalled = job.interrupted_at
     return (
         signalled is not None
@@ -242,27 +242,27 @@ def _frames(hit: Hit) -> list[str]:
     return told[-4 if hit.rule.kind == "exception" else -2 :]
 
 
-def _silent(hit: Hit, job: JobState) -> tuple[int, ...]:
+def _silent(hit: Hit, job: JobView) -> tuple[int, ...]:
     """Of ranks that all waited for another: the only one that did not say so."""
     silent = set(range(job.world_size)) - hit.ranks if hit.ranks and job.world_size < _MOST_WORLD else set()
     return tuple(silent) if len(silent) == 1 and len(hit.ranks) < job.world_size else ()
 
 
-def _others_died(hit: Hit, job: JobState) -> bool:
+def _others_died(hit: Hit, job: JobView) -> bool:
     """Whether a rank ended by itself that did not say this: then its death is what the others tell of."""
     ended = _ended_by_themselves(job)
     if hit.ranks or not ended:
         return any(rank not in hit.ranks for rank in ended)
     # The line does not tell whose it is. Of a rank that was killed it is not, nor where another error is in
     # the output.
-    dead = [rank for rank in (*job.ranks.values(), *job.past_ranks) if rank.rank in ended and rank.failed]
+    dead = [rank for rank in (*job.ranks.values(), *job.ranks.past) if rank.rank in ended and rank.failed]
     if any(
         rank.exit is not None and rank.exit.signal is not None and rank.exit.signal != signal.SIGABRT
         for rank in dead
     ):
         return True
     words = hit.text.strip()[:80]
-    shared = job.tail if len(dead) > 1 else ()
+    shared = job.log.tail if len(dead) > 1 else ()
     lines = [line for tail in (shared, *(rank.tail for rank in dead)) for line in exceptions(tail)]
     return any(words not in line and not CASCADE.search(line) for line in lines)
 
@@ -273,15 +273,15 @@ def _blamed(hit: Hit) -> tuple[int, ...]:
     return tuple(sorted({int(number) for number in numbers}))
 
 
-def _who_failed(job: JobState) -> tuple[int, ...]:
+def _who_failed(job: JobView) -> tuple[int, ...]:
     """Where the line does not say whose it is: the only rank that ended by itself."""
     own = _ended_by_themselves(job)
     return tuple(own) if len(own) == 1 else ()
 
 
-def _ended_by_themselves(job: JobState) -> set[int]:
+def _ended_by_themselves(job: JobView) -> set[int]:
     return {
         rank.rank
-        for rank in (*job.ranks.values(), *job.past_ranks)
+        for rank in (*job.ranks.values(), *job.ranks.past)
         if rank.failed and rank.exit is not None and rank.exit.signal not in (signal.SIGTERM, signal.SIGINT)
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.model.observations import RankFound, StoreTried, StoreWaited
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["StoreDetector"]
 
@@ -104,7 +104,7 @@ class StoreDetector:
             known = self._waits[key] = _Waits(fact.rank, host, fact.port, at)
         return known
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         if job.iteration is not None:
             return
         waits = [
@@ -115,11 +115,11 @@ class StoreDetector:
             yield _finding([one for one in waits if (one.host, one.port) == place], now, job)
             return  # the others of one job go to the same place
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 
-def _finding(waits: list[_Waits], now: float, job: JobState) -> Finding:
+def _finding(waits: list[_Waits], now: float, job: JobView) -> Finding:
     first = min(waits, key=lambda one: one.since)
     told = next((one for one in waits if one.why), first)
     pending = any(one.pending for one in waits)

@@ -70,6 +70,7 @@ class Engine:
         self.job = JobState()
         self.timeline = Timeline()
         self.now = 0.0
+        self._urgent = 0  # urgent readings that were judged
         self.records = 0
         self.opened_total: Counter[_Key] = Counter()
         self.withheld: dict[_Key, Finding] = {}  # what this node finds by itself where the job hub judges
@@ -90,7 +91,8 @@ class Engine:
             return changes
         for fact in parser(record):
             self._dispatch(fact)
-        if self.job.wants_check():
+        if self.job.urgent != self._urgent:  # the kernel kills before the next check would come
+            self._urgent = self.job.urgent
             changes.extend(self._check(self.now))
         return changes
 
@@ -234,7 +236,7 @@ class Engine:
         if finding.id not in self.precedence.stands_still:
             return ()
         after = finding.since + self._check_seconds
-        step = bool(finding.waiting_ranks) and (self.job.iteration_at or 0.0) > after
+        step = bool(finding.waiting_ranks) and (self.job.progress.iteration_at or 0.0) > after
         ranks = [self.job.ranks[number] for number in finding.ranks if number in self.job.ranks]
         return tuple(rank.rank for rank in ranks if rank.alive and (step or rank.last_moved(STRONG) > after))
 

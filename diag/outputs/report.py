@@ -15,8 +15,8 @@ from diag.outputs.lasting import lasting
 from diag.outputs.view.classes import StackClass
 from diag.outputs.view.next_step import next_command
 from diag.outputs.view.sentence import retell
-from diag.state.job import JobState
 from diag.state.savefacts import save_json
+from diag.state.view import JobView
 
 __all__ = ["job_status", "report"]
 
@@ -57,12 +57,12 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
             "state": job_status(engine),
             "phase": job.phase,
             "world_size": job.world_size,
-            "ranks_seen": job.ranks_seen,
+            "ranks_seen": len(job.ranks),
             "iteration": job.iteration,
-            "total_iterations": job.total_iterations or None,
+            "total_iterations": job.progress.total_iterations or None,
             "returncode": job.returncode,
-            "ended_at": job.ended_at if ended else None,
-            "steps": job.steps.to_json(),
+            "ended_at": job.run.ended_at if ended else None,
+            "steps": job.progress.steps.to_json(),
             "save": save_json(job, engine.now),
             "at": engine.now,
         },
@@ -73,7 +73,7 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
         "next_command": command,
         "next_reason": reason,
     }
-    if job.logs_ended is not None:
+    if job.log.ended is not None:
         document["log"] = _log(job)
     return retell(document)
 
@@ -87,7 +87,7 @@ def job_status(engine: Engine) -> str:
         return "hung"
     if any(rank.failed for rank in job.ranks.values()):
         return "dead"
-    if job.iteration is None and job.phase == "launch" and not job.argv and not job.cluster.nodes:
+    if job.iteration is None and job.phase == "launch" and not job.run.argv and not job.cluster.nodes:
         # Where no more comes, nobody watched a job start, and nothing in the evidence tells how far one is.
         return "unknown" if engine.finished else "starting"
     unseen = not job.ranks and job.iteration is None
@@ -96,12 +96,12 @@ def job_status(engine: Engine) -> str:
     return "checkpointing" if job.phase == "ckpt_save" else "running"
 
 
-def _log(job: JobState) -> dict[str, Any]:
+def _log(job: JobView) -> dict[str, Any]:
     """What the logs are that all of this was read from."""
-    assert job.logs_ended is not None
-    logs = job.logs_ended
+    assert job.log.ended is not None
+    logs = job.log.ended
     return {
-        "files": list(logs.files), "lines": job.log_lines, "launcher": logs.launcher or None,
+        "files": list(logs.files), "lines": job.log.lines, "launcher": logs.launcher or None,
         "began": logs.began, "ended": logs.ended,
     }  # fmt: skip
 

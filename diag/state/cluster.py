@@ -3,6 +3,7 @@ nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -12,17 +13,12 @@ from diag.model.observations import (
     JobVerdict,
     NodeDigest,
     NodeProbed,
-    ProcessSample,
-    ProcessTree,
-    RankDigest,
-    StackSample,
-    ThreadSeen,
-    ThreadStack,
+    VerdictLost,
 )
-from diag.state.rank import STRONG, RankState
-from diag.state.stack_activity import Activity, read_stack, steps
+from diag.state.rank_view import RankView
+from diag.state.reducer import Reducer, takes
 
-__all__ = ["MOST_FRAMES", "Cluster", "NodeState", "adopt"]
+__all__ = ["MOST_FRAMES", "Cluster", "NodeState", "furthest"]
 
 # Ours: three digests and their way; a busy node's hub may be a little late, a dead one stays silent.
 _SILENT_DIGESTS, _SILENT_SECONDS = 3.0, 15.0
@@ -75,25 +71,22 @@ class NodeState:
         return max(_SILENT_SECONDS, _SILENT_DIGESTS * self.digest.every_seconds)
 
 
-class Cluster:
-    """Of the job hub: all nodes. Of any other: the last verdict."""
+class Cluster(Reducer):
+    """Owns what hubs say. Of the job hub: all nodes. Of any other: the last verdict."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeState] = {}  # by run id
-        self._seen_at = 0.0
-        self.frames: dict[str, tuple[Frame, ...]] = {}
-        self.verdict: JobVerdict | None = None
-        self.verdict_at = 0.0
+        self._seen_at = 0.0  # when any hub was last heard
+        self.frames: dict[str, tuple[Frame, ...]] = {}  # of the stacks that digests name by their hash
+        self.verdict: JobVerdict | None = None  # what the job hub said last
+        self.verdict_at = 0.0  # and when
         self.why_lost = ""  # why there is no verdict any more, where there was one
-        self.strong_moved: float | None = (
-            0.0  # when a living rank of any node last moved for sure; None: to be looked up
-        )
-        self.moved: float | None = 0.0  # and in any way
-        self._current: list[NodeState] | None = None
+        self._current: list[NodeState] | None = None  # what `current` gave; None: to be found anew
         self._doubled = False  # some number has two hubs
 
     # -- being told ---------------------------------------------------------------------------------------
 
+    @takes(NodeDigest)
     def see(self, at: float, fact: NodeDigest) -> None:
         if at - self._seen_at > _BLIND_SECONDS:
             self.nodes.clear()
@@ -114,6 +107,7 @@ class Cluster:
             self.nodes[fact.run_id] = NodeState(fact, at, at)
             self._current = None
 
+    @takes(FramesSeen)
     def see_frames(self, at: float, fact: FramesSeen) -> None:
         if len(self.frames) >= MOST_FRAMES:
             for key in list(
@@ -122,26 +116,18 @@ class Cluster:
                 del self.frames[key]
         self.frames[fact.key] = fact.frames
 
+    @takes(NodeProbed)
     def see_probe(self, at: float, fact: NodeProbed) -> None:
         if fact.run_id in self.nodes:
             self.nodes[fact.run_id].probe, self.nodes[fact.run_id].probe_at = fact, at
 
+    @takes(JobVerdict)
     def see_verdict(self, at: float, fact: JobVerdict) -> None:
         self.verdict, self.verdict_at, self.why_lost = fact, at, ""
 
-    def lose_verdict(self, reason: str) -> None:
-        self.verdict, self.why_lost = None, reason
-
-    def see_moves(self, rank: RankState) -> None:
-        """What the digest of a living rank tells: asking all ranks at each check costs more than all digests
-        of a large job."""
-        if self.strong_moved is not None and self.moved is not None:
-            self.strong_moved = max(self.strong_moved, rank.last_moved(STRONG))
-            self.moved = max(self.moved, rank.last_moved())
-
-    def forget_moves(self) -> None:
-        """A rank has ended, or another process has it: what it did counts no more."""
-        self.strong_moved = self.moved = None
+    @takes(VerdictLost)
+    def lose_verdict(self, at: float, fact: VerdictLost) -> None:
+        self.verdict, self.why_lost = None, fact.reason
 
     # -- reading ------------------------------------------------------------------------------------------
 
@@ -185,18 +171,18 @@ class Cluster:
         """Nodes that the job has, as its launchers say."""
         return max((node.digest.nodes for node in self.nodes.values()), default=0)
 
-    def ranks_on(self, run_id: str, ranks: dict[int, RankState]) -> set[int]:
+    def ranks_on(self, run_id: str, ranks: Mapping[int, RankView]) -> set[int]:
         return {rank.rank for rank in ranks.values() if rank.node == run_id}
 
-    def node_of(self, rank: RankState) -> NodeState | None:
+    def node_of(self, rank: RankView) -> NodeState | None:
         return self.nodes.get(rank.node) if rank.node else None
 
-    def has_left(self, rank: RankState) -> bool:
+    def has_left(self, rank: RankView) -> bool:
         """Its node's hub ended while the rank went on: nobody tells of it any more, and that is no failure."""
         node = self.node_of(rank)
         return node is not None and node.digest.leaving and node.digest.returncode is None
 
-    def is_lost(self, rank: RankState, now: float) -> bool:
+    def is_lost(self, rank: RankView, now: float) -> bool:
         """Its node is silent: what is known of it is old."""
         node = self.node_of(rank)
         return node is not None and not node.gone and now - node.heard_at > node.silent_after()
@@ -212,75 +198,3 @@ def furthest(nodes: list[NodeState]) -> NodeDigest | None:
         return (digest.phase == "ckpt_save", -1 if digest.iteration is None else digest.iteration, place)
 
     return max(nodes, key=key).digest if nodes else None
-
-
-# --- one rank
-# ----------------------------------------------------------------------------------------------------
-
-
-def adopt(rank: RankState, fact: RankDigest, frames: dict[str, tuple[Frame, ...]], every: float) -> None:
-    """Make the state of a rank what its own node's hub says it is."""
-    place = fact.placement
-    rank.node, rank.told_every, rank.placement = fact.run_id, every, place
-    rank.told = (fact.standing, fact.cause, fact.child) if fact.standing else None
-    rank.gpu_told = fact.gpu
-    rank.moved = dict(fact.moved)
-    rank.cpu_ratio, rank.main_cpu_ratio = fact.cpu_ratio, fact.main_cpu_ratio
-    children = tuple(_process(pid, place.pid, "", state) for pid, state, _, _ in fact.children)
-    main_process = _process(place.pid, 0, fact.comm, fact.state, rss=fact.rss_bytes, ticks=place.start_ticks)
-    rank.tree = ProcessTree(rank=rank.rank, main=main_process, children=children, emitted=fact.tree_at)
-    rank.tree_at, rank.stopped_since = fact.tree_at, fact.stopped_at
-    if fact.tail:
-        rank.tail.clear()
-        rank.tail.extend(fact.tail)
-    rank.child_stacks = {
-        pid: (
-            fact.stack_at,
-            StackSample(rank.rank, pid, _threads(threads, frames), how, fact.stack_at, place.pid),
-        )
-        for pid, _, how, threads in fact.children
-        if threads
-    }
-    if not fact.threads:
-        return  # its stack was not asked for: an older one stays, with its time
-    threads = _threads(fact.threads, frames)
-    if not threads:
-        return
-    sample = StackSample(rank.rank, place.pid, threads, fact.stack_how, fact.stack_at)
-    main = sample.main
-    path = steps(main) if main else ()
-    rank.stack, rank.stack_at, rank.stack_since, rank.stack_samples = (
-        sample,
-        fact.stack_at,
-        fact.stack_since,
-        fact.stack_samples,
-    )
-    rank.stack_signature = "|".join(path)
-    rank.series.clear()
-    rank.series.extend([path] * min(fact.stack_samples, rank.series.maxlen or 1))
-    rank.reading = read_stack(main) if main else None
-    if rank.reading is not None and fact.standing == "teardown" and rank.reading.context is None:
-        rank.reading = type(rank.reading)(
-            rank.reading.activity, rank.reading.where, rank.reading.caller, Activity.TEARDOWN
-        )
-
-
-def _threads(seen: tuple[ThreadSeen, ...], frames: dict[str, tuple[Frame, ...]]) -> tuple[ThreadStack, ...]:
-    return tuple(
-        ThreadStack(thread.thread_id, thread.name, frames[thread.key], thread.active, thread.owns_gil)
-        for thread in seen
-        if thread.key in frames
-    )
-
-
-def _process(pid: int, parent: int, comm: str, state: str, *, rss: int = 0, ticks: int = 0) -> ProcessSample:
-    return ProcessSample(
-        pid=pid,
-        ppid=parent,
-        comm=comm,
-        state=state or "S",
-        cpu_seconds=0.0,
-        threads=0,
-        rss_bytes=rss,
-        start_ticks=ticks,
-    )

@@ -11,11 +11,10 @@ from diag.model.observations import (
     CudaErrorRaised,
     CudaOutOfMemory,
     LogLine,
-    Observation,
     SxidReported,
     XidReported,
 )
-from diag.state.pinned import PinnedErrors
+from diag.state.reducer import AttemptBegan, Reducer, StepMade, takes
 
 __all__ = ["MEMORY_ERRORS", "SETTLE_SECONDS", "GpuFaults", "XidEvent", "same_bus"]
 
@@ -34,6 +33,17 @@ _ONE_EVENT_SECONDS = 10.0
 _MOST_EVENTS = 1000
 _MOST_RANKS = 4096
 _MOST_PER_RANK = 20
+# In a traceback above `CUDA error: out of memory`: memory of the host was asked for, pinned (torch 2.x,
+# megatron-core 0.12-0.18).
+_PINS = (
+    "pin_memory",
+    "pin memory",
+    "cudaHostAlloc",
+    "cudaHostRegister",
+    "preload_tensors",
+    "CachingHostAllocator",
+)
+_TRACEBACK_LINES = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,32 +83,34 @@ class XidEvent:
         )
 
 
-class GpuFaults:
-    """Told observations; judges nothing."""
+class GpuFaults(Reducer):
+    """Owns what was reported of GPUs."""
 
     def __init__(self) -> None:
-        self.xids: deque[XidEvent] = deque(maxlen=_MOST_EVENTS)
-        self.sxids: deque[tuple[float, SxidReported]] = deque(maxlen=_MOST_EVENTS)
+        self.xids: deque[XidEvent] = deque(maxlen=_MOST_EVENTS)  # of the driver
+        self.sxids: deque[tuple[float, SxidReported]] = deque(maxlen=_MOST_EVENTS)  # of NVSwitches
         self.out_of_memory: dict[int | None, tuple[float, CudaOutOfMemory]] = {}  # by rank, the first
-        self.errors: dict[int | None, list[tuple[float, CudaErrorRaised]]] = {}
-        self.pinned = PinnedErrors()
+        self.errors: dict[int | None, list[tuple[float, CudaErrorRaised]]] = {}  # by rank
+        self.pinned = PinnedErrors()  # those that were about the host's memory
 
-    def read_line(self, line: LogLine) -> None:
-        self.pinned.read_line(line)
+    @takes(LogLine)
+    def _line(self, at: float, fact: LogLine) -> None:
+        self.pinned.read_line(fact)
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if isinstance(fact, XidReported):
-            self._xid(at, fact)
-        elif isinstance(fact, SxidReported):
-            self.sxids.append((at, fact))
-        elif isinstance(fact, CudaOutOfMemory):
-            if len(self.out_of_memory) < _MOST_RANKS:
-                self.out_of_memory.setdefault(fact.rank, (at, fact))
-        elif isinstance(fact, CudaErrorRaised) and self.pinned.take(at, fact):
+    @takes(SxidReported)
+    def _sxid(self, at: float, fact: SxidReported) -> None:
+        self.sxids.append((at, fact))
+
+    @takes(CudaOutOfMemory)
+    def _out_of_memory(self, at: float, fact: CudaOutOfMemory) -> None:
+        if len(self.out_of_memory) < _MOST_RANKS:
+            self.out_of_memory.setdefault(fact.rank, (at, fact))
+
+    @takes(CudaErrorRaised)
+    def _error(self, at: float, fact: CudaErrorRaised) -> None:
+        if self.pinned.take(at, fact):
             return  # the host's memory, not the GPU's
-        elif isinstance(fact, CudaErrorRaised) and (
-            fact.rank in self.errors or len(self.errors) < _MOST_RANKS
-        ):
+        if fact.rank in self.errors or len(self.errors) < _MOST_RANKS:
             told = self.errors.setdefault(fact.rank, [])
             if len(told) < _MOST_PER_RANK:
                 told.append((at, fact))
@@ -121,7 +133,8 @@ class GpuFaults:
             (item for item in told if after is None or item[0] >= after - SETTLE_SECONDS), default=(0.0, "")
         )[1]
 
-    def survived(self, at: float) -> None:
+    @takes(StepMade)
+    def _survived(self, at: float, event: StepMade) -> None:
         """A step was made then: what the program said well before it came through, and must not hide what it
         dies of later."""
         before = at - SETTLE_SECONDS
@@ -133,12 +146,14 @@ class GpuFaults:
                 del self.errors[rank]
         self.pinned.survived(before)
 
-    def start_over(self) -> None:
+    @takes(AttemptBegan)
+    def _attempt_began(self, at: float, event: AttemptBegan) -> None:
         """A new attempt: what the program of the last one said is over; what the driver said is not."""
         self.out_of_memory.clear()
         self.errors.clear()
         self.pinned.start_over()
 
+    @takes(XidReported)
     def _xid(self, at: float, fact: XidReported) -> None:
         for place in range(len(self.xids) - 1, -1, -1):
             known = self.xids[place]
@@ -163,3 +178,47 @@ def same_bus(ours: str, reported: str) -> bool:
         return tuple(part.lstrip("0") for part in text.lower().partition(".")[0].split(":"))
 
     return bool(ours) and short(ours) == short(reported)
+
+
+# --- memory of the host
+# ----
+
+
+class PinnedErrors:
+    """Whether CUDA's `out of memory` was about the host: pinned memory that it could not lock. It says the same
+    of both.
+
+    Told lines and CUDA's errors; `ranks` maps who could not have pinned memory to the time and the line."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[int | None, tuple[float, str]] = {}
+        self._lines: dict[int | None, deque[str]] = {}
+
+    def read_line(self, line: LogLine) -> None:
+        if not line.bar and (line.rank in self._lines or len(self._lines) < _MOST_RANKS):
+            self._lines.setdefault(line.rank, deque(maxlen=_TRACEBACK_LINES)).append(line.text[:200])
+
+    def take(self, at: float, error: CudaErrorRaised) -> bool:
+        """Whether it was one; remembers the first of each rank."""
+        if error.error != "out of memory":
+            return False
+        above = self._lines.get(error.rank, ())
+        pinned = error.host_memory or any(
+            word in line for line in above if _is_of_traceback(line) for word in _PINS
+        )
+        if pinned and len(self.ranks) < _MOST_RANKS:
+            self.ranks.setdefault(error.rank, (at, error.text))
+        return pinned
+
+    def survived(self, before: float) -> None:
+        for rank in [rank for rank, (told, _) in self.ranks.items() if told < before]:
+            del self.ranks[rank]
+
+    def start_over(self) -> None:
+        self.ranks.clear()
+        self._lines.clear()
+
+
+def _is_of_traceback(line: str) -> bool:
+    """Its lines are indented; a list of arguments with dataloader_pin_memory is none of them."""
+    return (line.partition("]: ")[2] if line.startswith("[rank") else line).startswith("  ")

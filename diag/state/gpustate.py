@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from diag.model.observations import GpuSample
 from diag.state.gpufaults import same_bus
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = ["device_of", "gpu_of_rank", "gpus_of_ranks", "rank_of_bus", "ranks_of_gpu"]
 
 
-def gpu_of_rank(rank: RankState, job: JobState) -> GpuSample | None:
+def gpu_of_rank(rank: RankView, job: JobView) -> GpuSample | None:
     """By the processes that NVML has seen on it, else by the order of the devices that the rank may see.
 
     NVML names processes of the host; in a container the numbers are others, and then the order is all there
     is.
     """
     index = rank.gpu_index if rank.gpu_index is not None else _by_order(rank, job)
-    return job.gpus[index][1] if index is not None and index in job.gpus else None
+    return job.machine.gpus[index][1] if index is not None and index in job.machine.gpus else None
 
 
-def gpus_of_ranks(job: JobState) -> dict[int, GpuSample]:
+def gpus_of_ranks(job: JobView) -> dict[int, GpuSample]:
     """Ranks whose GPU is known, dead ones too: the driver's last reading of them stands."""
     found = {number: gpu_of_rank(rank, job) for number, rank in sorted(job.ranks.items())}
     return {number: gpu for number, gpu in found.items() if gpu is not None}
 
 
-def ranks_of_gpu(index: int, job: JobState) -> tuple[int, ...]:
+def ranks_of_gpu(index: int, job: JobView) -> tuple[int, ...]:
     return tuple(rank for rank, gpu in gpus_of_ranks(job).items() if gpu.index == index)
 
 
-def rank_of_bus(bus: str, job: JobState) -> tuple[int, ...]:
+def rank_of_bus(bus: str, job: JobView) -> tuple[int, ...]:
     """The ranks whose GPU has this PCI address, in the driver's or the kernel's words."""
     return tuple(rank for rank, gpu in gpus_of_ranks(job).items() if same_bus(gpu.pci_bus_id, bus))
 
@@ -50,20 +50,22 @@ def device_of(visible: str, local_rank: int) -> str:
     return words[local_rank] if 0 <= local_rank < len(words) else ""
 
 
-def _by_order(rank: RankState, job: JobState) -> int | None:
+def _by_order(rank: RankView, job: JobView) -> int | None:
     visible, local = rank.variables.get("CUDA_VISIBLE_DEVICES", ""), rank.placement.local_rank
     if not visible:
         return local if rank.variables or _is_one_gpu_a_rank(job) else None
     word = device_of(visible, local)
     if word.isdigit():
         return int(word)
-    return next((gpu.index for _, gpu in job.gpus.values() if word and gpu.uuid.startswith(word)), None)
+    return next(
+        (gpu.index for _, gpu in job.machine.gpus.values() if word and gpu.uuid.startswith(word)), None
+    )
 
 
-def _is_one_gpu_a_rank(job: JobState) -> bool:  # nobody could read what the ranks may see
+def _is_one_gpu_a_rank(job: JobView) -> bool:  # nobody could read what the ranks may see
     if len(job.ranks) != len(
-        job.gpus
+        job.machine.gpus
     ):  # asked for each line of each rank: thousands of ranks are not sorted for it
         return False
     local = sorted(rank.placement.local_rank for rank in job.ranks.values())
-    return bool(local) and local == sorted(job.gpus)
+    return bool(local) and local == sorted(job.machine.gpus)

@@ -1,29 +1,31 @@
-"""All processes whose NCCL said something, and which rank each is. Judges nothing.
+"""What NCCL said: of the job as a whole, and each process of it with the rank it is. Judges nothing.
 
-They are keyed by the host and pid that NCCL writes: in a log of many nodes pids repeat. Which rank one is
+Processes are keyed by the host and pid that NCCL writes: in a log of many nodes pids repeat. Which rank one is
 follows from the line, the pid, or its number in the communicator of the world.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from diag.model.observations import (
     NcclCommunicator,
     NcclEnvironment,
     NcclFact,
     NcclLine,
-    Observation,
+    NcclPlainLines,
+    NcclRasListening,
+    NcclVersion,
     RankFound,
     VerbsDriverMissing,
 )
 from diag.state.ncclprocess import KEEP, UNTIMED, NcclProcess
+from diag.state.reducer import Reducer, takes
 
-__all__ = ["NcclProcesses"]
+__all__ = ["NcclProcesses", "NcclState"]
 
+_MOST_OPEN = 100_000  # communicators under way at once, of all ranks of a node; more is no log of NCCL
 _MOST_PROCESSES = 1 << 17
 _MOST_LINES = 256  # that stand as evidence, with their times
 _MOST_DRIVERS = 16
@@ -50,8 +52,48 @@ class _Placement:
 
 
 @dataclass(slots=True)
-class NcclProcesses:
-    """All of them, and what libibverbs itself said beside them."""
+class NcclState(Reducer):
+    """Owns what NCCL's own log lines (NCCL_DEBUG=INFO) tell of the job as a whole."""
+
+    version: str = ""  # the last that was told: "2.28.9"
+    ras_address: str = ""  # where RAS listens, as NCCL writes it
+    lines: int = 0  # how many were read
+    _open: dict[tuple[int, str], float] = field(
+        default_factory=dict
+    )  # (pid, communicator) -> told time of its Init START
+
+    @takes(NcclLine)
+    def _line(self, at: float, fact: NcclLine) -> None:
+        self.lines += 1
+
+    @takes(NcclPlainLines)
+    def _plain_lines(self, at: float, fact: NcclPlainLines) -> None:
+        self.lines += fact.count
+
+    @takes(NcclVersion)
+    def _version(self, at: float, fact: NcclVersion) -> None:
+        self.version = fact.version
+
+    @takes(NcclRasListening)
+    def _ras_listens(self, at: float, fact: NcclRasListening) -> None:
+        self.ras_address = fact.address
+
+    @takes(NcclCommunicator)
+    def _communicator(self, at: float, fact: NcclCommunicator) -> None:
+        if fact.stage == "start":
+            if len(self._open) < _MOST_OPEN:
+                self._open[fact.line.pid, fact.comm] = at
+        elif fact.stage != "topology":
+            self._open.pop((fact.line.pid, fact.comm), None)
+
+    def being_made(self, pid: int) -> float | None:
+        """Since when a communicator of this process is being made; None when none is."""
+        return min((at for (owner, _), at in self._open.items() if owner == pid), default=None)
+
+
+@dataclass(slots=True)
+class NcclProcesses(Reducer):
+    """Owns all processes whose NCCL said something, and what libibverbs itself said beside them."""
 
     by_pid: dict[_Key, NcclProcess] = field(default_factory=dict)
     drivers_missing: dict[int | None, list[VerbsDriverMissing]] = field(
@@ -127,20 +169,17 @@ class NcclProcesses:
 
     # -- being told ---------------------------------------------------------------------------------------
 
-    def observe(self, at: float, fact: Observation) -> None:
-        handler = _HANDLERS.get(type(fact))
-        if handler is not None:
-            handler(self, at, fact)
-        elif isinstance(fact, NcclFact):
-            self._facts += 1
-            keep = KEEP.get(type(fact))
-            process = self._process(fact.line)
-            if keep is not None and process is not None:
-                keep(process, at, fact)
-                if isinstance(fact, (NcclCommunicator, NcclEnvironment)):
-                    self._stamp += 1
-                if type(fact) not in UNTIMED and len(process.told) < _MOST_LINES:
-                    process.told.setdefault(fact.line, at)
+    @takes(NcclFact)
+    def _fact(self, at: float, fact: NcclFact) -> None:
+        self._facts += 1
+        keep = KEEP.get(type(fact))
+        process = self._process(fact.line)
+        if keep is not None and process is not None:
+            keep(process, at, fact)
+            if isinstance(fact, (NcclCommunicator, NcclEnvironment)):
+                self._stamp += 1
+            if type(fact) not in UNTIMED and len(process.told) < _MOST_LINES:
+                process.told.setdefault(fact.line, at)
 
     def _process(self, line: NcclLine) -> NcclProcess | None:
         rank = -1 if line.rank is None else line.rank
@@ -167,6 +206,7 @@ class NcclProcesses:
         process = self.by_pid[line.host, line.pid, rank] = NcclProcess(line.host, line.pid)
         return process
 
+    @takes(NcclLine)
     def _line(self, at: float, fact: NcclLine) -> None:
         process = self._process(fact)
         if process is None:
@@ -180,6 +220,7 @@ class NcclProcesses:
                 process.connected = True
                 process.retries.clear()
 
+    @takes(RankFound)
     def _rank_found(self, at: float, fact: RankFound) -> None:
         place = fact.placement
         before = self._pids.get(place.rank)
@@ -210,17 +251,11 @@ class NcclProcesses:
                 number: process for number, process in self._of_rank.items() if process is not gone
             }
 
+    @takes(VerbsDriverMissing)
     def _driver(self, at: float, fact: VerbsDriverMissing) -> None:
         known = self.drivers_missing.setdefault(fact.rank, [])
         if len(known) < _MOST_DRIVERS:
             known.append(fact)
-
-
-_HANDLERS: dict[type[Observation], Callable[[NcclProcesses, float, Any], None]] = {
-    NcclLine: NcclProcesses._line,
-    VerbsDriverMissing: NcclProcesses._driver,
-    RankFound: NcclProcesses._rank_found,
-}
 
 
 def _living(processes: list[NcclProcess]) -> list[NcclProcess]:

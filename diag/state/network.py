@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from diag.model.observations import InterfacesSeen, NetworkExpected, Observation, RdmaPort, RdmaPortsSeen
+from diag.state.reducer import Reducer, takes
 
 __all__ = ["NetworkState", "Readings"]
 
@@ -41,7 +42,7 @@ class Readings(Generic[T]):
 
 
 @dataclass(slots=True)
-class NetworkState:
+class NetworkState(Reducer):
     """Of the node that this job state is about. No reading: nobody looked; a reading without ports: there are
     none.
 
@@ -56,17 +57,21 @@ class NetworkState:
     down_since: dict[tuple[str, int], float] = field(
         default_factory=dict
     )  # ports that were active and are not
-    downs: Counter[tuple[str, int]] = field(default_factory=Counter)
+    downs: Counter[tuple[str, int]] = field(default_factory=Counter)  # how often each went down
 
-    def observe(self, at: float, fact: RdmaPortsSeen | InterfacesSeen | NetworkExpected) -> None:
-        if isinstance(fact, RdmaPortsSeen):
-            self.ports.told(at, fact)
-            for port in fact.ports:
-                self._see_port(at, port)
-        elif isinstance(fact, InterfacesSeen):
-            self.interfaces.told(at, fact)
-        else:
-            self.expected = fact.nets
+    @takes(RdmaPortsSeen)
+    def _ports_seen(self, at: float, fact: RdmaPortsSeen) -> None:
+        self.ports.told(at, fact)
+        for port in fact.ports:
+            self._see_port(at, port)
+
+    @takes(InterfacesSeen)
+    def _interfaces_seen(self, at: float, fact: InterfacesSeen) -> None:
+        self.interfaces.told(at, fact)
+
+    @takes(NetworkExpected)
+    def _expected(self, at: float, fact: NetworkExpected) -> None:
+        self.expected = fact.nets
 
     def rdma_ports(self) -> tuple[RdmaPort, ...] | None:
         """As read last; None when nobody looked."""

@@ -80,10 +80,10 @@ class Pace:
 
     def __init__(self) -> None:
         self.drop: Drop | None = None
-        self.laps = 0
-        self._before: deque[Lap] = deque(maxlen=_KEPT)
-        self._rolling: dict[int, deque[float]] = {size: deque(maxlen=_KEPT) for size in _WINDOWS}
-        self._after: list[Lap] = []
+        self.laps = 0  # how many were told
+        self._before: deque[Lap] = deque(maxlen=_KEPT)  # all, or those before the drop
+        self._rolling: dict[int, deque[float]] = {size: deque(maxlen=_KEPT) for size in _WINDOWS}  # medians
+        self._after: list[Lap] = []  # those since the drop began
         self._usual = 0.0  # about the median of all, renewed now and then: most laps are far from any drop
 
     def lap(self, lap: Lap) -> None:

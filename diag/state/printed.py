@@ -70,7 +70,7 @@ class Printed:
         if rank is None:
             self._new.append((at, len(fact.text)))
         elif at - rank.asked_at > _OWN_TRACE_SECONDS:
-            rank.moved[PRINTED] = at
+            rank.see_move(PRINTED, at)
 
     def _is_new(self, at: float, text: str, rank: RankState | None) -> bool:
         second, looks = self._second
@@ -99,8 +99,8 @@ class Printed:
                 if (
                     count is None or size <= count - first_count
                 ):  # where the kernel does not tell, it may be its own
-                    rank.moved[PRINTED] = when
+                    rank.see_move(PRINTED, when)
                     break
             if not self._shown and (count or 0) > last_count:
-                rank.moved[WROTE] = at
+                rank.see_move(WROTE, at)
         kept.append((at, count or 0))

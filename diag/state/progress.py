@@ -1,65 +1,59 @@
-"""How far the job is, as its log tells: its phase, steps, saves, and what it printed last. Judges nothing.
+"""How far the job is, as its log tells: its steps and what they took. Judges nothing.
 
-`JobState` adds what processes and stacks tell; only the methods below write what they own.
+Phases that the log names are handed to `Phases`; saves are in `Saves`.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable
-from typing import Any
 
 from diag.model.observations import (
     BarMoved,
     EpochStarted,
     Iteration,
+    JobVerdict,
     LookedAway,
     MetricsLogged,
-    Observation,
+    NodeDigest,
     PhaseMarked,
+    RunEnded,
     SaveFinished,
-    SavesBehind,
     SaveStarted,
     StepsPlanned,
 )
-from diag.state.saves import SaveLog
-from diag.state.silences import Silences
+from diag.state.cluster import Cluster, furthest
+from diag.state.phases import STARTING_PHASES, Phases
+from diag.state.reducer import AttemptBegan, PhaseChanged, RankStopped, Reducer, StepMade, Tell, takes
+from diag.state.run import Run
 from diag.state.steptimes import StepTimes
 
-__all__ = ["PROGRESS_HANDLERS", "Progress"]
+__all__ = ["Progress"]
 
-# Marks of the start-up that other processes of the job may print again at any time.
-_STARTING_PHASES = ("launch", "rendezvous", "model_load")
+_FEW_NODES = 128  # of more, the word of the one that speaks is taken instead of asking all at each digest
 
 
-class Progress:
-    """The base of `JobState`: told marks and steps."""
+class Progress(Reducer):
+    """Owns the iteration."""
 
-    def __init__(self) -> None:
-        self.phase = "launch"
-        self.phase_at: float | None = None
-        self.marked_phase = "launch"
-        self.own_phase = "launch"  # without what another node's log told
+    def __init__(self, run: Run, cluster: Cluster, phases: Phases, tell: Tell) -> None:
+        self._run, self._cluster, self._phases, self._tell = run, cluster, phases, tell
+        self.iteration: int | None = None  # the last that was reported; None before the first
+        self.iteration_at: float | None = None  # when it was reported first
+        self.total_iterations = 0  # of the training, as its log says; 0 where it does not
+        self.epoch: int | None = None  # the one that the log said began before the first step
         self.borrowed = False  # this node's log tells no steps: phase and iteration are the job hub's word
-        self.epoch: int | None = (
-            None  # the one that the log said began before the first step; None where it says no such thing
-        )
-        self.phase_line = ""  # the line that marked it; "" when stacks or processes told
-        self.phases: deque[tuple[float, str]] = deque(maxlen=64)  # when each began
-        self.iteration: int | None = None
-        self.total_iterations = 0
-        self.iteration_at: float | None = None
-        self.metrics: dict[str, float] = {}
-        self.step_seconds: deque[float] = deque(maxlen=64)
+        self.metrics: dict[str, float] = {}  # the newest of each name
+        self.step_seconds: deque[float] = deque(maxlen=64)  # a step, by the arrival of the lines
         self.line_seconds: deque[float] = deque(maxlen=64)  # between lines that report steps
         self.told_step_seconds: float | None = None  # as a node says whose log tells the steps
-        self.steps = StepTimes()
-        self.silences = Silences()
-        self.save_log = SaveLog()
-        self._bar: tuple[int, int] | None = None
-        self._planned_steps = 0
-        self.log_moved_at: float | None = None
+        self.steps = StepTimes()  # what undisturbed steps took
+        self.log_moved_at: float | None = None  # when a line last told of something new
+        self.attempts: deque[tuple[float, int | None]] = deque(maxlen=64)  # when each past one ended, how far
+        self._bar: tuple[int, int] | None = None  # done and total of the bar that moved last
+        self._planned_steps = 0  # of the training: the bar with this total is the training's
+
+    # -- reading ------------------------------------------------------------------------------------------
 
     def step_p95(self) -> float | None:
         """Seconds a training step takes, 95th percentile of those seen, one freak left out; None before the
@@ -75,44 +69,61 @@ class Progress:
             return self.told_step_seconds or (steps[0] if steps else None)
         return statistics.quantiles(steps, n=20, method="inclusive")[-1]
 
-    def phase_then(self, at: float) -> str:
-        """The phase at an earlier moment, as it was told until then; the first known for a time before."""
-        first = self.phases[0][1] if self.phases else self.phase
-        return next((phase for began, phase in reversed(self.phases) if began <= at), first)
+    def iteration_then(self, at: float) -> int | None:
+        """The last of the attempt that ran at that moment, as far as it came."""
+        return next((iteration for ended, iteration in self.attempts if at <= ended), self.iteration)
 
+    # -- the log ------------------------------------------------------------------------------------------
+
+    @takes(PhaseMarked)
     def _phase_marked(self, at: float, fact: PhaseMarked) -> None:
         self.log_moved_at = at
         phase = fact.phase
-        if self.iteration is not None and phase in _STARTING_PHASES:
-            return  # a worker that imports DeepSpeed, a model that is loaded for an evaluation: the job has long begun
-        if phase == "first_step" and self.phase == "teardown":
-            self.iteration = self.iteration_at = self.epoch = (
-                None  # one training is over, another begins in these processes
-            )
+        if self.iteration is not None and phase in STARTING_PHASES:
+            return  # a worker that imports DeepSpeed, a model loaded for an evaluation: the job has long begun
+        if phase == "first_step" and self._phases.now == "teardown":
+            # one training is over, another begins in these processes
+            self.iteration = self.iteration_at = self.epoch = None
             self.steps.start_over()
         if phase == "steady" and self.iteration is None:
             phase = "first_step"  # an evaluation before the first step
-        self._mark(at, phase, fact.text)
+        self._phases.mark(at, phase, fact.text)
 
+    @takes(EpochStarted)
+    def _epoch(self, at: float, fact: EpochStarted) -> None:
+        self.log_moved_at = at
+        if self.iteration is None:
+            self.epoch = fact.epoch
+            self._phases.mark(at, "first_step", fact.text)
+
+    @takes(Iteration)
+    def _iteration(self, at: float, fact: Iteration) -> None:
+        self._step(at, fact)
+        self._tell_step(at)
+
+    @takes(BarMoved)
     def _bar_moved(self, at: float, fact: BarMoved) -> None:
         """The training's bar counts as steps. Beside such a bar, another that has no name either is an
         evaluation's."""
         moved, self._bar = self._bar != (fact.done, fact.total), (fact.done, fact.total)
         if self._planned_steps and fact.total == self._planned_steps:
             if fact.done:
-                self._iteration(at, Iteration(fact.rank, fact.done, fact.total, fact.text))
+                self._step(at, Iteration(fact.rank, fact.done, fact.total, fact.text))
             elif moved:
                 self._phase_marked(at, PhaseMarked(fact.rank, "first_step", fact.text))
-            return
-        if moved:
-            self.log_moved_at = at
-        if self._planned_steps and self.phase in ("steady", "eval") and fact.done < fact.total:
-            self._mark(at, "eval", fact.text)
+        else:
+            if moved:
+                self.log_moved_at = at
+            if self._planned_steps and self._phases.now in ("steady", "eval") and fact.done < fact.total:
+                self._phases.mark(at, "eval", fact.text)
+        self._tell_step(at)
 
+    @takes(StepsPlanned)
     def _steps_planned(self, at: float, fact: StepsPlanned) -> None:
         self.log_moved_at = at
         self._planned_steps = fact.total
 
+    @takes(MetricsLogged)
     def _metrics_logged(self, at: float, fact: MetricsLogged) -> None:
         """Trainer prints its numbers over the training's bar: of which total that is, need not have been
         announced."""
@@ -122,25 +133,25 @@ class Progress:
         if any(name.startswith("eval_") for name in numbers):
             self.steps.disturbed()  # its bar may not have been seen
         if "train_runtime" in numbers:
-            self._mark(at, "teardown", fact.text)
+            self._phases.mark(at, "teardown", fact.text)
         elif "loss" in numbers:
             if self._bar is not None and not self._planned_steps and self._bar[1] > 0:
                 self._planned_steps = self._bar[1]
             if self.iteration is None:
-                self._mark(at, "training", fact.text)  # steps are made, of a length that is not told yet
-        elif self.phase == "eval":
-            self._mark(at, "steady" if self.iteration is not None else "first_step")
+                self._phases.mark(at, "training", fact.text)  # steps are made, of a length not yet told
+        elif self._phases.now == "eval":
+            self._phases.mark(at, "steady" if self.iteration is not None else "first_step")
 
-    def _looked_away(self, at: float, fact: LookedAway) -> None:
-        self.steps.looked_away(at)
-
-    def _epoch(self, at: float, fact: EpochStarted) -> None:
+    @takes(SaveStarted)
+    def _save_started(self, at: float, fact: SaveStarted) -> None:
         self.log_moved_at = at
-        if self.iteration is None:
-            self.epoch = fact.epoch
-            self._mark(at, "first_step", fact.text)
 
-    def _iteration(self, at: float, fact: Iteration) -> None:
+    @takes(SaveFinished)
+    def _save_finished(self, at: float, fact: SaveFinished) -> None:
+        self.log_moved_at = at
+        self.steps.disturbed()  # ms-swift 4 says only this of a save
+
+    def _step(self, at: float, fact: Iteration) -> None:
         if self.borrowed:
             self.borrowed, self.iteration = False, None
         if self.iteration is not None and fact.iteration < self.iteration and not fact.metrics:
@@ -155,79 +166,70 @@ class Progress:
             self.line_seconds.append(at - self.iteration_at)
             self.step_seconds.append((at - self.iteration_at) / (fact.iteration - self.iteration))
         if self.iteration is None or fact.iteration != self.iteration:
-            self.log_moved_at = at
-            self.iteration_at = at
-        if self.iteration is None or fact.iteration != self.iteration:
+            self.log_moved_at = self.iteration_at = at
             self.steps.reported(at, fact.iteration, dict(fact.metrics))
         self.iteration, self.total_iterations = fact.iteration, fact.total or self.total_iterations
         self.metrics.update(dict(fact.metrics))
         # A bar is drawn again whenever a line is printed: the step that was made last says nothing of the
         # work after it.
-        if self.iteration_at == at or self.phase not in ("eval", "ckpt_save", "teardown"):
-            self._mark(at, "steady")
+        if self.iteration_at == at or self._phases.now not in ("eval", "ckpt_save", "teardown"):
+            self._phases.mark(at, "steady")
 
-    def _save_started(self, at: float, fact: SaveStarted) -> None:
-        self.log_moved_at = at
-        self._mark(at, "ckpt_save", fact.text)
-        self.save_log.began(
-            at, self.iteration, at, "log", fact.path
-        )  # only the path is new: the phase has begun it
-        self.save_log.asynchronous |= fact.asynchronous
+    def _tell_step(self, at: float) -> None:
+        if self.iteration_at == at:
+            self._tell(at, StepMade())
 
-    def _saves_behind(self, at: float, fact: SavesBehind) -> None:
-        self.save_log.asynchronous = True
+    # -- what disturbs steps ------------------------------------------------------------------------------
 
-    def _save_finished(self, at: float, fact: SaveFinished) -> None:
-        self.steps.disturbed()  # ms-swift 4 says only this of a save
-        part = (
-            self.save_log.asynchronous and "`safetensors`" in fact.text
-        )  # they are written at once, the rest later
-        self.save_log.ended(
-            at, self.iteration, self.iteration_at or self.phase_at or at, fact.path, written=not part
-        )
-        self.log_moved_at = at
-        self._mark(at, "steady" if self.iteration is not None else self.phase)
+    @takes(AttemptBegan)
+    def _attempt_began(self, at: float, event: AttemptBegan) -> None:
+        """Its steps are counted from the checkpoint on, and its start is a start."""
+        if self.iteration is not None:
+            self.attempts.append((at, self.iteration))
+        self.iteration = self.iteration_at = self.epoch = None
+        self._bar = None
+        self.steps.start_over()
+        self._phases.mark(at, "rendezvous")
 
-    def _mark(self, at: float, phase: str, line: str = "") -> None:
-        self.marked_phase = phase
-        self._set_phase(at, phase)
-        self.phase_line = line
+    @takes(PhaseChanged)
+    def _phase_changed(self, at: float, event: PhaseChanged) -> None:
+        if event.phase != "steady":
+            self.steps.disturbed()
 
-    def borrow(self, at: float, phase: str, iteration: int | None, total: int) -> None:
+    @takes(RankStopped)
+    def _rank_stopped(self, at: float, event: RankStopped) -> None:
+        self.steps.disturbed()
+
+    @takes(LookedAway)
+    def _looked_away(self, at: float, fact: LookedAway) -> None:
+        self.steps.looked_away(at)
+
+    # -- other nodes --------------------------------------------------------------------------------------
+
+    @takes(NodeDigest)
+    def _digest(self, at: float, fact: NodeDigest) -> None:
+        """A node's hub speaks: the job is where the furthest of them says it is."""
+        known = self._cluster
+        few = len(known.nodes) < _FEW_NODES or fact.returncode is not None
+        current = known.current() if few else []
+        if fact.log_moved_at is not None and fact.log_moved_at > (self.log_moved_at or 0.0):
+            self.log_moved_at = fact.log_moved_at
+        if fact.step_seconds is not None:
+            self.told_step_seconds = fact.step_seconds
+        lead = furthest(current) or (fact if (fact.iteration or 0) >= (self.iteration or 0) else None)
+        ended = [node.digest.returncode for node in current]
+        all_ended = bool(ended) and None not in ended and len(ended) >= known.expected()
+        if all_ended and self._run.returncode is None:
+            self._tell(at, RunEnded(None, next((code for code in ended if code), 0)))
+        elif lead is not None and lead.phase != "ended":
+            self._phases.follow(at, lead)
+
+    @takes(JobVerdict)
+    def _borrow(self, at: float, fact: JobVerdict) -> None:
         """The job hub's word on how far the job is, for a node whose own log does not tell it."""
-        if (self.iteration is not None and not self.borrowed) or not phase or phase == "ended":
+        if (self.iteration is not None and not self.borrowed) or not fact.phase or fact.phase == "ended":
             return
-        self.borrowed = iteration is not None
-        self.iteration, self.total_iterations = iteration, total or self.total_iterations
-        if self.own_phase != "ckpt_save":  # its stacks know better
-            self._set_phase(at, phase, own=False)
-
-    def _set_phase(self, at: float, phase: str, *, own: bool = True) -> None:
-        if own:
-            self.own_phase = phase
-        if phase != self.phase:
-            if phase != "steady":
-                self.steps.disturbed()
-            if self.phase_at is not None:
-                self.silences.phase_ended(self.phase, at - self.phase_at)
-            if phase == "ckpt_save":
-                told_by = "log" if self.marked_phase == "ckpt_save" else "stacks"
-                self.save_log.began(at, self.iteration, self.iteration_at or self.phase_at or at, told_by)
-            elif self.phase == "ckpt_save":
-                self.save_log.ended(at, self.iteration, at, cut_off=phase in ("ended", "rendezvous"))
-            self.phase, self.phase_at, self.phase_line = phase, at, ""
-            self.phases.append((at, phase))
-
-
-PROGRESS_HANDLERS: dict[type[Observation], Callable[[Any, float, Any], None]] = {
-    PhaseMarked: Progress._phase_marked,
-    EpochStarted: Progress._epoch,
-    Iteration: Progress._iteration,
-    BarMoved: Progress._bar_moved,
-    MetricsLogged: Progress._metrics_logged,
-    StepsPlanned: Progress._steps_planned,
-    SaveStarted: Progress._save_started,
-    SaveFinished: Progress._save_finished,
-    SavesBehind: Progress._saves_behind,
-    LookedAway: Progress._looked_away,
-}
+        self.borrowed = fact.iteration is not None
+        self.iteration, self.total_iterations = fact.iteration, fact.total_iterations or self.total_iterations
+        if self._phases.own != "ckpt_save":  # its stacks know better
+            self._phases.enter(at, fact.phase, own=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from diag.model import Placement
@@ -13,13 +13,16 @@ from diag.model.observations import (
     CgroupMemory,
     CgroupPids,
     FlightRecorder,
+    Frame,
     LimitsSeen,
     ProcessSample,
     ProcessTree,
+    RankDigest,
     RankExited,
     RdmaAccess,
     SharedMemory,
     StackSample,
+    ThreadSeen,
     ThreadStack,
 )
 from diag.state.stack_activity import Activity, Reading, read_stack, steps
@@ -69,54 +72,51 @@ _UNROOTED_WAITS = (Activity.OTHER, Activity.LOCK, Activity.SERVICE)
 class RankState:
     """One rank as last seen. `moved` holds, per channel, the told time at which it last made progress."""
 
-    placement: Placement
-    distributed: bool = True
-    found_at: float = 0.0
+    # Who it is.
+    placement: Placement  # its number, node and process
+    distributed: bool = True  # started by a launcher that makes one job of several
+    found_at: float = 0.0  # when its process was seen first; 0 for one that was there from a log's beginning
+    # How it ended.
+    exit: RankExited | None = None  # None while it lives
+    exited_at: float | None = None
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))  # its own last lines
+    # What moved last: the told time by channel.
+    moved: dict[str, float] = field(default_factory=dict)
+    # Its process and children, as /proc told them last.
     tree: ProcessTree | None = None
     tree_at: float = 0.0
-    stack: StackSample | None = None
+    stopped_since: float | None = None  # by a signal or a debugger
+    cpu_ratio: float | None = None  # cores that it used between the last two readings
+    main_cpu_ratio: float | None = None  # and its main thread
+    grew: bool = False  # its memory, between the last two readings
+    asked_at: float = -1e9  # when its worker server was last asked or answered, which takes some MB of it
+    written: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_WRITTEN))  # characters
+    child_chars: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)  # of each child's IO
+    # Its stacks.
+    stack: StackSample | None = None  # the last of its own threads
     stack_at: float = 0.0
     stack_since: float = 0.0  # first sample of the unbroken series with this signature
     stack_samples: int = 0  # how many samples that series has
-    stack_signature: str = ""
-    series: deque[tuple[str, ...]] = field(
-        default_factory=lambda: deque(maxlen=_SERIES)
-    )  # the last main paths
-    reading: Reading | None = None
-    grew: bool = False  # its memory, between the last two readings
-    asked_at: float = (
-        -1e9
-    )  # when its own worker server was last asked or answered, which takes some MB of the rank
-    recorder: FlightRecorder | None = None  # the last that it answered with
+    stack_signature: str = ""  # where the main thread stands
+    series: deque[tuple[str, ...]] = field(default_factory=lambda: deque(maxlen=_SERIES))  # last main paths
+    reading: Reading | None = None  # what the main thread waits for
     rooted: bool = False  # its main stack was once seen to begin at the program's own module
-    child_stacks: dict[int, tuple[float, StackSample]] = field(default_factory=dict)
+    child_stacks: dict[int, tuple[float, StackSample]] = field(default_factory=dict)  # by pid
+    recorder: FlightRecorder | None = None  # the last that it answered with
+    # What it may use.
     limits: LimitsSeen | None = None
-    variables: dict[str, str] = field(
-        default_factory=dict
-    )  # those of its environment that matter to diagnosis
+    variables: dict[str, str] = field(default_factory=dict)  # of its environment, those that matter here
     rdma: RdmaAccess | None = None
     rdma_at: float = 0.0
     gpu_index: int | None = None  # where NVML has seen its process
     cgroup: CgroupMemory | None = None
     pids: CgroupPids | None = None
     shm: SharedMemory | None = None
-    exit: RankExited | None = None
-    exited_at: float | None = None
-    stopped_since: float | None = None
-    moved: dict[str, float] = field(default_factory=dict)
-    written: deque[tuple[float, int]] = field(
-        default_factory=lambda: deque(maxlen=_WRITTEN)
-    )  # characters, as last read
-    child_chars: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
-    cpu_ratio: float | None = None
-    main_cpu_ratio: float | None = None
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
-    node: str = ""  # the run id of the hub that tells of it; empty for one that is seen here
-    told_every: float = 0.0  # seconds between what that hub tells
-    told: tuple[str, str, int | None] | None = (
-        None  # how it stands, why, and the child to blame, as that hub sees it
-    )
-    gpu_told: str = ""  # how its GPU stood during the silence, as that hub says
+    # What the hub of its node tells, of a rank that is not seen here.
+    node: str = ""  # the run id of that hub
+    told_every: float = 0.0  # seconds between what it tells
+    told: tuple[str, str, int | None] | None = None  # how the rank stands, why, and the child to blame
+    gpu_told: str = ""  # how its GPU stood during the silence
 
     @property
     def rank(self) -> int:
@@ -125,6 +125,11 @@ class RankState:
     @property
     def alive(self) -> bool:
         return self.exit is None
+
+    @property
+    def status_known(self) -> bool:
+        """Ended, and somebody said with which status."""
+        return self.exit is not None and (self.exit.exit_code is not None or self.exit.signal is not None)
 
     @property
     def was_ended(self) -> bool:
@@ -148,6 +153,18 @@ class RankState:
         return max((self.moved.get(channel, 0.0) for channel in channels), default=0.0)
 
     # -- being told ---------------------------------------------------------------------------------------
+
+    def see_move(self, channel: str, at: float) -> None:
+        self.moved[channel] = at
+
+    def see_exit(self, at: float, fact: RankExited) -> None:
+        """The first report tells when; a later one may tell how, where the first could not."""
+        if self.exit is None:
+            self.exited_at = at if fact.ended is None else min(at, fact.ended)
+            if not self.tail:
+                self.tail.extend(fact.last)
+        if not self.status_known:
+            self.exit = fact
 
     def see_tree(self, at: float, fact: ProcessTree) -> None:
         """A reading of /proc: what moved since the last one."""
@@ -228,7 +245,7 @@ class RankState:
         self.reading = self._read(main) if main else None
 
     def _read(self, main: ThreadStack) -> Reading:
-        """As `read_stack`, and one thing that only the history tells: exit handlers run when the module's
+        """As it was read, and one thing that only the history tells: exit handlers run when the module's
         frame is gone."""
         reading = read_stack(main)
         if not main.frames:
@@ -265,6 +282,52 @@ class RankState:
         for pid in gone:
             del self.child_stacks[pid]
 
+    def adopt(self, fact: RankDigest, frames: Mapping[str, tuple[Frame, ...]], every: float) -> None:
+        """What its own node's hub says of it."""
+        place = fact.placement
+        self.node, self.told_every, self.placement = fact.run_id, every, place
+        self.told = (fact.standing, fact.cause, fact.child) if fact.standing else None
+        self.gpu_told = fact.gpu
+        self.moved = dict(fact.moved)
+        self.cpu_ratio, self.main_cpu_ratio = fact.cpu_ratio, fact.main_cpu_ratio
+        children = tuple(_process(pid, place.pid, "", state) for pid, state, _, _ in fact.children)
+        main_process = _process(
+            place.pid, 0, fact.comm, fact.state, rss=fact.rss_bytes, ticks=place.start_ticks
+        )
+        self.tree = ProcessTree(rank=self.rank, main=main_process, children=children, emitted=fact.tree_at)
+        self.tree_at, self.stopped_since = fact.tree_at, fact.stopped_at
+        if fact.tail:
+            self.tail.clear()
+            self.tail.extend(fact.tail)
+        self.child_stacks = {
+            pid: (
+                fact.stack_at,
+                StackSample(self.rank, pid, _threads(threads, frames), how, fact.stack_at, place.pid),
+            )
+            for pid, _, how, threads in fact.children
+            if threads
+        }
+        if not fact.threads:
+            return  # its stack was not asked for: an older one stays, with its time
+        threads = _threads(fact.threads, frames)
+        if not threads:
+            return
+        sample = StackSample(self.rank, place.pid, threads, fact.stack_how, fact.stack_at)
+        main = sample.main
+        self.reading = read_stack(main) if main else None
+        path = steps(main) if main else ()
+        self.stack, self.stack_at, self.stack_since, self.stack_samples = (
+            sample,
+            fact.stack_at,
+            fact.stack_since,
+            fact.stack_samples,
+        )
+        self.stack_signature = "|".join(path)
+        self.series.clear()
+        self.series.extend([path] * min(fact.stack_samples, self.series.maxlen or 1))
+        if self.reading is not None and fact.standing == "teardown" and self.reading.context is None:
+            self.reading = replace(self.reading, context=Activity.TEARDOWN)
+
 
 def _io_rate(before: ProcessSample, after: ProcessSample, seconds: float) -> float:
     if None in (before.read_chars, before.write_chars, after.read_chars, after.write_chars):
@@ -276,3 +339,26 @@ def _io_rate(before: ProcessSample, after: ProcessSample, seconds: float) -> flo
         - (before.write_chars or 0)
     )
     return max(0, moved) / seconds
+
+
+def _threads(
+    seen: tuple[ThreadSeen, ...], frames: Mapping[str, tuple[Frame, ...]]
+) -> tuple[ThreadStack, ...]:
+    return tuple(
+        ThreadStack(thread.thread_id, thread.name, frames[thread.key], thread.active, thread.owns_gil)
+        for thread in seen
+        if thread.key in frames
+    )
+
+
+def _process(pid: int, parent: int, comm: str, state: str, *, rss: int = 0, ticks: int = 0) -> ProcessSample:
+    return ProcessSample(
+        pid=pid,
+        ppid=parent,
+        comm=comm,
+        state=state or "S",
+        cpu_seconds=0.0,
+        threads=0,
+        rss_bytes=rss,
+        start_ticks=ticks,
+    )

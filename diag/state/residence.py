@@ -11,6 +11,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
 from diag.model.observations import Frame, ThreadStack
+from diag.state.phases import Phases
+from diag.state.reducer import AttemptBegan, MainStackRead, Reducer, takes
 from diag.state.stack_activity import Activity, Reading
 
 __all__ = ["KINDS", "WAITING", "Residence"]
@@ -48,19 +50,25 @@ _OPTIMIZER = (
 _FORWARD = ("_call_impl", "_wrapped_call_impl")  # torch/nn/modules/module.py
 
 
-class Residence:
-    """The last samples of each rank, half an hour at most, in steady state only."""
+class Residence(Reducer):
+    """Owns the last samples of each rank, half an hour at most, of the steps alone."""
 
-    def __init__(self) -> None:
-        self._seen: dict[int, deque[tuple[float, str]]] = {}
+    def __init__(self, phases: Phases) -> None:
+        self._phases = phases
+        self._seen: dict[int, deque[tuple[float, str]]] = {}  # by rank: when, and which of KINDS
 
-    def see(self, at: float, rank: int, main: ThreadStack, reading: Reading) -> None:
-        seen = self._seen.setdefault(rank, deque(maxlen=_KEPT))
-        seen.append((at, kind_of(main, reading)))
+    @takes(MainStackRead)
+    def _see(self, at: float, event: MainStackRead) -> None:
+        steps = self._phases.now == "steady" or self._phases.now == self._phases.marked == "training"
+        if not steps or event.main is None or event.reading is None:
+            return
+        seen = self._seen.setdefault(event.rank, deque(maxlen=_KEPT))
+        seen.append((at, kind_of(event.main, event.reading)))
         while seen[0][0] < at - _OLDEST_SECONDS:
             seen.popleft()
 
-    def start_over(self) -> None:
+    @takes(AttemptBegan)
+    def _attempt_began(self, at: float, event: AttemptBegan) -> None:
         self._seen.clear()
 
     def counts(self, since: float = 0.0, until: float = float("inf")) -> dict[int, Counter[str]]:

@@ -1,7 +1,7 @@
 """The memory of the job's saves so far against the tightest limit, and what the next one will need. Judges
 nothing.
 
-Told by `JobState`; read by the forecast's detector and by the metrics. The models are `save_shape` and
+Told by `Saves`; read by the forecast's detector and by the metrics. The models are `save_shape` and
 `memory_series`.
 """
 
@@ -73,16 +73,17 @@ class Outlook:
 class LimitMemory:
     """One limit: a cgroup by its path, or the host."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, progress: Progress, log: SaveLog) -> None:
+        self._progress, self._log = progress, log
         self.path = path
-        self.series = MemorySeries()
-        self.shapes: deque[SaveShape] = deque(maxlen=_KEPT_SHAPES)
-        self.starts: dict[int, float] = {}
-        self._shaped = 0
+        self.series = MemorySeries()  # what was needed, reading by reading
+        self.shapes: deque[SaveShape] = deque(maxlen=_KEPT_SHAPES)  # of the saves so far
+        self.starts: dict[int, float] = {}  # when each of them was over, by its number
+        self._shaped = 0  # the number of the save that was looked at last
 
     # -- being told ---------------------------------------------------------------------------------------
 
-    def add(self, point: MemoryPoint, limit: int | None, job: Progress) -> None:
+    def add(self, point: MemoryPoint, limit: int | None) -> None:
         self.series.add(point, limit)
         if self.shapes:
             self._settle(point)
@@ -128,44 +129,47 @@ class LimitMemory:
 
     # -- being asked --------------------------------------------------------------------------------------
 
-    def outlook(
-        self, now: float, job: Progress, argv: Sequence[str] = (), estimate: int | None = None
-    ) -> Outlook | None:
+    def outlook(self, now: float, argv: Sequence[str] = (), estimate: int | None = None) -> Outlook | None:
         """None: nothing is known that could tell, or no limit is set."""
         if not self.series.limit or not self.series.points:
             return None
         limit = self.series.limit
-        running = self._running(now, job)
+        running = self._running(now)
         if running is not None:
-            current = job.save_log.current
-            number = current.number if current else job.save_log.count + 1
+            current = self._log.current
+            number = current.number if current else self._log.count + 1
             if not self.shapes:
                 return None  # of a first save nobody knows how far it will go
             told = in_save(list(self.shapes), running)
-            return Outlook(limit, told, True, number, job.iteration, running.base, 0, "saves")
-        base = self._base(now, job)
+            return Outlook(limit, told, True, number, self._progress.iteration, running.base, 0, "saves")
+        base = self._base(now)
         if base is None:
             return None
-        number = job.save_log.count + 1
+        number = self._log.count + 1
         if self.shapes:
             every = save_every(argv, [shape.iteration for shape in self.shapes])
-            drift, unsure = self._drift(now, job, every)
-            following = job.iteration
-            if every and job.iteration is not None:
-                due = job.iteration % every == 0 and job.iteration != self.shapes[-1].iteration
-                following = job.iteration if due else (job.iteration // every + 1) * every
+            drift, unsure = self._drift(now, every)
+            following = self._progress.iteration
+            if every and self._progress.iteration is not None:
+                due = (
+                    self._progress.iteration % every == 0
+                    and self._progress.iteration != self.shapes[-1].iteration
+                )
+                following = (
+                    self._progress.iteration if due else (self._progress.iteration // every + 1) * every
+                )
             told = before_save(list(self.shapes), base + drift, unsure)
             return Outlook(limit, told, False, number, following, base, int(drift), "saves")
-        if estimate and job.iteration is not None:
+        if estimate and self._progress.iteration is not None:
             every = save_every(argv, [])
             spread = Component(1.0, float(base + estimate), _ESTIMATE_SPREAD * estimate)
             return Outlook(limit, Mixture((spread,)), False, number, every, base, 0, "estimate")
         return None
 
-    def _base(self, now: float, job: Progress) -> int | None:
+    def _base(self, now: float) -> int | None:
         """Needed memory in steps: the least since the last save, or of the last steps, where batches come and
         go."""
-        last = job.save_log.saves[-1].ended if job.save_log.saves else None
+        last = self._log.saves[-1].ended if self._log.saves else None
         since = max(now - 20.0, (last or 0.0) + 0.2)
         held = self.series.at(now)
         points = self.series.between(since, now)[-5:]
@@ -173,37 +177,40 @@ class LimitMemory:
             return held.needed if held else None
         return int(statistics.median_low([point.needed for point in points]))
 
-    def _drift(self, now: float, job: Progress, every: int | None) -> tuple[float, float]:
+    def _drift(self, now: float, every: int | None) -> tuple[float, float]:
         """Growth of the base up to the next save, and how unsure that is: as between the saves so far, or as
         it grows now."""
         if (
             not every
-            or job.iteration is None
-            or (job.iteration % every == 0 and job.iteration != self.shapes[-1].iteration)
+            or self._progress.iteration is None
+            or (
+                self._progress.iteration % every == 0
+                and self._progress.iteration != self.shapes[-1].iteration
+            )
         ):
             return 0.0, 0.0
         pairs = zip(self.shapes, list(self.shapes)[1:], strict=False)
         grown = [max(0, b.base - a.after) for a, b in pairs if _follows(a, b, every)]
-        left = 1.0 - (job.iteration % every) / every
+        left = 1.0 - (self._progress.iteration % every) / every
         if grown:
             drift = left * statistics.fmean(grown[-3:])
             return drift, 0.3 * drift
         since = self.starts.get(self.shapes[-1].number, now)
         points = self.series.between(since + _SETTLES, now)
-        if len(points) < 3 or not job.step_seconds:
+        if len(points) < 3 or not self._progress.step_seconds:
             return 0.0, 0.0
-        seconds = statistics.median(job.step_seconds) * left * every
+        seconds = statistics.median(self._progress.step_seconds) * left * every
         grows = max(0.0, slope(points)) * seconds
         return _SLOWS_DOWN * grows, (1 - _SLOWS_DOWN) * grows
 
-    def _running(self, now: float, job: Progress) -> Running | None:
+    def _running(self, now: float) -> Running | None:
         """The save under way: told by the log or the stacks, or by memory that rises as in a save, where a
         save may be."""
-        current = job.save_log.current
+        current = self._log.current
         if current is not None:
             since = current.after
-        elif job.iteration_at is not None and self._may_save(job):
-            since = job.iteration_at
+        elif self._progress.iteration_at is not None and self._may_save():
+            since = self._progress.iteration_at
         else:
             return None
         base = self.series.at(since + _BEFORE / 2)
@@ -217,24 +224,24 @@ class LimitMemory:
                 return None
         return running
 
-    def _may_save(self, job: Progress) -> bool:
+    def _may_save(self) -> bool:
         """After a step at which the saves so far say that one is due, unless it was made already."""
         done = [shape.iteration for shape in self.shapes if shape.iteration is not None]
         every = save_every((), done)
-        if not done or not every or job.iteration is None or job.iteration == done[-1]:
+        if not done or not every or self._progress.iteration is None or self._progress.iteration == done[-1]:
             return False
-        return (job.iteration - done[-1]) % every == 0
+        return (self._progress.iteration - done[-1]) % every == 0
 
     # -- a leak -------------------------------------------------------------------------------------------
 
-    def seconds_to_limit(self, now: float, job: Progress) -> float | None:
+    def seconds_to_limit(self, now: float) -> float | None:
         """How long until the base itself meets the limit, as it grows in the steps; None where it does not
         clearly grow."""
-        if not self.series.limit or job.save_log.current is not None or job.iteration_at is None:
+        if not self.series.limit or self._log.current is not None or self._progress.iteration_at is None:
             return None
-        last = job.save_log.saves[-1].ended if job.save_log.saves else None
+        last = self._log.saves[-1].ended if self._log.saves else None
         since = max(now - 1800.0, (last or 0.0) + _SETTLES)
-        points = _at_steps(self.series.between(since, job.iteration_at))
+        points = _at_steps(self.series.between(since, self._progress.iteration_at))
         if len(points) < _LEAST_LEAK_POINTS or points[-1].at - points[0].at < _LEAST_LEAK_SECONDS:
             return None
         half = len(points) // 2
@@ -294,40 +301,39 @@ def save_every(argv: Sequence[str], saved: Sequence[int | None]) -> int | None:
 class SaveMemory:
     """All limits that were seen; `outlooks` of the one that is worst."""
 
-    def __init__(self) -> None:
-        self.limits: dict[str, LimitMemory] = {}
-        self.pressing = False  # the last reading was of a steep rise near a limit: to be judged at once, not at the next second
+    def __init__(self, progress: Progress, log: SaveLog) -> None:
+        self._progress, self._log = progress, log
+        self.limits: dict[str, LimitMemory] = {}  # by path
+        self.steep = 0  # how many readings were of a steep rise near a limit: the kernel may kill at once
 
-    def cgroup(self, at: float, fact: CgroupMemory, job: Progress) -> None:
+    def cgroup(self, at: float, fact: CgroupMemory) -> None:
         # Dirty cache too is written back by the kernel before it kills: it slows a save down, and ends none.
         needed = max(0, fact.usage_bytes - fact.cache_bytes)
         self._add(
             fact.path,
-            MemoryPoint(at, needed, fact.cache_bytes, fact.peak_bytes, job.iteration),
+            MemoryPoint(at, needed, fact.cache_bytes, fact.peak_bytes, self._progress.iteration),
             fact.limit_bytes,
-            job,
         )
 
-    def host(self, at: float, fact: HostMemory, job: Progress) -> None:
+    def host(self, at: float, fact: HostMemory) -> None:
         swapped = fact.swap_total_bytes - fact.swap_free_bytes
         needed = fact.total_bytes - fact.available_bytes + max(0, swapped)
         self._add(
             HOST,
-            MemoryPoint(at, needed, 0, None, job.iteration),
+            MemoryPoint(at, needed, 0, None, self._progress.iteration),
             fact.total_bytes + fact.swap_total_bytes,
-            job,
         )
 
-    def _add(self, path: str, point: MemoryPoint, limit: int | None, job: Progress) -> None:
+    def _add(self, path: str, point: MemoryPoint, limit: int | None) -> None:
         known = self.limits.get(path)
         if known is None:
             if len(self.limits) >= 64:
                 return
-            known = self.limits[path] = LimitMemory(path)
+            known = self.limits[path] = LimitMemory(path, self._progress, self._log)
         before = known.series.points[-1].needed if known.series.points else point.needed
-        known.add(point, limit, job)
+        known.add(point, limit)
         near = bool(limit) and point.needed >= _NEAR * (limit or 0)
-        self.pressing |= near and bool(known.shapes) and point.needed - before >= _STEEP * point.needed
+        self.steep += near and bool(known.shapes) and point.needed - before >= _STEEP * point.needed
 
     def saved(self, log: SaveLog) -> None:
         """Told after whatever may have ended a save."""
@@ -352,9 +358,9 @@ class SaveMemory:
         ]
 
     def outlook(
-        self, now: float, job: Progress, argv: Sequence[str] = (), estimate: int | None = None
+        self, now: float, argv: Sequence[str] = (), estimate: int | None = None
     ) -> tuple[LimitMemory, Outlook] | None:
         """Of the limit with the greatest risk, else of the one with the least room left."""
-        told = [(limit, limit.outlook(now, job, argv, estimate)) for limit in self.fresh()]
+        told = [(limit, limit.outlook(now, argv, estimate)) for limit in self.fresh()]
         known = [(limit, outlook) for limit, outlook in told if outlook is not None]
         return max(known, key=lambda pair: (pair[1].risk, pair[1].peak / pair[1].limit), default=None)

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["save_json", "save_words"]
 
 
-def save_json(job: JobState, now: float) -> dict[str, Any] | None:
+def save_json(job: JobView, now: float) -> dict[str, Any] | None:
     """None while nothing is saved. Numbers that nobody could read are null."""
-    save = job.save_log.current or job.save_log.unwritten
+    save = job.saves.log.current or job.saves.log.unwritten
     if save is None or job.returncode is not None:
         return None
     return {
@@ -21,13 +21,14 @@ def save_json(job: JobState, now: float) -> dict[str, Any] | None:
         "iteration": save.iteration,
         "began": save.began,
         "seconds": max(0.0, now - save.began),
-        "usual_seconds": job.save_log.usual_seconds(),
+        "usual_seconds": job.saves.log.usual_seconds(),
         "asynchronous": save.ended is not None,
         "written_bytes": save.growth[-1][1] if save.growth else None,
         "bytes_per_second": save.bytes_per_second,
         "grew_at": save.growth[-1][0] if save.growth else None,
         "usual_bytes": max(
-            (folder.size_bytes for seen in job.checkpoints.values() for folder in seen.folders), default=None
+            (folder.size_bytes for seen in job.saves.folders.values() for folder in seen.folders),
+            default=None,
         ),
     }
 

@@ -85,12 +85,12 @@ class Save:
 
 
 class SaveLog:
-    """Told by `Progress`; read by detectors. `asynchronous`: the job's arguments or its log say so."""
+    """The saves so far, as `Saves` tells them."""
 
     def __init__(self) -> None:
-        self.saves: deque[Save] = deque(maxlen=_KEPT)
-        self.count = 0
-        self.asynchronous = False
+        self.saves: deque[Save] = deque(maxlen=_KEPT)  # the last of them, oldest first
+        self.count = 0  # of all
+        self.asynchronous = False  # the job's arguments or its log say so
         self._lines = False  # the log of this node tells of saves
         self._forgotten = (
             [0] * (len(SAVE_SECONDS) + 1),

@@ -6,6 +6,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 
+from diag.model.observations import NodeDigest
+from diag.state.reducer import AttemptBegan, PhaseChanged, Reducer, Taken, takes
+
 __all__ = ["Silences"]
 
 # Ours: shorter ones are below every patience and would only fill the history.
@@ -27,18 +30,18 @@ class _Silence:
     stirred: bool  # ended by no more than a child or a file that moved
 
 
-class Silences:
-    """Silences by phase. A silence is the time in which no channel of any rank and no line of the log moved."""
+class Silences(Reducer):
+    """Owns the silences by phase. A silence is the time in which no channel of any rank and no line of the log moved."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, deque[_Silence]] = {}
-        self._phase_seconds: dict[str, float] = {}
+        self._kept: dict[str, deque[_Silence]] = {}  # by phase
+        self._phase_seconds: dict[str, float] = {}  # the longest of each phase that came to its end
         self._told: dict[str, float] = {}  # what other nodes came through
-        self._first_iteration: int | None = None
-        self._moved_at: float | None = None
-        self._told_at: float | None = None
-        self._disturbed = False
-        self._any_stirred = False
+        self._first_iteration: int | None = None  # when silences were first looked for
+        self._moved_at: float | None = None  # when the job last moved
+        self._told_at: float | None = None  # when a reading last came
+        self._disturbed = False  # the time since the last move is not the job's own
+        self._any_stirred = False  # some silence was ended by no more than a child or a file
 
     def told(
         self,
@@ -63,7 +66,30 @@ class Silences:
             self._come_through()
         self._moved_at, self._disturbed = at, False
 
-    def start_over(self) -> None:
+    @takes(Taken)
+    def _taken(self, at: float, event: Taken) -> None:
+        self.told(
+            at,
+            moved=event.moved,
+            stopped=event.stopped,
+            phase=event.phase,
+            iteration=event.iteration,
+            stirred=event.stirred,
+        )
+
+    @takes(PhaseChanged)
+    def _phase_changed(self, at: float, event: PhaseChanged) -> None:
+        if event.since is not None:
+            self.phase_ended(event.before, at - event.since)
+
+    @takes(NodeDigest)
+    def _digest(self, at: float, fact: NodeDigest) -> None:
+        """Another node's hub: its own ranks were silent so long in such a phase, and went on."""
+        self._told[fact.phase] = max(self._told.get(fact.phase, 0.0), fact.silence_seconds)
+        self.phase_ended(fact.phase, fact.phase_seconds)
+
+    @takes(AttemptBegan)
+    def _attempt_began(self, at: float, event: AttemptBegan) -> None:
         """Another attempt of the job begins: the time between the two is nobody's rhythm."""
         self._disturbed = True
 
@@ -89,11 +115,6 @@ class Silences:
 
     def phase_ended(self, phase: str, seconds: float) -> None:
         self._phase_seconds[phase] = max(self._phase_seconds.get(phase, 0.0), seconds)
-
-    def adopt(self, phase: str, silence: float, whole: float) -> None:
-        """What another node's hub says of such a phase: its own ranks were silent so long, and went on."""
-        self._told[phase] = max(self._told.get(phase, 0.0), silence)
-        self.phase_ended(phase, whole)
 
     def longest_phase(self, phase: str) -> float:
         """Seconds of the longest such phase that came to its end; 0 before the first."""

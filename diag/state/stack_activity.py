@@ -213,9 +213,15 @@ def read_stack(thread: ThreadStack) -> Reading:
 
     A lock inside a DataLoader, a checkpoint writer or the exit handlers is theirs: those outrank LOCK. An
     unknown innermost frame is OTHER: the thread is in code that no table names, which is where a culprit
-    usually is.
+    usually is. A thread is read once: the reading stays with it.
     """
-    frames = thread.frames
+    if thread.kept_reading is None:
+        object.__setattr__(thread, "kept_reading", _read(thread.frames))
+    reading: Reading = thread.kept_reading
+    return reading
+
+
+def _read(frames: tuple[Frame, ...]) -> Reading:
     if not frames:
         return Reading(Activity.OTHER, None, None)
     context = next((found for frame in frames if (found := _context_of(frame.function, frame.file))), None)

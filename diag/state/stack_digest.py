@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any
 
 from diag.model.observations import StackSample, ThreadStack
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
 from diag.state.stack_activity import child_role, is_idle_worker, read_stack, steps
 
 __all__ = [
@@ -157,7 +157,7 @@ def _place(role: str, name: str, thread: ThreadStack) -> Place:
     return Place(role, name[:_LONGEST_STEP], read_stack(thread).activity.value, path)
 
 
-def places_of(rank: RankState) -> tuple[Place, ...]:
+def places_of(rank: RankView) -> tuple[Place, ...]:
     """All that a living rank's threads and children are at, each once; the main thread first."""
     found: dict[Place, None] = {}
     sample = rank.stack if rank.alive else None
@@ -176,7 +176,7 @@ def places_of(rank: RankState) -> tuple[Place, ...]:
     return tuple(found)
 
 
-def living_children(rank: RankState) -> list[tuple[float, StackSample]]:
+def living_children(rank: RankView) -> list[tuple[float, StackSample]]:
     """A child that the last look at the process tree did not show has ended; its stack is history."""
     if not rank.alive:
         return []
@@ -211,7 +211,7 @@ def standing_steps(series: Sequence[Sequence[str]]) -> int | None:
 # ------------------------------------------------------------------------------------------------
 
 
-def picture(ranks: Iterable[RankState], known: Iterable[str] = ()) -> dict[str, Any]:
+def picture(ranks: Iterable[RankView], known: Iterable[str] = ()) -> dict[str, Any]:
     """What a hub tells of its ranks: `classes` (one copy of each that the other does not know yet), `ranks`
     of each class, and `moving`: of a class of main threads those ranks whose last samples differ, after the
     steps that they all share."""

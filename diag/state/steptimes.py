@@ -69,17 +69,17 @@ class StepTimes:
     """`pace` is told every lap: some seconds of undisturbed steps."""
 
     def __init__(self) -> None:
-        self.pace = Pace()
-        self.counted = 0
-        self.left_out = 0
-        self.samples_per_step: float | None = None
+        self.pace = Pace()  # whether they became slower
+        self.counted = 0  # steps that were measured
+        self.left_out = 0  # steps in which something else happened
+        self.samples_per_step: float | None = None  # the global batch, where the log tells it
         self._seen: deque[tuple[float, int, int, float]] = deque(
             maxlen=_KEPT
         )  # at, last iteration, steps, seconds each
-        self._short: _Interval | None = None
-        self._lap: _Interval | None = None
-        self._iteration = 0
-        self._late_until = 0.0
+        self._short: _Interval | None = None  # since the last report that was measured
+        self._lap: _Interval | None = None  # and the lap under way, for the pace
+        self._iteration = 0  # the last that was reported
+        self._late_until = 0.0  # lines up to then were not read in time
 
     # -- being told ---------------------------------------------------------------------------------------
 

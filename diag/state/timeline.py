@@ -27,8 +27,8 @@ from diag.model.observations import (
     SharedMemory,
 )
 from diag.state.gpustate import ranks_of_gpu
-from diag.state.job import JobState
 from diag.state.traffic import recent
+from diag.state.view import JobView
 
 __all__ = ["BUCKETS", "UNITS", "Timeline"]
 
@@ -97,18 +97,18 @@ class Timeline:
     """Told each observation after the job state has taken it."""
 
     def __init__(self) -> None:
-        self._began: float | None = None
-        self._width = _FIRST_SECONDS
-        self._count = 0
-        self._series: dict[tuple[str, int | None], _Series] = {}
-        self._phases: deque[tuple[float, str]] = deque(maxlen=_MOST_PHASES)
-        self._phase = ""
-        self._step_at = 0.0
-        self._limits: dict[str, int] = {}
+        self._began: float | None = None  # the first moment
+        self._width = _FIRST_SECONDS  # seconds of a moment
+        self._count = 0  # moments so far
+        self._series: dict[tuple[str, int | None], _Series] = {}  # by name and GPU or rank
+        self._phases: deque[tuple[float, str]] = deque(maxlen=_MOST_PHASES)  # when each began
+        self._phase = ""  # the last of them
+        self._step_at = 0.0  # when the step that was drawn last was reported
+        self._limits: dict[str, int] = {}  # what a series is held against
 
     # -- being told ---------------------------------------------------------------------------------------
 
-    def observe(self, at: float, fact: Observation, job: JobState) -> None:
+    def observe(self, at: float, fact: Observation, job: JobView) -> None:
         if job.phase != self._phase and at > 0:
             self._phase = job.phase
             self._phases.append((at, job.phase))
@@ -140,14 +140,14 @@ class Timeline:
             series = self._series[(name, member)] = _Series(UNITS[name][1])
         series.add(index, value)
 
-    def _tree(self, at: float, fact: ProcessTree, job: JobState) -> None:
+    def _tree(self, at: float, fact: ProcessTree, job: JobView) -> None:
         rank = job.ranks.get(fact.rank) if fact.rank is not None else None
         if rank is None or rank.tree is not fact:
             return
         self._add(at, "rank_rss_bytes", rank.rank, float(fact.main.rss_bytes))
         self._add(at, "rank_cpu_ratio", rank.rank, rank.cpu_ratio)
 
-    def _gpu(self, at: float, fact: GpuSample, job: JobState) -> None:
+    def _gpu(self, at: float, fact: GpuSample, job: JobView) -> None:
         self._add(at, "gpu_utilization_ratio", fact.index, fact.utilization_ratio)
         self._add(at, "gpu_power_watts", fact.index, fact.power_watts)
         if fact.memory_used_bytes is not None:
@@ -155,28 +155,28 @@ class Timeline:
         if fact.memory_total_bytes is not None:
             self._limits["gpu_memory_bytes"] = fact.memory_total_bytes
 
-    def _cgroup(self, at: float, fact: CgroupMemory, job: JobState) -> None:
+    def _cgroup(self, at: float, fact: CgroupMemory, job: JobView) -> None:
         self._add(at, "memory_bytes", None, float(fact.needed_bytes))
         if fact.limit_bytes is not None:
             self._limits["memory_bytes"] = fact.limit_bytes
 
-    def _host(self, at: float, fact: HostMemory, job: JobState) -> None:
+    def _host(self, at: float, fact: HostMemory, job: JobView) -> None:
         self._add(at, "host_memory_bytes", None, float(fact.total_bytes - fact.available_bytes))
         self._limits["host_memory_bytes"] = fact.total_bytes
 
-    def _shm(self, at: float, fact: SharedMemory, job: JobState) -> None:
+    def _shm(self, at: float, fact: SharedMemory, job: JobView) -> None:
         self._add(at, "shm_bytes", None, float(fact.size_bytes - fact.available_bytes))
         self._limits["shm_bytes"] = fact.size_bytes
 
-    def _network(self, at: float, fact: RdmaPortsSeen | InterfacesSeen, job: JobState) -> None:
+    def _network(self, at: float, fact: RdmaPortsSeen | InterfacesSeen, job: JobView) -> None:
         traffic = recent(job.network, at - _TRAFFIC_SECONDS)
         if traffic is None:
             return
         self._add(at, "rdma_bytes_per_second", None, traffic.rdma)
         self._add(at, "socket_bytes_per_second", None, traffic.sockets)
 
-    def _step(self, at: float, fact: Iteration | MetricsLogged, job: JobState) -> None:
-        step = job.steps.last
+    def _step(self, at: float, fact: Iteration | MetricsLogged, job: JobView) -> None:
+        step = job.progress.steps.last
         if step is not None and step[0] != self._step_at:
             self._step_at = step[0]
             self._add(at, "step_seconds", None, step[1])
@@ -185,7 +185,7 @@ class Timeline:
 
     # -- reading ------------------------------------------------------------------------------------------
 
-    def to_json(self, job: JobState) -> dict[str, Any]:
+    def to_json(self, job: JobView) -> dict[str, Any]:
         """`diag.timeline/1`: values are those of `count` moments of `width_seconds` from `began` on (null:
         nothing was read).
 
@@ -211,7 +211,7 @@ class Timeline:
             "limits": dict(self._limits),
         }
 
-    def of_rank(self, rank: int, job: JobState) -> dict[str, Any]:
+    def of_rank(self, rank: int, job: JobView) -> dict[str, Any]:
         """The same of one rank alone: its process, and its GPU where that is known."""
         members = [key for key in self._series if key[1] is not None and self._is_of(key, rank, job)]
         order = list(UNITS)
@@ -222,13 +222,13 @@ class Timeline:
         return {**self.to_json(job), "series": found}
 
     @staticmethod
-    def _is_of(key: tuple[str, int | None], rank: int, job: JobState) -> bool:
+    def _is_of(key: tuple[str, int | None], rank: int, job: JobView) -> bool:
         name, member = key
         if name.startswith("gpu_"):
             return member is not None and rank in ranks_of_gpu(member, job)
         return member == rank
 
-    def _member(self, name: str, member: int | None, job: JobState) -> dict[str, Any]:
+    def _member(self, name: str, member: int | None, job: JobView) -> dict[str, Any]:
         told: dict[str, Any] = {
             "name": name,
             "unit": UNITS[name][0],
@@ -261,7 +261,7 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-_TAKES: Mapping[type[Observation], Callable[[Timeline, float, Any, JobState], None]] = {
+_TAKES: Mapping[type[Observation], Callable[[Timeline, float, Any, JobView], None]] = {
     ProcessTree: Timeline._tree,
     GpuSample: Timeline._gpu,
     CgroupMemory: Timeline._cgroup,

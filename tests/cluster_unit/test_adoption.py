@@ -70,7 +70,7 @@ def test_digests_of_two_nodes_lead_to_the_verdict_of_all_records(run: Path, log_
     assert verdicts(job.engine) == verdicts(told_all)
     late = [mine - theirs for mine, theirs in zip(opened(job.changes), opened(changes), strict=True)]
     assert all(-0.01 <= seconds <= 6.0 for seconds in late), late  # a digest and a check later at most
-    assert job.engine.job.unparsed_total == 0
+    assert job.engine.job.sources.unparsed_total == 0
     assert job.engine.job.world_size == told_all.job.world_size
     if run.name.startswith("healthy"):
         assert job.changes == [] and job.nodes[0].changes == job.nodes[1].changes == []

@@ -129,7 +129,7 @@ def test_nodes_of_the_roster_before_are_missed_when_they_never_report(job_hub: J
     with job_hub.lock:
         assert sorted(job_hub.engine.job.cluster.nodes) == ["run-node-0", "run-node-7"]
         assert job_hub.engine.job.ranks[7].placement.host == "node-7"
-        assert job_hub.engine.job.unparsed_total == 0
+        assert job_hub.engine.job.sources.unparsed_total == 0
 
 
 def test_address_that_was_sent_away_is_a_note_for_the_job_hubs_own_node(job_hub: JobHub) -> None:

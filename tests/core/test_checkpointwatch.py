@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.agent.samplers.checkpoints import CheckpointWatch, JobView
+from diag.agent.samplers.checkpoints import CheckpointWatch, WatchedJob
 from diag.knowledge.checkpoint_args import named_paths
 from diag.model import Record
 from diag.model.observations import CheckpointsSeen, DiskSpace, SourceFailed, SourceWorks
@@ -31,12 +31,12 @@ class Told:
         return [fact for fact in self.facts() if isinstance(fact, CheckpointsSeen)]
 
 
-def watch(view: JobView, told: Told) -> CheckpointWatch:
+def watch(view: WatchedJob, told: Told) -> CheckpointWatch:
     return CheckpointWatch("node-0", told.records.append, lambda: view)
 
 
-def here(*argv: str, said: tuple[str, ...] = ()) -> JobView:
-    return JobView(("torchrun", "train.py", *argv), os.getpid(), os.getpid(), os.getuid(), False, said)
+def here(*argv: str, said: tuple[str, ...] = ()) -> WatchedJob:
+    return WatchedJob(("torchrun", "train.py", *argv), os.getpid(), os.getpid(), os.getuid(), False, said)
 
 
 def look(one: CheckpointWatch, patience: float = 30.0) -> None:
@@ -69,7 +69,7 @@ def test_relative_path_is_that_of_the_ranks_own_working_directory(tmp_path: Path
     rank = subprocess.Popen([sys.executable, "-c", "input()"], cwd=tmp_path, stdin=subprocess.PIPE)
     told = Told()
     try:
-        look(watch(JobView(("pretrain_gpt.py", "--save", "save"), rank.pid, rank.pid), told))
+        look(watch(WatchedJob(("pretrain_gpt.py", "--save", "save"), rank.pid, rank.pid), told))
     finally:
         rank.communicate(b"\n")
 
@@ -123,7 +123,7 @@ def test_look_that_does_not_come_back_is_left_alone_and_told_and_no_second_one_i
 ) -> None:
     looks: list[int] = []
 
-    def view() -> JobView:
+    def view() -> WatchedJob:
         looks.append(1)
         stuck.wait(60)  # as a read of a network file system does whose server is gone
         return here("--save", str(tmp_path))
@@ -149,7 +149,7 @@ def test_look_that_is_under_way_when_the_job_ends_is_awaited_and_followed_by_one
     torch_dist(tmp_path / "iter_0000004")
     began = threading.Event()
 
-    def view() -> JobView:
+    def view() -> WatchedJob:
         began.set()
         stuck.wait(60)  # a large folder, or a slow server
         return here("--save", str(tmp_path))
@@ -191,7 +191,7 @@ def test_folder_in_a_mount_namespace_of_the_ranks_is_seen_through_their_root(tmp
     try:
         if rank.stdout.readline().strip() != "ready":
             pytest.skip("no mount namespaces here")
-        look(watch(JobView(("train", "--save", str(tmp_path)), rank.pid, rank.pid, 0), told))
+        look(watch(WatchedJob(("train", "--save", str(tmp_path)), rank.pid, rank.pid, 0), told))
     finally:
         rank.communicate("\n")
 
@@ -238,7 +238,7 @@ def test_flags_that_a_script_around_the_launcher_hides_are_read_from_the_rank(tm
     )
     told = Told()
     try:
-        one = watch(JobView(("bash", "train.sh"), os.getpid(), rank.pid), told)
+        one = watch(WatchedJob(("bash", "train.sh"), os.getpid(), rank.pid), told)
         look(one)
     finally:
         rank.communicate(b"\n")

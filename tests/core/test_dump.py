@@ -49,7 +49,7 @@ def answer(*missing: str) -> dict[str, Any]:
 def story() -> Story:
     """Four ranks are told, of a world of five: 0 and 1 wait for 2, 3 is dead, 4 is elsewhere."""
     job = Story(world=4)
-    job.engine.job.world_size = 5
+    job.engine.job.ranks.world_size = 5
     for rank, lines in ((0, ALL_REDUCE), (1, ALL_REDUCE), (2, DATA)):
         job.tell(tree(rank, job.now), stack(rank, job.now, lines))
     job.exit(3, signal=9)

@@ -17,7 +17,7 @@ from diag.model import JOB, Change, Confidence, Finding, NotChecked, Record, Sev
 from diag.outputs.report import report
 from diag.sources.host import run as run_source
 from diag.sources.parsers import PARSERS
-from diag.state.job import JobState
+from diag.state.view import JobView
 from tests.facts import pid_of
 
 
@@ -30,10 +30,10 @@ class Says:
     def __init__(self) -> None:
         self.findings: list[Finding] = []
 
-    def check(self, now: float, job: JobState) -> Iterable[Finding]:
+    def check(self, now: float, job: JobView) -> Iterable[Finding]:
         return self.findings
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 
@@ -349,14 +349,14 @@ def test_a_steep_rise_near_the_limit_is_judged_with_its_reading_not_at_the_next_
         }
         return kinds(engine.feed(Record("cgroup", payload, rank=0, at=at)))
 
-    saves = engine.job.save_log
+    saves = engine.job.saves.log
     reading(100.2, 2)
-    engine.job.iteration = 10
+    engine.job.progress.iteration = 10
     for at, used in ((101.2, 4), (102.2, 6), (103.2, 2)):
         reading(at, used)
     saves.began(101.0, 10, 100.5, "log")
     saves.ended(103.5, 10, 103.5, "/out/checkpoint-10")
-    engine.job.save_memory.saved(saves)
+    engine.job.saves.memory.saved(saves)
     says.findings = [finding()]
 
     # when, then: a small rise waits for the whole second, a steep one does not

@@ -55,7 +55,7 @@ def test_a_row_says_what_its_journal_gives(row: Row) -> None:
     engine, changes = replay_records(JournalReader(segments(_CAPTURES / row.journal)))
     opened = [change for change in changes if change.kind is ChangeKind.OPENED]
 
-    assert (engine.job.ranks_seen, row.gpus <= len(engine.job.gpus)) == (row.gpus, True)
+    assert (len(engine.job.ranks), row.gpus <= len(engine.job.machine.gpus)) == (row.gpus, True)
     if row.said == "nothing found":
         assert not changes and job_status(engine) == "finished"
         return

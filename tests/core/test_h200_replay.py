@@ -27,8 +27,8 @@ def test_recorded_gpu_run_is_judged_as_it_was_injected(run: Path) -> None:
     hangs = [finding for finding in engine.active() if finding.id == "hang"]
     assert [(f.id, f.klass, f.ranks, f.waiting_ranks) for f in hangs] == expected
     assert all(finding.confidence.value == "high" for finding in hangs)
-    assert len(engine.job.gpus) == 2
-    assert engine.job.ranks_seen == 2
+    assert len(engine.job.machine.gpus) == 2
+    assert len(engine.job.ranks) == 2
     if run.name == "loop-slow":
         slow = next(finding for finding in engine.all_findings() if finding.id == "straggler")
         assert (slow.ranks, slow.waiting_ranks) == ((1,), (0,)) and "write_report" in slow.summary
@@ -89,14 +89,16 @@ def test_saves_of_the_real_job_are_seen_and_their_size_was_estimated(
     engine, _ = replay_records(JournalReader(segments(next(run for run in RUNS if run.name == name))))
     job = engine.job
 
-    assert [save.iteration for save in job.save_log.saves] == iterations
-    assert all(save.written is not None and not save.cut_off for save in job.save_log.saves)
-    last = max(job.checkpoints)  # the folder of an earlier run is there too
-    folders = job.checkpoints[last].folders
+    assert [save.iteration for save in job.saves.log.saves] == iterations
+    assert all(save.written is not None and not save.cut_off for save in job.saves.log.saves)
+    last = max(job.saves.folders)  # the folder of an earlier run is there too
+    folders = job.saves.folders[last].folders
     assert [(folder.kind, folder.missing) for folder in folders] == [("torch_dist", ())] * 3
     assert folders[-1].size_bytes == pytest.approx(size, rel=0.01)
-    assert job.memory_estimate is not None and job.memory_estimate.checkpoint_bytes is not None
-    assert job.memory_estimate.checkpoint_bytes == pytest.approx(size, rel=0.02)
+    assert (
+        job.machine.memory_estimate is not None and job.machine.memory_estimate.checkpoint_bytes is not None
+    )
+    assert job.machine.memory_estimate.checkpoint_bytes == pytest.approx(size, rel=0.02)
 
 
 def test_hang_was_found_within_a_minute_of_the_last_progress() -> None:

@@ -101,5 +101,5 @@ def test_hub_that_did_not_run_for_a_while_says_so_before_what_came_meanwhile(tmp
     hub.put(Record("output", {"stream": "stdout", "lines": lines[2:]}))
     hub._take(0.0)
 
-    assert hub.engine.job.iteration == 9 and not hub.engine.job.step_seconds
+    assert hub.engine.job.iteration == 9 and not hub.engine.job.progress.step_seconds
     hub.finish(0)

@@ -33,7 +33,7 @@ def test_stack_of_a_save_that_is_older_than_the_step_made_since_begins_no_other_
     story.tell(Iteration(None, 2, 10, "iteration 2/10"))
     story.tell(stack(0, story.now, ALL_REDUCE))  # rank 1's next stack comes later
 
-    assert (story.engine.job.phase, story.engine.job.save_log.count) == ("steady", 1)
+    assert (story.engine.job.phase, story.engine.job.saves.log.count) == ("steady", 1)
 
 
 def test_stack_of_a_save_that_came_before_the_line_of_the_step_before_it_counts() -> None:

@@ -259,7 +259,7 @@ def test_watch_reads_this_node_and_its_records_are_understood() -> None:
     engine = Engine(PARSERS, [], Precedence())
     for number, record in enumerate(told[:4]):
         engine.feed(Record.from_json(json.loads(json.dumps(record.to_json())) | {"at": 1e9 + number}))
-    assert not engine.job.unparsed and not engine.job.failed_sources
+    assert not engine.job.sources.unparsed and not engine.job.sources.failed
     assert engine.job.network.interfaces.last is not None and engine.job.network.ports.last is not None
 
 

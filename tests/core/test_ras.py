@@ -459,7 +459,7 @@ def test_another_jobs_answer_is_refused_and_not_kept() -> None:
 def test_large_job_is_asked_for_text() -> None:
     job = job_of(1005, 1006)
     job.nccl.version = "2.28.9"
-    job.world_size = 4096
+    job.ranks.world_size = 4096
     with ras_server(
         captured("skip_collective/ras_verbose.txt"), captured("skip_collective/ras_json.txt")
     ) as server:

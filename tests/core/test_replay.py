@@ -112,7 +112,7 @@ def test_plain_logs_folder_packed_log_and_stdin_are_read_as_one_job(tmp_path: Pa
         check=False,
     )
 
-    assert [engine.job.worker_failures[-1][1].pid for engine in engines[:2]] == [20342, 20342]
+    assert [engine.job.ranks.failures[-1][1].pid for engine in engines[:2]] == [20342, 20342]
     assert engines[2].job.iteration == 8
     assert json.loads(piped.stdout)["schema"] == "diag.report/1"
 
@@ -125,7 +125,7 @@ def test_pipe_of_another_program_is_read_once(tmp_path: Path) -> None:
         engine, _, notes = replay([fifo])
 
     assert notes == []
-    assert engine.job.worker_failures[-1][1].pid == 20342
+    assert engine.job.ranks.failures[-1][1].pid == 20342
 
 
 def test_engine_alone_gives_what_the_files_give(run_dir: Path) -> None:
@@ -249,7 +249,7 @@ def test_log_that_begins_with_zeros_is_a_log(tmp_path: Path) -> None:
         b"\0" * 100_000 + b"\n[INFO:swift] Start time of running main: 2026-11-20 23:38:14.422170\n"
     )
 
-    assert replay([log])[0].job.log_lines >= 1
+    assert replay([log])[0].job.log.lines >= 1
 
 
 def test_no_member_of_an_archive_touches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

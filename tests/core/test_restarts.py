@@ -34,10 +34,10 @@ def test_restarts_of_weeks_leave_the_first_failure_and_the_latest() -> None:
     for attempt in range(2, RESTARTS):
         restart(story, attempt, culprit=attempt % 3)
 
-    assert len(job.past_ranks) <= 2 * (RANKS + 64) and len(job.worker_failures) <= 64
-    failed = [rank for rank in job.past_ranks if rank.failed and not rank.was_ended]
+    assert len(job.ranks.past) <= 2 * (RANKS + 64) and len(job.ranks.failures) <= 64
+    failed = [rank for rank in job.ranks.past if rank.failed and not rank.was_ended]
     assert (failed[0].rank, failed[-1].rank) == (3, (RESTARTS - 1) % 3)
-    assert {rank.rank for rank in job.past_ranks[-RANKS:]} == set(range(RANKS))  # the last attempt, whole
+    assert {rank.rank for rank in job.ranks.past[-RANKS:]} == set(range(RANKS))  # the last attempt, whole
     assert (
         (story.the("rank-died").subject, story.the("rank-died").since)
         == (told.subject, told.since)

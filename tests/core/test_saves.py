@@ -49,12 +49,12 @@ def test_asynchronous_save_is_unwritten_until_the_line_that_comes_steps_later() 
     head, tail = ASYNC.rsplit("[INFO:swift]", 1)
 
     at = told(state, head)
-    before = state.save_log.unwritten
+    before = state.saves.log.unwritten
     told(state, "[INFO:swift]" + tail, at)
 
     assert before is not None and before.iteration == 4
-    assert state.save_log.unwritten is None
-    assert [(save.iteration, save.seconds, save.written) for save in state.save_log.saves] == [
+    assert state.saves.log.unwritten is None
+    assert [(save.iteration, save.seconds, save.written) for save in state.saves.log.saves] == [
         (4, 1.0, 107.0)
     ]
 
@@ -68,12 +68,12 @@ def test_weights_and_safetensors_of_one_step_are_one_save_with_both_parts_in_its
     told(state, "Saving:  25%|##5       | 1/4 [00:00<00:00,  8.81it/s]", 105.0)
     told(state, "[INFO:swift] Successfully saved `safetensors` model weights in `/out/checkpoint-4`.", 108.0)
 
-    (save,) = state.save_log.saves
+    (save,) = state.saves.log.saves
     assert (save.seconds, save.path, save_is_whole(state)) == (8.0, "/out/checkpoint-4", True)
 
 
 def save_is_whole(state: JobState) -> bool:
-    return state.save_log.unwritten is None and state.save_log.current is None
+    return state.saves.log.unwritten is None and state.saves.log.current is None
 
 
 def test_megatron_names_its_root_in_every_line_and_each_save_is_still_its_own() -> None:
@@ -88,7 +88,7 @@ def test_megatron_names_its_root_in_every_line_and_each_save_is_still_its_own() 
             step + 5.0,
         )
 
-    assert [(save.iteration, save.seconds) for save in state.save_log.finished] == [(500, 4.0), (1000, 4.0)]
+    assert [(save.iteration, save.seconds) for save in state.saves.log.finished] == [(500, 4.0), (1000, 4.0)]
 
 
 def test_scheduled_save_of_megatron_is_asynchronous() -> None:
@@ -99,7 +99,7 @@ def test_scheduled_save_of_megatron_is_asynchronous() -> None:
     told(state, "  scheduled an async checkpoint save at iteration       4 to /save", 3.0)
     state.observe(6.0, Iteration(None, 5, 8, "it"))
 
-    assert state.save_log.unwritten is not None
+    assert state.saves.log.unwritten is not None
 
 
 def test_save_of_which_only_the_end_was_told_has_no_duration() -> None:
@@ -121,7 +121,7 @@ def test_save_that_the_job_died_in_is_cut_off_and_not_finished() -> None:
     for at, fact in enumerate(facts, 100):
         state.observe(float(at), fact)
 
-    assert state.save_log.saves[-1].cut_off and not state.save_log.finished
+    assert state.saves.log.saves[-1].cut_off and not state.saves.log.finished
 
 
 def test_line_that_only_ends_a_save_twice_is_one_save() -> None:
@@ -130,7 +130,7 @@ def test_line_that_only_ends_a_save_twice_is_one_save() -> None:
     for at in (2.0, 2.5):
         state.observe(at, SaveFinished(None, "saved", "/out/checkpoint-4"))
 
-    assert state.save_log.count == 1
+    assert state.saves.log.count == 1
 
 
 def test_node_whose_log_tells_of_no_save_does_not_wait_for_the_line_that_rank_0_prints_elsewhere() -> None:

@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.model import Record
-from diag.model.observations import Frame, StackSample, ThreadStack
+from diag.model.observations import Frame, Iteration, StackSample, ThreadStack
 from diag.sources.stacks import pyspy
+from diag.state import stack_activity
 from diag.state.stack_activity import Activity, child_role, is_idle_worker, read_stack, shorten, signature
+from tests.facts import Story
 
 STACKS = Path(__file__).parents[1] / "captures" / "stacks"
 
@@ -311,3 +313,18 @@ def test_any_stack_is_read(frames: list[Frame]) -> None:
 
     assert reading.where is None if not frames else reading.where in frames
     assert signature(stack) == signature(stack)
+
+
+def test_thread_is_read_once_however_many_ask_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[Frame, ...]] = []
+    table = stack_activity._read
+    monkeypatch.setattr(stack_activity, "_read", lambda frames: read.append(frames) or table(frames))
+    story = Story()
+    story.tell(Iteration(None, 3, 0, "iteration 3"))
+
+    # when: the state, the straggler's and the hang's detector see a job that hangs for a minute
+    waits = ("<module> train.py:1", "all_reduce torch/distributed/distributed_c10d.py:3173")
+    story.still(60.0, {0: waits, 1: ("<module> train.py:1", "f a.py:1")})
+
+    assert story.the("hang").ranks == (1,)
+    assert len({id(frames) for frames in read}) == len(read) == 2 * 30

@@ -28,7 +28,7 @@ def test_rank_that_gets_slow_in_the_midst_of_a_real_run_is_said_after_a_minute_a
     straggler = next(change for change in changes if change.finding.id == "straggler")
     assert "slow_part (/job/train.py:7)" in straggler.finding.summary
     assert {change.finding.id for change in changes} == {"throughput-drop", "straggler"}
-    assert engine.job.steps.median() == pytest.approx(0.4, rel=0.05)
+    assert engine.job.progress.steps.median() == pytest.approx(0.4, rel=0.05)
 
 
 def test_loss_of_a_real_run_that_becomes_nan_is_said_once() -> None:

@@ -74,7 +74,7 @@ def test_bunch_of_lines_teaches_nothing_of_how_long_a_step_is() -> None:
     story.wait(3.0)
     job = story.engine.job
 
-    assert (job.iteration, set(job.step_seconds), max(job.line_seconds)) == (79, {1.0}, 1.0)
+    assert (job.iteration, set(job.progress.step_seconds), max(job.progress.line_seconds)) == (79, {1.0}, 1.0)
 
 
 def test_times_that_megatron_tells_are_taken_although_a_save_was_between() -> None:

@@ -97,7 +97,7 @@ def _of_journal(path: Path) -> Iterator[tuple[float, Iterable[Sample]]]:
             due += EVERY_SECONDS
         view.engine.feed(record)
         view.counters.records_total += 1
-        view.counters.log_lines_total = view.engine.job.log_lines
+        view.counters.log_lines_total = view.engine.job.log.lines
         due = due or math.ceil(record.at)
     view.engine.finish()
     yield due, _samples(view)

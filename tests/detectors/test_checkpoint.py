@@ -697,7 +697,7 @@ def test_save_whose_folder_grows_is_not_hung_though_no_rank_here_moves_and_one_t
         item.kind == "checkpoint" and "1024.0 MiB on disk, and not a byte more for" in item.excerpt
         for item in stands.the("hang").evidence
     )
-    save = grows.engine.job.save_log.current
+    save = grows.engine.job.saves.log.current
     assert save is not None and save.bytes_per_second == pytest.approx(GIB / 6)
 
 

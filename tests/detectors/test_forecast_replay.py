@@ -26,7 +26,7 @@ def test_the_save_that_is_killed_was_forecast_before_it() -> None:
 def test_the_shape_of_each_save_is_learnt_from_the_readings() -> None:
     engine, _ = replay_records(JournalReader(segments(RUNS / "save-too-large")))
 
-    limit = next(limit for path, limit in engine.job.save_memory.limits.items() if path.endswith("/trainer"))
+    limit = next(limit for path, limit in engine.job.saves.memory.limits.items() if path.endswith("/trainer"))
 
     assert [shape.iteration for shape in limit.shapes] == [5, 10]
     first, second = limit.shapes

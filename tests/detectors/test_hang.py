@@ -304,7 +304,7 @@ def test_late_rank_is_named_when_the_others_wait_at_rendezvous() -> None:
 
 def test_ranks_that_never_appeared_are_named_after_two_minutes() -> None:
     story = Story(world=2)
-    story.engine.job.world_size = 4
+    story.engine.job.ranks.world_size = 4
     join = (*TRAIN, "init_process_group torch/distributed/distributed_c10d.py:1800")
 
     story.still(100.0, {0: join, 1: join})

@@ -20,7 +20,7 @@ from diag.model.observations import (
     RunStarted,
     SaveFinished,
 )
-from diag.state.save_memory import LimitMemory, Outlook, save_every
+from diag.state.save_memory import Outlook, save_every
 from diag.state.save_shape import Component, Mixture
 from diag_job.faults.growing_plan import plan_of
 from tests.facts import TICKS, Story
@@ -43,6 +43,7 @@ class Job:
     iteration: int = 0
     path: str = "/pod/trainer"
     said: list[Finding] = field(default_factory=list)
+    judged: int = 0
 
     def read(self, needed: int) -> None:
         self.needed = needed
@@ -50,9 +51,9 @@ class Job:
         self.story.tell(
             CgroupMemory(0, 2, self.path, needed + self.cache, self.limit, self.counter, 0, self.cache)
         )
-        memory = self.story.engine.job.save_memory
-        if memory.pressing:  # as the engine does with a record
-            memory.pressing = False
+        urgent = self.story.engine.job.urgent
+        if urgent != self.judged:  # as the engine does with a record
+            self.judged = urgent
             self.story.engine._check(self.story.now)
         self.said += self.story.findings()
 
@@ -159,7 +160,7 @@ def test_the_peak_is_told_from_the_kernels_counter_where_readings_missed_it() ->
     job.story.tell(SaveFinished(None, "Successfully saved", "/out/checkpoint-10"))
     job.steps(2)
 
-    shape = job.story.engine.job.save_memory.limits[job.path].shapes[-1]
+    shape = job.story.engine.job.saves.memory.limits[job.path].shapes[-1]
 
     assert (shape.peak, shape.exact) == (JOB + STAGED, True)
 
@@ -387,16 +388,17 @@ def test_save_that_was_critical_is_not_called_a_mere_warning_by_the_next_reading
         peak = Component(1.0, 40 * GIB, GIB)
         limit = next(size for size in range(30 * GIB, 50 * GIB, GIB >> 6) if peak.above(size) <= risk)
         outlook = Outlook(limit, Mixture((peak,)), True, number, 10, JOB, 0, "saves")
-        monkeypatch.setattr(state.save_memory, "outlook", lambda *asked: (memory, outlook))
+        monkeypatch.setattr(state.saves.memory, "outlook", lambda *asked: (memory, outlook))
         before = next(detector.check(1000.0, state)).severity
         detector.tick(1000.0, state)
         (after,) = detector.check(1000.0, state)
         assert after.severity is before  # whoever asks before it is told
         return after.severity
 
-    detector, job, memory = HostOomForecastDetector(), Job(64 * GIB), LimitMemory("/pod/trainer")
+    detector, job = HostOomForecastDetector(), Job(64 * GIB)
     state = job.story.engine.job
     job.steps()
+    memory = state.saves.memory.limits["/pod/trainer"]
 
     assert [told(risk, 3) for risk in (0.93, 0.98, 0.96, 0.98, 0.91)] == ["warning", *["critical"] * 4]
     assert told(0.93, 4) is Severity.WARNING  # another save has its own risk
@@ -438,7 +440,7 @@ def test_interval_of_saves_is_read_where_a_script_around_the_launcher_hides_it()
     story = job.story
     place = Placement(0, 0, 2, "node-0", 7000, TICKS, 0, 2, "torchrun")
     story.tell(RunStarted(None, ("bash", "train.sh"), 999, "node-0", 2))
-    story.engine.job.rank_argv = ()
+    story.engine.job.run.rank_argv = ()
     story.tell(RankFound(0, place, "python pretrain_gpt.py --save_interval 10"))
     story.tell(MemoryEstimated(None, (), (), (MemoryTerm("staging", 80 * GIB, "", ""),)))
     job.steps(5)

@@ -14,10 +14,10 @@ import pytest
 from diag.agent.cluster.collector import Collector
 from diag.detectors import make_detectors
 from diag.detectors.cluster import make_job_detectors
+from diag.detectors.log_end import LogEndDetector
 from diag.detectors.relations import Precedence
 from diag.engine.engine import Engine
-from diag.engine.importers.line_index import LinePlaces
-from diag.engine.importers.log_outcome import LogEnds
+from diag.engine.importers.line_index import LineIndex
 from diag.model import Finding, NotChecked, Record, observations
 from diag.model.observations import Interrupted, Iteration, Observation, RunEnded
 from diag.state.job import JobState
@@ -33,7 +33,7 @@ def _parts(owner: object) -> Iterator[object]:
 
 
 def _all() -> dict[str, object]:
-    detectors = [*make_detectors(), *make_job_detectors(), LogEnds(), LinePlaces(), Collector()]
+    detectors = [*make_detectors(), *make_job_detectors(), LogEndDetector(), LineIndex(), Collector()]
     found = [one for detector in detectors for one in (detector, *_parts(detector))]
     return {f"{type(one).__module__}.{type(one).__name__}": one for one in found if hasattr(one, "observe")}
 

@@ -87,7 +87,7 @@ def test_deepspeed_rank_that_does_not_come_to_init_distributed_is_named_while_th
         and "rank 0 waits in init_distributed" in hang.summary
     )
     assert story.engine.job.phase == "rendezvous"
-    assert "cdb=None" in story.engine.job.phase_line
+    assert "cdb=None" in story.engine.job.phases.line
 
 
 def test_deepspeed_ranks_that_meet_at_different_addresses_are_called_stuck_in_rendezvous() -> None:
@@ -97,7 +97,7 @@ def test_deepspeed_ranks_that_meet_at_different_addresses_are_called_stuck_in_re
     seconds_to_hang(story, {0: INIT, 1: INIT})
 
     assert story.the("hang").klass == "rendezvous"
-    assert "Setting ds_accelerator to cuda" in story.engine.job.phase_line
+    assert "Setting ds_accelerator to cuda" in story.engine.job.phases.line
     assert "Setting ds_accelerator to cuda" in story.the("hang").summary
 
 

@@ -79,8 +79,8 @@ def test_steps_that_take_twice_as_long_are_said_within_two_minutes_with_both_spe
     found = the(told)
     assert (found.severity.value, found.cause, found.ranks) == ("warning", "unknown", ())
     assert (
-        told.engine.job.steps.pace.drop is not None
-        and abs(told.engine.job.steps.pace.drop.iteration - 400) <= 6
+        told.engine.job.progress.steps.pace.drop is not None
+        and abs(told.engine.job.progress.steps.pace.drop.iteration - 400) <= 6
     )
     assert "since iteration" in found.summary and "2 times the 1 s before" in found.summary
     assert "no cause was seen in stacks of 2 ranks" in found.summary and found.confidence.value == "low"
@@ -172,7 +172,7 @@ def test_megatron_tells_its_own_times_and_saves_do_not_count() -> None:
         )
 
     assert told.findings() == []
-    assert told.engine.job.steps.median() == pytest.approx(1.0)
+    assert told.engine.job.progress.steps.median() == pytest.approx(1.0)
 
 
 # -- silent
@@ -197,8 +197,8 @@ def test_saves_and_evaluations_are_no_steps() -> None:
         train(told, 6, 1.0)
 
     assert told.findings() == []
-    assert told.engine.job.steps.median() == pytest.approx(1.0, rel=0.05)
-    assert told.engine.job.steps.left_out > 50
+    assert told.engine.job.progress.steps.median() == pytest.approx(1.0, rel=0.05)
+    assert told.engine.job.progress.steps.left_out > 50
 
 
 def test_save_of_which_only_the_end_is_told_is_left_out() -> None:
@@ -209,7 +209,7 @@ def test_save_of_which_only_the_end_is_told_is_left_out() -> None:
         train(told, 12, 1.0)
 
     assert told.findings() == []
-    assert max(seconds for _, seconds in told.engine.job.steps.slowest()) < 2
+    assert max(seconds for _, seconds in told.engine.job.progress.steps.slowest()) < 2
 
 
 def test_lines_that_come_each_fifty_steps_instead_of_each_change_nothing() -> None:
@@ -248,7 +248,7 @@ def test_of_real_runs_on_gpus_nothing_is_said_and_steps_are_measured(name: str) 
     engine, changes = replay_records(JournalReader(segments(RUNS / name)))
 
     assert [change.finding.id for change in changes if change.finding.id in ("throughput-drop", "slow")] == []
-    steps = engine.job.steps
+    steps = engine.job.progress.steps
     assert steps.median() == pytest.approx(0.2 if name == "loop-slow" else 0.67, rel=0.06)
     assert steps.counted >= 29
 

@@ -35,7 +35,7 @@ from diag.model.observations import (
 )
 from diag.outputs.report import report
 from diag.outputs.view.view import AgentProcess, Counters, FlameWanted
-from diag.state.job import JobState
+from diag.state.view import JobView
 from tests.hubview import AloneHub
 
 PACKAGES = "/usr/local/lib/python3.12/site-packages/"
@@ -100,10 +100,10 @@ class Scripted:
         self.findings: list[Finding] = []
         self.lines: list[NotChecked] = []
 
-    def check(self, now: float, job: JobState) -> Iterable[Finding]:
+    def check(self, now: float, job: JobView) -> Iterable[Finding]:
         return self.findings
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return self.lines
 
 

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from diag.agent.rank_logs import RankFiles
-from diag.agent.samplers.checkpoints import CheckpointWatch, JobView
+from diag.agent.samplers.checkpoints import CheckpointWatch, WatchedJob
 from diag.model import Record
 from diag.sources.collectives import fr_pipe
 from diag.sources.collectives.worker_server import NoAnswer
@@ -292,7 +292,7 @@ def test_checkpoints_are_looked_at_as_the_rank(start: Start, place: Path, closed
         os.chown(save, NOBODY, NOBODY)
     records: list[Record] = []
     pid = start()
-    view = JobView(("python", "train.py", "--save", str(save)), pid, pid, NOBODY)
+    view = WatchedJob(("python", "train.py", "--save", str(save)), pid, pid, NOBODY)
     watch = CheckpointWatch("here", records.append, lambda: view, seconds=0.1)
 
     watch._look(30)

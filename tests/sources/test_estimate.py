@@ -33,8 +33,8 @@ def test_an_estimate_comes_back_as_it_was_made() -> None:
 def test_the_engine_keeps_it_for_detectors() -> None:
     engine = Engine(PARSERS, [], Precedence())
     engine.feed(source.record(PAYLOAD, "node0"))
-    assert engine.job.memory_estimate is not None
-    assert engine.job.memory_estimate.host_bytes > 0
+    assert engine.job.machine.memory_estimate is not None
+    assert engine.job.machine.memory_estimate.host_bytes > 0
 
 
 @pytest.mark.parametrize(

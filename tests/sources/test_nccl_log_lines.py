@@ -243,7 +243,7 @@ def test_job_state_counts_runs_as_their_lines_and_keeps_the_last_of_them() -> No
     for fact in output.parse(Record(output.SOURCE, payload)):
         job.observe(1.0, fact)
 
-    assert (job.log_lines, job.nccl.lines, list(job.tail)) == (300, 300, plain[-200:])
+    assert (job.log.lines, job.nccl.lines, list(job.log.tail)) == (300, 300, plain[-200:])
 
 
 def test_driver_that_libibverbs_cannot_load_is_told() -> None:

@@ -136,7 +136,7 @@ def test_every_layout_of_swift_4_passes_through_its_phases_in_order_and_to_its_l
         and told[4] == "steady"
     )
     assert told[-1] == "teardown"
-    assert engine.job.iteration == engine.job.total_iterations == (12 if "async" in path.name else 8)
+    assert engine.job.iteration == engine.job.progress.total_iterations == (12 if "async" in path.name else 8)
 
 
 @pytest.mark.parametrize("path", sorted(LOGS.glob("*_dpo_*.log")), ids=lambda path: path.stem)
@@ -164,10 +164,14 @@ def test_whole_healthy_log_raises_no_finding_and_ends_after_its_last_step(path: 
 
     assert engine.finish() == []
     assert [finding for finding in engine.active() if finding.severity.counts] == []
-    assert (engine.job.iteration, engine.job.total_iterations, engine.job.phase) == (8, 8, "teardown")
+    assert (engine.job.iteration, engine.job.progress.total_iterations, engine.job.phase) == (
+        8,
+        8,
+        "teardown",
+    )
     expected = [8] if "megatron_dpo_4" in path.name else [4, 8]
-    assert [save.iteration for save in engine.job.save_log.saves] == expected
-    assert all(save.written is not None and not save.cut_off for save in engine.job.save_log.saves)
+    assert [save.iteration for save in engine.job.saves.log.saves] == expected
+    assert all(save.written is not None and not save.cut_off for save in engine.job.saves.log.saves)
 
 
 @pytest.mark.parametrize(

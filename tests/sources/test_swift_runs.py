@@ -96,7 +96,7 @@ def test_versions_between_print_the_same_lines_up_to_their_save(name: str) -> No
     assert all(0.6 < numbers["loss"] < 0.8 and 0.5 < numbers["grad_norm"] < 2 for numbers in steps.values())
     assert phases[:5] == ["launch", "model_load", "data_prep", "model_load", "first_step"]
     assert phases[5:] == [*["steady", "eval"] * (last // 2), "steady"]
-    assert engine.job.metrics["eval_loss"] == pytest.approx(0.69, abs=0.01)
+    assert engine.job.progress.metrics["eval_loss"] == pytest.approx(0.69, abs=0.01)
     assert [finding.id for finding in engine.active() if finding.severity.counts] == []
 
 
@@ -153,13 +153,13 @@ def test_log_tells_versions_layout_steps_and_saves_and_raises_nothing(name: str)
     assert list(dict.fromkeys(steps)) == list(range(first, total + 1))
     assert {fact.total for fact in facts if isinstance(fact, Iteration)} == {total}
     job = engine.job
-    assert (job.iteration, job.total_iterations, job.phase) == (total, total, "teardown")
-    assert [save.iteration for save in job.save_log.saves] == saves
-    assert all(save.written is not None and not save.cut_off for save in job.save_log.saves)
-    assert job.save_log.asynchronous is asynchronous
+    assert (job.iteration, job.progress.total_iterations, job.phase) == (total, total, "teardown")
+    assert [save.iteration for save in job.saves.log.saves] == saves
+    assert all(save.written is not None and not save.cut_off for save in job.saves.log.saves)
+    assert job.saves.log.asynchronous is asynchronous
     assert (
-        0.1 < job.metrics["loss"] < 10
-        and 0.1 < job.metrics.get("grad_norm", job.metrics.get("grad norm", 0.0)) < 10
+        0.1 < job.progress.metrics["loss"] < 10
+        and 0.1 < job.progress.metrics.get("grad_norm", job.progress.metrics.get("grad norm", 0.0)) < 10
     )
     assert phases.index("first_step") < phases.index("steady")
     assert [finding.id for finding in engine.active() if finding.severity.counts] == []
@@ -183,9 +183,9 @@ def test_evaluation_is_a_phase_of_its_own_and_its_time_belongs_to_no_step(
         before = engine.job.phase
 
     assert evaluations == evaluated_at
-    assert engine.job.steps.left_out >= len(evaluated_at) - 1  # the last has no step behind it
-    assert 0.1 < engine.job.metrics["eval_loss"] < 10
-    assert [save.iteration for save in engine.job.save_log.saves] == saved_at
+    assert engine.job.progress.steps.left_out >= len(evaluated_at) - 1  # the last has no step behind it
+    assert 0.1 < engine.job.progress.metrics["eval_loss"] < 10
+    assert [save.iteration for save in engine.job.saves.log.saves] == saved_at
 
 
 def test_asynchronous_save_is_written_when_its_state_is_and_not_when_its_safetensors_are() -> None:
@@ -194,7 +194,7 @@ def test_asynchronous_save_is_written_when_its_state_is_and_not_when_its_safeten
 
     for record in records(LOGS / "megatron_4.6.0_async.log"):
         engine.feed(record)
-        for save in engine.job.save_log.saves:
+        for save in engine.job.saves.log.saves:
             if save.written is not None:
                 written.setdefault(save.iteration, engine.job.iteration)
 
@@ -227,5 +227,5 @@ def test_evaluation_that_came_and_went_in_one_reading_is_no_step_either() -> Non
             Record(output.SOURCE, {"stream": "stdout", "lines": [[line, 0]]}, at=1000.0 + 30.0 * number)
         )
 
-    steps = engine.job.steps
+    steps = engine.job.progress.steps
     assert (steps.counted, steps.left_out, steps.now()) == (1, 1, 30.0)

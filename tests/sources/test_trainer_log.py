@@ -41,8 +41,8 @@ def test_trainer_that_says_nothing_but_bars_and_numbers_is_followed_through_step
     assert [phase for phase in told if phase != "training"] == [
         "launch", "steady", "eval", "steady", "eval", "steady", "teardown",
     ]  # fmt: skip
-    assert (engine.job.iteration, engine.job.total_iterations) == (8, 8)
-    assert engine.job.metrics["loss"] > 4 and engine.job.metrics["eval_loss"] > 4
+    assert (engine.job.iteration, engine.job.progress.total_iterations) == (8, 8)
+    assert engine.job.progress.metrics["loss"] > 4 and engine.job.progress.metrics["eval_loss"] > 4
     assert engine.active() == []
 
 
@@ -52,7 +52,7 @@ def test_trainer_with_its_info_lines_tells_the_first_step_and_the_saves_too() ->
     assert [phase for phase in told if phase != "training"] == [
         "launch", "first_step", "steady", "eval", "steady", "ckpt_save", "steady", "eval", "steady", "ckpt_save", "teardown",
     ]  # fmt: skip
-    assert (engine.job.iteration, engine.job.total_iterations) == (8, 8)
+    assert (engine.job.iteration, engine.job.progress.total_iterations) == (8, 8)
     assert [fact.total for fact in facts("hf_trainer_4.57.6_info.log") if isinstance(fact, StepsPlanned)] == [
         8
     ]
@@ -77,7 +77,7 @@ def test_deepspeed_launcher_and_engine_tell_rendezvous_build_steps_and_save() ->
     assert {fact.path for fact in facts("deepspeed_0.16.9.log") if isinstance(fact, SaveFinished)} == {
         "global_step4"
     }
-    assert engine.job.save_log.count == 1
+    assert engine.job.saves.log.count == 1
     assert engine.active() == []
 
 

@@ -18,8 +18,8 @@ from diag.model.observations import (
     StackSample,
 )
 from diag.sources.digest import FORWARDED
-from diag.state.job import JobState
 from diag.state.stack_activity import Activity, read_stack, shorten
+from diag.state.view import JobView
 
 __all__ = ["Collector"]
 
@@ -69,10 +69,10 @@ class Collector:
             self.stamp += 1
             self._facts.setdefault(rank, deque(maxlen=_MOST_FACTS)).append((self.stamp, fact))
 
-    def check(self, now: float, job: JobState) -> Iterable[Finding]:
+    def check(self, now: float, job: JobView) -> Iterable[Finding]:
         return ()
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
     def facts(self, after: int = -1) -> list[Observation]:

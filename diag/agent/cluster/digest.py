@@ -27,7 +27,7 @@ from diag.model.observations import (
 from diag.outputs.view.classes import living_children
 from diag.sources.digest import SCHEMA, wire, wire_all
 from diag.state.cluster import MOST_FRAMES
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
 
 __all__ = ["DigestMaker", "Identity"]
 
@@ -112,8 +112,8 @@ class DigestMaker:
                         [frame.function, frame.file, frame.line] for frame in _cut(thread)
                     ]
                     self._sent_frames.add(key)
-        if job.rank_argv and job.ranks:  # one tells it for all: they run the same command
-            document["commands"] = {str(min(job.ranks)): " ".join(job.rank_argv)[:2000]}
+        if job.run.rank_argv and job.ranks:  # one tells it for all: they run the same command
+            document["commands"] = {str(min(job.ranks)): " ".join(job.run.rank_argv)[:2000]}
         if facts and self.collector.stamp != self._sent_facts:
             known, self._sent_facts = self._sent_facts, self.collector.stamp
             news = self.collector.facts(known)
@@ -148,18 +148,18 @@ def _node(
         ranks=len(job.ranks),
         local_world_size=me.local_world_size,
         world_size=job.world_size,
-        phase=job.own_phase,
-        marked_phase=job.marked_phase,
-        phase_at=job.phase_at,
-        phase_line=job.phase_line[:300],
-        iteration=None if job.borrowed else job.iteration,
-        total_iterations=job.total_iterations,
-        iteration_at=job.iteration_at,
-        log_moved_at=job.log_moved_at,
-        save_moved_at=job.save_moved_at,
-        started_at=job.started_at,
-        step_seconds=statistics.median(job.step_seconds) if job.step_seconds else None,
-        line_seconds=max(job.line_seconds, default=0.0),
+        phase=job.phases.own,
+        marked_phase=job.phases.marked,
+        phase_at=job.phases.since,
+        phase_line=job.phases.line[:300],
+        iteration=None if job.progress.borrowed else job.iteration,
+        total_iterations=job.progress.total_iterations,
+        iteration_at=job.progress.iteration_at,
+        log_moved_at=job.progress.log_moved_at,
+        save_moved_at=job.saves.moved_at,
+        started_at=job.run.started_at,
+        step_seconds=statistics.median(job.progress.step_seconds) if job.progress.step_seconds else None,
+        line_seconds=max(job.progress.line_seconds, default=0.0),
         silence_seconds=job.silences.longest(job.phase, job.iteration),
         phase_seconds=job.silences.longest_phase(job.phase),
         returncode=job.returncode,
@@ -201,7 +201,7 @@ def _short(finding: Finding) -> Finding:
 
 
 def _rank(
-    engine: Engine, rank: RankState, me: Identity, detail: int, seen: dict[str, ThreadStack]
+    engine: Engine, rank: RankView, me: Identity, detail: int, seen: dict[str, ThreadStack]
 ) -> RankDigest:
     tree = rank.tree
     looked = detail > 0 and rank.alive and rank.stack is not None

@@ -275,7 +275,7 @@ class JobHub:
             tuple(notes),
             job.phase,
             job.iteration,
-            job.total_iterations,
+            job.progress.total_iterations,
         )
         return digest_source.verdict(fact, engine.now)
 

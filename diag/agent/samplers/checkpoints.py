@@ -21,7 +21,7 @@ from diag.sources.host import run as run_source
 from diag.sources.host.job_files import Files, JobFiles
 from diag.sources.storage import checkpoint, disk
 
-__all__ = ["CheckpointWatch", "JobView"]
+__all__ = ["CheckpointWatch", "WatchedJob"]
 
 _SECONDS = 10.0
 _SAVING_SECONDS = 2.0
@@ -38,7 +38,7 @@ _SPACE_CHANGED = 0.002  # of its size
 
 
 @dataclass(frozen=True, slots=True)
-class JobView:
+class WatchedJob:
     """What the watch must know of the job: told by the hub, anew for each look."""
 
     argv: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class CheckpointWatch:
         self,
         host: str,
         put: Callable[[Record], None],
-        view: Callable[[], JobView],
+        view: Callable[[], WatchedJob],
         sampled: Callable[[str, float], None] = lambda source, seconds: None,
         run_dir: str = "",
         seconds: float = _SECONDS,
@@ -163,7 +163,7 @@ class CheckpointWatch:
         finally:
             self._cpu += time.thread_time() - spent
 
-    def _read_all(self, view: JobView) -> None:
+    def _read_all(self, view: WatchedJob) -> None:
         files = self._see_as(view)
         if files is None:
             return
@@ -185,7 +185,7 @@ class CheckpointWatch:
         if self._run_dir:
             self._read_disk(self._run_dir, disk.OURS, "run_dir", os.getuid())
 
-    def _see_as(self, view: JobView) -> Files | None:
+    def _see_as(self, view: WatchedJob) -> Files | None:
         """A rank's files, once there was one; until then those of CMD. None where nobody knows any more whose
         they were."""
         pid = view.rank_pid or (0 if self._is_rank else view.pid)
@@ -221,10 +221,12 @@ class CheckpointWatch:
             Path(self._cwd or Path.cwd(), Path(path).expanduser() if path.startswith("~/") else path)
         )
 
-    def _said_roots(self, view: JobView) -> list[str]:
+    def _said_roots(self, view: WatchedJob) -> list[str]:
         return list(dict.fromkeys(self._absolute(save_root(path)) for path in reversed(view.said)))
 
-    def _save_roots(self, view: JobView, saves: list[NamedPath], files: Files) -> Iterator[tuple[str, str]]:
+    def _save_roots(
+        self, view: WatchedJob, saves: list[NamedPath], files: Files
+    ) -> Iterator[tuple[str, str]]:
         """(flag, folder): those that a line named, the named ones, and what ms-swift makes below these in
         this run."""
         roots = dict.fromkeys(self._said_roots(view), "")
@@ -282,7 +284,7 @@ class CheckpointWatch:
             self._spaces[path] = (now, payload["bavail"])
             self._put(Record(disk.SOURCE, payload, host=self._host, emitted=time.time()))
 
-    def _words_of(self, view: JobView) -> tuple[str, ...]:
+    def _words_of(self, view: WatchedJob) -> tuple[str, ...]:
         """The rank's own arguments: `diag run -- bash train.sh` says nothing. Kept when it has ended."""
         if view.rank_pid is not None and view.rank_pid != self._words[0]:
             try:
@@ -292,7 +294,7 @@ class CheckpointWatch:
             self._words = (view.rank_pid, tuple(os.fsdecode(word) for word in raw.split(b"\0")[:-1]))
         return self._words[1]
 
-    def _temporary(self, view: JobView) -> str:
+    def _temporary(self, view: WatchedJob) -> str:
         """TMPDIR of the rank, where we may know it."""
         try:
             words = Path(f"{self._proc}/{view.rank_pid or view.pid}/environ").read_bytes().split(b"\0")

@@ -25,8 +25,8 @@ from diag.sources.collectives import nccl_ras
 from diag.sources.collectives.nccl_library import library_of, version_of
 from diag.sources.host import run as run_source
 from diag.sources.host.process_tree import PROC
-from diag.state.job import JobState
 from diag.state.stack_activity import Activity
+from diag.state.view import JobView
 
 __all__ = ["Budget", "RasWatch", "Refusal", "creating", "refusal"]
 
@@ -165,7 +165,7 @@ class RasWatch:
             name: value for name, value in variables.items() if name.startswith("NCCL_RAS_")
         }
 
-    def tend(self, suspicious: bool, job: JobState) -> None:
+    def tend(self, suspicious: bool, job: JobView) -> None:
         """Call about once a second, from one thread. Never waits."""
         now = self._steady()
         suspicious = suspicious and job.returncode is None and job.interrupted_at is None
@@ -190,7 +190,7 @@ class RasWatch:
     def _busy(self) -> bool:
         return self._worker is not None and self._worker.is_alive()
 
-    def _case(self, job: JobState) -> _Case:
+    def _case(self, job: JobView) -> _Case:
         pids = tuple(rank.placement.pid for rank in job.alive_ranks())
         known = frozenset(rank.placement.pid for rank in job.ranks.values())
         told = (
@@ -274,7 +274,7 @@ class RasWatch:
         self._put(run_source.failed(SOURCE, refused.reason, refused.remedy, host=self.host))
 
 
-def creating(job: JobState) -> Refusal | None:
+def creating(job: JobView) -> Refusal | None:
     """Whether communicators may be under way, as phase, stacks and NCCL's own lines tell."""
     if job.phase in _EARLY_PHASES:
         return Refusal(f"not asked while communicators may be made: the job is in its {job.phase} phase")

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 
-from diag.agent.samplers.checkpoints import CheckpointWatch, JobView
+from diag.agent.samplers.checkpoints import CheckpointWatch, WatchedJob
 from diag.agent.samplers.estimate import estimate_watched
 from diag.agent.samplers.kernel import KernelWatch
 from diag.agent.samplers.node import GpuWatch, NetworkWatch
@@ -16,7 +16,7 @@ from diag.model import Record
 from diag.sources.collectives import store
 from diag.sources.host import run as run_source
 from diag.sources.host.process_tree import Tree
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
 from diag.text.errors import shortage
 
 __all__ = ["NodeWatches"]
@@ -127,18 +127,18 @@ class NodeWatches:
                 if not rank.node
             ]
 
-    def _checkpoint_view(self) -> JobView:
+    def _checkpoint_view(self) -> WatchedJob:
         with self._lock:
             job = self._engine.job
-            log = job.save_log
+            log = job.saves.log
             rank = next((rank.placement.pid for rank in job.alive_ranks()), None)
             said = tuple(dict.fromkeys(save.path for save in log.saves if save.path))[-4:]
             saving = job.phase == "ckpt_save" or log.unwritten is not None
-            pid = job.pid or self._pid  # at the first look the engine may not have been told yet
-            return JobView(job.argv or self._argv, pid, rank, _owner(rank or pid), saving, said)
+            pid = job.run.pid or self._pid  # at the first look the engine may not have been told yet
+            return WatchedJob(job.run.argv or self._argv, pid, rank, _owner(rank or pid), saving, said)
 
 
-def _calls_store(rank: RankState, now: float) -> bool:
+def _calls_store(rank: RankView, now: float) -> bool:
     """By its last stack, where that is of the last seconds."""
     main = rank.stack.main if rank.stack is not None and now - rank.stack_at <= _STACK_SECONDS else None
     return main is not None and any(

@@ -12,7 +12,7 @@ from diag.detectors.checkpoint.lines import Rule, SaidLines, failed_at, failed_b
 from diag.knowledge.checkpoint_args import resume_advice
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.model.observations import CheckpointFolder, CheckpointsSeen, LogLine
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["CheckpointCorruptDetector"]
 
@@ -88,7 +88,7 @@ class CheckpointCorruptDetector:
         else:
             self._lines.observe(at, fact)
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         broken = list(self._folders.broken(now, job))
         loading = self._at_the_start(job)
         if loading is not None:
@@ -98,8 +98,8 @@ class CheckpointCorruptDetector:
         else:
             yield from self._by_lines(job)
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
-        many = [folder for seen in job.checkpoints.values() for folder in seen.folders if not folder.listed]
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
+        many = [folder for seen in job.saves.folders.values() for folder in seen.folders if not folder.listed]
         if many:
             yield NotChecked(
                 f"whether {name_of(many[-1])} is whole",
@@ -107,7 +107,7 @@ class CheckpointCorruptDetector:
                 "check it by hand before you go on from it",
             )
 
-    def _left_behind(self, job: JobState, all_broken: list[Broken]) -> Finding:
+    def _left_behind(self, job: JobView, all_broken: list[Broken]) -> Finding:
         broken = all_broken[-1]
         folder = broken.folder
         beside = folder.path.rpartition("/")[0]
@@ -116,7 +116,7 @@ class CheckpointCorruptDetector:
         later = whole is not None and (whole.iteration or 0) > (folder.iteration or 0)
         why = _why(folder, job)
         go_on = (
-            f"Go on from {whole.path}, which is whole: {resume_advice(job.words, whole.path, whole.kind)}."
+            f"Go on from {whole.path}, which is whole: {resume_advice(job.run.words, whole.path, whole.kind)}."
             if whole
             else "There is no whole checkpoint beside it: look for an older run's, or begin anew."
         )
@@ -144,7 +144,7 @@ class CheckpointCorruptDetector:
             final=job.returncode is not None,
         )
 
-    def _at_the_start(self, job: JobState) -> Finding | None:
+    def _at_the_start(self, job: JobView) -> Finding | None:
         """What the job was told to begin from, as it lay there before it was loaded."""
         for at, seen in self._folders.loads.values():
             folder = _to_be_loaded(seen)
@@ -165,7 +165,7 @@ class CheckpointCorruptDetector:
             ]
             go_on = "Copy or download it again, or load another one."
             if others:
-                flags = resume_advice(job.words, others[-1].path, others[-1].kind)
+                flags = resume_advice(job.run.words, others[-1].path, others[-1].kind)
                 go_on = f"Load {others[-1].path} instead, which is whole: {flags}."
             return Finding(
                 id="checkpoint-corrupt",
@@ -184,7 +184,7 @@ class CheckpointCorruptDetector:
             )
         return None
 
-    def _by_lines(self, job: JobState) -> Iterator[Finding]:
+    def _by_lines(self, job: JobView) -> Iterator[Finding]:
         said = [
             item
             for item in self._lines.said
@@ -232,7 +232,7 @@ def _of_interest(flag: str, files: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-def _why(folder: CheckpointFolder, job: JobState) -> str:
+def _why(folder: CheckpointFolder, job: JobView) -> str:
     """The end of the rank that died first, where it came in this save, or right after this checkpoint's last
     byte."""
     failed = [rank for rank in job.ranks.values() if rank.failed]
@@ -243,7 +243,7 @@ def _why(folder: CheckpointFolder, job: JobState) -> str:
             rank.exit is not None and rank.exit.signal == signal.SIGTERM,
         ),
     )
-    at = dead[0].exited_at if dead else job.ended_at
+    at = dead[0].exited_at if dead else job.run.ended_at
     in_it = cut_off_save(folder, job) is not None or (
         at is not None and abs(at - folder.changed_at) < _WHILE_SECONDS
     )
@@ -266,9 +266,9 @@ def _none_is_whole(older: list[Broken]) -> str:
     return f"{names} beside it {'is' if len(older) == 1 else 'are'} not whole either"
 
 
-def _ended_quietly(job: JobState) -> bool:
+def _ended_quietly(job: JobView) -> bool:
     return job.returncode == 0 and job.iteration is None
 
 
-def _when(job: JobState) -> str:
+def _when(job: JobView) -> str:
     return " at the start" if job.iteration is None else f" after iteration {job.iteration}"

@@ -9,8 +9,8 @@ from pathlib import PurePosixPath
 from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_by, gib, in_a_save, ranks_of
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.model.observations import CheckpointFolder, DiskSpace, LogLine
-from diag.state.job import JobState
 from diag.state.saves import never_saves
+from diag.state.view import JobView
 
 __all__ = ["DiskFullDetector"]
 
@@ -68,7 +68,7 @@ class DiskFullDetector:
     def observe(self, at: float, fact: LogLine) -> None:
         self._lines.observe(at, fact)
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         said = [item for item in self._lines.said if _happened(job, item)]
         said = [item for item in said if item.cause != "write_failed" or self._is_full(job)]
         if any(item.cause != "write_failed" for item in said):
@@ -80,10 +80,10 @@ class DiskFullDetector:
             if found is not None:
                 yield found
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
-    def _by_lines(self, job: JobState, said: list[Said]) -> Finding:
+    def _by_lines(self, job: JobView, said: list[Said]) -> Finding:
         first = said[0]
         saving = in_a_save(job, first)
         space = self._space_of(
@@ -116,8 +116,8 @@ class DiskFullDetector:
             final=True,
         )
 
-    def _now_full(self, job: JobState) -> Finding | None:
-        for at, space in job.disks.values():
+    def _now_full(self, job: JobView) -> Finding | None:
+        for at, space in job.machine.disks.values():
             if space.purpose not in ("save", "tmp") or not space.total_bytes:
                 continue
             few = space.available_inodes is not None and space.available_inodes < _FEW_INODES
@@ -141,23 +141,27 @@ class DiskFullDetector:
             )
         return None
 
-    def _next_save(self, job: JobState) -> Finding | None:
+    def _next_save(self, job: JobView) -> Finding | None:
         """Before the save, with numbers. Not in one: what it has written is gone from what is free."""
         if (
             job.phase == "ckpt_save"
-            or job.save_log.unwritten is not None
-            or (job.iteration is not None and 0 < job.total_iterations <= job.iteration)
+            or job.saves.log.unwritten is not None
+            or (job.iteration is not None and 0 < job.progress.total_iterations <= job.iteration)
         ):
             return None
         last = _last_whole(job)
         size = (
-            last.size_bytes if last else job.memory_estimate.checkpoint_bytes if job.memory_estimate else None
+            last.size_bytes
+            if last
+            else job.machine.memory_estimate.checkpoint_bytes
+            if job.machine.memory_estimate
+            else None
         )
-        if never_saves(job.words):
+        if never_saves(job.run.words):
             return None
         if not size:
             return None
-        for root, (at, space) in job.disks.items():
+        for root, (at, space) in job.machine.disks.items():
             if space.purpose != "save" or not space.total_bytes or _free(space) >= size:
                 continue
             if last is not None and not last.path.startswith(root.rstrip("/") + "/"):
@@ -165,7 +169,7 @@ class DiskFullDetector:
             like = f"like {PurePosixPath(last.path).name}" if last else "as its arguments tell"
             kept = [
                 folder
-                for seen in job.checkpoints.values()
+                for seen in job.saves.folders.values()
                 for folder in seen.folders
                 if folder.path.startswith(root)
             ]
@@ -193,16 +197,16 @@ class DiskFullDetector:
             )
         return None
 
-    def _is_full(self, job: JobState) -> bool:
+    def _is_full(self, job: JobView) -> bool:
         return any(
             space.purpose == "save"
             and (_free(space) < max(_FULL_BYTES, 0.001 * space.total_bytes) or _no_inodes(space))
-            for _, space in job.disks.values()
+            for _, space in job.machine.disks.values()
         )
 
-    def _space_of(self, job: JobState, path: str, saving: bool) -> DiskSpace | None:
+    def _space_of(self, job: JobView, path: str, saving: bool) -> DiskSpace | None:
         """The disk that a line's path is on; else the one that checkpoints go to, when it is told in a save."""
-        known = [space for _, space in job.disks.values()]
+        known = [space for _, space in job.machine.disks.values()]
         over = [space for space in known if path and (path + "/").startswith(space.path.rstrip("/") + "/")]
         if over:
             return max(over, key=lambda space: len(space.path))
@@ -221,7 +225,7 @@ _ADVICE = {
 }
 
 
-def _happened(job: JobState, item: Said) -> bool:
+def _happened(job: JobView, item: Said) -> bool:
     """A sample of the data, or an example that somebody prints, has the words too."""
     return item.traced or item.text.startswith("[rank") or in_a_save(job, item) or failed_by(job, item)
 
@@ -254,15 +258,15 @@ def _few_inodes(space: DiskSpace) -> bool:
     return (space.available_inodes or 0) < _FEW_INODES or _no_inodes(space)
 
 
-def _last_whole(job: JobState) -> CheckpointFolder | None:
+def _last_whole(job: JobView) -> CheckpointFolder | None:
     whole = [
         folder
-        for seen in job.checkpoints.values()
+        for seen in job.saves.folders.values()
         for folder in seen.folders
         if folder.size_bytes and not folder.missing and not folder.damaged
     ]
     return max(whole, key=lambda folder: folder.changed_at, default=None)
 
 
-def _when(job: JobState) -> str:
+def _when(job: JobView) -> str:
     return f" after iteration {job.iteration}" if job.iteration is not None else ""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from diag.model.observations import CheckpointFolder, CheckpointsSeen
-from diag.state.job import JobState
 from diag.state.saves import Save
+from diag.state.view import JobView
 
 __all__ = ["Broken", "Folders", "name_of", "pointed_at"]
 
@@ -66,7 +66,7 @@ class Folders:
             del self._changed[path]  # rotated away
             self._ours.discard(path)
 
-    def broken(self, now: float, job: JobState) -> Iterator[Broken]:
+    def broken(self, now: float, job: JobView) -> Iterator[Broken]:
         """This job's own, oldest first."""
         for folder, changed in self._changed.values():
             if not self._is_ours(folder, job) or not self._is_settled(folder, changed, now, job):
@@ -101,12 +101,13 @@ class Folders:
     def roots(self) -> list[str]:
         return list(self._trackers)
 
-    def _is_ours(self, folder: CheckpointFolder, job: JobState) -> bool:
+    def _is_ours(self, folder: CheckpointFolder, job: JobView) -> bool:
         return (
-            folder.path in self._ours or folder.changed_at >= (job.started_at or 0.0) - _BEFORE_START_SECONDS
+            folder.path in self._ours
+            or folder.changed_at >= (job.run.started_at or 0.0) - _BEFORE_START_SECONDS
         )
 
-    def _is_settled(self, folder: CheckpointFolder, changed: float, now: float, job: JobState) -> bool:
+    def _is_settled(self, folder: CheckpointFolder, changed: float, now: float, job: JobView) -> bool:
         """Whoever wrote it is gone, or has left it alone for long. ms-swift writes its tracker before an
         asynchronous save " "begins."""
         if job.returncode is not None or (job.ranks and not job.alive_ranks()):
@@ -116,13 +117,13 @@ class Folders:
             return looked and (job.returncode != 0 or not _spans_nodes(job))
         if job.phase == "ckpt_save":
             return False
-        pending = job.save_log.unwritten
+        pending = job.saves.log.unwritten
         if pending is not None and (pending.iteration == folder.iteration or folder.iteration is None):
             return now - changed >= _ASYNC_PATIENCE_SECONDS
-        longest = max((save.seconds or 0.0 for save in job.save_log.finished), default=0.0)
+        longest = max((save.seconds or 0.0 for save in job.saves.log.finished), default=0.0)
         return now - changed >= max(_PATIENCE_SECONDS, 3 * longest)
 
-    def _what(self, folder: CheckpointFolder, job: JobState) -> str:
+    def _what(self, folder: CheckpointFolder, job: JobView) -> str:
         parts = []
         if folder.missing:
             parts.append("missing " + ", ".join(folder.missing))
@@ -137,10 +138,10 @@ class Folders:
         return f"{folder.files} files where {name_of(before)} has {before.files}"
 
 
-def cut_off_save(folder: CheckpointFolder, job: JobState) -> Save | None:
+def cut_off_save(folder: CheckpointFolder, job: JobView) -> Save | None:
     """The save of this checkpoint, where the job ended in it."""
-    for save in job.save_log.saves:
-        unfinished = save.cut_off or (job.save_log.asynchronous and save.written is None)
+    for save in job.saves.log.saves:
+        unfinished = save.cut_off or (job.saves.log.asynchronous and save.written is None)
         if unfinished and (
             save.path == folder.path or (folder.iteration is not None and save.iteration == folder.iteration)
         ):
@@ -166,5 +167,5 @@ def _root_of(path: str) -> str:
     return str(PurePosixPath(path).parent)
 
 
-def _spans_nodes(job: JobState) -> bool:
+def _spans_nodes(job: JobView) -> bool:
     return job.world_size > len(job.ranks) > 0

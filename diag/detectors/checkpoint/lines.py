@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from diag.detectors.quoted import failed_soon, is_traced, only_quoted
 from diag.model import Evidence
 from diag.model.observations import LogLine
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["Rule", "Said", "SaidLines", "failed_at", "failed_by", "gib", "in_a_save", "ranks_of"]
 
@@ -99,21 +99,21 @@ class SaidLines:
                 return
 
 
-def in_a_save(job: JobState, said: Said) -> bool:
+def in_a_save(job: JobView, said: Said) -> bool:
     """By the frames above the line, or by the time at which it came."""
     return said.saving or any(
         save.began - 2.0 <= said.at and (save.ended is None or said.at <= save.ended + 10.0)
-        for save in job.save_log.saves
+        for save in job.saves.log.saves
     )
 
 
-def failed_by(job: JobState, said: Said) -> bool:
+def failed_by(job: JobView, said: Said) -> bool:
     """Whether it is what the job, or a rank, failed of: soon after it, and not of something else by its own
     last words."""
     return failed_at(job, said.at) and (said.saving or not only_quoted(job, said.text))
 
 
-def failed_at(job: JobState, at: float) -> bool:
+def failed_at(job: JobView, at: float) -> bool:
     """Whether the job, or a rank, failed soon after this moment: what a program survives is no failure."""
     return failed_soon(job, at)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_by, ranks_of
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
 from diag.model.observations import LogLine
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["CheckpointArgsMismatchDetector"]
 
@@ -122,7 +122,7 @@ class CheckpointArgsMismatchDetector:
     def observe(self, at: float, fact: LogLine) -> None:
         self._lines.observe(at, fact)
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         said = [item for item in self._lines.said if _is_fatal(job, item)]
         if not said:
             return
@@ -143,11 +143,11 @@ class CheckpointArgsMismatchDetector:
             evidence=tuple(item.evidence() for item in said[:3]),
         )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 
-def _is_fatal(job: JobState, item: Said) -> bool:
+def _is_fatal(job: JobView, item: Said) -> bool:
     if failed_by(job, item):
         return True
     return item.cause in _EXITS_WITH_0 and job.returncode == 0 and job.iteration is None

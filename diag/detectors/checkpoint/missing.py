@@ -12,7 +12,7 @@ from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_at, fa
 from diag.knowledge.checkpoint_args import named_paths, resume_advice
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import CheckpointsSeen, LogLine
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["CheckpointMissingDetector"]
 
@@ -83,15 +83,15 @@ class CheckpointMissingDetector:
         else:
             self._lines.observe(at, fact)
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         found = self._by_lines(job) or self._by_argument(job) or self._by_tracker(now, job)
         if found is not None:
             yield found
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
-    def _by_tracker(self, now: float, job: JobState) -> Finding | None:
+    def _by_tracker(self, now: float, job: JobView) -> Finding | None:
         broken = {item.folder.path: item for item in self._folders.broken(now, job)}
         for root in self._folders.roots():
             tracker = self._folders.tracker(root)
@@ -99,8 +99,8 @@ class CheckpointMissingDetector:
             if tracker is None or named is None:
                 continue
             there = (
-                {folder.path for folder in job.checkpoints[root].folders}
-                if root in job.checkpoints
+                {folder.path for folder in job.saves.folders[root].folders}
+                if root in job.saves.folders
                 else set()
             )
             over = job.returncode is not None or (bool(job.ranks) and not job.alive_ranks())
@@ -114,7 +114,7 @@ class CheckpointMissingDetector:
                 if tracker[0].endswith(".txt") and whole
                 else "let it name a whole one"
             )
-            flags = resume_advice(job.words, whole.path, whole.kind) if whole else ""
+            flags = resume_advice(job.run.words, whole.path, whole.kind) if whole else ""
             by_name = f" ({name_of(whole)}), or load it by name: {flags}" if whole else ""
             return Finding(
                 id="checkpoint-missing",
@@ -132,8 +132,8 @@ class CheckpointMissingDetector:
             )
         return None
 
-    def _by_argument(self, job: JobState) -> Finding | None:
-        saves = {item.path.rstrip("/") for item in named_paths(job.words) if item.role == "save"}
+    def _by_argument(self, job: JobView) -> Finding | None:
+        saves = {item.path.rstrip("/") for item in named_paths(job.run.words) if item.role == "save"}
         for at, seen in self._folders.loads.values():
             what, cause = _what_is_wrong(seen)
             if not what or any(seen.root.rstrip("/").endswith(path) for path in saves):
@@ -153,7 +153,7 @@ class CheckpointMissingDetector:
             )
         return None
 
-    def _by_lines(self, job: JobState) -> Finding | None:
+    def _by_lines(self, job: JobView) -> Finding | None:
         said = [item for item in self._lines.said if self._matters(job, item)]
         if not said:
             return None
@@ -183,15 +183,15 @@ class CheckpointMissingDetector:
             evidence=tuple(item.evidence() for item in said[:3]),
         )
 
-    def _matters(self, job: JobState, item: Said) -> bool:
+    def _matters(self, job: JobView, item: Said) -> bool:
         if item.cause == "absent":
             return failed_by(job, item) or (job.returncode == 0 and job.iteration is None)
         if (
             item.match[1] == "because"
         ):  # "... the metadata file because load directory is not defined": none was asked for
             return False
-        saves = {saved.path.rstrip("/") for saved in named_paths(job.words) if saved.role == "save"}
-        loads = [saved for saved in named_paths(job.words) if saved.role == "load"]
+        saves = {saved.path.rstrip("/") for saved in named_paths(job.run.words) if saved.role == "save"}
+        loads = [saved for saved in named_paths(job.run.words) if saved.role == "load"]
         folder = str(PurePosixPath(item.match[1]).parent)
         return bool(loads) and not any(folder.endswith(path) for path in saves)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
-from diag.state.job import JobState
 from diag.state.savefacts import save_json, save_words
+from diag.state.view import JobView
 
 __all__ = ["SlowSaveDetector"]
 
@@ -30,9 +30,9 @@ class SlowSaveDetector:
     name = "slow"
     listens = ()
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        save, facts = job.save_log.current, save_json(job, now)
-        earlier = [seconds for one in job.save_log.finished if (seconds := one.seconds) is not None]
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
+        save, facts = job.saves.log.current, save_json(job, now)
+        earlier = [seconds for one in job.saves.log.finished if (seconds := one.seconds) is not None]
         if save is None or facts is None or len(earlier) < _EARLIER or not job.alive_ranks():
             return
         took, longest = now - save.began, max(earlier)
@@ -61,5 +61,5 @@ class SlowSaveDetector:
             ),
         )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()

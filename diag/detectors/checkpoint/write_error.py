@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_by, in_a_save, ranks_of
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
 from diag.model.observations import LogLine
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["CheckpointWriteErrorDetector"]
 
@@ -114,7 +114,7 @@ class CheckpointWriteErrorDetector:
     def observe(self, at: float, fact: LogLine) -> None:
         self._lines.observe(at, fact)
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         if any(item.cause == "full" for item in self._lines.said):
             return
         said = [item for item in self._lines.said if in_a_save(job, item)]
@@ -123,10 +123,10 @@ class CheckpointWriteErrorDetector:
         if said:
             yield self._finding(job, said)
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
-    def _finding(self, job: JobState, said: list[Said]) -> Finding:
+    def _finding(self, job: JobView, said: list[Said]) -> Finding:
         first, ranks = said[0], ranks_of(said)
         who = rank_words(ranks) if ranks else "the job"
         when = f" after iteration {job.iteration}" if job.iteration is not None else ""

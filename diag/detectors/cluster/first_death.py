@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from diag.detectors.quoted import CASCADE
 from diag.model import Confidence, Finding, NotChecked, Severity, rank_words
 from diag.state.cluster import NodeState
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["FirstDeathDetector"]
 
@@ -34,7 +34,7 @@ class FirstDeathDetector:
     name = "first-death"
     listens = ()
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         told = [(node, death) for node in job.cluster.nodes.values() for death in node.digest.deaths]
         if not told:
             return
@@ -56,11 +56,11 @@ class FirstDeathDetector:
         summary = _summary(root, node if len(current) > 1 else None, job)
         yield replace(root, summary=summary, waiting_ranks=tuple(sorted(waiting - set(root.ranks))))
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 
-def _summary(root: Finding, node: NodeState | None, job: JobState) -> str:
+def _summary(root: Finding, node: NodeState | None, job: JobView) -> str:
     """As its node says it, with the node's name, and with what the job knows and that node does not."""
     summary = root.summary
     if node is not None and summary.startswith(f"{root.subject} "):
@@ -71,7 +71,7 @@ def _summary(root: Finding, node: NodeState | None, job: JobState) -> str:
     return summary
 
 
-def _lost_peer(job: JobState, deaths: list[Finding], first: float) -> NodeState | None:
+def _lost_peer(job: JobView, deaths: list[Finding], first: float) -> NodeState | None:
     """The node at whose address the connections of those that died ended, and of which nothing was heard
     since."""
     named = {
@@ -87,7 +87,7 @@ def _lost_peer(job: JobState, deaths: list[Finding], first: float) -> NodeState 
     return None
 
 
-def _gone(node: NodeState, job: JobState, deaths: list[Finding], first: float) -> Finding:
+def _gone(node: NodeState, job: JobView, deaths: list[Finding], first: float) -> Finding:
     ranks = tuple(sorted(job.cluster.ranks_on(node.digest.run_id, job.ranks)))
     victims = tuple(
         sorted({rank for death in deaths for rank in (*death.ranks, *death.waiting_ranks)} - set(ranks))

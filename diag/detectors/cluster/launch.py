@@ -8,7 +8,7 @@ from itertools import islice
 
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.cluster import NodeState
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["LaunchMismatchDetector"]
 
@@ -31,7 +31,7 @@ class LaunchMismatchDetector:
     name = "launch-mismatch"
     listens = ()
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         nodes = [
             node
             for node in job.cluster.current()
@@ -83,7 +83,7 @@ class LaunchMismatchDetector:
             "Give all nodes the same MASTER_ADDR and MASTER_PORT (--master_port, --rdzv_endpoint).",
         )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 

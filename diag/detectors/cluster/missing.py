@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, format_ranks
 from diag.state.cluster import NodeState
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["RendezvousDetector"]
 
@@ -30,7 +30,7 @@ class RendezvousDetector:
     name = "rendezvous-failure"
     listens = ()
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         nodes = [node for node in job.cluster.current() if not node.gone]
         expected = job.cluster.expected()
         if not nodes or len(nodes) >= expected or any(node.digest.phase not in _EARLY for node in nodes):
@@ -57,7 +57,7 @@ class RendezvousDetector:
             evidence=tuple(_waits(node) for node in nodes[:6]),
         )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         nodes = job.cluster.current()
         expected = job.cluster.expected()
         if nodes and len(nodes) < expected and any(node.digest.phase not in _EARLY for node in nodes):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.state.cluster import NodeState
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["NodeFailureDetector"]
 
@@ -43,7 +43,7 @@ class NodeFailureDetector:
     name = "node-failure"
     listens = ()
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         silent = job.cluster.silent(now)
         if not silent or job.returncode is not None or job.interrupted_at is not None:
             return
@@ -60,7 +60,7 @@ class NodeFailureDetector:
         if here:
             yield _finding(here, job, "hub_unreachable", Severity.WARNING)
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         # `now` is not told here: the newest thing heard stands for it.
         now = max((node.heard_at for node in job.cluster.nodes.values()), default=0.0)
         for node in job.cluster.silent(now):
@@ -72,16 +72,16 @@ class NodeFailureDetector:
             )
 
 
-def _moves(job: JobState, speaking: Sequence[NodeState], now: float) -> bool:
+def _moves(job: JobView, speaking: Sequence[NodeState], now: float) -> bool:
     """Something of the job went on lately, as far as it is seen."""
     seen = {node.digest.run_id for node in speaking}
     moved = [rank.last_moved() for rank in job.alive_ranks() if rank.node in seen]
-    moved.append(job.log_moved_at or 0.0)
+    moved.append(job.progress.log_moved_at or 0.0)
     tells_steps = any(node.digest.iteration is not None for node in speaking)
     return now - max(moved) <= (_STANDS_SECONDS if tells_steps else _UNTOLD_SECONDS)
 
 
-def _ends_well(job: JobState, speaking: Sequence[NodeState]) -> bool:
+def _ends_well(job: JobView, speaking: Sequence[NodeState]) -> bool:
     """A rank that is seen came through to its end: the job does not stand still, it is over."""
     seen = {node.digest.run_id for node in speaking}
     return any(
@@ -89,13 +89,13 @@ def _ends_well(job: JobState, speaking: Sequence[NodeState]) -> bool:
     )  # its code may be unread
 
 
-def _ranks(nodes: Sequence[NodeState], job: JobState) -> tuple[int, ...]:
+def _ranks(nodes: Sequence[NodeState], job: JobView) -> tuple[int, ...]:
     ids = {node.digest.run_id for node in nodes}
     known = [rank.rank for rank in job.ranks.values() if rank.node in ids]
     return tuple(sorted(known + _ranks_left(ids, job)))
 
 
-def _ranks_left(ids: set[str], job: JobState) -> list[int]:
+def _ranks_left(ids: set[str], job: JobView) -> list[int]:
     """A hub that took over may have been told of the node, and not yet of the ranks found there: where all
     other nodes told theirs, what is left of the world size are they."""
     current = job.cluster.current()
@@ -108,7 +108,7 @@ def _ranks_left(ids: set[str], job: JobState) -> list[int]:
     return left
 
 
-def _finding(nodes: list[NodeState], job: JobState, cause: str, severity: Severity) -> Finding:
+def _finding(nodes: list[NodeState], job: JobView, cause: str, severity: Severity) -> Finding:
     ranks = _ranks(nodes, job)
     names = ", ".join(node.name for node in nodes[:4]) + (
         f" and {len(nodes) - 4} more" if len(nodes) > 4 else ""
@@ -144,7 +144,7 @@ def _finding(nodes: list[NodeState], job: JobState, cause: str, severity: Severi
     )
 
 
-def _cut_off(gone: list[NodeState], speaking: Sequence[NodeState], job: JobState) -> Finding:
+def _cut_off(gone: list[NodeState], speaking: Sequence[NodeState], job: JobView) -> Finding:
     own = speaking[0] if speaking else None
     name = own.name if own is not None else "this node"
     ranks = _ranks(speaking, job)

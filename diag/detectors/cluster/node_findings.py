@@ -8,7 +8,7 @@ from dataclasses import replace
 from diag.detectors.precedence import PRECEDENCE
 from diag.model import JOB, Finding, NotChecked
 from diag.state.cluster import NodeState
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["NodeFindingsDetector"]
 
@@ -29,7 +29,7 @@ class NodeFindingsDetector:
     name = "node-findings"
     listens = ()
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         alike: dict[tuple[str, str, str, str, str, str], list[tuple[NodeState, Finding]]] = {}
         nodes = job.cluster.current()
         for node in nodes:
@@ -52,7 +52,7 @@ class NodeFindingsDetector:
             known.add(finding.key)
             yield finding
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         """The same reason on many nodes is one line."""
         alike: dict[tuple[str, str, str], list[str]] = {}
         nodes = job.cluster.current()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.model.observations import NodeDigest, RankDigest
 from diag.state.cluster import NodeState
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["SlowLinkDetector"]
 
@@ -52,7 +52,7 @@ class SlowLinkDetector:
         elif fact.connect_seconds is not None:
             self._seconds.setdefault(fact.run_id, deque(maxlen=_SAMPLES)).append((at, fact.connect_seconds))
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         nodes = {node.digest.run_id: node for node in job.cluster.current() if not node.gone}
         least = {
             run_id: min(seconds for _, seconds in told)
@@ -67,10 +67,10 @@ class SlowLinkDetector:
             if seconds >= max(_LEAST_SECONDS, _RATIO * usual):
                 yield self._finding(nodes[run_id], job, seconds, usual)
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
-    def _finding(self, node: NodeState, job: JobState, seconds: float, usual: float) -> Finding:
+    def _finding(self, node: NodeState, job: JobView, seconds: float, usual: float) -> Finding:
         ranks = tuple(sorted(job.cluster.ranks_on(node.digest.run_id, job.ranks)))
         waiting = sum(self._waits) / len(self._waits) if self._waits else 0.0
         nets = {

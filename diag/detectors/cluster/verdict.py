@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from diag.model import Finding, NotChecked
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["VerdictDetector"]
 
@@ -17,14 +17,14 @@ class VerdictDetector:
     name = "verdict"
     listens = ()
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         cluster = job.cluster
         if cluster.verdict is None or not cluster.joined(now):
             return
         for finding in cluster.verdict.findings:
             yield replace(finding, reported_by=cluster.verdict.hub)
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         cluster = job.cluster
         if cluster.verdict is not None:
             yield from cluster.verdict.not_checked

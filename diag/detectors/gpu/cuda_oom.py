@@ -12,8 +12,8 @@ from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity,
 from diag.model.observations import CudaOutOfMemory, GpuSample, Iteration
 from diag.state.gpufaults import MEMORY_ERRORS
 from diag.state.gpustate import gpu_of_rank
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = ["CudaOomDetector"]
 
@@ -53,7 +53,7 @@ class CudaOomDetector:
         elif fact.memory_used_bytes is not None:
             self._see_memory(fact.index, fact.memory_used_bytes, fact.memory_total_bytes)
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         told = [(at, fact) for at, fact in job.gpu_faults.out_of_memory.values()]
         found = []
         for at, fact in sorted(told, key=lambda item: item[0]):
@@ -65,11 +65,11 @@ class CudaOomDetector:
         else:
             yield from self._by_error(now, job)
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
     def _by_message(
-        self, found: list[tuple[float, CudaOutOfMemory, RankState | None]], job: JobState
+        self, found: list[tuple[float, CudaOutOfMemory, RankView | None]], job: JobView
     ) -> Finding:
         at, fact, rank = found[0]
         gpu = gpu_of_rank(rank, job) if rank is not None else None
@@ -103,7 +103,7 @@ class CudaOomDetector:
             evidence=tuple(evidence),
         )
 
-    def _by_error(self, now: float, job: JobState) -> Iterator[Finding]:
+    def _by_error(self, now: float, job: JobView) -> Iterator[Finding]:
         """No numbers: a library outside PyTorch's allocator, or a first CUDA call on a full GPU."""
         errors = [
             (at, fact)
@@ -148,7 +148,7 @@ class CudaOomDetector:
         else:
             peaks.append((self._step, used))
 
-    def _growth(self, rank: RankState | None, job: JobState) -> str:
+    def _growth(self, rank: RankView | None, job: JobView) -> str:
         """In words, where the memory in use rose over the steps and never fell for long; "" otherwise."""
         gpu = gpu_of_rank(rank, job) if rank is not None else None
         steady = [item for item in self._peaks.get(gpu.index, ()) if item[0] > 0] if gpu is not None else []
@@ -184,7 +184,7 @@ def _asked(fact: CudaOutOfMemory) -> str:
     return f"it asked for {gib(fact.tried_bytes)}{where} with {gib(fact.free_bytes)} of {gib(fact.total_bytes)} free{short}"
 
 
-def _held(fact: CudaOutOfMemory, holders: Holders, job: JobState) -> str:
+def _held(fact: CudaOutOfMemory, holders: Holders, job: JobView) -> str:
     parts = []
     if fact.allocated_bytes is not None:
         graphs = f" ({gib(fact.private_bytes)} of it in CUDA graphs)" if fact.private_bytes else ""
@@ -196,7 +196,7 @@ def _held(fact: CudaOutOfMemory, holders: Holders, job: JobState) -> str:
             f"{gib(holders.outside)} of the process are outside PyTorch (CUDA context, NCCL, libraries)"
         )
     for pid, size in sorted(holders.others, key=lambda item: -item[1])[:4]:
-        rank = job.rank_of_pid(pid)
+        rank = job.ranks.rank_of_pid(pid)
         parts.append(f"process {pid}{f' (rank {rank})' if rank is not None else ''} holds {gib(size)}")
     if holders.hidden is not None and holders.hidden >= 1 << 30:
         parts.append(f"{gib(holders.hidden)} are held by what the message does not name")

@@ -9,7 +9,7 @@ from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank
 from diag.model.observations import GpuHealth
 from diag.state.gpufaults import same_bus
 from diag.state.gpustate import ranks_of_gpu
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["EccErrorDetector"]
 
@@ -38,8 +38,8 @@ class EccErrorDetector:
     def observe(self, at: float, fact: GpuHealth) -> None:
         self._first.setdefault(fact.index, (at, fact))
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        for index, (at, health) in sorted(job.gpu_health.items()):
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
+        for index, (at, health) in sorted(job.machine.gpu_health.items()):
             ranks = ranks_of_gpu(index, job)
             if not ranks or _is_a_fault(health, job):
                 continue
@@ -60,8 +60,10 @@ class EccErrorDetector:
                     holds_seconds=120.0,
                 )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
-        off = sorted(index for index, (_, health) in job.gpu_health.items() if health.ecc_enabled is False)
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
+        off = sorted(
+            index for index, (_, health) in job.machine.gpu_health.items() if health.ecc_enabled is False
+        )
         if off:
             yield NotChecked(
                 f"memory errors of GPU {', '.join(map(str, off))}",
@@ -69,7 +71,7 @@ class EccErrorDetector:
                 "`nvidia-smi -e 1` and a reset of the GPU, where nothing speaks against it",
             )
 
-    def _judge(self, index: int, health: GpuHealth, job: JobState) -> tuple[str, Severity, str, str] | None:
+    def _judge(self, index: int, health: GpuHealth, job: JobView) -> tuple[str, Severity, str, str] | None:
         """Cause, severity, the sentence's middle, advice; None for a sound GPU."""
         first = self._first[index][1] if index in self._first else health
         uncorrected = _rise(first.ecc_uncorrected_volatile, health.ecc_uncorrected_volatile)
@@ -122,7 +124,7 @@ def _rise(first: int | None, last: int | None) -> int:
     return max(0, last - first) if first is not None and last is not None else 0
 
 
-def _is_a_fault(health: GpuHealth, job: JobState) -> bool:
+def _is_a_fault(health: GpuHealth, job: JobView) -> bool:
     """gpu-fault says it, with the program that it ended."""
     return any(
         event.xid in ECC_XIDS

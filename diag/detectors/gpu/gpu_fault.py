@@ -14,8 +14,8 @@ from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity,
 from diag.model.observations import CudaErrorRaised, GpuDumpStarted
 from diag.state.gpufaults import XidEvent, same_bus
 from diag.state.gpustate import gpu_of_rank, rank_of_bus
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = ["GpuFaultDetector"]
 
@@ -29,7 +29,7 @@ _ORDER = ("hardware", "application", "consequence", "notice")
 class _Error:
     at: float
     fact: CudaErrorRaised
-    rank: RankState | None
+    rank: RankView | None
     means: CudaError
 
     @property
@@ -67,7 +67,7 @@ class GpuFaultDetector:
         if len(self._dumps) < _MOST_DUMPS:
             self._dumps.append((at, fact))
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         events = _relevant(job)
         broken: set[int] = set()
         for bus in dict.fromkeys(event.fact.pci_bus_id for event, _ in events):
@@ -80,11 +80,11 @@ class GpuFaultDetector:
         yield from _by_switch(job)
         yield from self._by_program(events, broken, now, job)
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
     def _by_program(
-        self, events: list[tuple[XidEvent, tuple[int, ...]]], broken: set[int], now: float, job: JobState
+        self, events: list[tuple[XidEvent, tuple[int, ...]]], broken: set[int], now: float, job: JobView
     ) -> Iterator[Finding]:
         errors = [
             error
@@ -102,7 +102,7 @@ class GpuFaultDetector:
                 return
 
 
-def _relevant(job: JobState) -> list[tuple[XidEvent, tuple[int, ...]]]:
+def _relevant(job: JobView) -> list[tuple[XidEvent, tuple[int, ...]]]:
     """Xids of the job's GPUs since their ranks started, each with its ranks; where no GPU is known, those of
     any, without."""
     found = []
@@ -117,11 +117,11 @@ def _relevant(job: JobState) -> list[tuple[XidEvent, tuple[int, ...]]]:
     return found
 
 
-def _ranks_named(event: XidEvent, job: JobState) -> set[int]:
-    return {rank for pid in event.pids if (rank := job.rank_of_pid(pid)) is not None}
+def _ranks_named(event: XidEvent, job: JobView) -> set[int]:
+    return {rank for pid in event.pids if (rank := job.ranks.rank_of_pid(pid)) is not None}
 
 
-def _may_be_ours(event: XidEvent, job: JobState) -> bool:
+def _may_be_ours(event: XidEvent, job: JobView) -> bool:
     """Whose GPU it is cannot be told. An NVLink fault of a neighbour's GPU hits ours too: they share the
     switches."""
     if event.xid in NVLINK_XIDS and event.kind == "hardware":
@@ -134,7 +134,7 @@ def _may_be_ours(event: XidEvent, job: JobState) -> bool:
     )
 
 
-def _may_have_failed_of_it(number: int, job: JobState) -> bool:
+def _may_have_failed_of_it(number: int, job: JobView) -> bool:
     """After a fault of its own every CUDA call of a program fails: who dies of something else, by its own
     words, had none."""
     rank = job.ranks.get(number)
@@ -144,7 +144,7 @@ def _may_have_failed_of_it(number: int, job: JobState) -> bool:
     return not error or any(word in error.lower() for word in ("cuda", "gpu", "nccl", "device"))
 
 
-def _by_hardware(root: XidEvent, events: list[XidEvent], ranks: tuple[int, ...], job: JobState) -> Finding:
+def _by_hardware(root: XidEvent, events: list[XidEvent], ranks: tuple[int, ...], job: JobView) -> Finding:
     xid = xid_of(root.xid)
     slot, name = _slot(root, job)
     more = sorted({event.xid for event in events} - {root.xid})
@@ -168,10 +168,10 @@ def _by_hardware(root: XidEvent, events: list[XidEvent], ranks: tuple[int, ...],
     )
 
 
-def _by_switch(job: JobState) -> Iterator[Finding]:
+def _by_switch(job: JobView) -> Iterator[Finding]:
     told: dict[str, tuple[float, str, int]] = {}
     for at, fact in job.gpu_faults.sxids:
-        if fact.fatal and (job.started_at is None or at >= job.started_at):
+        if fact.fatal and (job.run.started_at is None or at >= job.run.started_at):
             told.setdefault(fact.pci_bus_id, (at, fact.text, fact.sxid))
     for bus, (at, text, number) in told.items():
         yield Finding(
@@ -188,7 +188,7 @@ def _by_switch(job: JobState) -> Iterator[Finding]:
         )
 
 
-def _errors(now: float, job: JobState, dumps: list[tuple[float, GpuDumpStarted]]) -> list[_Error]:
+def _errors(now: float, job: JobView, dumps: list[tuple[float, GpuDumpStarted]]) -> list[_Error]:
     """The first error of each rank that mattered, earliest first."""
     found = []
     for told in job.gpu_faults.errors.values():
@@ -197,7 +197,7 @@ def _errors(now: float, job: JobState, dumps: list[tuple[float, GpuDumpStarted]]
             rank = victim_of_line(fact.rank, None, job)
             if means is not None and means.cause == "launch_failure" and _after_a_dump(at, fact, dumps):
                 means = CORE_DUMP
-            if means is None or job.gpu_faults.finding_of(fact.rank, job.iteration_at) == "cuda-oom":
+            if means is None or job.gpu_faults.finding_of(fact.rank, job.progress.iteration_at) == "cuda-oom":
                 continue
             if any(mattered(since, one.text, rank, now, job) for since, one in told) and not _is_aftermath(
                 at, means, rank, job
@@ -214,14 +214,14 @@ def _after_a_dump(at: float, fact: CudaErrorRaised, dumps: list[tuple[float, Gpu
     )
 
 
-def _is_aftermath(at: float, means: CudaError, rank: RankState | None, job: JobState) -> bool:
+def _is_aftermath(at: float, means: CudaError, rank: RankView | None, job: JobView) -> bool:
     """A rank that ends takes its memory along: its peers' transfers over NVLink then fail."""
     return means.cause == "peer_memory" and any(
         one is not rank and one.failed and (one.exited_at or 0.0) <= at for one in job.ranks.values()
     )
 
 
-def _by_error(errors: list[_Error], events: list[tuple[XidEvent, tuple[int, ...]]], job: JobState) -> Finding:
+def _by_error(errors: list[_Error], events: list[tuple[XidEvent, tuple[int, ...]]], job: JobView) -> Finding:
     first = errors[0]
     alike = [
         one
@@ -263,7 +263,7 @@ def _by_error(errors: list[_Error], events: list[tuple[XidEvent, tuple[int, ...]
     )
 
 
-def _by_xid_alone(event: XidEvent, meaning: Xid, ranks: tuple[int, ...], job: JobState) -> Finding:
+def _by_xid_alone(event: XidEvent, meaning: Xid, ranks: tuple[int, ...], job: JobView) -> Finding:
     unknown = ""
     if event.pids and not _ranks_named(event, job):
         unknown = f". Whether pid {event.pids[0]} in its line, of the host, is this job's cannot be told from in here"
@@ -284,7 +284,7 @@ def _by_xid_alone(event: XidEvent, meaning: Xid, ranks: tuple[int, ...], job: Jo
     )
 
 
-def _assertion(first: _Error, job: JobState) -> str:
+def _assertion(first: _Error, job: JobView) -> str:
     """The failed check in the kernel's own words."""
     for _, fact in job.gpu_faults.errors.get(first.fact.rank, ()):
         begin = fact.text.find("Assertion `")
@@ -293,16 +293,16 @@ def _assertion(first: _Error, job: JobState) -> str:
     return ""
 
 
-def _slot(event: XidEvent, job: JobState) -> tuple[str, str]:
+def _slot(event: XidEvent, job: JobView) -> tuple[str, str]:
     """The GPU's number for nvidia-smi ("" where it is not known), and its name in a sentence."""
-    for index, (_, gpu) in sorted(job.gpus.items()):
+    for index, (_, gpu) in sorted(job.machine.gpus.items()):
         if same_bus(gpu.pci_bus_id, event.fact.pci_bus_id):
             return str(index), f"GPU {index}"
     return "", f"GPU {event.fact.pci_bus_id or '?'}"
 
 
-def _recovery(event: XidEvent, job: JobState) -> str:
-    for _, health in job.gpu_health.values():
+def _recovery(event: XidEvent, job: JobView) -> str:
+    for _, health in job.machine.gpu_health.values():
         if same_bus(health.pci_bus_id, event.fact.pci_bus_id) and health.recovery_action not in ("", "none"):
             return f"; the driver asks for: {health.recovery_action.replace('_', ' ')}"
     return ""

@@ -9,7 +9,7 @@ from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank
 from diag.model.observations import GpuHealth, NvlinkSeen
 from diag.state.gpufaults import same_bus
 from diag.state.gpustate import gpus_of_ranks
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["NvlinkFaultDetector"]
 
@@ -48,16 +48,18 @@ class NvlinkFaultDetector:
         if what:
             self._rose[fact.index] = (at, what)
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         used = gpus_of_ranks(job)
-        names = {gpu.index: gpu.name for _, gpu in job.gpus.values()}
-        for index, (at, health) in sorted(job.gpu_health.items()):
+        names = {gpu.index: gpu.name for _, gpu in job.machine.gpus.values()}
+        for index, (at, health) in sorted(job.machine.gpu_health.items()):
             ranks = tuple(rank for rank, gpu in used.items() if gpu.index == index)
             if len(used) < 2 or not ranks or _is_a_fault(health, job):
                 continue  # one GPU alone talks to nobody over NVLink
             up = {link.link for link in health.nvlinks if link.active}
             lost = sorted(self._up.get(index, set()) - up)
-            alike = [one for _, one in job.gpu_health.values() if names.get(one.index) == names.get(index)]
+            alike = [
+                one for _, one in job.machine.gpu_health.values() if names.get(one.index) == names.get(index)
+            ]
             most = max(len([link for link in one.nvlinks if link.active]) for one in alike)
             if lost:
                 what = (
@@ -86,7 +88,7 @@ class NvlinkFaultDetector:
                     Severity.WARNING,
                 )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 
@@ -109,7 +111,7 @@ def _more(before: int | None, after: int | None) -> int:
     return max(0, after - before) if before is not None and after is not None else 0
 
 
-def _is_a_fault(health: GpuHealth, job: JobState) -> bool:
+def _is_a_fault(health: GpuHealth, job: JobView) -> bool:
     """gpu-fault says it, by the driver's own report."""
     return any(
         event.xid in NVLINK_XIDS

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from diag.detectors.gpu.said import gib
 from diag.model.observations import CudaOutOfMemory
 from diag.state.gpustate import gpu_of_rank
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = ["Holders", "cause_of", "holders_of", "memory_advice"]
 
@@ -62,7 +62,7 @@ def holders_of(fact: CudaOutOfMemory, seen: Sequence[tuple[int, int]] = (), pid:
     return Holders(own, outside, tuple(others), hidden)
 
 
-def cause_of(fact: CudaOutOfMemory, holders: Holders, rank: RankState | None, job: JobState) -> str:
+def cause_of(fact: CudaOutOfMemory, holders: Holders, rank: RankView | None, job: JobView) -> str:
     """fragmentation, capacity, other_process, shared_gpu, outside_pytorch or memory_fraction: what, had it
     not been, would have let the allocation in; capacity where nothing would have."""
     if fact.free_bytes is None or fact.total_bytes is None:
@@ -74,7 +74,7 @@ def cause_of(fact: CudaOutOfMemory, holders: Holders, rank: RankState | None, jo
         return "fragmentation"
     without = free + unused
     if holders.others_bytes and without + holders.others_bytes >= tried:
-        ranks = [pid for pid, _ in holders.others if job.rank_of_pid(pid) is not None]
+        ranks = [pid for pid, _ in holders.others if job.ranks.rank_of_pid(pid) is not None]
         return "shared_gpu" if ranks or _shares_its_gpu(rank, job) else "other_process"
     if holders.hidden is not None and holders.hidden >= _HIDDEN_BYTES and without + holders.hidden >= tried:
         return "other_process"
@@ -84,7 +84,7 @@ def cause_of(fact: CudaOutOfMemory, holders: Holders, rank: RankState | None, jo
     return "capacity"
 
 
-def _shares_its_gpu(rank: RankState | None, job: JobState) -> bool:
+def _shares_its_gpu(rank: RankView | None, job: JobView) -> bool:
     """In a container the pids of the message are the host's: then the order of the devices tells."""
     gpu = gpu_of_rank(rank, job) if rank is not None else None
     others = [gpu_of_rank(one, job) for one in job.ranks.values() if one is not rank]
@@ -92,7 +92,7 @@ def _shares_its_gpu(rank: RankState | None, job: JobState) -> bool:
 
 
 def memory_advice(
-    cause: str, fact: CudaOutOfMemory, holders: Holders, rank: RankState | None, job: JobState
+    cause: str, fact: CudaOutOfMemory, holders: Holders, rank: RankView | None, job: JobView
 ) -> str:
     if cause == "fragmentation":
         return _against_fragments(fact, rank)
@@ -149,7 +149,7 @@ _OFFLOAD = (
 )
 
 
-def _against_fragments(fact: CudaOutOfMemory, rank: RankState | None) -> str:
+def _against_fragments(fact: CudaOutOfMemory, rank: RankView | None) -> str:
     name = "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in fact.text else "PYTORCH_CUDA_ALLOC_CONF"
     variables = rank.variables if rank is not None else {}
     said = variables.get("PYTORCH_ALLOC_CONF", "") + variables.get("PYTORCH_CUDA_ALLOC_CONF", "")
@@ -162,9 +162,9 @@ def _against_fragments(fact: CudaOutOfMemory, rank: RankState | None) -> str:
     return f"Set {name}=expandable_segments:True for all ranks: what PyTorch holds and does not use is enough, but in pieces."
 
 
-def _less(fact: CudaOutOfMemory, job: JobState) -> str:
+def _less(fact: CudaOutOfMemory, job: JobView) -> str:
     """The flags of ms-swift 3.7-4.6 that save most for their price, those that are not set yet first."""
-    command = " ".join(job.argv)
+    command = " ".join(job.run.argv)
     needs = (
         f"{gib(max(0, fact.tried_bytes - (fact.free_bytes or 0)))} more were needed for this one allocation. "
         if fact.free_bytes is not None

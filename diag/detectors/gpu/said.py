@@ -7,8 +7,8 @@ import signal
 
 from diag.detectors.quoted import only_quoted
 from diag.state.gpufaults import SETTLE_SECONDS
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = ["gib", "mattered", "victim_of_line", "when"]
 
@@ -18,10 +18,10 @@ _UNCAUGHT = re.compile(r"^\[rank\d+\]: ?(?:[\w.]+\.)?[A-Z]\w*Error: ")
 _STANDS_SECONDS = 30.0  # as long as a hang in set-up
 
 
-def mattered(at: float, text: str, rank: RankState | None, now: float, job: JobState) -> bool:
+def mattered(at: float, text: str, rank: RankView | None, now: float, job: JobView) -> bool:
     """A failure that the program catches and survives (a search for the batch size) is no finding, nor are a
     dataset's words."""
-    if job.iteration_at is not None and job.iteration_at > at + SETTLE_SECONDS:
+    if job.progress.iteration_at is not None and job.progress.iteration_at > at + SETTLE_SECONDS:
         return False  # steps were made after it
     if _UNCAUGHT.match(text):
         return True
@@ -39,7 +39,7 @@ def mattered(at: float, text: str, rank: RankState | None, now: float, job: JobS
     )  # it hangs in its own clean-up
 
 
-def victim_of_line(rank: int | None, device: int | None, job: JobState) -> RankState | None:
+def victim_of_line(rank: int | None, device: int | None, job: JobView) -> RankView | None:
     """Whose line it was: the log of several ranks does not always tell; then who failed, on that device."""
     if rank is not None:
         return job.ranks.get(rank)
@@ -48,8 +48,9 @@ def victim_of_line(rank: int | None, device: int | None, job: JobState) -> RankS
     return next(iter(there or failed), None)
 
 
-def when(job: JobState) -> str:
+def when(job: JobView) -> str:
     """
+    >>> from diag.state.job import JobState
     >>> when(JobState())
     'in phase launch'
     """

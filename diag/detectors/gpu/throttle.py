@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.model.observations import GpuSample
 from diag.state.gpustate import gpus_of_ranks
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["PowerBrakeDetector", "ThermalThrottleDetector"]
 
@@ -53,7 +53,7 @@ class _Throttled:
         if fact.sm_clock_hertz:
             self._best[fact.index] = max(self._best.get(fact.index, 0.0), fact.sm_clock_hertz)
 
-    def held(self, mask: int, now: float, job: JobState) -> dict[int, _Held]:
+    def held(self, mask: int, now: float, job: JobView) -> dict[int, _Held]:
         """GPUs of the job that work and that one of these bits has held back for most of the last minute."""
         found = {}
         for index in {gpu.index for gpu in gpus_of_ranks(job).values()}:
@@ -63,7 +63,7 @@ class _Throttled:
             if len(recent) < _SAMPLES or len(hit) < max(_SAMPLES, _MOST_OF_THEM * len(recent)):
                 continue
             clocks = sorted(one.sm_clock_hertz for _, one in hit if one.sm_clock_hertz)
-            health = job.gpu_health.get(index)
+            health = job.machine.gpu_health.get(index)
             best = max(self._best.get(index, 0.0), (health[1].max_sm_clock_hertz or 0.0) if health else 0.0)
             if not clocks or clocks[len(clocks) // 2] > _SLOWER * best:
                 continue
@@ -117,7 +117,7 @@ class ThermalThrottleDetector:
     def observe(self, at: float, fact: GpuSample) -> None:
         self._throttled.observe(at, fact)
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         held = self._throttled.held(_SW_THERMAL | _HW_THERMAL, now, job)
         if held:
             hard = any(one.bits & _HW_THERMAL for one in held.values())
@@ -133,10 +133,10 @@ class ThermalThrottleDetector:
                 "then a lower power limit on all GPUs (`nvidia-smi -pl WATTS`) keeps the ranks alike, or take the node out.",
             )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         blind = sorted(
             index
-            for index, (_, gpu) in job.gpus.items()
+            for index, (_, gpu) in job.machine.gpus.items()
             if gpu.throttle_reasons is None and gpu.utilization_ratio is not None
         )
         if blind:
@@ -169,7 +169,7 @@ class PowerBrakeDetector:
     def observe(self, at: float, fact: GpuSample) -> None:
         self._throttled.observe(at, fact)
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         held = self._throttled.held(_POWER_BRAKE | _HW_SLOWDOWN, now, job)
         hot = self._throttled.held(_HW_THERMAL, now, job)
         held = {index: one for index, one in held.items() if one.bits & _POWER_BRAKE or index not in hot}
@@ -187,7 +187,7 @@ class PowerBrakeDetector:
                 "ones.",
             )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 
@@ -197,7 +197,7 @@ def _finding(  # noqa: PLR0917 - two callers, side by side
     what: str,
     held: Mapping[int, _Held],
     throttled: _Throttled,
-    job: JobState,
+    job: JobView,
     advice: str,
 ) -> Finding:
     used = gpus_of_ranks(job)

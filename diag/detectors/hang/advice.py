@@ -7,7 +7,7 @@ from diag.detectors.hang.standing import WAITS, standing_of
 from diag.detectors.hang.verdict import Verdict
 from diag.detectors.hang.words import children_of
 from diag.model import numbered, rank_words
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["advice_for"]
 
@@ -116,7 +116,7 @@ _ALONE = {
 }
 
 
-def advice_for(verdict: Verdict, job: JobState) -> str:
+def advice_for(verdict: Verdict, job: JobView) -> str:
     cause = "xid" if verdict.cause.startswith("xid_") else verdict.cause
     text = _ADVICE.get(cause, "Run `diag dump --all-ranks` and look at the ranks that stand apart.")
     if not _somebody_waits(verdict, job):
@@ -143,7 +143,7 @@ def advice_for(verdict: Verdict, job: JobState) -> str:
     )
 
 
-def _somebody_waits(verdict: Verdict, job: JobState) -> bool:
+def _somebody_waits(verdict: Verdict, job: JobView) -> bool:
     """For a rank in its own code: in a call, as far as is seen. For one that is gone whoever is left waits,
     sooner or later."""
     if verdict.cause != "not_in_collective" or verdict.collectives is not None:
@@ -152,7 +152,7 @@ def _somebody_waits(verdict: Verdict, job: JobState) -> bool:
     return any(standing_of(rank) in WAITS for rank in waiting)
 
 
-def _lock(verdict: Verdict, job: JobState) -> str:
+def _lock(verdict: Verdict, job: JobView) -> str:
     """The kernel tells what Python's own stack does not show: a thread that waits for another one sleeps on a
     futex."""
     trees = [job.ranks[rank].tree for rank in verdict.culprits if rank in job.ranks]

@@ -6,8 +6,8 @@ from __future__ import annotations
 from diag.detectors.hang.standing import WAITS, cause_of
 from diag.detectors.hang.verdict import Verdict, others
 from diag.model import Confidence
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = ["blame"]
 
@@ -26,9 +26,9 @@ _ORDER = (
 
 
 def blame(  # noqa: PLR0917 - one caller
-    job: JobState,
-    alive: list[RankState],
-    dead: list[RankState],
+    job: JobView,
+    alive: list[RankView],
+    dead: list[RankView],
     standing: dict[int, str],
     since: float,
     lost: tuple[int, ...] = (),
@@ -37,7 +37,7 @@ def blame(  # noqa: PLR0917 - one caller
     initialised. `lost` are ranks of nodes that are silent: they are to blame where nobody who is seen
     explains it."""
     everyone = tuple(rank.rank for rank in alive)
-    seen_all = job.ranks_seen >= job.world_size
+    seen_all = len(job.ranks) >= job.world_size
     if dead:
         return _of_dead(dead, everyone, since)
     stopped = tuple(rank for rank in everyone if standing[rank] == "stopped")
@@ -61,7 +61,7 @@ def blame(  # noqa: PLR0917 - one caller
     return Verdict("unknown", (), everyone, cause, since, Confidence.LOW)
 
 
-def _of_dead(dead: list[RankState], everyone: tuple[int, ...], since: float) -> Verdict:
+def _of_dead(dead: list[RankView], everyone: tuple[int, ...], since: float) -> Verdict:
     culprits = tuple(sorted(rank.rank for rank in dead))
     since = max([since, *(rank.exited_at or since for rank in dead)])  # they moved until they died
     # Where nobody could read an exit status the rank may as well have finished.
@@ -69,7 +69,7 @@ def _of_dead(dead: list[RankState], everyone: tuple[int, ...], since: float) -> 
     return Verdict("peer_lost", culprits, everyone, "rank_exited", since, sure)
 
 
-def _of_lost_nodes(job: JobState, lost: tuple[int, ...], everyone: tuple[int, ...], since: float) -> Verdict:
+def _of_lost_nodes(job: JobView, lost: tuple[int, ...], everyone: tuple[int, ...], since: float) -> Verdict:
     """Where several nodes fell silent at once and one alone is left, that one is more likely cut off."""
     gone = {job.ranks[rank].node for rank in lost}
     if len(gone) > 1 and len({job.ranks[rank].node for rank in everyone}) == 1:
@@ -78,7 +78,7 @@ def _of_lost_nodes(job: JobState, lost: tuple[int, ...], everyone: tuple[int, ..
 
 
 def _joining(
-    job: JobState, joining: list[int], everyone: tuple[int, ...], standing: dict[int, str], since: float
+    job: JobView, joining: list[int], everyone: tuple[int, ...], standing: dict[int, str], since: float
 ) -> Verdict:
     klass = "rendezvous" if any(standing[rank] == "rendezvous" for rank in joining) else "comm_init"
     late = others(everyone, tuple(joining))
@@ -91,7 +91,7 @@ def _joining(
 
 
 def _blocked(  # noqa: PLR0917 - one caller, beside it
-    job: JobState,
+    job: JobView,
     blocked: list[int],
     everyone: tuple[int, ...],
     joining: list[int],
@@ -104,7 +104,7 @@ def _blocked(  # noqa: PLR0917 - one caller, beside it
     waiting = others(everyone, culprits)
     cause, child = cause_of(job.ranks[culprits[0]], klass)
     certain = bool(waiting) and all(standing[rank] in WAITS for rank in waiting)
-    confidence = Confidence.HIGH if certain and job.ranks_seen >= job.world_size else Confidence.MEDIUM
+    confidence = Confidence.HIGH if certain and len(job.ranks) >= job.world_size else Confidence.MEDIUM
     if klass == "resource_wait" and cause == "external_service":
         confidence = Confidence.MEDIUM
     if klass == "outside" and lost:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from diag.detectors.hang.pipeline import pipeline_fronts
 from diag.knowledge.parallel_layout import pipeline_parallel_size
 from diag.model.observations import FlightRecorder, LayoutTold, RankFound
-from diag.state.job import JobState
 from diag.state.stack_activity import Activity
+from diag.state.view import JobView
 from diag.state.wait_graph import Explanation, Front, build
 
 __all__ = ["Collectives"]
@@ -41,7 +41,7 @@ class Collectives:
                 self._before[fact.rank] = self._last[fact.rank]
             self._last[fact.rank] = (at, fact)
 
-    def explain(self, now: float, job: JobState, *, once: bool = False) -> Explanation | None:
+    def explain(self, now: float, job: JobView, *, once: bool = False) -> Explanation | None:
         """None before every living rank that has a recorder was read twice, or when nothing is certain.
         `once`: evidence that is one moment has one reading."""
         living = {rank.rank: rank.placement.pid for rank in job.alive_ranks()}
@@ -66,7 +66,7 @@ class Collectives:
             self._explained = (key, found if usable and found.kind != "no_pending" else None)
         return self._explained[1]
 
-    def _between_stages(self, job: JobState, world_size: int) -> list[Front]:
+    def _between_stages(self, job: JobView, world_size: int) -> list[Front]:
         if self._stages is None or self._stages < 2:
             return []
         waiting = [

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from diag.model.observations import GpuKernels
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["Kernels", "RunningKernels"]
 
@@ -49,7 +49,7 @@ class Kernels:
         if fact.rank is not None:
             self._last[fact.rank] = (at, fact)
 
-    def read(self, job: JobState, since: float) -> dict[int, RunningKernels]:
+    def read(self, job: JobView, since: float) -> dict[int, RunningKernels]:
         """Of living ranks, from dumps that were taken since nothing moves."""
         found: dict[int, RunningKernels] = {}
         for rank in job.alive_ranks():

@@ -20,8 +20,9 @@ from diag.detectors.hang.words import describe
 from diag.detectors.memory.stall import waits_for
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
 from diag.model.observations import Observation, SnapshotTaken
-from diag.state.job import JobState
-from diag.state.rank import CHANNELS, RankState
+from diag.state.rank import CHANNELS
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = ["HangDetector", "Verdict", "judge", "wants_closer_look"]
 
@@ -66,14 +67,14 @@ class HangDetector:
         else:
             self._joined.observe(at, fact)
 
-    def tick(self, now: float, job: JobState) -> None:
+    def tick(self, now: float, job: JobView) -> None:
         """What stirs in a hang is judged by the hang that was reported before it."""
         if self._snapshot is None:
             said = self._said.after_stirs(now, job)
             verdict = judge(now, job, self._joined, said.standing)
             self._said, self._judged = said.followed_by(verdict), (now, verdict)
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         if self._judged is not None and self._judged[0] == now:
             verdict = self._judged[1]
         else:
@@ -97,14 +98,14 @@ class HangDetector:
             evidence=tuple(evidence_of(verdict, job, now)),
         )
 
-    def gpu_states(self, now: float, job: JobState) -> dict[int, str]:
+    def gpu_states(self, now: float, job: JobView) -> dict[int, str]:
         """How each rank's GPU stood lately, for who judges the whole job."""
         return {
             rank: reading.state
             for rank, reading in self._joined.gpus.read(now, job, job.last_progress()).items()
         }
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         if self._snapshot is not None:
             yield from unproven(self._snapshot, job)
             return
@@ -113,10 +114,10 @@ class HangDetector:
             for rank in job.alive_ranks()
             if rank.stack is None
             and rank.tree is not None
-            and job.started_at is not None
+            and job.run.started_at is not None
             and rank.tree_at - rank.found_at > 30.0
         ]
-        if blind and not job.failed_sources:
+        if blind and not job.sources.failed:
             yield NotChecked(
                 f"hang class of {rank_words(blind)}",
                 "no Python stack could be read yet",
@@ -135,12 +136,12 @@ class _Said:
     def followed_by(self, verdict: Verdict | None) -> _Said:
         return _Said() if verdict is None else _Said(verdict, self.stirs)
 
-    def after_stirs(self, now: float, job: JobState) -> _Said:
+    def after_stirs(self, now: float, job: JobView) -> _Said:
         if self.verdict is None:
             return self
         first, last = self.stirs
         moved = [rank.last_moved(CHANNELS) for rank in job.alive_ranks()]
-        stirred = max([*moved, job.save_moved_at or 0.0, last_printed(self.verdict, job, now)])
+        stirred = max([*moved, job.saves.moved_at or 0.0, last_printed(self.verdict, job, now)])
         if stirred <= max(last, self.verdict.since):
             return self
         apart = stirred - last > min(_PAUSE_SECONDS, patience(job, self.verdict))
@@ -156,14 +157,17 @@ class _Said:
 
 def judge(
     now: float,
-    job: JobState,
+    job: JobView,
     joined: Joined,
     said: Verdict | None = None,
     moment: SnapshotTaken | None = None,
 ) -> Verdict | None:
     """None while the job moves, might still move, or is not a job yet. `said`: the hang that was told of it.
     `moment`: all that there is was captured at one; else silence over time has to show that it stands still."""
-    if job.cluster.nodes and now - max(job.told_moves()[0], job.log_moved_at or 0.0) < STEADY_SECONDS:
+    if (
+        job.cluster.nodes
+        and now - max(job.ranks.last_moves()[0], job.progress.log_moved_at or 0.0) < STEADY_SECONDS
+    ):
         return None  # as all ranks asked one by one would come to
     alive, lost = _taking_part(job, now)
     if _is_over(job) or not alive:
@@ -195,7 +199,7 @@ def judge(
     return verdict if now - verdict.since >= patience(job, verdict) else None
 
 
-def _taking_part(job: JobState, now: float) -> tuple[list[RankState], tuple[int, ...]]:
+def _taking_part(job: JobView, now: float) -> tuple[list[RankView], tuple[int, ...]]:
     """Ranks that live, and the numbers of those that nobody hears of any more."""
     alive = job.alive_ranks()
     lost = tuple(rank.rank for rank in alive if job.cluster.is_lost(rank, now))
@@ -205,11 +209,11 @@ def _taking_part(job: JobState, now: float) -> tuple[list[RankState], tuple[int,
     return alive, lost
 
 
-def _is_over(job: JobState) -> bool:
+def _is_over(job: JobView) -> bool:
     return job.returncode is not None or job.interrupted_at is not None
 
 
-def _failed(job: JobState) -> list[RankState]:
+def _failed(job: JobView) -> list[RankView]:
     return [rank for rank in job.ranks.values() if rank.exit is not None and rank.exit.exit_code != 0]
 
 
@@ -217,7 +221,7 @@ def _is_same(said: Verdict, verdict: Verdict, since: float) -> bool:
     return (since, verdict.klass, verdict.culprits) == (said.since, said.klass, said.culprits)
 
 
-def _held_up_by_memory(verdict: Verdict, alive: list[RankState]) -> Verdict:
+def _held_up_by_memory(verdict: Verdict, alive: list[RankView]) -> Verdict:
     """Ranks that the kernel holds up to save memory stand anywhere, mostly in a collective: that is not what
     is wrong."""
     causes = {rank.rank: cause for rank in alive if (cause := waits_for(rank))}
@@ -237,14 +241,16 @@ def _held_up_by_memory(verdict: Verdict, alive: list[RankState]) -> Verdict:
     )
 
 
-def wants_closer_look(now: float, job: JobState) -> bool:
+def wants_closer_look(now: float, job: JobView) -> bool:
     """Whether samples should come faster and include children: progress is overdue, though nothing is proven."""
     if job.returncode is not None or not any(rank.alive for rank in job.ranks.values()):
         return False
-    overdue = max(5.0, 2.0 * (job.step_p95() or 0.0))
+    overdue = max(5.0, 2.0 * (job.progress.step_p95() or 0.0))
     # A rank that spins in a wait looks busy until its stack was seen twice: the log knows better when it is
     # late.
-    reporting = job.phase == "steady" and job.line_seconds and job.log_moved_at is not None
-    if reporting and now - (job.log_moved_at or now) > max(5.0, 3.0 * max(job.line_seconds)):
+    reporting = job.phase == "steady" and job.progress.line_seconds and job.progress.log_moved_at is not None
+    if reporting and now - (job.progress.log_moved_at or now) > max(
+        5.0, 3.0 * max(job.progress.line_seconds)
+    ):
         return True
     return now - job.last_progress() > overdue or any(rank.stopped for rank in job.ranks.values())

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from diag.detectors.hang.words import calls_that_differ
 from diag.model import Evidence, numbered, rank_words
 from diag.model.observations import ThreadStack
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
 from diag.state.stack_activity import Reading, read_stack, shorten
+from diag.state.view import JobView
 
 if TYPE_CHECKING:
     from diag.detectors.hang.verdict import Verdict
@@ -32,7 +32,7 @@ _STATES = {
 }
 
 
-def evidence_of(verdict: Verdict, job: JobState, now: float) -> Iterator[Evidence]:
+def evidence_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Evidence]:
     """The culprits' stacks and process states, the child to blame, one victim, the last sign of life."""
     for number in verdict.culprits[:3]:
         rank = job.ranks.get(number)
@@ -42,7 +42,7 @@ def evidence_of(verdict: Verdict, job: JobState, now: float) -> Iterator[Evidenc
         yield from _main_stack(job.ranks[number])
     if verdict.collectives is not None:
         yield Evidence("flight_recorder", _recorded(verdict, verdict.collectives), now)
-    save = job.save_log.current
+    save = job.saves.log.current
     if verdict.klass == "checkpoint_io" and save is not None and save.growth:
         at, size = save.growth[-1]
         yield Evidence(
@@ -50,13 +50,15 @@ def evidence_of(verdict: Verdict, job: JobState, now: float) -> Iterator[Evidenc
         )
     for note in verdict.notes[:8]:
         yield Evidence(note.kind, note.text, now, note.rank)
-    if verdict.seconds is None and job.log_moved_at is not None and job.tail:
+    if verdict.seconds is None and job.progress.log_moved_at is not None and job.log.tail:
         yield Evidence(
-            "output", f"last sign of progress {now - job.log_moved_at:.0f} s ago", job.log_moved_at
+            "output",
+            f"last sign of progress {now - job.progress.log_moved_at:.0f} s ago",
+            job.progress.log_moved_at,
         )
 
 
-def _of_culprit(rank: RankState, verdict: Verdict) -> Iterator[Evidence]:
+def _of_culprit(rank: RankView, verdict: Verdict) -> Iterator[Evidence]:
     for shown in _main_stack(rank):
         yield shown
         yield from _other_thread(rank, verdict)
@@ -68,7 +70,7 @@ def _of_culprit(rank: RankState, verdict: Verdict) -> Iterator[Evidence]:
         yield Evidence("proc", _process_words(rank), rank.tree_at, rank.rank)
 
 
-def _main_stack(rank: RankState) -> Iterator[Evidence]:
+def _main_stack(rank: RankView) -> Iterator[Evidence]:
     main = rank.stack.main if rank.stack else None
     if rank.stack is not None and main is not None:
         yield Evidence(rank.stack.how, stack_excerpt(main, read_stack(main)), rank.stack_at, rank.rank)
@@ -85,7 +87,7 @@ def _recorded(verdict: Verdict, found: Explanation) -> str:
     return ", ".join(waits) + late
 
 
-def _other_thread(rank: RankState, verdict: Verdict) -> Iterator[Evidence]:
+def _other_thread(rank: RankView, verdict: Verdict) -> Iterator[Evidence]:
     if verdict.cause != "threads_wait_for_each_other" or rank.stack is None:
         return
     main = rank.stack.main
@@ -95,7 +97,7 @@ def _other_thread(rank: RankState, verdict: Verdict) -> Iterator[Evidence]:
         yield Evidence(rank.stack.how, text, rank.stack_at, rank.rank)
 
 
-def _process_words(rank: RankState) -> str:
+def _process_words(rank: RankView) -> str:
     assert rank.tree is not None
     main = rank.tree.main
     words = [f"pid {main.pid} state {main.state}"]

@@ -11,7 +11,7 @@ from diag.detectors.hang.kernels import Kernel
 from diag.knowledge.xids import HARDWARE_XIDS
 from diag.model.observations import GpuSample, XidReported
 from diag.state.gpustate import gpu_of_rank, rank_of_bus
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["GpuReading", "Gpus", "told_readings"]
 
@@ -63,7 +63,7 @@ class Gpus:
     def observe(self, at: float, fact: GpuSample) -> None:
         self._samples.setdefault(fact.index, deque(maxlen=_KEPT)).append((at, fact))
 
-    def read(self, now: float, job: JobState, since: float) -> dict[int, GpuReading]:
+    def read(self, now: float, job: JobView, since: float) -> dict[int, GpuReading]:
         """Per living rank how its GPU stood from `since` on (at most the last 20 s); of ranks whose GPU is
         known."""
         found: dict[int, GpuReading] = {}
@@ -81,7 +81,7 @@ class Gpus:
                     found[rank.rank] = reading
         return found
 
-    def faults(self, job: JobState) -> dict[int, XidReported]:
+    def faults(self, job: JobView) -> dict[int, XidReported]:
         """Ranks whose GPU the driver reported as broken since they started."""
         found: dict[int, XidReported] = {}
         for event in job.gpu_faults.xids:
@@ -96,7 +96,7 @@ class Gpus:
         return found
 
 
-def told_readings(job: JobState) -> dict[int, GpuReading]:
+def told_readings(job: JobView) -> dict[int, GpuReading]:
     """Of ranks on other nodes, as their hubs read them."""
     return {
         rank.rank: GpuReading(-1, rank.gpu_told, 0.0 if rank.gpu_told == "idle" else 1.0, None, None, 0.0)

@@ -23,8 +23,8 @@ from diag.detectors.hang.watchdog import Watchdog, WatchdogSays
 from diag.model import Confidence
 from diag.model.observations import Observation
 from diag.model.observations.base import by_type
-from diag.state.job import JobState
 from diag.state.stack_activity import Activity
+from diag.state.view import JobView
 from diag.state.wait_graph import Explanation
 
 __all__ = ["Joined", "lowered", "undecided"]
@@ -75,7 +75,7 @@ class Joined:
             observe(at, fact)
 
     def join(
-        self, verdict: Verdict, now: float, job: JobState, standing: dict[int, str], *, once: bool = False
+        self, verdict: Verdict, now: float, job: JobView, standing: dict[int, str], *, once: bool = False
     ) -> Verdict | None:
         """The verdict that all evidence gives together; None where a GPU shows that the job computes.
 
@@ -96,7 +96,7 @@ class Joined:
         verdict = _with_core_dumps(verdict, self.kernels.read(job, verdict.since), standing)
         return _with_nodes(self._with_network(verdict, job), job, now)
 
-    def _with_driver(self, verdict: Verdict, job: JobState, standing: dict[int, str]) -> Verdict:
+    def _with_driver(self, verdict: Verdict, job: JobView, standing: dict[int, str]) -> Verdict:
         may = (*WAITS, "blind", "outside")
         faults = {rank: fault for rank, fault in self.gpus.faults(job).items() if standing.get(rank) in may}
         if not faults or not (undecided(verdict) or set(verdict.culprits) & set(faults)):
@@ -116,7 +116,7 @@ class Joined:
             notes=(*verdict.notes, *notes),
         )
 
-    def _with_network(self, verdict: Verdict, job: JobState) -> Verdict:
+    def _with_network(self, verdict: Verdict, job: JobView) -> Verdict:
         if not undecided(verdict):
             return verdict
         errors = self.network.errors(job)
@@ -135,7 +135,7 @@ class Joined:
         )
 
 
-def _with_nodes(verdict: Verdict, job: JobState, now: float) -> Verdict:
+def _with_nodes(verdict: Verdict, job: JobView, now: float) -> Verdict:
     """Of the whole job: what a node alone found out by its GPUs, its kernel's log or its network, which
     digests do not carry."""
     if not undecided(verdict) or not job.cluster.nodes:
@@ -164,7 +164,7 @@ def _with_nodes(verdict: Verdict, job: JobState, now: float) -> Verdict:
 
 
 def _with_collectives(
-    verdict: Verdict, found: Explanation | None, standing: dict[int, str], job: JobState
+    verdict: Verdict, found: Explanation | None, standing: dict[int, str], job: JobView
 ) -> Verdict:
     """Stacks say where ranks stand, the Flight Recorder who has not come: two channels that should agree.
 
@@ -197,13 +197,13 @@ def _with_collectives(
     return verdict
 
 
-def _is_in_a_call(number: int, job: JobState) -> bool:
+def _is_in_a_call(number: int, job: JobView) -> bool:
     """By its own frames. A rank in the autograd engine only may be: of that the recorder knows better."""
     rank = job.ranks.get(number)
     return rank is not None and rank.activity is Activity.COLLECTIVE
 
 
-def _unanswered(verdict: Verdict, found: Explanation, ranks: tuple[int, ...], job: JobState) -> Verdict:
+def _unanswered(verdict: Verdict, found: Explanation, ranks: tuple[int, ...], job: JobView) -> Verdict:
     """Missing in the recorder, yet their stacks stand in a call: a send or receive, which gloo's recorder
     does not keep. Between pipeline stages of an unknown layout the peer is not known either; elsewhere,
     nobody answers this call."""
@@ -236,7 +236,7 @@ def _decided(verdict: Verdict, found: Explanation, klass: str, cause: str, confi
 
 
 def _with_ras(
-    verdict: Verdict, says: RasExplanation | None, standing: dict[int, str], job: JobState
+    verdict: Verdict, says: RasExplanation | None, standing: dict[int, str], job: JobView
 ) -> Verdict:
     """RAS sees processes that are gone on other nodes too, and who launched fewer calls; never why. It counts
     the same calls as the recorder: where that has spoken, RAS only adds its words."""
@@ -411,7 +411,7 @@ _ONE_KERNEL = re.compile(
 
 
 def _with_kernels(
-    verdict: Verdict, readings: dict[int, GpuReading], found: Explanation | None, job: JobState
+    verdict: Verdict, readings: dict[int, GpuReading], found: Explanation | None, job: JobView
 ) -> Verdict:
     """All GPUs spin: a kernel that does not end, put before the collective, from those that wait in NCCL's."""
     if (
@@ -444,7 +444,7 @@ def _with_kernels(
     )
 
 
-def _wait_alike(verdict: Verdict, found: Explanation | None, job: JobState) -> bool:
+def _wait_alike(verdict: Verdict, found: Explanation | None, job: JobView) -> bool:
     """In one call: as the recorder says; where it does not say surely, their stacks are the same."""
     if found is not None:
         if (

@@ -12,8 +12,8 @@ from diag.detectors.hang.standing import WAITS
 from diag.detectors.hang.verdict import Verdict
 from diag.model import Confidence, NotChecked
 from diag.model.observations import SnapshotTaken
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = ["began_still", "proven", "unproven", "with_unseen"]
 
@@ -21,13 +21,13 @@ _SAMPLES = 2  # equal stacks within one captured moment that show a rank standin
 _BLOCKED_FOR_LONG = ("data_loading", "lock_deadlock", "gil_deadlock", "checkpoint_io", "resource_wait")
 
 
-def began_still(snapshot: SnapshotTaken, alive: list[RankState]) -> float | None:
+def began_still(snapshot: SnapshotTaken, alive: list[RankView]) -> float | None:
     """None where two stacks of the moment differ, or it is still to come."""
     moves = any(rank.moved.get("stack", 0.0) > snapshot.began for rank in alive)
     return snapshot.began if snapshot.final and not moves else None
 
 
-def with_unseen(verdict: Verdict, alive: list[RankState]) -> Verdict:
+def with_unseen(verdict: Verdict, alive: list[RankView]) -> Verdict:
     """Those of whom no stack was captured are not blamed for that: they count as waiting."""
     everyone = {rank.rank for rank in alive}
     return replace(verdict, waiting=tuple(sorted({*verdict.waiting, *everyone} - {*verdict.culprits})))
@@ -36,7 +36,7 @@ def with_unseen(verdict: Verdict, alive: list[RankState]) -> Verdict:
 def proven(  # noqa: PLR0917 - one caller
     verdict: Verdict,
     snapshot: SnapshotTaken,
-    seen: list[RankState],
+    seen: list[RankView],
     missing: bool,
     standing: dict[int, str],
     now: float,
@@ -58,7 +58,7 @@ def proven(  # noqa: PLR0917 - one caller
     return replace(verdict, confidence=confidence, seconds=silent, since=now - silent)
 
 
-def unproven(snapshot: SnapshotTaken, job: JobState) -> Iterator[NotChecked]:
+def unproven(snapshot: SnapshotTaken, job: JobView) -> Iterator[NotChecked]:
     alive = job.alive_ranks()
     once = any(rank.stack is not None and rank.stack_samples < _SAMPLES for rank in alive)
     timeless = (snapshot.silent_seconds or 0.0) < STEADY_SECONDS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.model.observations import NcclCompletionError, NcclLine, NcclPortEvent
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["Network"]
 
@@ -20,10 +20,10 @@ class Network:
         if len(self._errors) < 1000 and _is_error(fact):
             self._errors.append((at, fact.line))
 
-    def errors(self, job: JobState) -> dict[int, NcclLine]:
+    def errors(self, job: JobView) -> dict[int, NcclLine]:
         found: dict[int, NcclLine] = {}
         for at, line in self._errors:
-            rank = job.rank_of_pid(line.pid) if line.rank is None else line.rank
+            rank = job.ranks.rank_of_pid(line.pid) if line.rank is None else line.rank
             if rank is not None and rank in job.ranks and at >= job.ranks[rank].found_at:
                 found.setdefault(rank, line)
         return found

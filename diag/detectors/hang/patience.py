@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from diag.detectors.hang.verdict import Verdict
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = ["STEADY_SECONDS", "may_be_idle", "patience"]
 
@@ -37,13 +37,13 @@ _SILENCES_OF_WHOLE_PHASE = 5.0
 _REPEATED_PHASES = ("steady", "training", "eval", "ckpt_save")
 
 
-def patience(job: JobState, verdict: Verdict) -> float:
+def patience(job: JobView, verdict: Verdict) -> float:
     """Seconds of silence before the verdict is said. The defaults grow from what this job has shown, and
     never shrink."""
     return max(_default(job, verdict), _learned(job))
 
 
-def _learned(job: JobState) -> float:
+def _learned(job: JobView) -> float:
     """A job whose every tenth step is silent for a minute has told so the first time; a save, by the one
     before."""
     if job.phase not in _REPEATED_PHASES:
@@ -53,8 +53,8 @@ def _learned(job: JobState) -> float:
     return max(_SILENCES * silence, min(whole, _SILENCES_OF_WHOLE_PHASE * silence))
 
 
-def _default(job: JobState, verdict: Verdict) -> float:
-    step = job.step_p95() or 0.0
+def _default(job: JobView, verdict: Verdict) -> float:
+    step = job.progress.step_p95() or 0.0
     if verdict.cause == "ranks_missing":
         return _MISSING_RANKS_SECONDS
     if verdict.cause == "external_service":
@@ -76,7 +76,7 @@ def _default(job: JobState, verdict: Verdict) -> float:
     return _PATIENCE.get(job.phase, _OTHER_PHASES_SECONDS)
 
 
-def may_be_idle(job: JobState, alive: list[RankState], verdict: Verdict) -> bool:
+def may_be_idle(job: JobView, alive: list[RankView], verdict: Verdict) -> bool:
     """A command without ranks that stands still is hung only if it trains, or waits where nobody waits by
     intent."""
     if any(rank.distributed for rank in alive) or job.phase in _TRAINING_PHASES:
@@ -84,7 +84,7 @@ def may_be_idle(job: JobState, alive: list[RankState], verdict: Verdict) -> bool
     return verdict.klass not in ("stopped", "rendezvous", "comm_init") and verdict.cause != "stale_file_lock"
 
 
-def _waits_for_disk(job: JobState, verdict: Verdict) -> bool:
+def _waits_for_disk(job: JobView, verdict: Verdict) -> bool:
     """A culprit, or the writer below it, is in state D: in the kernel's hands, where slow and dead look the
     same."""
     for number in verdict.culprits:

@@ -4,7 +4,7 @@ knows none."""
 from __future__ import annotations
 
 from diag.knowledge.parallel_layout import peer_stage
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
 from diag.state.wait_graph import Front
 
 __all__ = ["is_between_stages", "pipeline_fronts"]
@@ -25,12 +25,12 @@ _CALLS = {
 }
 
 
-def is_between_stages(rank: RankState) -> bool:
+def is_between_stages(rank: RankView) -> bool:
     main = rank.stack.main if rank.stack else None
     return main is not None and any(_FILE in frame.file for frame in main.frames)
 
 
-def pipeline_fronts(waiting: list[RankState], world_size: int, stages: int) -> list[Front]:
+def pipeline_fronts(waiting: list[RankView], world_size: int, stages: int) -> list[Front]:
     """One front a rank that exchanges with another stage: it waits for the peers that do not exchange with it
     in turn."""
     wants: dict[int, tuple[str, set[int]]] = {}
@@ -47,7 +47,7 @@ def pipeline_fronts(waiting: list[RankState], world_size: int, stages: int) -> l
     return found
 
 
-def _call(rank: RankState) -> str:
+def _call(rank: RankView) -> str:
     main = rank.stack.main if rank.stack else None
     for frame in main.frames if main else ():
         name = frame.function.rpartition(".")[2]

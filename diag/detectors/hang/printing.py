@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from diag.detectors.hang.standing import WAITS, standing_of
 from diag.detectors.hang.verdict import Verdict
-from diag.state.job import JobState
 from diag.state.printed import PRINTED, WROTE
+from diag.state.view import JobView
 
 __all__ = ["last_printed"]
 
@@ -18,7 +18,7 @@ __all__ = ["last_printed"]
 _NO_STEPS_SECONDS = 600.0
 
 
-def last_printed(verdict: Verdict, job: JobState, now: float) -> float:
+def last_printed(verdict: Verdict, job: JobView, now: float) -> float:
     """When one of them did last; 0 where that is no evidence. Where all wait alike and nothing but their
     stacks says so, each may be on its way: a step that is one long call shows no other line."""
     ranks = [job.ranks[number] for number in (*verdict.culprits, *verdict.waiting) if number in job.ranks]

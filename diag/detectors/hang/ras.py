@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 
 from diag.model import rank_words
 from diag.model.observations import RasCommunicator, RasRank, RasReading
-from diag.state.job import JobState
 from diag.state.stack_activity import Activity
+from diag.state.view import JobView
 
 __all__ = ["Ras", "RasExplanation", "not_made", "ranks_of"]
 
@@ -71,7 +71,7 @@ class Ras:
             fact = _both(self._last[1], fact)
         self._last = (at, fact)
 
-    def explain(self, now: float, job: JobState) -> RasExplanation | None:
+    def explain(self, now: float, job: JobView) -> RasExplanation | None:
         """None without a reading of this job since it last moved."""
         if self._last is None or self._last[0] > now or _moved_since(self._last[0], job):
             return None
@@ -81,7 +81,7 @@ class Ras:
             self._explained = (key, self._explain(*self._last, job))
         return self._explained[1]
 
-    def _explain(self, at: float, reading: RasReading, job: JobState) -> RasExplanation | None:
+    def _explain(self, at: float, reading: RasReading, job: JobView) -> RasExplanation | None:
         ranks = ranks_of(reading, job)
         if not ranks:
             return None  # another job's answer, or pids of another namespace
@@ -100,8 +100,8 @@ def _both(first: RasReading, second: RasReading) -> RasReading:
     return replace(detailed, dead=text.dead, excerpts=text.excerpts)
 
 
-def _moved_since(at: float, job: JobState) -> bool:
-    return (job.log_moved_at or 0.0) > at or any(
+def _moved_since(at: float, job: JobView) -> bool:
+    return (job.progress.log_moved_at or 0.0) > at or any(
         rank.last_moved(("stack",)) > at for rank in job.alive_ranks()
     )
 
@@ -110,7 +110,7 @@ def _moved_since(at: float, job: JobState) -> bool:
 # ---------------------------------------------------------------------------------
 
 
-def ranks_of(reading: RasReading, job: JobState) -> dict[Process, int]:
+def ranks_of(reading: RasReading, job: JobView) -> dict[Process, int]:
     """Ranks of the job by host and pid as RAS has them; empty where they cannot be told.
 
     RAS has the address of a network interface, the job a host's name: a host of RAS is the job's where its
@@ -323,7 +323,7 @@ _COUNTED = frozenset({
 })  # fmt: skip
 
 
-def not_made(says: RasExplanation, ranks: Iterable[int], job: JobState) -> str:
+def not_made(says: RasExplanation, ranks: Iterable[int], job: JobView) -> str:
     """What to say of ranks that stand in a call of a group whose communicator does not exist yet; "" where it
     may.
 

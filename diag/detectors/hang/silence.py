@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from diag.detectors.hang.patience import STEADY_SECONDS
 from diag.detectors.hang.verdict import Verdict
-from diag.state.job import JobState
-from diag.state.rank import CHANNELS, STRONG, RankState
+from diag.state.rank import CHANNELS, STRONG
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = ["is_blind", "silent_since"]
 
@@ -17,10 +18,10 @@ _BLIND_SECONDS = 120.0  # silence that is believed without a stack
 _SAMPLES = 3  # equal stacks needed before a rank may be blamed by its stack
 
 
-def silent_since(now: float, job: JobState, alive: list[RankState], said: Verdict | None) -> float | None:
+def silent_since(now: float, job: JobView, alive: list[RankView], said: Verdict | None) -> float | None:
     """None while it moves, might still move, or too little was seen of it. `said`: the hang that was told of it."""
-    since = max([rank.last_moved(STRONG) for rank in alive] + [job.log_moved_at or 0.0])
-    folder = job.save_moved_at or 0.0  # written by other nodes too, whose ranks and IO are not seen here
+    since = max([rank.last_moved(STRONG) for rank in alive] + [job.progress.log_moved_at or 0.0])
+    folder = job.saves.moved_at or 0.0  # written by other nodes too, whose ranks and IO are not seen here
     weak_since = max([rank.last_moved(CHANNELS) for rank in alive] + [since, folder])
     if said is not None and since <= said.since:
         since = said.since
@@ -33,12 +34,12 @@ def silent_since(now: float, job: JobState, alive: list[RankState], said: Verdic
     return since if _well_seen(alive, now, now - since) else None
 
 
-def is_blind(rank: RankState, now: float) -> bool:
+def is_blind(rank: RankView, now: float) -> bool:
     """Its stack was never read, or cannot be read any more: what it was is no evidence of what it is."""
     return rank.stack is None or now - rank.stack_at > _STALE_SECONDS + rank.told_every
 
 
-def _well_seen(alive: list[RankState], now: float, quiet: float) -> bool:
+def _well_seen(alive: list[RankView], now: float, quiet: float) -> bool:
     """Enough independent looks during the silence: a verdict needs eyes, not only silence."""
     for rank in alive:
         late = rank.told_every  # of another node the last digest is known

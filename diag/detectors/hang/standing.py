@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diag.detectors.memory.stall import waits_for
 from diag.model.observations import StackSample
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
 from diag.state.stack_activity import Activity, Reading, is_idle_worker, read_stack
 
 __all__ = ["WAITS", "busy_child", "cause_of", "standing_of"]
@@ -34,7 +34,7 @@ _WITH_OTHERS = {
 }
 
 
-def standing_of(rank: RankState) -> str:
+def standing_of(rank: RankView) -> str:
     """How a living rank stands: stopped, joined (waits for peers), gpu, init, blind, or a class it is blocked
     in."""
     if rank.stopped:
@@ -55,7 +55,7 @@ def standing_of(rank: RankState) -> str:
     return _BLOCKED[activity]
 
 
-def _in_a_lock_or_elsewhere(rank: RankState, reading: Reading) -> str:
+def _in_a_lock_or_elsewhere(rank: RankView, reading: Reading) -> str:
     if reading.context is Activity.CHECKPOINT:
         return "checkpoint_io"
     if reading.context is Activity.TEARDOWN:
@@ -65,7 +65,7 @@ def _in_a_lock_or_elsewhere(rank: RankState, reading: Reading) -> str:
     return "outside"
 
 
-def cause_of(rank: RankState, standing: str) -> tuple[str, int | None]:
+def cause_of(rank: RankView, standing: str) -> tuple[str, int | None]:
     """The closed word for why, and the child process that is to blame, when one is."""
     if rank.told is not None and rank.told[0] == standing and rank.told[1]:
         return rank.told[1], rank.told[2]
@@ -101,7 +101,7 @@ def cause_of(rank: RankState, standing: str) -> tuple[str, int | None]:
     }.get(standing, "unknown"), None
 
 
-def busy_child(rank: RankState) -> StackSample | None:
+def busy_child(rank: RankView) -> StackSample | None:
     """The child process whose stack is not that of an idle worker: the one that has something it cannot
     finish."""
     best: tuple[int, int] | None = None
@@ -119,7 +119,7 @@ def busy_child(rank: RankState) -> StackSample | None:
     return chosen
 
 
-def _stopped_child(rank: RankState) -> int | None:
+def _stopped_child(rank: RankView) -> int | None:
     """A DataLoader worker in state T: its own name is pt_data_worker from torch 2.6 on, the rank's before."""
     if rank.tree is None:
         return None
@@ -129,7 +129,7 @@ def _stopped_child(rank: RankState) -> int | None:
     return None
 
 
-def _holds_gil_idle(rank: RankState) -> bool:
+def _holds_gil_idle(rank: RankView) -> bool:
     """The main thread owns the GIL in every sample and burns no CPU: it sleeps in C code without giving it
     up."""
     main = rank.stack.main if rank.stack else None
@@ -138,7 +138,7 @@ def _holds_gil_idle(rank: RankState) -> bool:
     return (rank.main_cpu_ratio or 0.0) < 0.1
 
 
-def _deadlocked_threads(rank: RankState) -> bool:
+def _deadlocked_threads(rank: RankView) -> bool:
     """The main thread and another thread of the user's both wait on a futex, in code that is no known idle
     loop."""
     if rank.stack is None or rank.tree is None or not rank.tree.main.wchan.startswith("futex"):
@@ -154,7 +154,7 @@ def _deadlocked_threads(rank: RankState) -> bool:
     )
 
 
-def _child_in_a_lock(rank: RankState) -> int | None:
+def _child_in_a_lock(rank: RankView) -> int | None:
     """The rank waits for a process that it started, and that one stands on a futex: it was forked with a lock
     held by a thread that it has not. Frames of CPython 3.8-3.13: poll (multiprocessing/popen_fork.py), wait
     (subprocess.py)."""
@@ -186,11 +186,11 @@ def _idle_loop(function: str, file: str) -> bool:
     )
 
 
-def _resource_starved(rank: RankState) -> bool:
+def _resource_starved(rank: RankView) -> bool:
     return bool(_starved_of(rank))
 
 
-def _starved_of(rank: RankState) -> str:
+def _starved_of(rank: RankView) -> str:
     tree = rank.tree
     if tree is None:
         return ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from diag.model import rank_words
 from diag.model.observations import CollectiveTimedOut, WatchdogState
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["Watchdog", "WatchdogSays"]
 
@@ -44,7 +44,7 @@ class Watchdog:
         elif fact.desc == "default_pg":
             self._states.setdefault(fact.rank, fact)
 
-    def explain(self, job: JobState) -> WatchdogSays | None:
+    def explain(self, job: JobView) -> WatchdogSays | None:
         """None when no watchdog spoke since the ranks that live now were started."""
         front = self._front(job)
         if not front:
@@ -78,7 +78,7 @@ class Watchdog:
             return WatchdogSays("silent", silent, waiting, seconds, text)
         return WatchdogSays("all", (), waiting, seconds, text)
 
-    def _front(self, job: JobState) -> dict[int, CollectiveTimedOut]:
+    def _front(self, job: JobView) -> dict[int, CollectiveTimedOut]:
         """Those who waited in the earliest call, of the ranks that live now."""
         last = {
             rank: fact

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from diag.detectors.hang.standing import cause_of, standing_of
 from diag.model import numbered, rank_words
 from diag.model.observations import StackSample
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
 from diag.state.stack_activity import Activity, Reading, shorten
+from diag.state.view import JobView
 
 if TYPE_CHECKING:
     from diag.detectors.hang.verdict import Verdict
@@ -41,34 +41,34 @@ _GROUP_IS_UP = (Activity.COLLECTIVE, Activity.COMM_INIT)
 _MOST_GROUPS = 4  # of ranks that are told with their places; of the rest, how many they are
 
 
-def describe(verdict: Verdict, job: JobState, now: float) -> str:
+def describe(verdict: Verdict, job: JobView, now: float) -> str:
     """One sentence with numbers: who, what, since when, who waits."""
     where = _phase(verdict, job)
     parts = [_subject(verdict, job), _for_how_long(verdict, now)]
     if where:
         parts.append(f" {where}")
-    if job.phase in _QUOTED_PHASES and job.phase_line:
-        parts.append(f', its last word on that "{job.phase_line.strip()[:120]}"')
+    if job.phase in _QUOTED_PHASES and job.phases.line:
+        parts.append(f', its last word on that "{job.phases.line.strip()[:120]}"')
     waiting = _waiting(verdict, job)
     if waiting:
         parts.append(f"; {waiting}")
-    parts.append(f" ({job.ranks_seen} of {max(job.world_size, job.ranks_seen)} ranks seen)")
+    parts.append(f" ({len(job.ranks)} of {max(job.world_size, len(job.ranks))} ranks seen)")
     return "".join(parts)
 
 
-def _phase(verdict: Verdict, job: JobState) -> str:
+def _phase(verdict: Verdict, job: JobView) -> str:
     if job.phase == "steady" and job.iteration is not None:
         return f"after iteration {job.iteration}" + (
-            f"/{job.total_iterations}" if job.total_iterations else ""
+            f"/{job.progress.total_iterations}" if job.progress.total_iterations else ""
         )
-    if job.phase == "first_step" and job.epoch is not None:
-        return f'after "The training of Epoch {job.epoch} starts..." and before the first step'
+    if job.phase == "first_step" and job.progress.epoch is not None:
+        return f'after "The training of Epoch {job.progress.epoch} starts..." and before the first step'
     if job.phase == "rendezvous" and not _group_is_missing(verdict, job):
         return ""
     return _PHASES.get(job.phase, "")
 
 
-def _group_is_missing(verdict: Verdict, job: JobState) -> bool:
+def _group_is_missing(verdict: Verdict, job: JobView) -> bool:
     """The log or a stack shows it being made, and nothing what a process group does. A job that diag came to
     later, or whose log tells no phases, may have had one for long."""
     activities = {rank.activity for rank in job.ranks.values()}
@@ -81,7 +81,9 @@ def _group_is_missing(verdict: Verdict, job: JobState) -> bool:
     ):
         return False
     return (
-        job.marked_phase == "rendezvous" or Activity.RENDEZVOUS in activities or verdict.klass == "rendezvous"
+        job.phases.marked == "rendezvous"
+        or Activity.RENDEZVOUS in activities
+        or verdict.klass == "rendezvous"
     )
 
 
@@ -93,7 +95,7 @@ def _for_how_long(verdict: Verdict, now: float) -> str:
     )
 
 
-def _subject(verdict: Verdict, job: JobState) -> str:
+def _subject(verdict: Verdict, job: JobView) -> str:
     ranks = verdict.culprits
     if not ranks:
         return _nobody_apart(verdict, job)
@@ -148,7 +150,7 @@ def _subject(verdict: Verdict, job: JobState) -> str:
     return f"{name} not moved{_in(ranks, job)}"
 
 
-def _nobody_apart(verdict: Verdict, job: JobState) -> str:
+def _nobody_apart(verdict: Verdict, job: JobView) -> str:
     seen = [job.ranks[rank] for rank in verdict.waiting if rank in job.ranks]
     if len(seen) == 1 and not seen[0].distributed:
         return f"the process {seen[0].placement.pid} has waited{_in(verdict.waiting, job)}"
@@ -159,7 +161,7 @@ def _nobody_apart(verdict: Verdict, job: JobState) -> str:
     return f"{name} waited{place.removesuffix(',') if joined else place}{joined}"
 
 
-def _for_gpu(verdict: Verdict, job: JobState) -> str:
+def _for_gpu(verdict: Verdict, job: JobView) -> str:
     count = len(verdict.culprits)
     if verdict.cause.startswith("xid_"):
         broken = numbered("[a GPU|GPUs] that the driver reported broken", count)
@@ -177,7 +179,7 @@ def _for_gpu(verdict: Verdict, job: JobState) -> str:
     )
 
 
-def _how_exited(ranks: Sequence[int], job: JobState) -> str:
+def _how_exited(ranks: Sequence[int], job: JobView) -> str:
     ways: dict[str, list[int]] = {}
     for number in ranks:
         rank = job.ranks.get(number)
@@ -187,7 +189,7 @@ def _how_exited(ranks: Sequence[int], job: JobState) -> str:
     return " (" + _cut([f"{rank_words(of)} {way}" for way, of in ways.items()], ways.values()) + ")"
 
 
-def _exit_words(rank: RankState) -> str:
+def _exit_words(rank: RankView) -> str:
     if rank.exit is None:
         return "gone"
     if rank.exit.signal is not None:
@@ -195,17 +197,17 @@ def _exit_words(rank: RankState) -> str:
     return f"exit code {rank.exit.exit_code}" if rank.exit.exit_code is not None else "exit code unknown"
 
 
-def _pids(ranks: Sequence[int], job: JobState) -> str:
+def _pids(ranks: Sequence[int], job: JobView) -> str:
     pids = [str(job.ranks[rank].placement.pid) for rank in ranks if rank in job.ranks]
     return " ".join(pids[:_MOST_GROUPS]) + (" ..." if len(pids) > _MOST_GROUPS else "")
 
 
-def _hosts(verdict: Verdict, job: JobState) -> str:
+def _hosts(verdict: Verdict, job: JobView) -> str:
     hosts = sorted({job.ranks[rank].placement.host for rank in verdict.culprits if rank in job.ranks} - {""})
     return ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
 
 
-def _joined_call(verdict: Verdict, job: JobState) -> str:
+def _joined_call(verdict: Verdict, job: JobView) -> str:
     """Of a symmetric hang: ", all in all_reduce 26 of default_pg"."""
     found = verdict.collectives
     if found is None or found.front is None or found.kind != "all_joined":
@@ -244,7 +246,7 @@ def _where_each(verdict: Verdict) -> str:
     return " (" + ", ".join(parts[:4]) + ")" if parts else ""
 
 
-def _waiting(verdict: Verdict, job: JobState) -> str:
+def _waiting(verdict: Verdict, job: JobView) -> str:
     if not verdict.culprits or not verdict.waiting:
         return ""
     calls: dict[str, list[int]] = {}
@@ -267,7 +269,7 @@ def _call(reading: Reading | None) -> str:
     return f"{name} (from {inside.function}, {shorten(inside.file)}:{inside.line})" if inside else name
 
 
-def _in(ranks: Sequence[int], job: JobState) -> str:
+def _in(ranks: Sequence[int], job: JobView) -> str:
     """ " in step (train.py:7)" where all are at one place; else ": rank 0 in step (train.py:7), rank 1 in load (data.py:3),"."""
     places: dict[str, list[int]] = {}
     for number in ranks:
@@ -295,7 +297,7 @@ def _cut(parts: Sequence[str], groups: Iterable[Sequence[int]]) -> str:
     )
 
 
-def children_of(verdict: Verdict, job: JobState) -> dict[int, int]:
+def children_of(verdict: Verdict, job: JobView) -> dict[int, int]:
     """Of each culprit the child process that it waits for, where the verdict blames one."""
     if verdict.blamed_child is None:
         return {}
@@ -308,7 +310,7 @@ def children_of(verdict: Verdict, job: JobState) -> dict[int, int]:
     return found
 
 
-def _children(verdict: Verdict, job: JobState, how: str) -> str:
+def _children(verdict: Verdict, job: JobView, how: str) -> str:
     """ " from DataLoader worker pid 7, which is blocked in read (data.py:3)"; of several ": rank 1 from ..., rank 2 from ...,"."""
     children = children_of(verdict, job)
     said = []

@@ -10,7 +10,7 @@ from diag.detectors.memory.causes import Verdict
 from diag.detectors.memory.refusals import STRICT, Refusal
 from diag.detectors.memory.words import flag, size
 from diag.model.observations import HostMemory
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["after_kill", "after_refusal", "in_stall"]
 
@@ -51,7 +51,7 @@ _GENERAL = (
 )
 
 
-def after_kill(job: JobState, verdict: Verdict, phase: str, grower: str) -> str:
+def after_kill(job: JobView, verdict: Verdict, phase: str, grower: str) -> str:
     parts = [_use_less(job, phase, grower)]
     group = verdict.group
     if group is not None and group.limit_bytes:
@@ -67,7 +67,7 @@ def after_kill(job: JobState, verdict: Verdict, phase: str, grower: str) -> str:
     return _RAISE[verdict.cause] + " ".join(parts)
 
 
-def _use_less(job: JobState, phase: str, grower: str) -> str:
+def _use_less(job: JobView, phase: str, grower: str) -> str:
     if "DataLoader worker" in grower:
         return f"{_WORKERS}."
     if phase in ("ckpt_save", "save_due"):

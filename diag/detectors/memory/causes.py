@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from diag.detectors.memory.growth import Growth, Holders, Seen
 from diag.model.observations import CgroupLevel, CgroupMemory, HostMemory, KernelOomKill
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = [
     "NEAR_SECONDS",
@@ -79,11 +79,11 @@ def is_short(host: HostMemory | None) -> bool:
     return host is not None and host.available_bytes < _SHORT * host.total_bytes
 
 
-def killed_ranks(job: JobState, at: float) -> list[RankState]:
+def killed_ranks(job: JobView, at: float) -> list[RankView]:
     """Ranks that ended by SIGKILL about then."""
     return [
         rank
-        for rank in (*job.ranks.values(), *job.past_ranks)
+        for rank in (*job.ranks.values(), *job.ranks.past)
         if rank.exit is not None
         and rank.exit.signal == signal.SIGKILL
         and abs((rank.exited_at or at) - at) <= NEAR_SECONDS
@@ -91,7 +91,7 @@ def killed_ranks(job: JobState, at: float) -> list[RankState]:
 
 
 def decide(
-    event: Event, job: JobState, full: dict[int, tuple[float, CgroupMemory]], newest: dict[int, CgroupMemory]
+    event: Event, job: JobView, full: dict[int, tuple[float, CgroupMemory]], newest: dict[int, CgroupMemory]
 ) -> Verdict | None:
     """None when the kill was a neighbour's. `full` is each rank's last reading with a full cgroup."""
     killed = killed_ranks(job, event.at)
@@ -120,7 +120,7 @@ def _may_be_of(kill: KernelOomKill, group: CgroupMemory) -> bool:
     return not kill.cgroup or kill.limit_bytes is None or not limits or kill.limit_bytes in limits
 
 
-def _is_a_child_of(job: JobState, ranks: tuple[int, ...], kill: KernelOomKill, group: CgroupMemory) -> bool:
+def _is_a_child_of(job: JobView, ranks: tuple[int, ...], kill: KernelOomKill, group: CgroupMemory) -> bool:
     """Whether it was a fork of the rank that lives in this cgroup alone: killed there, and called as the rank
     is. Others may live beside it (a TensorBoard in the container). In a cgroup namespace the kernel's path
     may be "/", which says nothing."""
@@ -129,17 +129,17 @@ def _is_a_child_of(job: JobState, ranks: tuple[int, ...], kill: KernelOomKill, g
     return there and any(tree.main.comm == kill.comm for tree in trees)
 
 
-def _by_number(job: JobState, kill: KernelOomKill) -> Seen | None:
+def _by_number(job: JobView, kill: KernelOomKill) -> Seen | None:
     """Logs alone: the launcher's table names the pid that ended by signal 9, dmesg the pid that the kernel
     killed."""
-    for rank in (*job.ranks.values(), *job.past_ranks):
+    for rank in (*job.ranks.values(), *job.ranks.past):
         killed = rank.exit is not None and rank.exit.signal == signal.SIGKILL
         if killed and rank.tree is None and rank.placement.pid == kill.pid:
             return Seen(rank.rank, kill.pid, 0, kill.comm, True, 0.0, 0)
     return None
 
 
-def _ended_otherwise(job: JobState, seen: Seen) -> bool:
+def _ended_otherwise(job: JobView, seen: Seen) -> bool:
     """A process of ours has this pid and name, yet it was not killed: the kernel's numbers are of another
     namespace."""
     rank = job.ranks.get(seen.rank)
@@ -191,7 +191,7 @@ def _group_of(event: Event, rank: int, newest: dict[int, CgroupMemory]) -> Cgrou
 def _by_counter(
     event: Event,
     group: tuple[CgroupMemory, CgroupMemory],
-    killed: list[RankState],
+    killed: list[RankView],
     stranger: KernelOomKill | None,
     alone: tuple[int, ...],
 ) -> Verdict:
@@ -217,7 +217,7 @@ def _by_counter(
     )
 
 
-def _alone_in(job: JobState, leaf: str) -> tuple[int, ...]:
+def _alone_in(job: JobView, leaf: str) -> tuple[int, ...]:
     """The one rank that lives in this cgroup: what is killed there is its own, also a child that nobody had
     seen."""
     ranks = [
@@ -252,7 +252,7 @@ def _is_full(level: CgroupLevel) -> bool:
 
 def _by_host(
     event: Event,
-    killed: list[RankState],
+    killed: list[RankView],
     last: dict[int, tuple[float, CgroupMemory]],
 ) -> Verdict | None:
     """The host's counter counts kills of cgroups too, and a cgroup that went with its last process tells no

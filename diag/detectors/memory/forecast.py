@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from diag.knowledge.checkpoint_args import named_paths
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.state.job import JobState
 from diag.state.save_memory import HOST, LimitMemory, Outlook
 from diag.state.save_shape import SaveShape
 from diag.state.saves import never_saves
+from diag.state.view import JobView
 
 __all__ = ["HostOomForecastDetector"]
 
@@ -48,27 +48,29 @@ class HostOomForecastDetector:
             None  # the save that was critical: it stays so for as long as it is feared
         )
 
-    def tick(self, now: float, job: JobState) -> None:
+    def tick(self, now: float, job: JobView) -> None:
         feared = _feared(now, job)
         self._grave = _save_of(*feared) if feared is not None and self._is_grave(*feared) else None
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         if _is_over(job):
             return
         feared = _feared(now, job)
         if feared is not None:
             yield self._of_save(now, job, *feared)
             return
-        for limit in job.save_memory.fresh():
-            left = limit.seconds_to_limit(now, job)
+        for limit in job.saves.memory.fresh():
+            left = limit.seconds_to_limit(now)
             if left is not None and left < _LEAK_SECONDS and not _is_of_others(limit):
                 yield self._of_leak(now, job, limit, left)
                 return
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         """Steps are made, a save is to come, and nothing tells what it takes: silence would look like room."""
-        first = job.returncode is None and job.iteration is not None and not job.save_log.count
-        saves = any(named.role == "save" for named in named_paths(job.words)) and not never_saves(job.words)
+        first = job.returncode is None and job.iteration is not None and not job.saves.log.count
+        saves = any(named.role == "save" for named in named_paths(job.run.words)) and not never_saves(
+            job.run.words
+        )
         if first and saves and estimated(job) is None:
             yield NotChecked(
                 "whether the first checkpoint save fits into host memory",
@@ -80,7 +82,7 @@ class HostOomForecastDetector:
         """A risk near the bound crosses it with each reading: what was grave stays so."""
         return outlook.risk >= _CRITICAL or self._grave == _save_of(limit, outlook)
 
-    def _of_save(self, now: float, job: JobState, limit: LimitMemory, outlook: Outlook) -> Finding:
+    def _of_save(self, now: float, job: JobView, limit: LimitMemory, outlook: Outlook) -> Finding:
         where = _where(limit)
         after = f" after iteration {outlook.iteration}" if outlook.iteration is not None else ""
         which = f"the save that runs{after}" if outlook.running else f"the next save{after}"
@@ -112,7 +114,7 @@ class HostOomForecastDetector:
             holds_seconds=3.0,
         )
 
-    def _of_leak(self, now: float, job: JobState, limit: LimitMemory, left: float) -> Finding:
+    def _of_leak(self, now: float, job: JobView, limit: LimitMemory, left: float) -> Finding:
         point = limit.series.points[-1]
         assert limit.series.limit
         whose = (
@@ -138,16 +140,16 @@ class HostOomForecastDetector:
         )
 
 
-def _is_over(job: JobState) -> bool:
+def _is_over(job: JobView) -> bool:
     """What happened is host-oom's."""
     return job.broken or job.returncode is not None
 
 
-def _feared(now: float, job: JobState) -> tuple[LimitMemory, Outlook] | None:
+def _feared(now: float, job: JobView) -> tuple[LimitMemory, Outlook] | None:
     """The save that will not fit, by the limit that it will not fit into."""
     if _is_over(job):
         return None
-    told = job.save_memory.outlook(now, job, job.words, estimated(job))
+    told = job.saves.memory.outlook(now, job.run.words, estimated(job))
     return told if told is not None and told[1].risk >= _WARNS and not _past_the_end(job, told[1]) else None
 
 
@@ -161,17 +163,21 @@ def _is_of_others(limit: LimitMemory) -> bool:
     return limit.path == HOST and total is not None and limit.series.points[-1].needed < _HOST_SHARE * total
 
 
-def estimated(job: JobState) -> int | None:
+def estimated(job: JobView) -> int | None:
     """What a save takes by the command's arguments, once the job is in its steps and its own memory is
     measured."""
-    if job.memory_estimate is None or never_saves(job.words):
+    if job.machine.memory_estimate is None or never_saves(job.run.words):
         return None
-    return job.memory_estimate.save_bytes or None
+    return job.machine.memory_estimate.save_bytes or None
 
 
-def _past_the_end(job: JobState, outlook: Outlook) -> bool:
+def _past_the_end(job: JobView, outlook: Outlook) -> bool:
     """A job that has made its last save makes no other; what the arguments do not tell is not guessed."""
-    return not outlook.running and bool(job.total_iterations) and (job.iteration or 0) >= job.total_iterations
+    return (
+        not outlook.running
+        and bool(job.progress.total_iterations)
+        and (job.iteration or 0) >= job.progress.total_iterations
+    )
 
 
 def _cause(outlook: Outlook, shapes: Sequence[SaveShape]) -> tuple[str, str]:

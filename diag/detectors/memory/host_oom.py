@@ -30,7 +30,7 @@ from diag.model.observations import (
     LogLine,
     ProcessTree,
 )
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["HostOomDetector"]
 
@@ -158,7 +158,7 @@ class HostOomDetector:
 
     # -- saying -------------------------------------------------------------------------------------------
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         told = [
             event for event in self._events if now - event.at >= _SETTLE_SECONDS or job.returncode is not None
         ]
@@ -175,10 +175,10 @@ class HostOomDetector:
         if stall is not None:
             yield _stalled(job, stall)
 
-    def _decide(self, event: Event, job: JobState) -> Verdict | None:
+    def _decide(self, event: Event, job: JobView) -> Verdict | None:
         return decide(event, job, self._full, self._newest)
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         killed = [rank for rank in job.ranks.values() if rank.exit and rank.exit.signal == signal.SIGKILL]
         if killed and not self._counted:
             yield NotChecked(
@@ -186,7 +186,7 @@ class HostOomDetector:
                 "no memory cgroup and no /proc/vmstat counter could be read",
                 "look at dmesg on the host",
             )
-        elif ("kernel log", None) in job.failed_sources and any(
+        elif ("kernel log", None) in job.sources.failed and any(
             event.host is not None and killed_ranks(job, event.at) and self._decide(event, job) is None
             for event in self._events
         ):
@@ -197,7 +197,7 @@ class HostOomDetector:
                 "look at dmesg on the host, or let diag read /dev/kmsg",
             )
 
-    def _killed(self, job: JobState, event: Event, verdict: Verdict) -> Finding:
+    def _killed(self, job: JobView, event: Event, verdict: Verdict) -> Finding:
         phase = phase_of(job, event.at)
         grower = grower_words(job, event.holders, verdict.victim)
         who = victim_words(job, verdict)
@@ -239,7 +239,7 @@ class HostOomDetector:
             final=True,
         )
 
-    def _refused(self, job: JobState, refusal: Refusal) -> Finding:
+    def _refused(self, job: JobView, refusal: Refusal) -> Finding:
         who = rank_words(refusal.ranks) if refusal.ranks else "a rank"
         asked = f" of {size(refusal.size_bytes)}" if refusal.size_bytes else ""
         what = {"fork_overcommit": "start a process", "pinned_host": "have page-locked host memory"}.get(
@@ -278,7 +278,7 @@ class HostOomDetector:
         return f"the kernel refused it{left}"
 
 
-def _stalled(job: JobState, stall: Stall) -> Finding:
+def _stalled(job: JobView, stall: Stall) -> Finding:
     group = stall.group
     high = stall.high_bytes
     above = (

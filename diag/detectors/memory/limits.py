@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from diag.detectors.quoted import failed_soon, is_traced, only_quoted
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import LogLine, SharedMemory
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = ["FdLimitDetector", "ShmDetector"]
 
@@ -55,7 +55,7 @@ class _FirstLine:
         elif fact.rank in self._last or len(self._last) < 64:
             self._last[fact.rank] = (at, fact.text)
 
-    def hits(self, job: JobState, *, likely: bool = False) -> _Hits:
+    def hits(self, job: JobView, *, likely: bool = False) -> _Hits:
         """A line alone counts where a rank failed soon after it, and not of something else, or where more
         speaks for it."""
         hits = dict(self._sure)
@@ -70,9 +70,9 @@ class _Seen:
     """What speaks for a /dev/shm that is too small."""
 
     filled: set[int]  # ranks that once saw it nearly full
-    full: list[RankState]
-    small: list[RankState]
-    bus: list[RankState]  # ended by SIGBUS
+    full: list[RankView]
+    small: list[RankView]
+    bus: list[RankView]  # ended by SIGBUS
     hits: _Hits
     sure: bool
 
@@ -125,7 +125,7 @@ class ShmDetector:
             used = 1 - fact.available_bytes / fact.size_bytes
             self._highest[fact.rank] = max(used, self._highest.get(fact.rank, 0.0))
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         seen = self._seen(job)
         if seen.crashed:
             cause, severity = "exhausted", Severity.CRITICAL
@@ -156,12 +156,12 @@ class ShmDetector:
             holds_seconds=30.0,
         )
 
-    def _seen(self, job: JobState) -> _Seen:
+    def _seen(self, job: JobView) -> _Seen:
         filled = {rank for rank, used in self._highest.items() if used >= _SHM_NEARLY_FULL}
         lines = self._lines.hits(job, likely=bool(filled))
         full = [rank for rank in job.ranks.values() if _used_share(rank) >= _SHM_NEARLY_FULL]
         small = [rank for rank in job.ranks.values() if _is_small(rank)]
-        bus: list[RankState] = []
+        bus: list[RankView] = []
         guesses: _Hits = {}
         if filled or not _disk_is_full(job):
             bus = [rank for rank in job.ranks.values() if _of_bus_error(rank) and self._may_lack(rank, job)]
@@ -170,7 +170,7 @@ class ShmDetector:
         sure = bool(lines or full or (guesses and filled))
         return _Seen(filled, full, small, bus, {**guesses, **lines}, sure)
 
-    def _crash(self, seen: _Seen, job: JobState, now: float) -> tuple[tuple[int, ...], float, str]:
+    def _crash(self, seen: _Seen, job: JobView, now: float) -> tuple[tuple[int, ...], float, str]:
         """Whose, since when, and how it is said."""
         size = _shm_size(
             seen.full or seen.small or [of for rank in seen.bus for of in _with_reading([rank], job)]
@@ -184,19 +184,19 @@ class ShmDetector:
         text = f"shared memory ran out{_of(ranks)}: killed by SIGBUS, and {size} when last read"
         return ranks, min(rank.exited_at or now for rank in seen.bus), text
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
-    def _is_ample(self, rank: RankState) -> bool:
+    def _is_ample(self, rank: RankView) -> bool:
         big = rank.shm is not None and rank.shm.size_bytes > _SHM_AMPLE_BYTES
         return big and self._highest.get(rank.rank, 0.0) < _SHM_AMPLE_RATIO
 
-    def _may_lack(self, rank: RankState, job: JobState) -> bool:
+    def _may_lack(self, rank: RankView, job: JobView) -> bool:
         return any(not self._is_ample(of) for of in _with_reading([rank], job))
 
-    def _may_be_full(self, rank: int | None, job: JobState) -> bool:
+    def _may_be_full(self, rank: int | None, job: JobView) -> bool:
         """Whether PyTorch's guess can be right; where nobody read /dev/shm, it stands."""
-        whose = [job.ranks[rank]] if rank in job.ranks else list(job.ranks.values())
+        whose = [job.ranks[rank]] if rank is not None and rank in job.ranks else list(job.ranks.values())
         read = _with_reading(whose, job)
         return not read or not all(self._is_ample(of) for of in read)
 
@@ -224,7 +224,7 @@ class FdLimitDetector:
     def observe(self, at: float, fact: LogLine) -> None:
         self._lines.observe(at, fact)
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         hits = self._lines.hits(job)
         near = [rank for rank in job.ranks.values() if rank.alive and _fd_ratio(rank) >= _FD_NEARLY_FULL]
         if not near and not hits:
@@ -254,7 +254,7 @@ class FdLimitDetector:
             holds_seconds=30.0,
         )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         closed = [
             rank.rank
             for rank in job.alive_ranks()
@@ -274,19 +274,19 @@ def _ranks(hits: _Hits) -> tuple[int, ...]:
     return tuple(sorted(rank for rank in hits if rank is not None))
 
 
-def _numbers(ranks: Iterable[RankState]) -> tuple[int, ...]:
+def _numbers(ranks: Iterable[RankView]) -> tuple[int, ...]:
     return tuple(sorted(rank.rank for rank in ranks))
 
 
-def _used_share(rank: RankState) -> float:
+def _used_share(rank: RankView) -> float:
     return 1 - rank.shm.available_bytes / rank.shm.size_bytes if rank.shm and rank.shm.size_bytes else 0.0
 
 
-def _is_small(rank: RankState) -> bool:
+def _is_small(rank: RankView) -> bool:
     return rank.shm is not None and 0 < rank.shm.size_bytes <= _SHM_TOO_SMALL_BYTES
 
 
-def _shm_size(ranks: Sequence[RankState]) -> str:
+def _shm_size(ranks: Sequence[RankView]) -> str:
     """Of the first of them."""
     shm = ranks[0].shm if ranks else None
     if shm is None:
@@ -302,13 +302,13 @@ def _first_at(hits: _Hits) -> float:
     return min(at for at, _ in hits.values())
 
 
-def _of_bus_error(rank: RankState) -> bool:
+def _of_bus_error(rank: RankView) -> bool:
     return rank.exit is not None and (
         rank.exit.signal == signal.SIGBUS or rank.exit.exit_code == _BUS_ERROR_CODE
     )
 
 
-def _with_reading(ranks: list[RankState], job: JobState) -> list[RankState]:
+def _with_reading(ranks: list[RankView], job: JobView) -> list[RankView]:
     """Those whose /dev/shm was read; where none lived that long the others of their hosts, most often of the
     same container."""
     read = [rank for rank in ranks if rank.shm is not None and rank.shm.size_bytes]
@@ -322,22 +322,22 @@ def _with_reading(ranks: list[RankState], job: JobState) -> list[RankState]:
     ]
 
 
-def _disk_is_full(job: JobState) -> bool:
+def _disk_is_full(job: JobView) -> bool:
     """A mapped file there gives a bus error too."""
     return any(
         space.purpose in ("save", "tmp") and space.total_bytes and space.available_bytes < _DISK_FULL_BYTES
-        for _, space in job.disks.values()
+        for _, space in job.machine.disks.values()
     )
 
 
-def _fd_ratio(rank: RankState) -> float:
+def _fd_ratio(rank: RankView) -> float:
     limit = rank.limits.get("Max open files") if rank.limits else None
     if not limit or rank.tree is None or rank.tree.open_files is None:
         return 0.0
     return rank.tree.open_files / limit
 
 
-def _has_workers(rank: RankState) -> bool:
+def _has_workers(rank: RankView) -> bool:
     return rank.tree is not None and any(child.comm == "pt_data_worker" for child in rank.tree.children)
 
 

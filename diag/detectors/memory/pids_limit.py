@@ -9,7 +9,7 @@ from diag.detectors.memory.refusals import first_failed
 from diag.detectors.memory.words import phase_words
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.model.observations import CgroupPids, KernelRefusal, LogLine
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["PidsLimitDetector"]
 
@@ -67,7 +67,7 @@ class PidsLimitDetector:
         elif _is_refusal(fact) and len(self._lines) < 4096:
             self._lines[fact.rank] = (at, fact.text)
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         if self._refused:
             yield self._by_cgroup(job)
         elif self._lines and self._kernel is not None:
@@ -78,13 +78,13 @@ class PidsLimitDetector:
         else:
             yield from _nearly_full(now, job)
 
-    def _is_to_be_read(self, now: float, job: JobState) -> bool:
+    def _is_to_be_read(self, now: float, job: JobView) -> bool:
         """The cgroup was last read before a line told of it: its next reading may say that it was the one
         that refused."""
         said = max(at for at, _ in self._lines.values())
         return 0.0 < self._read_at <= said and now - said < _READ_SECONDS and job.returncode is None
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         if self._lines and not self._first and self._kernel is None and _broken(job):
             yield NotChecked(
                 "the limit of processes (pids.max)",
@@ -92,7 +92,7 @@ class PidsLimitDetector:
                 "look at pids.events of the container's cgroup, and at `ulimit -u`",
             )
 
-    def _by_cgroup(self, job: JobState) -> Finding:
+    def _by_cgroup(self, job: JobView) -> Finding:
         at, pids = min(self._refused.values(), key=lambda pair: pair[0])
         newest = max((one for _, one in self._refused.values()), key=lambda one: one.refused)
         said = {rank: line for rank, line in self._lines.items() if abs(line[0] - at) <= _TOGETHER_SECONDS}
@@ -118,7 +118,7 @@ class PidsLimitDetector:
             ),
         )
 
-    def _by_line(self, job: JobState) -> Finding:
+    def _by_line(self, job: JobView) -> Finding:
         assert self._kernel is not None
         at, refusal = self._kernel
         ranks = tuple(sorted(rank for rank in self._lines if rank is not None)) or first_failed(job, at)
@@ -132,7 +132,7 @@ class PidsLimitDetector:
             (Evidence("kmsg", refusal.text, at), *self._said(self._lines)),
         )
 
-    def _by_user(self, job: JobState, limit: int | None) -> Finding:
+    def _by_user(self, job: JobView, limit: int | None) -> Finding:
         at = min(when for when, _ in self._lines.values())
         ranks = tuple(sorted(rank for rank in self._lines if rank is not None)) or first_failed(job, at)
         return _finding(
@@ -150,14 +150,14 @@ class PidsLimitDetector:
         return tuple(Evidence("output", text[:500], at, rank) for rank, (at, text) in list(lines.items())[:3])
 
 
-def _path_of(job: JobState, told: str) -> str:
+def _path_of(job: JobView, told: str) -> str:
     """The kernel names a cgroup below its controller's top; where a rank lives in it, as that sees it."""
     paths = (rank.pids.path for rank in job.ranks.values() if rank.pids is not None)
     return next((path for path in paths if told and path.endswith(told)), told)
 
 
 def _finding(  # noqa: PLR0917 - callers above
-    job: JobState,
+    job: JobView,
     ranks: tuple[int, ...],
     since: float,
     cause: str,
@@ -186,7 +186,7 @@ def _finding(  # noqa: PLR0917 - callers above
     )
 
 
-def _nearly_full(now: float, job: JobState) -> Iterator[Finding]:
+def _nearly_full(now: float, job: JobView) -> Iterator[Finding]:
     """Said before a fork fails: so little room that the next DataLoader does not fit."""
     full = [
         rank
@@ -225,7 +225,7 @@ def _is_refusal(line: LogLine) -> bool:
     )
 
 
-def _at_user_limit(job: JobState) -> int | None:
+def _at_user_limit(job: JobView) -> int | None:
     """RLIMIT_NPROC where it is low enough to matter: it counts all of the user's processes, which are not
     seen here."""
     limits = [rank.limits.get("Max processes") for rank in job.ranks.values() if rank.limits]
@@ -233,7 +233,7 @@ def _at_user_limit(job: JobState) -> int | None:
     return min(low, default=None)
 
 
-def _broken(job: JobState) -> bool:
+def _broken(job: JobView) -> bool:
     return bool(job.returncode) or any(rank.failed for rank in job.ranks.values())
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from diag.detectors.quoted import only_quoted
 from diag.model.observations import HostMemory, KernelRefusal, LogLine
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = ["Refusal", "Refusals", "first_failed"]
 
@@ -73,14 +73,16 @@ class Refusals:
         elif fact.what == "overcommit":
             self._kernel = [*self._kernel[-63:], (at, fact)]
 
-    def decide(self, job: JobState, host: HostMemory | None) -> Refusal | None:
+    def decide(self, job: JobView, host: HostMemory | None) -> Refusal | None:
         """What ended a rank; None for what was survived."""
         fatal = self._fatal(job, self._lines)
         if not fatal:
             fatal = self._fatal(job, job.gpu_faults.pinned.ranks)
             return _refusal("pinned_host", _with_ranks(job, fatal)) if fatal else None
         fatal = _with_ranks(job, fatal)
-        ranks = [job.ranks[rank] for rank, _, _ in fatal if rank in job.ranks] or list(job.ranks.values())
+        ranks = [job.ranks[rank] for rank, _, _ in fatal if rank is not None and rank in job.ranks] or list(
+            job.ranks.values()
+        )
         pids = {rank.placement.pid for rank in ranks}
         refused = any(
             at >= fatal[0][1] - _LAST_WORD_SECONDS and fact.pid in pids for at, fact in self._kernel
@@ -94,7 +96,7 @@ class Refusals:
         return _refusal("allocation_refused", fatal)
 
     def _fatal(
-        self, job: JobState, lines: dict[int | None, tuple[float, str]]
+        self, job: JobView, lines: dict[int | None, tuple[float, str]]
     ) -> list[tuple[int | None, float, str]]:
         return sorted(
             ((rank, at, text) for rank, (at, text) in lines.items() if _ended(job, rank, at, text)),
@@ -102,7 +104,7 @@ class Refusals:
         )
 
 
-def first_failed(job: JobState, at: float) -> tuple[int, ...]:
+def first_failed(job: JobView, at: float) -> tuple[int, ...]:
     """Whose line it was that does not tell: of the rank that failed by itself soon after it, before the
     launcher ended others."""
     failed = sorted(
@@ -116,7 +118,7 @@ def first_failed(job: JobState, at: float) -> tuple[int, ...]:
 
 
 def _with_ranks(
-    job: JobState, lines: list[tuple[int | None, float, str]]
+    job: JobView, lines: list[tuple[int | None, float, str]]
 ) -> list[tuple[int | None, float, str]]:
     named: list[tuple[int | None, float, str]] = []
     for rank, at, text in lines:
@@ -146,7 +148,7 @@ def _is_refusal(text: str) -> bool:
     return not any(word in text for word in _LOCKED) and _ALLOCATION.search(text) is not None
 
 
-def _ended(job: JobState, rank: int | None, at: float, text: str) -> bool:
+def _ended(job: JobView, rank: int | None, at: float, text: str) -> bool:
     """Whether it was this that ended the rank (any, where the line does not tell whose it is): it failed soon
     after, and said nothing worse in between."""
     if rank is None:
@@ -164,7 +166,7 @@ def _ended(job: JobState, rank: int | None, at: float, text: str) -> bool:
     )
 
 
-def _soon(job: JobState, rank: RankState, at: float) -> bool:
+def _soon(job: JobView, rank: RankView, at: float) -> bool:
     code = rank.exit
     if code is None or code.exit_code == 0:
         return False
@@ -173,7 +175,7 @@ def _soon(job: JobState, rank: RankState, at: float) -> bool:
     return -_JUST_BEFORE_SECONDS <= (rank.exited_at or at) - at <= _LAST_WORD_SECONDS
 
 
-def _own_limit(ranks: list[RankState]) -> tuple[str, int] | None:
+def _own_limit(ranks: list[RankView]) -> tuple[str, int] | None:
     for rank in ranks:
         for name in ("Max address space", "Max data size"):
             limit = rank.limits.get(name) if rank.limits else None
@@ -182,8 +184,8 @@ def _own_limit(ranks: list[RankState]) -> tuple[str, int] | None:
     return None
 
 
-def _in_fork(job: JobState, rank: int | None, text: str) -> bool:
-    tails = [list(job.ranks[rank].tail)] if rank in job.ranks else []
-    lines = next((tail for tail in tails if text in tail), list(job.tail))
+def _in_fork(job: JobView, rank: int | None, text: str) -> bool:
+    tails = [list(job.ranks[rank].tail)] if rank is not None and rank in job.ranks else []
+    lines = next((tail for tail in tails if text in tail), list(job.log.tail))
     where = next((number for number in range(len(lines) - 1, -1, -1) if lines[number] == text), len(lines))
     return any(word in line for line in lines[max(0, where - _TRACEBACK_LINES) : where] for word in _FORKS)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diag.model.observations import CgroupMemory
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = ["Stall", "Stalls", "throttled", "waits_for"]
 
@@ -53,7 +53,7 @@ class Stalls:
         else:
             self._watched.pop(fact.rank, None)
 
-    def decide(self, now: float, job: JobState) -> Stall | None:
+    def decide(self, now: float, job: JobView) -> Stall | None:
         if job.returncode is not None:
             return None
         held = {
@@ -80,12 +80,12 @@ class Stalls:
         )
 
 
-def throttled(rank: RankState) -> bool:
+def throttled(rank: RankView) -> bool:
     """Linux 6.1 and 6.18, cgroup v2 above memory.high: state D, wchan mem_cgroup_handle_over_high."""
     return rank.tree is not None and rank.tree.main.wchan == "mem_cgroup_handle_over_high"
 
 
-def waits_for(rank: RankState) -> str:
+def waits_for(rank: RankView) -> str:
     """Its cgroup is full, and its tasks stood still for want of memory in much of the last 10 s: memory_high
     or memory_reclaim, by the limit. Between two delays above memory.high a rank runs, so that one look at its
     state may show neither."""

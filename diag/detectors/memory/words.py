@@ -9,8 +9,8 @@ from diag.detectors.memory.causes import Event, Verdict
 from diag.detectors.memory.growth import Holders, Seen
 from diag.model import rank_words
 from diag.model.observations import KernelOomKill
-from diag.state.job import JobState
 from diag.state.stack_activity import Activity, is_idle_worker, read_stack
+from diag.state.view import JobView
 
 __all__ = ["filled_by", "flag", "grower_words", "phase_of", "phase_words", "role_of", "size", "victim_words"]
 
@@ -32,48 +32,48 @@ def size(number: int | None) -> str:
     return f"{number / _GIB:.1f} GiB" if number >= _GIB // 2 else f"{number / _MIB:.0f} MiB"
 
 
-def flag(job: JobState, name: str) -> str | None:
+def flag(job: JobView, name: str) -> str | None:
     """The value that the command gives a flag, "true" where it stands alone; None where the command does not
     show it.
 
     A dash and an underscore are the same here, as ms-swift and Megatron take them.
     """
-    for number, word in enumerate(job.argv):
+    for number, word in enumerate(job.run.argv):
         key, equals, value = word.partition("=")
         if key.startswith("--") and key[2:].replace("-", "_") == name:
             if equals:
                 return value
-            following = job.argv[number + 1] if number + 1 < len(job.argv) else "--"
+            following = job.run.argv[number + 1] if number + 1 < len(job.run.argv) else "--"
             return "true" if following.startswith("--") else following
     return None
 
 
-def phase_of(job: JobState, at: float) -> str:
+def phase_of(job: JobView, at: float) -> str:
     """The phase then; a save that began in that moment may not have been seen yet, and is inferred from its
     turn."""
-    phase = job.phase_then(at)
+    phase = job.phases.then(at)
     if any(
-        save.began <= at <= (save.ended or at) and save.began != save.ended for save in job.save_log.saves
+        save.began <= at <= (save.ended or at) and save.began != save.ended for save in job.saves.log.saves
     ):
         return (
             "ckpt_save"  # one without a duration was told by its end alone, or stands in a log without times
         )
-    if phase in ("steady", "training", "first_step") and _save_due(job, job.iteration_then(at)):
+    if phase in ("steady", "training", "first_step") and _save_due(job, job.progress.iteration_then(at)):
         return "save_due"
     return phase
 
 
-def _save_due(job: JobState, iteration: int | None) -> bool:
+def _save_due(job: JobView, iteration: int | None) -> bool:
     every = next((value for name in _SAVE_FLAGS if (value := flag(job, name)) is not None), "")
     if not every.isdigit() or not int(every) or not iteration:
         return False
     return iteration % int(every) == 0
 
 
-def phase_words(job: JobState, at: float, known: str = "") -> str:
+def phase_words(job: JobView, at: float, known: str = "") -> str:
     """What the job did then, as it is said of that moment: a restart has begun to count anew since."""
     phase = known or phase_of(job, at)
-    iteration = job.iteration_then(at)
+    iteration = job.progress.iteration_then(at)
     done = f"after iteration {iteration}" if iteration is not None else ""
     return {
         "ckpt_save": f"while saving a checkpoint {done}".rstrip(),
@@ -87,14 +87,14 @@ def phase_words(job: JobState, at: float, known: str = "") -> str:
     }.get(phase, f"in phase {phase}")
 
 
-def role_of(job: JobState, seen: Seen) -> str:
+def role_of(job: JobView, seen: Seen) -> str:
     """What a process below a rank is, where anything tells."""
     if seen.main:
         return f"rank {seen.rank}"
     return f"{_kind(job, seen)} {seen.pid} of rank {seen.rank}"
 
 
-def _kind(job: JobState, seen: Seen) -> str:
+def _kind(job: JobView, seen: Seen) -> str:
     rank = job.ranks.get(seen.rank)
     if seen.name == "pt_data_worker":  # its own name from torch 2.6 on
         return "DataLoader worker"
@@ -111,16 +111,16 @@ def _kind(job: JobState, seen: Seen) -> str:
     tail = list(rank.tail) if rank is not None else []
     if any(
         str(seen.pid) in re.split(r"[, ]+", match[1])
-        for line in (*tail, *job.tail)
+        for line in (*tail, *job.log.tail)
         if (match := _WORKER_NAMED.search(line))
     ):
         return "DataLoader worker"
-    if seen.kept and job.phase_then(seen.kept[0][0]) == "ckpt_save":
+    if seen.kept and job.phases.then(seen.kept[0][0]) == "ckpt_save":
         return f"process ({seen.name}), started in the save,"
     return f"child process ({seen.name})"
 
 
-def victim_words(job: JobState, verdict: Verdict) -> str:
+def victim_words(job: JobView, verdict: Verdict) -> str:
     kill, seen = verdict.kernel, verdict.victim
     held = f", which held {size(_held(kill))}," if kill is not None else ""
     if seen is not None:
@@ -140,10 +140,10 @@ def victim_words(job: JobState, verdict: Verdict) -> str:
     return "a process of the job's cgroup"
 
 
-def _was_killed(job: JobState, rank: int) -> bool:
+def _was_killed(job: JobView, rank: int) -> bool:
     """Or may have been: its exit could not be read."""
     ends = [
-        one.exit for one in (job.ranks.get(rank), *job.past_ranks) if one is not None and one.rank == rank
+        one.exit for one in (job.ranks.get(rank), *job.ranks.past) if one is not None and one.rank == rank
     ]
     known = [end for end in ends if end is not None]
     return any(
@@ -155,7 +155,7 @@ def _held(kill: KernelOomKill) -> int:
     return kill.anon_bytes + kill.file_bytes + kill.shmem_bytes
 
 
-def grower_words(job: JobState, holders: Holders, victim: Seen | None) -> str:
+def grower_words(job: JobView, holders: Holders, victim: Seen | None) -> str:
     """Who grew most, said apart from who was killed."""
     if holders.grower is None:
         return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["advice_for", "surroundings"]
 
@@ -72,7 +72,7 @@ _VARIABLE = {
 }
 
 
-def surroundings(job: JobState, rank: int) -> str:
+def surroundings(job: JobView, rank: int) -> str:
     """Where the rank runs: kubernetes, docker, podman, slurm or "" (bare, or not known)."""
     state = job.ranks.get(rank)
     if state is None:
@@ -90,7 +90,7 @@ def _from_variables(variables: Mapping[str, str]) -> str:
     return "slurm" if "SLURM_JOB_ID" in variables else ""
 
 
-def advice_for(cause: str, job: JobState, rank: int) -> str:
+def advice_for(cause: str, job: JobView, rank: int) -> str:
     """The remedy for a cause of docs/reference/network.md, for the place where this rank runs."""
     place = surroundings(job, rank)
     text = (

@@ -10,8 +10,8 @@ from diag.knowledge.env_lint import number
 from diag.knowledge.nccl_filters import matches
 from diag.model import Evidence
 from diag.model.observations import NcclFact, RdmaAccess, RdmaPort
-from diag.state.job import JobState
 from diag.state.ncclprocess import NcclProcess
+from diag.state.view import JobView
 
 __all__ = ["Cause", "find_cause"]
 
@@ -30,7 +30,7 @@ class Cause:
     proven: bool = False
 
 
-def find_cause(job: JobState, rank: int, process: NcclProcess | None) -> Cause:
+def find_cause(job: JobView, rank: int, process: NcclProcess | None) -> Cause:
     """The first that holds, in the order in which NCCL itself would have come to it."""
     view = _View(job, rank, process)
     for look in _LOOKS:
@@ -47,7 +47,7 @@ def find_cause(job: JobState, rank: int, process: NcclProcess | None) -> Cause:
 class _View:
     """What is known of one rank, behind one face."""
 
-    def __init__(self, job: JobState, rank: int, process: NcclProcess | None) -> None:
+    def __init__(self, job: JobView, rank: int, process: NcclProcess | None) -> None:
         self.job = job
         self.rank = rank
         self.process = process

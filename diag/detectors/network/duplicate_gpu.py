@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.network.said import line_evidence
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
-from diag.state.job import JobState
 from diag.state.ncclprocess import NcclProcess
+from diag.state.view import JobView
 
 __all__ = ["DuplicateGpuDetector"]
 
@@ -27,7 +27,7 @@ class DuplicateGpuDetector:
     name = "duplicate-gpu"
     listens = ()
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         refused = [process for process in job.nccl_processes.living() if process.duplicates]
         if not refused:
             return
@@ -55,7 +55,7 @@ class DuplicateGpuDetector:
             final=True,
         )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 

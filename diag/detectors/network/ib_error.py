@@ -15,8 +15,8 @@ from diag.model.observations import (
     NcclVerbsError,
     RdmaPortsSeen,
 )
-from diag.state.job import JobState
 from diag.state.ncclprocess import NcclProcess
+from diag.state.view import JobView
 
 __all__ = ["IbErrorDetector"]
 
@@ -131,7 +131,7 @@ class IbErrorDetector:
                     else:
                         self._sick.pop(key, None)
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         first: dict[str, tuple[float, int, NcclFact, str, str]] = {}
         ranks: dict[str, set[int]] = {}
         for rank, process in sorted(job.nccl_processes.placed().items()):
@@ -176,7 +176,7 @@ class IbErrorDetector:
                 holds_seconds=_LOSS_SECONDS,
             )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 

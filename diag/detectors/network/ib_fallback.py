@@ -13,8 +13,8 @@ from diag.detectors.network.transport_mismatch import differing
 from diag.detectors.network.unlogged import Unlogged, Verdict, one_node, several_nodes
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.model.observations import GpuSample, NcclVersion
-from diag.state.job import JobState
 from diag.state.ncclprocess import NcclProcess
+from diag.state.view import JobView
 
 __all__ = ["IbFallbackDetector"]
 
@@ -60,7 +60,7 @@ class IbFallbackDetector:
     def observe(self, at: float, fact: GpuSample | NcclVersion) -> None:
         self._unlogged.observe(at, fact)
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         if one_node(job):
             return  # whatever NCCL uses there, it is no network between nodes
         placed = job.nccl_processes.placed()
@@ -84,7 +84,7 @@ class IbFallbackDetector:
                 return
             yield _unlogged_finding(job, quiet, cause)
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         if several_nodes(job) and not any(process.talks for process in job.nccl_processes.living()):
             active = job.network.active_ports()
             if active is None and not _captured(job):
@@ -103,17 +103,17 @@ class IbFallbackDetector:
                 )
 
 
-def _awaits_access(job: JobState, fallen: list[_Fallen]) -> bool:
+def _awaits_access(job: JobView, fallen: list[_Fallen]) -> bool:
     """What these living ranks have of RDMA is still to be read: it tells the cause."""
     ranks = [job.ranks[one.rank] for one in fallen if one.rank in job.ranks]
     return any(rank.alive and rank.rdma is None and rank.placement.launcher != "captured" for rank in ranks)
 
 
-def _captured(job: JobState) -> bool:
+def _captured(job: JobView) -> bool:
     return all(rank.placement.launcher == "captured" for rank in job.ranks.values())
 
 
-def _fell(job: JobState, rank: int, process: NcclProcess) -> _Fallen | None:
+def _fell(job: JobView, rank: int, process: NcclProcess) -> _Fallen | None:
     """This rank uses a network between nodes that is not the one it should be on."""
     for name in sorted(process.nets_between_nodes()):
         if not _is_fallback(name, job.network.expected):
@@ -135,7 +135,7 @@ def _is_fallback(name: str, expected: tuple[str, ...]) -> bool:
     return name == "Socket"
 
 
-def _severity(job: JobState, cause: Cause) -> Severity:
+def _severity(job: JobView, cause: Cause) -> Severity:
     if cause.name in ("no_rdma",):
         return Severity.INFO
     ports = job.network.active_ports()
@@ -146,7 +146,7 @@ def _severity(job: JobState, cause: Cause) -> Severity:
     return Severity.CRITICAL
 
 
-def _finding(job: JobState, fallen: list[_Fallen]) -> Finding:
+def _finding(job: JobView, fallen: list[_Fallen]) -> Finding:
     causes: dict[str, list[_Fallen]] = {}
     for one in fallen:
         causes.setdefault(one.cause.name, []).append(one)
@@ -186,14 +186,14 @@ def _over(one: _Fallen) -> str:
     return ("TCP sockets" if one.net == "Socket" else one.net) + words
 
 
-def _unused(job: JobState, cause: Cause) -> str:
+def _unused(job: JobView, cause: Cause) -> str:
     ports = job.network.active_ports()
     if not ports or any(port.device in cause.said for port in ports):
         return ""
     return f"; unused: {', '.join(port_words(port) for port in ports[:4])}"
 
 
-def _unlogged_finding(job: JobState, quiet: Verdict, cause: Cause) -> Finding:
+def _unlogged_finding(job: JobView, quiet: Verdict, cause: Cause) -> Finding:
     known = cause.name not in ("unknown", "no_device")
     ranks = quiet.ranks
     return Finding(

@@ -10,7 +10,7 @@ from diag.detectors.network.unlogged import one_node
 from diag.knowledge.nccl_filters import matches
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.model.observations import NcclPortEvent, RdmaPort
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["IbPortDetector"]
 
@@ -69,7 +69,7 @@ class IbPortDetector:
         elif not down:
             one.down = False
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         told: set[tuple[str, int | None]] = set()
         for port in job.network.rdma_ports() or ():
             finding = self._of_port(job, port, now)
@@ -101,7 +101,7 @@ class IbPortDetector:
             if one.down
         ]
 
-    def _of_port(self, job: JobState, port: RdmaPort, now: float) -> Finding | None:
+    def _of_port(self, job: JobView, port: RdmaPort, now: float) -> Finding | None:
         key = (port.device, port.port)
         name = f"{port.device}:{port.port}"
         if key in job.network.down_since:
@@ -168,12 +168,12 @@ class IbPortDetector:
             )
         return None
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 
 def _finding(  # noqa: PLR0917 - the parts of one sentence
-    job: JobState,
+    job: JobView,
     port: RdmaPort,
     severity: Severity,
     cause: str,
@@ -205,7 +205,7 @@ def _finding(  # noqa: PLR0917 - the parts of one sentence
 
 
 def _of_event(  # noqa: PLR0917 - the parts of one sentence
-    job: JobState,
+    job: JobView,
     seen: _Seen,
     ranks: tuple[int, ...],
     said: str,
@@ -231,7 +231,7 @@ def _of_event(  # noqa: PLR0917 - the parts of one sentence
     )
 
 
-def _matters(job: JobState, port: RdmaPort) -> bool:
+def _matters(job: JobView, port: RdmaPort) -> bool:
     """Whether the job may use it: no filter leaves it out, and on one node somebody holds a device at all."""
     if _filters(job) and not _selected(job, port):
         return False
@@ -242,7 +242,7 @@ def _flapping(count: int) -> tuple[Severity, str]:
     return (Severity.WARNING, "flaps") if count >= _FLAPS else (Severity.INFO, "link_downed")
 
 
-def _advice(job: JobState, device: str) -> str:
+def _advice(job: JobView, device: str) -> str:
     leave_out = f"NCCL_IB_HCA=^={device}, or take" if device else "take"
     if device and _filters(job):
         leave_out = f"drop {device} from your NCCL_IB_HCA, or take"
@@ -253,14 +253,14 @@ def _advice(job: JobState, device: str) -> str:
     )
 
 
-def _users(job: JobState) -> tuple[int, ...]:
+def _users(job: JobView) -> tuple[int, ...]:
     """Ranks of this node that hold an RDMA device; which port of it they use is not known."""
     return tuple(
         sorted(rank.rank for rank in job.ranks.values() if rank.rdma is not None and rank.rdma.open_nodes)
     )
 
 
-def _counted_downs(job: JobState, port: RdmaPort) -> int:
+def _counted_downs(job: JobView, port: RdmaPort) -> int:
     """How much link_downed grew since the run began."""
     if job.network.ports.first is None:
         return 0
@@ -272,7 +272,7 @@ def _counted_downs(job: JobState, port: RdmaPort) -> int:
     return 0
 
 
-def _named(job: JobState, port: RdmaPort) -> str:
+def _named(job: JobView, port: RdmaPort) -> str:
     """The NCCL_IB_HCA that names this very device; "" when none does: a prefix such as `mlx5` means whatever
     is active."""
     for value in _filters(job):
@@ -287,12 +287,12 @@ def _named(job: JobState, port: RdmaPort) -> str:
     return ""
 
 
-def _selected(job: JobState, port: RdmaPort) -> bool:
+def _selected(job: JobView, port: RdmaPort) -> bool:
     values = _filters(job)
     return bool(values) and all(matches(port.device, value, port.port) for value in values)
 
 
-def _filters(job: JobState) -> set[str]:
+def _filters(job: JobView) -> set[str]:
     return {rank.variables["NCCL_IB_HCA"] for rank in job.ranks.values() if rank.variables.get("NCCL_IB_HCA")}
 
 

@@ -9,8 +9,8 @@ from diag.detectors.network.advice import memlock_advice, surroundings
 from diag.detectors.network.unlogged import several_nodes
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.model.observations import LogLine, NcclVerbsError
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 
 __all__ = ["MemlockDetector", "is_memlock", "is_resource", "may_lock_all"]
 
@@ -57,7 +57,7 @@ class MemlockDetector:
         if _ELSEWHERE.search(fact.text):
             self._failed.setdefault(fact.rank, (at, fact.text))
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         failed = {**self._failed, **_nccl_failures(job)}
         low = [rank for rank in job.ranks.values() if _is_low(rank, job)]
         if not low and not failed:
@@ -89,11 +89,11 @@ class MemlockDetector:
             holds_seconds=30.0,
         )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 
-def _limits_of(job: JobState, ranks: Iterable[int]) -> str:
+def _limits_of(job: JobView, ranks: Iterable[int]) -> str:
     limits = (_limit(job.ranks.get(rank)) for rank in ranks)
     sizes = sorted({limit for limit in limits if limit is not None})
     if not sizes:
@@ -102,12 +102,12 @@ def _limits_of(job: JobState, ranks: Iterable[int]) -> str:
     return f"the limit of locked memory is {span}"
 
 
-def _awaits_limits(job: JobState, failed: dict[int | None, tuple[float, str]]) -> bool:
+def _awaits_limits(job: JobView, failed: dict[int | None, tuple[float, str]]) -> bool:
     ranks = [job.ranks[rank] for rank in failed if rank is not None and rank in job.ranks]
     return any(rank.alive and rank.limits is None and rank.placement.launcher != "captured" for rank in ranks)
 
 
-def _nccl_failures(job: JobState) -> dict[int | None, tuple[float, str]]:
+def _nccl_failures(job: JobView) -> dict[int | None, tuple[float, str]]:
     return {
         rank: (at, f"{error.line.where} {error.line.text}".strip())
         for rank, process in job.nccl_processes.placed().items()
@@ -116,7 +116,7 @@ def _nccl_failures(job: JobState) -> dict[int | None, tuple[float, str]]:
     }
 
 
-def may_lock_all(rank: RankState | None) -> bool:
+def may_lock_all(rank: RankView | None) -> bool:
     """Known to be free to lock memory: a refusal has another reason (the card's resources, nvidia_peermem)."""
     if rank is None or rank.limits is None:
         return False
@@ -133,11 +133,11 @@ def is_memlock(error: NcclVerbsError) -> bool:
     return is_resource(error.call) and error.errno in (_ENOMEM, _EPERM)
 
 
-def _limit(rank: RankState | None) -> int | None:
+def _limit(rank: RankView | None) -> int | None:
     return None if rank is None or rank.limits is None else rank.limits.get("Max locked memory")
 
 
-def _is_low(rank: RankState, job: JobState) -> bool:
+def _is_low(rank: RankView, job: JobView) -> bool:
     if rank.limits is None or not rank.limits.rdma_devices:
         return False  # no RDMA here: the limit does not matter
     if rank.limits.ipc_lock or (rank.rdma is not None and rank.rdma.ipc_lock):

@@ -13,8 +13,8 @@ from diag.detectors.network.said import line_evidence, on_ranks
 from diag.detectors.network.transport_mismatch import differing
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.model.observations import LogLine, NcclLine
-from diag.state.job import JobState
 from diag.state.ncclprocess import NcclProcess
+from diag.state.view import JobView
 
 __all__ = ["NcclInitErrorDetector"]
 
@@ -101,7 +101,7 @@ class NcclInitErrorDetector:
             if match:
                 self._torch.setdefault(fact.rank, (at, match[1].strip(), fact.text))
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         if job.iteration is not None:
             return  # it worked: what fails later is a matter of rdma errors, dead ranks or hangs
         placed = {
@@ -124,13 +124,13 @@ class NcclInitErrorDetector:
         else:
             yield self._by_torch()
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
     def _first_at(self) -> float:
         return min(at for at, _, _ in self._torch.values())
 
-    def _by_nccl(self, job: JobState, found: dict[int, NcclProcess], now: float) -> Finding:
+    def _by_nccl(self, job: JobView, found: dict[int, NcclProcess], now: float) -> Finding:
         rank, process = min(found.items(), key=lambda item: item[1].warnings[0][0])
         at, line = process.warnings[0]
         cause, words, advice = _RESULTS.get(process.results[0][1].code, _OTHER)
@@ -187,7 +187,7 @@ class NcclInitErrorDetector:
         )
 
 
-def _has_own_finding(job: JobState) -> bool:
+def _has_own_finding(job: JobView) -> bool:
     """The cause has a finding of its own, which says more."""
     missing, wrong = lost_interfaces(job)
     if missing or wrong or differing(job) is not None:

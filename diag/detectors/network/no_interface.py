@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.network.said import line_evidence, on_ranks
 from diag.detectors.network.unlogged import one_node, several_nodes
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity
-from diag.state.job import JobState
 from diag.state.ncclprocess import NcclProcess
+from diag.state.view import JobView
 
 __all__ = ["NoInterfaceDetector", "lost_interfaces"]
 
@@ -35,18 +35,18 @@ class NoInterfaceDetector:
     name = "nccl-no-interface"
     listens = ()
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         missing, wrong = lost_interfaces(job)
         if missing:
             yield _missing(missing, now)
         elif wrong:
             yield _wrong(wrong, now)
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 
-def lost_interfaces(job: JobState) -> tuple[dict[int, NcclProcess], dict[int, NcclProcess]]:
+def lost_interfaces(job: JobView) -> tuple[dict[int, NcclProcess], dict[int, NcclProcess]]:
     """Processes without an interface, and those whose interface leads nowhere; by rank, or below 0 where
     nothing tells it."""
     nccl = job.nccl_processes

@@ -9,8 +9,8 @@ from diag.detectors.network.advice import advice_for
 from diag.detectors.network.causes import find_cause
 from diag.detectors.network.said import line_evidence, who
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.state.job import JobState
 from diag.state.ncclprocess import NcclProcess
+from diag.state.view import JobView
 
 __all__ = ["Mixed", "TransportMismatchDetector", "differing"]
 
@@ -38,22 +38,22 @@ class TransportMismatchDetector:
         self._asked: tuple[object, ...] = ()
         self._mixed: Mixed | None = None
 
-    def tick(self, now: float, job: JobState) -> None:
+    def tick(self, now: float, job: JobView) -> None:
         """A large job is looked at only when something was reported of it."""
         asked = _question(job)
         if asked != self._asked:
             self._asked, self._mixed = asked, differing(job)
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         mixed = self._mixed if _question(job) == self._asked else differing(job)
         if mixed is not None:
             yield _finding(job, mixed, now)
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 
-def _question(job: JobState) -> tuple[object, ...]:
+def _question(job: JobView) -> tuple[object, ...]:
     """What the answer depends on."""
     return (*job.nccl_processes.told, job.world_size)
 
@@ -68,7 +68,7 @@ class Mixed:
     odd: tuple[NcclProcess, ...]
 
 
-def differing(job: JobState) -> Mixed | None:
+def differing(job: JobView) -> Mixed | None:
     """None where all members of each communicator chose alike, or it does not span nodes."""
     members: dict[tuple[str, int], list[tuple[str, NcclProcess]]] = {}
     for process in job.nccl_processes.living():
@@ -94,7 +94,7 @@ def _mixed(size: int, by_net: dict[str, list[NcclProcess]]) -> Mixed:
     return Mixed(size, by_net, tuple(by_net[odd[0]]) if len(odd) == 1 else ())
 
 
-def _told_by_connections(job: JobState) -> Mixed | None:
+def _told_by_connections(job: JobView) -> Mixed | None:
     """The others are on nodes that nobody sees: a process here says that their connections are of another
     network."""
     by_net: dict[str, list[NcclProcess]] = {}
@@ -112,7 +112,7 @@ def _spans_nodes(members: list[NcclProcess]) -> bool:
     )
 
 
-def _finding(job: JobState, mixed: Mixed, now: float) -> Finding:
+def _finding(job: JobView, mixed: Mixed, now: float) -> Finding:
     numbers = {id(process): rank for rank, process in job.nccl_processes.placed().items()}
     by_net = mixed.by_net
     ranks = _ranks(mixed.odd, numbers)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from diag.model import Evidence
 from diag.model.observations import GpuSample, NcclVersion
-from diag.state.job import JobState
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
 from diag.state.traffic import Traffic, recent
+from diag.state.view import JobView
 
 __all__ = ["Unlogged", "Verdict", "one_node", "several_nodes"]
 
@@ -57,7 +57,7 @@ class Unlogged:
         else:
             self._nccl = True
 
-    def verdict(self, now: float, job: JobState) -> Verdict | None:
+    def verdict(self, now: float, job: JobView) -> Verdict | None:
         """None while it cannot be told, or RDMA is in use."""
         ports = job.network.active_ports()
         if not ports or not several_nodes(job) or job.phase not in _TRAINING:
@@ -92,14 +92,14 @@ class Unlogged:
         return Verdict(tuple(alive), now, " and ".join(words), closed and flows, tuple(evidence))
 
 
-def _speaks_for_sockets(job: JobState, traffic: Traffic | None, *, closed: bool) -> bool:
+def _speaks_for_sockets(job: JobView, traffic: Traffic | None, *, closed: bool) -> bool:
     flows, flat = _flows(traffic), _flat(traffic)
     if closed and flat is not False:
         return flows or (job.iteration is not None and job.iteration >= 1)
     return flows and bool(flat)
 
 
-def one_node(job: JobState) -> bool:
+def one_node(job: JobView) -> bool:
     """Whether the job is known to run on one node: the launcher says so, or all its ranks are seen there."""
     places = [rank.placement for rank in job.ranks.values()]
     told = [place for place in places if place.launcher != "captured" and place.local_world_size]
@@ -108,7 +108,7 @@ def one_node(job: JobState) -> bool:
     return job.nccl_processes.on_one_node()
 
 
-def several_nodes(job: JobState) -> bool:
+def several_nodes(job: JobView) -> bool:
     """Whether the job runs on more than one node, as the launcher says: more ranks in it than on this node."""
     return any(
         rank.placement.world_size > (rank.placement.local_world_size or rank.placement.world_size)
@@ -118,7 +118,7 @@ def several_nodes(job: JobState) -> bool:
     )
 
 
-def _slurm_nodes(rank: RankState) -> int:
+def _slurm_nodes(rank: RankView) -> int:
     """srun tells its tasks the nodes of their step, not how many ranks are on this one."""
     told = rank.variables.get("SLURM_STEP_NUM_NODES", "") if rank.placement.launcher == "slurm" else ""
     return int(told) if told.isdecimal() and len(told) < 7 else 0

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.training.numbers import Numbers, Point, PointReader, iteration_words, say
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["LossCollapseDetector"]
 
@@ -92,7 +92,7 @@ class LossCollapseDetector:
         rises = not rates or (rates[-1] > rates[0] and rates[-1] == max(rates))
         return "stuck" if len(points) >= _MANY and not rises else ""
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         cause, first = self._cause() if self._same else "", self._first
         if not cause or first is None:
             return
@@ -122,5 +122,5 @@ class LossCollapseDetector:
             evidence=(Evidence("output", last.text[:500], last.at),),
         )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from diag.detectors.training.numbers import Numbers, Point, PointReader, iteration_words, say
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.exact import fisher
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["LossDivergenceDetector", "LossSpikeDetector"]
 
@@ -87,7 +87,7 @@ class LossSpikeDetector:
         if self._back >= _IN_A_ROW:
             self._spike = []
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         if not self._spike:
             return
         first, last = self._spike[0], self._spike[-1]
@@ -109,7 +109,7 @@ class LossSpikeDetector:
             evidence=tuple(Evidence("output", point.text[:300], point.at) for point in (first, last)),
         )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 
@@ -179,7 +179,7 @@ class LossDivergenceDetector:
         since = self._rise.since if self._rise is not None else self._points[0]
         return _Rise(since, best, best_at, median)
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         rise = self._rise
         if rise is None:
             return
@@ -199,7 +199,7 @@ class LossDivergenceDetector:
             holds_seconds=60.0,
         )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 

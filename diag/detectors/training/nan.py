@@ -8,7 +8,7 @@ from diag.detectors.quoted import failed_soon, only_quoted
 from diag.detectors.training.numbers import Numbers, Point, PointReader, iteration_words, say
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, format_ranks
 from diag.model.observations import LossScaleReduced, NonFiniteReported, RankFound
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["GradNanDetector", "LossNanDetector"]
 
@@ -67,7 +67,7 @@ class LossNanDetector:
         self._first = self._first or point
         self._count += 1
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         first, said = self._first, self._said.heard(job)
         if first is None and not said.reports:
             return
@@ -98,7 +98,7 @@ class LossNanDetector:
             evidence=tuple(evidence),
         )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 
@@ -148,7 +148,7 @@ class GradNanDetector:
         elif point.grad is not None:
             self._length, self._before = 0, point
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         said = self._said.heard(job)
         lost = any(
             point.loss is not None and not point.finite_loss for point in self._row
@@ -182,11 +182,11 @@ class GradNanDetector:
             evidence=tuple(evidence),
         )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 
-def _after(job: JobState) -> str:
+def _after(job: JobView) -> str:
     return (
         f"after iteration {job.iteration}"
         if job.iteration is not None
@@ -226,7 +226,7 @@ class _Said:
         if fact.what == self._what and len(self.reports) < _MOST_RANKS and soon:
             self.reports.append((at, fact))
 
-    def heard(self, job: JobState) -> _Said:
+    def heard(self, job: JobView) -> _Said:
         """Itself, or nothing where no rank ended of it: the words may stand in the data. torch's prefix tells
         an end."""
         ends = any(

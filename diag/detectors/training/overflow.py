@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.training.numbers import Numbers, Point, PointReader, say
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import LossScaleReduced
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["Fp16OverflowDetector"]
 
@@ -89,7 +89,7 @@ class Fp16OverflowDetector:
         if self._scale is not None and self._scale <= _MINIMUM and self._highest > _MINIMUM:
             self._lost_at_minimum += steps
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         made = self._iteration - (self._first_iteration or 0)
         lost = sum(steps for iteration, steps in self._lost if iteration > self._iteration - _WINDOW)
         at_end = self._ended is not None or self._lost_at_minimum >= 3
@@ -122,5 +122,5 @@ class Fp16OverflowDetector:
             holds_seconds=60.0,
         )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from diag.detectors.training.straggler_samples import split
 from diag.model import Evidence, numbered, rank_words
 from diag.model.observations import CgroupMemory, GpuSample, HostMemory
-from diag.state.job import JobState
 from diag.state.pace import Drop
 from diag.state.residence import KINDS, WAITING, Residence
 from diag.state.stack_activity import child_role
+from diag.state.view import JobView
 
 __all__ = ["Cause", "Surroundings", "cause_of", "shares_words"]
 
@@ -63,7 +63,7 @@ class Surroundings:
             self.memory.append((at, fact.pressure_full_ratio, -1))
 
 
-def cause_of(drop: Drop, job: JobState, around: Surroundings) -> Cause:
+def cause_of(drop: Drop, job: JobView, around: Surroundings) -> Cause:
     """The first of these that the evidence tells; `unknown` says what was looked at."""
     before, after = job.residence.counts(until=drop.since), job.residence.counts(since=drop.since)
     for found in (
@@ -85,7 +85,7 @@ def _enough(counts: Mapping[int, Counter[str]]) -> bool:
     return bool(counts) and all(sum(each.values()) >= _LEAST_SAMPLES for each in counts.values())
 
 
-def _straggler(drop: Drop, job: JobState) -> Cause | None:
+def _straggler(drop: Drop, job: JobView) -> Cause | None:
     waits, before = job.residence.waits(since=drop.since), job.residence.waits(until=drop.since)
     found = split(waits, _CHANCE, 0.25, 0.6)
     if found is None:
@@ -165,7 +165,7 @@ def _memory(drop: Drop, around: Surroundings) -> Cause | None:
     return None
 
 
-def _writer(job: JobState) -> Cause | None:
+def _writer(job: JobView) -> Cause | None:
     writers = [
         rank.rank for rank in job.alive_ranks()
         if any(child_role(sample) == "checkpoint writer" and rank.tree is not None

@@ -35,8 +35,8 @@ from diag.model.observations import (
     StackSample,
 )
 from diag.state.gpustate import device_of
-from diag.state.job import JobState
 from diag.state.stack_activity import Activity, read_stack
+from diag.state.view import JobView
 
 __all__ = ["StragglerDetector"]
 
@@ -280,11 +280,11 @@ class StragglerDetector:
 
     # -- saying -------------------------------------------------------------------------------------------
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         if self._verdict is not None and self._may_say(now, job):
             yield self._finding(self._verdict, job, now)
 
-    def _may_say(self, now: float, job: JobState) -> bool:
+    def _may_say(self, now: float, job: JobView) -> bool:
         """Not of a job that stands still, or of which a part is stopped or gone: that is a hang's matter, or
         a death's."""
         alive = job.alive_ranks()
@@ -295,7 +295,7 @@ class StragglerDetector:
 
     # -- words --------------------------------------------------------------------------------------------
 
-    def _finding(self, verdict: _Verdict, job: JobState, now: float) -> Finding:
+    def _finding(self, verdict: _Verdict, job: JobView, now: float) -> Finding:
         found, gpus = verdict.found, self._gpus()
         place = self._looks.excess(found.slow, found.waiting)
         cause = self._cause(found, place.activity if place else None, gpus)
@@ -314,7 +314,7 @@ class StragglerDetector:
             + numbered("[it|these]", count)
             + f" in {found.slow_ratio:.0%}"
         ]
-        step = statistics.median(job.step_seconds) if job.step_seconds else None
+        step = statistics.median(job.progress.step_seconds) if job.progress.step_seconds else None
         if step:
             parts.append(f"; that is about {found.share * step:.2g} s of each step of {step:.2g} s")
         if place is not None and cause != "gpu_slow":
@@ -379,7 +379,7 @@ class StragglerDetector:
                     rank,
                 )
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         if job.phase == "steady" and len(job.ranks) > 1 and self._stages() is None:
             yield NotChecked(
                 "straggler",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from diag.detectors.training.slower import Cause, Surroundings, cause_of, shares_words
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import CgroupMemory, GpuSample, HostMemory
-from diag.state.job import JobState
 from diag.state.pace import Drop
+from diag.state.view import JobView
 
 __all__ = ["SlowDetector", "ThroughputDropDetector"]
 
@@ -59,8 +59,8 @@ class ThroughputDropDetector:
     def observe(self, at: float, fact: GpuSample | HostMemory | CgroupMemory) -> None:
         self._around.observe(at, fact)
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        drop = job.steps.pace.drop
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
+        drop = job.progress.steps.pace.drop
         if drop is None:
             self._known = None
             return
@@ -93,14 +93,14 @@ class ThroughputDropDetector:
             evidence=tuple(evidence),
         )
 
-    def _cause(self, drop: Drop, job: JobState) -> Cause:
+    def _cause(self, drop: Drop, job: JobView) -> Cause:
         """Looked for anew with each lap until it is found: then it stays, as does the drop."""
-        known, laps = self._known, job.steps.pace.laps
+        known, laps = self._known, job.progress.steps.pace.laps
         if known is None or known[0] != drop.since or (known[2].word == "unknown" and known[1] != laps):
             known = self._known = (drop.since, laps, cause_of(drop, job, self._around))
         return known[2]
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 
@@ -134,7 +134,7 @@ class SlowDetector:
     def observe(self, at: float, fact: GpuSample | HostMemory | CgroupMemory) -> None:
         self._around.observe(at, fact)
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
         if job.phase not in ("steady", "training") or job.broken:
             return
         counts = job.residence.counts()
@@ -161,7 +161,7 @@ class SlowDetector:
         ]
         return max((sum(each) / len(each) for each in seen if len(each) >= _GPU_SAMPLES), default=None)
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 
@@ -188,8 +188,8 @@ _CPU = _Part(
 )  # fmt: skip
 
 
-def _slow(part: _Part, share: float, busy: float | None, job: JobState, now: float) -> Finding:
-    counts, step = job.residence.counts(), job.steps.now()
+def _slow(part: _Part, share: float, busy: float | None, job: JobView, now: float) -> Finding:
+    counts, step = job.residence.counts(), job.progress.steps.now()
     of_step = f", about {share * step:.2g} s of each step of {step:.2g} s" if step else ""
     gpus = f"; the busiest GPU is in use for {busy:.0%} of the time" if busy is not None else ""
     samples = min(sum(each.values()) for each in counts.values())

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from diag.model import Finding, NotChecked
 from diag.model.observations import LogLine
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["LineIndex"]
 
@@ -33,10 +33,10 @@ class LineIndex:
                 del self._places[next(iter(self._places))]
             self._places[key] = (fact.stream, fact.number)
 
-    def check(self, now: float, job: JobState) -> Iterable[Finding]:
+    def check(self, now: float, job: JobView) -> Iterable[Finding]:
         return ()
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
     def find(self, excerpt: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from diag.model.observations.base import Observation
 
@@ -34,6 +35,8 @@ class ThreadStack:
     frames: tuple[Frame, ...]
     active: bool | None = None
     owns_gil: bool | None = None
+    # What `stacks.read_stack` found in the frames: many ask, and it is looked up once.
+    kept_reading: Any = field(default=None, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diag.state.job import JobState
 from diag.state.saves import SAVE_SECONDS
+from diag.state.view import JobView
 
 __all__ = ["CHECKPOINT_METRICS", "checkpoint_samples"]
 
@@ -44,15 +44,15 @@ CHECKPOINT_METRICS = (
 CheckpointSample = tuple[str, tuple[str, ...], float, None]
 
 
-def checkpoint_samples(job: JobState) -> Iterator[CheckpointSample]:
+def checkpoint_samples(job: JobView) -> Iterator[CheckpointSample]:
     """Of the last readings; whoever reads the state holds its lock."""
-    counts, total = job.save_log.histogram()
+    counts, total = job.saves.log.histogram()
     name = "diag_checkpoint_save_duration_seconds"
     for bound, count in zip((*map(str, SAVE_SECONDS), "+Inf"), counts, strict=True):
         yield (f"{name}_bucket", (bound,), count, None)
     yield (f"{name}_sum", (), total, None)
     yield (f"{name}_count", (), counts[-1], None)
-    folders = [folder for seen in job.checkpoints.values() for folder in seen.folders]
+    folders = [folder for seen in job.saves.folders.values() for folder in seen.folders]
     if folders:
         yield (
             "diag_checkpoint_size_bytes",
@@ -61,7 +61,7 @@ def checkpoint_samples(job: JobState) -> Iterator[CheckpointSample]:
             None,
         )
     tightest: dict[str, tuple[int, int]] = {}
-    for _, space in job.disks.values():
+    for _, space in job.machine.disks.values():
         free = (
             space.available_bytes
             if space.quota_bytes is None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from diag.model.observations import GpuHealth, GpuSample
 from diag.state.gpustate import gpus_of_ranks, rank_of_bus
-from diag.state.job import JobState
+from diag.state.view import JobView
 
 __all__ = ["GPU_METRICS", "gpu_samples"]
 
@@ -60,18 +60,18 @@ _REASONS = {"power_cap": 0x4, "hw_slowdown": 0x8, "sw_thermal": 0x20, "hw_therma
 GpuMetricSample = tuple[str, tuple[str, ...], float, None]
 
 
-def gpu_samples(job: JobState) -> Iterator[GpuMetricSample]:
+def gpu_samples(job: JobView) -> Iterator[GpuMetricSample]:
     """Of what was told so far; whoever reads the state holds its lock."""
     for rank, gpu in sorted(gpus_of_ranks(job).items()):
         label = (str(rank),)
         if job.ranks[rank].alive:
             yield from _throttled(label, gpu)
-        if gpu.index in job.gpu_health:
-            yield from _health(label, job.gpu_health[gpu.index][1])
+        if gpu.index in job.machine.gpu_health:
+            yield from _health(label, job.machine.gpu_health[gpu.index][1])
     faults: Counter[tuple[int, int]] = Counter()
     for event in job.gpu_faults.xids:
         users = set(rank_of_bus(event.fact.pci_bus_id, job))
-        users.update(rank for pid in event.pids for rank in [job.rank_of_pid(pid)] if rank is not None)
+        users.update(rank for pid in event.pids for rank in [job.ranks.rank_of_pid(pid)] if rank is not None)
         faults.update((rank, event.xid) for rank in users if event.last_at >= job.ranks[rank].found_at)
     for (rank, xid), count in sorted(faults.items()):
         yield ("diag_gpu_xid_total", (str(rank), str(xid)), count, None)

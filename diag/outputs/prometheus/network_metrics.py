@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diag.state.job import JobState
 from diag.state.traffic import port_bytes
+from diag.state.view import JobView
 
 __all__ = ["NETWORK_METRICS", "network_samples"]
 
@@ -48,7 +48,7 @@ _TRANSPORTS = {"ethernet": "eth", "infiniband": "ipoib"}
 NetworkSample = tuple[str, tuple[str, ...], float, None]
 
 
-def network_samples(job: JobState) -> Iterator[NetworkSample]:
+def network_samples(job: JobView) -> Iterator[NetworkSample]:
     """Of the last reading; whoever reads the state holds its lock."""
     totals: dict[tuple[str, str, str], int] = {}
     if job.network.ports.last is not None:

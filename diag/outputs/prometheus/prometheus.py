@@ -42,7 +42,7 @@ from diag.outputs.view.view import (
     rank_state,
 )
 from diag.state.gpustate import gpus_of_ranks
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
 
 __all__ = ["METRICS", "HubCollector", "MetricSpec", "exposition", "families"]
 
@@ -396,14 +396,14 @@ def _ranks(engine: Engine, gpus: Mapping[int, GpuSample]) -> Iterator[_Sample]:
     if engine.job.iteration is not None:
         yield ("diag_train_iteration", ("",), engine.job.iteration, None)
     for name, value in (
-        ("diag_train_step_seconds", engine.job.steps.now()),
-        ("diag_train_samples_per_second", engine.job.steps.samples_per_second()),
+        ("diag_train_step_seconds", engine.job.progress.steps.now()),
+        ("diag_train_samples_per_second", engine.job.progress.steps.samples_per_second()),
     ):
         if value is not None:
             yield (name, ("",), value, None)
 
 
-def _living_rank(engine: Engine, rank: RankState, label: tuple[str]) -> Iterator[_Sample]:
+def _living_rank(engine: Engine, rank: RankView, label: tuple[str]) -> Iterator[_Sample]:
     if rank.stack is not None:
         yield ("diag_stack_unchanged_seconds", label, rank.stack_at - rank.stack_since, None)
     yield ("diag_checkpoint_in_progress", label, float(is_saving(engine, rank)), None)
@@ -459,14 +459,14 @@ def _memory(engine: Engine) -> Iterator[_Sample]:
         if fullest.peak_bytes is not None:
             yield ("diag_cgroup_memory_peak_bytes", (), fullest.peak_bytes, None)
         yield ("diag_cgroup_oom_kills_total", (), sum(group.oom_kills for group in groups.values()), None)
-    told = engine.job.save_memory.outlook(engine.now, engine.job, engine.job.words, estimated(engine.job))
+    told = engine.job.saves.memory.outlook(engine.now, engine.job.run.words, estimated(engine.job))
     if told is not None:
         yield ("diag_checkpoint_forecast_peak_bytes", (), told[1].peak, None)
         yield ("diag_checkpoint_forecast_headroom_bytes", (), told[1].limit - told[1].peak, None)
 
 
 def _pressure(engine: Engine) -> Iterator[_Sample]:
-    ranks, host = engine.job.ranks.values(), engine.job.host_memory
+    ranks, host = engine.job.ranks.values(), engine.job.machine.host_memory
     pids = [rank.pids for rank in ranks if rank.pids is not None]
     if pids:
         fullest = max(pids, key=lambda one: one.current / _or_infinite(one.limit or None))

@@ -11,7 +11,7 @@ from typing import Any
 from diag.engine.engine import Engine
 from diag.model import rank_words
 from diag.model.observations import Frame, StackSample
-from diag.state.rank import RankState
+from diag.state.rank_view import RankView
 from diag.state.stack_activity import child_role, is_idle_worker, read_stack, shorten, steps
 from diag.state.stack_digest import living_children, standing_steps
 
@@ -97,7 +97,7 @@ def stack_classes(engine: Engine) -> list[StackClass]:
     standing: dict[tuple[str, str], list[tuple[int, float, StackSample]]] = {}
     children: dict[tuple[str, tuple[str, ...]], list[tuple[int, float, StackSample]]] = {}
     idle: dict[str, list[tuple[int, float, StackSample]]] = {}
-    missing: dict[str, list[RankState]] = {}
+    missing: dict[str, list[RankView]] = {}
     for number, rank in sorted(engine.job.ranks.items()):
         reason = why_no_stack(engine, rank)
         if rank.stack is None or not rank.alive:
@@ -162,11 +162,11 @@ def _ranks(numbers: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(set(numbers)))
 
 
-def why_no_stack(engine: Engine, rank: RankState) -> str:
+def why_no_stack(engine: Engine, rank: RankView) -> str:
     """Why a rank has no stack, or none newer than the one shown; empty when there is nothing to say."""
     if rank.exit is not None:
         return exit_words(rank.exit.exit_code, rank.exit.signal)
-    failed = engine.job.failed_sources
+    failed = engine.job.sources.failed
     # Where one source is denied and another reads the stacks, nothing is missing.
     sources = (
         _STACK_SOURCES

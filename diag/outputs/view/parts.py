@@ -53,9 +53,9 @@ def _head(view: HubView) -> dict[str, Any]:
         "run_id": view.run_id,
         "version": view.version,
         "recorded": view.recorded,
-        "command": shlex.join(job.argv),
-        "host": job.host,
-        "started_at": job.started_at,
+        "command": shlex.join(job.run.argv),
+        "host": job.run.host,
+        "started_at": job.run.started_at,
     }
 
 

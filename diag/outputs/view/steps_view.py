@@ -20,7 +20,7 @@ _LEAST_SHARE = 0.01
 
 def steps_json(engine: Engine) -> dict[str, Any]:
     """What the report has under `job.steps`, with `time_shares` of all ranks and `text` for people."""
-    told = engine.job.steps.to_json()
+    told = engine.job.progress.steps.to_json()
     counts = list(engine.job.residence.counts().values())
     lines = [] if told is None else [f"steps: {steps_sentence(told)}"]
     if counts:

@@ -29,7 +29,8 @@ from diag.outputs.view.classes import (
 from diag.outputs.view.network_view import rdma_json
 from diag.outputs.view.sentence import job_sentence
 from diag.outputs.view.steps_view import shares_json
-from diag.state.rank import CHANNELS, RankState
+from diag.state.rank import CHANNELS
+from diag.state.rank_view import RankView
 from diag.state.stack_activity import Activity, is_idle_worker, read_stack
 
 __all__ = [
@@ -249,7 +250,7 @@ def culprits_and_waiting(engine: Engine) -> tuple[frozenset[int], frozenset[int]
     return culprits, frozenset(rank for finding in hangs for rank in finding.waiting_ranks) - culprits
 
 
-def rank_state(engine: Engine, rank: RankState, culprits: frozenset[int], waiting: frozenset[int]) -> str:
+def rank_state(engine: Engine, rank: RankView, culprits: frozenset[int], waiting: frozenset[int]) -> str:
     """One of RANK_STATES."""
     job = engine.job
     if rank.exit is not None:
@@ -265,7 +266,7 @@ def rank_state(engine: Engine, rank: RankState, culprits: frozenset[int], waitin
     return "starting" if job.phase in _STARTING else "running"
 
 
-def is_saving(engine: Engine, rank: RankState) -> bool:
+def is_saving(engine: Engine, rank: RankView) -> bool:
     reading = rank.reading
     stack_says = reading is not None and Activity.CHECKPOINT in (reading.activity, reading.context)
     return rank.alive and (stack_says or engine.job.phase == "ckpt_save")
@@ -280,8 +281,8 @@ def ranks_json(engine: Engine) -> list[dict[str, Any]]:
     for _, rank in sorted(job.ranks.items()):
         place, tree, reading = rank.placement, rank.tree, rank.reading
         moved = dict(rank.moved)
-        if job.log_moved_at is not None:
-            moved["log"] = max(job.log_moved_at, moved.get("log", 0.0))
+        if job.progress.log_moved_at is not None:
+            moved["log"] = max(job.progress.log_moved_at, moved.get("log", 0.0))
         rows.append(
             {
                 "rank": place.rank,
@@ -336,7 +337,7 @@ def _was_moved(known: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
     return is_another and known["exit"] is not None and row["exit"] is None
 
 
-def heartbeat(rank: RankState) -> float:
+def heartbeat(rank: RankView) -> float:
     """When anything was last heard of a rank."""
     return max(rank.found_at, rank.tree_at, rank.stack_at, rank.exited_at or 0.0)
 
@@ -361,7 +362,7 @@ def _limits_json(limits: LimitsSeen | None) -> dict[str, Any] | None:
     }
 
 
-def _exit_json(rank: RankState) -> dict[str, Any] | None:
+def _exit_json(rank: RankView) -> dict[str, Any] | None:
     if rank.exit is None:
         return None
     end = rank.exit

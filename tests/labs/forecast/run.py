@@ -169,7 +169,7 @@ def _replayed(run_dir: Path, stages: list[dict[str, Any]]) -> tuple[float | None
     engine, left, told, killed = Engine(PARSERS, make_detectors(), PRECEDENCE), list(stages), {}, None
     for record in JournalReader(segments(run_dir)):
         while left and record.at > left[0]["at"]:
-            outlook = engine.job.save_memory.outlook(engine.now, engine.job, engine.job.argv)
+            outlook = engine.job.saves.memory.outlook(engine.now, engine.job.run.argv)
             if (
                 outlook is not None and outlook[0].path != HOST
             ):  # before the limit is set there is only the machine's

@@ -53,7 +53,7 @@ class _Run:
         self.counter = 0
         self.peeked = self.node = self.now
         self.killed: float | None = None
-        self.saves = 0
+        self.saves = self.judged = 0
         self.in_save = False
         self.stack_due: float | None = None
 
@@ -88,7 +88,8 @@ class _Run:
                     0, 1, "/job", needed + 17 * MIB, self.limit, self.counter + 17 * MIB, 0, 17 * MIB
                 )
             )
-            if self.engine.job.wants_check():
+            if self.engine.job.urgent != self.judged:
+                self.judged = self.engine.job.urgent
                 self.changes += self.engine._check(self.now)
 
     def flow(self, seconds: float, start: float, end: float) -> None:
@@ -116,7 +117,7 @@ def simulate(plan: Plan, seed: int, outlooks: list[Outlook] | None = None) -> Si
                 run.limit = limit_of(plan, int(job), _UNIT, _OWN, _STEPS)
         staged = save.staged * _UNIT
         peak = job + staged + _OWN
-        outlook = run.engine.job.save_memory.outlook(run.now, run.engine.job)
+        outlook = run.engine.job.saves.memory.outlook(run.now)
         if outlook is not None:
             errors.append(outlook[1].peak / peak - 1)
             if outlooks is not None:

@@ -175,7 +175,7 @@ def test_links_of_a_folder_that_lead_out_of_it_are_not_followed(secret: Path, tm
     # then nothing of ours is in the report, the log is, and it is told
     text = json.dumps(report(engine))
     assert "hunter2" not in text and "root:" not in text
-    assert engine.job.log_lines >= 1
+    assert engine.job.log.lines >= 1
     told = next(note for note in notes if "links out of" in note)
     assert "rank0.log" in told and "rank3.log" in told and "rank5.log" not in told
 
@@ -193,7 +193,7 @@ def test_folder_of_links_alone_holds_nothing(secret: Path, tmp_path: Path) -> No
 def test_log_that_is_given_by_itself_may_be_a_link(secret: Path, tmp_path: Path) -> None:
     (tmp_path / "latest.log").symlink_to(secret)
 
-    assert replay([tmp_path / "latest.log"])[0].job.log_lines == 1
+    assert replay([tmp_path / "latest.log"])[0].job.log.lines == 1
 
 
 # --- pickles

@@ -12,7 +12,7 @@ import pytest
 
 from diag.model import Finding, NotChecked
 from diag.model.observations import LogLine
-from diag.state.job import JobState
+from diag.state.view import JobView
 from tests.labs.soak.day import Hour, soak_told
 from tests.labs.soak.judge import HOUR, SHORT, judge_day, judge_live
 from tests.labs.soak.live import Asking, Lived, Sampler, soak_live
@@ -115,10 +115,10 @@ class _Keeps:
     def observe(self, at: float, fact: LogLine) -> None:
         self.lines.append(fact.text)
 
-    def check(self, now: float, job: JobState) -> Iterable[Finding]:
+    def check(self, now: float, job: JobView) -> Iterable[Finding]:
         return ()
 
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
 

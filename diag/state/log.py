@@ -1,0 +1,35 @@
+"""The job's output: how many lines it has, and the last of them."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from diag.model.observations import LogLine, LogsEnded, NcclPlainLines, PlainLines
+from diag.state.rank import TAIL_LINES
+from diag.state.reducer import Reducer, takes
+
+__all__ = ["Log"]
+
+
+class Log(Reducer):
+    """Owns the end of the output of all ranks together; each rank's own is in `RankState.tail`."""
+
+    def __init__(self) -> None:
+        self.lines = 0  # how many were read, bars and NCCL's included
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)  # the last, without bars
+        self.ended: LogsEnded | None = None  # where plain logs were read to their end
+
+    @takes(LogLine)
+    def _line(self, at: float, fact: LogLine) -> None:
+        self.lines += 1
+        if not fact.bar:
+            self.tail.append(fact.text)
+
+    @takes(LogsEnded)
+    def _logs_ended(self, at: float, fact: LogsEnded) -> None:
+        self.ended = fact
+
+    @takes(NcclPlainLines, PlainLines)
+    def _plain_lines(self, at: float, fact: NcclPlainLines | PlainLines) -> None:
+        self.lines += fact.count
+        self.tail.extend(fact.last)

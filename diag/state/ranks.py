@@ -1,0 +1,303 @@
+"""The ranks of the job: who they are, which processes they were before, and what all of them do together.
+
+What is known of one rank is its `RankState`; here observations find their rank.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
+
+from diag.model.observations import (
+    CgroupMemory,
+    CgroupPids,
+    EnvironmentSeen,
+    FlightRecorder,
+    GpuSample,
+    LimitsSeen,
+    LogLine,
+    NcclPlainLines,
+    NodeDigest,
+    Observation,
+    ProcessTree,
+    RankDigest,
+    RankExited,
+    RankFound,
+    RdmaAccess,
+    RecorderAsked,
+    RunStarted,
+    SharedMemory,
+    StackSample,
+    WorkerFailureReported,
+)
+from diag.state.cluster import Cluster
+from diag.state.printed import Printed
+from diag.state.rank import STRONG, RankState
+from diag.state.rank_view import RankView
+from diag.state.reducer import (
+    AttemptBegan,
+    MainStackRead,
+    RankStarted,
+    RankStopped,
+    Reducer,
+    StepMade,
+    Tell,
+    takes,
+)
+from diag.state.stack_activity import Activity
+
+__all__ = ["Ranks"]
+
+_TRAINING_ACTIVITIES = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.DATA, Activity.GPU_SYNC)
+_MOST_FAILURES = 64  # of earlier attempts
+_STALE_SECONDS = 1.0  # lines come a moment later than the stack of what follows them
+
+
+class Ranks(Reducer, Mapping[int, RankView]):
+    """Owns the ranks: a mapping from number to state, the ended ones included."""
+
+    def __init__(self, cluster: Cluster, tell: Tell) -> None:
+        self._cluster, self._tell = cluster, tell
+        self._known: dict[int, RankState] = {}  # none is ever taken away
+        self._numbers: list[int] = []  # of them, in order
+        self._past: list[RankState] = []  # of earlier attempts (elastic restarts)
+        self.world_size = 0  # the largest that the command, a rank or a node told
+        self.failures: deque[tuple[float, WorkerFailureReported]] = deque(
+            maxlen=_MOST_FAILURES
+        )  # by torchrun
+        self.training: set[int] = set()  # living ranks whose stacks show a part of a training step
+        self.saving: set[int] = set()  # and those whose stacks show a save
+        self._printed = Printed()
+        # When a living rank last moved for sure, and in any way, as digests told; None: to be looked up.
+        self._moves: tuple[float, float] | None = (0.0, 0.0)
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def __getitem__(self, number: int) -> RankView:
+        return self._known[number]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    # A mapping's own views look every rank up by its number: of very many ranks that takes twice as long.
+
+    def keys(self) -> KeysView[int]:
+        return self._known.keys()
+
+    def values(self) -> ValuesView[RankView]:
+        return self._known.values()
+
+    def items(self) -> ItemsView[int, RankView]:
+        return self._known.items()
+
+    def _of(self, fact: Observation) -> RankState | None:
+        """The rank that an observation is about."""
+        return self._known.get(fact.rank) if fact.rank is not None else None
+
+    @property
+    def past(self) -> Sequence[RankView]:
+        """Of earlier attempts."""
+        return self._past
+
+    def alive(self) -> list[RankView]:
+        if len(self._numbers) != len(self._known):
+            self._numbers = sorted(self._known)
+        return [rank for number in self._numbers if (rank := self._known[number]).exit is None]
+
+    def rank_of_pid(self, pid: int) -> int | None:
+        """By the rank's own process, or a child of it."""
+        for rank in self._known.values():
+            if rank.placement.pid == pid:
+                return rank.rank
+            if rank.tree and any(child.pid == pid for child in rank.tree.children):
+                return rank.rank
+        return None
+
+    def last_moves(self) -> tuple[float, float]:
+        """When a living rank last moved for sure, and in any way, as the nodes tell. Asking all ranks at each
+        check costs more than all digests of a large job."""
+        if self._moves is None:
+            alive = [rank for rank in self._known.values() if rank.alive]
+            strong = max((rank.last_moved(STRONG) for rank in alive), default=0.0)
+            self._moves = strong, max((rank.last_moved() for rank in alive), default=0.0)
+        return self._moves
+
+    # -- processes ----------------------------------------------------------------------------------------
+
+    @takes(RunStarted, NodeDigest)
+    def _world(self, at: float, fact: RunStarted | NodeDigest) -> None:
+        self.world_size = max(self.world_size, fact.world_size)
+
+    @takes(RankFound)
+    def _found(self, at: float, fact: RankFound) -> None:
+        place = fact.placement
+        old = self._known.get(place.rank)
+        if old is not None:
+            if (old.placement.pid, old.placement.start_ticks) == (place.pid, place.start_ticks):
+                old.placement = place
+                return
+            self._past.append(old)  # elastic restart: a new process has this rank
+            self._forget_past()
+            self._tell(at, AttemptBegan())
+        self._moves = None
+        event = RankStarted(fact)
+        found_at = 0.0 if event.in_log else at
+        rank = RankState(place, fact.distributed, found_at=found_at, moved={"stack": at})
+        self._known[place.rank] = rank
+        self._note_activity(rank)
+        self.world_size = max(self.world_size, place.world_size)
+        self._tell(at, event)
+
+    def _forget_past(self) -> None:
+        """Jobs are restarted for weeks. Of all attempts but the last those that failed by themselves matter,
+        and of many such the first, by whom the job's first failure is told, and the latest."""
+        last = len(self._known)
+        if len(self._past) <= 2 * (last + _MOST_FAILURES):
+            return
+        failed = [rank for rank in self._past[:-last] if rank.failed and not rank.was_ended]
+        failed.sort(key=lambda rank: rank.exited_at or 0.0)
+        half = _MOST_FAILURES // 2
+        self._past = [*failed[:half], *failed[half:][-half:], *self._past[-last:]]
+
+    @takes(RankExited)
+    def _exited(self, at: float, fact: RankExited) -> None:
+        rank = self._of(fact)
+        if rank is not None and rank.placement.pid == fact.pid:
+            self._moves = None
+            rank.see_exit(at, fact)
+            self._note_activity(rank)
+
+    @takes(WorkerFailureReported)
+    def _failure(self, at: float, fact: WorkerFailureReported) -> None:
+        self.failures.append((at, fact))
+        number = self.rank_of_pid(fact.pid) if fact.pid else fact.rank
+        rank = self._known.get(number if number is not None else -1)
+        if rank is not None and not rank.status_known:
+            code, signal = (fact.exit_code, None) if fact.exit_code >= 0 else (None, -fact.exit_code)
+            self._exited(at, RankExited(rank.rank, rank.placement.pid, code, signal, "torchelastic"))
+
+    @takes(ProcessTree)
+    def _tree(self, at: float, fact: ProcessTree) -> None:
+        rank = self._of(fact)
+        if rank is not None and rank.placement.pid == fact.main.pid:
+            rank.see_tree(at, fact)
+            self._printed.reading(at, rank)
+            if rank.stopped:
+                self._tell(at, RankStopped())
+
+    @takes(StackSample)
+    def _stack(self, at: float, fact: StackSample) -> None:
+        rank = self._of(fact)
+        if rank is None:
+            return
+        if fact.pid != rank.placement.pid:
+            rank.see_child_stack(at, fact)
+            return
+        rank.see_stack(at, fact)
+        self._note_activity(rank)
+        self._tell(at, MainStackRead(rank.rank, fact.main, rank.reading))
+
+    def _note_activity(self, rank: RankState) -> None:
+        """Who trains and who saves, kept up with each stack: looking at all ranks anew each time is quadratic
+        in them."""
+        reading = rank.reading if rank.alive else None
+        trains = reading is not None and reading.activity in _TRAINING_ACTIVITIES
+        saves = reading is not None and Activity.CHECKPOINT in (reading.activity, reading.context)
+        for ranks, is_one in ((self.training, trains), (self.saving, saves)):
+            if is_one:
+                ranks.add(rank.rank)
+            else:
+                ranks.discard(rank.rank)
+
+    @takes(StepMade)
+    def _step_made(self, at: float, event: StepMade) -> None:
+        """Who was found in a save well before the step has left it, and its next stack may be seconds away."""
+        if self.saving:
+            self.saving = {rank for rank in self.saving if self[rank].stack_at > at - _STALE_SECONDS}
+
+    @takes(RankDigest)
+    def _digest(self, at: float, fact: RankDigest) -> None:
+        rank, nodes = self._of(fact), self._cluster.nodes
+        node = nodes.get(fact.run_id)
+        if rank is None or node is None:
+            return
+        other = nodes.get(rank.node) if rank.node and rank.node != fact.run_id else None
+        if other is not None and other.heard_at > node.first_at and not other.gone:
+            return  # two hubs tell of one rank: the launch is wrong, and the first keeps it
+        rank.adopt(fact, self._cluster.frames, node.digest.every_seconds)
+        if self._moves is not None:
+            self._moves = max(self._moves[0], rank.last_moved(STRONG)), max(self._moves[1], rank.last_moved())
+        self._note_activity(rank)
+
+    # -- what is read of a rank ---------------------------------------------------------------------------
+
+    @takes(LogLine)
+    def _line(self, at: float, fact: LogLine) -> None:
+        rank = self._of(fact)
+        self._printed.line(at, fact, rank)
+        if rank is not None and not fact.bar:
+            rank.tail.append(fact.text)
+
+    @takes(NcclPlainLines)
+    def _plain_lines(self, at: float, fact: NcclPlainLines) -> None:
+        rank = self._of(fact)
+        if rank is not None:
+            rank.tail.extend(fact.last)
+
+    @takes(FlightRecorder, RecorderAsked)
+    def _recorder(self, at: float, fact: FlightRecorder | RecorderAsked) -> None:
+        rank = self._of(fact)
+        if rank is not None:
+            rank.see_question(at)
+            if isinstance(fact, FlightRecorder):
+                rank.recorder = fact
+
+    @takes(LimitsSeen)
+    def _limits(self, at: float, fact: LimitsSeen) -> None:
+        rank = self._of(fact)
+        if rank is not None:
+            rank.limits = fact
+
+    @takes(RdmaAccess)
+    def _rdma_access(self, at: float, fact: RdmaAccess) -> None:
+        rank = self._of(fact)
+        if rank is not None and rank.placement.pid == fact.pid:
+            rank.rdma, rank.rdma_at = fact, at
+
+    @takes(EnvironmentSeen)
+    def _environment(self, at: float, fact: EnvironmentSeen) -> None:
+        rank = self._of(fact)
+        if rank is not None and rank.placement.pid == fact.pid:
+            rank.variables = dict(fact.variables)
+
+    @takes(GpuSample)
+    def _gpu(self, at: float, fact: GpuSample) -> None:
+        users = [fact.rank] if fact.rank is not None else [self.rank_of_pid(pid) for pid in fact.pids]
+        for user in users:
+            if user is not None and user in self._known:
+                self._known[user].gpu_index = fact.index
+
+    @takes(CgroupMemory)
+    def _cgroup(self, at: float, fact: CgroupMemory) -> None:
+        for rank in self._addressed(fact):
+            rank.cgroup = fact
+
+    @takes(SharedMemory)
+    def _shm(self, at: float, fact: SharedMemory) -> None:
+        for rank in self._addressed(fact):
+            rank.shm = fact
+
+    @takes(CgroupPids)
+    def _pids(self, at: float, fact: CgroupPids) -> None:
+        for rank in self._addressed(fact):
+            rank.pids = fact
+
+    def _addressed(self, fact: Observation) -> list[RankState]:
+        """A reading of the whole machine is one of each rank."""
+        if fact.rank is None:
+            return list(self._known.values())
+        rank = self._of(fact)
+        return [] if rank is None else [rank]

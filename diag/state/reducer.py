@@ -1,0 +1,124 @@
+"""How the job's state is put together: reducers that each own a part, and the events they tell each other.
+
+A reducer is the only one that writes its attributes. Its methods marked `takes` are called with the
+observations and events they name, by the table that `JobState` builds. What several parts need to know (the
+phase changed, another attempt began) is an event: whoever owns the fact tells it, whoever needs it takes it.
+Events are taken at once, before the observation that caused them reaches the next reducer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from diag.model.observations import RankFound, ThreadStack
+from diag.state.stack_activity import Reading
+
+__all__ = [
+    "AttemptBegan",
+    "MainStackRead",
+    "PhaseChanged",
+    "RankStarted",
+    "RankStopped",
+    "Reducer",
+    "StepMade",
+    "Taken",
+    "Tell",
+    "takes",
+]
+
+Tell = Callable[[float, object], None]
+_Method = TypeVar("_Method", bound=Callable[..., None])
+
+
+def takes(*facts: type) -> Callable[[_Method], _Method]:
+    """Marks the method of a reducer that takes in these observations or events."""
+
+    def mark(method: _Method) -> _Method:
+        setattr(method, "takes", facts)  # noqa: B010  a function has no such attribute for mypy
+        return method
+
+    return mark
+
+
+class Reducer:
+    """The owner of a part of the job's state. `listens`: what it takes in, and by which method."""
+
+    listens: ClassVar[Mapping[type, str]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls.listens = {
+            fact: name for name, method in vars(cls).items() for fact in getattr(method, "takes", ())
+        }
+
+    def observe(self, at: float, fact: object) -> None:
+        """Take in what it listens to; anything else is passed by."""
+        take = self.handler(type(fact))
+        if take is not None:
+            take(at, fact)
+
+    def handler(self, kind: type) -> Callable[[float, Any], None] | None:
+        """What takes in facts of this type: the method for the type itself, or for the nearest base."""
+        name = next((self.listens[base] for base in kind.__mro__ if base in self.listens), None)
+        return None if name is None else getattr(self, name)
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChanged:
+    """Told by `Phases`. `since`: when the phase before it began, where that is known."""
+
+    before: str
+    since: float | None
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptBegan:
+    """Told by `Ranks`: another process has a rank's number, an elastic launcher started the job anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankStarted:
+    """Told by `Ranks`: a process that was not known has this rank."""
+
+    found: RankFound
+
+    @property
+    def in_log(self) -> bool:
+        """Told at the end of a plain log, of a rank that was there from its beginning."""
+        return self.found.placement.launcher == "log"
+
+
+@dataclass(frozen=True, slots=True)
+class RankStopped:
+    """Told by `Ranks`: the process was found stopped (SIGSTOP, a debugger)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MainStackRead:
+    """Told by `Ranks`: a sample of the rank's own threads was taken in."""
+
+    rank: int
+    main: ThreadStack | None
+    reading: Reading | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepMade:
+    """Told by `Progress`: the log reported a training step at this moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Told by `JobState` after an observation that can show movement: whether the job or this rank moved.
+
+    `stopped`: the rank is. `stirred`: what moved is a child or a file, which move in a hang too. `phase` is
+    the one before the observation.
+    """
+
+    moved: bool
+    stopped: bool
+    stirred: bool
+    phase: str
+    iteration: int | None

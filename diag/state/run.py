@@ -1,0 +1,54 @@
+"""The run as its command line and its end tell it: what was started, when, and how it ended."""
+
+from __future__ import annotations
+
+from diag.model.observations import Interrupted, NodeDigest, RunEnded, RunStarted
+from diag.state.reducer import RankStarted, Reducer, takes
+
+__all__ = ["Run"]
+
+
+class Run(Reducer):
+    """Owns the command and its exit status."""
+
+    def __init__(self) -> None:
+        self.argv: tuple[str, ...] = ()  # the command, as diag was given it
+        self.rank_argv: tuple[str, ...] = ()  # of the first rank: what a script around the launcher hides
+        self.host = ""  # where the command was started
+        self.pid = 0  # of the command
+        self.started_at: float | None = None  # the command; else the first rank that was found
+        self.ended_at: float | None = None  # when the command had ended
+        self.returncode: int | None = None  # of the command; None while it runs
+        self.interrupted_at: float | None = None  # when somebody asked for its end: Ctrl-C, SIGTERM
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command and what became of it in a rank: where flags are looked for. The last of two counts."""
+        return (*self.argv, *self.rank_argv)
+
+    @takes(RunStarted)
+    def _started(self, at: float, fact: RunStarted) -> None:
+        self.argv, self.host, self.pid = fact.argv, fact.host, fact.pid
+        self.started_at = at
+
+    @takes(RunEnded)
+    def _ended(self, at: float, fact: RunEnded) -> None:
+        self.returncode, self.ended_at = fact.returncode, at
+
+    @takes(Interrupted)
+    def _interrupted(self, at: float, fact: Interrupted) -> None:
+        self.interrupted_at = self.interrupted_at or at
+
+    @takes(RankStarted)
+    def _rank_started(self, at: float, event: RankStarted) -> None:
+        if self.started_at is None and not event.in_log:
+            self.started_at = at
+        if not self.rank_argv:
+            self.rank_argv = tuple(event.found.command.split())
+
+    @takes(NodeDigest)
+    def _digest(self, at: float, fact: NodeDigest) -> None:
+        if fact.started_at is not None:
+            self.started_at = min(self.started_at or fact.started_at, fact.started_at)
+        if fact.interrupted:
+            self.interrupted_at = self.interrupted_at or at

@@ -1,0 +1,98 @@
+"""What is known of the job now, to be read by detectors and outputs. `JobState` keeps it.
+
+Each part is a reducer with attributes of its own, described where it is defined. None of them, and nothing of
+a rank, is written from outside of this package: `tests/core/test_state_ownership.py` holds that.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from diag.model import NotChecked
+from diag.state.cluster import Cluster
+from diag.state.gpufaults import GpuFaults
+from diag.state.log import Log
+from diag.state.machine import Machine
+from diag.state.ncclprocesses import NcclProcesses, NcclState
+from diag.state.network import NetworkState
+from diag.state.phases import Phases
+from diag.state.progress import Progress
+from diag.state.rank_view import RankView
+from diag.state.ranks import Ranks
+from diag.state.reducer import Tell
+from diag.state.residence import Residence
+from diag.state.run import Run
+from diag.state.saving import Saves
+from diag.state.silences import Silences
+from diag.state.sources import Sources
+
+__all__ = ["JobView"]
+
+
+class JobView:
+    """The job as observed so far."""
+
+    def __init__(self, tell: Tell) -> None:
+        self.run: Final = Run()  # the command and its end
+        self.log: Final = Log()  # the last lines of the output
+        self.sources: Final = Sources()  # what could not be looked at
+        self.machine: Final = Machine()  # GPUs, disks, memory of the host
+        self.network: Final = NetworkState()  # RDMA ports and IP interfaces
+        self.nccl: Final = NcclState()  # what NCCL's log says of the job
+        self.nccl_processes: Final = NcclProcesses()  # and of each process
+        self.cluster: Final = Cluster()  # the nodes as their hubs tell them
+        self.ranks: Final = Ranks(self.cluster, tell)  # the ranks and their processes
+        self.phases: Final = Phases(self.ranks, tell)  # where in its life the job is
+        self.progress: Final = Progress(self.run, self.cluster, self.phases, tell)  # its steps
+        self.saves: Final = Saves(self.run, self.phases, self.progress)  # its checkpoints
+        self.silences: Final = Silences()  # how long it stood still and went on
+        self.residence: Final = Residence(self.phases)  # where the ranks' threads are found in a step
+        self.gpu_faults: Final = GpuFaults()  # what the driver and CUDA reported
+
+    @property
+    def phase(self) -> str:
+        return self.phases.now
+
+    @property
+    def iteration(self) -> int | None:
+        return self.progress.iteration
+
+    @property
+    def returncode(self) -> int | None:
+        return self.run.returncode
+
+    @property
+    def interrupted_at(self) -> float | None:
+        return self.run.interrupted_at
+
+    @property
+    def world_size(self) -> int:
+        return self.ranks.world_size
+
+    @property
+    def broken(self) -> bool:
+        """Ended or ending for another reason than success: nothing can get better any more. A restart heals
+        it."""
+        return (
+            self.interrupted_at is not None
+            or self.returncode not in (None, 0)
+            or any(rank.failed for rank in self.ranks.values())
+        )
+
+    def alive_ranks(self) -> list[RankView]:
+        return self.ranks.alive()
+
+    def last_progress(self) -> float:
+        """When the job or any of its ranks last moved on any channel; the run's start when nothing ever did."""
+        if self.cluster.nodes:
+            times = [self.ranks.last_moves()[1]]
+        else:
+            times = [rank.last_moved() for rank in self.ranks.values() if rank.alive]
+        times.append(self.progress.log_moved_at or 0.0)
+        times.append(self.saves.moved_at or 0.0)
+        times.append(self.run.started_at or 0.0)
+        return max(times)
+
+    def not_checked(self) -> list[NotChecked]:
+        """What the sources could not look at."""
+        return list(self.sources.not_checked(self.ranks.values(), self.returncode is not None))
