@@ -114,7 +114,7 @@ class Hub(HubAmongNodes):
         self.host = socket.gethostname()
         self.job_id = job_name(settings.job_id, (), os.environ, self.run_id)
         self.address = ""  # host:port by which others reach the server, once there is one
-        self._on_change = on_change
+        self.on_change = on_change
         self._talk = talk
         self._clock = clock or ToldClock()
         self._queue: queue.SimpleQueue[Record | threading.Event] = queue.SimpleQueue()
@@ -272,7 +272,7 @@ class Hub(HubAmongNodes):
             self.member.nudge()  # what the others may be waiting to hear
         self._alone = alone
         for change in changes:
-            self._on_change(change)
+            self.on_change(change)
         self._took_at = time.monotonic()
 
     def _feed(self, record: Record) -> list[Change]:
@@ -325,7 +325,7 @@ class Hub(HubAmongNodes):
         with self.lock:
             changes = self.engine.finish()
         for change in changes:
-            self._on_change(change)
+            self.on_change(change)
         if self.member is not None:
             self.member.leave()
         self._flames.close()

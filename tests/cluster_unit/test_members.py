@@ -389,17 +389,17 @@ def test_without_http_it_is_not_the_token_that_is_asked_for(tmp_path: Path) -> N
 
 
 def test_hub_that_is_bound_to_loopback_by_hand_says_that_others_cannot_reach_it(tmp_path: Path) -> None:
+    from diag.outputs.output import OutputContext
     from diag.outputs.serving import Serving
 
     said: list[str] = []
     hub = Hub(load(run_root=tmp_path, token=TOKEN, host="127.0.0.1", port=0), None, talk=said.append)
-    serving = Serving(hub, hub.settings, said.append, lambda: None)
+    serving = Serving(OutputContext(hub, said.append))
     serving.start()
     try:
-        hub.open_to_nodes = serving.open_to_nodes
         hub.join(JobNodes(2, 0, "10.0.0.1", 29500))
     finally:
-        serving.stop()
+        serving.close(None, ended=True)
 
     assert hub.member is None
     assert any("cannot reach this one at 127.0.0.1" in line for line in said)
