@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 CLUSTER ?= tests/cluster
 
-.PHONY: help demo test test-faces test-hardening fuzz harm soak audit test-vm vm-packages test-cluster cluster-packages dashboards screenshots docs docs-serve matrix gauntlet forecast bench lint types check system-packages package clean
+.PHONY: help demo test test-faces test-hardening fuzz harm soak audit test-vm vm-packages test-cluster cluster-packages dashboards screenshots docs docs-serve matrix gauntlet forecast bench goldens lint types check system-packages package clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -128,6 +128,9 @@ forecast: $(VENV)/.job ## saves that will not fit into a real memory cgroup: how
 
 bench: $(VENV)/.job system-packages ## what diag costs and how quick it is, beside what people use instead; appends to docs/benchmarks.md (20 minutes)
 	$(BIN)/python -m tests.bench
+
+goldens: $(VENV)/.diag ## write anew what is kept of every capture (tests/goldens), and print what changed (half a minute)
+	$(BIN)/python -m tests.goldens
 
 lint: $(VENV)/.diag ## ruff: rules, complexity, format
 	$(BIN)/ruff check diag tests docs
