@@ -153,7 +153,7 @@ def _watch(hub: Hub, outputs: Outputs, target: WatchTarget, is_to_end: Callable[
     hub.watch_job(target.words, target.pid)
     outputs.start(target.words, target.pid)
     _say(f"diag {hub.version}: watching pid {target.pid}{outputs.places}")
-    hub.join(nodes_of_job(target.words, target.pid, hub.settings.nodes))
+    hub.cluster.join(nodes_of_job(target.words, target.pid, hub.settings.nodes))
     return watch_until_the_end(hub, watch, is_to_end)
 
 
@@ -171,7 +171,7 @@ def _await_and_watch(hub: Hub, outputs: Outputs, is_to_end: Callable[[], bool]) 
     outputs.name_job(chosen.argv, chosen.pid)
     watch = None if chosen.root is None else ExitWatch(chosen.root)
     hub.watch_job(chosen.argv, chosen.pid, among=chosen.processes)
-    hub.join(nodes_of_job(chosen.argv, chosen.pid, hub.settings.nodes))
+    hub.cluster.join(nodes_of_job(chosen.argv, chosen.pid, hub.settings.nodes))
     if chosen.lone is not None:
         hub.add_rank(chosen.lone)
     return watch_until_the_end(hub, watch, is_to_end)

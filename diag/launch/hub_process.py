@@ -219,7 +219,7 @@ class _Beside:
         self._outputs.start(self._words, pid)
         if not self._task["quiet"]:
             self._link.say(f"diag {hub.version}: watching pid {pid}{self._outputs.places}")
-        hub.join(nodes_of(self._words, os.environ, self._settings.nodes))
+        hub.cluster.join(nodes_of(self._words, os.environ, self._settings.nodes))
         hub.loop(self._link.is_over)
 
     def _conclude(self, hub: Hub) -> None:

@@ -110,7 +110,7 @@ def create_app(
         """Every rank of this node, and of all where this hub judges the whole job: its state, what its main
         thread does, what moved last, what it uses."""
         rows, at = await reading(lambda: (ranks_json(view.engine), view.engine.now))
-        others = await beside(view.other_ranks) if view.takes_digests else []
+        others = await beside(view.cluster.other_ranks) if view.cluster.takes_digests else []
         return answer({"schema": "diag.ranks/1", "at": at, "ranks": rows_of_job(rows, others)})
 
     @app.get(
@@ -159,7 +159,7 @@ def create_app(
         state = await reading(lambda: view.engine.job.ranks.get(rank))
         if state is None:
             seen = await reading(lambda: format_ranks(list(view.engine.job.ranks)))
-            there = next((node for node in await beside(view.nodes) if rank in node["ranks"]), None)
+            there = next((node for node in await beside(view.cluster.nodes) if rank in node["ranks"]), None)
             if there is not None:
                 hint = f"it is on {there['host']}: give --endpoint {there['url']} and the run's token"
                 return answer({"detail": f"rank {rank} is on another node", "hint": hint}, 404)
@@ -271,10 +271,14 @@ def create_app(
         """A digest of another node's hub (for hubs only). The answer tells the job hub's verdict, and when to
         report again."""
         try:
-            if not view.takes_digests:  # before anything is read: on loopback any user of the machine may ask
+            if (
+                not view.cluster.takes_digests
+            ):  # before anything is read: on loopback any user of the machine may ask
                 raise HTTPException(409, _NOT_JOINED)
             document = _unpacked(await _body(request), request.headers.get("content-encoding", ""))
-            told = view.take_digest(document, plain_address(request.client.host if request.client else ""))
+            told = view.cluster.take_digest(
+                document, plain_address(request.client.host if request.client else "")
+            )
         except ClientDisconnect:
             raise HTTPException(400, "the digest was cut off") from None
         except asyncio.TimeoutError:
@@ -302,12 +306,12 @@ def create_app(
     @app.get("/nodes", responses={200: {"model": schema.Nodes}}, response_class=Response)
     async def nodes() -> Response:
         """The nodes of the job: who was heard when. Complete on the job hub."""
-        return answer({"schema": "diag.nodes/1", "nodes": await beside(view.nodes)})
+        return answer({"schema": "diag.nodes/1", "nodes": await beside(view.cluster.nodes)})
 
     @app.get("/metrics", responses=schema.METRICS, response_class=Response)
     async def metrics(request: Request) -> Response:
         """Prometheus text, or OpenMetrics where the scraper accepts it."""
-        cluster = await beside(view.cluster_facts) if view.takes_digests else None
+        cluster = await beside(view.cluster.facts) if view.cluster.takes_digests else None
         taken = await reading(lambda: families(view, cluster))
         body, content_type = exposition(taken, request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": content_type})

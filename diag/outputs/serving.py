@@ -63,7 +63,7 @@ class Serving(Output):
     def start(self) -> None:
         """Serve, or say in a line why not."""
         self._serve(self._settings.host or _LOOPBACK, (self._settings.port, 0))
-        self._hub.open_to_nodes = self.open_to_nodes
+        self._hub.cluster.open_port = self.open_to_nodes
 
     def open_to_nodes(self) -> int | None:
         """The port at which other nodes reach this hub; None, and a line that says why, where they cannot."""
