@@ -45,8 +45,10 @@ from diag.sources import run as run_source
 from diag.sources.output import SOURCE as OUTPUT_SOURCE
 from diag.sources.parsers import PARSERS
 from diag.sources.tree import Processes
-from diag.watches.ras import RasWatch
-from diag.watches.together import NodeWatches
+from diag.watches.context import NodeContext
+from diag.watches.ras import RasSampler
+from diag.watches.sampler import Reporter
+from diag.watches.together import NodeSamplers
 
 __all__ = ["Hub", "ToldClock"]
 
@@ -126,21 +128,20 @@ class Hub:
             self._sampled,
             self._erred,
         )
-        self.ras = RasWatch(
-            settings, self.host, self.put, address=ras_address, sampled=self._sampled, erred=self._erred
-        )
-        self._watches = NodeWatches(
-            self.host,
-            self.engine,
-            self.lock,
-            self.put,
-            self._sampled,
-            settings.node_seconds,
-            str(run_dir.path) if run_dir else "",
-            rules.kernel_words,
+        self._samplers = NodeSamplers(
+            NodeContext(
+                Reporter(self.put, self.host, sampled=self._sampled),
+                self.engine,
+                self.lock,
+                settings,
+                run_dir=str(run_dir.path) if run_dir else "",
+                kernel_words=rules.kernel_words,
+                ras_address=ras_address,
+                erred=self._erred,
+            )
         )
         self._dumps = DumpTaker(
-            self, self._pool, self._watches.read_soon, self._await_drained, self._records.flush
+            self, self._pool, self._samplers.read_soon, self._await_drained, self._records.flush
         )
         self._flames = FlameRecorder()
         self._finder: RankFinder | None = None
@@ -156,6 +157,11 @@ class Hub:
         self._alone: set[tuple[object, ...]] = (
             set()
         )  # what this node by itself would say of the job, as the job hub was told
+
+    @property
+    def nccl_ras_address(self) -> str | None:
+        """Where the job's NCCL answers questions, as far as it is known."""
+        return self._samplers[RasSampler].address
 
     @property
     def _home(self) -> Path | None:
@@ -226,7 +232,7 @@ class Hub:
             self.put(run_source.expected(nets, self.host))
         self._finder = RankFinder(pid if among is None else among, self.host)
         self._finder_from = time.monotonic()
-        self._watches.start(argv, pid, launched=among is None, attached=self._attached)
+        self._samplers.start(argv, pid, launched=among is None, attached=self._attached)
 
     def loop(self, until: Callable[[], bool]) -> None:
         """Take records and run the checks until `until()` says so; returns with the queue drained."""
@@ -286,9 +292,9 @@ class Hub:
     def finish(self, returncode: int | None) -> list[Change]:
         """CMD ended (or the watch did): last checks, journal closed, sidecars ended. Returns the last
         changes."""
-        self._watches.stop()
+        self._samplers.stop()
         self._drain()  # the last save's line tells where to look
-        self._watches.finish()
+        self._samplers.finish()
         if returncode is not None:
             self.put(run_source.ended(returncode, self.host))
         self._drain()
@@ -300,7 +306,7 @@ class Hub:
         self.cluster.leave()
         self._flames.close()
         self._pool.close()
-        self._watches.close()
+        self._samplers.close()
         if self._records.journal is not None:
             self._records.journal.close()
         return changes
@@ -390,9 +396,7 @@ class Hub:
                 found.placement, found.command, found.variables, distributed=found.distributed
             )
         )
-        if len(self.environment) == 1:
-            self._watches.first_rank(found.placement.pid)
-        self.ras.rank_found(found.placement, found.variables)
+        self._samplers.rank_found(found.placement, found.variables)
         self.cluster.rank_found(found)
         self._pool.watch(found.placement)
         if self._finder is not None:
@@ -430,13 +434,12 @@ class Hub:
             closer = wants_closer_look(self.clock(), self.engine.job)
             closer |= self.cluster.detail_wanted
             watching = watchers(self.engine.job.ranks.values())
-            self.ras.tend(closer, self.engine.job)
+            self._samplers.tend(closer, self.engine.job)
         mode = "closer" if closer else "normal"
         if mode != self._mode:
             self.cluster.nudge()
         self._mode = mode
         self._pool.set_mode(mode)
-        self._watches.look_closer(closer)
         self._pool.set_memory_watchers(watching)
 
     def _measure_self(self) -> None:

@@ -41,7 +41,7 @@ class RunJson(Output):
         hub.run_dir.publish({
             "diag_version": hub.version, "argv": redacted(list(self.run.words)), "pid": pid,
             "pid_start_ticks": start_ticks(pid), "hub_start_ticks": start_ticks("self"), "url": url,
-            "token": hub.token, "started_at": hub.started_at, "nccl_ras_addr": hub.ras.address,
+            "token": hub.token, "started_at": hub.started_at, "nccl_ras_addr": hub.nccl_ras_address,
             "tls_ca": _own_certificate(hub),
             "settings_file": str(hub.settings.file) if hub.settings.file else None,
             "ended": ended, "returncode": returncode,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from diag.errors import SourceUnavailable
 from diag.jobfiles import Files, JobFiles
 from diag.model import Payload, Record
 from diag.observations import Interface, InterfacesSeen, Observation, Unparsed
@@ -31,13 +32,8 @@ _MOST_DEFAULTS = 8
 _SELDOM_SECONDS = 300.0  # `speed` asks the driver under the kernel's lock of all interfaces
 
 
-class InterfacesUnavailable(Exception):
+class InterfacesUnavailable(SourceUnavailable):
     """They cannot be looked at; `reason` and `remedy` as SourceFailed wants them."""
-
-    def __init__(self, reason: str, remedy: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.remedy = remedy
 
 
 def own_addresses() -> dict[str, list[str]]:

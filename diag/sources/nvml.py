@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from diag import isolated
+from diag.errors import SourceUnavailable
 from diag.model import Payload, Record
 from diag.observations import GpuSample, Observation, Unparsed
 from diag.sources.nvml_gpm import Gpm
@@ -42,13 +43,8 @@ _CORES_PER_SM = 128
 START_SECONDS = 60.0  # nvmlInit wakes all GPUs: some seconds each without the persistence daemon
 
 
-class NvmlUnavailable(Exception):
+class NvmlUnavailable(SourceUnavailable):
     """No sample now; `reason` and `remedy` as SourceFailed wants them."""
-
-    def __init__(self, reason: str, remedy: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.remedy = remedy
 
 
 class NvmlReader:

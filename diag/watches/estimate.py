@@ -10,12 +10,40 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from diag.filerights import acting_as
 from diag.jobfiles import JobFiles
-from diag.model import Record
+from diag.model import Placement, Record
+from diag.watches.sampler import NodeSampler
 
-__all__ = ["estimate_watched"]
+if TYPE_CHECKING:
+    from diag.watches.context import NodeContext
+
+__all__ = ["EstimateSampler", "estimate_watched"]
+
+
+class EstimateSampler(NodeSampler):
+    """Once for CMD, and once for what its first rank was started with."""
+
+    name, what, sources = "estimate", "estimate", ("estimate",)
+
+    def __init__(self, node: NodeContext) -> None:
+        super().__init__(node.reporter)
+        self._node = node
+        self._ranks: set[int] = set()
+
+    @classmethod
+    def of(cls, node: NodeContext) -> EstimateSampler:
+        return cls(node)
+
+    def start(self) -> None:
+        estimate_watched(self._node.argv, self._node.pid, self.reporter.put, self.reporter.host)
+
+    def rank_found(self, place: Placement, variables: dict[str, str]) -> None:
+        self._ranks.add(place.rank)
+        if len(self._ranks) == 1:
+            estimate_watched(None, place.pid, self.reporter.put, self.reporter.host)
 
 
 def estimate_watched(

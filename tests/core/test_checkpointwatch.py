@@ -16,7 +16,8 @@ from diag.checkpointpaths import named_paths
 from diag.model import Record
 from diag.observations import CheckpointsSeen, DiskSpace, SourceFailed, SourceWorks
 from diag.sources.parsers import PARSERS
-from diag.watches.checkpoints import CheckpointWatch, JobView
+from diag.watches.checkpoints import CheckpointSampler, JobView
+from diag.watches.sampler import Reporter
 from tests.sources.test_checkpoint import safetensors, torch_dist
 
 
@@ -31,15 +32,15 @@ class Told:
         return [fact for fact in self.facts() if isinstance(fact, CheckpointsSeen)]
 
 
-def watch(view: JobView, told: Told) -> CheckpointWatch:
-    return CheckpointWatch("node-0", told.records.append, lambda: view)
+def watch(view: JobView, told: Told) -> CheckpointSampler:
+    return CheckpointSampler(Reporter(told.records.append, "node-0"), lambda: view)
 
 
 def here(*argv: str, said: tuple[str, ...] = ()) -> JobView:
     return JobView(("torchrun", "train.py", *argv), os.getpid(), os.getpid(), os.getuid(), False, said)
 
 
-def look(one: CheckpointWatch, patience: float = 30.0) -> None:
+def look(one: CheckpointSampler, patience: float = 30.0) -> None:
     one._look(patience)
 
 
@@ -129,7 +130,7 @@ def test_look_that_does_not_come_back_is_left_alone_and_told_and_no_second_one_i
         return here("--save", str(tmp_path))
 
     told = Told()
-    one = CheckpointWatch("node-0", told.records.append, view)
+    one = CheckpointSampler(Reporter(told.records.append, "node-0"), view)
     look(one, 0.1)
     look(one, 0.1)
     while_stuck = [fact for fact in told.facts() if isinstance(fact, SourceFailed)]
@@ -155,7 +156,7 @@ def test_look_that_is_under_way_when_the_job_ends_is_awaited_and_followed_by_one
         return here("--save", str(tmp_path))
 
     told = Told()
-    one = CheckpointWatch("node-0", told.records.append, view)
+    one = CheckpointSampler(Reporter(told.records.append, "node-0"), view)
     look(one, 0.01)
     told.records.clear()
     assert began.wait(30)

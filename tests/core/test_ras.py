@@ -37,10 +37,11 @@ from diag.watches.ras import (
     PATIENCE_SECONDS,
     REST_SECONDS,
     Budget,
-    RasWatch,
+    RasSampler,
     creating,
     refusal,
 )
+from diag.watches.sampler import Reporter
 from tests.facts import frames
 from tests.rasserver import captured, ras_server
 
@@ -219,7 +220,7 @@ def test_other_nodes_leave_it_to_the_node_of_rank_0() -> None:
 
 
 class Watched:
-    """A RasWatch whose clock is told; each `second` is one look of the hub."""
+    """A RasSampler whose clock is told; each `second` is one look of the hub."""
 
     def __init__(
         self, job: JobState, address: str | None = None, proc: Path = Path("/proc"), **settings: Any
@@ -229,14 +230,14 @@ class Watched:
         self.records: list[Record] = []
         self.samples: list[str] = []
         self.errors: list[tuple[str, str]] = []
-        self.watch = RasWatch(
+        self.watch = RasSampler(
             Settings(**settings),
-            "node-0",
-            self.records.append,
+            Reporter(
+                self.records.append, "node-0", sampled=lambda source, seconds: self.samples.append(source)
+            ),
             address=address,
             proc=proc,
             steady=lambda: self.now,
-            sampled=lambda source, seconds: self.samples.append(source),
             erred=lambda *error: self.errors.append(error),
         )
 

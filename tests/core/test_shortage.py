@@ -19,7 +19,9 @@ from diag.model import Placement, Record
 from diag.settings import load
 from diag.sidecars import SidecarPool
 from diag.sources.nvml import NvmlReader, NvmlUnavailable
-from diag.watches.together import NodeWatches
+from diag.watches.context import NodeContext
+from diag.watches.sampler import Reporter
+from diag.watches.together import NodeSamplers
 
 ROOT = Path(__file__).parents[2]
 NO_THREAD = RuntimeError("can't start new thread")  # Python 3.8 to 3.14
@@ -114,8 +116,8 @@ def test_what_is_read_once_a_node_goes_on_without_the_part_that_gets_no_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     records: list[Record] = []
-    watches = NodeWatches(
-        "gpu1", cast("Any", None), threading.RLock(), records.append, lambda *sample: None, 5.0, ""
+    watches = NodeSamplers(
+        NodeContext(Reporter(records.append, "gpu1"), cast("Any", None), threading.RLock(), load())
     )
     real = threading.Thread.start
     began: list[str] = []

@@ -25,7 +25,8 @@ from diag.rankfiles import RankFiles
 from diag.sources import fr_pipe
 from diag.sources.interfaces import InterfacesReader
 from diag.sources.worker_server import NoAnswer
-from diag.watches.checkpoints import CheckpointWatch, JobView
+from diag.watches.checkpoints import CheckpointSampler, JobView
+from diag.watches.sampler import Reporter
 from tests.liverun import DIAG, WatchedRun
 from tests.otheruser import NOBODY, Start, as_root
 
@@ -293,7 +294,7 @@ def test_checkpoints_are_looked_at_as_the_rank(start: Start, place: Path, closed
     records: list[Record] = []
     pid = start()
     view = JobView(("python", "train.py", "--save", str(save)), pid, pid, NOBODY)
-    watch = CheckpointWatch("here", records.append, lambda: view, seconds=0.1)
+    watch = CheckpointSampler(Reporter(records.append, "here"), lambda: view, every_seconds=0.1)
 
     watch._look(30)
 
