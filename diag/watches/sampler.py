@@ -41,7 +41,10 @@ class Reporter:
         self.erred = erred  # a source and a word for why it gave nothing
         self._failing: dict[str, str] = {}
 
-    def record(self, source: str, payload: Payload) -> None:
+    def record(self, source: str, payload: Payload, seconds: float | None = None) -> None:
+        """`seconds`: what it took, where that is counted."""
+        if seconds is not None:
+            self.sampled(source, seconds)
         self.put(Record(source, payload, self.rank, self.host, time.time()))
 
     def failed(self, what: str, reason: str, remedy: str = "") -> None:
@@ -126,9 +129,7 @@ class Sampler:
         except Exception as error:  # of one source: the sampler has others, and another time
             self.reporter.failed_by_bug(what, error)
         else:
-            if timed:
-                self.reporter.sampled(source, time.monotonic() - began)
-            self.reporter.record(source, payload)
+            self.reporter.record(source, payload, time.monotonic() - began if timed else None)
             self.reporter.works(what)
 
     def _guarded(self) -> None:
