@@ -41,7 +41,7 @@ system-packages:
 	else echo "note: not installed (needs root and apt-get):$$missing: live tests that use them will be skipped"; fi
 
 demo: $(VENV)/.job ## the real megatron rlhf job hangs on the screen, diag says which rank and why
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m diag.job.demo
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m diag_job.demo
 
 test: $(VENV)/.job system-packages lint types ## all but the suites below, which have targets of their own; under 15 minutes on 2 cores
 	$(PYTEST) -m "not matrix and not vm and not cluster and not faces and not hardening" --doctest-modules diag tests -n $(WORKERS) --dist loadgroup
@@ -107,27 +107,27 @@ matrix: $(VENV)/.job ## every fault on the bundled job with default settings, as
 # Goes on where it was cut off; rm build/harm.jsonl begins anew.
 harm: $(VENV)/.job ## hundreds of faults done to diag itself at random moments of a job, by seed, as a table
 	@mkdir -p build
-	$(BIN)/python -m tests.harm --workers $(WORKERS) --seeds 20 --results build/harm.jsonl --resume --keep build/harm
+	$(BIN)/python -m tests.labs.harm --workers $(WORKERS) --seeds 20 --results build/harm.jsonl --resume --keep build/harm
 
 fuzz: $(VENV)/.diag ## hostile input for every reader, and for the HTTP API, for half an hour
-	$(BIN)/python -m tests.fuzz --seconds 1800
+	$(BIN)/python -m tests.labs.fuzz --seconds 1800
 
 soak: $(VENV)/.diag ## an hour of a busy simulated node, and a day on a told clock: memory, files, threads, disk
-	$(BIN)/python -m tests.soak
+	$(BIN)/python -m tests.labs.soak
 
 audit: $(VENV)/.diag ## known faults of the packages that diag needs (asks a public database)
 	$(BIN)/python -m tests.security.audit
 
 # Goes on where it was cut off; rm build/gauntlet.jsonl begins anew. NVRX: a folder with nvidia_resiliency_ext (docs/gauntlet.md).
 gauntlet: $(VENV)/.job ## faults x seeds on the bundled job, beside what torchfrtrace (and NVRX=DIR) say of the same hangs (over an hour)
-	$(BIN)/python -m tests.gauntlet --workers $(WORKERS) --resume $(if $(NVRX),--nvrx $(NVRX))
+	$(BIN)/python -m tests.labs.gauntlet --workers $(WORKERS) --resume $(if $(NVRX),--nvrx $(NVRX))
 
 # Seeds 1-20, saves that fit and that do not; goes on where it was cut off: rm build/forecast.jsonl begins anew. Needs root.
 forecast: $(VENV)/.job ## saves that will not fit into a real memory cgroup: how many diag tells in time (20 minutes)
-	$(BIN)/python -m tests.forecast --workers $(WORKERS) --resume
+	$(BIN)/python -m tests.labs.forecast --workers $(WORKERS) --resume
 
 bench: $(VENV)/.job system-packages ## what diag costs and how quick it is, beside what people use instead; appends to docs/benchmarks.md (20 minutes)
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.labs.bench
 
 goldens: $(VENV)/.diag ## write anew what is kept of every capture (tests/goldens), and print what changed (half a minute)
 	$(BIN)/python -m tests.goldens

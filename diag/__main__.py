@@ -2,10 +2,10 @@
 
 import sys
 
-from diag import isolated
+from diag.launch import isolated
 
 if __name__ == "__main__":
     isolated.restart(sys.argv[1:])
-    from diag.cli import main
+    from diag.cli.main import main
 
     sys.exit(main())

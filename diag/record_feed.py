@@ -11,8 +11,8 @@ import queue
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from diag.capture import JournalWriter
-from diag.engine import Engine
+from diag.engine.engine import Engine
+from diag.engine.journal import JournalWriter
 from diag.model import Change, Record
 
 __all__ = ["Queued", "RecordFeed"]

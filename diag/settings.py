@@ -16,9 +16,9 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from diag.errors import DiagError
-from diag.settingsfile import NAME, OF_EVIDENCE, RefusedFile, SettingsFile, read_settings_file
-from diag.tokens import read_token
+from diag.launch.settings_file import NAME, OF_EVIDENCE, RefusedFile, SettingsFile, read_settings_file
+from diag.launch.tokens import read_token
+from diag.text.errors import DiagError
 
 __all__ = ["OF_EVIDENCE", "Settings", "load", "say_once", "unread_variables"]
 
@@ -212,7 +212,7 @@ def _told(item: Mapping[str, Any]) -> str:
     name = ".".join(map(str, item["loc"]))
     if item["type"] != "extra_forbidden":
         return f"{name}: {item['msg']}"
-    from diag.suggest import did_you_mean
+    from diag.text.suggest import did_you_mean
 
     meant = did_you_mean(name.lower().replace("-", "_").removeprefix("diag_"), Settings.model_fields)
     return f"{name}: there is no such setting" + (f", {meant}" if meant else "")
@@ -234,7 +234,7 @@ def unread_variables(environment: Mapping[str, str]) -> list[str]:
     ]
     if not wrong:
         return []
-    from diag.suggest import near
+    from diag.text.suggest import near
 
     told = []
     for name in sorted(wrong):

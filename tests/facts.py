@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diag.engine import Detector, Engine
+from diag.engine.engine import Detector, Engine
 from diag.model import Finding, Placement
-from diag.observations import (
+from diag.model.observations import (
     Frame,
     Observation,
     ProcessSample,

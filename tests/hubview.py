@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.outputs.recorded import NoOtherNodes
+from diag.cli.recorded import NoOtherNodes
 
 __all__ = ["AloneHub"]
 

@@ -20,7 +20,7 @@ import psutil
 
 from tests.leftovers import end_all
 
-JOB = [sys.executable, "-m", "diag.job"]
+JOB = [sys.executable, "-m", "diag_job"]
 DIAG = [sys.executable, "-m", "diag"]
 # [diag.fault] rank 1: data-hang at step 3 (pid 19090) at=1795225902.467 fifo=/tmp/...
 _RUN = "STARTED_BY_RUN"  # the variable that all processes of one run inherit

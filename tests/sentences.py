@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from diag.engine import Engine
+from diag.engine.engine import Engine
 from diag.model import Change, ChangeKind, Finding
 from diag.state.job import JobState
 from diag.state.rank import RankState

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from diag import manual
-from diag.cli import VERBS, make_parser
-from diag.commands.explain import pages
+from diag.cli.explain import pages
+from diag.cli.main import VERBS, make_parser
 from diag.detectors import DETECTORS
+from diag.detectors.rules.load import packaged
 from diag.detectors.signatures import SignatureDetector
-from diag.rules.load import packaged
+from diag.outputs import manual
 from diag.settings import Settings
 
 ROOT = Path(__file__).parents[1]
@@ -182,7 +182,7 @@ def test_every_cause_that_is_written_out_is_documented() -> None:
 
 def test_metrics_are_documented_as_the_code_has_them() -> None:
     """Name, type, labels, unit and meaning, row for row in the code's order."""
-    from diag.outputs.prometheus import METRICS
+    from diag.outputs.prometheus.prometheus import METRICS
 
     rows = [
         line
@@ -198,7 +198,7 @@ def test_metrics_are_documented_as_the_code_has_them() -> None:
 
 
 def test_every_path_is_documented() -> None:
-    text = (ROOT / "diag" / "outputs" / "http.py").read_text()
+    text = (ROOT / "diag" / "outputs" / "http" / "app.py").read_text()
     paths = set(re.findall(r'\.(?:get|post|route|add_api_route)\(\s*"(/[^"]*)"', text))
 
     assert {"/findings", "/ranks", "/dump", "/metrics", "/healthz"} <= paths

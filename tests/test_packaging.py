@@ -46,13 +46,13 @@ def test_importing_diag_loads_nothing_but_itself() -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        "diag.engine",
+        "diag.engine.engine",
         "diag.model",
-        "diag.observations",
+        "diag.model.observations",
         "diag.detectors",
-        "diag.replay",
-        "diag.sidecar",
-        "diag.cli",
+        "diag.engine.replay",
+        "diag.agent.sidecar",
+        "diag.cli.main",
     ],
 )
 def test_judging_and_reading_need_no_library(module: str) -> None:

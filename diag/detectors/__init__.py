@@ -21,10 +21,10 @@ from diag.detectors.network import (
 from diag.detectors.rank_died import RankDiedDetector
 from diag.detectors.signatures import SignatureDetector
 from diag.detectors.store import StoreDetector
-from diag.engine import Detector
+from diag.engine.engine import Detector
 
 if TYPE_CHECKING:
-    from diag.rules.ruleset import RuleSet
+    from diag.detectors.rules.ruleset import RuleSet
 
 __all__ = ["DETECTORS", "make_detectors"]
 

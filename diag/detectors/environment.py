@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from diag.envlint import Advice, lint
+from diag.knowledge.env_lint import Advice, lint
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import Observation
+from diag.model.observations import Observation
 from diag.state.job import JobState
 from diag.state.rank import RankState
 
@@ -14,7 +14,7 @@ __all__ = ["EnvHarmfulDetector", "EnvNoEffectDetector"]
 
 
 class _EnvironmentDetector:
-    """One of the two: both read the same table (`diag.envlint`)."""
+    """One of the two: both read the same table (`diag.knowledge.env_lint`)."""
 
     name = ""
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.last_words import CRASHES, NAMED, Heard, heard
 from diag.detectors.quoted import CASCADE
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, format_ranks, rank_words
-from diag.observations import CgroupMemory, KernelOomKill, Observation
-from diag.stacks import Activity
+from diag.model.observations import CgroupMemory, KernelOomKill, Observation
 from diag.state.job import JobState
 from diag.state.rank import RankState
+from diag.state.stack_activity import Activity
 
 __all__ = ["RankDiedDetector"]
 

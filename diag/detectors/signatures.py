@@ -11,7 +11,7 @@ from diag.detectors.last_words import CRASHES, exceptions
 from diag.detectors.memory.words import phase_words
 from diag.detectors.quoted import CASCADE, failed_soon, only_quoted
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import (
+from diag.model.observations import (
     Iteration,
     KernelLine,
     LogLine,
@@ -23,8 +23,8 @@ from diag.observations import (
 from diag.state.job import JobState
 
 if TYPE_CHECKING:
-    from diag.rules.reader import Hit
-    from diag.rules.ruleset import RuleSet
+    from diag.detectors.rules.reader import Hit
+    from diag.detectors.rules.ruleset import RuleSet
 
 __all__ = ["SignatureDetector", "fill"]
 
@@ -63,10 +63,10 @@ class SignatureDetector:
     reads_plain_lines = True
 
     def __init__(self, rules: RuleSet | None = None) -> None:
-        from diag.rules.load import (
+        from diag.detectors.rules.load import (
             packaged,
         )  # late: whoever only names detectors needs no YAML, pydantic or RE2
-        from diag.rules.reader import LogReader
+        from diag.detectors.rules.reader import LogReader
 
         self._reader = LogReader(packaged() if rules is None else rules)
         self._versions: dict[str, str] = {}

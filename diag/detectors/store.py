@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import Observation, RankFound, StoreTried, StoreWaited
+from diag.model.observations import Observation, RankFound, StoreTried, StoreWaited
 from diag.state.job import JobState
 
 __all__ = ["StoreDetector"]

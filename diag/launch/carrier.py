@@ -12,19 +12,19 @@ import signal
 import threading
 import time
 
-from diag import command as commands
-from diag import signals
-from diag.errors import DiagError
-from diag.isolated import given_environment
+from diag.launch import command as commands
+from diag.launch import signals
 from diag.launch.failures import guarded, threads_report_to
 from diag.launch.hub_handle import HubHandle
+from diag.launch.isolated import given_environment
+from diag.text.errors import DiagError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any, NoReturn
 
-    from diag.relay import Outlet, Relay
+    from diag.launch.relay import Outlet, Relay
 
 __all__ = ["Carrier", "run_alone"]
 
@@ -112,8 +112,8 @@ class Carrier:
     def _open_outlets(self, plan: dict[str, Any]) -> tuple[Outlet, ...]:
         from pathlib import Path
 
-        from diag.joblog import LaneError
-        from diag.relay import open_outlets
+        from diag.launch.output_file import LaneError
+        from diag.launch.relay import open_outlets
 
         if plan["run_dir"] is None:
             return ()
@@ -127,7 +127,7 @@ class Carrier:
 
     def _start_relay(self, outlets: tuple[Outlet, ...]) -> Relay:
         """Raises _NoHub where there are not the threads for it, and for CMD and its signals."""
-        from diag.relay import Relay
+        from diag.launch.relay import Relay
 
         relay = Relay(outlets, report=self.say)
         try:

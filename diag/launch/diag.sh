@@ -27,13 +27,13 @@ exit 1
 import sys
 
 try:
-    from diag.cli import main
+    from diag.cli.main import main
 except ModuleNotFoundError:  # pip install --user: -I leaves that place out
     import os
     import site
 
     prefix = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     site.addsitedir(f"{prefix}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages")
-    from diag.cli import main
+    from diag.cli.main import main
 
 sys.exit(main())

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from diag.errors import is_replaced, shortage
+from diag.text.errors import is_replaced, shortage
 
 __all__ = ["guarded", "in_a_line", "threads_report_to"]
 

@@ -9,9 +9,9 @@ import select
 import signal
 import time
 
-from diag.isolated import argv
+from diag.launch.isolated import argv
+from diag.launch.signals import FORWARDED
 from diag.launch.wire import Wire, pair
-from diag.signals import FORWARDED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class HubHandle:
                 if last_words < 0
                 else (os.POSIX_SPAWN_DUP2, last_words, 1)
             )
-            command = argv("diag.launch.hub_process")
+            command = argv("diag.agent.hub_process")
             pid = os.posix_spawn(
                 command[0], command, os.environ,
                 file_actions=[(os.POSIX_SPAWN_DUP2, given, 0), out, (os.POSIX_SPAWN_DUP2, 1, 2),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from diag.model import Change
 from diag.outputs.output import Output
-from diag.outputs.view import json_bytes
+from diag.outputs.view.view import json_bytes
 
 if TYPE_CHECKING:
     from diag.outputs.output import OutputContext

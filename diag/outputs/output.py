@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from diag.hub import Hub
+    from diag.agent.hub import Hub
     from diag.model import Change
 
 __all__ = ["Output", "OutputContext"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diag.launch.runs import start_ticks
 from diag.outputs.output import Output
-from diag.runs import start_ticks
 
 if TYPE_CHECKING:
-    from diag.hub import Hub
+    from diag.agent.hub import Hub
     from diag.outputs.output import OutputContext
 
 __all__ = ["RunJson"]
@@ -34,7 +34,7 @@ class RunJson(Output):
         self._write(None, returncode, ended=ended)
 
     def _write(self, url: str | None, returncode: int | None, *, ended: bool) -> None:
-        from diag.launchers import redacted
+        from diag.launch.launchers import redacted
 
         hub, pid = self.run.hub, self.run.pid
         assert hub.run_dir is not None

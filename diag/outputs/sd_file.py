@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from diag.outputs.output import Output
 
 if TYPE_CHECKING:
-    from diag.discovery import SdFile
+    from diag.launch.service_discovery import SdFile
     from diag.outputs.output import OutputContext
 
 __all__ = ["ServiceDiscoveryFile"]
@@ -24,7 +24,7 @@ class ServiceDiscoveryFile(Output):
         return run.hub.settings.sd_file is not None
 
     def start(self) -> None:
-        from diag.discovery import SdFile
+        from diag.launch.service_discovery import SdFile
 
         path = self.run.hub.settings.sd_file
         assert path is not None

@@ -18,7 +18,7 @@ class Terminal(Output):
     documented = "diag run"
 
     def change(self, change: Change) -> None:
-        from diag.outputs.text import panel
+        from diag.outputs.terminal.text import panel
 
         run = self.run
         run.say(panel(change, colour=run.colour, width=run.width(), lang=run.lang))

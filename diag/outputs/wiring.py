@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 from diag.launch.failures import in_a_line
 from diag.model import Change
+from diag.outputs.http.serving import Serving
 from diag.outputs.jsonl import FindingsFile
 from diag.outputs.output import Output, OutputContext
 from diag.outputs.run_json import RunJson
 from diag.outputs.sd_file import ServiceDiscoveryFile
-from diag.outputs.serving import Serving
 from diag.outputs.terminal import Terminal
 
 __all__ = ["OUTPUTS", "Outputs"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diag import envlint
+from diag.knowledge import env_lint
 from diag.preflight.line import Line
 from diag.preflight.plan import Plan
 
@@ -18,7 +18,7 @@ def check_environment(plan: Plan) -> Iterator[Line]:
     """Where the number of nodes is not known, what matters between nodes only is judged as if there were
     several."""
     quiet = True
-    for advice in envlint.lint(
+    for advice in env_lint.lint(
         plan.environment, nodes=plan.nodes, nccl_version=plan.nccl_version, rdma=plan.rdma
     ):
         if advice.variable in _LOOPBACK and advice.id == "env-harmful":

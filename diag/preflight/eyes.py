@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from diag.preflight.line import Line
-from diag.sources.pyspy import PySpy
-from diag.sources.remote_stack import RemoteStacks
+from diag.sources.stacks.pyspy import PySpy
+from diag.sources.stacks.remote_stack import RemoteStacks
 
 __all__ = ["check_stacks"]
 

@@ -6,12 +6,12 @@ import errno
 import socket
 from collections.abc import Iterator
 
-from diag.launchers import redacted
+from diag.launch.launchers import redacted
+from diag.launch.port_owner import owner_of
 from diag.preflight.clock import clock_lines
 from diag.preflight.line import Line
 from diag.preflight.meeting_names import absent, is_translated, mine, name_of, translated
 from diag.preflight.plan import Plan
-from diag.preflight.port_owner import owner_of
 from diag.preflight.reach import listen
 
 __all__ = ["bind", "check_first_node"]

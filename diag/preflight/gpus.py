@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from diag.estimate.shell_script import is_computed
-from diag.launchers import redacted
+from diag.launch.launchers import redacted
 from diag.model import Payload, Record
-from diag.observations import GpuHealth, GpuSample, Observation
+from diag.model.observations import GpuHealth, GpuSample, Observation
+from diag.preflight.estimate.shell_script import is_computed
 from diag.preflight.launch_facts import launch_facts
 from diag.preflight.line import Line
-from diag.sources.nvml import SOURCE, NvmlReader, NvmlUnavailable, parse
-from diag.sources.nvml_health import HEALTH_SECONDS
-from diag.sources.tree import read_raw
+from diag.sources.gpu.nvml import SOURCE, NvmlReader, NvmlUnavailable, parse
+from diag.sources.gpu.nvml_health import HEALTH_SECONDS
+from diag.sources.host.process_tree import read_raw
 
 __all__ = ["check_gpus", "count_lines", "gpu_lines", "memory_of_processes", "names_host_pids", "uuids_here"]
 

@@ -6,7 +6,7 @@ import ipaddress
 import socket
 from collections.abc import Callable, Iterator, Sequence
 
-from diag.estimate.shell_script import is_computed
+from diag.preflight.estimate.shell_script import is_computed
 from diag.preflight.line import Line
 from diag.preflight.nccl_interfaces import Address, Choice, choose
 from diag.preflight.plan import Plan, route_to

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.launchers import identify, launches
-from diag.sources.tree import PROC, read_environ, read_raw, split_stat
+from diag.launch.launchers import identify, launches
+from diag.sources.host.process_tree import PROC, read_environ, read_raw, split_stat
 
 __all__ = ["JobGroup", "Process", "group", "processes_here"]
 

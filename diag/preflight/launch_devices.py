@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from diag.estimate.flags import parse_flags
+from diag.preflight.estimate.flags import parse_flags
 from diag.preflight.launch_facts import LaunchFacts
 from diag.preflight.line import Line
 from diag.preflight.visible import Visible, visible_gpus, visible_npus

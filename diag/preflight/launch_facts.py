@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from diag.estimate.errors import EstimateError
-from diag.estimate.launch import ELSEWHERE, Launch, take_apart
-from diag.estimate.shell_script import is_computed
-from diag.launchers.rendezvous import Rendezvous, rendezvous, split_environment
-from diag.sources.cgroup_places import find
-from diag.sources.tree import PROC, read_raw
+from diag.launch.launchers.rendezvous import Rendezvous, rendezvous, split_environment
+from diag.preflight.estimate.errors import EstimateError
+from diag.preflight.estimate.launch import ELSEWHERE, Launch, take_apart
+from diag.preflight.estimate.shell_script import is_computed
+from diag.sources.host.cgroup_places import find
+from diag.sources.host.process_tree import PROC, read_raw
 
 __all__ = ["LaunchFacts", "cores_here", "launch_facts", "launched"]
 

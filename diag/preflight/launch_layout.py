@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diag.estimate.errors import EstimateError
-from diag.estimate.flags import parse_flags
-from diag.estimate.parallel import ParallelSizes, parallel_sizes
-from diag.estimate.shell_script import is_computed
+from diag.preflight.estimate.errors import EstimateError
+from diag.preflight.estimate.flags import parse_flags
+from diag.preflight.estimate.parallel import ParallelSizes, parallel_sizes
+from diag.preflight.estimate.shell_script import is_computed
 from diag.preflight.launch_devices import ranks_here
 from diag.preflight.launch_facts import ELASTIC, LaunchFacts
 from diag.preflight.line import Line

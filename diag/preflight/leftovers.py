@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from diag.launchers import helps, redacted
+from diag.launch.launchers import helps, redacted
 from diag.preflight import gpus
 from diag.preflight.job_processes import JobGroup, Process, group, processes_here
 from diag.preflight.line import Line
 from diag.preflight.shm_files import Heap, heap_of, in_use
-from diag.sources.tree import PROC
+from diag.sources.host.process_tree import PROC
 
 __all__ = ["check_leftovers", "check_shm_files", "process_lines", "shm_line"]
 

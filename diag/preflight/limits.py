@@ -7,16 +7,16 @@ import resource
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from diag.estimate.flags import parse_flags
-from diag.estimate.launch import Launch
 from diag.model import Record
-from diag.observations import CgroupPids
+from diag.model.observations import CgroupPids
 from diag.preflight import gpus
+from diag.preflight.estimate.flags import parse_flags
+from diag.preflight.estimate.launch import Launch
 from diag.preflight.launch_devices import ranks_here
 from diag.preflight.launch_facts import launch_facts
 from diag.preflight.line import Line
-from diag.sources import cgroup
-from diag.sources.tree import PROC, read_raw
+from diag.sources.host import cgroup
+from diag.sources.host.process_tree import PROC, read_raw
 
 __all__ = ["check_processes", "check_ulimits", "needed_processes"]
 

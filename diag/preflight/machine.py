@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from diag.model import Record
-from diag.observations import CgroupMemory, HostMemory
+from diag.model.observations import CgroupMemory, HostMemory
 from diag.preflight.line import Line
-from diag.sources import cgroup
-from diag.sources.rdma_access import ipc_lock, lock_rights
+from diag.sources.host import cgroup
+from diag.sources.network.rdma_access import ipc_lock, lock_rights
 
 __all__ = ["check_host_memory", "check_locked_memory", "check_open_files", "check_shared_memory"]
 

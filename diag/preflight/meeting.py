@@ -8,7 +8,7 @@ import ipaddress
 from collections.abc import Iterator
 from pathlib import Path
 
-from diag.estimate.shell_script import is_computed
+from diag.preflight.estimate.shell_script import is_computed
 from diag.preflight.first_node import bind, check_first_node
 from diag.preflight.line import Line
 from diag.preflight.other_node import check_other_node

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 
-from diag.launchers.nodes import nodes_of
+from diag.launch.launchers.nodes import nodes_of
 from diag.preflight.line import Line
 from diag.preflight.plan import Plan, is_own
 from diag.preflight.reach import Met, own_name, resolve

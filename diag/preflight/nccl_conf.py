@@ -13,7 +13,7 @@ import pwd
 from collections.abc import Mapping
 from pathlib import Path
 
-from diag.nccl_rules import parse_conf
+from diag.knowledge.nccl_filters import parse_conf
 
 __all__ = ["effective", "read"]
 

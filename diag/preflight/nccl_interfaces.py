@@ -12,7 +12,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from diag.nccl_rules import matches
+from diag.knowledge.nccl_filters import matches
 
 __all__ = ["Address", "Choice", "NetworkInterface", "choose"]
 

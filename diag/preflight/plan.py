@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.launchers.rendezvous import Rendezvous
+from diag.launch.launchers.rendezvous import Rendezvous
 from diag.preflight import nccl_conf
 from diag.preflight.launch_facts import launch_facts
 from diag.preflight.nccl_interfaces import Address, NetworkInterface

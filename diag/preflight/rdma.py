@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from diag.knowledge.nccl_filters import matches
 from diag.model import Record
-from diag.nccl_rules import matches
-from diag.observations import RdmaAccess, RdmaPort, RdmaPortsSeen
+from diag.model.observations import RdmaAccess, RdmaPort, RdmaPortsSeen
 from diag.preflight.line import Line
 from diag.preflight.plan import Plan
-from diag.sources import infiniband, rdma_access
+from diag.sources.network import infiniband, rdma_access
 
 __all__ = ["check_rdma"]
 

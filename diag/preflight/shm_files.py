@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diag.sources.tree import PROC, read_raw
+from diag.sources.host.process_tree import PROC, read_raw
 
 __all__ = ["Heap", "heap_of", "in_use", "pattern_of"]
 

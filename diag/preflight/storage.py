@@ -8,17 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.checkpointpaths import named_paths
-from diag.estimate.errors import EstimateError
-from diag.estimate.estimate import estimate
-from diag.estimate.launch import Launch
-from diag.estimate.machine import Machine
-from diag.estimate.shell_script import is_computed
+from diag.knowledge.checkpoint_args import named_paths
 from diag.model import Record
-from diag.observations import DiskSpace
+from diag.model.observations import DiskSpace
+from diag.preflight.estimate.errors import EstimateError
+from diag.preflight.estimate.estimate import estimate
+from diag.preflight.estimate.launch import Launch
+from diag.preflight.estimate.machine import Machine
+from diag.preflight.estimate.shell_script import is_computed
 from diag.preflight.launch_facts import LaunchFacts, launch_facts
 from diag.preflight.line import Line
-from diag.sources import disk
+from diag.sources.storage import disk
 
 __all__ = ["Place", "check_caches", "check_disk", "look"]
 

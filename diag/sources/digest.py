@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from diag.merge import parse_spans
 from diag.model import Finding, Record, format_ranks
-from diag.observations import (
+from diag.model.observations import (
     CollectiveEntry,
     CollectiveTimedOut,
     FlightRecorder,
@@ -42,6 +41,7 @@ from diag.observations import (
     VerdictLost,
     WatchdogState,
 )
+from diag.state.stack_digest import parse_spans
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -282,7 +282,7 @@ def _ranks_of(told: Any) -> Any:
 
 
 def _frame(row: Any) -> Any:
-    from diag.observations import Frame
+    from diag.model.observations import Frame
 
     function, file, line = row
     return Frame(str(function), str(file), int(line))

@@ -1,4 +1,4 @@
-"""What the command should need, computed once when it starts (`diag.estimate`): the record and its parser."""
+"""What the command should need, computed once when it starts (`diag.preflight.estimate`): the record and its parser."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from diag.model import Record
-from diag.observations import MemoryEstimated, MemoryTerm, Observation, Unparsed
+from diag.model.observations import MemoryEstimated, MemoryTerm, Observation, Unparsed
 
 __all__ = ["SOURCE", "parse", "record"]
 

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from diag.engine import Parser
-from diag.sources import (
-    cgroup,
-    checkpoint,
-    cuda_coredump,
-    digest,
-    disk,
-    estimate,
-    exits,
-    faulthandler,
-    flight_recorder,
-    infiniband,
-    interfaces,
-    kmsg,
-    nccl_ras,
-    nvml,
-    output,
-    proc,
-    pyspy,
-    rdma_access,
-    remote_stack,
-    run,
-    shm,
-    store,
-)
+from diag.engine.engine import Parser
+from diag.sources import digest, estimate
+from diag.sources.collectives import flight_recorder, nccl_ras, store
+from diag.sources.gpu import cuda_coredump, nvml
+from diag.sources.host import cgroup, exits, kmsg, proc, run, shm
+from diag.sources.logs import output
+from diag.sources.network import infiniband, interfaces, rdma_access
+from diag.sources.stacks import faulthandler, pyspy, remote_stack
+from diag.sources.storage import checkpoint, disk
 
 __all__ = ["PARSERS"]
 

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from diag.observations import FlightRecorder
+from diag.model.observations import FlightRecorder
 
 __all__ = ["Arrivals", "Latecomer", "arrivals"]
 

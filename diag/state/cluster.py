@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 
-from diag.observations import (
+from diag.model.observations import (
     Frame,
     FramesSeen,
     JobVerdict,
@@ -19,8 +19,8 @@ from diag.observations import (
     ThreadSeen,
     ThreadStack,
 )
-from diag.stacks import Activity, read_stack, steps
 from diag.state.rank import STRONG, RankState
+from diag.state.stack_activity import Activity, read_stack, steps
 
 __all__ = ["MOST_FRAMES", "Cluster", "NodeState", "adopt"]
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 
-from diag.observations import (
+from diag.knowledge.xids import xid_of
+from diag.model.observations import (
     CudaErrorRaised,
     CudaOutOfMemory,
     LogLine,
@@ -15,7 +16,6 @@ from diag.observations import (
     XidReported,
 )
 from diag.state.pinned import PinnedErrors
-from diag.xids import xid_of
 
 __all__ = ["MEMORY_ERRORS", "SETTLE_SECONDS", "GpuFaults", "XidEvent", "same_bus"]
 

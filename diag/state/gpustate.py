@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.observations import GpuSample
+from diag.model.observations import GpuSample
 from diag.state.gpufaults import same_bus
 from diag.state.job import JobState
 from diag.state.rank import RankState

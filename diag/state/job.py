@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from diag.model import NotChecked
-from diag.observations import (
+from diag.model.observations import (
     BarMoved,
     EpochStarted,
     FlightRecorder,
@@ -50,7 +50,6 @@ from diag.observations import (
     WorkerFailureReported,
     WorkerNamed,
 )
-from diag.stacks import Activity
 from diag.state.brokenoff import broken_off
 from diag.state.cluster import Cluster, adopt, furthest
 from diag.state.machine import MACHINE_HANDLERS, Machine
@@ -60,6 +59,7 @@ from diag.state.printed import Printed
 from diag.state.rank import STRONG, TAIL_LINES, RankState
 from diag.state.residence import Residence
 from diag.state.saves import switched_on
+from diag.state.stack_activity import Activity
 
 __all__ = ["JobState"]
 

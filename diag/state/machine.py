@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from diag.observations import (
+from diag.model.observations import (
     CgroupMemory,
     CgroupPids,
     CheckpointsSeen,

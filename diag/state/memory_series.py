@@ -1,6 +1,6 @@
 """Needed memory of one limit over time, as readings told it. Pure; judges nothing.
 
-Readings come when the memory changed, else seldom (`diag/memory_peek.py`): between two of them the first one
+Readings come when the memory changed, else seldom (`diag/agent/memory_sampler.py`): between two of them the first one
 holds.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from diag.observations import NcclCommunicator, NcclFact, NcclLine, NcclRasListening, NcclVersion
+from diag.model.observations import NcclCommunicator, NcclFact, NcclLine, NcclRasListening, NcclVersion
 
 __all__ = ["NcclState"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from diag.observations import (
+from diag.model.observations import (
     NcclBootstrap,
     NcclChannel,
     NcclCommunicator,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from diag.observations import (
+from diag.model.observations import (
     NcclCommunicator,
     NcclEnvironment,
     NcclFact,

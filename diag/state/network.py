@@ -7,7 +7,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from diag.observations import InterfacesSeen, NetworkExpected, Observation, RdmaPort, RdmaPortsSeen
+from diag.model.observations import InterfacesSeen, NetworkExpected, Observation, RdmaPort, RdmaPortsSeen
 
 __all__ = ["NetworkState", "Readings"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from diag.observations import CudaErrorRaised, LogLine
+from diag.model.observations import CudaErrorRaised, LogLine
 
 __all__ = ["PinnedErrors"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections import deque
 
-from diag.observations import LogLine
+from diag.model.observations import LogLine
 from diag.state.rank import RankState
 
 __all__ = ["PRINTED", "WROTE", "Printed"]

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from diag.observations import (
+from diag.model.observations import (
     BarMoved,
     EpochStarted,
     Iteration,

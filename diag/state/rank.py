@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from diag.model import Placement
-from diag.observations import (
+from diag.model.observations import (
     CgroupMemory,
     CgroupPids,
     FlightRecorder,
@@ -22,7 +22,7 @@ from diag.observations import (
     StackSample,
     ThreadStack,
 )
-from diag.stacks import Activity, Reading, read_stack, steps
+from diag.state.stack_activity import Activity, Reading, read_stack, steps
 
 __all__ = ["CHANNELS", "STRONG", "TAIL_LINES", "RankState"]
 

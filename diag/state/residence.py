@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
-from diag.observations import Frame, ThreadStack
-from diag.stacks import Activity, Reading
+from diag.model.observations import Frame, ThreadStack
+from diag.state.stack_activity import Activity, Reading
 
 __all__ = ["KINDS", "WAITING", "Residence"]
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from diag.observations import CgroupMemory, HostMemory
+from diag.model.observations import CgroupMemory, HostMemory
 from diag.state.memory_series import MemoryPoint, MemorySeries, slope
 from diag.state.progress import Progress
 from diag.state.save_shape import Component, Mixture, Running, SaveShape, before_save, in_save, shape_of

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from diag.observations import (
+from diag.model.observations import (
     CgroupMemory,
     GpuSample,
     HostMemory,

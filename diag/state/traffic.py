@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from diag.observations import Interface, InterfacesSeen, RdmaPort, RdmaPortsSeen
+from diag.model.observations import Interface, InterfacesSeen, RdmaPort, RdmaPortsSeen
 from diag.state.network import NetworkState, Readings
 
 __all__ = ["Traffic", "between", "port_bytes", "recent"]

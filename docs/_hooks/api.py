@@ -6,8 +6,8 @@ import threading
 from typing import Any, cast
 
 from diag import __version__
-from diag.outputs.http import create_app
-from diag.outputs.view import HubView
+from diag.outputs.http.app import create_app
+from diag.outputs.view.view import HubView
 
 __all__ = ["openapi", "page"]
 

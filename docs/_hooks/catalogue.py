@@ -12,11 +12,11 @@ from typing import Any
 import yaml
 from repository import ROOT
 
-from diag import manual
 from diag.detectors import DETECTORS
-from diag.engine import WHOLE_JOB
-from diag.rules.load import packaged
-from diag.rules.schema import Rule
+from diag.detectors.rules.load import packaged
+from diag.detectors.rules.schema import Rule
+from diag.engine.engine import WHOLE_JOB
+from diag.outputs import manual
 
 __all__ = ["folder", "pages"]
 

@@ -13,7 +13,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from repository import ROOT, mounted, with_site_links
 
-from diag import manual
+from diag.outputs import manual
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

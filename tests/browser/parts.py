@@ -1,4 +1,4 @@
-"""The parts of the page by role and name, as diag/web/README.md lists them."""
+"""The parts of the page by role and name, as diag/outputs/web/README.md lists them."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from diag import cli, colour
+from diag.cli import main
+from diag.text import colour
 
 DOCTOR = ("doctor", "--manifest")
 
@@ -66,7 +67,7 @@ def test_without_a_word_the_terminal_decides(terminal: bool, term: str, wanted: 
 
 
 def commands() -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    for action in cli.make_parser()._actions:
+    for action in main.make_parser()._actions:
         if isinstance(action, argparse._SubParsersAction):
             yield from action.choices.items()
 
@@ -78,7 +79,7 @@ def test_commands_that_colour_have_the_option_and_the_others_have_not() -> None:
 
 
 def test_no_other_place_asks_the_environment_whether_to_colour() -> None:
-    package = Path(cli.__file__).parent
+    package = Path(main.__file__).parent
     asking = {
         path.relative_to(package).as_posix()
         for path in package.rglob("*.py")
@@ -107,7 +108,7 @@ def test_words_that_say_the_same_as_an_option(
 ) -> None:
     def out(words: str) -> str:
         with pytest.raises(SystemExit) as end:
-            cli.main(words.split())
+            main.main(words.split())
         assert end.value.code == 0
         return capsys.readouterr().out
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from diag import manual
-from diag.cli import VERBS, main
-from diag.commands.completion import SHELLS, script
+from diag.cli.completion import SHELLS, script
+from diag.cli.main import VERBS, main
+from diag.outputs import manual
 from tests.cli.shells import ASK, SCRIPT_OF, installed
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from diag import manual
-from diag.cli import main
+from diag.cli.main import main
+from diag.outputs import manual
 
 
 def explained(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from diag.cli import main
-from diag.errors import DiagError
+from diag.cli.main import main
 from diag.settings import load
+from diag.text.errors import DiagError
 
 COMMANDS = [["dump", "--seconds", "1"], ["top", "--once"], ["flame", "0", "--seconds", "1", "-o", "-"]]
 RAW = re.compile(r"Errno|Expecting|char \d|object at|Exception|Traceback|0x[0-9a-f]{6}|_ssl\.c|None")
@@ -130,9 +130,9 @@ def test_whatever_answers_is_told_in_a_sentence(
 def test_nobody_there_wrong_names_and_silence_are_told(
     command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diag.commands.dump._GRACE_SECONDS", 0.1)
-    monkeypatch.setattr("diag.commands.flame._GRACE_SECONDS", 0.1)
-    monkeypatch.setattr("diag.top.live._STACKS_SECONDS", 0.5)
+    monkeypatch.setattr("diag.cli.dump._GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("diag.cli.flame._GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("diag.cli.tui.live._STACKS_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         _, error, hint = said(command, f"http://127.0.0.1:{port}", capsys)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pyte
 import pytest
 
-from diag.relay import _Line
+from diag.launch.relay import _Line
 
 MESSAGE = b"diag| one\ndiag| two\n"
 

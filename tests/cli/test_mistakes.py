@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from diag.cli import main
-from diag.errors import DiagError
+from diag.cli.main import main
 from diag.settings import load, unread_variables
-from diag.suggest import command_in_path, file_beside
+from diag.text.errors import DiagError
+from diag.text.suggest import command_in_path, file_beside
 
 
 def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from diag.model import Change, ChangeKind
-from diag.outputs.text import _columns, panel
+from diag.outputs.terminal.text import _columns, panel
 from tests.cli.terminal import Terminal, terminal
 
 pytest.importorskip("tqdm")

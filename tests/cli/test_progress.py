@@ -20,10 +20,10 @@ from pathlib import Path
 import pyte
 import pytest
 
-from diag.capture import segments
-from diag.progress import Progress
-from diag.replay import replay
-from diag.ticker import Ticker
+from diag.engine.journal import segments
+from diag.engine.replay import replay
+from diag.text.progress_line import Progress
+from diag.text.ticker import Ticker
 from tests.cli.terminal import terminal
 
 CAPTURES = Path(__file__).parents[1] / "captures"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from diag.detectors.cluster import make_job_detectors
-from diag.engine import Engine
+from diag.engine.engine import Engine
 from diag.model import JOB, Confidence, Evidence, Finding, Placement, Severity
-from diag.observations import NodeDigest, NodeProbed, Observation, RankDigest, RankExited, RankFound
+from diag.model.observations import NodeDigest, NodeProbed, Observation, RankDigest, RankExited, RankFound
 
 START = 1000.0
 

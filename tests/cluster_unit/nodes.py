@@ -11,15 +11,15 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from diag.cluster.collector import Collector
-from diag.cluster.digest import DigestMaker, Identity
-from diag.cluster.jobhub import _is_for
+from diag.agent.cluster.collector import Collector
+from diag.agent.cluster.digest import DigestMaker, Identity
+from diag.agent.cluster.jobhub import _is_for
 from diag.detectors import make_detectors
 from diag.detectors.cluster import make_job_detectors
 from diag.detectors.hang import HangDetector, wants_closer_look
-from diag.engine import Engine
+from diag.engine.engine import Engine
 from diag.model import Change, Finding, Record
-from diag.observations import JobVerdict, Observation
+from diag.model.observations import JobVerdict, Observation
 from diag.sources import digest as digest_source
 from diag.sources.parsers import PARSERS
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from diag.capture import JournalReader, segments
-from diag.engine import WHOLE_JOB, Engine
+from diag.engine.engine import WHOLE_JOB, Engine
+from diag.engine.journal import JournalReader, segments
+from diag.engine.replay import replay_records
 from diag.model import Change, Record
-from diag.replay import replay_records
 from tests.cluster_unit.nodes import JobOfNodes, NodeEngine, split
 
 CAPTURES = Path(__file__).parents[1] / "captures"

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from diag.engine import Engine
-from diag.observations import FramesSeen, NodeProbed, RankFound, ThreadSeen
+from diag.engine.engine import Engine
+from diag.model.observations import FramesSeen, NodeProbed, RankFound, ThreadSeen
 from tests.cluster_unit.facts import Reports, finding, node, rank
 from tests.cluster_unit.nodes import JobOfNodes, NodeEngine
 from tests.facts import ALL_REDUCE, DATA, SLEEP, found, pid_of, process, stack, tree

@@ -4,7 +4,7 @@ of each."""
 from __future__ import annotations
 
 from diag.model import Evidence, NotChecked, Severity
-from diag.observations import RankExited
+from diag.model.observations import RankExited
 from tests.cluster_unit.facts import START, Reports, death, finding, rank
 
 LOST = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:33451"

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.capture import JournalReader, segments
-from diag.cluster.jobhub import JobHub
+from diag.agent.cluster.jobhub import JobHub
+from diag.agent.hub import ToldClock
 from diag.detectors.cluster import make_job_detectors
-from diag.engine import Engine
-from diag.hub import ToldClock
+from diag.engine.engine import Engine
+from diag.engine.journal import JournalReader, segments
+from diag.engine.replay import replay_records
 from diag.model import Change, Record
-from diag.observations import Observation, RankFound
-from diag.replay import replay_records
+from diag.model.observations import Observation, RankFound
 from diag.sources.digest import SOURCE
 from diag.sources.parsers import PARSERS
 from tests.cluster_unit.nodes import NodeEngine
@@ -159,7 +159,7 @@ def test_hub_that_was_started_anew_takes_the_place_of_those_that_left(job_hub: J
 def test_frames_that_are_still_shown_are_asked_for_again_once_the_oldest_were_let_go(
     job_hub: JobHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diag.cluster.jobhub.MOST_FRAMES", 8)
+    monkeypatch.setattr("diag.agent.cluster.jobhub.MOST_FRAMES", 8)
     monkeypatch.setattr("diag.state.cluster.MOST_FRAMES", 8)
     shown = document(with_rank(1, stack(1, time.time() - 1.0, ALL_REDUCE)), 1)
     keys = set(shown["frames"])

@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 
-from diag.cluster import jobhub as jobhub_module
-from diag.cluster import member as member_module
-from diag.cluster.gather import Gathering, job_engine
-from diag.cluster.member import Member
-from diag.cluster.post import Failed, Refused, Sender, try_connection
-from diag.hub import Hub, ToldClock
-from diag.launchers.nodes import JobNodes, nodes_of
+from diag.agent.cluster import jobhub as jobhub_module
+from diag.agent.cluster import member as member_module
+from diag.agent.cluster.gather import Gathering, job_engine
+from diag.agent.cluster.member import Member
+from diag.agent.cluster.post import Failed, Refused, Sender, try_connection
+from diag.agent.hub import Hub, ToldClock
+from diag.launch.launchers.nodes import JobNodes, nodes_of
 from diag.model import Placement, Record
-from diag.outputs.server import Server, serve
+from diag.outputs.http.server import Server, serve
 from diag.settings import load
-from diag.sources import run as run_source
+from diag.sources.host import run as run_source
 
 TOKEN = "a token of the job"
 
@@ -389,8 +389,8 @@ def test_without_http_it_is_not_the_token_that_is_asked_for(tmp_path: Path) -> N
 
 
 def test_hub_that_is_bound_to_loopback_by_hand_says_that_others_cannot_reach_it(tmp_path: Path) -> None:
+    from diag.outputs.http.serving import Serving
     from diag.outputs.output import OutputContext
-    from diag.outputs.serving import Serving
 
     said: list[str] = []
     hub = Hub(load(run_root=tmp_path, token=TOKEN, host="127.0.0.1", port=0), None, talk=said.append)

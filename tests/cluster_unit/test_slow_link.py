@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from diag.observations import Look, NcclCommunicator, NcclLine, NcclNetChosen
+from diag.model.observations import Look, NcclCommunicator, NcclLine, NcclNetChosen
 from tests.cluster_unit.facts import Reports, rank
 
 LINE = NcclLine(2, "gpu-2", 31, 31, 0, "INFO", "Using network IB")

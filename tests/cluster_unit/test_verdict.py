@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from diag.engine import Engine
+from diag.engine.engine import Engine
 from diag.model import ChangeKind, Finding
-from diag.observations import JobVerdict, VerdictLost
+from diag.model.observations import JobVerdict, VerdictLost
 from tests.cluster_unit.facts import death, finding
 from tests.facts import ALL_REDUCE, SLEEP, Story
 

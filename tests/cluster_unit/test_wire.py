@@ -13,10 +13,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from diag.capture import JournalReader, segments
-from diag.loose.plain import log_records
+from diag.engine.importers.log_reader import log_records
+from diag.engine.journal import JournalReader, segments
 from diag.model import Confidence, Evidence, NotChecked, Record, Severity
-from diag.observations import (
+from diag.model.observations import (
     FlightRecorder,
     FramesSeen,
     JobVerdict,

@@ -11,7 +11,7 @@ import pytest
 # A thread's heap begins at a multiple of 64 MiB.
 _THREADS = """
 import re, sys, threading
-from diag.allocator import use_few_heaps
+from diag.launch.malloc import use_few_heaps
 if sys.argv[1] == "few": use_few_heaps()
 all_there = threading.Barrier(9)
 def work():

@@ -6,9 +6,9 @@ import dataclasses
 from pathlib import Path
 
 from diag.model import Record
-from diag.observations import FlightRecorder
-from diag.outputs.steps_view import arrivals_json
-from diag.sources import flight_recorder
+from diag.model.observations import FlightRecorder
+from diag.outputs.view.steps_view import arrivals_json
+from diag.sources.collectives import flight_recorder
 from diag.state.arrivals import Arrivals, arrivals
 from tests.core.test_waitgraph import call, recorder
 from tests.facts import Story

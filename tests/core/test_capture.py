@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.capture import SCHEMA, JournalReader, JournalWriter, segments, whole
-from diag.errors import DiagError
+from diag.engine.journal import SCHEMA, JournalReader, JournalWriter, segments, whole
 from diag.model import Record
+from diag.text.errors import DiagError
 
 
 def record(number: int, size: int = 10) -> Record:

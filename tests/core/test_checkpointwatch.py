@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from diag.checkpointpaths import named_paths
+from diag.agent.samplers.checkpoints import CheckpointSampler, JobView
+from diag.agent.samplers.sampler import Reporter
+from diag.knowledge.checkpoint_args import named_paths
 from diag.model import Record
-from diag.observations import CheckpointsSeen, DiskSpace, SourceFailed, SourceWorks
+from diag.model.observations import CheckpointsSeen, DiskSpace, SourceFailed, SourceWorks
 from diag.sources.parsers import PARSERS
-from diag.watches.checkpoints import CheckpointSampler, JobView
-from diag.watches.sampler import Reporter
 from tests.sources.test_checkpoint import safetensors, torch_dist
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import diag
-from diag.cli import VERBS, main, make_parser
+from diag.cli.main import VERBS, main, make_parser
 
 LOG = Path(__file__).parents[1] / "captures" / "logs" / "megatron_dpo_4.6.0.log"
 
@@ -122,7 +122,7 @@ def test_nothing_said_shows_help(words: list[str], capsys: pytest.CaptureFixture
 )
 def test_help_loads_nothing_heavy(words: list[str]) -> None:
     code = (
-        "import sys\nfrom diag.cli import main\n"
+        "import sys\nfrom diag.cli.main import main\n"
         f"try:\n    main({words!r})\nexcept SystemExit:\n    pass\n"
         "heavy = {'pydantic', 'pydantic_settings', 'fastapi', 'uvicorn', 'torch', 'psutil', 'prometheus_client', 'asyncio',\n"
         "    'textual', 'rich'}\n"
@@ -137,9 +137,9 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
 
 
 def test_dump_loads_nothing_that_a_person_would_wait_for() -> None:
-    slow = "{'http.client', 'urllib.request', 'ssl', 'dataclasses', 'diag.model', 'diag.rundir', 'diag.outputs', 'diag.settings'}"
+    slow = "{'http.client', 'urllib.request', 'ssl', 'dataclasses', 'diag.model', 'diag.launch.rundir', 'diag.outputs', 'diag.settings'}"
     code = (
-        "import sys\nfrom diag.cli import main\nmain(['dump', '--endpoint', 'http://127.0.0.1:1'])\n"
+        "import sys\nfrom diag.cli.main import main\nmain(['dump', '--endpoint', 'http://127.0.0.1:1'])\n"
         f"sys.exit(','.join(sorted({slow} & set(sys.modules))) or 0)"
     )
 
@@ -154,7 +154,7 @@ def test_dump_loads_nothing_that_a_person_would_wait_for() -> None:
 def test_explain_without_an_id_lists_every_finding_and_each_has_its_page(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from diag.commands.explain import pages
+    from diag.cli.explain import pages
 
     assert main(["explain", "--lang", "en"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from diag.discovery import SdFile, Target, reachable_host, sd_document, sd_path
-from diag.hub import Hub
-from diag.launchers.job_name import job_name
+from diag.agent.hub import Hub
+from diag.launch.launchers.job_name import job_name
+from diag.launch.service_discovery import SdFile, Target, reachable_host, sd_document, sd_path
 from diag.settings import Settings
 
 HERE = Target("10.0.0.7:9095", "812", "gpu-17", "20261121-120000-abcdef")
@@ -32,7 +32,7 @@ class Known:
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diag.discovery._LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("diag.launch.service_discovery._LOOK_SECONDS", 0.05)
 
 
 def becomes(look: Callable[[], Any], wanted: Any, within: float = 20.0) -> None:

@@ -15,8 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from diag.capture import JournalWriter, segments
-from diag.dump import (
+from diag.agent.dump import (
     Timer,
     add_native,
     dump_document,
@@ -26,11 +25,12 @@ from diag.dump import (
     native_ranks,
     write_bundle,
 )
-from diag.dumping import DumpTaker
-from diag.hub import Hub
+from diag.agent.dumps import DumpTaker
+from diag.agent.hub import Hub
+from diag.engine.journal import JournalWriter, segments
+from diag.engine.replay import replay
 from diag.model import Record
-from diag.replay import replay
-from diag.sources import run as run_source
+from diag.sources.host import run as run_source
 from tests.facts import ALL_REDUCE, DATA, Story, stack, tree
 
 
@@ -289,7 +289,9 @@ def test_segment_that_the_journal_drops_meanwhile_costs_only_itself(
 ) -> None:
     made = document(story)
     real = run_dir / "journal-000001.jsonl.gz"
-    monkeypatch.setattr("diag.dump.segments", lambda directory: [real, run_dir / "journal-000002.jsonl.gz"])
+    monkeypatch.setattr(
+        "diag.agent.dump.segments", lambda directory: [real, run_dir / "journal-000002.jsonl.gz"]
+    )
 
     bundle(story, made, run_dir, tmp_path / "dump.tar.gz")
 
@@ -302,7 +304,7 @@ def test_dump_in_a_full_folder_takes_the_place_of_the_oldest(
 ) -> None:
     folder = run_dir / "dumps"
     folder.mkdir()
-    monkeypatch.setattr("diag.rundir._KEEP_BUNDLES", 2)
+    monkeypatch.setattr("diag.launch.rundir._KEEP_BUNDLES", 2)
     for number, name in enumerate(("dump-1.tar.gz", "dump-2.tar.gz")):
         (folder / name).write_bytes(b"")
         os.utime(folder / name, (number, number))

@@ -8,14 +8,14 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.capture import JournalReader, JournalWriter, segments
 from diag.detectors import make_detectors
-from diag.engine import Engine
+from diag.engine.engine import Engine
+from diag.engine.journal import JournalReader, JournalWriter, segments
+from diag.engine.replay import replay_records
 from diag.model import JOB, Change, Confidence, Finding, NotChecked, Record, Severity
-from diag.observations import Observation
-from diag.replay import replay_records
-from diag.report import report
-from diag.sources import run as run_source
+from diag.model.observations import Observation
+from diag.outputs.report import report
+from diag.sources.host import run as run_source
 from diag.sources.parsers import PARSERS
 from diag.state.job import JobState
 from tests.facts import pid_of
@@ -262,7 +262,9 @@ def test_replay_of_the_journal_gives_what_was_said_live(tmp_path_factory, schedu
 def test_detectors_import_neither_sources_nor_outputs_nor_what_runs_in_threads() -> None:
     for path in Path(__file__).parents[2].joinpath("diag", "detectors").rglob("*.py"):
         text = path.read_text()
-        assert not any(room in text for room in ("diag.sources", "diag.outputs", "diag.watches")), path.name
+        assert not any(room in text for room in ("diag.sources", "diag.outputs", "diag.agent.samplers")), (
+            path.name
+        )
 
 
 def _imports(path: Path) -> Iterator[str]:
@@ -293,36 +295,36 @@ def test_imports_point_at_the_model_never_sideways() -> None:
     root = Path(__file__).parents[2] / "diag"
     allowed = {
         "model.py": set(),
-        "observations/run.py": {"diag.model", "diag.observations.base"},
-        "observations/nccl.py": {"diag.observations.base"},
-        "observations/network.py": {"diag.observations.base"},
-        "observations/machine.py": {"diag.observations.base"},
-        "observations/memory.py": {"diag.observations.base"},
-        "observations/gpu.py": {"diag.observations.base"},
-        "observations/storage.py": {"diag.observations.base"},
-        "stacks.py": {"diag.observations"},
-        "state/rank.py": {"diag.model", "diag.observations", "diag.stacks"},
-        "state/nccl.py": {"diag.observations"},
-        "state/network.py": {"diag.observations"},
-        "state/traffic.py": {"diag.observations", "diag.state.network"},
-        "state/ncclprocess.py": {"diag.observations"},
-        "state/ncclprocesses.py": {"diag.observations", "diag.state.ncclprocess"},
+        "observations/run.py": {"diag.model", "diag.model.observations.base"},
+        "observations/nccl.py": {"diag.model.observations.base"},
+        "observations/network.py": {"diag.model.observations.base"},
+        "observations/machine.py": {"diag.model.observations.base"},
+        "observations/memory.py": {"diag.model.observations.base"},
+        "observations/gpu.py": {"diag.model.observations.base"},
+        "observations/storage.py": {"diag.model.observations.base"},
+        "stacks.py": {"diag.model.observations"},
+        "state/rank.py": {"diag.model", "diag.model.observations", "diag.state.stack_activity"},
+        "state/nccl.py": {"diag.model.observations"},
+        "state/network.py": {"diag.model.observations"},
+        "state/traffic.py": {"diag.model.observations", "diag.state.network"},
+        "state/ncclprocess.py": {"diag.model.observations"},
+        "state/ncclprocesses.py": {"diag.model.observations", "diag.state.ncclprocess"},
         "state/silences.py": set(),
         "state/saves.py": set(),
         "state/exact.py": set(),
         "state/pace.py": {"diag.state.exact"},
         "state/steptimes.py": {"diag.state.pace"},
-        "state/residence.py": {"diag.observations", "diag.stacks"},
-        "state/arrivals.py": {"diag.observations"},
+        "state/residence.py": {"diag.model.observations", "diag.state.stack_activity"},
+        "state/arrivals.py": {"diag.model.observations"},
         "state/progress.py": {
-            "diag.observations",
+            "diag.model.observations",
             "diag.state.saves",
             "diag.state.silences",
             "diag.state.steptimes",
         },
-        "state/machine.py": {"diag.observations"}
+        "state/machine.py": {"diag.model.observations"}
         | {f"diag.state.{part}" for part in ("gpufaults", "network", "progress", "rank", "save_memory")},
-        "state/job.py": {"diag.model", "diag.observations", "diag.stacks"}
+        "state/job.py": {"diag.model", "diag.model.observations", "diag.state.stack_activity"}
         | {
             f"diag.state.{part}"
             for part in (
@@ -337,49 +339,49 @@ def test_imports_point_at_the_model_never_sideways() -> None:
                 "saves",
             )
         },
-        "state/printed.py": {"diag.observations", "diag.state.rank"},
-        "state/cluster.py": {"diag.observations", "diag.stacks", "diag.state.rank"},
+        "state/printed.py": {"diag.model.observations", "diag.state.rank"},
+        "state/cluster.py": {"diag.model.observations", "diag.state.stack_activity", "diag.state.rank"},
         "observations/cluster.py": {"diag.model"}
-        | {f"diag.observations.{part}" for part in ("base", "run", "stacks")},
-        "sources/digest.py": {"diag.merge", "diag.model", "diag.observations"},
+        | {f"diag.model.observations.{part}" for part in ("base", "run", "stacks")},
+        "sources/digest.py": {"diag.state.stack_digest", "diag.model", "diag.model.observations"},
         "cluster/collector.py": {
             "diag.model",
-            "diag.observations",
+            "diag.model.observations",
             "diag.sources.digest",
-            "diag.stacks",
+            "diag.state.stack_activity",
             "diag.state.job",
         },
         "cluster/post.py": set(),
-        "state/pinned.py": {"diag.observations"},
-        "state/gpufaults.py": {"diag.observations", "diag.state.pinned", "diag.xids"},
+        "state/pinned.py": {"diag.model.observations"},
+        "state/gpufaults.py": {"diag.model.observations", "diag.state.pinned", "diag.knowledge.xids"},
         "xids.py": set(),
         "state/savefacts.py": {"diag.state.job"},
         "state/memory_series.py": set(),
         "state/save_shape.py": {"diag.state.memory_series"},
         "state/save_memory.py": {
-            "diag.observations",
+            "diag.model.observations",
             "diag.state.memory_series",
             "diag.state.progress",
             "diag.state.save_shape",
             "diag.state.saves",
         },
-        "merge.py": {"diag.observations", "diag.state.rank", "diag.stacks"},
+        "merge.py": {"diag.model.observations", "diag.state.rank", "diag.state.stack_activity"},
         "aftermath.py": {"diag.model"},
         "engine.py": {
-            "diag.aftermath",
+            "diag.engine.aftermath",
             "diag.model",
-            "diag.observations",
+            "diag.model.observations",
             "diag.state.job",
             "diag.state.rank",
             "diag.state.timeline",
         },
         "state/timeline.py": {
-            "diag.observations",
+            "diag.model.observations",
             "diag.state.gpustate",
             "diag.state.job",
             "diag.state.traffic",
         },
-        "capture.py": {"diag.model", "diag.errors"},
+        "capture.py": {"diag.model", "diag.text.errors"},
     }
     for name, names in allowed.items():
         assert set(_imports(root / name)) <= names, name

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.envlint import Advice, lint, number
+from diag.knowledge.env_lint import Advice, lint, number
+from diag.knowledge.nccl_variables import REMOVED_FROM_NCCL, TORCH, nccl_variables
 from diag.model import Severity
-from diag.nccl_variables import REMOVED_FROM_NCCL, TORCH, nccl_variables
 
 HARMFUL, USELESS = "env-harmful", "env-no-effect"
 Known = dict[str, Any]

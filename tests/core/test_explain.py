@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from diag import manual
-from diag.cli import main
-from diag.language import language_of
+from diag.cli.main import main
 from diag.model import JOB, Change, ChangeKind, Confidence, Finding, Severity
-from diag.outputs.text import _columns, panel, report_text
-from diag.outputs.wide import wrap
+from diag.outputs import manual
+from diag.outputs.language import language_of
+from diag.outputs.terminal.text import _columns, panel, report_text
+from diag.outputs.terminal.wide import wrap
 
 _LOCALE = ("LC_", "LANG", "DIAG_", "PYTHONIOENCODING", "PYTHONUTF8")
 PLAIN = {name: value for name, value in os.environ.items() if not name.startswith(_LOCALE)}

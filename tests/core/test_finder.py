@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from diag.finder import _SHELL_SCANS, Found, RankFinder
+from diag.agent.rank_finder import _SHELL_SCANS, Found, RankFinder
 
 # A launcher that does what it is told on stdin: [what, name, argv, environment]. It says "did NAME" on
 # stdout.

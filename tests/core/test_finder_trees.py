@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.finder import RankFinder
+from diag.agent.rank_finder import RankFinder
 
 TREES = Path(__file__).parents[1] / "captures" / "trees"
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0"}

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from diag.errors import DiagError
-from diag.flame import FlameRecorder
+from diag.agent.flames import FlameRecorder
 from diag.model import Placement
-from diag.outputs.view import FlameWanted
+from diag.outputs.view.view import FlameWanted
+from diag.text.errors import DiagError
 
 BUSY = "def busy_function():\n  print('ready', flush=True)\n  while True: sum(range(1000))\nbusy_function()"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from diag.capture import JournalReader, segments
+from diag.engine.journal import JournalReader, segments
+from diag.engine.replay import replay_records
 from diag.model import ChangeKind
-from diag.replay import replay_records
 
 _ROOT = Path(__file__).parents[2]
 _CAPTURES = _ROOT / "tests" / "captures"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diag.observations import EnvironmentSeen, Observation
+from diag.model.observations import EnvironmentSeen, Observation
 from diag.state.gpustate import gpu_of_rank, gpus_of_ranks, rank_of_bus, ranks_of_gpu
 from tests.detectors.gpufacts import BUSES, sample
 from tests.facts import Story, pid_of

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.capture import JournalReader, segments
-from diag.replay import replay_records
+from diag.engine.journal import JournalReader, segments
+from diag.engine.replay import replay_records
 
 RUNS = sorted(
     path.parent for path in (Path(__file__).parents[1] / "captures" / "h200-net").glob("*/expected.json")

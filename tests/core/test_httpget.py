@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from diag.httpget import get
+from diag.cli.client.http import get
 
 
 @contextlib.contextmanager

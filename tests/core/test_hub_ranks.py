@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from diag.hub import Hub
-from diag.launchers.nodes import nodes_of
+from diag.agent.hub import Hub
+from diag.launch.launchers.nodes import nodes_of
 from diag.model import Record
 from diag.settings import load
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from diag.intake import Intake
-from diag.sources.output import FileFollower
+from diag.agent.log_backlog import Intake
+from diag.sources.logs.output import FileFollower
 
 
 class Hub:

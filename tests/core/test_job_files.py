@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from diag import filerights
-from diag.filerights import Rights, acting_as, open_beneath, rights_in, walk_beneath
-from diag.jobfiles import Files, JobFiles
+from diag.sources.host import file_rights
+from diag.sources.host.file_rights import Rights, acting_as, open_beneath, rights_in, walk_beneath
+from diag.sources.host.job_files import Files, JobFiles
 from tests.otheruser import NOBODY, Start, as_root
 
 
@@ -133,7 +133,7 @@ def test_links_stay_beneath_the_root(opener: Callable[..., int], tmp_path: Path)
 
 def test_kernel_without_openat2_is_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "log").write_text("step 1")
-    monkeypatch.setattr(filerights, "_OPENAT2", 100_000)  # ENOSYS
+    monkeypatch.setattr(file_rights, "_OPENAT2", 100_000)  # ENOSYS
     root = os.open(tmp_path, os.O_PATH)
 
     fd = open_beneath(root, "/log", os.O_RDONLY)
@@ -235,7 +235,7 @@ def test_without_the_right_to_act_as_the_rank_modes_decide(
     (place / "group").write_text("for some")
     os.chown(place / "group", 0, 4711)
     (place / "group").chmod(0o640)
-    monkeypatch.setattr(filerights, "_can_drop", lambda: False)
+    monkeypatch.setattr(file_rights, "_can_drop", lambda: False)
 
     with JobFiles(start()) as files, JobFiles(start(groups=(4711,))) as member:
         assert (
@@ -260,7 +260,7 @@ def test_descriptor_of_the_rank_is_judged_by_modes_there_too(
 ) -> None:
     mode, flags, is_read = case
     (place / "secret").chmod(mode)
-    monkeypatch.setattr(filerights, "_can_drop", lambda: False)
+    monkeypatch.setattr(file_rights, "_can_drop", lambda: False)
     pid = start(redirect=f"os.dup2(os.open({str(place / 'secret')!r}, {flags}), 1)")
 
     with JobFiles(pid) as files:
@@ -275,7 +275,8 @@ def test_same_user_in_the_same_root_reads_as_before(tmp_path: Path, monkeypatch:
     (tmp_path / "run5.log").write_text("step 1")
     (tmp_path / "latest.log").symlink_to("run5.log")
     monkeypatch.setattr(
-        "diag.jobfiles.acting_as", lambda rights: pytest.fail("nothing is to be done as somebody else")
+        "diag.sources.host.job_files.acting_as",
+        lambda rights: pytest.fail("nothing is to be done as somebody else"),
     )
 
     with JobFiles(os.getpid()) as files:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.model import Placement
-from diag.observations import Iteration, RankFound
+from diag.model.observations import Iteration, RankFound
 from tests.facts import ALL_REDUCE, SLEEP, TRAIN, Story, pid_of, stack
 
 SAVE = (*TRAIN, "save_checkpoint /app/megatron/training/checkpointing.py:500")

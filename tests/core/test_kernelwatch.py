@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from diag.agent.samplers.kernel import KernelLogSampler, KmsgLines, open_log
+from diag.agent.samplers.sampler import Reporter
+from diag.detectors.rules.load import packaged
 from diag.model import Record
-from diag.observations import KernelLine, KernelOomKill, SourceFailed, XidReported
-from diag.rules.load import packaged
-from diag.sources import kmsg
+from diag.model.observations import KernelLine, KernelOomKill, SourceFailed, XidReported
+from diag.sources.host import kmsg
 from diag.sources.parsers import PARSERS
-from diag.watches.kernel import KernelLogSampler, KmsgLines, open_log
-from diag.watches.sampler import Reporter
 
 # Linux 6.1, as read from /dev/kmsg, 2026-11-21
 KILL = (

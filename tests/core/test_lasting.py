@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from diag.detectors.hang.advice import _ADVICE
-from diag.lasting import lasting, needs_a_process
 from diag.model import numbered
+from diag.outputs.lasting import lasting, needs_a_process
 
 
 class _Words(dict[str, object]):

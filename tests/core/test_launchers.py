@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.launchers import Identity, identify, launches, relevant
+from diag.launch.launchers import Identity, identify, launches, relevant
 
 # torchrun of torch 2.13.0, 2 ranks, 2026-11-21
 TORCHRUN = {

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from diag.detectors.checkpoint.folders import Folders
 from diag.detectors.network.unlogged import Unlogged
-from diag.observations import CheckpointFolder, CheckpointsSeen, GpuSample
+from diag.model.observations import CheckpointFolder, CheckpointsSeen, GpuSample
 from diag.state.saves import SAVE_SECONDS, SaveLog
-from tests.soak.sizes import held
+from tests.labs.soak.sizes import held
 
 ROOT = "/out/v0-20261121-194515"
 

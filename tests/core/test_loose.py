@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from diag.errors import DiagError
+from diag.engine.replay import replay
 from diag.model import Finding
-from diag.replay import replay
+from diag.text.errors import DiagError
 from tests.gpucore import captured
 
 LOOSE = Path(__file__).parents[1] / "captures" / "loose"

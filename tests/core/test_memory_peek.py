@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from diag.memory_peek import MemoryPeek, watchers
+from diag.agent.memory_sampler import MemoryPeek, watchers
 from diag.model import Placement
-from diag.observations import CgroupMemory, RankExited
+from diag.model.observations import CgroupMemory, RankExited
 from diag.state.rank import RankState
 
 GIB = 1 << 30

@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.merge import (
+from diag.model import format_ranks
+from diag.outputs.terminal.text import classes_text
+from diag.outputs.view.view import stack_classes
+from diag.state.stack_digest import (
     Merged,
     Node,
     Place,
@@ -25,9 +28,6 @@ from diag.merge import (
     spans_of,
     standing_steps,
 )
-from diag.model import format_ranks
-from diag.outputs.text import classes_text
-from diag.outputs.view import stack_classes
 from tests.facts import ALL_REDUCE, DATA, SLEEP, WORKER, Story, process, stack, tree
 
 RANKS = st.sets(st.integers(0, 300))

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from diag.errors import DiagError
-from diag.jobsearch import Chosen, JobSearch
-from diag.namespace import Namespace
+from diag.agent.job_search import Chosen, JobSearch
+from diag.agent.process_namespace import Namespace
+from diag.text.errors import DiagError
 
 # Starts what it is told to, line by line, and says its pid: VAR=value ... -- word ...
 LAUNCHER = """

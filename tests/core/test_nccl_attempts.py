@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.model import Placement
-from diag.observations import NcclCommunicator, NcclLine, RankFound
+from diag.model.observations import NcclCommunicator, NcclLine, RankFound
 from diag.state.ncclprocesses import NcclProcesses
 
 

@@ -15,18 +15,25 @@ from typing import Any
 
 import pytest
 
-from diag.engine import Engine
+from diag.agent.samplers.networks import NetworkSampler
+from diag.agent.samplers.sampler import Reporter
+from diag.engine.engine import Engine
 from diag.model import Record
-from diag.observations import Interface, InterfacesSeen, Observation, RdmaAccess, RdmaPort, RdmaPortsSeen
-from diag.outputs.network_metrics import network_samples
-from diag.outputs.network_view import network_json
-from diag.sources.infiniband import InfinibandReader
-from diag.sources.interfaces import InterfacesReader
+from diag.model.observations import (
+    Interface,
+    InterfacesSeen,
+    Observation,
+    RdmaAccess,
+    RdmaPort,
+    RdmaPortsSeen,
+)
+from diag.outputs.prometheus.network_metrics import network_samples
+from diag.outputs.view.network_view import network_json
+from diag.sources.network.infiniband import InfinibandReader
+from diag.sources.network.interfaces import InterfacesReader
 from diag.sources.parsers import PARSERS
 from diag.state.network import NetworkState
 from diag.state.traffic import Traffic, recent
-from diag.watches.networks import NetworkSampler
-from diag.watches.sampler import Reporter
 from tests.facts import Story, pid_of
 
 GB = 10**9

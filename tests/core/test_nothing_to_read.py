@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.cli import main
+from diag.cli.main import main
 
 LOG = "[INFO:swift] The training of Epoch 0 starts...\nstep 1\n" * 400
 

@@ -13,15 +13,15 @@ from typing import Any
 import httpx
 import pytest
 
-import diag.replay
-from diag.cli import main
-from diag.engine import Engine
-from diag.errors import DiagError
+import diag.engine.replay
+from diag.cli.main import main
+from diag.cli.recorded import RecordedView
+from diag.engine.engine import Engine
 from diag.model import Severity
-from diag.outputs.http import create_app
-from diag.outputs.recorded import RecordedView
-from diag.outputs.sentence import duration, moment, summary_line
-from diag.report import report
+from diag.outputs.http.app import create_app
+from diag.outputs.report import report
+from diag.outputs.view.sentence import duration, moment, summary_line
+from diag.text.errors import DiagError
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 RELEASED = CAPTURES / "over" / "hang-released"
@@ -86,7 +86,7 @@ def typed(
     monkeypatch.setenv("DIAG_LANG", "en")
 
     def type_(engine: Engine, *words: str) -> tuple[str, int]:
-        monkeypatch.setattr(diag.replay, "replay", lambda *given, **named: (engine, [], []))
+        monkeypatch.setattr(diag.engine.replay, "replay", lambda *given, **named: (engine, [], []))
         code = main([*words, "evidence"])
         return capsys.readouterr().out, code
 
@@ -157,7 +157,7 @@ def test_all_faces_agree_on_every_capture(part: str, typed: Callable[..., tuple[
     assert read or part in ("nccl", "sources")
 
 
-diag_replay = diag.replay.replay  # the fixture puts another in its place
+diag_replay = diag.engine.replay.replay  # the fixture puts another in its place
 
 
 @pytest.mark.parametrize(("until", "state", "is_open", "is_over"), [
@@ -167,10 +167,10 @@ diag_replay = diag.replay.replay  # the fixture puts another in its place
 def test_hang_that_ended_is_first_open_and_then_over_for_everybody(
     until: str, state: str, is_open: bool, is_over: bool, typed: Callable[..., tuple[str, int]]
 ) -> None:
-    records = list(diag.replay.records_of([RELEASED], []))
-    opened, resolved = (change.at for change in diag.replay.replay_records(records)[1])
+    records = list(diag.engine.replay.records_of([RELEASED], []))
+    opened, resolved = (change.at for change in diag.engine.replay.replay_records(records)[1])
     last = {"before": opened - 1, "within": opened + 1, "after": resolved + 1, "end": records[-1].at}[until]
-    engine, _ = diag.replay.replay_records(one for one in records if one.at <= last)
+    engine, _ = diag.engine.replay.replay_records(one for one in records if one.at <= last)
 
     found_state, open_now, over = agree(engine, typed)
 
@@ -195,8 +195,10 @@ def test_hang_that_was_open_when_the_job_was_killed_is_neither_over_nor_resolved
 
 
 def test_report_of_a_job_that_lives_has_in_its_findings_what_is_open() -> None:
-    records = [one for one in diag.replay.records_of([RELEASED], []) if one.payload.get("event") != "ended"]
-    engine, _ = diag.replay.replay_records(records)
+    records = [
+        one for one in diag.engine.replay.records_of([RELEASED], []) if one.payload.get("event") != "ended"
+    ]
+    engine, _ = diag.engine.replay.replay_records(records)
     engine.finished = False  # as in a hub
 
     document = report(engine)

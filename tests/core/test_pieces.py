@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from diag import manual
+from diag.agent.samplers.rank_samplers import RANK_SAMPLERS
+from diag.agent.samplers.together import NODE_SAMPLERS
 from diag.detectors import DETECTORS
 from diag.detectors.cluster import JOB_DETECTORS, VerdictDetector
 from diag.detectors.signatures import SignatureDetector
+from diag.outputs import manual
 from diag.outputs.wiring import OUTPUTS
 from diag.settings import Settings
 from diag.sources.parsers import PARSERS
-from diag.watches.rank_samplers import RANK_SAMPLERS
-from diag.watches.together import NODE_SAMPLERS
 
 ROOT = Path(__file__).parents[2]
 # Sources that no sampler reads, and who brings their records.
@@ -143,8 +143,8 @@ def test_every_source_is_read_by_somebody() -> None:
 def test_every_sampler_is_started() -> None:
     started = {kind.__name__ for kind in (*NODE_SAMPLERS, *RANK_SAMPLERS)}
     tuples = {
-        "NodeSampler": "NODE_SAMPLERS of diag/watches/together.py",
-        "RankSampler": "RANK_SAMPLERS of diag/watches/rank_samplers.py",
+        "NodeSampler": "NODE_SAMPLERS of diag/agent/samplers/together.py",
+        "RankSampler": "RANK_SAMPLERS of diag/agent/samplers/rank_samplers.py",
     }
 
     assert [

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from diag.loose.times import LineTimes
-from diag.outputs.text import report_text
-from diag.progress import Progress
-from diag.replay import replay
-from diag.report import report
+from diag.engine.importers.times import LineTimes
+from diag.engine.replay import replay
+from diag.outputs.report import report
+from diag.outputs.terminal.text import report_text
+from diag.text.progress_line import Progress
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 LOGS = CAPTURES / "logs"

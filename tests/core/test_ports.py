@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diag import ports
+from diag.launch import ports
 
 
 def test_port_is_free_for_several_that_share_it_as_nccl_does() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from diag.rankfiles import RankFiles
+from diag.agent.rank_logs import RankFiles
 
 LINE = "node-0:{pid}:{pid} [0] NCCL INFO Using network Socket\n"
 
@@ -134,8 +134,8 @@ def test_file_of_another_container_that_two_ranks_print_to_is_read_once_and_nobo
 def test_files_of_attempts_long_ago_are_read_to_their_ends_and_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diag.rankfiles._MOST_FILES", 3)
-    monkeypatch.setattr("diag.rankfiles._OLD_SECONDS", 0.0)
+    monkeypatch.setattr("diag.agent.rank_logs._MOST_FILES", 3)
+    monkeypatch.setattr("diag.agent.rank_logs._OLD_SECONDS", 0.0)
     told, home = Told(), tmp_path / "run"
     (home / "nccl").mkdir(parents=True)
     files = RankFiles(told.put, lost)

@@ -14,8 +14,19 @@ from typing import Any
 
 import pytest
 
+from diag.agent.samplers.ras import (
+    APART_SECONDS,
+    MOST_QUESTIONS,
+    PATIENCE_SECONDS,
+    REST_SECONDS,
+    Budget,
+    RasSampler,
+    creating,
+    refusal,
+)
+from diag.agent.samplers.sampler import Reporter
 from diag.model import Placement, Record
-from diag.observations import (
+from diag.model.observations import (
     Iteration,
     Observation,
     PhaseMarked,
@@ -27,21 +38,11 @@ from diag.observations import (
     ThreadStack,
 )
 from diag.settings import Settings
-from diag.sources import nccl_ras, output
-from diag.sources.nccl_library import library_of, version_of
+from diag.sources.collectives import nccl_ras
+from diag.sources.collectives.nccl_library import library_of, version_of
+from diag.sources.logs import output
 from diag.sources.parsers import PARSERS
 from diag.state.job import JobState
-from diag.watches.ras import (
-    APART_SECONDS,
-    MOST_QUESTIONS,
-    PATIENCE_SECONDS,
-    REST_SECONDS,
-    Budget,
-    RasSampler,
-    creating,
-    refusal,
-)
-from diag.watches.sampler import Reporter
 from tests.facts import frames
 from tests.rasserver import captured, ras_server
 
@@ -468,7 +469,7 @@ def test_large_job_is_asked_for_text() -> None:
 
 
 def test_job_that_ended_or_was_interrupted_is_not_asked() -> None:
-    from diag.observations import Interrupted
+    from diag.model.observations import Interrupted
 
     job = job_of(1005, 1006)
     job.nccl.version = "2.28.9"

@@ -6,11 +6,11 @@ import itertools
 import time
 from pathlib import Path
 
-from diag.capture import JournalReader, JournalWriter, segments
-from diag.engine import Engine
+from diag.engine.engine import Engine
+from diag.engine.journal import JournalReader, JournalWriter, segments
 from diag.model import Record
 from diag.record_feed import RecordFeed
-from diag.sources import run as run_source
+from diag.sources.host import run as run_source
 from diag.sources.parsers import PARSERS
 
 

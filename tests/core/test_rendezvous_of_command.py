@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from diag.launchers.rendezvous import Rendezvous, rendezvous
+from diag.launch.launchers.rendezvous import Rendezvous, rendezvous
 
 
 def of(words: str, **env: str) -> Rendezvous:

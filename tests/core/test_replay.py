@@ -19,17 +19,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.capture import SCHEMA, JournalWriter
 from diag.detectors import make_detectors
-from diag.engine import Engine
-from diag.errors import DiagError
+from diag.engine.engine import Engine
+from diag.engine.journal import SCHEMA, JournalWriter
+from diag.engine.replay import replay, replay_records
 from diag.model import Placement, Record
-from diag.replay import replay, replay_records
-from diag.report import report
-from diag.sources import cgroup, exits, proc, pyspy, shm
-from diag.sources import run as run_source
-from diag.sources.output import SOURCE as OUTPUT
+from diag.outputs.report import report
+from diag.sources.host import cgroup, exits, proc, shm
+from diag.sources.host import run as run_source
+from diag.sources.logs.output import SOURCE as OUTPUT
 from diag.sources.parsers import PARSERS
+from diag.sources.stacks import pyspy
+from diag.text.errors import DiagError
 
 LOGS = Path(__file__).parents[1] / "captures" / "logs"
 

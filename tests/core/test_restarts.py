@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diag.detectors.rank_died import RankDiedDetector
-from diag.observations import RankExited, RankFound, WorkerFailureReported
+from diag.model.observations import RankExited, RankFound, WorkerFailureReported
 from tests.facts import Story, found, pid_of
 
 RANKS, RESTARTS = 4, 300

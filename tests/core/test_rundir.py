@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from diag import rundir
-from diag.errors import DiagError
-from diag.rundir import RunDir, forget_old_bundles, live_runs, read_run, roots
+from diag.launch import rundir
+from diag.launch.rundir import RunDir, forget_old_bundles, live_runs, read_run, roots
+from diag.text.errors import DiagError
 
 Usage = namedtuple("Usage", "total used free")
 TICKS = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])

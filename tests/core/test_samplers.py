@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from diag.errors import SourceUnavailable
+from diag.agent.samplers.sampler import Reporter, Sampler
 from diag.model import Payload, Record
-from diag.watches.sampler import Reporter, Sampler
+from diag.text.errors import SourceUnavailable
 
 
 class Scripted(Sampler):

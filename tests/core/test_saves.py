@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.model import Placement
-from diag.observations import (
+from diag.model.observations import (
     Iteration,
     Observation,
     RankFound,
@@ -12,7 +12,7 @@ from diag.observations import (
     SaveFinished,
     SaveStarted,
 )
-from diag.sources.output import read_text
+from diag.sources.logs.output import read_text
 from diag.state.job import JobState
 from diag.state.saves import SaveLog
 

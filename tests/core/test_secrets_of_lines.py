@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from diag.launchers import redacted, relevant
-from diag.launchers.secrets import hidden_in_lines
-from diag.sources.output import LineAssembler
+from diag.launch.launchers import redacted, relevant
+from diag.launch.launchers.secrets import hidden_in_lines
+from diag.sources.logs.output import LineAssembler
 from tests.conftest import CAPTURES
 
 S = "s3cretVALUE7"  # in each secret
@@ -210,8 +210,8 @@ def test_variables_of_a_family_that_are_secrets_are_left_out() -> None:
 
 def test_variables_of_nccl_are_none(captures: Path) -> None:
     """All that its documentation has, by their names alone."""
-    from diag.launchers.secrets import is_secret
-    from diag.nccl_variables import __file__ as table
+    from diag.knowledge.nccl_variables import __file__ as table
+    from diag.launch.launchers.secrets import is_secret
 
     names = set(re.findall(r"NCCL_[A-Z_0-9]+", Path(table).read_text()))
     assert len(names) > 20 and [name for name in names if is_secret(name)] == []

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from diag.errors import DiagError
 from diag.settings import OF_EVIDENCE, Settings, load
+from diag.text.errors import DiagError
 from tests.otheruser import NOBODY, as_root
 
 
@@ -75,7 +75,7 @@ def test_file_that_cannot_be_read_is_said_and_not_a_traceback(monkeypatch: pytes
     def refuse(path: str, *args: object, **kwargs: object) -> object:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("diag.settingsfile.os.open", refuse)
+    monkeypatch.setattr("diag.launch.settings_file.os.open", refuse)
 
     with pytest.raises(DiagError, match=r"diag\.toml"):
         load()
@@ -190,7 +190,7 @@ def test_unreadable_file_of_another_user_is_refused_as_theirs(monkeypatch: pytes
     def refuse(path: str, *args: object, **kwargs: object) -> object:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("diag.settingsfile.os.open", refuse)
+    monkeypatch.setattr("diag.launch.settings_file.os.open", refuse)
 
     assert load(refused=lambda line: None).port == 9095
 

@@ -13,15 +13,15 @@ from typing import Any, cast
 
 import pytest
 
-from diag.errors import shortage
+from diag.agent.samplers.context import NodeContext
+from diag.agent.samplers.sampler import Reporter
+from diag.agent.samplers.together import NodeSamplers
+from diag.agent.sidecar_pool import SidecarPool
 from diag.launch.failures import guarded, threads_report_to
 from diag.model import Placement, Record
 from diag.settings import load
-from diag.sidecars import SidecarPool
-from diag.sources.nvml import NvmlReader, NvmlUnavailable
-from diag.watches.context import NodeContext
-from diag.watches.sampler import Reporter
-from diag.watches.together import NodeSamplers
+from diag.sources.gpu.nvml import NvmlReader, NvmlUnavailable
+from diag.text.errors import shortage
 
 ROOT = Path(__file__).parents[2]
 NO_THREAD = RuntimeError("can't start new thread")  # Python 3.8 to 3.14

@@ -18,16 +18,16 @@ from typing import Any
 
 import pytest
 
+from diag.agent.samplers.rank_context import RankContext
+from diag.agent.samplers.sampler import Reporter
+from diag.agent.sidecar import Sidecar as Inner
+from diag.agent.sidecar_pool import SidecarPool
+from diag.agent.stack_sampler import RankStacks, StackSampler
 from diag.model import Placement, Record
-from diag.observations import HostMemory, StackSample
-from diag.rank_stacks import RankStacks, StackSampler
+from diag.model.observations import HostMemory, StackSample
 from diag.settings import load
-from diag.sidecar import Sidecar as Inner
-from diag.sidecars import SidecarPool
-from diag.sources import pyspy
 from diag.sources.parsers import PARSERS
-from diag.watches.rank_context import RankContext
-from diag.watches.sampler import Reporter
+from diag.sources.stacks import pyspy
 
 ROOT = Path(__file__).parents[2]
 needs_pyspy = pytest.mark.skipif(pyspy.find_executable() is None, reason="py-spy is not installed")
@@ -82,7 +82,7 @@ class Sidecar:
         if "start_ticks" not in whole:
             whole["start_ticks"] = ticks(pid)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "diag.sidecar", json.dumps(whole)],
+            [sys.executable, "-m", "diag.agent.sidecar", json.dumps(whole)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
@@ -395,7 +395,7 @@ def test_sidecar_ends_when_the_hub_closes_its_orders_even_while_the_rank_is_stop
 def test_sidecar_of_a_killed_hub_is_gone_in_a_second(rank: subprocess.Popen[bytes]) -> None:
     # given a hub with a sidecar
     code = (
-        "import time\nfrom diag.model import Placement\nfrom diag.settings import load\nfrom diag.sidecars import SidecarPool\n"
+        "import time\nfrom diag.model import Placement\nfrom diag.settings import load\nfrom diag.agent.sidecar_pool import SidecarPool\n"
         "pool = SidecarPool(load(), None, 0, lambda record: None, lambda s, t: None, lambda s, r: None)\n"
         f"pool.watch(Placement(0, 0, 1, 'n', {rank.pid}, {ticks(rank.pid)}))\n"
         "print(pool.processes()[0], flush=True)\ntime.sleep(60)"
@@ -403,7 +403,9 @@ def test_sidecar_of_a_killed_hub_is_gone_in_a_second(rank: subprocess.Popen[byte
     hub = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=ROOT)
     assert hub.stdout is not None
     pid = int(hub.stdout.readline())
-    wait_for(lambda: b"diag.sidecar" in Path(f"/proc/{pid}/cmdline").read_bytes(), "the sidecar was started")
+    wait_for(
+        lambda: b"diag.agent.sidecar" in Path(f"/proc/{pid}/cmdline").read_bytes(), "the sidecar was started"
+    )
 
     # when it is killed
     hub.kill()
@@ -606,7 +608,7 @@ def test_sidecar_beside_a_pid_that_is_anothers_by_now_tells_that_the_rank_is_gon
     }
 
     done = subprocess.run(
-        [sys.executable, "-m", "diag.sidecar", json.dumps(task)],
+        [sys.executable, "-m", "diag.agent.sidecar", json.dumps(task)],
         stdin=subprocess.PIPE,
         capture_output=True,
         cwd=ROOT,

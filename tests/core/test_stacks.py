@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.model import Record
-from diag.observations import Frame, StackSample, ThreadStack
-from diag.sources import pyspy
-from diag.stacks import Activity, child_role, is_idle_worker, read_stack, shorten, signature
+from diag.model.observations import Frame, StackSample, ThreadStack
+from diag.sources.stacks import pyspy
+from diag.state.stack_activity import Activity, child_role, is_idle_worker, read_stack, shorten, signature
 
 STACKS = Path(__file__).parents[1] / "captures" / "stacks"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.capture import JournalReader, segments
-from diag.replay import replay, replay_records
+from diag.engine.journal import JournalReader, segments
+from diag.engine.replay import replay, replay_records
 
 FOLDER = Path(__file__).parents[1] / "captures" / "steps"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from diag.observations import Iteration, LookedAway
-from diag.outputs.sentence import job_sentence, summary_line
-from diag.outputs.steps_view import shares_json, steps_json
+from diag.model.observations import Iteration, LookedAway
+from diag.outputs.view.sentence import job_sentence, summary_line
+from diag.outputs.view.steps_view import shares_json, steps_json
 from diag.state.steptimes import StepTimes, steps_sentence
 from tests.facts import ALL_REDUCE, DATA, Story, stack, tree
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.observations import GpuSample, HostMemory
-from diag.replay import replay
+from diag.engine.replay import replay
+from diag.model.observations import GpuSample, HostMemory
 from diag.state.job import JobState
 from diag.state.timeline import BUCKETS, Timeline
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.model import Record
-from diag.observations import CollectiveEntry, CollectiveGroup, FlightRecorder
-from diag.sources import flight_recorder
-from diag.waitgraph import WaitGraph, build
+from diag.model.observations import CollectiveEntry, CollectiveGroup, FlightRecorder
+from diag.sources.collectives import flight_recorder
+from diag.state.wait_graph import WaitGraph, build
 
 FOLDER = Path(__file__).parents[1] / "captures" / "fr"
 

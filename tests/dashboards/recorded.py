@@ -18,13 +18,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 import diag
-from diag.capture import JournalReader
 from diag.detectors import make_detectors
-from diag.engine import Engine
+from diag.engine.engine import Engine
+from diag.engine.journal import JournalReader
 from diag.model import Record
-from diag.observations import GpuHealth, GpuSample, Iteration, NvlinkSeen, ProcessTree, XidReported
-from diag.outputs.prometheus import families
-from diag.outputs.view import ClusterFacts, Counters
+from diag.model.observations import GpuHealth, GpuSample, Iteration, NvlinkSeen, ProcessTree, XidReported
+from diag.outputs.prometheus.prometheus import families
+from diag.outputs.view.view import ClusterFacts, Counters
 from diag.sources.parsers import PARSERS
 from tests.live.prometheus import PROMTOOL
 from tests.outputs import conftest as kit

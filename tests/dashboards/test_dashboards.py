@@ -10,8 +10,8 @@ import pytest
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
-from diag.commands.explain import pages
-from diag.outputs.prometheus import METRICS
+from diag.cli.explain import pages
+from diag.outputs.prometheus.prometheus import METRICS
 from tests.dashboards.boards import BOARDS, Board
 from tests.dashboards.build import FOLDER, text_of
 from tests.live.queries import check_names, inlined, metrics_of_recording_rules

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from diag.job import assets
-from diag.job.faults import parse
-from diag.job.faults.truth import TRUTHS
+from diag_job import assets
+from diag_job.faults import parse
+from diag_job.faults.truth import TRUTHS
 from tests.deploy.swift_flags import flags
 from tests.deploy.test_jobs import JOBS, installed, recorded, used
 
@@ -263,7 +263,7 @@ def test_the_command_gets_ranks_fault_and_assets_by_its_environment(programs: st
     assert done.returncode == 0, done.stderr
     said = dict(line.split("=", 1) for line in done.stdout.splitlines()[1:])
     assert said["PYTHONPATH"].startswith("/mine" + os.pathsep) and said.pop("PYTHONPATH").endswith(
-        "/diag/job/cpu"
+        "/diag_job/cpu"
     )
     assert said == {
         "NPROC_PER_NODE": "2",

@@ -6,8 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 from diag.model import Record
-from diag.observations import CudaErrorRaised, CudaOutOfMemory, GpuHealth, GpuSample, NvlinkSeen, XidReported
-from diag.sources.output import read_text
+from diag.model.observations import (
+    CudaErrorRaised,
+    CudaOutOfMemory,
+    GpuHealth,
+    GpuSample,
+    NvlinkSeen,
+    XidReported,
+)
+from diag.sources.logs.output import read_text
 from tests.facts import Story, pid_of
 
 GIB = 1 << 30
@@ -86,7 +93,7 @@ def said(text: str, rank: int | None = None) -> list[Any]:
 
 def training(world: int = 2, iteration: int = 40) -> Story:
     """A job that trains, one GPU a rank."""
-    from diag.observations import Iteration
+    from diag.model.observations import Iteration
 
     story = Story(world=world)
     story.tell(*(sample(index) for index in range(world)))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from diag.model import Finding
-from diag.observations import (
+from diag.model.observations import (
     EnvironmentSeen,
     Interface,
     InterfacesSeen,
@@ -15,7 +15,7 @@ from diag.observations import (
     RdmaPort,
     RdmaPortsSeen,
 )
-from diag.sources.output import read_text
+from diag.sources.logs.output import read_text
 from tests.facts import Story, pid_of
 
 # NCCL 2.28.9, two H200 that NCCL took for two nodes, 2026-11-20; the addresses of the world's communicator differ by process.

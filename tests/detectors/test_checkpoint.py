@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from diag.observations import (
+from diag.model.observations import (
     CgroupMemory,
     CheckpointFolder,
     CheckpointsSeen,
@@ -20,8 +20,8 @@ from diag.observations import (
     SaveFinished,
     SaveStarted,
 )
-from diag.outputs.sentence import job_sentence
-from diag.report import report
+from diag.outputs.report import report
+from diag.outputs.view.sentence import job_sentence
 from tests.facts import ALL_REDUCE, TRAIN, Story
 
 GIB = 1 << 30

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diag.model import Finding
-from diag.observations import EnvironmentSeen, Iteration, RunStarted
+from diag.model.observations import EnvironmentSeen, Iteration, RunStarted
 from tests.detectors.gpufacts import GIB, said, sample, training
 from tests.facts import Story, found, pid_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from diag.observations import GpuSample
+from diag.model.observations import GpuSample
 from tests.detectors.netfacts import access, environment, nccl, port, ports, told, two_nodes, world
 from tests.facts import Story, pid_of
 

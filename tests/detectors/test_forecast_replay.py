@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from diag.capture import JournalReader, segments
-from diag.replay import replay_records
+from diag.engine.journal import JournalReader, segments
+from diag.engine.replay import replay_records
 
 RUNS = Path(__file__).parents[1] / "captures" / "memory"
 MIB = 1 << 20

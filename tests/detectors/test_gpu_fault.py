@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from diag.detectors import make_detectors
-from diag.engine import Engine
+from diag.engine.engine import Engine
+from diag.knowledge.xids import ACTIONS, HARDWARE_XIDS, XIDS
 from diag.model import Confidence, Record
-from diag.observations import EnvironmentSeen, Iteration, SxidReported, XidReported
-from diag.sources import kmsg
-from diag.xids import ACTIONS, HARDWARE_XIDS, XIDS
+from diag.model.observations import EnvironmentSeen, Iteration, SxidReported, XidReported
+from diag.sources.host import kmsg
 from tests.detectors.gpufacts import health, said, sample, training, xid
 from tests.facts import Story, found, pid_of
 

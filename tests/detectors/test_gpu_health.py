@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from diag.model import Record
-from diag.observations import GpuHealth, GpuSample
-from diag.sources import nvml
+from diag.model.observations import GpuHealth, GpuSample
+from diag.sources.gpu import nvml
 from tests.detectors.gpufacts import health, links, sample, training, xid
 from tests.facts import Story
 
@@ -323,7 +323,7 @@ def test_driver_that_does_not_tell_its_reasons_is_said_to_be_not_checked() -> No
 
 @pytest.mark.parametrize("scenario", ["healthy", "straggler", "megatron_healthy", "rank_killed"])
 def test_recorded_series_of_sound_gpus_tells_nothing(scenario: str) -> None:
-    from diag.replay import replay
+    from diag.engine.replay import replay
 
     engine, _, _ = replay([CAPTURES / "loose" / scenario])
 

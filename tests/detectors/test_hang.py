@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diag.observations import (
+from diag.model.observations import (
     EpochStarted,
     Iteration,
     Observation,
@@ -512,7 +512,7 @@ def test_wait_for_a_child_that_works_is_no_lock() -> None:
 
 
 def test_memory_that_a_rank_takes_to_answer_us_does_not_end_its_hang() -> None:
-    from diag.observations import FlightRecorder
+    from diag.model.observations import FlightRecorder
 
     story = steady()
     story.still(20.0, {0: ALL_REDUCE, 1: SLEEP})
@@ -535,7 +535,7 @@ def test_memory_that_a_rank_takes_to_answer_us_does_not_end_its_hang() -> None:
 
 
 def test_memory_of_a_question_that_is_answered_late_or_never_does_not_end_the_hang_either() -> None:
-    from diag.observations import RecorderAsked
+    from diag.model.observations import RecorderAsked
 
     story = steady()
     story.still(20.0, {0: ALL_REDUCE, 1: SLEEP})
@@ -550,7 +550,7 @@ def test_memory_of_a_question_that_is_answered_late_or_never_does_not_end_the_ha
 
 
 def test_memory_that_grows_for_long_is_progress_though_it_was_asked_before() -> None:
-    from diag.observations import FlightRecorder
+    from diag.model.observations import FlightRecorder
 
     story = started()
     for second in range(60):

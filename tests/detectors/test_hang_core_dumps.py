@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from diag.observations import GpuKernel, GpuKernels
+from diag.model.observations import GpuKernel, GpuKernels
 from tests.detectors.test_hang import steady
 from tests.detectors.test_hang_evidence import GPU_WAIT, quiet
 from tests.facts import ALL_REDUCE, SLEEP, Story, stack, tree

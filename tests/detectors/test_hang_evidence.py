@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from diag.model import Record
-from diag.observations import (
+from diag.model.observations import (
     CollectiveEntry,
     CollectiveGroup,
     FlightRecorder,
@@ -19,7 +19,8 @@ from diag.observations import (
     RasRank,
     RasReading,
 )
-from diag.sources import kmsg, nccl_log, output
+from diag.sources.host import kmsg
+from diag.sources.logs import nccl_log, output
 from tests.detectors.test_hang import steady
 from tests.facts import ALL_REDUCE, SLEEP, TRAIN, Story, pid_of, stack, tree
 

@@ -12,7 +12,7 @@ import pytest
 
 from diag.detectors.hang.kernels import Kernel, endless
 from diag.model import Finding
-from diag.observations import CollectiveEntry, CollectiveGroup, FlightRecorder, GpuSample, Iteration
+from diag.model.observations import CollectiveEntry, CollectiveGroup, FlightRecorder, GpuSample, Iteration
 from tests.detectors.test_hang import steady
 from tests.detectors.test_hang_evidence import GPU_WAIT, gpu, quiet
 from tests.facts import ALL_REDUCE, TRAIN, Story, pid_of, stack, tree

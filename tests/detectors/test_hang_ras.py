@@ -9,7 +9,7 @@ import pytest
 
 from diag.detectors.hang.ras import Ras, RasExplanation, not_made, ranks_of
 from diag.model import Placement, Record
-from diag.observations import (
+from diag.model.observations import (
     Frame,
     Iteration,
     RankExited,
@@ -20,7 +20,7 @@ from diag.observations import (
     StackSample,
     ThreadStack,
 )
-from diag.sources import nccl_ras
+from diag.sources.collectives import nccl_ras
 from diag.state.job import JobState
 from tests.facts import ALL_REDUCE, SLEEP, TRAIN, frames
 from tests.rasserver import CAPTURES, captured

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from diag.model import Finding, Placement
-from diag.observations import (
+from diag.model.observations import (
     CgroupLevel,
     CgroupMemory,
     CgroupPids,

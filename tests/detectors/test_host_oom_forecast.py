@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.detectors.memory.forecast import HostOomForecastDetector
-from diag.job.faults.growing_plan import plan_of
 from diag.model import Finding, Placement, Severity
-from diag.observations import (
+from diag.model.observations import (
     CgroupMemory,
     HostMemory,
     Iteration,
@@ -23,8 +22,9 @@ from diag.observations import (
 )
 from diag.state.save_memory import LimitMemory, Outlook, save_every
 from diag.state.save_shape import Component, Mixture
+from diag_job.faults.growing_plan import plan_of
 from tests.facts import TICKS, Story
-from tests.forecast.simulate import simulate
+from tests.labs.forecast.simulate import simulate
 
 GIB = 1 << 30
 JOB, STAGED = 20 * GIB, 20 * GIB

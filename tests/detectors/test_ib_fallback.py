@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from diag.model import Severity
-from diag.observations import GpuSample, Iteration, NetworkExpected, Observation
-from diag.sources.output import read_text
+from diag.model.observations import GpuSample, Iteration, NetworkExpected, Observation
+from diag.sources.logs.output import read_text
 from tests.detectors.netfacts import (
     INFINIBAND,
     SOCKETS,

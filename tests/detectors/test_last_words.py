@@ -8,7 +8,7 @@ import pytest
 from diag.detectors.last_words import exceptions
 from diag.detectors.signatures import SignatureDetector
 from diag.model import Severity
-from diag.observations import (
+from diag.model.observations import (
     CudaErrorRaised,
     Iteration,
     KernelLine,
@@ -17,7 +17,7 @@ from diag.observations import (
     SaveFinished,
     SourceFailed,
 )
-from diag.sources.output import read_text
+from diag.sources.logs.output import read_text
 from tests.facts import TRAIN, Story, stack
 
 # CPython 3.11, 2026-11-23

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from diag.observations import CgroupMemory, DiskSpace, HostMemory, LimitsSeen, LogLine, SharedMemory
+from diag.model.observations import CgroupMemory, DiskSpace, HostMemory, LimitsSeen, LogLine, SharedMemory
 from tests.facts import Story, pid_of, process, tree
 
 MIB = 1 << 20

@@ -11,9 +11,10 @@ import pytest
 
 from diag.detectors.training import DETECTORS
 from diag.detectors.training.straggler import StragglerDetector
-from diag.engine import Detector
+from diag.engine.engine import Detector
+from diag.engine.replay import replay
 from diag.model import Finding, Placement
-from diag.observations import (
+from diag.model.observations import (
     BarMoved,
     Iteration,
     LossScaleReduced,
@@ -21,7 +22,6 @@ from diag.observations import (
     NonFiniteReported,
     RankFound,
 )
-from diag.replay import replay
 from tests.facts import TICKS, Story
 
 NAN, INF = float("nan"), float("inf")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from diag.capture import JournalReader
+from diag.agent.samplers.kernel import KmsgLines
+from diag.engine.journal import JournalReader
+from diag.engine.replay import replay, replay_records
 from diag.model import Record
-from diag.observations import KernelLine, KernelOomKill, KernelRefusal
-from diag.replay import replay, replay_records
+from diag.model.observations import KernelLine, KernelOomKill, KernelRefusal
 from diag.sources.parsers import PARSERS
-from diag.watches.kernel import KmsgLines
 from tests.vm.memory.scenarios import MIB, SCENARIOS, Scenario
 
 _RECORDED = {"loss-collapse"}  # the recorded ranks printed one loss for ever

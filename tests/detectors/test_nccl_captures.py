@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from diag.engine.replay import replay
 from diag.model import Finding
-from diag.replay import replay
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "nccl"
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from diag.model import Severity
-from diag.observations import Iteration, LimitsSeen, Observation, RankExited
-from diag.sources.output import read_text
+from diag.model.observations import Iteration, LimitsSeen, Observation, RankExited
+from diag.sources.logs.output import read_text
 from tests.detectors.netfacts import (
     INFINIBAND,
     SOCKETS,

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from diag.cluster.jobhub import _known
+from diag.agent.cluster.jobhub import _known
 from diag.detectors.cluster import make_job_detectors
-from diag.engine import Engine
+from diag.engine.engine import Engine
 from diag.model import Record
 from diag.sources import digest as digest_source
 from diag.sources.parsers import PARSERS

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.model import Record
-from diag.observations import EpochStarted, Iteration, PhaseMarked, SaveFinished, SaveStarted
-from diag.sources import output
+from diag.model.observations import EpochStarted, Iteration, PhaseMarked, SaveFinished, SaveStarted
+from diag.sources.logs import output
 from diag.state.silences import Silences
 from tests.facts import ALL_REDUCE, DATA, SLEEP, TRAIN, Story, pid_of, process, stack, tree
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from diag.engine.replay import replay
 from diag.model import ChangeKind, Finding
-from diag.observations import Iteration, LogLine
-from diag.replay import replay
+from diag.model.observations import Iteration, LogLine
 from tests.facts import ALL_REDUCE, SLEEP, Story, stack, tree
 
 MOVES = ("lines", "bar", "files", "download")

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from diag.observations import RunEnded
-from diag.sources.output import read_text
+from diag.model.observations import RunEnded
+from diag.sources.logs.output import read_text
 from tests.facts import Story
 
 # Dolly's users, 2023; torch 2.13; CPython: as they stand in data sets of programming questions, one line each

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.observations import CgroupMemory, Interrupted, LogLine, RunEnded
+from diag.model.observations import CgroupMemory, Interrupted, LogLine, RunEnded
 from tests.facts import Story
 
 

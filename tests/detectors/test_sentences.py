@@ -12,9 +12,9 @@ import pytest
 from diag.detectors.hang import advice as hang_advice
 from diag.detectors.hang.evidence import _children
 from diag.detectors.training import straggler
+from diag.engine.replay import replay
 from diag.model import numbered
-from diag.observations import NcclLine, PhaseMarked
-from diag.replay import replay
+from diag.model.observations import NcclLine, PhaseMarked
 from tests import sentences
 from tests.conftest import CAPTURES
 from tests.facts import ALL_REDUCE, DATA, SLEEP, TRAIN, WORKER, Story, pid_of, process, stack, tree

@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 
 from diag.detectors import make_detectors
-from diag.engine import Engine
+from diag.engine.engine import Engine
 from diag.model import Confidence, Finding, Record, Severity
-from diag.observations import Interrupted, Iteration, RunEnded, RunStarted
-from diag.sources import store
-from diag.sources.output import read_text
+from diag.model.observations import Interrupted, Iteration, RunEnded, RunStarted
+from diag.sources.collectives import store
+from diag.sources.logs.output import read_text
 from diag.sources.parsers import PARSERS
 from tests.facts import Story
 

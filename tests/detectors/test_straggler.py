@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from diag.detectors.training.straggler import StragglerDetector
 from diag.detectors.training.straggler_samples import fisher, split
 from diag.model import Finding, Placement
-from diag.observations import (
+from diag.model.observations import (
     EnvironmentSeen,
     GpuSample,
     Iteration,

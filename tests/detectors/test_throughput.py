@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from diag.capture import JournalReader, segments
 from diag.detectors.training.throughput import SlowDetector, ThroughputDropDetector
+from diag.engine.journal import JournalReader, segments
+from diag.engine.replay import replay_records
 from diag.model import Finding
-from diag.observations import GpuSample, HostMemory, Iteration, PhaseMarked, SaveFinished, SaveStarted
-from diag.replay import replay_records
+from diag.model.observations import GpuSample, HostMemory, Iteration, PhaseMarked, SaveFinished, SaveStarted
 from tests.facts import ALL_REDUCE, DATA, TRAIN, Story, stack, tree
 
 FORWARD = (*TRAIN, "_call_impl torch/nn/modules/module.py:1750", "forward /app/model.py:31")

@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from diag.estimate import EstimateError, estimate
-from diag.estimate.known_models import KNOWN_MODELS
-from diag.estimate.megatron_plan import _OLD_NAMES
-from diag.estimate.model_shape import shape_from_config
-from diag.estimate.parameters import count
-from diag.estimate.shell_script import training_command
+from diag.preflight.estimate import EstimateError, estimate
+from diag.preflight.estimate.known_models import KNOWN_MODELS
+from diag.preflight.estimate.megatron_plan import _OLD_NAMES
+from diag.preflight.estimate.model_shape import shape_from_config
+from diag.preflight.estimate.parameters import count
+from diag.preflight.estimate.shell_script import training_command
 
 TEXT = """
 megatron swift rlhf sft torchrun srun accelerate launch deepspeed python -m bash -c env A=1 NPROC_PER_NODE=4 --nproc_per_node

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from diag.cli import main
-from diag.estimate import EstimateError, parse_size
+from diag.agent.samplers.estimate import estimate_watched
+from diag.cli.main import main
 from diag.model import Record
-from diag.observations import MemoryEstimated
+from diag.model.observations import MemoryEstimated
+from diag.preflight.estimate import EstimateError, parse_size
 from diag.sources import estimate as source
-from diag.watches.estimate import estimate_watched
 
 DPO = [
     "megatron",
@@ -139,7 +139,7 @@ def test_text_says_each_term_the_totals_the_verdicts_and_what_would_help(
 def test_without_a_gpu_nothing_is_said_to_fit(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from diag.estimate import machine
+    from diag.preflight.estimate import machine
 
     monkeypatch.setattr(machine, "_gpus_seen", list)
     code, told = document(capsys, "--", *DPO)
@@ -151,7 +151,7 @@ def test_without_a_gpu_nothing_is_said_to_fit(
 def test_a_job_without_gpus_is_held_against_this_machine(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from diag.estimate import machine
+    from diag.preflight.estimate import machine
 
     monkeypatch.setattr(machine, "_gpus_seen", list)
     monkeypatch.setattr(machine, "_host_seen", lambda: (1 << 30, "memory of this host"))
@@ -195,7 +195,7 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 def test_diag_estimate_imports_neither_torch_nor_transformers() -> None:
     code = """
 import sys
-from diag.cli import main
+from diag.cli.main import main
 main("estimate --gpu-memory 1T --host-memory 9T -- megatron sft --model Qwen3-8B --max_length 64".split())
 sys.exit(int(any(name in sys.modules for name in ("torch", "transformers", "numpy"))))
 """

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from diag.estimate.errors import EstimateError
-from diag.estimate.launch import take_apart
-from diag.estimate.shell_script import training_command
+from diag.preflight.estimate.errors import EstimateError
+from diag.preflight.estimate.launch import take_apart
+from diag.preflight.estimate.shell_script import training_command
 
 CASES = [
     # command, environment, program, verb, processes, nodes

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from diag.estimate import Estimate, estimate
-from diag.estimate.communicators import communicators, exporting
-from diag.estimate.host import checkpoint_bytes
-from diag.estimate.states import held
+from diag.preflight.estimate import Estimate, estimate
+from diag.preflight.estimate.communicators import communicators, exporting
+from diag.preflight.estimate.host import checkpoint_bytes
+from diag.preflight.estimate.states import held
 
 RUNS: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "captures" / "estimate" / "h200.json").read_text()
@@ -241,7 +241,7 @@ def test_a_tiny_model_is_within_two_per_cent_of_the_gpu_and_ten_of_the_host(
     assert within(0.1, told.host_bytes + told.save_bytes, host[1] * MIB)
 
 
-# `python -m diag.job.megatron --iters N --tp T` without a GPU, 2 ranks, in a cgroup of its own: highest rss +
+# `python -m diag_job.megatron --iters N --tp T` without a GPU, 2 ranks, in a cgroup of its own: highest rss +
 # shmem before the save, and at it (ms-swift 4.6.0, megatron-core 0.16.1, torch 2.13, Python 3.11, 2 CPUs).
 ON_CPU = [(8, 1, 2347, 2755), (8, 2, 2345, 2754), (24, 1, 2903, 3312)]
 
@@ -250,7 +250,7 @@ ON_CPU = [(8, 1, 2347, 2755), (8, 2, 2345, 2754), (24, 1, 2903, 3312)]
 def test_the_bundled_job_on_a_cpu_is_within_fifteen_per_cent(
     steps: int, tp: int, steady: int, peak: int, tmp_path: Path
 ) -> None:
-    from diag.job import assets, megatron
+    from diag_job import assets, megatron
 
     options = megatron.parser().parse_args(
         ["--iters", str(steps), "--tp", str(tp), "--output-dir", "out", "--assets", str(tmp_path)]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from diag.estimate.errors import EstimateError
-from diag.estimate.flags import parse_flags
-from diag.estimate.known_models import KNOWN_MODELS, known_config
-from diag.estimate.model_files import find_shape, read_config
-from diag.estimate.model_shape import shape_from_config
-from diag.estimate.parameters import count, layer_count
+from diag.preflight.estimate.errors import EstimateError
+from diag.preflight.estimate.flags import parse_flags
+from diag.preflight.estimate.known_models import KNOWN_MODELS, known_config
+from diag.preflight.estimate.model_files import find_shape, read_config
+from diag.preflight.estimate.model_shape import shape_from_config
+from diag.preflight.estimate.parameters import count, layer_count
 
 # What the model cards and the safetensors indexes of these models tell (tied output layers once).
 TOTALS = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.estimate import Estimate, EstimateError, estimate
+from diag.preflight.estimate import Estimate, EstimateError, estimate
 
 MODEL = "--model Qwen/Qwen3-30B-A3B --max_length 2048"
 

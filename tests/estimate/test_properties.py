@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.estimate import estimate
-from diag.estimate.activations import stage_activations
-from diag.estimate.advice import advise, combine, peaks
-from diag.estimate.host import host_terms, save_terms
-from diag.estimate.plan import Plan
-from diag.estimate.states import held, pinned_bytes, state_terms
+from diag.preflight.estimate import estimate
+from diag.preflight.estimate.activations import stage_activations
+from diag.preflight.estimate.advice import advise, combine, peaks
+from diag.preflight.estimate.host import host_terms, save_terms
+from diag.preflight.estimate.plan import Plan
+from diag.preflight.estimate.states import held, pinned_bytes, state_terms
 
 MODELS = ["Qwen3-8B", "Qwen3-30B-A3B", "Qwen2.5-7B", "Llama-3.1-70B", "Qwen3-0.6B"]
 
@@ -75,7 +75,7 @@ def test_more_expert_parallelism_never_means_more_experts_on_a_gpu(ep: int, node
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("pp", [1, 2, 4])
 def test_stages_and_ranks_together_hold_the_whole_model(model: str, pp: int) -> None:
-    from diag.estimate.parameters import count
+    from diag.preflight.estimate.parameters import count
 
     plan = plan_of(model, f"--pipeline_model_parallel_size {pp}")
     held_by_all = sum(held(plan, stage).all for stage in range(pp))

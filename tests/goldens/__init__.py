@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import diag.replay
-from diag.cli import main
+import diag.engine.replay
+from diag.cli.main import main
 
 __all__ = ["KEPT", "Golden", "goldens", "kept", "replayed", "sections"]
 
@@ -151,7 +151,7 @@ def _settled(place: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _replayed_once() -> Iterator[None]:
     """Three faces of one replay."""
-    replay: Callable[..., Any] = diag.replay.replay
+    replay: Callable[..., Any] = diag.engine.replay.replay
     done: list[Any] = []
 
     def once(*given: Any, **named: Any) -> Any:
@@ -159,7 +159,7 @@ def _replayed_once() -> Iterator[None]:
             done.append(replay(*given, **named))
         return done[0]
 
-    with mock.patch.object(diag.replay, "replay", once):
+    with mock.patch.object(diag.engine.replay, "replay", once):
         yield
 
 

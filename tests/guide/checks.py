@@ -8,9 +8,9 @@ import io
 import re
 import subprocess
 
-from diag.cli import VERBS, make_parser
-from diag.job import faults
-from diag.job.__main__ import parser as job_parser
+from diag.cli.main import VERBS, make_parser
+from diag_job import faults
+from diag_job.__main__ import parser as job_parser
 from tests.guide.pages import ROOT, simple_commands
 
 # What is not run here, and why. All else that is shown is run (test_commands.py), or is part of the tutorial
@@ -89,7 +89,7 @@ def check_diag(words: list[str]) -> None:
     except SystemExit as end:
         raise Unknown(f"`{' '.join(words)}`: {said.getvalue().strip().splitlines()[-1]}") from end
     behind = words[words.index("--") + 1 :] if "--" in words else []
-    if behind[:3] == ["python", "-m", "diag.job"]:
+    if behind[:3] == ["python", "-m", "diag_job"]:
         try:
             with contextlib.redirect_stderr(said):
                 options = job_parser().parse_args(behind[3:])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.cli import VERBS
+from diag.cli.main import VERBS
 from tests.guide.checks import NOT_RUN, Unknown, check, check_diag
 from tests.guide.pages import (
     PAGES,
@@ -129,8 +129,8 @@ def test_words_of_diag_within_the_text_are_read_by_its_parser(page: Path) -> Non
         "diag dumb --all-ranks",
         "diag dump --every-rank",
         "nvidia-smi",
-        "diag run -- python -m diag.job --ranks 4",
-        "diag run -- python -m diag.job --fault no-such-fault",
+        "diag run -- python -m diag_job --ranks 4",
+        "diag run -- python -m diag_job --fault no-such-fault",
         "FAULT=sigstop:rank=7 diag run -- bash deploy/jobs/tiny/run.sh",
         "sbatch deploy/slurm/no-such.sbatch CMD",
         "kubectl exec POD -c diag -- diag dump --al-ranks-of-all",

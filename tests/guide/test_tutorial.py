@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from diag.cli import main
+from diag.cli.main import main
 from tests.guide.pages import ROOT, Block, blocks, commands, is_loop, lines
 from tests.liverun import DIAG, LiveRun, live_run
 

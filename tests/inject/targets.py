@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).parents[2]
-INJECT = ROOT / "diag" / "inject"
+INJECT = ROOT / "diag" / "launch" / "inject"
 SIGNAL = 50
 OURS = re.compile(r"^(PYTHON|DIAG_|SLURM_|OMPI_|PMI|MV2_)|^(LOCAL_)?RANK$")
 

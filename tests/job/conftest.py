@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.sources import pyspy
+from diag.sources.stacks import pyspy
 from tests.leftovers import end_all
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ class Job:
         return self.until("[diag.fault]")
 
     def release(self) -> None:
-        words = [sys.executable, "-m", "diag.job.faults", "--release", str(self.faults)]
+        words = [sys.executable, "-m", "diag_job.faults", "--release", str(self.faults)]
         subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
     def end(self) -> int:
@@ -111,7 +111,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def job(start: Start) -> Start:
     """job(*flags): the small job under torchrun, two ranks."""
     need("torch", "megatron.core")
-    return lambda *flags: start("diag.job", *flags)
+    return lambda *flags: start("diag_job", *flags)
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def rank(start: Start, tmp_path: Path) -> Start:
 
     def start_rank(fault: str, *flags: str) -> Job:
         words = (
-            "diag.job",
+            "diag_job",
             "--nproc",
             "1",
             "--ep",

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.job import assets
+from diag_job import assets
 
 
 def test_assets_are_made_once_and_are_the_same_in_another_folder(tmp_path: Path) -> None:

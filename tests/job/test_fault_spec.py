@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.job import faults
-from diag.job.faults import FaultError, in_gpu, parse
+from diag_job import faults
+from diag_job.faults import FaultError, in_gpu, parse
 
 
 def test_a_bare_name_strikes_rank_1_at_the_first_step() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.job.faults.growing_plan import SAVES, limit_of, plan_of, rises
+from diag_job.faults.growing_plan import SAVES, limit_of, plan_of, rises
 
 MIB = 1 << 20
 UNIT, OWN = 700 * MIB, 24 * MIB

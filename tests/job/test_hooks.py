@@ -8,10 +8,10 @@ from types import ModuleType
 
 import pytest
 
-from diag.job import hooks, megatron
-from diag.job.faults import in_phases, parse
-from diag.job.faults.growing_save import GrowingSave
-from diag.job.faults.runtime import Runtime
+from diag_job import hooks, megatron
+from diag_job.faults import in_phases, parse
+from diag_job.faults.growing_save import GrowingSave
+from diag_job.faults.runtime import Runtime
 
 HOOKS = hooks.FOLDER
 
@@ -108,7 +108,7 @@ def test_without_ms_swift_the_command_says_what_to_install(tmp_path: Path) -> No
 
 
 def test_hooks_prints_the_folder_for_scripts_and_refuses_a_fault_that_the_job_cannot_have() -> None:
-    ask = [sys.executable, "-m", "diag.job.hooks"]
+    ask = [sys.executable, "-m", "diag_job.hooks"]
 
     plain = subprocess.run(ask, capture_output=True, text=True, check=True)
     good = subprocess.run(
@@ -174,7 +174,7 @@ def test_growing_save_holds_its_memory_until_megatron_has_written(
     runtime = Runtime(parse("growing-save:rank=1,megabytes=1"), tmp_path, rank=0, memory_cgroup=tmp_path)
     growing = GrowingSave(runtime)
     runtime.rank = 1  # what rank 0 writes down is not asked here
-    monkeypatch.setattr("diag.job.faults.growing_save.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("diag_job.faults.growing_save.time.sleep", lambda seconds: None)
 
     growing.hook()
     FileSystemWriterAsync.preload_tensors()

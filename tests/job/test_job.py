@@ -1,4 +1,4 @@
-"""`python -m diag.job` as it is started by people: torchrun and two ranks."""
+"""`python -m diag_job` as it is started by people: torchrun and two ranks."""
 
 import ast
 import json

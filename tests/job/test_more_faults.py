@@ -52,8 +52,8 @@ def test_data_worker_stopped(rank: Start) -> None:
         ("service-wait", "getresponse (http/client.py"),
         ("pipe-full", "_pipe_full"),
         ("eval-hang", "_compute_metrics"),
-        ("optimizer-hang", "step (diag/job/faults/in_phases.py"),
-        ("absent", "initialize_model_parallel (diag/job/faults/in_phases.py"),
+        ("optimizer-hang", "step (diag_job/faults/in_phases.py"),
+        ("absent", "initialize_model_parallel (diag_job/faults/in_phases.py"),
     ],
 )
 def test_the_rank_stands_where_its_fault_put_it(rank: Start, fault: str, stands: str) -> None:

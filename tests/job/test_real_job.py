@@ -15,7 +15,7 @@ def test_a_healthy_real_job_trains_and_saves(start: Start, tmp_path: Path) -> No
     out = tmp_path / "out"
 
     run = start(
-        "diag.job.megatron", "--iters", "2", "--assets", str(tmp_path / "assets"), "--output-dir", str(out)
+        "diag_job.megatron", "--iters", "2", "--assets", str(tmp_path / "assets"), "--output-dir", str(out)
     )
 
     assert run.end() == 0, run.output

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.launchers.hostlist import MOST_HOSTS, BadHostlist, expand_hostlist
+from diag.launch.launchers.hostlist import MOST_HOSTS, BadHostlist, expand_hostlist
 
 SCONTROL = shutil.which("scontrol")
 

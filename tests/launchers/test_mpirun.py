@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.launchers import identify
-from diag.launchers.nodes import JobNodes, nodes_of, nodes_of_rank
+from diag.launch.launchers import identify
+from diag.launch.launchers.nodes import JobNodes, nodes_of, nodes_of_rank
 
 OPENMPI = shutil.which("mpirun.openmpi")
 HYDRA = shutil.which("mpiexec.hydra")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diag.launchers.nodes import JobNodes, nodes_of, nodes_of_rank
+from diag.launch.launchers.nodes import JobNodes, nodes_of, nodes_of_rank
 
 
 def of(words: str, env: dict[str, str], given: str = "auto", files: dict[str, str] | None = None) -> JobNodes:

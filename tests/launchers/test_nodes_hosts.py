@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.launchers.nodes import JobNodes, nodes_of, nodes_of_rank
-from diag.launchers.nodes.hostfiles import mpi_hosts
+from diag.launch.launchers.nodes import JobNodes, nodes_of, nodes_of_rank
+from diag.launch.launchers.nodes.hostfiles import mpi_hosts
 
 
 def of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from diag.launchers.nodes import nodes_of, nodes_of_rank
+from diag.launch.launchers.nodes import nodes_of, nodes_of_rank
 
 IN_POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 SWIFT = {"NNODES": "3", "NPROC_PER_NODE": "8", "MASTER_PORT": "29500"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from diag.outputs.prometheus import METRICS
+from diag.outputs.prometheus.prometheus import METRICS
 
 __all__ = ["TARGET_LABELS", "check_names", "inlined", "metrics_of_recording_rules", "recording_rules"]
 

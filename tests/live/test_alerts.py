@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import yaml
 
-from diag.commands.explain import pages
-from diag.observations import RankExited
-from diag.outputs.server import serve
+from diag.cli.explain import pages
+from diag.model.observations import RankExited
+from diag.outputs.http.server import serve
 from tests.live.prometheus import ALERTMANAGER, PROMETHEUS, PROMTOOL, Alertmanager, Prometheus
 from tests.live.queries import check_names, metrics_of_recording_rules
 from tests.outputs import conftest as kit

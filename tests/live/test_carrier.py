@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from diag.runs import is_alive
+from diag.launch.runs import is_alive
 from tests.liverun import DIAG, live_run
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
@@ -48,7 +48,7 @@ def test_hub_and_its_sidecars_end_when_the_carrier_is_killed_and_the_job_goes_on
     with live_run(tmp_path, [sys.executable, "-c", JOB, str(go_on)], env=rank) as run:
         told = run.run_json()
         hub = psutil.Process(told["hub_pid"])
-        run.until(lambda: any("diag.sidecar" in child.cmdline() for child in hub.children()), 60)
+        run.until(lambda: any("diag.agent.sidecar" in child.cmdline() for child in hub.children()), 60)
         ours = [hub, *hub.children(recursive=True)]
 
         run.process.kill()

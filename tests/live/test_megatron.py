@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.job.faults.runtime import release
+from diag_job.faults.runtime import release
 from tests.live.test_run import diag, fetch
 from tests.liverun import live_run
 
@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.xdist_group("megatron"),
 ]
-MEGATRON = [sys.executable, "-m", "diag.job.megatron", "--nproc", "2"]
+MEGATRON = [sys.executable, "-m", "diag_job.megatron", "--nproc", "2"]
 TINY = Path(__file__).parents[2] / "deploy" / "jobs" / "tiny" / "run.sh"
 
 

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from diag.job.faults.runtime import release
+from diag_job.faults.runtime import release
 from tests.liverun import DIAG, JOB, LiveRun, live_run
 
 

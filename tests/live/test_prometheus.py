@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from diag.engine import Engine
+from diag.engine.engine import Engine
 from diag.model import Placement, Record
-from diag.observations import Iteration, Observation, RankFound
-from diag.outputs.server import serve
-from diag.outputs.view import Counters
+from diag.model.observations import Iteration, Observation, RankFound
+from diag.outputs.http.server import serve
+from diag.outputs.view.view import Counters
 from tests.hubview import AloneHub
 from tests.live.prometheus import PROMTOOL, Prometheus, needs_prometheus
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from diag.capture import JournalReader, segments
-from diag.observations import RasReading
-from diag.replay import replay
-from diag.sources import nccl_ras
+from diag.engine.journal import JournalReader, segments
+from diag.engine.replay import replay
+from diag.model.observations import RasReading
+from diag.sources.collectives import nccl_ras
 from tests.liverun import DIAG, live_run
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]

@@ -133,7 +133,7 @@ def test_kill_of_every_diag_process_leaves_the_job_running_to_its_end(tmp_path: 
         family = [run.process, *run.process.children(recursive=True)]
         job = next(p for p in family if p.cmdline()[1:] == ["-c", script])
         diags = [p for p in family if p != job]
-        assert any("diag.sidecar" in p.cmdline() for p in diags)
+        assert any("diag.agent.sidecar" in p.cmdline() for p in diags)
 
         for process in diags:
             process.kill()
@@ -409,7 +409,7 @@ def test_python_found_by_a_relative_path_has_its_sidecars(tmp_path: Path) -> Non
 
     def has_sidecar() -> bool:
         with contextlib.suppress(psutil.Error):
-            return any("diag.sidecar" in child.cmdline() for child in run.children(recursive=True))
+            return any("diag.agent.sidecar" in child.cmdline() for child in run.children(recursive=True))
         return False
 
     try:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.capture import JournalReader, segments
-from tests.bench.runs import Diag, NotReady, processes
+from diag.engine.journal import JournalReader, segments
+from tests.labs.bench.runs import Diag, NotReady, processes
 from tests.liverun import LiveRun, live_run
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
@@ -34,15 +34,15 @@ def _sidecars(run: LiveRun) -> Sequence[int]:
 
 
 def all_of(diag: Diag) -> Sequence[int]:
-    return (diag.hub, *diag.sidecars)
+    return (diag.agent.hub, *diag.agent.sidecar_pool)
 
 
 def only_sidecars(diag: Diag) -> Sequence[int]:
-    return diag.sidecars
+    return diag.agent.sidecar_pool
 
 
 def only_hub(diag: Diag) -> Sequence[int]:
-    return (diag.hub,)
+    return (diag.agent.hub,)
 
 
 @pytest.mark.parametrize("which", [all_of, only_sidecars, only_hub])

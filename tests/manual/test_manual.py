@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from diag import manual
-from diag.envlint import no_effect
-from diag.nccl_variables import REMOVED_FROM_NCCL
+from diag.knowledge.env_lint import no_effect
+from diag.knowledge.nccl_variables import REMOVED_FROM_NCCL
+from diag.outputs import manual
 from diag.state.residence import KINDS
 from tests.manual.causes_in_code import causes_by_file, findings_of
 from tests.test_docs import FINDING_IDS
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "diag" / "manual"
+FOLDER = ROOT / "diag" / "outputs" / "manual"
 PAIRS = sorted(FINDING_IDS)
 TRANSLATED = [finding for finding in PAIRS if (FOLDER / "zh" / f"{finding}.md").exists()]
 
@@ -179,7 +179,7 @@ def test_every_part_of_a_step_that_can_be_the_cause_of_a_drop_is_spoken_of(lang:
 
 @pytest.mark.parametrize("lang", manual.LANGUAGES)
 def test_every_harmful_variable_is_spoken_of(lang: str) -> None:
-    tree = ast.parse((ROOT / "diag" / "envlint" / "harmful.py").read_text())
+    tree = ast.parse((ROOT / "diag" / "knowledge" / "env_lint" / "harmful.py").read_text())
     names = {
         node.value.lower() for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)

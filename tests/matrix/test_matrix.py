@@ -109,7 +109,7 @@ SILENT = (
 ASYNCHRONOUS = [
     sys.executable,
     "-m",
-    "diag.job.megatron",
+    "diag_job.megatron",
     "--nproc",
     "2",
     "--iters",

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from diag.discovery import Target
-from diag.engine import Engine
+from diag.engine.engine import Engine
+from diag.launch.service_discovery import Target
 from diag.model import Confidence, Evidence, Finding, NotChecked, Placement, Record, Severity
-from diag.observations import (
+from diag.model.observations import (
     CgroupMemory,
     EpochStarted,
     Frame,
@@ -32,8 +32,8 @@ from diag.observations import (
     StackSample,
     ThreadStack,
 )
-from diag.outputs.view import AgentProcess, Counters, FlameWanted
-from diag.report import report
+from diag.outputs.report import report
+from diag.outputs.view.view import AgentProcess, Counters, FlameWanted
 from diag.state.job import JobState
 from tests.hubview import AloneHub
 

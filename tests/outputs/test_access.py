@@ -12,8 +12,8 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
-from diag.outputs.guard import ROUTES, Access
-from diag.outputs.http import create_app
+from diag.outputs.http.app import create_app
+from diag.outputs.http.guard import ROUTES, Access
 
 TOKEN = "t" * 32
 WRONG, RIGHT = {"authorization": "Bearer " + "x" * 32}, {"authorization": f"Bearer {TOKEN}"}

@@ -16,16 +16,16 @@ from typing import Any
 import httpx
 import pytest
 
+from diag.cli.recorded import RecordedView
+from diag.engine.replay import replay
 from diag.model import Change, ChangeKind
-from diag.observations import RankExited
-from diag.outputs import events as events_module
-from diag.outputs import server as server_module
-from diag.outputs.events import MOST_LISTENERS, Events, TooMany
-from diag.outputs.http import create_app
-from diag.outputs.parts import SLOW_PARTS, own_parts, with_others
-from diag.outputs.recorded import RecordedView
-from diag.outputs.view import ranks_json
-from diag.replay import replay
+from diag.model.observations import RankExited
+from diag.outputs.http import events as events_module
+from diag.outputs.http import server as server_module
+from diag.outputs.http.app import create_app
+from diag.outputs.http.events import MOST_LISTENERS, Events, TooMany
+from diag.outputs.view.parts import SLOW_PARTS, own_parts, with_others
+from diag.outputs.view.view import ranks_json
 from tests.outputs.test_http import ask
 
 CAPTURES = Path(__file__).parent.parent / "captures"
@@ -144,7 +144,7 @@ def test_end_of_the_server_does_not_wait_for_a_flame_of_a_long_run(monkeypatch: 
         go_on.wait(60)
         return b""
 
-    monkeypatch.setattr("diag.commands.flame.recorded", recorded)
+    monkeypatch.setattr("diag.cli.flame.recorded", recorded)
     server = server_module.serve(RecordedView(replay([HANG])[0], [HANG]))
     try:
         with socket.create_connection(("127.0.0.1", server.port)) as page:

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.observations import Frame
-from diag.outputs.flame import (
+from diag.model.observations import Frame
+from diag.outputs.http.flame import (
     FORMATS,
     Profile,
     Sampled,

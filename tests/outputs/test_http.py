@@ -20,12 +20,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.discovery import Target
-from diag.errors import DiagError
-from diag.observations import RankExited
-from diag.outputs.http import create_app, is_loopback
-from diag.outputs.schema import Ranks, Report, Stacks
-from diag.outputs.server import CannotServe, PortTaken, serve
+from diag.launch.service_discovery import Target
+from diag.model.observations import RankExited
+from diag.outputs.http.app import create_app, is_loopback
+from diag.outputs.http.schema import Ranks, Report, Stacks
+from diag.outputs.http.server import CannotServe, PortTaken, serve
+from diag.text.errors import DiagError
 
 TOKEN = "s3cret"
 
@@ -171,7 +171,7 @@ def test_broken_dump_is_a_500_that_says_what(hung: Any) -> None:
 
 
 def test_hub_that_holds_its_lock_is_reported_busy(hung: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diag.outputs.http._LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("diag.outputs.http.app._LOCK_SECONDS", 0.05)
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -389,7 +389,7 @@ def test_garbage_on_the_port_leaves_the_terminal_alone(hung: Any, capfd: pytest.
 
 def test_importing_the_outputs_imports_no_web_framework() -> None:
     code = (
-        "import sys, diag.outputs.server, diag.outputs.text, diag.outputs.jsonl\n"
+        "import sys, diag.outputs.http.server, diag.outputs.terminal.text, diag.outputs.jsonl\n"
         "print([name for name in ('fastapi', 'uvicorn', 'starlette', 'pydantic', 'prometheus_client') if name in sys.modules])"
     )
     done = subprocess.run(

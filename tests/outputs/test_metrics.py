@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from diag.observations import (
+from diag.model.observations import (
     CgroupPids,
     DiskSpace,
     GpuHealth,
@@ -28,7 +28,7 @@ from diag.observations import (
     SaveStarted,
     XidReported,
 )
-from diag.outputs.prometheus import METRICS, HubCollector, exposition, families
+from diag.outputs.prometheus.prometheus import METRICS, HubCollector, exposition, families
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 

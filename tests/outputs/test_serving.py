@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from diag.errors import DiagError
-from diag.outputs.serving import refuse_taken_port
+from diag.outputs.http.serving import refuse_taken_port
 from diag.settings import load
+from diag.text.errors import DiagError
 from tests.liverun import DIAG, live_run
 
 HANG = Path(__file__).parent.parent / "captures/gpu-drills/data-hang-TP2-PP2-EP2"

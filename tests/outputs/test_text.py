@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.model import Change, ChangeKind, Evidence, NotChecked, Severity
-from diag.outputs.sentence import summary_line
-from diag.outputs.text import _columns, classes_text, clean, panel, report_text
-from diag.outputs.view import stack_classes
+from diag.outputs.terminal.text import _columns, classes_text, clean, panel, report_text
+from diag.outputs.view.sentence import summary_line
+from diag.outputs.view.view import stack_classes
 
 ANY_TEXT = st.text(st.characters(), max_size=300)
 

@@ -7,8 +7,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.observations import Frame, ProcessTree, RankExited, SourceFailed
-from diag.outputs.view import RANK_STATES, job_sentence, json_bytes, ranks_json, stack_classes, stacks_json
+from diag.model.observations import Frame, ProcessTree, RankExited, SourceFailed
+from diag.outputs.view.view import (
+    RANK_STATES,
+    job_sentence,
+    json_bytes,
+    ranks_json,
+    stack_classes,
+    stacks_json,
+)
 
 
 def states(hub: Any) -> dict[int, str]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from diag.hub import Hub
+from diag.agent.hub import Hub
+from diag.launch.rundir import RunDir
 from diag.model import Change, ChangeKind
 from diag.outputs.output import Output, OutputContext
 from diag.outputs.wiring import OUTPUTS, Outputs
-from diag.rundir import RunDir
 from diag.settings import load
 
 

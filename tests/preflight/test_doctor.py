@@ -136,7 +136,7 @@ def test_wrong_options_are_told() -> None:
 
 def test_nothing_waits_and_no_web_framework_is_loaded() -> None:
     code = (
-        "import sys; from diag.cli import main; main(['doctor', '--json', '--no-load', '--', 'torchrun', 't.py']);"
+        "import sys; from diag.cli.main import main; main(['doctor', '--json', '--no-load', '--', 'torchrun', 't.py']);"
         "print(sorted({'fastapi', 'uvicorn', 'pydantic', 'torch'} & set(sys.modules)), file=sys.stderr)"
     )
     best, bare = 1e9, 1e9

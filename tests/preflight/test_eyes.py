@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from diag.preflight.eyes import check_stacks
-from diag.sources.pyspy import explain
+from diag.sources.stacks.pyspy import explain
 
 MINE = {"uid": 1000, "our_uid": 1000}
 

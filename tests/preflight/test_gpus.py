@@ -11,7 +11,7 @@ import pytest
 
 from diag.model import Record
 from diag.preflight.gpus import gpu_lines
-from diag.sources import nvml
+from diag.sources.gpu import nvml
 from tests.detectors.gpufacts import GIB, health, links, sample
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "gpu" / "nvml_health.json"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.launchers.rendezvous import rendezvous
+from diag.launch.launchers.rendezvous import rendezvous
 from diag.preflight.interfaces import check_gloo_interface, check_nccl_interface
 from diag.preflight.line import Line
 from diag.preflight.nccl_interfaces import Address, NetworkInterface

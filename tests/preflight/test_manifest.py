@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.cli import main
+from diag.cli.main import main
 from diag.preflight.line import Line
 from diag.preflight.manifest import manifest_lines
 from diag.preflight.manifest.reading import read_text

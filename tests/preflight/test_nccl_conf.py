@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from diag.nccl_rules import parse_conf as parse
+from diag.knowledge.nccl_filters import parse_conf as parse
 from diag.preflight.nccl_conf import effective, read
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.nccl_rules import matches
+from diag.knowledge.nccl_filters import matches
 from diag.preflight.nccl_interfaces import Address, NetworkInterface, choose
 
 

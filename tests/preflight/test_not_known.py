@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.observations import GpuSample
+from diag.model.observations import GpuSample
 from diag.preflight import (
     CHECKS,
     Line,

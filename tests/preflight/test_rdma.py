@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.launchers.rendezvous import rendezvous
-from diag.observations import RdmaAccess
+from diag.launch.launchers.rendezvous import rendezvous
+from diag.model.observations import RdmaAccess
 from diag.preflight.line import Line
 from diag.preflight.plan import Plan
 from diag.preflight.rdma import check_rdma

@@ -18,7 +18,7 @@ from tests.preflight.test_doctor import doctor
 
 PARTS = {"software", "versions", "Megatron", "loads", "CUDA", "compilers"}
 BIN = Path(sys.executable).parent
-CPU_JOB = Path(__file__).parents[2] / "diag" / "job" / "cpu"  # what stands in for CUDA and Transformer Engine
+CPU_JOB = Path(__file__).parents[2] / "diag_job" / "cpu"  # what stands in for CUDA and Transformer Engine
 
 needs_swift = pytest.mark.skipif(
     not (BIN / "megatron").exists() or importlib.util.find_spec("mcore_bridge") is None,

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from diag.cli import main
-from diag.rules.load import for_a_run, load, packaged, packaged_folder
-from diag.rules.page import page
-from diag.rules.schema import Rule
+from diag.cli.main import main
+from diag.detectors.rules.load import for_a_run, load, packaged, packaged_folder
+from diag.detectors.rules.page import page
+from diag.detectors.rules.schema import Rule
 
 GOOD = (packaged_folder() / "python" / "missing-module.yaml").read_text()
 TRACED = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nOSError: shard is gone from disk'

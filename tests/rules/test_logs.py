@@ -1,4 +1,4 @@
-"""Whole logs of real failures and of healthy jobs, most of them recorded here (tests/log_lab): the cause is
+"""Whole logs of real failures and of healthy jobs, most of them recorded here (tests/labs/log_lab): the cause is
 read first, in the healthy ones nothing is found."""
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from diag.engine.replay import replay
 from diag.model import found
-from diag.replay import replay
-from diag.report import report
+from diag.outputs.report import report
 
 LOGS = Path(__file__).parents[1] / "captures" / "logs"
 

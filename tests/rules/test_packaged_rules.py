@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from diag.rules.check import lines_of
-from diag.rules.load import packaged
-from diag.rules.reader import LogReader
-from diag.rules.ruleset import RuleSet
-from diag.rules.schema import Rule
+from diag.detectors.rules.check import lines_of
+from diag.detectors.rules.load import packaged
+from diag.detectors.rules.reader import LogReader
+from diag.detectors.rules.ruleset import RuleSet
+from diag.detectors.rules.schema import Rule
 
 LOGS = sorted((Path(__file__).parent.parent / "captures" / "logs").glob("*.log"))
 HEALTHY = [log for log in LOGS if not log.name.startswith("elastic_")]

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from diag.detectors.rank_died import RankDiedDetector
+from diag.detectors.rules.load import packaged
+from diag.detectors.rules.ruleset import RuleSet
+from diag.detectors.rules.schema import Rule
 from diag.detectors.signatures import SignatureDetector
+from diag.engine.replay import replay
 from diag.model import Change, ChangeKind, Confidence
-from diag.observations import Interrupted, Iteration, KernelLine, LogLine
-from diag.replay import replay
-from diag.rules.load import packaged
-from diag.rules.ruleset import RuleSet
-from diag.rules.schema import Rule
+from diag.model.observations import Interrupted, Iteration, KernelLine, LogLine
 from tests.facts import Story
 
 MISSING = (

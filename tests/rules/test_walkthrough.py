@@ -29,7 +29,7 @@ def test_walk_through_works_as_it_is_written(tmp_path: Path) -> None:
 
 
 def test_every_key_of_a_rule_is_documented() -> None:
-    from diag.rules.schema import Example, Pattern, Rule, Silent, Translation
+    from diag.detectors.rules.schema import Example, Pattern, Rule, Silent, Translation
 
     for model in (Rule, Pattern, Example, Silent, Translation):
         for name, field in model.model_fields.items():

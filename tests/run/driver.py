@@ -5,7 +5,7 @@ python driver.py [--dir DIR] [--keep N] [--reserve N] [--say-on TEXT] [--grace S
 
 from __future__ import annotations
 
-from diag import signals
+from diag.launch import signals
 
 PREPARED = signals.prepare() if __name__ == "__main__" else None
 
@@ -16,14 +16,14 @@ import tempfile  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
-from diag import command, joblog, relay  # noqa: E402
+from diag.launch import command, output_file, relay  # noqa: E402
 
 
 def main(prepared: signals.Prepared) -> NoReturn:
     split = sys.argv.index("--")
     parser = argparse.ArgumentParser()
     parser.add_argument("--dir", type=Path)
-    parser.add_argument("--keep", type=int, default=joblog.KEEP_BYTES)
+    parser.add_argument("--keep", type=int, default=output_file.KEEP_BYTES)
     parser.add_argument("--reserve", type=int, default=1 << 20)
     parser.add_argument("--grace", type=float, default=signals.GRACE_S)
     parser.add_argument("--say-on", help="print a message of diag's own when the output contains this")
@@ -43,7 +43,7 @@ def main(prepared: signals.Prepared) -> NoReturn:
         outlets = relay.open_outlets(
             folder, keep_bytes=options.keep, reserve_bytes=options.reserve, report=note, closed=closed
         )
-    except joblog.LaneError as error:
+    except output_file.LaneError as error:
         note(str(error))
         outlets = ()
 

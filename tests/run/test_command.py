@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from running import ROOT
 
-from diag import command
+from diag.launch import command
 
 # What a process inherits and can see of it.
 SELF = (

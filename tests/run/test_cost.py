@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from running import Driven, until
 
-from diag import joblog, relay
+from diag.launch import output_file, relay
 
 Start = Callable[..., Driven]
 
@@ -51,7 +51,7 @@ def test_idle_cpu_and_memory(drive: Start, capsys: pytest.CaptureFixture[str]) -
 def test_latency(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # given a relay to a pipe
     read, write = os.pipe()
-    lane = joblog.open_lane(tmp_path / "log")
+    lane = output_file.open_lane(tmp_path / "log")
     relayed = relay.Relay([relay.Outlet("stdout", lane, write)], on_output=lambda *_: None)
     relayed.start()
     # when lines come one by one
@@ -71,7 +71,7 @@ def test_latency(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_throughput(tmp_path: Path, capsys: pytest.CaptureFixture[str], observed: bool) -> None:
     # given 256 MiB that the job has written, and a reader as quick as can be
     null = os.open(os.devnull, os.O_WRONLY)
-    lane = joblog.open_lane(tmp_path / "log")
+    lane = output_file.open_lane(tmp_path / "log")
     line = b"x" * 99 + b"\n"
     for _ in range(256):
         os.write(lane.write_fd, line * 10486)

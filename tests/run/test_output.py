@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from running import ROOT, Driven, state_of, until
 
-from diag import joblog, relay
+from diag.launch import output_file, relay
 
 Start = Callable[..., Driven]
 
@@ -226,8 +226,8 @@ def test_a_file_size_limit_is_no_trap_for_the_job(tmp_path: Path, drive: Start) 
 
 def test_an_existing_file_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "output.log").write_text("of another run")
-    with pytest.raises(joblog.LaneError, match="File exists"):
-        joblog.open_lane(tmp_path / "output.log")
+    with pytest.raises(output_file.LaneError, match="File exists"):
+        output_file.open_lane(tmp_path / "output.log")
     assert (tmp_path / "output.log").read_text() == "of another run"
 
 
@@ -329,9 +329,9 @@ def test_where_fallocate_is_not_supported_it_is_said_once(
     def unsupported(fd: int, mode: int, offset: int, length: int) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(joblog, "fallocate", unsupported)
+    monkeypatch.setattr(output_file, "fallocate", unsupported)
     said: list[str] = []
-    lane = joblog.open_lane(tmp_path / "log", keep_bytes=1 << 16, report=said.append)
+    lane = output_file.open_lane(tmp_path / "log", keep_bytes=1 << 16, report=said.append)
     os.write(lane.write_fd, bytes(1 << 20))
     lane.relayed = lane.size()
     for _ in range(3):
@@ -341,10 +341,10 @@ def test_where_fallocate_is_not_supported_it_is_said_once(
 
 
 @pytest.fixture
-def piped(tmp_path: Path) -> Iterator[tuple[relay.Relay, joblog.Lane, int]]:
+def piped(tmp_path: Path) -> Iterator[tuple[relay.Relay, output_file.Lane, int]]:
     """A relay of both outputs into a pipe: (relay, lane, the pipe's end to read)."""
     read, write = os.pipe()
-    lane = joblog.open_lane(tmp_path / "log")
+    lane = output_file.open_lane(tmp_path / "log")
     relayed = relay.Relay([relay.Outlet("both", lane, write)])
     relayed.start()
     yield relayed, lane, read
@@ -361,7 +361,7 @@ def read_exactly(fd: int, count: int) -> bytes:
     return data
 
 
-def test_a_message_does_not_tear_a_progress_bar(piped: tuple[relay.Relay, joblog.Lane, int]) -> None:
+def test_a_message_does_not_tear_a_progress_bar(piped: tuple[relay.Relay, output_file.Lane, int]) -> None:
     # given a bar on the screen
     relayed, lane, screen = piped
     bar = b"\r\x1b[32m 10%|#  |"
@@ -377,7 +377,7 @@ def test_a_message_does_not_tear_a_progress_bar(piped: tuple[relay.Relay, joblog
 
 
 def test_a_message_waits_for_the_end_of_the_line(
-    piped: tuple[relay.Relay, joblog.Lane, int], monkeypatch: pytest.MonkeyPatch
+    piped: tuple[relay.Relay, output_file.Lane, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given half a line
     relayed, lane, screen = piped
@@ -392,7 +392,7 @@ def test_a_message_waits_for_the_end_of_the_line(
     assert read_exactly(screen, len(rest[0])) in rest
 
 
-def test_a_message_at_the_end_is_not_lost(piped: tuple[relay.Relay, joblog.Lane, int]) -> None:
+def test_a_message_at_the_end_is_not_lost(piped: tuple[relay.Relay, output_file.Lane, int]) -> None:
     relayed, lane, screen = piped
     os.write(lane.write_fd, b"last")
     relayed.say("[diag] message")
@@ -427,7 +427,7 @@ def test_an_observer_that_fails_does_not_cost_the_output(tmp_path: Path) -> None
 
     said: list[str] = []
     read, write = os.pipe()
-    lane = joblog.open_lane(tmp_path / "log")
+    lane = output_file.open_lane(tmp_path / "log")
     relayed = relay.Relay([relay.Outlet("stdout", lane, write)], on_output=observe, report=said.append)
     relayed.start()
     # when the job writes

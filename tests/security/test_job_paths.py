@@ -20,13 +20,13 @@ from typing import Any
 import psutil
 import pytest
 
+from diag.agent.rank_logs import RankFiles
+from diag.agent.samplers.checkpoints import CheckpointSampler, JobView
+from diag.agent.samplers.sampler import Reporter
 from diag.model import Record
-from diag.rankfiles import RankFiles
-from diag.sources import fr_pipe
-from diag.sources.interfaces import InterfacesReader
-from diag.sources.worker_server import NoAnswer
-from diag.watches.checkpoints import CheckpointSampler, JobView
-from diag.watches.sampler import Reporter
+from diag.sources.collectives import fr_pipe
+from diag.sources.collectives.worker_server import NoAnswer
+from diag.sources.network.interfaces import InterfacesReader
 from tests.liverun import DIAG, WatchedRun
 from tests.otheruser import NOBODY, Start, as_root
 

@@ -19,11 +19,11 @@ from typing import Any
 import psutil
 import pytest
 
-from diag.flame import FlameRecorder
+from diag.agent.flames import FlameRecorder
 from diag.model import Placement
-from diag.outputs.asker import uid_of
-from diag.outputs.server import Server, serve
-from diag.outputs.view import FlameWanted
+from diag.outputs.http.asker import uid_of
+from diag.outputs.http.server import Server, serve
+from diag.outputs.view.view import FlameWanted
 from tests.outputs.conftest import FakeHub, tell_job
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")

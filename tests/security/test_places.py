@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from diag import rundir, runs
-from diag.errors import DiagError
-from diag.rundir import RunDir
+from diag.launch import rundir, runs
+from diag.launch.rundir import RunDir
+from diag.text.errors import DiagError
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make what belongs to another user")
 NOBODY = 65534

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from diag.inject import STACK_SIGNAL
+from diag.launch.inject import STACK_SIGNAL
 from tests.liverun import LiveRun
 from tests.security.secretrun import TOKEN, get, processes
 
@@ -53,7 +53,9 @@ def listening(pids: list[int]) -> set[tuple[str, str]]:
 def as_nobody(program: str) -> list[str]:
     """Lines that a program of user nobody prints. All is imported before: Python itself may lie where nobody
     may not look."""
-    drop = "import ctypes, os, socket, diag.runs\nos.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+    drop = (
+        "import ctypes, os, socket, diag.launch.runs\nos.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+    )
     done = subprocess.run(
         [sys.executable, "-c", drop + program], capture_output=True, text=True, check=False, timeout=60
     )
@@ -159,7 +161,7 @@ print("done")
 def test_another_user_does_not_find_the_run_nor_its_token(run: LiveRun) -> None:
     said = as_nobody(f"""
 os.environ["HOME"] = "/nonexistent"
-print([path for path, told in diag.runs.live_in(diag.runs.places({str(run.root)!r}))])
+print([path for path, told in diag.launch.runs.live_in(diag.launch.runs.places({str(run.root)!r}))])
 for pid in {[process.pid for process in processes(run)]}:
     try:
         words = open(f"/proc/{{pid}}/cmdline", "rb").read()

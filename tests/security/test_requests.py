@@ -20,9 +20,9 @@ import httpx
 import psutil
 import pytest
 
-from diag.outputs import http as http_module
-from diag.outputs.http import create_app
-from diag.outputs.server import Server, serve
+from diag.outputs.http import app as http_module
+from diag.outputs.http.app import create_app
+from diag.outputs.http.server import Server, serve
 from tests.outputs.conftest import FakeHub, finding, tell_job
 
 TOKEN = "t" * 32
@@ -349,7 +349,7 @@ def is_answered(server: Server) -> bool:
                                    b"POST /digests HTTP/1.1\r\n" + HOST + b"Content-Length: 100000\r\n\r\n"],
                          ids=["silent", "head", "kept alive", "body that nobody reads", "body of a digest"])  # fmt: skip
 def test_connection_that_drips_is_closed(hub: FakeHub, first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diag.outputs.connections._REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr("diag.outputs.http.connections._REQUEST_SECONDS", 0.3)
     monkeypatch.setattr(http_module, "_BODY_SECONDS", 0.3)
     server = serve(hub)
     try:
@@ -374,7 +374,7 @@ def test_connection_that_drips_is_closed(hub: FakeHub, first: bytes, monkeypatch
 
 
 def test_answer_that_nobody_takes_is_given_up(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diag.outputs.connections._UNREAD_SECONDS", 1)
+    monkeypatch.setattr("diag.outputs.http.connections._UNREAD_SECONDS", 1)
     server = serve(hub)
     try:
         reader = socket.socket()

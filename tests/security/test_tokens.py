@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from diag import tokens
-from diag.endpoint import endpoint
-from diag.errors import DiagError
-from diag.rundir import RunDir
+from diag.cli.client.endpoint import endpoint
+from diag.launch import tokens
+from diag.launch.rundir import RunDir
 from diag.settings import load
+from diag.text.errors import DiagError
 from tests.liverun import DIAG
 
 
@@ -121,7 +121,7 @@ mkdir -p /tmp/diag-secret-{os.getpid()}; cd /tmp/diag-secret-{os.getpid()}
 mount -t tmpfs none . && cd "$PWD"
 mkdir ..2026; echo from-kubernetes > ..2026/token; chmod 0644 ..2026/token; ln -s ..2026 ..data; ln -s ..data/token token
 mount -o remount,ro .
-{sys.executable} -c 'from diag.tokens import read_token; print(read_token("/tmp/diag-secret-{os.getpid()}/token"))'
+{sys.executable} -c 'from diag.launch.tokens import read_token; print(read_token("/tmp/diag-secret-{os.getpid()}/token"))'
 """
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from diag import manual
-from diag.outputs.prometheus import METRICS
-from diag.rules.load import packaged
+from diag.detectors.rules.load import packaged
+from diag.outputs import manual
+from diag.outputs.prometheus.prometheus import METRICS
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.xdist_group("site")

@@ -12,8 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.model import Record
-from diag.observations import CgroupLevel, CgroupMemory, CgroupPids, HostMemory, Observation, SourceFailed
-from diag.sources.cgroup import CgroupReader, parse
+from diag.model.observations import (
+    CgroupLevel,
+    CgroupMemory,
+    CgroupPids,
+    HostMemory,
+    Observation,
+    SourceFailed,
+)
+from diag.sources.host.cgroup import CgroupReader, parse
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "sources" / "cgroup"
 GIB = 1 << 30

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from diag.model import Record
-from diag.observations import CheckpointFolder, CheckpointsSeen, Unparsed
-from diag.sources import checkpoint
-from diag.sources.checkpoint import CheckpointReader, CheckpointUnavailable
+from diag.model.observations import CheckpointFolder, CheckpointsSeen, Unparsed
+from diag.sources.storage import checkpoint
+from diag.sources.storage.checkpoint import CheckpointReader, CheckpointUnavailable
 
 
 def seen(root: Path, role: str = "save") -> CheckpointsSeen:

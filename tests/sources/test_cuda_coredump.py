@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from diag.model import Record
-from diag.observations import GpuKernel, GpuKernels, Unparsed
-from diag.sources import cuda_core
-from diag.sources import cuda_coredump as source
+from diag.model.observations import GpuKernel, GpuKernels, Unparsed
+from diag.sources.gpu import cuda_core
+from diag.sources.gpu import cuda_coredump as source
 from tests.gpucore import ALL_REDUCE, Grid, captured, core_dump
 
 ENDLESS = "user_endless_kernel"

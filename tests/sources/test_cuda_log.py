@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.observations import CudaErrorRaised, CudaOutOfMemory, Observation
-from diag.sources.output import read_text
+from diag.model.observations import CudaErrorRaised, CudaOutOfMemory, Observation
+from diag.sources.logs.output import read_text
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "gpu" / "cuda_failures.txt"
 GIB, MIB = 1 << 30, 1 << 20

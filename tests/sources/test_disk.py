@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from diag.model import Record
-from diag.observations import DiskSpace, Unparsed
-from diag.sources import disk
+from diag.model.observations import DiskSpace, Unparsed
+from diag.sources.storage import disk
 
 
 def seen(payload: object) -> DiskSpace:

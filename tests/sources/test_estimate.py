@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from diag.engine import Engine
-from diag.estimate import estimate
+from diag.engine.engine import Engine
 from diag.model import Record
-from diag.observations import MemoryEstimated, MemoryTerm, Unparsed
+from diag.model.observations import MemoryEstimated, MemoryTerm, Unparsed
+from diag.preflight.estimate import estimate
 from diag.sources import estimate as source
 from diag.sources.parsers import PARSERS
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.model import Record
-from diag.observations import RankExited, Unparsed
-from diag.sources import exits
-from diag.sources.exits import ExitWatch, parse
+from diag.model.observations import RankExited, Unparsed
+from diag.sources.host import exits
+from diag.sources.host.exits import ExitWatch, parse
 
 # How a parent that is not us treats its child: `reap` waits at once, `leave` keeps the zombie, `ignore` lets
 # the kernel reap it with no zombie at all.
@@ -165,7 +165,7 @@ def test_zero_that_the_kernel_shows_to_strangers_is_not_taken_for_success() -> N
     code = f"""
 import json, os
 from diag.sources import exits
-from diag.sources.exits import ExitWatch
+from diag.sources.host.exits import ExitWatch
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 watch = ExitWatch({target.pid})
 print("watching", flush=True)

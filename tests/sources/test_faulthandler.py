@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.model import Record
-from diag.observations import Frame, Observation, SourceFailed, SourceWorks, StackSample, Unparsed
-from diag.sources import faulthandler
+from diag.model.observations import Frame, Observation, SourceFailed, SourceWorks, StackSample, Unparsed
+from diag.sources.stacks import faulthandler
 from tests.inject.targets import (
     HOLD_GIL,
     ROOT,

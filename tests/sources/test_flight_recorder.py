@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.inject import environment
+from diag.launch.inject import environment
 from diag.model import Record
-from diag.observations import FlightRecorder, Observation, SourceFailed, SourceWorks, Unparsed
-from diag.sources import flight_recorder as source
-from diag.waitgraph import build
+from diag.model.observations import FlightRecorder, Observation, SourceFailed, SourceWorks, Unparsed
+from diag.sources.collectives import flight_recorder as source
+from diag.state.wait_graph import build
 
 FOLDER = Path(__file__).parents[1] / "captures" / "fr"
 

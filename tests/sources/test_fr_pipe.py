@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from diag.model import Record
-from diag.observations import FlightRecorder
-from diag.sources import flight_recorder as source
-from diag.sources import fr_pipe
+from diag.model.observations import FlightRecorder
+from diag.sources.collectives import flight_recorder as source
+from diag.sources.collectives import fr_pipe
 
 DUMP = Path(__file__).parents[1] / "captures" / "fr" / "data_hang_0"
 # As ProcessGroupNCCL of torch 2.11: mkfifo 0666, opened for reading without waiting, looked into now and

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.jobfiles import Files
 from diag.model import Record
-from diag.observations import Interface, InterfacesSeen, Unparsed
-from diag.sources.interfaces import InterfacesReader, InterfacesUnavailable, parse
+from diag.model.observations import Interface, InterfacesSeen, Unparsed
+from diag.sources.host.job_files import Files
+from diag.sources.network.interfaces import InterfacesReader, InterfacesUnavailable, parse
 
 HEAD = """Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from diag.model import Record
-from diag.observations import KernelLine, Observation, SxidReported, XidReported
-from diag.sources import kmsg
-from diag.sources.kmsg_gpu import LITERALS
+from diag.model.observations import KernelLine, Observation, SxidReported, XidReported
+from diag.sources.host import kmsg
+from diag.sources.host.kmsg_gpu import LITERALS
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "gpu" / "dmesg.txt"
 

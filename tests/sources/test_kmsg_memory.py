@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.model import Record
-from diag.observations import KernelLine, KernelOomKill, KernelRefusal, Observation
-from diag.sources.kmsg import parse
+from diag.model.observations import KernelLine, KernelOomKill, KernelRefusal, Observation
+from diag.sources.host.kmsg import parse
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "sources" / "kmsg"
 KIB, MIB = 1 << 10, 1 << 20

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from diag.model import Record
-from diag.observations import LogLine, NcclFact, NcclLine, NcclPlainLines
-from diag.sources import nccl_log, output
-from diag.sources.output import PLAIN_RUN, LineAssembler
+from diag.model.observations import LogLine, NcclFact, NcclLine, NcclPlainLines
+from diag.sources.logs import nccl_log, output
+from diag.sources.logs.output import PLAIN_RUN, LineAssembler
 
 LOGS = sorted((Path(__file__).parents[1] / "captures" / "logs" / "nccl").glob("*.log"))
 

@@ -1,7 +1,7 @@
 """Nothing that a file can contain makes the parser of NCCL's lines raise, hang, or say more than one thing a
 line.
 
-Longer, and guided by branches: python -m tests.fuzz --only nccl-lines.
+Longer, and guided by branches: python -m tests.labs.fuzz --only nccl-lines.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.model import Record
-from diag.observations import LogLine, NcclFact, NcclLine, NcclPlainLines, Unparsed
-from diag.sources import nccl_log, output
-from diag.sources.output import LineAssembler
+from diag.model.observations import LogLine, NcclFact, NcclLine, NcclPlainLines, Unparsed
+from diag.sources.logs import nccl_log, output
+from diag.sources.logs.output import LineAssembler
 from tests.sources.test_nccl_log_lines import TABLE, entries
 
 REAL = [line for path in TABLE for line, _ in entries(path)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from diag.model import Record
-from diag.observations import (
+from diag.model.observations import (
     LogLine,
     NcclCommunicator,
     NcclFact,
@@ -21,9 +21,9 @@ from diag.observations import (
     Observation,
     VerbsDriverMissing,
 )
-from diag.sources import nccl_log, output
-from diag.sources.output import PLAIN_RUN, LineAssembler
-from tests.bench.nccl_log import job_log
+from diag.sources.logs import nccl_log, output
+from diag.sources.logs.output import PLAIN_RUN, LineAssembler
+from tests.labs.bench.nccl_log import job_log
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 TABLE = sorted((CAPTURES / "logs" / "nccl" / "lines").glob("*.txt"))

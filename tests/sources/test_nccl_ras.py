@@ -15,8 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.model import Record
-from diag.observations import Observation, RasCommunicator, RasReading, SourceFailed, SourceWorks, Unparsed
-from diag.sources import nccl_ras as source
+from diag.model.observations import (
+    Observation,
+    RasCommunicator,
+    RasReading,
+    SourceFailed,
+    SourceWorks,
+    Unparsed,
+)
+from diag.sources.collectives import nccl_ras as source
 from diag.sources.parsers import PARSERS
 from tests.rasserver import CAPTURES, captured, ras_server
 

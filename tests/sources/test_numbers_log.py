@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from diag.observations import LogLine, LossScaleReduced, NonFiniteReported, Observation
-from diag.sources.output import read_text
-from diag.sources.printed import numbers_of
+from diag.model.observations import LogLine, LossScaleReduced, NonFiniteReported, Observation
+from diag.sources.logs.output import read_text
+from diag.sources.logs.printed import numbers_of
 
 
 def facts(text: str) -> list[Observation]:

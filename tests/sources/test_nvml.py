@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.model import Record
-from diag.observations import GpuHealth, GpuSample, Unparsed, XidReported
-from diag.sources.nvml import NvmlReader, NvmlUnavailable, parse
+from diag.model.observations import GpuHealth, GpuSample, Unparsed, XidReported
+from diag.sources.gpu.nvml import NvmlReader, NvmlUnavailable, parse
 
 # NVML as pynvml calls it, for a machine with two GPUs. FAKE_NVML=hang|crash|lost|nodriver|slowstart picks
 # what GPU 1 does; numbers are those of an idle-waiting H200 (nvidia-smi, driver 580.159.04, 2026-11-20: 126 W
@@ -244,7 +244,7 @@ def test_helper_that_cannot_be_killed_is_said_and_not_joined_by_another(reader: 
 def test_helper_ends_with_its_parent_also_while_nvml_hangs(library: Path) -> None:
     # given a hub that asked a hanging NVML and was then killed
     code = (
-        "import sys, time\nfrom diag.sources.nvml import NvmlReader, NvmlUnavailable\n"
+        "import sys, time\nfrom diag.sources.gpu.nvml import NvmlReader, NvmlUnavailable\n"
         "reader = NvmlReader()\n"
         "while reader._ready is None:\n"
         "    try: reader._start(0.0) if reader._helper is None else reader._wait_for_start(time.monotonic() + 60)\n"

@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from diag.hub import Hub
+from diag.agent.hub import Hub
+from diag.agent.samplers.gpus import GpuSampler
+from diag.agent.samplers.sampler import Reporter
 from diag.model import Placement, Record
-from diag.observations import GpuSample
+from diag.model.observations import GpuSample
 from diag.settings import load
-from diag.sources import run as run_source
-from diag.sources.nvml import NvmlReader, NvmlUnavailable, parse
-from diag.sources.nvml_gpm import Gpm
+from diag.sources.gpu.nvml import NvmlReader, NvmlUnavailable, parse
+from diag.sources.gpu.nvml_gpm import Gpm
+from diag.sources.host import run as run_source
 from diag.state.job import JobState
-from diag.watches.gpus import GpuSampler
-from diag.watches.sampler import Reporter
 from tests.sources.test_nvml import FAKE, Clock
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "gpu" / "gpm_waits.jsonl"

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from diag.model import Record
-from diag.observations import GpuHealth, NvlinkSeen, Unparsed, XidReported
-from diag.sources.nvml import NvmlReader, NvmlUnavailable, parse
+from diag.model.observations import GpuHealth, NvlinkSeen, Unparsed, XidReported
+from diag.sources.gpu.nvml import NvmlReader, NvmlUnavailable, parse
 from tests.sources.test_nvml import FAKE, Clock
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "gpu" / "nvml_health.json"

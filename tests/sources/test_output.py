@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.model import Record
-from diag.observations import Iteration, LogLine, Observation, Unparsed
-from diag.sources import output
-from diag.sources.output import MAX_LINE_CHARS, MAX_LINES_PER_RECORD, FileFollower, LineAssembler
+from diag.model.observations import Iteration, LogLine, Observation, Unparsed
+from diag.sources.logs import output
+from diag.sources.logs.output import MAX_LINE_CHARS, MAX_LINES_PER_RECORD, FileFollower, LineAssembler
 
 LOGS = Path(__file__).parents[1] / "captures" / "logs"
 # What terminals and jobs make lines of, and what breaks decoders: torn UTF-8, NUL, a lone continuation byte.

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.loose.ends import LogEnds
-from diag.loose.plain import log_records
+from diag.engine.importers.log_outcome import LogEnds
+from diag.engine.importers.log_reader import log_records
+from diag.engine.replay import replay_records
 from diag.model import Record
-from diag.observations import LogLine, NcclPlainLines, Observation, PlainLines
-from diag.replay import replay_records
-from diag.report import report
-from diag.sources import output
-from diag.sources.output import LineAssembler
-from diag.sources.prefilter import plain_lines
+from diag.model.observations import LogLine, NcclPlainLines, Observation, PlainLines
+from diag.outputs.report import report
+from diag.sources.logs import output
+from diag.sources.logs.output import LineAssembler
+from diag.sources.logs.prefilter import plain_lines
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 LOGS = sorted(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.replay import replay
-from diag.sources.prefix import message_of, strip_outer, without_outer
+from diag.engine.replay import replay
+from diag.knowledge.log_prefix import message_of, strip_outer, without_outer
 
 LOGS = Path(__file__).parents[1] / "captures" / "logs"
 AT = 1795255200.0  # 2026-11-21 10:00:00 UTC

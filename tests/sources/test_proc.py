@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.model import Record
-from diag.observations import LimitsSeen, ProcessTree, Unparsed
-from diag.sources.proc import ProcessGone, ProcessReader, parse
+from diag.model.observations import LimitsSeen, ProcessTree, Unparsed
+from diag.sources.host.proc import ProcessGone, ProcessReader, parse
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "sources" / "proc"
 
@@ -206,7 +206,7 @@ def test_what_another_user_may_not_read_is_none() -> None:
     # given a reader without rights on the target (us); imported before it gives up its rights
     code = f"""
 import json, os
-from diag.sources.proc import ProcessReader
+from diag.sources.host.proc import ProcessReader
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 reader = ProcessReader({os.getpid()})
 print(json.dumps([reader.sample(detail=True), reader.limits()]))

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.model import Record
-from diag.observations import Observation, SourceFailed, SourceWorks, StackSample, Unparsed
-from diag.sources import pyspy
+from diag.model.observations import Observation, SourceFailed, SourceWorks, StackSample, Unparsed
+from diag.sources.stacks import pyspy
 from tests.inject.targets import HOLD_GIL, WAIT, Target, other_pythons, plain_env
 
 FOLDER = Path(__file__).parents[1] / "captures" / "sources"

@@ -22,8 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.model import Record
-from diag.observations import RdmaAccess, Unparsed
-from diag.sources.rdma_access import RdmaAccessReader, parse
+from diag.model.observations import RdmaAccess, Unparsed
+from diag.sources.network.rdma_access import RdmaAccessReader, parse
 
 NEEDS_ROOT = pytest.mark.skipif(
     os.geteuid() != 0, reason="needs root to change the root folder, or to become somebody else"
@@ -214,7 +214,7 @@ def test_process_that_is_gone_is_no_process_without_rdma(start: Start) -> None:
 def test_what_another_user_may_not_see_is_not_known() -> None:
     # given a reader without rights on the target (us); imported before it gives up its rights
     code = (
-        "import json, os, sys\nfrom diag.sources.rdma_access import RdmaAccessReader\n"
+        "import json, os, sys\nfrom diag.sources.network.rdma_access import RdmaAccessReader\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "print(json.dumps(RdmaAccessReader(int(sys.argv[1])).sample()))"
     )

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from diag.engine.replay import replay
 from diag.model import Record
-from diag.observations import LimitsSeen, RdmaAccess, RdmaPortsSeen
-from diag.replay import replay
-from diag.sources import proc, rdma_access
-from diag.sources.infiniband import InfinibandReader
-from diag.sources.infiniband import parse as parse_ports
+from diag.model.observations import LimitsSeen, RdmaAccess, RdmaPortsSeen
+from diag.sources.host import proc
+from diag.sources.network import rdma_access
+from diag.sources.network.infiniband import InfinibandReader
+from diag.sources.network.infiniband import parse as parse_ports
 from tests.vm.rdma.scenarios import SCENARIOS, Scenario
 
 

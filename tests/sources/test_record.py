@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from diag.errors import DiagError
-from diag.sources.pyspy import find_executable
-from diag.sources.record import Recording, record
+from diag.sources.stacks.flame_recording import Recording, record
+from diag.sources.stacks.pyspy import find_executable
+from diag.text.errors import DiagError
 
 ROOT = Path(__file__).parents[2]
 BUSY = """
@@ -135,7 +135,7 @@ def test_pyspy_that_hangs_is_ended_and_the_process_goes_on(
     spy = tmp_path / "py-spy"
     spy.write_text(f"#!/bin/sh\ntrap '' INT\nkill -STOP {busy.pid}\nwhile :; do sleep 1; done\n")
     spy.chmod(0o755)
-    monkeypatch.setattr("diag.sources.record._GRACE_SECONDS", 1.0)
+    monkeypatch.setattr("diag.sources.stacks.flame_recording._GRACE_SECONDS", 1.0)
 
     with pytest.raises(DiagError, match="not finish in time"):
         record(busy.pid, Recording(1.0, 10, "collapsed", native=True), executable=str(spy))
@@ -149,8 +149,8 @@ def test_process_that_may_not_be_read_says_what_permission_is_missing(busy: psut
     # given a target of root, and a recorder that becomes nobody when it has imported what it needs
     script = f"""
 import os, sys
-from diag.errors import DiagError
-from diag.sources.record import Recording, record
+from diag.text.errors import DiagError
+from diag.sources.stacks.flame_recording import Recording, record
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
 try:
     record({busy.pid}, Recording(1.0, 20, "collapsed"), executable=sys.argv[1])

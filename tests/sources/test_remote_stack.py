@@ -21,13 +21,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.model import Record
-from diag.observations import Observation, SourceFailed, SourceWorks, StackSample, Unparsed
-from diag.sources import pyspy, remote_stack
-from diag.sources.proc import ProcessReader
-from diag.sources.remote_stack import memory
-from diag.sources.remote_stack.image import Unsupported
-from diag.sources.remote_stack.layouts import layout_of, published
-from diag.sources.remote_stack.lines import line_of
+from diag.model.observations import Observation, SourceFailed, SourceWorks, StackSample, Unparsed
+from diag.sources.host.proc import ProcessReader
+from diag.sources.stacks import pyspy, remote_stack
+from diag.sources.stacks.remote_stack import memory
+from diag.sources.stacks.remote_stack.image import Unsupported
+from diag.sources.stacks.remote_stack.layouts import layout_of, published
+from diag.sources.stacks.remote_stack.lines import line_of
 from tests.inject.targets import HOLD_GIL, WAIT, Target, plain_env, run_python
 
 needs_pyspy = pytest.mark.skipif(pyspy.find_executable() is None, reason="py-spy is not installed")

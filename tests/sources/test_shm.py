@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.model import Record
-from diag.observations import SharedMemory, Unparsed
-from diag.sources.shm import SharedMemoryUnavailable, parse, read
+from diag.model.observations import SharedMemory, Unparsed
+from diag.sources.host.shm import SharedMemoryUnavailable, parse, read
 
 
 def test_shared_memory_of_a_process_is_what_its_own_root_shows() -> None:

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from diag.errors import DiagError
-from diag.sources.slurm import StepProcess, find_step, parse_pids, root_of
+from diag.sources.host.slurm import StepProcess, find_step, parse_pids, root_of
+from diag.text.errors import DiagError
 
 # scontrol listpids 2 n2, with `srun bash -c ...` as step 0 and, below, our own step 1; slurmstepd's own
 # process has no number.

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from diag.agent.samplers.sampler import Reporter
+from diag.agent.samplers.store import Connecting, StoreSampler
 from diag.model import Record
-from diag.observations import StoreTried, StoreWaited
-from diag.sources import store
-from diag.sources.output import read_text
-from diag.sources.tree import Tree
-from diag.watches.sampler import Reporter
-from diag.watches.store import Connecting, StoreSampler
+from diag.model.observations import StoreTried, StoreWaited
+from diag.sources.collectives import store
+from diag.sources.host.process_tree import Tree
+from diag.sources.logs.output import read_text
 
 LOGS = Path(__file__).parents[1] / "captures" / "logs"
 

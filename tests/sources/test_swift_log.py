@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from diag.engine import Engine
+from diag.engine.engine import Engine
 from diag.model import Record
-from diag.observations import (
+from diag.model.observations import (
     EpochStarted,
     Iteration,
     LayoutTold,
@@ -23,8 +23,8 @@ from diag.observations import (
     SaveStarted,
     VersionSeen,
 )
-from diag.sources import output, swift_log
-from diag.sources.output import LineAssembler
+from diag.sources.logs import output, swift_log
+from diag.sources.logs.output import LineAssembler
 from diag.sources.parsers import PARSERS
 
 LOGS = Path(__file__).parents[1] / "captures" / "logs"

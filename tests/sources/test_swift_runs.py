@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from diag.detectors import make_detectors
-from diag.engine import Engine
+from diag.engine.engine import Engine
 from diag.model import Record
-from diag.observations import Iteration, LayoutTold, PhaseMarked, VersionSeen
-from diag.sources import output, swift_log
-from diag.sources.output import LineAssembler
+from diag.model.observations import Iteration, LayoutTold, PhaseMarked, VersionSeen
+from diag.sources.logs import output, swift_log
+from diag.sources.logs.output import LineAssembler
 from diag.sources.parsers import PARSERS
 
 LOGS = Path(__file__).parents[1] / "captures" / "logs"

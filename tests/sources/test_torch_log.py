@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.observations import Observation, WorkerFailureReported, WorkerNamed
-from diag.sources import torch_log
+from diag.model.observations import Observation, WorkerFailureReported, WorkerNamed
+from diag.sources.logs import torch_log
 
 LOGS = Path(__file__).parents[1] / "captures" / "logs"
 

@@ -9,8 +9,8 @@ from itertools import groupby
 import pytest
 
 from diag.detectors import make_detectors
-from diag.engine import Engine
-from diag.observations import (
+from diag.engine.engine import Engine
+from diag.model.observations import (
     BarMoved,
     Iteration,
     MetricsLogged,
@@ -19,7 +19,7 @@ from diag.observations import (
     SaveStarted,
     StepsPlanned,
 )
-from diag.sources import trainer_log
+from diag.sources.logs import trainer_log
 from diag.sources.parsers import PARSERS
 from tests.sources.test_swift_log import facts, records
 

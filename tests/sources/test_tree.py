@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.sources.tree import Tree, descendants, is_python, read_environ, split_stat
+from diag.sources.host.process_tree import Tree, descendants, is_python, read_environ, split_stat
 
 
 @contextmanager
@@ -146,7 +146,7 @@ def test_environment_and_program_of_another_user_are_not_guessed() -> None:
     # given a reader without rights on us: argv[0] is all it sees
     code = (
         "import os, sys; os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "from diag.sources.tree import is_python, read_environ\n"
+        "from diag.sources.host.process_tree import is_python, read_environ\n"
         f"print(read_environ({os.getpid()}), is_python({os.getpid()}))"
     )
     home = str(Path(__file__).parents[2])

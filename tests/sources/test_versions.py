@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.sources.versions import versions
+from diag.sources.host.versions import versions
 from tests.inject.targets import WAIT, Target, plain_env
 
 STATUS = "".join(

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from diag.sources.tree import read_environ
-from diag.sources.vm import read_memory
+from diag.sources.host.process_tree import read_environ
+from diag.sources.host.vm import read_memory
 
 # Becomes user 4243 with SYS_PTRACE alone, or with nothing, and reads.
 _READER = """
 import ctypes, json, os, struct, sys
-from diag.sources.remote_stack.memory import Memory
-from diag.sources.tree import read_environ
+from diag.sources.stacks.remote_stack.memory import Memory
+from diag.sources.host.process_tree import read_environ
 pid, keep = int(sys.argv[1]), int(sys.argv[2])
 libc = ctypes.CDLL(None, use_errno=True)
 assert libc.prctl(8, 1) == 0  # PR_SET_KEEPCAPS

@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from diag.top.app import TopApp
-from diag.top.source import Recorded
+from diag.cli.tui.app import TopApp
+from diag.cli.tui.source import Recorded
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 

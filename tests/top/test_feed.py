@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from diag.errors import DiagError
-from diag.outputs.http import create_app
-from diag.outputs.recorded import RecordedView
-from diag.outputs.server import serve
-from diag.replay import replay
-from diag.top import live as live_module
-from diag.top.live import Live
-from diag.top.source import Inbox, Link
-from diag.top.sse import EventParser
-from diag.top.state import State
+from diag.cli.recorded import RecordedView
+from diag.cli.tui import live as live_module
+from diag.cli.tui.live import Live
+from diag.cli.tui.source import Inbox, Link
+from diag.cli.tui.sse import EventParser
+from diag.cli.tui.state import State
+from diag.engine.replay import replay
+from diag.outputs.http.app import create_app
+from diag.outputs.http.server import serve
+from diag.text.errors import DiagError
 from tests.top.screens import CAPTURES, document
 
 HANG = "gpu-drills/data-hang-TP2-PP2-EP2"

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from diag.httpget import get
+from diag.cli.client.http import get
 from tests.liverun import DIAG, LiveRun, live_run
 from tests.top.tmux import needs_tmux, tmux_pane
 

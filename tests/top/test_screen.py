@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from diag.top.app import TopApp
-from diag.top.source import Inbox, Link, Recorded
+from diag.cli.tui.app import TopApp
+from diag.cli.tui.source import Inbox, Link, Recorded
 from tests.top.screens import document, recorded, shown
 
 HANG = "gpu-drills/data-hang-TP2-PP2-EP2"

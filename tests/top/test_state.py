@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from diag.cli import main
-from diag.outputs.classes import frame_words
-from diag.outputs.tree_text import class_lines
-from diag.outputs.view import stack_classes
-from diag.top import spark, words
-from diag.top.line import plain
-from diag.top.once import picture
-from diag.top.state import State
-from diag.top.table import ORDERS, Table
+from diag.cli.main import main
+from diag.cli.tui import spark, words
+from diag.cli.tui.line import plain
+from diag.cli.tui.once import picture
+from diag.cli.tui.state import State
+from diag.cli.tui.table import ORDERS, Table
+from diag.outputs.terminal.tree_text import class_lines
+from diag.outputs.view.classes import frame_words
+from diag.outputs.view.view import stack_classes
 from tests.top.screens import CAPTURES, document, recorded
 
 HANG = "gpu-drills/data-hang-TP2-PP2-EP2"

@@ -36,7 +36,7 @@ ITERS=${ITERS:-30} SAVE_STEPS=${SAVE_STEPS:-10} SAVE_OPTIM=${SAVE_OPTIM:-true}
 WORKERS=${WORKERS:-2} ATTENTION=${ATTENTION:-unfused}
 ASSETS=${ASSETS:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/diag/job-assets}  # model and data are made here once
 OUTPUT=${OUTPUT:-$(mktemp -u "${TMPDIR:-/tmp}/diag-tiny-XXXXXX")}  # checkpoints; default: a new folder
-FAULT=${FAULT:-${DIAG_FAULT:-}}     # NAME[:key=value,...]; `python -m diag.job.faults` lists them
+FAULT=${FAULT:-${DIAG_FAULT:-}}     # NAME[:key=value,...]; `python -m diag_job.faults` lists them
 SWIFT=${SWIFT:-}                    # 4 or 3, of ms-swift's version; default: the installed one's
 PYTHON=${PYTHON:-}                  # one that has diag and ms-swift; default: the one beside `megatron`, or on PATH
 PRINT=${PRINT:-}                    # 1: print the command instead of running it; convert: that of SWIFT=3 before it
@@ -118,7 +118,7 @@ esac
 command -v megatron >/dev/null || fail 127 "there is no \`megatron\` command: ms-swift is not installed in this environment" \
   "activate the environment of your training, or pip install ms-swift with Megatron-Core and TransformerEngine as its manual says"
 
-PYTHON_OF_DIAG=$(find_python diag.job.hooks)
+PYTHON_OF_DIAG=$(find_python diag_job.hooks)
 if [ -z "$PYTHON_OF_DIAG" ] && { [ -z "${MODEL:-}" ] || [ -z "${DATASET:-}" ] || [ -n "$FAULT" ] || [ "$CPU" = 1 ]; }; then
   fail 1 "no Python beside \`megatron\` or on PATH has diag, which makes the model and the data" \
     "pip install diag into the environment of ms-swift, or PYTHON=/path/to/python that has diag, tokenizers and safetensors"
@@ -129,7 +129,7 @@ export NPROC_PER_NODE=$GPUS  # also for one: without it ms-swift starts no torch
 unset NNODES NODE_RANK MASTER_ADDR RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE "${!PET_@}"
 export TOKENIZERS_PARALLELISM=${TOKENIZERS_PARALLELISM:-false} CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}
 if [ -z "${MODEL:-}" ] || [ -z "${DATASET:-}" ]; then
-  "$PYTHON_OF_DIAG" -m diag.job.assets "$ASSETS" --size "$size" >/dev/null
+  "$PYTHON_OF_DIAG" -m diag_job.assets "$ASSETS" --size "$size" >/dev/null
 fi
 if [ -d "$model" ] && [ -e "$dataset" ]; then  # nothing to be fetched
   export HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1}
@@ -149,7 +149,7 @@ if [ "$SWIFT" = 3 ] && [ ! -d "$mcore" ]; then  # by one process, before a fault
   )
 fi
 if [ -n "$FAULT" ] || [ "$CPU" = 1 ]; then
-  hooks=$("$PYTHON_OF_DIAG" -m diag.job.hooks ${FAULT:+--fault "$FAULT"} --ranks "$GPUS") || exit 2
+  hooks=$("$PYTHON_OF_DIAG" -m diag_job.hooks ${FAULT:+--fault "$FAULT"} --ranks "$GPUS") || exit 2
   export PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$hooks  # behind diag's own hook, which hands on to this one
   if [ -n "$FAULT" ]; then export DIAG_FAULT=$FAULT; fi
 fi

@@ -7,11 +7,11 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 
-from diag.checkpointpaths import resume_advice
 from diag.detectors.checkpoint.folders import Broken, Folders, cut_off_save, name_of, pointed_at
 from diag.detectors.checkpoint.lines import Rule, SaidLines, failed_at, failed_by, gib, ranks_of
+from diag.knowledge.checkpoint_args import resume_advice
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import CheckpointFolder, CheckpointsSeen, Observation
+from diag.model.observations import CheckpointFolder, CheckpointsSeen, Observation
 from diag.state.job import JobState
 
 __all__ = ["CheckpointCorruptDetector"]

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_by, gib, in_a_save, ranks_of
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import CheckpointFolder, DiskSpace, Observation
+from diag.model.observations import CheckpointFolder, DiskSpace, Observation
 from diag.state.job import JobState
 from diag.state.saves import never_saves
 

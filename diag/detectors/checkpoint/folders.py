@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from diag.observations import CheckpointFolder, CheckpointsSeen, Observation
+from diag.model.observations import CheckpointFolder, CheckpointsSeen, Observation
 from diag.state.job import JobState
 from diag.state.saves import Save
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from diag.detectors.quoted import failed_soon, is_traced, only_quoted
 from diag.model import Evidence
-from diag.observations import LogLine, Observation
+from diag.model.observations import LogLine, Observation
 from diag.state.job import JobState
 
 __all__ = ["Rule", "Said", "SaidLines", "failed_at", "failed_by", "gib", "in_a_save", "ranks_of"]

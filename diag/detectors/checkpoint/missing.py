@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
-from diag.checkpointpaths import named_paths, resume_advice
 from diag.detectors.checkpoint.folders import Folders, name_of, pointed_at
 from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_at, failed_by, ranks_of
+from diag.knowledge.checkpoint_args import named_paths, resume_advice
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.observations import CheckpointsSeen, Observation
+from diag.model.observations import CheckpointsSeen, Observation
 from diag.state.job import JobState
 
 __all__ = ["CheckpointMissingDetector"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_by, in_a_save, ranks_of
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import Observation
+from diag.model.observations import Observation
 from diag.state.job import JobState
 
 __all__ = ["CheckpointWriteErrorDetector"]

@@ -12,7 +12,7 @@ from diag.detectors.cluster.verdict import VerdictDetector
 from diag.detectors.hang import HangDetector
 from diag.detectors.network import TransportMismatchDetector
 from diag.detectors.training.straggler import StragglerDetector
-from diag.engine import Detector
+from diag.engine.engine import Detector
 
 __all__ = ["JOB_DETECTORS", "VerdictDetector", "make_job_detectors"]
 

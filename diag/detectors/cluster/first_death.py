@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from diag.detectors.quoted import CASCADE
 from diag.model import Confidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import Observation
+from diag.model.observations import Observation
 from diag.state.cluster import NodeState
 from diag.state.job import JobState
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.observations import Observation
+from diag.model.observations import Observation
 from diag.state.cluster import NodeState
 from diag.state.job import JobState
 

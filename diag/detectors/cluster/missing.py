@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, format_ranks
-from diag.observations import Observation
+from diag.model.observations import Observation
 from diag.state.cluster import NodeState
 from diag.state.job import JobState
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from diag.engine import WHOLE_JOB
+from diag.engine.engine import WHOLE_JOB
 from diag.model import JOB, Finding, NotChecked
-from diag.observations import Observation
+from diag.model.observations import Observation
 from diag.state.cluster import NodeState
 from diag.state.job import JobState
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import NodeDigest, Observation, RankDigest
+from diag.model.observations import NodeDigest, Observation, RankDigest
 from diag.state.cluster import NodeState
 from diag.state.job import JobState
 

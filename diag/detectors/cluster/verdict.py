@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from diag.model import Finding, NotChecked
-from diag.observations import Observation
+from diag.model.observations import Observation
 from diag.state.job import JobState
 
 __all__ = ["VerdictDetector"]

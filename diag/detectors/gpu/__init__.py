@@ -7,7 +7,7 @@ from diag.detectors.gpu.ecc_error import EccErrorDetector
 from diag.detectors.gpu.gpu_fault import GpuFaultDetector
 from diag.detectors.gpu.nvlink_fault import NvlinkFaultDetector
 from diag.detectors.gpu.throttle import PowerBrakeDetector, ThermalThrottleDetector
-from diag.engine import Detector
+from diag.engine.engine import Detector
 
 __all__ = ["DETECTORS"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.gpu.oom_cause import Holders, cause_of, holders_of, memory_advice
 from diag.detectors.gpu.said import gib, mattered, victim_of_line, when
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import CudaOutOfMemory, GpuSample, Iteration, Observation
+from diag.model.observations import CudaOutOfMemory, GpuSample, Iteration, Observation
 from diag.state.gpufaults import MEMORY_ERRORS
 from diag.state.gpustate import gpu_of_rank
 from diag.state.job import JobState

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from diag.knowledge.xids import ACTIONS, ECC_XIDS, xid_of
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import GpuHealth, Observation
+from diag.model.observations import GpuHealth, Observation
 from diag.state.gpufaults import same_bus
 from diag.state.gpustate import ranks_of_gpu
 from diag.state.job import JobState
-from diag.xids import ACTIONS, ECC_XIDS, xid_of
 
 __all__ = ["EccErrorDetector"]
 

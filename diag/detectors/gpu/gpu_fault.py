@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from diag.detectors.gpu.cuda_errors import CORE_DUMP, CUDA_ERRORS, CudaError
 from diag.detectors.gpu.said import mattered, victim_of_line, when
 from diag.detectors.last_words import heard
+from diag.knowledge.xids import ACTIONS, NVLINK_XIDS, Xid, xid_of
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import CudaErrorRaised, GpuDumpStarted, Observation
+from diag.model.observations import CudaErrorRaised, GpuDumpStarted, Observation
 from diag.state.gpufaults import XidEvent, same_bus
 from diag.state.gpustate import gpu_of_rank, rank_of_bus
 from diag.state.job import JobState
 from diag.state.rank import RankState
-from diag.xids import ACTIONS, NVLINK_XIDS, Xid, xid_of
 
 __all__ = ["GpuFaultDetector"]
 

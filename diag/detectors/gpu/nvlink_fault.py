@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from diag.knowledge.xids import NVLINK_XIDS
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import GpuHealth, NvlinkSeen, Observation
+from diag.model.observations import GpuHealth, NvlinkSeen, Observation
 from diag.state.gpufaults import same_bus
 from diag.state.gpustate import gpus_of_ranks
 from diag.state.job import JobState
-from diag.xids import NVLINK_XIDS
 
 __all__ = ["NvlinkFaultDetector"]
 

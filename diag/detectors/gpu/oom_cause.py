@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diag.detectors.gpu.said import gib
-from diag.observations import CudaOutOfMemory
+from diag.model.observations import CudaOutOfMemory
 from diag.state.gpustate import gpu_of_rank
 from diag.state.job import JobState
 from diag.state.rank import RankState

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import GpuSample, Observation
+from diag.model.observations import GpuSample, Observation
 from diag.state.gpustate import gpus_of_ranks
 from diag.state.job import JobState
 

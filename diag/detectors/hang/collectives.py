@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from diag.detectors.hang.pipeline import pipeline_fronts
-from diag.layout import pipeline_parallel_size
-from diag.observations import FlightRecorder, LayoutTold, Observation, RankFound
-from diag.stacks import Activity
+from diag.knowledge.parallel_layout import pipeline_parallel_size
+from diag.model.observations import FlightRecorder, LayoutTold, Observation, RankFound
 from diag.state.job import JobState
-from diag.waitgraph import Explanation, Front, build
+from diag.state.stack_activity import Activity
+from diag.state.wait_graph import Explanation, Front, build
 
 __all__ = ["Collectives"]
 

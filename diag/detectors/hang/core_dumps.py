@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from diag.observations import GpuKernels, Observation
+from diag.model.observations import GpuKernels, Observation
 from diag.state.job import JobState
 
 __all__ = ["Kernels", "RunningKernels"]

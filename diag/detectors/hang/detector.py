@@ -17,7 +17,7 @@ from diag.detectors.hang.verdict import Verdict, others
 from diag.detectors.hang.words import describe
 from diag.detectors.memory.stall import waits_for
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import Observation, SnapshotTaken
+from diag.model.observations import Observation, SnapshotTaken
 from diag.state.job import JobState
 from diag.state.rank import CHANNELS, STRONG, RankState
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from diag.detectors.hang.words import calls_that_differ
 from diag.model import Evidence, numbered, rank_words
-from diag.observations import ThreadStack
-from diag.stacks import Reading, read_stack, shorten
+from diag.model.observations import ThreadStack
 from diag.state.job import JobState
 from diag.state.rank import RankState
+from diag.state.stack_activity import Reading, read_stack, shorten
 
 if TYPE_CHECKING:
     from diag.detectors.hang.verdict import Verdict

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from diag.detectors.hang.kernels import Kernel
-from diag.observations import GpuSample, Observation, XidReported
+from diag.knowledge.xids import HARDWARE_XIDS
+from diag.model.observations import GpuSample, Observation, XidReported
 from diag.state.gpustate import gpu_of_rank, rank_of_bus
 from diag.state.job import JobState
-from diag.xids import HARDWARE_XIDS
 
 __all__ = ["GpuReading", "Gpus", "told_readings"]
 

@@ -21,10 +21,10 @@ from diag.detectors.hang.standing import WAITS
 from diag.detectors.hang.verdict import Note, Verdict, others
 from diag.detectors.hang.watchdog import Watchdog, WatchdogSays
 from diag.model import Confidence
-from diag.observations import Observation
-from diag.stacks import Activity
+from diag.model.observations import Observation
 from diag.state.job import JobState
-from diag.waitgraph import Explanation
+from diag.state.stack_activity import Activity
+from diag.state.wait_graph import Explanation
 
 __all__ = ["Joined", "lowered", "undecided"]
 

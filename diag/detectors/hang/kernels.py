@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from diag.observations import GpuSample
+from diag.model.observations import GpuSample
 
 __all__ = ["Kernel", "beside", "endless"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.observations import NcclCompletionError, NcclLine, NcclPortEvent, Observation
+from diag.model.observations import NcclCompletionError, NcclLine, NcclPortEvent, Observation
 from diag.state.job import JobState
 
 __all__ = ["Network"]

@@ -3,9 +3,9 @@ knows none."""
 
 from __future__ import annotations
 
-from diag.layout import peer_stage
+from diag.knowledge.parallel_layout import peer_stage
 from diag.state.rank import RankState
-from diag.waitgraph import Front
+from diag.state.wait_graph import Front
 
 __all__ = ["is_between_stages", "pipeline_fronts"]
 

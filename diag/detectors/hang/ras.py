@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from diag.model import rank_words
-from diag.observations import Observation, RasCommunicator, RasRank, RasReading
-from diag.stacks import Activity
+from diag.model.observations import Observation, RasCommunicator, RasRank, RasReading
 from diag.state.job import JobState
+from diag.state.stack_activity import Activity
 
 __all__ = ["Ras", "RasExplanation", "not_made", "ranks_of"]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from diag.detectors.memory.stall import waits_for
-from diag.observations import StackSample
-from diag.stacks import Activity, is_idle_worker, read_stack
+from diag.model.observations import StackSample
 from diag.state.rank import RankState
+from diag.state.stack_activity import Activity, is_idle_worker, read_stack
 
 __all__ = ["WAITS", "busy_child", "cause_of", "standing_of"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diag.model import Confidence
-from diag.waitgraph import Explanation
+from diag.state.wait_graph import Explanation
 
 __all__ = ["Note", "Verdict", "others"]
 

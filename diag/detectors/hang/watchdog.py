@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diag.model import rank_words
-from diag.observations import CollectiveTimedOut, Observation, WatchdogState
+from diag.model.observations import CollectiveTimedOut, Observation, WatchdogState
 from diag.state.job import JobState
 
 __all__ = ["Watchdog", "WatchdogSays"]

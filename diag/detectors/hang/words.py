@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from diag.detectors.hang.standing import cause_of, standing_of
 from diag.model import numbered, rank_words
-from diag.observations import StackSample
-from diag.stacks import Activity, Reading, shorten
+from diag.model.observations import StackSample
 from diag.state.job import JobState
 from diag.state.rank import RankState
+from diag.state.stack_activity import Activity, Reading, shorten
 
 if TYPE_CHECKING:
     from diag.detectors.hang.verdict import Verdict

@@ -6,7 +6,7 @@ from diag.detectors.memory.forecast import HostOomForecastDetector
 from diag.detectors.memory.host_oom import HostOomDetector
 from diag.detectors.memory.limits import FdLimitDetector, ShmDetector
 from diag.detectors.memory.pids_limit import PidsLimitDetector
-from diag.engine import Detector
+from diag.engine.engine import Detector
 
 __all__ = ["DETECTORS"]
 

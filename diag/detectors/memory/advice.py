@@ -9,7 +9,7 @@ from __future__ import annotations
 from diag.detectors.memory.causes import Verdict
 from diag.detectors.memory.refusals import STRICT, Refusal
 from diag.detectors.memory.words import flag, size
-from diag.observations import HostMemory
+from diag.model.observations import HostMemory
 from diag.state.job import JobState
 
 __all__ = ["after_kill", "after_refusal", "in_stall"]

@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass, field
 
 from diag.detectors.memory.growth import Growth, Holders, Seen
-from diag.observations import CgroupLevel, CgroupMemory, HostMemory, KernelOomKill
+from diag.model.observations import CgroupLevel, CgroupMemory, HostMemory, KernelOomKill
 from diag.state.job import JobState
 from diag.state.rank import RankState
 

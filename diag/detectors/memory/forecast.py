@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from diag.checkpointpaths import named_paths
+from diag.knowledge.checkpoint_args import named_paths
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.observations import Observation
+from diag.model.observations import Observation
 from diag.state.job import JobState
 from diag.state.save_memory import HOST, LimitMemory, Outlook
 from diag.state.save_shape import SaveShape
@@ -16,9 +16,7 @@ from diag.state.saves import never_saves
 __all__ = ["HostOomForecastDetector"]
 
 _GIB = 1 << 30
-_WARNS = (
-    0.9  # probability that the save does not fit; chosen on simulated runs (tests/forecast), see DECISIONS
-)
+_WARNS = 0.9  # probability that the save does not fit; chosen on simulated runs (tests/labs/forecast), see DECISIONS
 _CRITICAL = 0.975  # the lower bound of the peak is over the limit
 _LEAK_SECONDS = 1800.0
 # Ours: below it, what grows is as well another program that has begun beside the job (a build, a second job)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from diag.observations import KernelOomKill, ProcessSample, ProcessTree
+from diag.model.observations import KernelOomKill, ProcessSample, ProcessTree
 
 __all__ = ["Growth", "Holders", "Seen"]
 

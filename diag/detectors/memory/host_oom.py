@@ -22,7 +22,7 @@ from diag.detectors.memory.refusals import STRICT, Refusal, Refusals
 from diag.detectors.memory.stall import Stall, Stalls
 from diag.detectors.memory.words import filled_by, grower_words, phase_of, phase_words, size, victim_words
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import CgroupMemory, HostMemory, KernelOomKill, Observation, ProcessTree
+from diag.model.observations import CgroupMemory, HostMemory, KernelOomKill, Observation, ProcessTree
 from diag.state.job import JobState
 
 __all__ = ["HostOomDetector"]

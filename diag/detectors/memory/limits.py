@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.quoted import failed_soon, is_traced, only_quoted
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.observations import LogLine, Observation, SharedMemory
+from diag.model.observations import LogLine, Observation, SharedMemory
 from diag.state.job import JobState
 from diag.state.rank import RankState
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.memory.refusals import first_failed
 from diag.detectors.memory.words import phase_words
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import CgroupPids, KernelRefusal, LogLine, Observation
+from diag.model.observations import CgroupPids, KernelRefusal, LogLine, Observation
 from diag.state.job import JobState
 
 __all__ = ["PidsLimitDetector"]

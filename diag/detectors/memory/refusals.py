@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass
 
 from diag.detectors.quoted import only_quoted
-from diag.observations import HostMemory, KernelRefusal, LogLine, Observation
+from diag.model.observations import HostMemory, KernelRefusal, LogLine, Observation
 from diag.state.job import JobState
 from diag.state.rank import RankState
 

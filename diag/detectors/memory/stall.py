@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diag.observations import CgroupMemory
+from diag.model.observations import CgroupMemory
 from diag.state.job import JobState
 from diag.state.rank import RankState
 

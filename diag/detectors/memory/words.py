@@ -8,9 +8,9 @@ import signal
 from diag.detectors.memory.causes import Event, Verdict
 from diag.detectors.memory.growth import Holders, Seen
 from diag.model import rank_words
-from diag.observations import KernelOomKill
-from diag.stacks import Activity, is_idle_worker, read_stack
+from diag.model.observations import KernelOomKill
 from diag.state.job import JobState
+from diag.state.stack_activity import Activity, is_idle_worker, read_stack
 
 __all__ = ["filled_by", "flag", "grower_words", "phase_of", "phase_words", "role_of", "size", "victim_words"]
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diag.detectors.network.said import line_evidence
-from diag.envlint import number
+from diag.knowledge.env_lint import number
+from diag.knowledge.nccl_filters import matches
 from diag.model import Evidence
-from diag.nccl_rules import matches
-from diag.observations import NcclFact, RdmaAccess, RdmaPort
+from diag.model.observations import NcclFact, RdmaAccess, RdmaPort
 from diag.state.job import JobState
 from diag.state.ncclprocess import NcclProcess
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.network.said import line_evidence
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import Observation
+from diag.model.observations import Observation
 from diag.state.job import JobState
 from diag.state.ncclprocess import NcclProcess
 

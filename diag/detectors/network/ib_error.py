@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.network.memlock import is_memlock, is_resource, may_lock_all
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import (
+from diag.model.observations import (
     NcclCompletionError,
     NcclFact,
     NcclPortEvent,

@@ -12,7 +12,7 @@ from diag.detectors.network.said import line_evidence, who
 from diag.detectors.network.transport_mismatch import differing
 from diag.detectors.network.unlogged import Unlogged, Verdict, one_node, several_nodes
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import Observation
+from diag.model.observations import Observation
 from diag.state.job import JobState
 from diag.state.ncclprocess import NcclProcess
 

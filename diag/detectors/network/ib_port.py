@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from diag.detectors.network.causes import port_words
 from diag.detectors.network.unlogged import one_node
+from diag.knowledge.nccl_filters import matches
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.nccl_rules import matches
-from diag.observations import NcclPortEvent, Observation, RdmaPort
+from diag.model.observations import NcclPortEvent, Observation, RdmaPort
 from diag.state.job import JobState
 
 __all__ = ["IbPortDetector"]

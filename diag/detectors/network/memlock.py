@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.network.advice import memlock_advice, surroundings
 from diag.detectors.network.unlogged import several_nodes
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import LogLine, NcclVerbsError, Observation
+from diag.model.observations import LogLine, NcclVerbsError, Observation
 from diag.state.job import JobState
 from diag.state.rank import RankState
 

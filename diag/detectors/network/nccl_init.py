@@ -12,7 +12,7 @@ from diag.detectors.network.no_interface import lost_interfaces
 from diag.detectors.network.said import line_evidence, on_ranks
 from diag.detectors.network.transport_mismatch import differing
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import LogLine, NcclLine, Observation
+from diag.model.observations import LogLine, NcclLine, Observation
 from diag.state.job import JobState
 from diag.state.ncclprocess import NcclProcess
 

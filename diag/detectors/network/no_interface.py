@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.network.said import line_evidence, on_ranks
 from diag.detectors.network.unlogged import one_node, several_nodes
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity
-from diag.observations import Observation
+from diag.model.observations import Observation
 from diag.state.job import JobState
 from diag.state.ncclprocess import NcclProcess
 

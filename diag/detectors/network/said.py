@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diag.model import Evidence, rank_words
-from diag.observations import NcclLine
+from diag.model.observations import NcclLine
 from diag.state.ncclprocess import NcclProcess
 
 __all__ = ["line_evidence", "on_ranks", "who"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diag.model import Evidence
-from diag.observations import GpuSample, NcclVersion, Observation
+from diag.model.observations import GpuSample, NcclVersion, Observation
 from diag.state.job import JobState
 from diag.state.rank import RankState
 from diag.state.traffic import Traffic, recent

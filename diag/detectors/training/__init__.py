@@ -9,7 +9,7 @@ from diag.detectors.training.nan import GradNanDetector, LossNanDetector
 from diag.detectors.training.overflow import Fp16OverflowDetector
 from diag.detectors.training.straggler import StragglerDetector
 from diag.detectors.training.throughput import SlowDetector, ThroughputDropDetector
-from diag.engine import Detector
+from diag.engine.engine import Detector
 
 __all__ = ["DETECTORS"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.training.numbers import Point, PointReader, iteration_words, say
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.observations import Observation
+from diag.model.observations import Observation
 from diag.state.job import JobState
 
 __all__ = ["LossCollapseDetector"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from diag.detectors.training.numbers import Point, PointReader, iteration_words, say
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.observations import Observation
+from diag.model.observations import Observation
 from diag.state.exact import fisher
 from diag.state.job import JobState
 

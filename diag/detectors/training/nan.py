@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.quoted import failed_soon, only_quoted
 from diag.detectors.training.numbers import Point, PointReader, iteration_words, say
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, format_ranks
-from diag.observations import LossScaleReduced, NonFiniteReported, Observation, RankFound
+from diag.model.observations import LossScaleReduced, NonFiniteReported, Observation, RankFound
 from diag.state.job import JobState
 
 __all__ = ["GradNanDetector", "LossNanDetector"]

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from diag.observations import BarMoved, Iteration, MetricsLogged, Observation
+from diag.model.observations import BarMoved, Iteration, MetricsLogged, Observation
 
 __all__ = ["Point", "PointReader", "iteration_words", "say"]
 

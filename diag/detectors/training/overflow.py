@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.training.numbers import Point, PointReader, say
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.observations import LossScaleReduced, Observation
+from diag.model.observations import LossScaleReduced, Observation
 from diag.state.job import JobState
 
 __all__ = ["Fp16OverflowDetector"]

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from diag.detectors.training.straggler_samples import split
 from diag.model import Evidence, numbered, rank_words
-from diag.observations import CgroupMemory, GpuSample, HostMemory, Observation
-from diag.stacks import child_role
+from diag.model.observations import CgroupMemory, GpuSample, HostMemory, Observation
 from diag.state.job import JobState
 from diag.state.pace import Drop
 from diag.state.residence import KINDS, WAITING, Residence
+from diag.state.stack_activity import child_role
 
 __all__ = ["Cause", "Surroundings", "cause_of", "shares_words"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from diag.detectors.training.straggler_samples import GpuLook, Look, Looks, Split, split
-from diag.layout import pipeline_parallel_size
+from diag.knowledge.parallel_layout import pipeline_parallel_size
 from diag.model import (
     JOB,
     Confidence,
@@ -20,7 +20,7 @@ from diag.model import (
     numbered,
     rank_words,
 )
-from diag.observations import (
+from diag.model.observations import (
     EnvironmentSeen,
     GpuSample,
     Iteration,
@@ -30,9 +30,9 @@ from diag.observations import (
     RankFound,
     StackSample,
 )
-from diag.stacks import Activity, read_stack
 from diag.state.gpustate import device_of
 from diag.state.job import JobState
+from diag.state.stack_activity import Activity, read_stack
 
 __all__ = ["StragglerDetector"]
 

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from diag.observations import (
+from diag.model.observations import (
     GpuSample,
     MetricsLogged,
     Observation,
@@ -16,8 +16,8 @@ from diag.observations import (
     SaveStarted,
     ThreadStack,
 )
-from diag.stacks import Activity, Reading, shorten
 from diag.state.exact import fisher
+from diag.state.stack_activity import Activity, Reading, shorten
 
 __all__ = ["Excess", "GpuLook", "Look", "Looks", "Split", "fisher", "split"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from diag.detectors.training.slower import Cause, Surroundings, cause_of, shares_words
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.observations import Observation
+from diag.model.observations import Observation
 from diag.state.job import JobState
 from diag.state.pace import Drop
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from diag.estimate.shell_script import training_command, unseen
-from diag.launchers.rendezvous import Rendezvous, rendezvous, split_environment
+from diag.launch.launchers.rendezvous import Rendezvous, rendezvous, split_environment
+from diag.preflight.estimate.shell_script import training_command, unseen
 from diag.preflight.launch_facts import LaunchFacts, launched
 from diag.preflight.manifest.pods import PodGroup
 from diag.preflight.manifest.quantity import quantity

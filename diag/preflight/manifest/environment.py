@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diag import envlint
+from diag.knowledge import env_lint
 from diag.preflight.line import Line
 from diag.preflight.manifest.job import Manifests, told
 
@@ -21,7 +21,7 @@ def environment_lines(manifests: Manifests) -> Iterator[Line]:
                 if "\x01" not in value and "$" not in value
             }
             nodes = job.pods if job.pods is not None and job.pods > 1 else job.nodes_of(trainer)
-            for advice in envlint.lint(
+            for advice in env_lint.lint(
                 known, nodes=nodes, nccl_version=None, rdma=True if trainer.rdma is not None else None
             ):
                 if advice.variable in said:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diag.estimate import EstimateError, Machine, estimate
-from diag.estimate.estimate import HOST_UNCERTAINTY
+from diag.preflight.estimate import EstimateError, Machine, estimate
+from diag.preflight.estimate.estimate import HOST_UNCERTAINTY
 from diag.preflight.line import Line
 from diag.preflight.manifest.container import Trainer
 from diag.preflight.manifest.job import Job, Manifests, told

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from diag.errors import DiagError
 from diag.preflight.line import Line
+from diag.text.errors import DiagError
 
 __all__ = ["Document", "Field", "read_manifests", "read_text"]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.estimate.launch import ELSEWHERE
+from diag.preflight.estimate.launch import ELSEWHERE
 
 __all__ = ["Target", "find_target"]
 

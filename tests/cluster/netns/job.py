@@ -70,7 +70,7 @@ class NodeRun(WatchedRun):
     @property
     def rank(self) -> psutil.Process | None:
         """Not its DataLoader workers, which have its command line and environment."""
-        for process in self.node.find("diag.job", RANK=str(self.node.rank)):
+        for process in self.node.find("diag_job", RANK=str(self.node.rank)):
             with contextlib.suppress(psutil.Error):
                 parent = process.parent()
                 if parent is not None and "torch.distributed.run" in parent.cmdline():
@@ -225,7 +225,7 @@ def run_job(
         launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(size)]
         launcher += ["--node_rank", str((numbers or {}).get(rank, rank))]
         where = ["--nproc_per_node", "1", "--master_addr", lab[0].address, "--master_port", str(MASTER_PORT)]
-        return [*launcher, *where, "-m", "diag.job", f"--output-dir={lab.folder / 'out'}", *arguments]
+        return [*launcher, *where, "-m", "diag_job", f"--output-dir={lab.folder / 'out'}", *arguments]
 
     def environment(rank: int) -> dict[str, str]:
         common = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "DIAG_FAULT_DIR": str(faults)}

@@ -16,7 +16,7 @@ from tests.cluster.pods.podman import Box, Pod, Podman, container, make_out, pod
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240, func_only=True)]  # the image may take minutes
 
 RANKS = str(Path(__file__).with_name("ranks.py"))
-JOB = ("-m", "diag.job", "--iters", "6", "--workers", "1")
+JOB = ("-m", "diag_job", "--iters", "6", "--workers", "1")
 
 
 def trainer(what: str, out: Path, **more: Any) -> Box:
@@ -200,7 +200,7 @@ def test_healthy_job_ends_clear_with_what_its_ranks_printed_into_files_of_their_
 ) -> None:
     # given a job that prints into a file which only its own container has
     out = tmp_path / "out"
-    script = 'exec "$0" -m diag.job --iters 6 --workers 1 --step-seconds 1 > /tmp/train.log 2>&1'
+    script = 'exec "$0" -m diag_job --iters 6 --workers 1 --step-seconds 1 > /tmp/train.log 2>&1'
     wrapper = ("-c", f"import os, sys; os.execv('/bin/sh', ['sh', '-c', {script!r}, sys.executable])")
     job = Box("trainer", wrapper, user=1000, env={"HOME": "/tmp"})
     with pod(podman, "healthy", [job, watcher(out, "--json", user=1000)], tmp_path) as started:

@@ -14,9 +14,9 @@ import sys
 import time
 from collections.abc import Callable
 
-from diag.observations import GpuHealth, Iteration, LimitsSeen, NvlinkSeen, RdmaAccess
-from diag.outputs.prometheus import METRICS, families
-from diag.outputs.view import AgentProcess
+from diag.model.observations import GpuHealth, Iteration, LimitsSeen, NvlinkSeen, RdmaAccess
+from diag.outputs.prometheus.prometheus import METRICS, families
+from diag.outputs.view.view import AgentProcess
 from tests.outputs import conftest as kit
 
 __all__ = ["RANKS", "Node", "real_series"]

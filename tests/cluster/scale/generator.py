@@ -1,4 +1,4 @@
-"""One process that plays the hubs of many nodes: each reports to the job hub as `diag.cluster.member` does,
+"""One process that plays the hubs of many nodes: each reports to the job hub as `diag.agent.cluster.member` does,
 and answers dumps.
 
 `python -m tests.cluster.scale.generator --nodes N --hub URL --port P`, commands by stdin (hang, stats, quit),
@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from diag.cluster.jobhub import every_of
-from diag.cluster.member import spread
+from diag.agent.cluster.jobhub import every_of
+from diag.agent.cluster.member import spread
 from tests.cluster.scale.nodes import NodeTold, Play, packed
 
-# As diag/cluster/member.py has them.
+# As diag/agent/cluster/member.py has them.
 _TIMEOUT_SECONDS, _AGAIN_SECONDS, _FIRST_SECONDS, _FAILURES, _BUSY_SECONDS = 4.0, 1.0, 2.0, 2, 5.0
 _PACK_ABOVE = 1024
 _TOLD_OF_HANG = ("ranks", "waiting_ranks", "summary", "since", "klass", "cause", "confidence", "severity")

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from diag.cluster.collector import Collector
-from diag.cluster.digest import DigestMaker, Identity, _fitting
-from diag.cluster.jobhub import WHOLE_ROSTER
+from diag.agent.cluster.collector import Collector
+from diag.agent.cluster.digest import DigestMaker, Identity, _fitting
+from diag.agent.cluster.jobhub import WHOLE_ROSTER
 from diag.detectors import make_detectors
-from diag.engine import Engine
+from diag.engine.engine import Engine
 from diag.model import Placement
-from diag.observations import (
+from diag.model.observations import (
     CollectiveEntry,
     CollectiveGroup,
     FlightRecorder,

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from diag.job.faults.runtime import release
+from diag_job.faults.runtime import release
 from tests.cluster.slurm.conftest import Submit
 from tests.cluster.slurm.machine import Cluster, Job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
-JOB = ("python", "-m", "diag.job")
+JOB = ("python", "-m", "diag_job")
 HUNG = "data-hang:rank=1,step=3"
 
 
@@ -99,7 +99,7 @@ def test_healthy_job_that_is_cancelled_has_no_finding(submit: Submit, cluster: C
 def test_two_nodes_meet_with_no_flag_in_the_command(submit: Submit) -> None:
     # DIAG_NODES=off: both nodes are this machine, where only one hub can have the port by which hubs find
     # each other.
-    command = ["torchrun", "-m", "diag.job", "--ep=2", "--iters=6"]
+    command = ["torchrun", "-m", "diag_job", "--ep=2", "--iters=6"]
     job = submit("train.sbatch", command, ["--nodes=2"], NPROC_PER_NODE="1", DIAG_NODES="off")
 
     assert job.ended(150) == ("COMPLETED", "0:0"), job.log
@@ -145,7 +145,7 @@ def test_step_beside_the_job_finds_its_ranks_and_the_job_goes_on_to_its_end(
 def test_ranks_that_srun_started_itself_are_watched_under_their_common_parent(submit: Submit) -> None:
     rank = (
         "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS LOCAL_WORLD_SIZE=$SLURM_NTASKS "
-        "exec python -m diag.job --iters=40 --ep=2"
+        "exec python -m diag_job --iters=40 --ep=2"
     )
     job = submit("watch.sbatch", ["bash", "-c", rank], ["--ntasks-per-node=2"], MASTER_PORT="29517")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from diag.model import Record
-from diag.observations import KernelOomKill, SourceFailed
+from diag.model.observations import KernelOomKill, SourceFailed
 from diag.sources.parsers import PARSERS
 from tests.vm.machine import Answers
 from tests.vm.memory.scenarios import MIB, SCENARIOS, Scenario

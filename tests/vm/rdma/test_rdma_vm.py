@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from diag.capture import JournalReader, segments
+from diag.engine.journal import JournalReader, segments
 from diag.model import Record
-from diag.observations import Observation, RdmaAccess, RdmaPortsSeen
-from diag.sources import infiniband, interfaces
+from diag.model.observations import Observation, RdmaAccess, RdmaPortsSeen
+from diag.sources.network import infiniband, interfaces
 from diag.sources.parsers import PARSERS
 from diag.state.traffic import between
 from tests.vm.machine import Answers

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from diag.watches.kernel import KernelLogSampler
-from diag.watches.sampler import Reporter
+from diag.agent.samplers.kernel import KernelLogSampler
+from diag.agent.samplers.sampler import Reporter
 from tests.vm.guest.shell import as_user
 from tests.vm.memory.guest import host
 from tests.vm.memory.scenarios import NOBODY

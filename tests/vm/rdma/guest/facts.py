@@ -9,7 +9,8 @@ import time
 from typing import Any
 
 from diag.model import Payload, Record
-from diag.sources import infiniband, interfaces, proc, rdma_access
+from diag.sources.host import proc
+from diag.sources.network import infiniband, interfaces, rdma_access
 
 
 def ports(reader: infiniband.InfinibandReader | None = None) -> dict[str, Any]:

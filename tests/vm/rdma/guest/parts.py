@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from diag.sources import infiniband
+from diag.sources.network import infiniband
 from tests.vm.guest.shell import as_user, sh, until
 from tests.vm.rdma.guest import facts, network
 from tests.vm.rdma.guest.containers import Container

@@ -1,0 +1,99 @@
+"""Keeps of a node's observations what goes up to the job hub: facts that need other nodes' beside them, and
+looks at stacks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+
+from diag.model import Finding, NotChecked
+from diag.model.observations import (
+    FlightRecorder,
+    Look,
+    NcclFact,
+    Observation,
+    RankFound,
+    RasReading,
+    StackSample,
+)
+from diag.sources.digest import FORWARDED
+from diag.state.job import JobState
+from diag.state.stack_activity import Activity, read_stack, shorten
+
+__all__ = ["Collector"]
+
+_MOST_FACTS = 192  # of a rank: NCCL says some dozens while communicators are made
+_MOST_LOOKS = 64  # of a rank between two digests
+_WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.BACKWARD)
+
+
+class Collector:
+    """Told the same facts as the detectors. `looks` are kept only while `joined`: nobody asks for them
+    otherwise."""
+
+    name = "collector"
+
+    def __init__(self) -> None:
+        self.joined = False
+        self._newest: dict[
+            tuple[str, int | None], tuple[int, Observation]
+        ] = {}  # of a kind that replaces itself
+        self._facts: dict[int | None, deque[tuple[int, Observation]]] = {}
+        self._looks: dict[int, deque[Look]] = {}
+        self.stamp = 0  # grows with each fact
+        self._pids: dict[int, int] = {}
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if isinstance(fact, StackSample):
+            if self.joined and fact.rank is not None and fact.parent_pid is None:
+                self._see(at, fact.rank, fact)
+        elif isinstance(fact, RankFound):
+            self._pids[fact.placement.pid] = fact.placement.rank
+            if fact.rank is not None:
+                self._facts.pop(fact.rank, None)  # another process has this rank now
+        elif isinstance(fact, (FlightRecorder, RasReading)):
+            self.stamp += 1
+            self._newest[type(fact).__name__, fact.rank] = (self.stamp, fact)
+        elif isinstance(fact, FORWARDED):
+            rank = fact.rank
+            if (
+                isinstance(fact, NcclFact)
+                and fact.line.rank is None
+                and (rank := self._pids.get(fact.line.pid)) is not None
+            ):
+                fact = replace(
+                    fact, rank=rank, line=replace(fact.line, rank=rank)
+                )  # elsewhere its pid tells nothing
+            self.stamp += 1
+            self._facts.setdefault(rank, deque(maxlen=_MOST_FACTS)).append((self.stamp, fact))
+
+    def check(self, now: float, job: JobState) -> Iterable[Finding]:
+        return ()
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+    def facts(self, after: int = -1) -> list[Observation]:
+        """All that a job hub which knows nothing yet has to be told; `after`: what has come since this stamp."""
+        kept = [*(fact for facts in self._facts.values() for fact in facts), *self._newest.values()]
+        return [fact for stamp, fact in kept if stamp > after]
+
+    def take_looks(self, rank: int) -> tuple[Look, ...]:
+        """Those since the last time."""
+        return tuple(self._looks.pop(rank, ()))
+
+    def _see(self, at: float, rank: int, fact: StackSample) -> None:
+        main = fact.main
+        if main is None or not main.frames:
+            return
+        reading = read_stack(main)
+        where = reading.where or main.frames[-1]
+        look = Look(
+            at,
+            reading.activity in _WAITS,
+            reading.activity.value,
+            f"{where.function} ({shorten(where.file)}:{where.line})",
+            Activity.CHECKPOINT in (reading.activity, reading.context),
+        )
+        self._looks.setdefault(rank, deque(maxlen=_MOST_LOOKS)).append(look)

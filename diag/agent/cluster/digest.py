@@ -1,0 +1,299 @@
+"""Makes a node's digest from its engine. Pure but for what it forgets: looks that were told are not told
+again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from diag.agent.cluster.collector import Collector
+from diag.detectors.hang.standing import busy_child, cause_of, standing_of
+from diag.engine.engine import WHOLE_JOB, Engine
+from diag.model import Finding, NotChecked
+from diag.model.observations import (
+    FlightRecorder,
+    NodeDigest,
+    Observation,
+    RankDigest,
+    StackSample,
+    ThreadSeen,
+    ThreadStack,
+)
+from diag.outputs.view.classes import living_children
+from diag.sources.digest import SCHEMA, wire, wire_all
+from diag.state.cluster import MOST_FRAMES
+from diag.state.rank import RankState
+
+__all__ = ["DigestMaker", "Identity"]
+
+_MOST_FRAMES = 200  # of one stack; a deeper one loses its middle
+_MOST_THREADS = 64
+_TAIL = 20
+_MOST_FINDINGS, _MOST_LINES = 64, 64
+# Calls of each group of a recorder: 50, as a hub keeps them, up to 655 ranks; 4 from 8,192 on.
+_MOST_CALLS, _LEAST_CALLS, _ALL_CALLS = 50, 4, 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this node is to the others. `url` is where they reach its hub."""
+
+    run_id: str
+    host: str
+    version: str
+    url: str = ""
+    node_rank: int | None = None
+    nodes: int = 1
+    rendezvous: str = ""
+    local_world_size: int = 0
+    host_names: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class DigestMaker:
+    """One for each that is told: it knows which frames and facts that one has. The engine's lock is held by
+    the caller."""
+
+    collector: Collector
+    _sent_frames: set[str] = field(default_factory=set)
+    _sent_facts: int = -1
+    _seq: int = 0
+
+    def forget(self) -> None:
+        """The one that is told is another, or has forgotten."""
+        self._sent_frames.clear()
+        self._sent_facts = -1
+
+    def make(
+        self,
+        engine: Engine,
+        me: Identity,
+        now: float,
+        every: float,
+        gpus: Mapping[int, str],
+        *,
+        detail: int = 0,
+        leaving: bool = False,
+        round_trip: float | None = None,
+        connect: float | None = None,
+        looks: bool = True,
+        facts: bool = True,
+    ) -> dict[str, Any]:
+        """`detail` 0: what moves; 1: stacks of ranks too; 2: of all their children as well. `looks`: with the
+        looks at stacks since the last time. `facts`: with what is forwarded of single ranks. `now` is told
+        time: that of the last check may be long ago when a command has ended."""
+        job = engine.job
+        self._seq += 1
+        document: dict[str, Any] = {
+            "schema": SCHEMA,
+            "node": wire(
+                _node(engine, me, self._seq, every, leaving=leaving, trip=(round_trip, connect)), now
+            ),
+            "ranks": [],
+            "frames": {},
+            "commands": {},
+        }
+        if len(self._sent_frames) > MOST_FRAMES:  # as many as a job hub keeps
+            self._sent_frames.clear()
+        for _, rank in sorted(job.ranks.items()):
+            seen: dict[str, ThreadStack] = {}
+            fact = _rank(engine, rank, me, detail, seen)
+            taken = self.collector.take_looks(rank.rank) if looks else ()
+            fact = replace(fact, gpu=gpus.get(rank.rank, ""), looks=taken)
+            document["ranks"].append(wire(fact, now))
+            for key, thread in seen.items():
+                if key not in self._sent_frames:
+                    document["frames"][key] = [
+                        [frame.function, frame.file, frame.line] for frame in _cut(thread)
+                    ]
+                    self._sent_frames.add(key)
+        if job.rank_argv and job.ranks:  # one tells it for all: they run the same command
+            document["commands"] = {str(min(job.ranks)): " ".join(job.rank_argv)[:2000]}
+        if facts and self.collector.stamp != self._sent_facts:
+            known, self._sent_facts = self._sent_facts, self.collector.stamp
+            news = self.collector.facts(known)
+            document |= wire_all((_fitting(fact, job.world_size) for fact in news), now)
+        return document
+
+
+def _node(
+    engine: Engine,
+    me: Identity,
+    seq: int,
+    every: float,
+    *,
+    leaving: bool,
+    trip: tuple[float | None, float | None],
+) -> NodeDigest:
+    job = engine.job
+    known = [finding for finding in engine.active() if not finding.told_by]
+    alone = list(engine.alone.values())
+    known += [
+        finding for finding in alone if finding.id not in WHOLE_JOB or finding.rule
+    ]  # the job hub says it of more nodes
+    return NodeDigest(
+        rank=None,
+        run_id=me.run_id,
+        host=me.host,
+        node_rank=me.node_rank,
+        url=me.url,
+        seq=seq,
+        nodes=me.nodes,
+        rendezvous=me.rendezvous,
+        ranks=len(job.ranks),
+        local_world_size=me.local_world_size,
+        world_size=job.world_size,
+        phase=job.own_phase,
+        marked_phase=job.marked_phase,
+        phase_at=job.phase_at,
+        phase_line=job.phase_line[:300],
+        iteration=None if job.borrowed else job.iteration,
+        total_iterations=job.total_iterations,
+        iteration_at=job.iteration_at,
+        log_moved_at=job.log_moved_at,
+        save_moved_at=job.save_moved_at,
+        started_at=job.started_at,
+        step_seconds=statistics.median(job.step_seconds) if job.step_seconds else None,
+        line_seconds=max(job.line_seconds, default=0.0),
+        silence_seconds=job.silences.longest(job.phase, job.iteration),
+        phase_seconds=job.silences.longest_phase(job.phase),
+        returncode=job.returncode,
+        interrupted=job.interrupted_at is not None,
+        round_trip_seconds=trip[0],
+        connect_seconds=trip[1],
+        skew_seconds=None,
+        every_seconds=every,
+        findings=tuple(map(_short, known[:_MOST_FINDINGS])),
+        deaths=tuple(one for one in _own(known, alone, "rank-died")),
+        hangs=tuple(one for one in _own(known, alone, "hang")),
+        not_checked=_own_lines(engine),
+        version=me.version,
+        host_names=me.host_names,
+        leaving=leaving,
+    )
+
+
+def _own_lines(engine: Engine) -> tuple[NotChecked, ...]:
+    """Without what the job hub said of others: it would come back to it as ours."""
+    return tuple(engine.not_checked(but="verdict")[:_MOST_LINES])
+
+
+def _own(known: list[Finding], alone: list[Finding], name: str) -> list[Finding]:
+    """What this node says, or would say if nobody judged the whole job."""
+    found = {finding.key: finding for finding in (*known, *alone) if finding.id == name and not finding.rule}
+    return [_short(finding) for finding in found.values()]
+
+
+def _short(finding: Finding) -> Finding:
+    return replace(
+        finding,
+        summary=finding.summary[:2000],
+        advice=finding.advice[:2000],
+        evidence=tuple(replace(item, excerpt=item.excerpt[:1000]) for item in finding.evidence[:6]),
+    )
+
+
+def _rank(
+    engine: Engine, rank: RankState, me: Identity, detail: int, seen: dict[str, ThreadStack]
+) -> RankDigest:
+    tree = rank.tree
+    looked = detail > 0 and rank.alive and rank.stack is not None
+    standing = standing_of(rank) if looked or rank.stopped else ""
+    cause, child = (
+        cause_of(rank, standing) if standing and standing not in ("stopped", "blind") else ("", None)
+    )
+    moved = dict(rank.moved)
+    children: list[StackSample] = []
+    if detail > 1:
+        children = [sample for _, sample in living_children(rank)]
+    elif looked and (busy := busy_child(rank)) is not None:
+        children = [busy]
+    states = {process.pid: process.state for process in tree.children} if tree else {}
+    exited = rank.exit
+    if exited is not None:
+        exited = replace(exited, ended=rank.exited_at, last=())
+    return RankDigest(
+        rank=rank.rank,
+        placement=rank.placement,
+        run_id=me.run_id,
+        at=engine.now,
+        moved=tuple(sorted(moved.items())),
+        alive=rank.alive,
+        state=tree.main.state if tree else "",
+        comm=tree.main.comm if tree else "",
+        tree_at=rank.tree_at,
+        cpu_ratio=_rounded(rank.cpu_ratio),
+        main_cpu_ratio=_rounded(rank.main_cpu_ratio),
+        rss_bytes=tree.main.rss_bytes if tree else 0,
+        stopped_at=rank.stopped_since,
+        stack_at=rank.stack_at,
+        stack_since=rank.stack_since,
+        stack_samples=rank.stack_samples,
+        stack_how=rank.stack.how if rank.stack else "",
+        standing=standing,
+        cause=cause,
+        child=child,
+        threads=_threads(rank.stack, seen) if looked and rank.stack is not None else (),
+        children=tuple(
+            (sample.pid, states.get(sample.pid, ""), sample.how, _threads(sample, seen))
+            for sample in children
+        ),
+        exited=exited,
+        tail=tuple(line[:500] for line in list(rank.tail)[-_TAIL:]) if exited is not None else (),
+    )
+
+
+def _fitting(fact: Observation, world_size: int) -> Observation:
+    """Of a recorder in a large job only the last calls of each group, and all that are pending: where ranks
+    stand. The job hub keeps two readings of each rank."""
+    if not isinstance(fact, FlightRecorder):
+        return fact
+    if world_size <= _ALL_CALLS // _MOST_CALLS:
+        return fact
+    most = max(_LEAST_CALLS, min(_MOST_CALLS, _ALL_CALLS // max(1, world_size)))
+    left: dict[tuple[str, str, bool], int] = {}
+    kept = []
+    for entry in reversed(fact.entries):
+        key = (entry.backend, entry.group, entry.is_p2p)
+        left[key] = left.get(key, most) - 1
+        if entry.pending or left[key] >= 0:
+            kept.append(
+                replace(entry, op_id=0, record_id=0, time_created=0.0)
+            )  # so that equal calls of many ranks are one
+    return replace(fact, entries=tuple(reversed(kept)))
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def _threads(sample: StackSample, seen: dict[str, ThreadStack]) -> tuple[ThreadSeen, ...]:
+    """The main thread first: of a process with very many threads the rest may be cut."""
+    main = sample.main
+    threads = sorted(sample.threads, key=lambda thread: thread is not main)[:_MOST_THREADS]
+    found = []
+    for thread in threads:
+        key = _key(thread)
+        seen.setdefault(key, thread)
+        found.append(ThreadSeen(key, thread.thread_id, thread.name, thread.active, thread.owns_gil))
+    return tuple(found)
+
+
+def _key(thread: ThreadStack) -> str:
+    text = json.dumps(
+        [(frame.function, frame.file, frame.line) for frame in thread.frames], separators=(",", ":")
+    )
+    return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=12).hexdigest()
+
+
+def _cut(thread: ThreadStack) -> tuple[Any, ...]:
+    frames = thread.frames
+    return (
+        frames
+        if len(frames) <= _MOST_FRAMES
+        else (*frames[: _MOST_FRAMES // 2], *frames[-_MOST_FRAMES // 2 :])
+    )

@@ -1,0 +1,160 @@
+"""One document of all nodes' dumps: `diag.dump/1` with every rank of the job, and the nodes beside them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from diag.agent.cluster.gather import NodeAnswer, job_engine, with_verdict
+from diag.agent.cluster.member import Member
+from diag.agent.dump import described
+from diag.engine.engine import Engine
+from diag.model import found
+from diag.outputs.view.sentence import retell
+
+__all__ = ["job_document", "nodes_json"]
+
+
+def job_document(
+    own: dict[str, Any], member: Member, answers: Sequence[NodeAnswer], host: str
+) -> dict[str, Any]:
+    """The own node's document widened to the job. A node that did not answer has its ranks under `missing`,
+    with the reason."""
+    digests = [
+        member.digest(2),
+        *(answer.document["digest"] for answer in answers if answer.document is not None),
+    ]
+    engine = job_engine(digests, time.time())
+    document = {**own, **described(engine)}
+    document["report"] = with_verdict(document["report"], own["report"])
+    document["report"]["not_checked"] = _notes(own, document)
+    document["report"]["past"] = own["report"].get("past", [])
+    retell(document["report"])
+    _mark_states(document)
+    missing = {
+        number: reasons
+        for number, reasons in own["missing"].items()
+        if reasons != ["not on this node, or not started"]
+    }
+    for answer in answers:
+        if answer.document is not None:
+            missing.update(answer.document.get("missing", {}))
+    placed = {rank["rank"] for rank in document["ranks"]}
+    missing = {
+        number: reasons
+        for number, reasons in missing.items()
+        if int(number) not in placed or reasons != ["not on this node, or not started"]
+    }
+    for answer in answers:
+        if answer.document is None:
+            missing.update(
+                {
+                    str(place[0]): [f"{answer.entry['host']}: {answer.reason}"]
+                    for place in answer.entry["ranks"]
+                }
+            )
+    world = int(document["report"]["job"]["world_size"] or 0)
+    for number in range(min(world, 16384)):
+        if number not in placed and str(number) not in missing:
+            missing[str(number)] = ["on no node that reports, or not started"]
+    document["missing"] = dict(sorted(missing.items(), key=lambda item: int(item[0])))
+    for name in ("versions",):
+        for answer in answers:
+            document[name] = {**document[name], **(answer.document or {}).get(name, {})}
+    document["probes"] = [
+        *own["probes"],
+        *(
+            probe
+            for answer in answers
+            for probe in (answer.document or {}).get("probes", ())
+            if probe["rank"] is not None
+        ),
+    ]
+    native = [row for answer in answers for row in (answer.document or {}).get("native", ())]
+    if native or "native" in own:
+        document["native"] = [*own.get("native", ()), *native]
+    document["found"] = found(document["report"])
+    document["nodes"] = [
+        {"host": host, "reason": "", "seconds": own["seconds"]},
+        *(
+            {
+                "host": answer.entry["host"],
+                "node_rank": answer.entry["node_rank"],
+                "url": answer.entry["url"],
+                "reason": answer.reason,
+                "seconds": round(answer.seconds, 3),
+            }
+            for answer in answers
+        ),
+    ]
+    return document
+
+
+def _mark_states(document: dict[str, Any]) -> None:
+    """The job hub's verdict may name what this one moment does not show."""
+    hangs = [
+        finding
+        for finding in document["report"]["findings"]
+        if finding["id"] == "hang" and finding["severity"] != "info"
+    ]
+    culprits = {rank for finding in hangs for rank in finding["ranks"]}
+    waiting = {rank for finding in hangs for rank in finding["waiting_ranks"]} - culprits
+    for row in document["ranks"]:
+        if row["state"] in ("running", "starting"):
+            row["state"] = (
+                "hung" if row["rank"] in culprits else "stalled" if row["rank"] in waiting else row["state"]
+            )
+
+
+def _notes(own: dict[str, Any], document: dict[str, Any]) -> list[dict[str, Any]]:
+    lines = list(document["report"]["not_checked"])
+    return lines + [
+        line
+        for line in own["report"]["not_checked"]
+        if line not in lines and "the other nodes" in line["what"]
+    ]
+
+
+def nodes_json(engine: Engine | None, roster: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a node; of what only the job hub knows the others have nothing. Its lock is held by the caller."""
+    rows = []
+    known = {node.digest.run_id: node for node in engine.job.cluster.current()} if engine is not None else {}
+    silent = (
+        {node.digest.run_id for node in engine.job.cluster.silent(engine.now)}
+        if engine is not None
+        else set()
+    )
+    for entry in roster:
+        node = known.get(entry["run_id"])
+        if engine is not None and node is None:
+            continue  # another hub took its place
+        digest = node.digest if node is not None else None
+        state = (
+            "gone"
+            if entry.get("gone")
+            else "silent"
+            if entry["run_id"] in silent
+            else "heard"
+            if digest
+            else "known"
+        )
+        probe = node.probe if node is not None else None
+        rows.append(
+            {
+                "node_rank": entry["node_rank"],
+                "host": entry["host"],
+                "url": entry["url"],
+                "run_id": entry["run_id"],
+                "ranks": [place[0] for place in entry["ranks"]],
+                "state": state,
+                "heard_seconds_ago": round(engine.now - node.heard_at, 1)
+                if engine is not None and node is not None
+                else None,
+                "round_trip_seconds": digest.round_trip_seconds if digest is not None else None,
+                "skew_seconds": digest.skew_seconds if digest is not None else None,
+                "phase": digest.phase if digest is not None else None,
+                "notes": [f"tried: {probe.answer}"] if probe is not None and state == "silent" else [],
+            }
+        )
+    return sorted(rows, key=lambda row: (row["node_rank"] is None, row["node_rank"] or 0, row["host"]))

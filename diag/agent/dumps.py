@@ -1,0 +1,179 @@
+"""Takes a dump for the hub: asks the sidecars, waits for what they send, has the document made and the bundle
+written."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diag.agent.cluster.gather import Gathering
+from diag.agent.cluster.jobdump import job_document
+from diag.agent.cluster.member import Member
+from diag.agent.dump import (
+    Timer,
+    add_native,
+    dump_document,
+    finish_document,
+    manifest_facts,
+    native_ranks,
+    write_bundle,
+)
+from diag.agent.sidecar_pool import SidecarPool
+from diag.launch.rundir import forget_old_bundles
+
+if TYPE_CHECKING:
+    from diag.agent.hub import Hub
+
+__all__ = ["DumpTaker"]
+
+_OWN_SECONDS = 0.5  # left after the other nodes, to put all together
+_NODE_SECONDS = 0.006  # and so much more for each of them
+_NATIVE_SHARE = 5.0  # of a dump's deadline, left for native frames
+
+
+class DumpTaker:
+    """`read_soon` makes the node's watches look; `drained` waits until all records that came before are in;
+    `flush` writes the journal out and tells whether there is one."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        pool: SidecarPool,
+        read_soon: Callable[[], None],
+        drained: Callable[[float], None],
+        flush: Callable[[], bool],
+    ) -> None:
+        self._hub = hub
+        self._pool = pool
+        self._read_soon = read_soon
+        self._drained = drained
+        self._flush = flush
+        self._lock = threading.Lock()
+        self._last: Path | None = None  # of the last bundle, which may not be there yet
+
+    async def take(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
+        """On a daemon thread, not an executor's: those are joined when diag ends, and a dump must not hold
+        that up."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[dict[str, Any]] = loop.create_future()
+
+        def tell(document: dict[str, Any] | None, error: Exception | None) -> None:
+            if answer.cancelled():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(document or {})
+
+        def work() -> None:
+            try:
+                loop.call_soon_threadsafe(tell, self.take_now(deadline, native=native, scope=scope), None)
+            except Exception as error:  # handed to whoever asked
+                loop.call_soon_threadsafe(tell, None, error)
+
+        threading.Thread(target=work, name="dump", daemon=True).start()
+        return await answer
+
+    def take_now(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
+        """Evidence of every rank now, as a `diag.dump/1` document; also written as a bundle into the run
+        directory. `scope` node: of the ranks of this node, with its digest, for the hub that puts the job
+        together."""
+        until = time.monotonic() + deadline
+        hub, timer, member = self._hub, Timer(), self._hub.cluster.member
+        others = self._ask_others(member, until, native) if scope == "job" and member is not None else None
+        if not self._lock.acquire(timeout=deadline):
+            raise TimeoutError("another dump has not ended yet")
+        try:  # only what is read here: two nodes that are asked for the whole job at once wait for each other's part
+            document, path = self._read(until, native, timer)
+        finally:
+            self._lock.release()
+        if scope == "node":
+            return self._of_node(document, timer, member)
+        if others is not None and member is not None:
+            document = job_document(document, member, others.wait(), hub.host)
+            timer.took("nodes")
+        finish_document(document, timer)
+        if path is not None:
+            with hub.lock:
+                kept = self._flush()
+                facts = manifest_facts(hub)
+            if kept:
+                write_bundle(document, facts, path.parent.parent, path)
+                forget_old_bundles(path)
+                timer.took("bundle")
+                finish_document(document, timer)
+        return document
+
+    def _read(self, until: float, native: bool, timer: Timer) -> tuple[dict[str, Any], Path | None]:
+        """What this node has, and where the bundle belongs."""
+        hub = self._hub
+        self._read_soon()
+        name, path = self._name()
+        # The sidecars end before us, so that what they have is there when we must answer.
+        wait = self._pool.dump(name, max(0.3, (until - time.monotonic()) * 0.8 - (_NATIVE_SHARE * native)))
+        wait.done.wait(until - time.monotonic())
+        self._pool.forget_dump(name)
+        timer.took("sidecars")
+        self._drained(0.5)
+        timer.took("intake")
+        with hub.lock:
+            document = dump_document(hub, wait.answers)
+            chosen = native_ranks(hub.engine) if native else []
+        timer.took("document")
+        if chosen:
+            asked = self._pool.native(f"{name}-native", chosen, max(0.3, until - time.monotonic() - 0.5))
+            asked.done.wait(until - time.monotonic())
+            self._pool.forget_dump(f"{name}-native")
+            add_native(document, chosen, asked.answers)
+            timer.took("native")
+        return document, path
+
+    @staticmethod
+    def _ask_others(member: Member, until: float, native: bool) -> Gathering:
+        entries = [
+            entry for entry in member.everyone() if entry["run_id"] != member.run_id and not entry.get("gone")
+        ]
+        left = until - time.monotonic()
+        own = min(left / 2, _OWN_SECONDS + _NODE_SECONDS * len(entries))
+        gathering = Gathering(member.sender, entries, until - own, native)
+        gathering.start()
+        return gathering
+
+    @staticmethod
+    def _of_node(document: dict[str, Any], timer: Timer, member: Member | None) -> dict[str, Any]:
+        """What another hub needs of this node: its digest has the ranks and their stacks."""
+        finish_document(document, timer)
+        kept = (
+            "schema",
+            "run_id",
+            "diag_version",
+            "host",
+            "at",
+            "seconds",
+            "missing",
+            "versions",
+            "probes",
+            "native",
+        )
+        digest = member.digest(2) if member is not None else None
+        return {
+            **{name: document[name] for name in kept if name in document},
+            **({"digest": digest} if digest else {}),
+        }
+
+    def _name(self) -> tuple[str, Path | None]:
+        """Two dumps of one second are two bundles."""
+        name = stem = time.strftime("dump-%Y%m%d-%H%M%S")
+        if self._hub.run_dir is None:
+            return name, None
+        for number in range(2, 100):
+            path = self._hub.run_dir.path / "dumps" / f"{name}.tar.gz"
+            if path != self._last and not path.exists():
+                break
+            name = f"{stem}-{number}"
+        self._last = path
+        return name, path

@@ -1,0 +1,135 @@
+"""The hub's flame graphs of living ranks: each on a thread of its own, a few at a time, ended with the hub or
+with who asked."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass, field
+
+from diag.model import Placement
+from diag.outputs.http.beside import beside
+from diag.outputs.view.view import FlameWanted
+from diag.sources.stacks.flame_recording import Recording, record
+from diag.text.errors import DiagError
+
+__all__ = ["FlameRecorder"]
+
+_MOST_AT_ONCE = (
+    4  # ours: py-spy takes 1 % of a core at 50 samples a second, 2.5 % at 200 (a torch process, 2 cores)
+)
+_END_SECONDS = 5.0  # for another's recording to end: py-spy is killed after 2 s
+
+
+@dataclass(eq=False, slots=True)
+class _Running:
+    """A recording, from the moment when its place is taken."""
+
+    by_owner: bool
+    stop: threading.Event = field(default_factory=threading.Event)  # nobody wants it any more
+    ended: threading.Event = field(default_factory=threading.Event)
+    displaced: bool = False
+    started: bool = False  # its thread ends it
+
+
+class FlameRecorder:
+    """Runs `sources.record` for the HTTP server without ever blocking its loop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[int, _Running] = {}  # by pid
+        self._closed = threading.Event()
+
+    async def record(self, place: Placement, wanted: FlameWanted) -> bytes:
+        """Raises DiagError: the rank has ended, may not be looked at, or is being recorded already.
+        Cancelled, it ends py-spy."""
+        running, other = self._begin(place, wanted)
+        try:
+            if other is not None:
+                await beside(lambda: other.ended.wait(_END_SECONDS))
+            return await self._recorded(place, wanted, running)
+        finally:
+            running.stop.set()
+            if not running.started:
+                self._end(place, running)
+
+    async def _recorded(self, place: Placement, wanted: FlameWanted, running: _Running) -> bytes:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bytes] = loop.create_future()
+
+        def tell(data: bytes, error: Exception | None) -> None:
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(data)
+
+        def is_over() -> bool:
+            return self._closed.is_set() or running.stop.is_set()
+
+        def work() -> None:
+            data, failure = b"", None
+            try:
+                recording = Recording(
+                    wanted.seconds, wanted.rate, wanted.form, wanted.children, wanted.native
+                )
+                data = record(place.pid, recording, start_ticks=place.start_ticks, ending=is_over)
+            except Exception as error:  # handed to whoever asked
+                failure = _displaced() if running.displaced else error
+            finally:
+                self._end(place, running)
+            try:
+                loop.call_soon_threadsafe(tell, data, failure)
+            except RuntimeError:
+                pass  # the server has ended meanwhile: nobody waits
+
+        # A daemon thread, not an executor's: those are joined when diag ends, and py-spy must not hold that
+        # up.
+        threading.Thread(target=work, name="flame", daemon=True).start()
+        running.started = True
+        return await answer
+
+    def _begin(self, place: Placement, wanted: FlameWanted) -> tuple[_Running, _Running | None]:
+        """The place taken, and the recording that has to end first: another user's, where who owns the run
+        wants this one."""
+        with self._lock:
+            in_the_way = self._in_the_way(place)
+            other = None
+            if in_the_way:
+                others = [pid for pid in in_the_way if not self._running[pid].by_owner]
+                if not (wanted.by_owner and others):
+                    same = place.pid in self._running
+                    raise DiagError(
+                        f"a flame graph of rank {place.rank} is being recorded already"
+                        if same
+                        else f"{_MOST_AT_ONCE} flame graphs are being recorded already",
+                        hint="ask again when it is done" if same else "ask again when one is done",
+                    )
+                other = self._running.pop(others[0])
+                other.displaced = True
+                other.stop.set()
+            running = self._running[place.pid] = _Running(wanted.by_owner)
+            return running, other
+
+    def _in_the_way(self, place: Placement) -> list[int]:
+        if place.pid in self._running:
+            return [place.pid]
+        return list(self._running) if len(self._running) >= _MOST_AT_ONCE else []
+
+    def _end(self, place: Placement, running: _Running) -> None:
+        running.ended.set()
+        with self._lock:
+            if self._running.get(place.pid) is running:
+                del self._running[place.pid]
+
+    def close(self) -> None:
+        """The run is over: py-spy processes that still record are ended by their threads."""
+        self._closed.set()
+
+
+def _displaced() -> DiagError:
+    return DiagError(
+        "this recording was ended for one that the run's own user asked for",
+        hint="ask again when that one is done",
+    )

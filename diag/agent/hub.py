@@ -1,0 +1,494 @@
+"""One a node: owns the engine, the journal and the sidecars. Everything else hands it records.
+
+One thread (whoever calls `loop`) stamps each record with the told time, writes it to the journal and feeds
+the engine; outputs read the engine under `lock`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import diag
+from diag.agent.cluster.hubside import Membership
+from diag.agent.dumps import DumpTaker
+from diag.agent.flames import FlameRecorder
+from diag.agent.log_backlog import Intake
+from diag.agent.memory_sampler import watchers
+from diag.agent.rank_finder import Found, RankFinder
+from diag.agent.rank_logs import RankFiles
+from diag.agent.samplers.context import NodeContext
+from diag.agent.samplers.ras import RasSampler
+from diag.agent.samplers.sampler import Reporter
+from diag.agent.samplers.together import NodeSamplers
+from diag.agent.sidecar_pool import SidecarPool
+from diag.detectors import make_detectors
+from diag.detectors.hang import HangDetector, wants_closer_look
+from diag.detectors.rules.load import for_a_run
+from diag.engine.engine import CHECK_SECONDS, Engine
+from diag.engine.journal import JournalWriter
+from diag.launch.launchers import redacted
+from diag.launch.launchers.job_name import job_name
+from diag.launch.malloc import use_few_heaps
+from diag.launch.rundir import RunDir
+from diag.launch.service_discovery import Target
+from diag.model import Change, Placement, Record
+from diag.outputs.view.view import AgentProcess, Counters, FlameWanted
+from diag.record_feed import RecordFeed
+from diag.settings import Settings
+from diag.sources import digest as digest_source
+from diag.sources.host import exits
+from diag.sources.host import run as run_source
+from diag.sources.host.process_tree import Processes
+from diag.sources.logs.output import SOURCE as OUTPUT_SOURCE
+from diag.sources.parsers import PARSERS
+
+__all__ = ["Hub", "ToldClock"]
+
+_SCAN_SECONDS = 1.0
+_CALM_SCAN_SECONDS = 5.0  # every rank of this node is found and alive: a scan costs 1 ms a torch rank
+_QUICK_SCAN_SECONDS = 0.25  # while ranks are still appearing
+_QUICK_SCANS_FOR_SECONDS = 60.0
+_SELF_SECONDS = 5.0
+_AWAY_SECONDS = (
+    3.0  # the loop takes records five times a second; so long after the last time this process did not run
+)
+_BATCH = 500  # records taken under one hold of the lock, which the outputs wait for
+
+
+class ToldClock:
+    """Wall time that never goes back and never repeats, whatever is done to the system's clock."""
+
+    def __init__(
+        self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._steady = steady
+        self._offset = wall() - steady()
+        self._last = 0.0
+
+    def __call__(self) -> float:
+        self._last = max(self._last + 1e-6, self._offset + self._steady())
+        return self._last
+
+
+class Hub:
+    """See the module. `on_change` is called on the loop's thread for each change, without the lock."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        run_dir: RunDir | None,
+        *,
+        stack_signal: int = 0,
+        stack_dir: Path | None = None,
+        on_change: Callable[[Change], None] = lambda change: None,
+        talk: Callable[[str], None] = lambda text: None,
+        clock: Callable[[], float] | None = None,
+        ras_address: str | None = None,
+        attached: bool = False,
+    ) -> None:
+        use_few_heaps()
+        self._attached = attached  # to a job that another started: nobody relays what it prints
+        self.settings = settings
+        self.run_dir = run_dir
+        rules = for_a_run(settings.rules, talk)
+        detectors = make_detectors(rules)
+        self._hang = next(one for one in detectors if isinstance(one, HangDetector))
+        self.cluster = Membership(self, settings, talk)
+        self.engine = Engine(PARSERS, [*detectors, self.cluster.collector])
+        self.lock = threading.RLock()
+        self.run_id = run_dir.run_id if run_dir else "unrecorded"
+        self.version = diag.__version__
+        self.recorded = ""
+        self.started_at = time.time()
+        self.counters = Counters()
+        self.environment: dict[int, dict[str, str]] = {}  # of each rank, the allow-listed part
+        self.token: str | None = settings.token
+        self.bound_beyond_loopback = False
+        self.host = socket.gethostname()
+        self.job_id = job_name(settings.job_id, (), os.environ, self.run_id)
+        self.address = ""  # host:port by which others reach the server, once there is one
+        self.on_change = on_change
+        self._talk = talk
+        self.clock = clock or ToldClock()
+        journal = JournalWriter(run_dir.path, max_bytes=settings.journal_max_bytes) if run_dir else None
+        self._records = RecordFeed(self.engine, self.clock, journal, _BATCH, self._journal_failed)
+        self._pool = SidecarPool(
+            settings,
+            stack_dir or (run_dir.path if run_dir else None),
+            stack_signal,
+            self.put,
+            self._sampled,
+            self._erred,
+        )
+        self._samplers = NodeSamplers(
+            NodeContext(
+                Reporter(self.put, self.host, sampled=self._sampled),
+                self.engine,
+                self.lock,
+                settings,
+                run_dir=str(run_dir.path) if run_dir else "",
+                kernel_words=rules.kernel_words,
+                ras_address=ras_address,
+                erred=self._erred,
+            )
+        )
+        self._dumps = DumpTaker(
+            self, self._pool, self._samplers.read_soon, self._await_drained, self._records.flush
+        )
+        self._flames = FlameRecorder()
+        self._finder: RankFinder | None = None
+        self._finder_from = 0.0
+        self._intake = Intake(lambda payload, then: self._put_lines(payload, None, then), self._left_out)
+        self._files = RankFiles(self._put_lines, self._lost_file)
+        self._job_dir = (
+            stack_dir.resolve() if stack_dir else None
+        )  # of the `diag run` that started this job and died
+        self._next: dict[str, float] = {}
+        self._mode = "normal"
+        self._took_at = time.monotonic()
+        self._alone: set[tuple[object, ...]] = (
+            set()
+        )  # what this node by itself would say of the job, as the job hub was told
+
+    @property
+    def nccl_ras_address(self) -> str | None:
+        """Where the job's NCCL answers questions, as far as it is known."""
+        return self._samplers[RasSampler].address
+
+    @property
+    def _home(self) -> Path | None:
+        """The run directory in which the job's own files are."""
+        return self._job_dir or (self.run_dir.path if self.run_dir else None)
+
+    def targets(self) -> tuple[Target, ...]:
+        """See diag.launch.service_discovery: this hub first, where it can be scraped, then those of the job that it knows
+        of."""
+        scheme = "https" if self.settings.tls_cert else "http"
+        own = (Target(self.address, self.job_id, self.host, self.run_id, scheme),) if self.address else ()
+        return (*own, *self.cluster.other_targets())
+
+    # -- taking records -----------------------------------------------------------------------------------
+
+    def put(self, record: Record) -> None:
+        """Hand over a record from any thread; never waits."""
+        self._records.put(record)
+
+    def take_output(self, stream: str, data: bytes, offset: int = 0) -> None:
+        """A chunk of what CMD printed, from the relay's thread."""
+        self._intake.take(stream, data)
+
+    def end_output(self) -> None:
+        """CMD ended: what stands in its last, unfinished lines is complete; files of ranks are read to their
+        ends."""
+        self._intake.end()
+        self._files.read_rest()
+
+    def _put_lines(
+        self, payload: dict[str, Any] | None, rank: int | None, then: Callable[[], None] | None = None
+    ) -> None:
+        if payload is not None:
+            record = Record(OUTPUT_SOURCE, payload, rank=rank, host=self.host, emitted=time.time())
+            self._records.put(record, then)
+
+    def _left_out(self, lines: int) -> None:
+        self.put(
+            run_source.failed(
+                "output",
+                f"{lines:,} lines were left unread: the job printed them faster than diag reads",
+                "if they matter, read them in the run directory's output.log",
+                host=self.host,
+            )
+        )
+
+    def _lost_file(self, path: Path, error: OSError) -> None:
+        self.put(run_source.failed("output", f"{path.name} cannot be read: {error.strerror}", host=self.host))
+
+    def _sampled(self, source: str, seconds: float) -> None:
+        with self.lock:
+            self.counters.sampled(source, seconds)
+
+    def _erred(self, source: str, reason: str) -> None:
+        with self.lock:
+            self.counters.sampler_errors[(source, reason)] += 1
+
+    # -- watching -----------------------------------------------------------------------------------------
+
+    def watch_job(
+        self, argv: list[str], pid: int, world_size: int = 0, among: Processes | None = None
+    ) -> None:
+        """The job's root process is `pid`: look for its ranks from now on, below it or `among` these."""
+        self.job_id = job_name(self.settings.job_id, argv, os.environ, self.run_id)
+        self.put(run_source.started(redacted(argv), pid, self.host, world_size))
+        nets = [name.strip() for name in self.settings.expected_net.split(",") if name.strip()]
+        if nets:
+            self.put(run_source.expected(nets, self.host))
+        self._finder = RankFinder(pid if among is None else among, self.host)
+        self._finder_from = time.monotonic()
+        self._samplers.start(argv, pid, launched=among is None, attached=self._attached)
+
+    def loop(self, until: Callable[[], bool]) -> None:
+        """Take records and run the checks until `until()` says so; returns with the queue drained."""
+        while not until():
+            self._take(0.2)
+            self._housekeep()
+        self._drain()
+
+    def settle(self, seconds: float, done: Callable[[], bool]) -> None:
+        """Take what still arrives, for at most `seconds` or until `done()`."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not done():
+            self._take(0.05)
+
+    def _drain(self) -> None:
+        """Take all that is there now; what comes meanwhile is the next caller's, or this would not end."""
+        for _ in range(self._records.waiting // _BATCH + 1):
+            self._take(0.0)
+
+    def _take(self, wait: float) -> None:
+        batch = self._records.batch(wait)
+        changes: list[Change] = []
+        away = time.monotonic() - self._took_at
+        with self.lock:
+            if away > _AWAY_SECONDS:
+                changes += self._records.feed(run_source.looked_away(away, self.host))
+            changes += self._records.take(batch)
+            self._count()
+            alone: set[tuple[object, ...]] = {
+                (key, finding.klass, finding.ranks) for key, finding in self.engine.alone.items()
+            }
+        if alone - self._alone or any(record and record.source == exits.SOURCE for record, _ in batch):
+            self.cluster.nudge()  # what the others may be waiting to hear
+        self._alone = alone
+        for change in changes:
+            self.on_change(change)
+        self._took_at = time.monotonic()
+
+    def _count(self) -> None:
+        counters, journal = self.counters, self._records.journal
+        counters.records_total = self.engine.records
+        counters.journal_bytes_total = journal.bytes_total if journal is not None else 0
+        counters.log_lines_total = self.engine.job.log_lines
+        counters.log_lines_dropped_total = self._intake.dropped_lines
+
+    def _journal_failed(self, problem: str) -> None:
+        self.put(
+            run_source.failed(
+                "journal",
+                f"cannot be written any more: {problem}",
+                "free space in the run directory; findings go on without it",
+                host=self.host,
+            )
+        )
+        self._talk(f"diag: the journal ends here ({problem}); the job and the checks go on")
+
+    def finish(self, returncode: int | None) -> list[Change]:
+        """CMD ended (or the watch did): last checks, journal closed, sidecars ended. Returns the last
+        changes."""
+        self._samplers.stop()
+        self._drain()  # the last save's line tells where to look
+        self._samplers.finish()
+        if returncode is not None:
+            self.put(run_source.ended(returncode, self.host))
+        self._drain()
+        self._hear_the_others(returncode)
+        with self.lock:
+            changes = self.engine.finish()
+        for change in changes:
+            self.on_change(change)
+        self.cluster.leave()
+        self._flames.close()
+        self._pool.close()
+        self._samplers.close()
+        if self._records.journal is not None:
+            self._records.journal.close()
+        return changes
+
+    def _hear_the_others(self, returncode: int | None) -> None:
+        """CMD ended: what the hubs of other nodes make of it, before the last checks."""
+        if self.cluster.member is None:
+            return
+        failed = bool(returncode) and self.engine.job.interrupted_at is None
+        if failed:  # until a check has shown what the last records come to
+            self.settle(CHECK_SECONDS + 0.1, lambda: False)
+        self.cluster.member.conclude(failed)
+        self._drain()
+        if failed and self.cluster.is_unexplained():
+            reason = "the job hub had no word on this failure"
+            self.put(Record(digest_source.VERDICT_SOURCE, digest_source.lost(reason), host=self.host))
+            self._drain()
+
+    # -- now and then -------------------------------------------------------------------------------------
+
+    def _due(self, what: str, seconds: float) -> bool:
+        now = time.monotonic()
+        if now < self._next.get(what, 0.0):
+            return False
+        self._next[what] = now + seconds
+        return True
+
+    def _housekeep(self) -> None:
+        every = _CALM_SCAN_SECONDS
+        if self._ranks_missing():
+            quick = time.monotonic() - self._finder_from < _QUICK_SCANS_FOR_SECONDS
+            every = _QUICK_SCAN_SECONDS if quick else _SCAN_SECONDS
+        if self._due("scan", every):
+            self._scan()
+        if self._due("files", 0.5):
+            self._files.read_new(self._home)
+        if self._due("second", 1.0):
+            with self.lock:  # a dump flushes it too
+                self._records.flush()
+            self._choose_mode()
+            with self.lock:
+                alive = {rank.rank for rank in self.engine.job.alive_ranks()}
+            self._pool.tend(alive.__contains__)
+        if self._due("self", _SELF_SECONDS):
+            self._measure_self()
+
+    def _ranks_missing(self) -> bool:
+        """Ranks of this node that were not found yet, or ended: an elastic launcher may start them anew."""
+        alive = self.engine.job.alive_ranks()
+        if not alive:
+            return True
+        place = alive[0].placement
+        return len(alive) < (place.local_world_size or min(place.world_size, 4096))
+
+    def _scan(self) -> None:
+        if self._finder is None:
+            return
+        for found in self._finder.scan():
+            self.add_rank(found)
+        waited = time.monotonic() - self._finder_from
+        # A rank that this scan has found is not in the engine yet; under load it may be the first scan, and
+        # late.
+        none = not self.engine.job.ranks and not self.environment and not self.cluster.of_several
+        if none and waited >= self.settings.lone_process_seconds and self._due("lone", 5.0):
+            lone = self._finder.sole_process()
+            if lone is not None:
+                self._talk(
+                    f"diag: no ranks found below CMD after {waited:.0f} s (no RANK and LOCAL_RANK in any process); "
+                    f"watching pid {lone.placement.pid} as rank 0"
+                )
+                self.add_rank(lone)
+            elif self._finder.denied:
+                self.put(
+                    run_source.failed(
+                        "ranks",
+                        "the environment of the job's processes may not be read",
+                        "run diag as the user that owns the job",
+                        host=self.host,
+                    )
+                )
+
+    def add_rank(self, found: Found) -> None:
+        """Tell the engine of a rank, put a sidecar beside it and follow the files it prints to."""
+        self.environment[found.placement.rank] = found.variables
+        self.put(
+            run_source.rank_found(
+                found.placement, found.command, found.variables, distributed=found.distributed
+            )
+        )
+        self._samplers.rank_found(found.placement, found.variables)
+        self.cluster.rank_found(found)
+        self._pool.watch(found.placement)
+        if self._finder is not None:
+            printed = list(self._finder.output_files(found.placement.pid))
+            if self._attached and not printed:
+                self.put(
+                    run_source.failed(
+                        "output",
+                        *self._finder.why_not_heard(found.placement.pid),
+                        rank=found.placement.rank,
+                        host=self.host,
+                    )
+                )
+            for stream, path, appended in printed:
+                earlier = (
+                    appended and path.parent != self._job_dir
+                )  # `>> train.log`: an older run's lines come first
+                self._files.follow(
+                    path,
+                    f"{stream}:{path.name}",
+                    found.placement.rank,
+                    from_end=earlier,
+                    pid=found.placement.pid,
+                )
+        named = found.variables.get("NCCL_DEBUG_FILE", "")
+        if named and not (self._home and named.startswith(f"{self._home}/")):
+            self._files.await_nccl(named, found.placement.pid, found.placement.rank)
+
+    def own_output(self, paths: Iterable[Path]) -> None:
+        """Files that the relay already follows: not to be read a second time."""
+        self._files.leave_out(paths)
+
+    def _choose_mode(self) -> None:
+        with self.lock:
+            closer = wants_closer_look(self.clock(), self.engine.job)
+            closer |= self.cluster.detail_wanted
+            watching = watchers(self.engine.job.ranks.values())
+            self._samplers.tend(closer, self.engine.job)
+        mode = "closer" if closer else "normal"
+        if mode != self._mode:
+            self.cluster.nudge()
+        self._mode = mode
+        self._pool.set_mode(mode)
+        self._pool.set_memory_watchers(watching)
+
+    def _measure_self(self) -> None:
+        processes: dict[tuple[str, int | None], AgentProcess] = {}
+        pids: dict[tuple[str, int | None], int] = {("hub", None): os.getpid()}
+        pids.update({("sidecar", rank): pid for rank, pid in self._pool.processes().items()})
+        for key, pid in pids.items():
+            cost = _cost(pid)
+            if cost is not None:
+                processes[key] = cost
+        with self.lock:
+            self.counters.processes.update(processes)
+            for gone in [key for key in self.counters.processes if key not in processes]:
+                del self.counters.processes[gone]
+
+    @property
+    def closer(self) -> bool:
+        """The job is suspected, here or by the job hub: more is looked at."""
+        return self._mode == "closer"
+
+    def gpu_states(self) -> dict[int, str]:
+        with self.lock:
+            return self._hang.gpu_states(self.engine.now, self.engine.job)
+
+    # -- flame graphs and dumps ---------------------------------------------------------------------------
+
+    async def flame(self, place: Placement, wanted: FlameWanted) -> bytes:
+        """See HubView. py-spy is started from here, because the ranks' hook allows this process and its
+        descendants."""
+        return await self._flames.record(place, wanted)
+
+    async def dump(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
+        """See HubView."""
+        return await self._dumps.take(deadline, native=native, scope=scope)
+
+    def _await_drained(self, seconds: float) -> None:
+        """The sidecars' last records come through the loop's thread: let it take them."""
+        reached = threading.Event()
+        self._records.put(None, reached.set)
+        reached.wait(seconds)
+
+
+def _cost(pid: int) -> AgentProcess | None:
+    try:
+        process = psutil.Process(pid)
+        times = process.cpu_times()
+        # With the children that ended: py-spy is a child of its sidecar and a cost of ours.
+        return AgentProcess(
+            times.user + times.system + times.children_user + times.children_system, process.memory_info().rss
+        )
+    except psutil.Error:
+        return None

@@ -1,0 +1,255 @@
+"""The hub's process of `diag run`: reads the settings, says how CMD is to be started, then watches it until
+it ends.
+
+Whatever fails here is said in a line through the carrier, which has CMD. When the carrier has gone, this ends
+too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from diag.launch.failures import guarded, threads_report_to
+from diag.launch.hub_handle import WIRE_FD
+from diag.launch.link import Link
+from diag.launch.wire import Wire
+from diag.text.errors import DiagError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import TextIO
+
+    from diag.agent.hub import Hub
+    from diag.launch.relay import Follower
+    from diag.launch.rundir import RunDir
+    from diag.outputs.wiring import Outputs
+    from diag.settings import Settings
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    with open(0, "rb", closefd=False) as file:
+        task = json.load(file)
+    link = Link(_wire())
+    threads_report_to(link.say)
+    link.start()
+    try:
+        beside = _prepare(task, link)
+    except DiagError as error:
+        link.send(refused=[str(error), error.hint, error.exit_code])
+        return 0
+    started = link.await_start()
+    if started is None:
+        beside.forget()
+        return 0
+    beside.watch(started["started"], started["outputs"])
+    link.send(concluded=True)
+    return 0
+
+
+def _wire() -> Wire:
+    os.set_inheritable(WIRE_FD, False)
+    os.closerange(
+        WIRE_FD + 1, os.sysconf("SC_OPEN_MAX")
+    )  # what diag was given for CMD, a make job server's say, is CMD's
+    return Wire(socket.socket(fileno=WIRE_FD))
+
+
+def _prepare(task: dict[str, Any], link: Link) -> _Beside:
+    """Settings, run directory, and the variables that CMD gets. Raises DiagError where the settings cannot be
+    used."""
+    from diag.outputs.http.serving import refuse_taken_port
+    from diag.settings import load, unread_variables
+
+    settings = load(**task["flags"], refused=link.say)
+    refuse_taken_port(
+        settings, asked_for=task["flags"]["port"] is not None
+    )  # of a variable only a line: CMD comes first
+    for line in unread_variables(os.environ):
+        link.say(f"diag: {line}")
+    run_dir = _make_run_dir(settings, link)
+    hooked = run_dir is not None and settings.inject
+    variables = (
+        {} if run_dir is None else _variables(settings, run_dir, os.environ, terminal=task["terminal"])
+    )
+    link.send(
+        plan={
+            "run_dir": str(run_dir.path) if run_dir else None,
+            "keep_bytes": settings.output_max_bytes,
+            "hooked": hooked,
+            "env": variables,
+        }
+    )
+    return _Beside(task, link, settings, run_dir, variables)
+
+
+def _make_run_dir(settings: Settings, link: Link) -> RunDir | None:
+    from diag.launch.rundir import RunDir
+
+    try:
+        run_dir, problems = RunDir.create(settings.run_root)
+    except DiagError as error:
+        link.say(f"diag: {error}; CMD runs without a journal and with its output not watched ({error.hint})")
+        return None
+    if problems:
+        link.say(f"diag: run directory is {run_dir.path}, because {'; '.join(problems)}")
+    return run_dir
+
+
+def _variables(
+    settings: Settings, run_dir: RunDir, environment: Mapping[str, str], *, terminal: bool
+) -> dict[str, str]:
+    """What CMD gets beside its own environment."""
+    from diag.launch.inject import environment as hook_variables
+    from diag.launch.ports import free_port
+    from diag.sources.collectives import fr_pipe
+
+    found: dict[str, str] = {}
+    if settings.inject:
+        found.update(
+            hook_variables(run_dir.path, os.getpid(), environment)
+        )  # under Yama this process and its own may read them
+        if not settings.flight_recorder:
+            found["DIAG_FLIGHT_RECORDER"] = "0"
+        if terminal:
+            found["DIAG_LINE_BUFFERED"] = "1"
+    elif settings.flight_recorder and fr_pipe.PIPE not in environment:
+        found.update(
+            {
+                name: value
+                for name, value in fr_pipe.variables(run_dir.path).items()
+                if name not in environment
+            }
+        )
+    if settings.nccl_debug and "NCCL_DEBUG" not in environment and "NCCL_DEBUG_FILE" not in environment:
+        # %h.%p: NCCL fills in host and pid, so that ranks do not share a file.
+        found["NCCL_DEBUG"] = "INFO"
+        found["NCCL_DEBUG_FILE"] = str(run_dir.path / "nccl" / "%h.%p.log")
+    if (
+        settings.ras != "off"
+        and not environment.get("NCCL_RAS_ADDR")
+        and environment.get("NCCL_RAS_ENABLE") != "0"
+    ):
+        port = free_port()  # at NCCL's own all jobs of a host would answer for each other
+        if port is not None:
+            found["NCCL_RAS_ADDR"] = f"localhost:{port}"
+    return found
+
+
+class _Beside:
+    """The hub and what belongs to it, from CMD's start to its end."""
+
+    def __init__(
+        self,
+        task: dict[str, Any],
+        link: Link,
+        settings: Settings,
+        run_dir: RunDir | None,
+        variables: dict[str, str],
+    ) -> None:
+        self._task = task
+        self._words: list[str] = task["words"]
+        self._link = link
+        self._settings = settings
+        self._run_dir = run_dir
+        self._variables = variables
+        self._outputs: Outputs
+        self._follower: Follower | None = None
+
+    def forget(self) -> None:
+        """CMD could not be started: there is no run."""
+        if self._run_dir is not None:
+            self._run_dir.remove()
+
+    def watch(self, pid: int, outputs: dict[str, str]) -> None:
+        """Until CMD has ended and the last checks are made."""
+        say = self._link.say
+        hub = guarded(say, "the hub cannot start", self._make_hub)
+        if hub is None:
+            return
+        guarded(say, "the watch ends here", lambda: self._watch(hub, pid, outputs))
+        self._link.await_end()  # where the watch failed: the page stays, and CMD's end is still to be written down
+        guarded(say, "the last checks failed", lambda: self._conclude(hub))
+
+    def _make_hub(self) -> Hub:
+        from diag.agent.hub import Hub
+        from diag.outputs.language import language_for
+        from diag.outputs.output import OutputContext
+        from diag.outputs.wiring import Outputs
+
+        hub = Hub(
+            self._settings,
+            self._run_dir,
+            stack_signal=int(self._variables.get("DIAG_STACK_SIGNAL", "0")),
+            talk=self._link.say,
+            ras_address=self._variables.get("NCCL_RAS_ADDR", os.environ.get("NCCL_RAS_ADDR")),
+        )
+        encoding = cast("TextIO", SimpleNamespace(encoding=self._task["encoding"]))
+        self._outputs = Outputs(
+            OutputContext(
+                hub,
+                self._link.say,
+                colour=self._task["colour"],
+                width=lambda: self._link.width or self._task["width"],
+                lang=language_for(encoding, self._settings.lang),
+            )
+        )
+        return hub
+
+    def _watch(self, hub: Hub, pid: int, outputs: dict[str, str]) -> None:
+        from diag.launch.launchers.nodes import nodes_of
+        from diag.launch.output_file import read_lane
+        from diag.launch.relay import Follower
+        from diag.sources.host import run as run_source
+
+        self._link.on_signal = lambda number: hub.put(run_source.interrupted(number, hub.host))
+        lanes = [(stream, read_lane(Path(path))) for stream, path in outputs.items()]
+        self._follower = Follower(lanes, hub.take_output, report=self._link.say)
+        self._follower.start()
+        hub.own_output(lane.path for _, lane in lanes)
+        hub.watch_job(self._words, pid)
+        self._outputs.start(self._words, pid)
+        if not self._task["quiet"]:
+            self._link.say(f"diag {hub.version}: watching pid {pid}{self._outputs.places}")
+        hub.cluster.join(nodes_of(self._words, os.environ, self._settings.nodes))
+        hub.loop(self._link.is_over)
+
+    def _conclude(self, hub: Hub) -> None:
+        from diag.outputs.report import report
+        from diag.outputs.view.sentence import summary_line
+
+        returncode = self._link.returncode
+        try:
+            if self._follower is not None:
+                self._follower.end(self._link.sizes)
+                if self._follower.thread.is_alive():  # there was a thread for it
+                    self._follower.thread.join(5.0)
+            hub.end_output()
+            # Exit records of ranks are on their way: the kernel told the sidecars at the same moment.
+            hub.settle(1.0, lambda: not hub.engine.job.alive_ranks())
+            hub.finish(returncode)
+        finally:
+            self._outputs.close(returncode, ended=returncode is not None)
+        if not self._task["quiet"] and returncode is not None:
+            document = report(hub.engine)
+            seconds = time.time() - (self._link.started or {"at": hub.started_at})["at"]
+            self._link.say(
+                summary_line(
+                    document, seconds=seconds, run_dir=str(self._run_dir.path) if self._run_dir else ""
+                )
+            )
+
+
+if __name__ == "__main__":
+    code = main()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)  # a thread of ours may be blocked in the kernel; nothing is left to tidy

@@ -1,0 +1,229 @@
+"""Waits for a job to appear in the process namespace, and takes it: `diag watch` where nobody named a pid."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from diag.agent.process_namespace import JobSeen, Key, Look, Namespace, is_shared, loads_torch
+from diag.agent.rank_finder import Found, RankFinder
+from diag.launch.launchers import redacted
+from diag.model import rank_words
+from diag.sources.host.process_tree import Processes, Tree
+from diag.text.errors import DiagError
+
+__all__ = ["Chosen", "JobSearch"]
+
+_TWO_JOBS_SECONDS = 5.0  # ranks of a job that ends and of the next may be there together for a moment
+
+
+class _Members:
+    """What `RankFinder` looks at: the processes of one job, which the namespace tells."""
+
+    roots: tuple[int, ...] = ()
+
+    def __init__(self) -> None:
+        self.pids: tuple[int, ...] = ()
+
+    def scan(self, full: bool = False) -> tuple[int, ...]:
+        return self.pids
+
+
+class _OfJob:
+    """The same, looked for at each scan: of a job without a process that all of it hangs below."""
+
+    roots: tuple[int, ...] = ()
+
+    def __init__(self, namespace: Namespace, keys: frozenset[Key]) -> None:
+        self._namespace = namespace
+        self._keys = keys
+
+    def scan(self, full: bool = False) -> tuple[int, ...]:
+        return tuple(pid for job in self._namespace.look().jobs if job.keys & self._keys for pid in job.pids)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """`root` is the process whose end is the job's; None: it ends with its last rank. `lone`: it has no ranks
+    but itself."""
+
+    pid: int
+    root: int | None
+    argv: list[str]
+    ranks: tuple[int, ...]
+    processes: Processes
+    lone: Found | None = None
+
+
+@dataclass(slots=True)
+class _Candidate:
+    since: float
+    members: _Members
+    finder: RankFinder
+    ranks: dict[int, Found] = field(default_factory=dict)
+
+
+class JobSearch:
+    """Call `look` about once a second until it gives the job."""
+
+    def __init__(
+        self,
+        host: str,
+        lone_seconds: float,
+        namespace: Namespace | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        shared: bool | None = None,
+    ) -> None:
+        self._host = host
+        self._lone_seconds = lone_seconds
+        self._namespace = namespace or Namespace()
+        self._clock = clock
+        self._shared = is_shared(self._namespace.proc) if shared is None else shared
+        self._candidates: dict[frozenset[Key], _Candidate] = {}
+        self._two_since: float | None = None
+        self._lone: tuple[int, int, float] | None = None  # pid, start, since when
+        self._last: Look | None = None
+
+    def look(self) -> Chosen | None:
+        """Raises DiagError where it cannot be told which of several jobs is meant."""
+        look = self._last = self._namespace.look()
+        ready = [
+            (job, candidate) for job in look.jobs if self._is_ready(job, candidate := self._candidate(job))
+        ]
+        ready = self._sure(ready)
+        if len(ready) > 1:
+            self._two_since = self._two_since or self._clock()
+            if self._clock() - self._two_since >= _TWO_JOBS_SECONDS:
+                raise self._several([candidate for _, candidate in ready], look)
+            return None
+        self._two_since = None
+        if ready:
+            return self._chosen(*ready[0], look)
+        return self._without_ranks(look) if not look.jobs else None
+
+    def state(self) -> tuple[str, str]:
+        """What is seen while nothing was found, and what to do where that is why."""
+        look = self._last
+        if look is None or not look.seen:
+            return "no process but diag's own is seen", (
+                "share the job's processes: `shareProcessNamespace: true` in the pod's spec, `pid: \"service:NAME\"` in compose"
+                if self._shared
+                else "start the job, or name it: diag watch --pid PID"
+            )
+        if not look.hidden:
+            return f"no rank yet; {_count(len(look.seen))} seen, all readable", ""
+        if not self._shared:  # on a machine there are always others
+            return (
+                f"no rank yet; {_count(len(look.seen))} seen, {len(look.hidden)} of other users unreadable",
+                "if the job is another user's, run diag as that user; or name it: diag watch --pid PID",
+            )
+        owners = sorted({uid for pid in look.hidden if (uid := self._namespace.owner(pid)) is not None})
+        whose = f" (of uid {', '.join(map(str, owners[:5]))})" if owners else ""
+        return (
+            f"no rank yet; {_count(len(look.seen))} seen, {len(look.hidden)} unreadable{whose}: "
+            "diag needs the same user or SYS_PTRACE"
+        ), _remedy(owners)
+
+    # -- judging ------------------------------------------------------------------------------------------
+
+    def _candidate(self, job: JobSeen) -> _Candidate:
+        known = next((self._candidates.pop(keys) for keys in list(self._candidates) if keys & job.keys), None)
+        if known is None:
+            members = _Members()
+            known = _Candidate(self._clock(), members, RankFinder(members, self._host, self._namespace.proc))
+        self._candidates[job.keys] = known
+        known.members.pids = job.pids
+        for found in known.finder.scan():
+            known.ranks[found.placement.rank] = found
+        known.ranks = {rank: found for rank, found in known.ranks.items() if found.placement.pid in job.pids}
+        return known
+
+    def _is_ready(self, job: JobSeen, candidate: _Candidate) -> bool:
+        """srun and mpirun number whatever they start: monitors too. One is a trainer when it loads torch, or
+        stays alone."""
+        if not candidate.ranks:
+            return False
+        return (
+            not job.only_tasks
+            or self._trains(candidate)
+            or self._clock() - candidate.since >= self._lone_seconds
+        )
+
+    def _sure(self, ready: list[tuple[JobSeen, _Candidate]]) -> list[tuple[JobSeen, _Candidate]]:
+        if len(ready) < 2:
+            return ready
+        return [one for one in ready if not one[0].only_tasks or self._trains(one[1])] or ready
+
+    def _trains(self, candidate: _Candidate) -> bool:
+        return any(
+            loads_torch(found.placement.pid, self._namespace.proc) for found in candidate.ranks.values()
+        )
+
+    def _chosen(self, job: JobSeen, candidate: _Candidate, look: Look) -> Chosen:
+        ranks = {rank: found.placement for rank, found in sorted(candidate.ranks.items())}
+        pids = tuple(place.pid for place in ranks.values())
+        whole = all(place.world_size == 1 for place in ranks.values())
+        root = self._namespace.root_of(pids, look, whole=whole)
+        processes: Processes = (
+            _OfJob(self._namespace, job.keys) if root is None else Tree(root, self._namespace.proc)
+        )
+        pid = root or pids[0]
+        return Chosen(
+            pid, root, redacted(self._namespace.argv(pid)) or [f"pid {pid}"], tuple(ranks), processes
+        )
+
+    def _without_ranks(self, look: Look) -> Chosen | None:
+        """A launcher that waits for other nodes; or `python train.py` on one GPU, in a namespace of
+        containers alone: on a machine any Python program might be it."""
+        launchers = self._namespace.launchers(look)
+        alone = launchers or (self._namespace.alone(look) if self._shared else ())
+        if len(alone) != 1:
+            return None
+        pid, ticks = alone[0], look.processes[alone[0]].ticks
+        if self._lone is None or self._lone[:2] != (pid, ticks):
+            self._lone = (pid, ticks, self._clock())
+        if self._clock() - self._lone[2] < self._lone_seconds:
+            return None
+        if launchers:
+            root = self._namespace.root_of((pid,), look, whole=True) or pid
+            return Chosen(
+                root, root, redacted(self._namespace.argv(root)), (), Tree(root, self._namespace.proc)
+            )
+        processes = Tree(pid, self._namespace.proc)
+        found = RankFinder(processes, self._host, self._namespace.proc).sole_process()
+        argv = redacted(self._namespace.argv(pid))
+        return None if found is None else Chosen(pid, pid, argv, (0,), processes, found)
+
+    def _several(self, candidates: list[_Candidate], look: Look) -> DiagError:
+        told = []
+        for candidate in candidates:
+            ranks = {rank: found.placement.pid for rank, found in sorted(candidate.ranks.items())}
+            pid = self._namespace.root_of(tuple(ranks.values()), look) or next(iter(ranks.values()))
+            words = " ".join(redacted(self._namespace.argv(pid)))[:100]
+            told.append((pid, f"pid {pid} ({words}): {rank_words(list(ranks))}"))
+        return DiagError(
+            f"{len(told)} jobs run here, and which of them is meant is not said: "
+            + "; ".join(text for _, text in told),
+            hint=" or ".join(f"diag watch --pid {pid}" for pid, _ in told),
+            exit_code=2,
+        )
+
+
+def _count(processes: int) -> str:
+    return f"{processes} process{'' if processes == 1 else 'es'}"
+
+
+def _remedy(owners: list[int]) -> str:
+    """`owners` of the processes that may not be read."""
+    ours, others = os.getuid(), [uid for uid in owners if uid != os.getuid()]
+    if others and ours != 0:
+        return (
+            f"in the container of diag `securityContext: {{runAsUser: {others[0]}, capabilities: {{add: [SYS_PTRACE]}}}}` "
+            f"(Kubernetes), `--user {others[0]} --cap-add SYS_PTRACE` (docker, podman)"
+        )
+    return (
+        "in the container of diag `securityContext: {capabilities: {add: [SYS_PTRACE]}}` (Kubernetes), "
+        "`--cap-add SYS_PTRACE` (docker, podman)"
+    )

@@ -1,0 +1,276 @@
+"""The jobs among all processes that /proc shows: what `diag watch` looks for where nobody named a pid.
+
+In a container that shares the process namespace of the trainer's, and in a second step of a Slurm job, the
+ranks are no descendants of ours. They are told by their variables, grouped into jobs, and what is diag's own
+is left out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from diag.launch.launchers import Identity, identify, is_diag, launches
+from diag.sources.host.process_tree import PROC, is_python, read_environ, read_raw, split_stat
+
+__all__ = ["JobSeen", "Look", "Namespace", "Process", "is_shared", "loads_torch"]
+
+# include/linux/proc_ns.h, PROC_PID_INIT_INO: the process namespace of the machine itself has this number on
+# every Linux.
+_MACHINE_NAMESPACE = 0xEFFFFFFC
+# Between fork and exec, and in a shell that becomes its Python, a process shows another's variables: young
+# ones are read again.
+_YOUNG_SECONDS = 60.0
+_DEEPEST = 64
+# Process 1 of a pod, of docker run --init, of a machine: nobody looks for ranks in it.
+_INITS = ("pause", "catatonit", "tini", "docker-init", "dumb-init", "podman-init", "systemd", "init")
+_TASKS = ("slurm", "openmpi", "pmi")
+# What all ranks of one job have in common, by launcher.
+_MEETING = (
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "TORCHELASTIC_RUN_ID",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "PMIX_NAMESPACE",
+    "PMI_JOBID",
+)
+
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Of /proc/PID/stat, what is needed here."""
+
+    ticks: int
+    parent: int
+    group: int
+    comm: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobSeen:
+    """Processes that have the variables of ranks of one job: the ranks, what they started, and perhaps their
+    launcher."""
+
+    keys: frozenset[Key]
+    pids: tuple[int, ...]
+    only_tasks: bool  # numbered by srun or mpirun, which number everything that they start
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """`seen` counts the processes of others, `hidden` are those among them whose variables may not be read."""
+
+    processes: Mapping[int, Process]
+    seen: tuple[int, ...]
+    hidden: tuple[int, ...]
+    jobs: tuple[JobSeen, ...]
+
+
+class Namespace:
+    """Call `look` about once a second. `environ` are our own variables: what they say of us is no rank."""
+
+    def __init__(
+        self, proc: Path = PROC, own: int | None = None, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self.proc = proc
+        self._own = os.getpid() if own is None else own
+        self._environ = os.environ if environ is None else environ
+        self._own_identity = identify(self._environ)
+        self._known: dict[int, tuple[Process, tuple[Identity, Key] | None]] = {}
+        self._hertz = os.sysconf("SC_CLK_TCK")
+
+    def look(self) -> Look:
+        """All there is now. Costs one small file a process, and the variables of those that are new."""
+        processes = self._processes()
+        ours = self._ours(processes)
+        others = tuple(pid for pid in processes if pid not in ours and not _is_system(pid, processes))
+        up = self._uptime()
+        found: dict[int, tuple[Identity, Key]] = {}
+        hidden = []
+        for pid in (pid for pid in processes if pid not in ours):
+            process = processes[pid]
+            known = self._known.get(pid)
+            young = up - process.ticks / self._hertz < _YOUNG_SECONDS
+            if known is None or known[0] != process or young:
+                env = read_environ(pid, self.proc)
+                if env is None:
+                    self._known.pop(pid, None)
+                    if pid in others:
+                        hidden.append(pid)
+                    continue
+                known = self._known[pid] = (process, self._told(pid, env))
+            if known[1] is not None:
+                found[pid] = known[1]
+        for pid in [pid for pid in self._known if pid not in processes]:
+            del self._known[pid]
+        alive = [
+            pid for pid in hidden if Path(f"{self.proc}/{pid}").exists()
+        ]  # the others ended while we looked
+        return Look(processes, others, tuple(alive), _jobs(found, processes))
+
+    def argv(self, pid: int) -> list[str]:
+        raw = read_raw(f"{self.proc}/{pid}/cmdline") or b""
+        return [word.decode("utf-8", "replace") for word in raw.split(b"\0") if word]
+
+    def owner(self, pid: int) -> int | None:
+        """The user that it runs as."""
+        for line in (read_raw(f"{self.proc}/{pid}/status") or b"").splitlines():
+            if line.startswith(b"Uid:"):
+                return int(line.split()[1])
+        return None
+
+    def root_of(self, ranks: Collection[int], look: Look, *, whole: bool = False) -> int | None:
+        """The process that the job begins with: whose end is the job's, and below which ranks are started
+        again. None where they have none of their own: tasks of srun, a shell that somebody goes on typing in,
+        containers of one rank each. `whole`: there are no more ranks than these."""
+        ours = self._ours(look.processes)
+        lines = [(pid, *_above(pid, look.processes)) for pid in ranks if pid in look.processes]
+        root = next((pid for pid in lines[0] if all(pid in line for line in lines[1:])), 0) if lines else 0
+        if (
+            root not in look.processes
+            or root in ours
+            or not (root in ranks or self._starts_ranks(root, ranks, look.processes))
+        ):
+            return None
+        while (parent := look.processes[root].parent) in look.processes and parent not in ours:
+            # A shell that is typed in gives each command a group of its own; a script, and a tool that calls
+            # torchrun, do not.
+            if look.processes[parent].group != look.processes[root].group and not launches(self.argv(parent)):
+                break
+            root = parent
+        return None if root in ranks and not whole else root
+
+    def _starts_ranks(self, pid: int, ranks: Collection[int], processes: Mapping[int, Process]) -> bool:
+        """A launcher, known or not, or the script that they are started from; no login shell, no daemon of
+        the machine."""
+        if launches(self.argv(pid)) or any(
+            processes[rank].group == processes[pid].group for rank in ranks if rank in processes
+        ):
+            return True
+        return is_python(pid, self.proc)
+
+    def launchers(self, look: Look) -> tuple[int, ...]:
+        """Launchers that have started no rank yet (they wait for other nodes), the topmost of each tree."""
+        found = {pid for pid in look.seen if launches(self.argv(pid)) and self._is_of_our_job(pid)}
+        return tuple(pid for pid in sorted(found) if not found & set(_above(pid, look.processes)))
+
+    def _is_of_our_job(self, pid: int) -> bool:
+        """Readable, and where we are in a job of Slurm, of that one."""
+        env = read_environ(pid, self.proc)
+        return env is not None and self._is_of_slurm_job(env)
+
+    def _is_of_slurm_job(self, env: Mapping[str, str]) -> bool:
+        job, node = self._environ.get("SLURM_JOB_ID"), self._environ.get("SLURMD_NODENAME")
+        if job and env.get("SLURM_JOB_ID") != job:
+            return False  # of another job on this machine,
+        return (
+            not node or env.get("SLURMD_NODENAME", node) == node
+        )  # or of another node of this one, on the same machine
+
+    def alone(self, look: Look) -> tuple[int, ...]:
+        """Processes with torch that have no rank's variables, the topmost of each tree."""
+        torch = {pid for pid in look.seen if is_python(pid, self.proc) and loads_torch(pid, self.proc)}
+        return tuple(pid for pid in sorted(torch) if not torch & set(_above(pid, look.processes)))
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def _told(self, pid: int, env: Mapping[str, str]) -> tuple[Identity, Key] | None:
+        identity = identify(env)
+        if identity is None or is_diag(self.argv(pid)) or self._is_ours_by_variables(pid, identity, env):
+            return None
+        if not self._is_of_slurm_job(env):
+            return None
+        return identity, (*(env.get(name, "") for name in _MEETING), str(identity.world_size))
+
+    def _is_ours_by_variables(self, pid: int, identity: Identity, env: Mapping[str, str]) -> bool:
+        """Other tasks of the Slurm step that we are in, and what is started in our container when that has a
+        rank's variables."""
+        if self._own_identity is None:
+            return False
+        if self._own_identity.launcher == "slurm" == identity.launcher:
+            return all(env.get(name) == self._environ.get(name) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+        place, ours = (read_raw(f"{self.proc}/{number}/cgroup") for number in (pid, self._own))
+        return identity == self._own_identity and place is not None and place == ours
+
+    def _ours(self, processes: Mapping[int, Process]) -> set[int]:
+        """We, whom we started, and who started us."""
+        ours = {pid for pid in processes if self._own in _above(pid, processes)}
+        return ours | {self._own, *_above(self._own, processes)}
+
+    def _processes(self) -> dict[int, Process]:
+        found = {}
+        for name in os.listdir(self.proc):
+            if name.isdigit() and (raw := read_raw(f"{self.proc}/{name}/stat")):
+                try:
+                    pid, comm, fields = split_stat(raw.decode("utf-8", "replace"))
+                    found[pid] = Process(int(fields[19]), int(fields[1]), int(fields[2]), comm)
+                    if fields[0] in "ZX":
+                        del found[pid]
+                except (ValueError, IndexError):
+                    continue
+        return found
+
+    def _uptime(self) -> float:
+        words = (read_raw(f"{self.proc}/uptime") or b"0").split()
+        return float(words[0])
+
+
+def _jobs(found: Mapping[int, tuple[Identity, Key]], processes: Mapping[int, Process]) -> tuple[JobSeen, ...]:
+    """One for each meeting point; `srun torchrun` and what ranks start with ranks of their own are one with
+    those above them."""
+    leader = {key: key for _, key in found.values()}
+
+    def first(key: Key) -> Key:
+        while leader[key] != key:
+            key = leader[key]
+        return key
+
+    for pid, (_, key) in found.items():
+        for above in _above(pid, processes):
+            if above in found:
+                leader[first(key)] = first(found[above][1])
+    jobs = []
+    for one in sorted({first(key) for key in leader}):
+        members = sorted(pid for pid, (_, key) in found.items() if first(key) == one)
+        tasks = all(found[pid][0].launcher in _TASKS for pid in members)
+        jobs.append(JobSeen(frozenset(key for key in leader if first(key) == one), tuple(members), tasks))
+    return tuple(jobs)
+
+
+def _is_system(pid: int, processes: Mapping[int, Process]) -> bool:
+    """The kernel's own, below kthreadd (in a container 2 is a process like any other), and an init."""
+    if pid == 1:
+        return processes[1].comm in _INITS
+    return any(
+        processes[one].comm == "kthreadd"
+        for one in (pid, processes[pid].parent)
+        if one == 2 and one in processes
+    )
+
+
+def _above(pid: int, processes: Mapping[int, Process]) -> tuple[int, ...]:
+    """Parents, the nearest first; process 0 stands for all that is outside."""
+    line: list[int] = []
+    while pid in processes and len(line) < _DEEPEST:
+        pid = processes[pid].parent
+        if pid:
+            line.append(pid)
+    return tuple(line)
+
+
+def is_shared(proc: Path = PROC) -> bool:
+    """Whether we see only the processes of some containers, and not those of the machine."""
+    try:
+        return Path(f"{proc}/self/ns/pid").stat().st_ino != _MACHINE_NAMESPACE
+    except OSError:
+        return False
+
+
+def loads_torch(pid: int, proc: Path = PROC) -> bool:
+    """Reading maps waits for the process's mmap lock: not each second."""
+    return b"/libtorch" in (read_raw(f"{proc}/{pid}/maps") or b"")

@@ -1,0 +1,89 @@
+"""What a job that was just started or found should need in memory: computed on a thread of its own, never in
+the job's way.
+
+CMD may be any wrapper. What its first rank was started with says the same again, with all that wrappers
+decided, and replaces it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diag.agent.samplers.sampler import NodeSampler
+from diag.model import Placement, Record
+from diag.sources.host.file_rights import acting_as
+from diag.sources.host.job_files import JobFiles
+
+if TYPE_CHECKING:
+    from diag.agent.samplers.context import NodeContext
+
+__all__ = ["EstimateSampler", "estimate_watched"]
+
+
+class EstimateSampler(NodeSampler):
+    """Once for CMD, and once for what its first rank was started with."""
+
+    name, what, sources = "estimate", "estimate", ("estimate",)
+
+    def __init__(self, node: NodeContext) -> None:
+        super().__init__(node.reporter)
+        self._node = node
+        self._ranks: set[int] = set()
+
+    @classmethod
+    def of(cls, node: NodeContext) -> EstimateSampler:
+        return cls(node)
+
+    def start(self) -> None:
+        estimate_watched(self._node.argv, self._node.pid, self.reporter.put, self.reporter.host)
+
+    def rank_found(self, place: Placement, variables: dict[str, str]) -> None:
+        self._ranks.add(place.rank)
+        if len(self._ranks) == 1:
+            estimate_watched(None, place.pid, self.reporter.put, self.reporter.host)
+
+
+def estimate_watched(
+    argv: Sequence[str] | None,
+    pid: int,
+    put: Callable[[Record], None],
+    host: str = "",
+    proc: Path = Path("/proc"),
+) -> threading.Thread:
+    """Hands `put` one record, or none where the command (None: that of the process) does not tell. A file
+    system that hangs holds up only this thread."""
+    thread = threading.Thread(target=_work, args=(argv, pid, put, host, proc), name="estimate", daemon=True)
+    thread.start()
+    return thread
+
+
+def _work(argv: Sequence[str] | None, pid: int, put: Callable[[Record], None], host: str, proc: Path) -> None:
+    from diag.preflight.estimate import EstimateError, estimate
+    from diag.sources import estimate as source
+
+    try:
+        with JobFiles(pid, proc) as files:
+            folder, rights = Path(files.cwd()), files.rights
+        environment = dict(word.split("=", 1) for word in _words(proc / str(pid) / "environ") if "=" in word)
+        words = argv or _words(proc / str(pid) / "cmdline")
+        with acting_as(
+            rights
+        ) as acted:  # models and configurations are read by the names that the job has for them
+            if not acted:
+                return
+            told = estimate(words, environment, folder=folder, with_advice=False)
+    except (
+        EstimateError,
+        OSError,
+    ):  # not every command trains, nor names a model that is known; or it has ended
+        return
+    except Exception:  # whatever fails in an estimate, the job is watched all the same
+        return
+    put(source.record(told.observation(), host))
+
+
+def _words(path: Path) -> list[str]:
+    return path.read_bytes().decode(errors="replace").rstrip("\0").split("\0")

@@ -1,0 +1,261 @@
+"""One process beside each rank: reads its stacks, /proc, limits and exit, and sends records to the hub.
+
+Talks JSON lines: commands on stdin, records on stdout. Ends when the hub closes stdin, so a killed hub leaves
+nothing behind. Each source has its own daemon thread: one that hangs does not hold up the others, nor the
+exit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from diag.agent.probes import Probe, Probes
+from diag.agent.rdma_sampler import RdmaSampler
+from diag.agent.samplers.rank_collectives import CollectivesSampler
+from diag.agent.samplers.rank_context import RankContext, RankSampler
+from diag.agent.samplers.rank_process import ProcessSampler
+from diag.agent.samplers.rank_samplers import RANK_SAMPLERS
+from diag.agent.samplers.sampler import Reporter
+from diag.agent.stack_sampler import StackSampler
+from diag.launch.runs import is_alive
+from diag.model import Payload, Record
+from diag.sources.host import exits, proc
+from diag.sources.host.versions import versions
+
+__all__ = ["Sidecar", "main"]
+
+_DUMP_CHILDREN = 64
+_RECORDER_SECONDS = 1.5  # in a dump; a server that answers does so in some milliseconds
+_MOST_DUMPS = 4  # at once: those that the kernel holds up leave their threads behind
+
+T = TypeVar("T", bound=RankSampler)
+
+
+class _ToHub(Reporter):
+    """What is read goes to the hub as lines of JSON."""
+
+    def __init__(self, rank: int, send: Callable[[dict[str, Any]], None]) -> None:
+        super().__init__(self._put, socket.gethostname(), rank, erred=self._erred)
+        self._send = send
+
+    def record(self, source: str, payload: Payload, seconds: float | None = None) -> None:
+        message = Record(source, payload, self.rank, self.host, time.time()).to_json()
+        if seconds is not None:
+            message["took"] = round(seconds, 6)
+        self._send(message)
+
+    def _put(self, record: Record) -> None:
+        self.record(record.source, record.payload)
+
+    def _erred(self, source: str, word: str) -> None:
+        self._send({"error": [source, word]})
+
+
+class Sidecar:
+    """Samples one rank until it is gone or the hub is."""
+
+    def __init__(self, task: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> None:
+        self.reporter = _ToHub(int(task["rank"]), send)
+        self.rank = RankContext(task, self.reporter)
+        self._samplers = [kind(self.rank) for kind in RANK_SAMPLERS]
+        self._send = send
+        self._dumps = 0
+        self._versions: dict[str, str] = {}
+
+    def __getitem__(self, kind: type[T]) -> T:
+        return next(one for one in self._samplers if isinstance(one, kind))
+
+    def start(self) -> bool:
+        """False when there is nothing to watch: started anew beside a rank that has ended, whose pid may be
+        another's by now."""
+        rank = self.rank
+        if not is_alive(rank.pid, rank.start_ticks):
+            payload = exits.ExitWatch(rank.pid, rank.start_ticks).wait(0)
+            if payload is not None:
+                self.reporter.record(exits.SOURCE, payload)
+                rank.end()
+                return False
+        for sampler in self._samplers:
+            sampler.start()
+        return True
+
+    def command(self, order: dict[str, Any]) -> None:
+        """Raises KeyError, TypeError or ValueError for what is no order. Dumps have threads of their own: the
+        others may be held up when one comes."""
+        if "mode" in order:
+            self.rank.note(closer=order["mode"] == "closer")
+        if "memory" in order:
+            self.rank.note(watches_memory=bool(order["memory"]))
+        for name, work in (("dump", self._dump), ("native", self._native)):
+            if name in order:
+                until = time.monotonic() + float(order["deadline"])
+                threading.Thread(target=work, args=(str(order[name]), until), name=name, daemon=True).start()
+
+    # -- dump ---------------------------------------------------------------------------------------------
+
+    def _dump(self, name: str, until: float) -> None:
+        """Everything about this rank now, each part in time or missing with its reason; none waits for
+        another but the children's stacks for their list."""
+        began = time.monotonic()
+        with self.rank.changed:
+            crowded = self._dumps >= _MOST_DUMPS
+            self._dumps += not crowded
+        if crowded:
+            self._dumped(name, began, ["earlier dumps of it have not come back from the kernel"], [])
+            return
+        probes = Probes(until)
+        listed, stack, children = Probe("proc"), Probe("stack"), Probe("child_stacks")
+        probes.start((listed, self._probe_proc))
+        probes.start(
+            (stack, lambda probe: self._probe_stack(probe, probes)),
+            (children, lambda probe: self._probe_children(probe, listed, probes)),
+        )
+        recorder = Probe("flight_recorder")
+        probes.start((recorder, lambda probe: self._probe_recorder(probe, probes)))
+        probes.start((Probe("rdma_access"), self._probe_rdma))
+        probes.start(
+            (Probe("cgroup"), self._probe_cgroup),
+            (Probe("shm"), self._probe_shm),
+            (Probe("versions"), self._probe_versions),
+        )
+        rows, late = probes.wait()
+        missing = [
+            f"{what}{probe.reason}"
+            for probe, what in ((stack, "no stack: "), (recorder, "no collectives: "), (children, ""))
+            if probe.reason
+        ]
+        missing += [f"{probe} not finished in time" for probe in late]
+        if listed.reason and "the process is gone" not in stack.reason:
+            missing.append(listed.reason)
+        self._dumped(name, began, missing, rows)
+        for probe in probes.all:  # daemon threads; nobody waits for this one
+            probe.done.wait()
+        with self.rank.changed:
+            self._dumps -= 1
+
+    def _dumped(self, name: str, began: float, missing: list[str], probes: list[dict[str, Any]]) -> None:
+        self._send(
+            {
+                "dumped": name,
+                "rank": self.rank.number,
+                "missing": missing,
+                "probes": probes,
+                "versions": self._versions,
+                "seconds": round(time.monotonic() - began, 4),
+            }
+        )
+
+    def _probe_proc(self, probe: Probe) -> None:
+        try:
+            self[ProcessSampler].read_process(limits=True, detail=True)
+        except proc.ProcessGone:
+            probe.reason = "the process is gone"
+
+    def _probe_stack(self, probe: Probe, probes: Probes) -> None:
+        stacks = self[StackSampler].stacks
+        probe.reader, probe.reason = stacks.main(min(3.0, probes.left), urgent=True)
+
+    def _probe_children(self, probe: Probe, listed: Probe, probes: Probes) -> None:
+        listed.done.wait(probes.left / 2)
+        unseen = self[StackSampler].stacks.children(self.rank.children, _DUMP_CHILDREN, probes.until)
+        if unseen:
+            probe.reason = f"{unseen} child processes not reached in time"
+
+    def _probe_recorder(self, probe: Probe, probes: Probes) -> None:
+        recorder = self[CollectivesSampler]
+        if not recorder.is_there:
+            return
+        if _is_stopped(self.rank.pid):  # its answer would come when it goes on, to nobody
+            probe.reason = "the process is stopped (state T) and cannot answer"
+        elif recorder.stuck:
+            probe.reason = (
+                "its worker server did not answer an earlier question, and is not asked again for now"
+            )
+        else:
+            probe.reason = recorder.ask(min(_RECORDER_SECONDS, probes.left), probes.left)
+
+    def _probe_cgroup(self, probe: Probe) -> None:
+        probe.reason = self.rank.memory.read_cgroup()
+
+    def _probe_rdma(self, probe: Probe) -> None:
+        probe.reason = self[RdmaSampler].read_access()
+
+    def _probe_shm(self, probe: Probe) -> None:
+        probe.reason = self.rank.memory.read_shm()
+
+    def _probe_versions(self, probe: Probe) -> None:
+        if self._versions.get("torch"):
+            return  # what is loaded stays loaded
+        try:
+            self._versions = versions(self.rank.pid)
+        except OSError as error:
+            probe.reason = f"its memory map cannot be read: {error.strerror}"
+
+    def _native(self, name: str, until: float) -> None:
+        """Native frames too, by py-spy, which stops the rank meanwhile: only when a person asked for it."""
+        began = time.monotonic()
+        payload = self[StackSampler].stacks.native(max(0.05, until - began))
+        self._send(
+            {
+                "dumped": name,
+                "rank": self.rank.number,
+                "native": payload,
+                "seconds": round(time.monotonic() - began, 4),
+            }
+        )
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] in "Tt"
+    except (OSError, IndexError):
+        return False
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the sidecar process: `python -m diag.agent.sidecar TASK_JSON`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())  # the hub blocks the signals it forwards
+    _be_humble()
+    out, lock = sys.stdout.buffer, threading.Lock()
+
+    def send(message: dict[str, Any]) -> None:
+        data = json.dumps(message, separators=(",", ":")).encode("utf-8", "backslashreplace") + b"\n"
+        try:
+            with lock:
+                out.write(data)
+                out.flush()
+        except OSError:
+            os._exit(0)  # the hub is gone, and so is our purpose
+
+    sidecar = Sidecar(json.loads(argv[0]), send)
+    if not sidecar.start():
+        os._exit(0)
+    for line in sys.stdin.buffer:
+        try:
+            sidecar.command(json.loads(line))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue  # a torn line: the hub died while writing; EOF follows
+    os._exit(0)  # a source thread may hang in the kernel; nothing of ours needs tidying
+
+
+def _be_humble() -> None:
+    """Step back for the job: lower priority, and first in line should the node run out of memory."""
+    try:
+        os.nice(5)
+        Path("/proc/self/oom_score_adj").write_text("500")
+    except OSError:
+        pass  # a sandbox that forbids it: it stays as it is
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,288 @@
+"""The hub's side of the sidecar processes: starts one beside each rank, takes their records, passes orders."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from diag.launch import isolated
+from diag.model import Placement, Record
+from diag.settings import Settings
+from diag.sources.host import cgroup
+
+__all__ = ["DumpWait", "SidecarPool"]
+
+_RESTART_SECONDS = 30.0
+_MOST_RESTARTS = 5
+
+
+@dataclass(slots=True)
+class DumpWait:
+    """Collects the sidecars' answers to one dump order."""
+
+    wanted: set[int]
+    answers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def check(self) -> None:
+        if self.wanted <= set(self.answers):
+            self.done.set()
+
+
+class _Sidecar:
+    def __init__(self, place: Placement, process: subprocess.Popen[bytes]) -> None:
+        self.place = place
+        self.process = process
+        self.mode = "normal"
+        self.watches_memory = False
+        self.ended = False
+        self.lock = threading.Lock()
+
+    def order(self, message: dict[str, Any]) -> bool:
+        """Orders are small and the pipe is empty in practice; a sidecar that does not read is given up, not
+        waited for."""
+        try:
+            with self.lock:
+                assert self.process.stdin is not None
+                self.process.stdin.write(json.dumps(message).encode() + b"\n")
+                self.process.stdin.flush()
+            return True
+        except (OSError, ValueError):
+            return False
+
+
+class SidecarPool:
+    """`put` takes records from any thread; `count` takes (source, seconds) of samples and (source, reason) of
+    errors."""
+
+    def __init__(  # noqa: PLR0917 - one caller, the hub
+        self,
+        settings: Settings,
+        run_dir: Path | None,
+        stack_signal: int,
+        put: Callable[[Record], None],
+        sampled: Callable[[str, float], None],
+        erred: Callable[[str, str], None],
+    ) -> None:
+        self._settings = settings
+        self._run_dir = run_dir
+        self._signal = stack_signal
+        self._put = put
+        self._sampled = sampled
+        self._erred = erred
+        self._sidecars: dict[int, _Sidecar] = {}
+        self._restarts: dict[int, list[float]] = {}
+        self._dumps: dict[str, DumpWait] = {}
+        self._closing = False
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    def watch(self, place: Placement) -> None:
+        """Start a sidecar beside this rank; one that watched an earlier process of the rank is ended."""
+        old = self._sidecars.pop(place.rank, None)
+        if old is not None:
+            self._end(old)
+        try:
+            process = self._spawn(place)
+        except OSError as error:
+            self._put(
+                _failed(
+                    place,
+                    "sidecar",
+                    f"cannot be started: {error.strerror or error}",
+                    "raise the limits of processes and memory",
+                )
+            )
+            return
+        sidecar = _Sidecar(place, process)
+        try:
+            threading.Thread(
+                target=self._listen, args=(sidecar,), name=f"sidecar-{place.rank}", daemon=True
+            ).start()
+        except RuntimeError as error:  # no more threads
+            self._end(sidecar)
+            self._put(
+                _failed(
+                    place,
+                    "sidecar",
+                    f"cannot be listened to: {error}",
+                    "raise the limits of processes and memory",
+                )
+            )
+            return
+        self._sidecars[place.rank] = sidecar
+
+    def _spawn(self, place: Placement) -> subprocess.Popen[bytes]:
+        settings = self._settings
+        task = {
+            "rank": place.rank,
+            "pid": place.pid,
+            "start_ticks": place.start_ticks,
+            "run_dir": str(self._run_dir) if self._run_dir else None,
+            "stack_signal": self._signal,
+            "stack_seconds": settings.stack_seconds,
+            "close_stack_seconds": settings.close_stack_seconds,
+            "proc_seconds": settings.proc_seconds,
+            "node_seconds": settings.node_seconds,
+        }
+        with contextlib.ExitStack() as stack:
+            log: int | IO[bytes] = subprocess.DEVNULL
+            if self._run_dir is not None:
+                with contextlib.suppress(
+                    OSError
+                ):  # a full disk, a directory that went: the rank is watched all the same
+                    log = stack.enter_context(open(self._run_dir / "sidecars.log", "ab"))
+            return subprocess.Popen(
+                isolated.argv("diag.agent.sidecar", json.dumps(task)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C and group kills are for the job
+                cwd="/",
+                env={name: value for name, value in os.environ.items() if not name.startswith("DIAG_FAULT")},
+            )
+
+    def tend(self, alive: Callable[[int], bool]) -> None:
+        """Call about once a second: a sidecar that died while its rank lives is started again, a few times."""
+        for rank, sidecar in list(self._sidecars.items()):
+            if not sidecar.ended or self._closing:
+                continue
+            sidecar.process.poll()
+            if not alive(rank):
+                del self._sidecars[rank]
+                continue
+            now = time.monotonic()
+            recent = [
+                at for at in self._restarts.get(rank, []) if now - at < _RESTART_SECONDS * _MOST_RESTARTS
+            ]
+            if recent and now - recent[-1] < min(_RESTART_SECONDS, 2.0 ** len(recent)):
+                continue
+            if len(recent) >= _MOST_RESTARTS:
+                continue
+            self._restarts[rank] = [*recent, now]
+            self._put(
+                _failed(
+                    sidecar.place,
+                    "sidecar",
+                    f"ended with code {sidecar.process.returncode} and was started again",
+                )
+            )
+            self.watch(sidecar.place)
+
+    def close(self) -> None:
+        self._closing = True
+        for sidecar in self._sidecars.values():
+            _close_orders(sidecar)  # all of them first: they end side by side
+        for sidecar in self._sidecars.values():
+            self._end(sidecar)
+
+    def _end(self, sidecar: _Sidecar) -> None:
+        _close_orders(sidecar)
+        try:
+            sidecar.process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            sidecar.process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                sidecar.process.wait(0.5)  # in D state it dies when the kernel lets it
+
+    # -- talk ---------------------------------------------------------------------------------------------
+
+    def set_mode(self, mode: str) -> None:
+        for sidecar in self._sidecars.values():
+            if sidecar.mode != mode and sidecar.order({"mode": mode}):
+                sidecar.mode = mode
+
+    def set_memory_watchers(self, ranks: set[int]) -> None:
+        for rank, sidecar in self._sidecars.items():
+            wanted = rank in ranks
+            if sidecar.watches_memory != wanted and sidecar.order({"memory": wanted}):
+                sidecar.watches_memory = wanted
+
+    def dump(self, name: str, deadline: float) -> DumpWait:
+        """Order a dump of all ranks. Wait on `.done`, which is set when all answered, or look at `.answers`."""
+        return self._order(
+            "dump", name, {rank for rank, sidecar in self._sidecars.items() if not sidecar.ended}, deadline
+        )
+
+    def native(self, name: str, ranks: list[int], deadline: float) -> DumpWait:
+        """The same for native frames of some ranks."""
+        return self._order("native", name, {rank for rank in ranks if rank in self._sidecars}, deadline)
+
+    def _order(self, what: str, name: str, ranks: set[int], deadline: float) -> DumpWait:
+        wait = self._dumps[name] = DumpWait(ranks)
+        for rank in sorted(ranks):
+            sidecar = self._sidecars.get(rank)
+            if sidecar is None or not sidecar.order({what: name, "deadline": deadline}):
+                wait.answers[rank] = {"missing": ["the sidecar does not answer"], "seconds": 0.0}
+        wait.check()
+        return wait
+
+    def forget_dump(self, name: str) -> None:
+        self._dumps.pop(name, None)
+
+    def processes(self) -> dict[int, int]:
+        """Rank -> pid of its sidecar."""
+        return {rank: sidecar.process.pid for rank, sidecar in self._sidecars.items() if not sidecar.ended}
+
+    def _listen(self, sidecar: _Sidecar) -> None:
+        assert sidecar.process.stdout is not None
+        for line in sidecar.process.stdout:
+            try:
+                message = json.loads(line)
+                if "source" in message:
+                    if "took" in message:
+                        self._sampled(message["source"], float(message["took"]))
+                    if message["source"] == "run" and message["payload"].get("event") == "failed":
+                        self._erred(message["payload"]["source"], "unavailable")
+                    self._put(Record.from_json(message))
+                elif "dumped" in message:
+                    self._dumped(message)
+                elif "error" in message:
+                    self._erred(*message["error"])
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue  # a line torn by the sidecar's death
+        if _killed(
+            sidecar.process
+        ):  # nobody else may be left to read the host's counter: the kernel takes sidecars first
+            self._put(
+                Record(cgroup.SOURCE, cgroup.host_sample(), host=sidecar.place.host, emitted=time.time())
+            )
+        sidecar.ended = True
+        for wait in list(self._dumps.values()):
+            if sidecar.place.rank in wait.wanted and sidecar.place.rank not in wait.answers:
+                wait.answers[sidecar.place.rank] = {"missing": ["the sidecar ended"], "seconds": 0.0}
+                wait.check()
+
+    def _dumped(self, message: dict[str, Any]) -> None:
+        wait = self._dumps.get(message["dumped"])
+        if wait is None:
+            return
+        wait.answers[int(message["rank"])] = message
+        wait.check()
+
+
+def _close_orders(sidecar: _Sidecar) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        assert sidecar.process.stdin is not None
+        sidecar.process.stdin.close()
+
+
+def _killed(process: subprocess.Popen[bytes]) -> bool:
+    try:
+        return process.wait(1.0) == -signal.SIGKILL
+    except subprocess.TimeoutExpired:  # it closed its stdout, and goes on
+        return False
+
+
+def _failed(place: Placement, source: str, reason: str, remedy: str = "") -> Record:
+    payload = {"event": "failed", "source": source, "reason": reason, "remedy": remedy}
+    return Record("run", payload, rank=place.rank, host=place.host)

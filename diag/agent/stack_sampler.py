@@ -1,0 +1,164 @@
+"""How a sidecar reads the stacks of its rank and of the rank's children: by whatever may look and costs
+least."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from diag.agent.samplers.rank_context import RankContext, RankSampler
+from diag.launch.runs import is_alive
+from diag.model import Payload
+from diag.sources.stacks import faulthandler, pyspy, remote_stack
+
+__all__ = ["RankStacks", "StackSampler"]
+
+# A signal interrupts a sleeping system call of the rank: seldom while it is healthy.
+_SIGNAL_SECONDS = 60.0
+_CHILD_STACK_SECONDS = 6.0  # children are sampled less often than their rank, and only under suspicion
+_MOST_CHILDREN = 16
+_MISSES_TOLD = 3  # of 300 py-spy dumps of a busy loop 8 fail or are torn: three in a row are no accident
+
+
+class StackSampler(RankSampler):
+    """Seldom while the rank is calm; its children's under suspicion only."""
+
+    name = what = "stacks"
+    sources = (remote_stack.SOURCE, pyspy.SOURCE, faulthandler.SOURCE)
+
+    def __init__(self, rank: RankContext) -> None:
+        super().__init__(rank)
+        self.stacks = RankStacks(rank)
+
+    def run(self) -> None:
+        rank, last_children = self.rank, -1e9
+        while not rank.gone.is_set():
+            began, closer = time.monotonic(), rank.closer
+            rank.stack_due = False
+            self.stacks.main(2.0, urgent=closer)
+            if closer and began - last_children >= _CHILD_STACK_SECONDS:
+                last_children = time.monotonic()
+                self.stacks.children(rank.children, _MOST_CHILDREN, began + 3.0)
+            self._wait(began, closer)
+
+    def _wait(self, began: float, closer: bool) -> None:
+        rank = self.rank
+        until = began + (rank.close_stack_seconds if rank.closer else rank.stack_seconds)
+        with rank.changed:
+            while not rank.gone.is_set() and not rank.stack_due and (left := until - time.monotonic()) > 0:
+                rank.changed.wait(left)
+                if rank.closer and not closer:  # suspicion begins now, not after the slow period
+                    until = min(until, began + rank.close_stack_seconds)
+
+
+class RankStacks:
+    """For several threads. A process that was given the rank's pid is told from the rank by its start, and is
+    not looked at."""
+
+    def __init__(self, rank: RankContext) -> None:
+        self.memory = remote_stack.RemoteStacks()
+        self.pyspy = pyspy.PySpy()
+        self._pid, self._run_dir, self._signal = rank.pid, rank.run_dir, rank.signal
+        self._start_ticks = rank.start_ticks
+        self._record, self._erred = rank.reporter.record, rank.reporter.erred
+        self._gone = rank.gone
+        self._misses = 0
+        self._signalled_at = -1e9
+        self._no_python: dict[int, int] = {}  # children: how often py-spy found no Python in them
+
+    def main(self, deadline: float, *, urgent: bool) -> tuple[str, str]:
+        """From the process's memory; by py-spy, where that fails; by the rank's own faulthandler, where
+        neither may look. Returns which of them gave a stack, and, where none did, why."""
+        began = time.monotonic()
+        if not self._is_rank():
+            return "", "the process is gone"
+        payload = self.memory.dump(self._pid, deadline / 2)
+        if not self._is_rank():  # ended meanwhile: what was read may be another's
+            return "", "the process is gone"
+        if "failed" not in payload:
+            self._misses = 0
+            self._record(remote_stack.SOURCE, payload, time.monotonic() - began)
+            return remote_stack.SOURCE, ""
+        self._erred(remote_stack.SOURCE, payload["failed"])
+        if payload["failed"] == "gone":
+            return "", "the process is gone"
+        if payload["failed"] == "timed_out":  # py-spy would hang in the same lock of the kernel
+            self._misses += 1
+            if self._misses >= _MISSES_TOLD:
+                self._record(remote_stack.SOURCE, payload)
+            return "", ": ".join(filter(None, remote_stack.explain(payload)))
+        again = time.monotonic()
+        payload = self.pyspy.dump(self._pid, max(0.05, began + deadline - again))
+        why = payload.get("failed")
+        if why is None and self._is_rank():
+            self._misses = 0
+            self._record(pyspy.SOURCE, payload, time.monotonic() - again)
+            return pyspy.SOURCE, ""
+        why = why or "gone"
+        self._erred(pyspy.SOURCE, why)
+        self._misses += 1
+        reason = ": ".join(filter(None, pyspy.explain(payload)))
+        if why == "gone" or self._gone.is_set() or not self._is_rank():
+            return "", "the process is gone"
+        if why not in ("denied", "not_found") and self._misses < _MISSES_TOLD:
+            return "", reason  # torn, or the machine is busy: the next sample is soon
+        self._record(pyspy.SOURCE, payload)
+        if not urgent and began - self._signalled_at < _SIGNAL_SECONDS:
+            return "", reason
+        self._signalled_at = began
+        return (faulthandler.SOURCE, "") if self._by_signal(self._pid, None, deadline) else ("", reason)
+
+    def native(self, deadline: float) -> Payload:
+        """By py-spy, which stops the rank meanwhile."""
+        if not self._is_rank():
+            return {"pid": self._pid, "failed": "gone", "stderr": ""}
+        return self.pyspy.dump(self._pid, deadline, native=True)
+
+    def _is_rank(self) -> bool:
+        return is_alive(self._pid, self._start_ticks)
+
+    def _by_signal(self, pid: int, parent: int | None, deadline: float) -> bool:
+        """The in-rank hook's faulthandler, where ptrace is denied."""
+        if self._run_dir is None or not self._signal:
+            return False
+        began = time.monotonic()
+        payload = faulthandler.dump(pid, self._run_dir, self._signal, min(deadline, 1.0), parent_pid=parent)
+        self._record(faulthandler.SOURCE, payload, time.monotonic() - began)
+        if "failed" in payload:
+            self._erred(faulthandler.SOURCE, payload["failed"])
+            return False
+        return True
+
+    def children(self, children: Sequence[tuple[int, str]], most: int, until: float) -> int:
+        """Stacks of Python children, DataLoader workers first. Returns how many were not reached in time."""
+        if not self._is_rank():
+            return 0  # whose children these were
+        wanted = sorted(children, key=lambda child: (child[1] != "pt_data_worker", child[0]))
+        for index, (pid, _) in enumerate(wanted[:most]):
+            now = time.monotonic()
+            if now >= until or self._gone.is_set():
+                return len(wanted) - index
+            self._child_stack(pid, min(1.0, until - now))
+        alive = {pid for pid, _ in wanted}
+        self.memory.keep_only({self._pid, *alive})
+        self._no_python = {pid: count for pid, count in self._no_python.items() if pid in alive}
+        return max(0, len(wanted) - most)
+
+    def _child_stack(self, pid: int, deadline: float) -> None:
+        if self._no_python.get(pid, 0) >= _MISSES_TOLD:
+            return  # a compiler: not a py-spy process for it each time
+        began = time.monotonic()
+        payload = self.memory.dump(pid, deadline, parent_pid=self._pid)
+        if "failed" not in payload:
+            self._record(remote_stack.SOURCE, payload, time.monotonic() - began)
+            return
+        if payload["failed"] in ("gone", "timed_out"):
+            return
+        again = time.monotonic()
+        payload = self.pyspy.dump(pid, max(0.05, began + deadline - again), parent_pid=self._pid)
+        if "failed" not in payload:
+            self._record(pyspy.SOURCE, payload, time.monotonic() - again)
+        elif payload["failed"] in ("denied", "not_found"):
+            self._by_signal(pid, self._pid, deadline)
+        elif payload["failed"] == "not_python":
+            self._no_python[pid] = self._no_python.get(pid, 0) + 1

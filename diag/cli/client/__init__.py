@@ -1,0 +1,1 @@
+"""How commands find a hub and ask it."""

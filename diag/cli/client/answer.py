@@ -1,0 +1,155 @@
+"""What came of asking a hub, in a person's words: the document that it answered, or an error that says what
+was there instead.
+
+A person who types `diag dump` waits: nothing is imported that is not needed.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import socket
+
+from diag.launch import tokens
+from diag.text.errors import DiagError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["check_address", "document_of", "no_answer", "refusal"]
+
+_NO_DIAG = (
+    "is that another server's port? `diag run` prints its own address, run.json of the run directory has it"
+)
+_NOT_ALLOWED, _NOT_IMPLEMENTED, _FAILED = 405, 501, 500
+_REDIRECTS = range(300, 400)
+
+
+def check_address(url: str) -> None:
+    """Raises DiagError for what cannot be asked at all."""
+    scheme, _, rest = url.partition("://")
+    place = rest.partition("/")[0]
+    port = place.rpartition(":")[2] if ":" in place.rpartition("]")[2] else "80"
+    if (
+        scheme not in ("http", "https")
+        or not place
+        or not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536)
+    ):
+        raise DiagError(
+            f"{_clean(url)} is no address of a hub", hint="it looks like http://127.0.0.1:9095", exit_code=2
+        )
+
+
+def no_answer(url: str, error: BaseException, *, seconds: float, hint: str) -> DiagError:
+    """Of the OSError or ValueError that asking ended with. `hint` is what to do where there is no hub any
+    more."""
+    said = _clean(str(error))
+    if isinstance(error, ConnectionRefusedError):
+        return DiagError(f"the hub at {url} does not answer: nobody listens there", hint=hint)
+    if isinstance(error, TimeoutError):
+        return DiagError(
+            f"the hub at {url} does not answer within {seconds:.0f} s",
+            hint="it, its machine or the network may be "
+            f"overloaded: ask again with more --seconds; else {hint}",
+        )
+    if isinstance(error, (socket.gaierror, UnicodeError)):
+        return DiagError(
+            f"the hub at {url} does not answer: there is no host of that name",
+            hint="--endpoint is the address that the hub printed, as this machine reaches it",
+        )
+    reason = getattr(error, "reason", None) if type(error).__module__ == "ssl" else None
+    if reason == "CERTIFICATE_VERIFY_FAILED":
+        why = getattr(error, "verify_message", "") or said
+        return DiagError(
+            f"the certificate of {url} is not trusted: {why}",
+            hint="--tls-ca FILE (DIAG_TLS_CA): its certificate, or that of its issuer",
+        )
+    if reason in (
+        "WRONG_VERSION_NUMBER",
+        "HTTP_REQUEST",
+        "RECORD_LAYER_FAILURE",
+        "UNEXPECTED_EOF_WHILE_READING",
+    ):
+        return DiagError(f"{url} speaks no TLS", hint=f"ask http{url.removeprefix('https')}")
+    if reason is not None:
+        return DiagError(
+            f"{url} and this machine found no common TLS: {reason.lower().replace('_', ' ')}", hint=hint
+        )
+    if isinstance(error, OSError) and error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+        return DiagError(
+            f"the hub at {url} does not answer: no way leads there ({error.strerror})",
+            hint="ask on the node itself, or through `ssh -L`",
+        )
+    if "speaks TLS" in said:
+        return DiagError(f"{url} speaks TLS", hint=f"ask https{url.removeprefix('http')}")
+    if isinstance(error, ConnectionError) or "without an answer" in said:
+        return DiagError(
+            f"{url} closed the connection without an answer",
+            hint=f"where it serves TLS it is https:// there; else {hint}",
+        )
+    if "cut off" in said:
+        return DiagError(
+            f"the answer of {url} was cut off", hint=f"ask again; where the hub has ended: {hint}"
+        )
+    if isinstance(error, ValueError):
+        return DiagError(f"{url} answers, but is no diag: {said}", hint=_NO_DIAG)
+    return DiagError(f"the hub at {url} does not answer: {said}", hint=hint)
+
+
+def refusal(url: str, status: int, reason: str, body: bytes, *, has_token: bool) -> DiagError:
+    """Of an answer other than 200."""
+    told = _told(body)
+    detail, hint = _clean(str(told.get("detail") or "")), _clean(str(told.get("hint") or ""))
+    answers = f"{url} answers {status} {_clean(reason)}".rstrip()
+    if status == 401:
+        return DiagError(
+            f"{answers}: the token is not that of this run"
+            if has_token
+            else f"{answers}: it needs the run's token",
+            hint=tokens.WHERE,
+        )
+    if not isinstance(told.get("detail"), str) or status in (*_REDIRECTS, _NOT_ALLOWED, _NOT_IMPLEMENTED):
+        where = _NO_DIAG
+        if status in (413, 429, 502, 503, 504):
+            where = "something between here and the hub may answer so: ask on the node itself, or through `ssh -L`"
+        return DiagError(f"{answers}, and is no diag", hint=where)
+    if status == 404 and detail == "Not Found":
+        return DiagError(f"{answers}: it is no diag, or one that is older than this", hint=_NO_DIAG)
+    if not hint and status == _FAILED:
+        hint = "please report it with what the hub printed"
+    elif not hint and status in (503, 504):
+        hint = "ask again"
+    return DiagError(f"{url}: {detail}", hint=hint)
+
+
+def document_of(url: str, body: bytes) -> dict[str, Any]:
+    """The JSON object that a hub answered. Raises DiagError."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        what = (
+            "with nothing"
+            if not body.strip()
+            else "with a page"
+            if body.lstrip()[:1] == b"<"
+            else "with something else"
+        )
+        raise DiagError(f"{url} answers, but is no diag: {what}", hint=_NO_DIAG) from None
+    if not isinstance(document, dict):
+        raise DiagError(f"{url} answers, but is no diag: with JSON of another kind", hint=_NO_DIAG)
+    return document
+
+
+def _told(body: bytes) -> dict[str, Any]:
+    try:
+        told = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _clean(text: str) -> str:
+    from diag.text.sanitize import clean
+
+    return clean(text)[:300]

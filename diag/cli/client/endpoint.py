@@ -1,0 +1,89 @@
+"""Which hub a command asks: the one that the options name, else that of this user's newest live run on this
+machine.
+
+A person who types `diag dump` waits: nothing is imported that is not needed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from diag.launch.tokens import read_token, warn_of_arguments
+from diag.text.errors import DiagError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from diag.settings import Settings
+
+__all__ = ["endpoint"]
+
+
+def endpoint(args: argparse.Namespace) -> tuple[str, str | None, str | None, str | None]:
+    """Address, token, run directory and certificates of the hub to ask, of the options `endpoint`, `run_dir`,
+    `token`, `token_file` and `tls_ca`. Raises DiagError where there is none."""
+    ca = args.tls_ca or os.environ.get("DIAG_TLS_CA")
+    if args.token:
+        warn_of_arguments()
+    if args.endpoint:
+        return args.endpoint.rstrip("/"), _given(args), None, ca
+    from diag.launch.runs import live_in, places, read_run
+
+    if args.run_dir is not None:
+        path, data = args.run_dir, read_run(args.run_dir)
+    else:
+        runs = list(live_in(places(_run_root())))
+        if not runs:
+            raise DiagError(
+                "no run of diag lives on this machine for this user",
+                hint="start the job with `diag run -- CMD`, or attach first with `diag watch --pid PID`",
+            )
+        path, data = runs[0]
+        if len(runs) > 1:
+            print(
+                f"diag: {len(runs)} runs live here; taking the newest, {path} (--run-dir chooses)",
+                file=sys.stderr,
+            )
+    if data.get("ended"):
+        raise DiagError(f"the run in {path} has ended", hint=f"diag replay {path}")
+    if not data.get("url"):
+        raise DiagError(
+            f"the run in {path} serves no HTTP (--no-http)",
+            hint=f"its journal can be read: diag replay {path}",
+        )
+    return str(data["url"]).rstrip("/"), data.get("token") or _given(args), path, data.get("tls_ca") or ca
+
+
+def _given(args: argparse.Namespace) -> str | None:
+    """As for all settings: option, variable, diag.toml. An empty variable is none."""
+    if args.token:
+        return str(args.token)
+    if args.token_file:
+        return read_token(args.token_file, told="--token-file FILE")
+    token = os.environ.get("DIAG_TOKEN", "").strip()
+    if token:
+        return token
+    if os.path.exists("diag.toml"):  # noqa: PTH110 - as below
+        return _load().token
+    path = os.environ.get("DIAG_TOKEN_FILE")
+    return read_token(path) if path else None
+
+
+def _run_root() -> str | None:
+    """As `settings.load().run_root`, without 100 ms of pydantic where no diag.toml asks for it."""
+    root = os.environ.get("DIAG_RUN_ROOT")
+    if root or not os.path.exists("diag.toml"):  # noqa: PTH110
+        return root or None
+    configured = _load().run_root
+    return str(configured) if configured else None
+
+
+def _load() -> Settings:
+    from diag.settings import load, say_once
+
+    settings = load()
+    if settings.file is not None:
+        say_once(f"diag: settings of {settings.file} are used")
+    return settings

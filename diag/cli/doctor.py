@@ -1,0 +1,102 @@
+"""`diag doctor`: what will stand in the way of the run, or of diag, said before the run. It changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from diag.text.colour import wanted
+from diag.text.errors import DiagError
+from diag.text.ticker import Ticker
+
+if TYPE_CHECKING:
+    from diag.preflight import Line
+
+__all__ = ["add", "run"]
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print diag.report/1")
+    parser.add_argument(
+        "--wait",
+        type=_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="of several nodes: node 0 listens this "
+        "long on CMD's own port, the others try to reach it (run it on all at once); default: 0, one try",
+    )
+    parser.add_argument(
+        "--no-load", action="store_true", help="read the versions of the software, but import nothing of it"
+    )
+    parser.add_argument(
+        "--manifest",
+        action="append",
+        metavar="FILE",
+        help="look at Kubernetes manifests, not at this machine: "
+        "a file, a folder, - for stdin; may be repeated",
+    )
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command that will be run"
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to 3600")
+    return seconds
+
+
+def _doing(lines: Sequence[Line], wait: float, seconds: float) -> str:
+    """For who waits: imports take seconds, the other nodes up to `wait`."""
+    told = f"diag: {len(lines)} checks done in {seconds:.0f} s"
+    return f"{told}; nodes of a job have {wait:g} s to meet" if wait else told
+
+
+def run(args: argparse.Namespace) -> int:
+    from diag.preflight import CHECKS, document, sorted_lines, summary, text
+    from diag.preflight.manifest import check_manifests
+    from diag.preflight.network import check_network
+    from diag.preflight.software import check_software
+
+    words = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if args.manifest and words:
+        raise DiagError(
+            "--manifest and a command do not go together",
+            hint="the command stands in the manifest",
+            exit_code=2,
+        )
+    if words and not words[0].strip():
+        raise DiagError(
+            "the command after `--` is an empty word",
+            hint="a variable in front of it may be empty",
+            exit_code=2,
+        )
+    lines: list[Line] = []
+    if args.manifest:
+        checks: Iterator[Line] = check_manifests(args.manifest)
+    else:
+        here = (line for check in CHECKS for line in check(words))
+        # Imports take seconds, more on one node than on another: the nodes meet before them.
+        checks = itertools.chain(
+            here, check_network(words, args.wait), check_software(words, loads=not args.no_load)
+        )
+    try:
+        with Ticker(lambda seconds: _doing(lines, args.wait, seconds)):
+            for line in checks:
+                lines.append(line)
+    except KeyboardInterrupt:  # while node 0 waits for the others: what was seen until then is told
+        if not args.json and lines:
+            print(text(sorted_lines(lines), colour=wanted(1)), flush=True)
+        raise
+    if args.json:
+        print(json.dumps(document(lines), indent=1))
+    else:
+        print(text(sorted_lines(lines), colour=wanted(1)) + "\n\n" + summary(lines))
+    return 10 if any(line.status == "problem" for line in lines) else 0

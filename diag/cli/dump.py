@@ -1,0 +1,200 @@
+"""`diag dump`: finds the live run by itself, asks its hub for evidence of every rank, prints merged stacks.
+
+A person who types this waits: nothing is imported that is not needed, and the hub renders the text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from diag.cli.client.endpoint import endpoint
+from diag.launch import tokens
+from diag.text.colour import wanted
+from diag.text.errors import DiagError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+__all__ = ["add", "run"]
+
+_SECONDS, _NATIVE_SECONDS = 8.0, 30.0
+_COUNT_SECONDS = 1.0  # for the question how many ranks there are
+_GRACE_SECONDS = 4.0  # past its deadline the hub still writes the bundle
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--all-ranks", action="store_true", help="every rank of the job (also the default)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--run-dir", metavar="DIR", help="the run directory of the run to ask")
+    where.add_argument("--endpoint", metavar="URL", help="the hub to ask, as printed by diag run")
+    parser.add_argument("-o", "--output", metavar="FILE", help="copy the bundle to FILE")
+    parser.add_argument(
+        "--json", action="store_true", help="print the report (diag.report/1) and the dump as JSON"
+    )
+    parser.add_argument(
+        "--native",
+        action="store_true",
+        help="also C frames of one rank of each stack class, 8 at most; stops these ranks for about a second",
+    )
+    tokens.options(parser)
+    parser.add_argument(
+        "--tls-ca",
+        metavar="FILE",
+        help="certificates that an https:// endpoint is trusted by (default: DIAG_TLS_CA)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        metavar="S",
+        help=f"answer within S seconds (default {_SECONDS:g}, with --native {_NATIVE_SECONDS:g})",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    url, token, run_path, ca = endpoint(args)
+    document = _ask(args, url, token, run_path, ca)
+    if args.output is not None:
+        _copy(document, args.output)
+    try:
+        text, code = _text(document, json_too=args.json)
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        IndexError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise DiagError(
+            f"{url} answers what is no dump of diag: {type(error).__name__}: {error}"[:300],
+            hint="the hub's diag and this one are of other versions, or it is no hub",
+        ) from None
+    print(text)
+    if args.output is not None and not args.json:
+        print(f"copied to {args.output}")
+    return code
+
+
+def _text(document: dict[str, Any], *, json_too: bool) -> tuple[str, int]:
+    """What is printed, and the exit code. Raises anything where the document is none."""
+    screen = document.pop("screen", None)
+    if "found" not in document:  # a hub of an older diag
+        from diag.model import found
+
+        document["found"] = found(document["report"])
+    code = 10 if document["found"] else 0
+    if json_too:
+        return json.dumps({**document["report"], "dump": document}, indent=1), code
+    from diag.text.sanitize import clean_lines
+
+    if screen is None:  # the same
+        from diag.outputs.language import language_for
+        from diag.outputs.terminal.text import dump_text
+
+        screen = dump_text(document, colour=wanted(1), width=_columns(), lang=language_for(sys.stdout))
+    return clean_lines(screen, colour=wanted(1)), code  # whoever answered, it only paints
+
+
+def _columns() -> int:
+    """As shutil.get_terminal_size, without its imports."""
+    try:
+        return max(60, int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(1).columns)
+    except (OSError, ValueError):
+        return 80
+
+
+def _ask(
+    args: argparse.Namespace, url: str, token: str | None, run_path: str | None, ca: str | None
+) -> dict[str, Any]:
+    from diag.cli.client.answer import check_address, document_of, no_answer, refusal
+
+    check_address(url)
+    from diag.cli.client.http import post
+    from diag.outputs.language import language_for
+    from diag.text.ticker import Ticker
+
+    seconds = args.seconds or (_NATIVE_SECONDS if args.native else _SECONDS)
+    query = (
+        f"deadline={seconds:g}&columns={_columns()}&colour={int(wanted(1))}&lang={language_for(sys.stdout)}"
+    )
+    query += "&native=1" if args.native else ""
+    again = f"diag watch --run-dir {run_path}" if run_path else "diag watch --pid PID on that node"
+    try:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        with Ticker(_Waiting(url, headers, ca, seconds)):
+            status, reason, body = post(f"{url}/dump?{query}", headers, seconds + _GRACE_SECONDS, ca)
+    except (OSError, ValueError) as error:
+        raise no_answer(
+            url, error, seconds=seconds + _GRACE_SECONDS, hint=f"attach a new one: {again}"
+        ) from None
+    if status != 200:
+        raise refusal(url, status, reason, body, has_token=bool(token))
+    document = document_of(url, body)
+    if "report" not in document:
+        raise DiagError(
+            f"{url} answers what is no dump of diag",
+            hint="the hub's diag and this one are of other versions, or it is no hub",
+        )
+    return document
+
+
+class _Waiting:
+    """The line while the hub gathers: how many ranks are awaited, and how long at most."""
+
+    def __init__(self, url: str, headers: dict[str, str], ca: str | None, deadline: float) -> None:
+        self._asked = url, headers, ca
+        self._deadline = deadline
+        self._ranks: int | None = None
+
+    def __call__(self, seconds: float) -> str:
+        if self._ranks is None:
+            self._ranks = self._count()
+        whom = f"{self._ranks} rank{'s' if self._ranks > 1 else ''}" if self._ranks else "the ranks"
+        if seconds < self._deadline:
+            return f"diag: waiting for {whom}: {seconds:.1f} of at most {self._deadline:g} s"
+        return f"diag: {seconds:.1f} s: what came of {whom} is put together"
+
+    def _count(self) -> int:
+        """Of the hub's report; 0 where it does not say it at once."""
+        from diag.cli.client.http import get
+
+        url, headers, ca = self._asked
+        try:
+            job = json.loads(get(f"{url}/findings", headers, _COUNT_SECONDS, ca)[2])["job"]
+            return max(int(job.get("world_size") or 0), int(job.get("ranks_seen") or 0))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return 0
+
+
+def _is_bundle(path: str) -> bool:
+    """Raises OSError and ValueError."""
+    import gzip
+
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as raw, gzip.open(raw) as file:
+        head = file.read(1024)
+    return head.startswith(b"manifest.json\0") and b'"diag.bundle/1"' in head
+
+
+def _copy(document: dict[str, Any], target: str) -> None:
+    import shutil
+
+    source = document.get("bundle")
+    if not source:
+        raise DiagError(
+            f"there is no bundle to copy: {document.get('bundle_error', 'the run has no run directory')}"
+        )
+    try:
+        if not _is_bundle(str(source)):  # whoever answered named a file of this machine
+            raise DiagError(f"{source} is no bundle of diag: it is not copied")
+        shutil.copyfile(source, target)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise DiagError(
+            f"the bundle cannot be copied to {target}: {why}", hint=f"it is at {source}"
+        ) from None
+    document["bundle"] = target

@@ -1,0 +1,217 @@
+"""`diag explain ID`: the manual page of a finding, or what it says of a class or cause, in English or
+Chinese."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from diag.text.errors import DiagError
+
+if TYPE_CHECKING:
+    from diag.outputs import manual
+
+__all__ = ["add", "pages", "rule_page", "run"]
+
+_WIDEST = 110  # columns: longer lines are hard to read
+_NAMES = 26  # columns of the list's first word
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "id",
+        nargs="*",
+        help="a finding, such as hang; or a class or cause, as diag prints it: data_loading, "
+        "hang/data_loading, 'hang (data_loading)'; or a rule; without one: list the findings",
+    )
+    parser.add_argument("--json", action="store_true", help="print it as JSON (diag.explain/1)")
+    parser.add_argument(
+        "--lang",
+        choices=("en", "zh"),
+        help="language of the page (default: the setting lang, else the locale)",
+    )
+
+
+def pages(lang: str = "en") -> dict[str, str]:
+    """Finding id -> manual page."""
+    from diag.outputs import manual
+
+    return {finding: manual.text(finding, lang) for finding in manual.ids()}
+
+
+def rule_page(rule: str, lang: str) -> dict[str, str]:
+    """The sections of a rule's page, where the id is no finding's; none where there is no such rule."""
+    from diag.detectors.rules.load import load
+    from diag.detectors.rules.page import sections
+    from diag.settings import OF_EVIDENCE
+    from diag.settings import load as settings
+
+    folder = settings(take=OF_EVIDENCE).rules
+    known = load([folder] if folder is not None else []).by_id
+    return sections(known[rule], lang) if rule in known else {}
+
+
+def run(args: argparse.Namespace) -> int:
+    from diag.outputs import manual
+
+    lang = _language(args.lang)
+    width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
+    asked = " ".join(args.id)
+    if not args.id:
+        if args.json:
+            print(_json("", [_page(finding, manual.sections(finding, lang)) for finding in manual.ids()]))
+            return 0
+        for finding in manual.ids():
+            print(_entry(finding, lang, width if os.isatty(1) else 0))
+        return 0
+    finding, word = _taken_apart(asked)
+    page = {} if word else manual.sections(finding, lang) or rule_page(asked, lang)
+    name = finding if page and finding in manual.ids() else asked
+    items = {} if page else _of_cause(finding, word, lang)
+    if not page and not items:
+        raise DiagError(
+            f"there is no finding, class, cause or rule {asked!r}", hint=_near(asked), exit_code=2
+        )
+    if args.json:
+        print(
+            _json(
+                asked,
+                [_page(name, page)] if page else [_page(each, {}, found) for each, found in items.items()],
+            )
+        )
+    elif page:
+        print(name + os.linesep + "=" * len(name))
+        for heading, text in page.items():
+            print(os.linesep.join(["", *_section(heading, text, lang, max(40, width))]))
+    else:
+        _print_items(word or asked.lower(), items, lang, max(40, width))
+    return 0
+
+
+def _taken_apart(asked: str) -> tuple[str, str]:
+    """The finding and its class or cause, as diag prints them; without a finding both are the word itself, in
+    small letters.
+
+    >>> _taken_apart("HANG"), _taken_apart("hang (data_loading)"), _taken_apart("hang/data_loading")
+    (('hang', ''), ('hang', 'data_loading'), ('hang', 'data_loading'))
+    """
+    first, *rest = [word for word in re.split(r"[\s/():,]+", asked.lower()) if word] or [""]
+    return first, rest[-1] if rest else ""
+
+
+def _of_cause(finding: str, word: str, lang: str) -> dict[str, list[manual.Advice]]:
+    """Finding -> the paragraphs of it that are of this class or cause."""
+    from diag.outputs import manual
+
+    found = {
+        each: [item for item in manual.advice(each, lang) if item.is_of(word or finding)]
+        for each in manual.ids()
+        if not word or each == finding
+    }
+    return {each: items for each, items in found.items() if items}
+
+
+def _print_items(word: str, found: dict[str, list[manual.Advice]], lang: str, width: int) -> None:
+    """Each paragraph with the finding that has it; of several findings the one on the screen says which is
+    meant."""
+    from diag.outputs import manual
+
+    blocks = []
+    for finding, items in found.items():
+        lines = [f"{finding} ({word})", *_indented(manual.meaning(finding, lang), width)]
+        for item in items:
+            lines += ["", *_indented(f"- {item.text}", width)]
+        blocks.append(os.linesep.join(lines))
+    print((os.linesep * 2).join(blocks))
+    pages = " | ".join(f"diag explain {finding}" for finding in found)
+    print(f"{os.linesep}{'整页' if lang == 'zh' else 'the whole page'}: {pages}")
+
+
+def _indented(text: str, width: int) -> Iterator[str]:
+    from diag.outputs.terminal.wide import wrap
+
+    if text.startswith("- "):
+        return iter(wrap(text[2:], width, "  - ", "    "))
+    return iter(wrap(text, width, "  "))
+
+
+def _page(name: str, sections: dict[str, str], items: list[manual.Advice] | None = None) -> dict[str, object]:
+    told = [
+        {"causes": list(item.causes), "classes": list(item.classes), "text": item.text}
+        for item in items or ()
+    ]
+    return {"id": name, "sections": sections, "advice": told}
+
+
+def _json(asked: str, found: list[dict[str, object]]) -> str:
+    import json
+
+    return json.dumps(
+        {"schema": "diag.explain/1", "asked": asked, "pages": found}, indent=1, ensure_ascii=True
+    )
+
+
+def _language(told: str | None) -> str:
+    """Chinese only where it can be shown, or was asked for by name; then with question marks, and a word of
+    why."""
+    from diag.outputs.language import CHINESE, can_show, language
+
+    lang = told or language()
+    if lang != "zh" or can_show(CHINESE, sys.stdout):
+        return lang
+    encoding = getattr(sys.stdout, "encoding", "") or "unknown"
+    shown = "question marks stand for it" if told else "the page is English"
+    print(
+        f"diag: this terminal's encoding ({encoding}) has no Chinese, {shown}: set PYTHONUTF8=1",
+        file=sys.stderr,
+    )
+    if told and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    return told or "en"
+
+
+def _entry(finding: str, lang: str, width: int) -> str:
+    """One line of the list, cut where it goes to a terminal."""
+    from diag.outputs.manual import meaning
+    from diag.outputs.terminal.text import _cut
+    from diag.outputs.terminal.wide import pad
+
+    line = f"{pad(finding, _NAMES)} {meaning(finding, lang)}"
+    return _cut(line, width) if width else line
+
+
+def _section(heading: str, text: str, lang: str, width: int) -> Iterator[str]:
+    yield heading + ("：" if lang == "zh" else ":")
+    for line in text.splitlines():
+        yield from _indented(line, width) if line else ("",)
+
+
+def _near(wrong: str) -> str:
+    from diag.outputs import manual
+    from diag.text.suggest import did_you_mean
+
+    finding, word = _taken_apart(wrong)
+    if word and finding in manual.ids():
+        of_it = [name for item in manual.advice(finding, "en") for name in (*item.classes, *item.causes)]
+        return (
+            did_you_mean(word, of_it, f"diag explain {finding}/{{}}")
+            or f"diag explain {finding} has its causes"
+        )
+    names = [
+        name
+        for each in manual.ids()
+        for item in manual.advice(each, "en")
+        for name in (*item.classes, *item.causes)
+    ]
+    hint = did_you_mean(finding, (*manual.ids(), *names)) if not word else ""
+    return (
+        hint
+        or ("of a line of a log: diag replay LOG; " if len(wrong.split()) > 2 else "")
+        + "diag explain lists them"
+    )

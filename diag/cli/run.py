@@ -1,0 +1,158 @@
+"""`diag run [options] -- CMD ...`: CMD as it is, with diag beside it.
+
+The job comes first: whatever of diag does not work is said in one line, and CMD runs all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from diag.text.colour import wanted
+from diag.text.errors import DiagError
+
+__all__ = ["add", "run"]
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_hub_options(parser)
+    parser.add_argument(
+        "--no-inject",
+        action="store_const",
+        const=False,
+        dest="inject",
+        default=None,
+        help="leave PYTHONPATH of CMD alone: no in-rank hook",
+    )
+    parser.add_argument(
+        "--no-nccl-debug",
+        action="store_const",
+        const=False,
+        dest="nccl_debug",
+        default=None,
+        help="do not set NCCL_DEBUG for CMD",
+    )
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="print findings only, no line about diag itself"
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command to run")
+
+
+def add_hub_options(parser: argparse.ArgumentParser) -> None:
+    """Options that every verb with a hub has; None means not given."""
+    parser.add_argument("--run-root", type=Path, metavar="DIR", help="make the run directory in DIR")
+    parser.add_argument("--host", metavar="ADDRESS", help="HTTP address (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, metavar="N", help="HTTP port (default 9095; 0: any free one)")
+    parser.add_argument(
+        "--nodes",
+        metavar="auto|off|HOSTS",
+        help="whose hubs join to judge one job: auto (default, needs "
+        "DIAG_TOKEN), off, host[:port],... or @FILE",
+    )
+    parser.add_argument(
+        "--no-http", action="store_const", const=False, dest="http", default=None, help="serve no HTTP"
+    )
+    parser.add_argument(
+        "--stack-seconds", type=float, metavar="S", help="time between stack samples (default 5)"
+    )
+    parser.add_argument(
+        "--ras",
+        choices=("auto", "force", "off"),
+        help="ask NCCL RAS under suspicion (default auto: NCCL 2.28.7 "
+        "and later; force: earlier ones too, which may crash the job)",
+    )
+    parser.add_argument(
+        "--expect-net",
+        metavar="NAME[,NAME]",
+        help="networks that NCCL is meant to use between nodes, such as "
+        "'IB,IBext*' or Socket (default: anything but sockets)",
+    )
+    parser.add_argument(
+        "--rules", type=Path, metavar="DIR", help="a folder of rules beside those that come with diag"
+    )
+    parser.add_argument(
+        "--job-id",
+        metavar="NAME",
+        help="what the job is called in labels (default: Slurm's job id, torchrun's "
+        "--rdzv-id, else the run's id)",
+    )
+    parser.add_argument(
+        "--sd-file",
+        type=Path,
+        metavar="PATH",
+        help="tell Prometheus of this hub in a file for file_sd; in a directory: DIR/JOB-NODE.json",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    words = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not words:
+        raise DiagError(
+            "there is no command to run", hint="diag run -- torchrun --nproc_per_node 8 train.py", exit_code=2
+        )
+    if words[0].startswith("-"):
+        _refuse_option(words)
+    from diag.launch import command as commands
+    from diag.launch import signals
+    from diag.launch.malloc import use_few_heaps
+
+    held = commands.hold_closed_stdio()
+    try:
+        prepared = signals.prepare()  # before threads
+    except OSError as error:
+        prepared = None
+        why = error.strerror or str(error)
+    from diag.launch.carrier import Carrier, run_alone
+
+    if prepared is None:
+        return run_alone(words, why, None)
+    use_few_heaps()
+    try:
+        return Carrier(words, _task(args, words), prepared, held).run()
+    finally:
+        prepared.witness.close()
+
+
+def _task(args: argparse.Namespace, words: list[str]) -> dict[str, object]:
+    """What the hub's process gets to know of the command line and of the terminal."""
+    from diag.launch.command import columns
+
+    names = (
+        "run_root",
+        "host",
+        "port",
+        "http",
+        "inject",
+        "nccl_debug",
+        "stack_seconds",
+        "ras",
+        "rules",
+        "nodes",
+        "job_id",
+        "sd_file",
+    )
+    flags = {**{name: getattr(args, name) for name in names}, "expected_net": args.expect_net}
+    return {
+        "words": words,
+        "quiet": args.quiet,
+        "terminal": os.isatty(1),
+        "width": columns(),
+        "colour": wanted(2),
+        "encoding": getattr(sys.stderr, "encoding", None),
+        "flags": {name: str(value) if isinstance(value, Path) else value for name, value in flags.items()},
+    }
+
+
+def _refuse_option(words: list[str]) -> None:
+    """Raises DiagError where diag's own option stands behind `--`, or two `--` in a row."""
+    parser = argparse.ArgumentParser()
+    add(parser)
+    name = words[0].partition("=")[0]
+    if name in parser._option_string_actions:
+        raise DiagError(
+            f"{name} is an option of diag, but stands after `--`, where CMD begins",
+            exit_code=2,
+            hint=f"diag run {name} ... -- CMD",
+        )

@@ -1,0 +1,329 @@
+"""The screen of `diag top`: puts panes together, hears keys and the source. What it says is made in `words`,
+`table`, `spark`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.message import Message
+from textual.widgets import Input
+
+from diag.cli.tui import spark, words
+from diag.cli.tui.asking import Asking
+from diag.cli.tui.keys import help_lines, key_line
+from diag.cli.tui.line import Line, cut, line
+from diag.cli.tui.look import CSS, KEYS, Pager
+from diag.cli.tui.panes import ListPane, Pane, RankPane, Row
+from diag.cli.tui.source import Link, Source
+from diag.cli.tui.state import State
+from diag.cli.tui.table import ORDERS, Table
+from diag.outputs.terminal.text import clean
+
+__all__ = ["TopApp"]
+
+_WIDE = 130  # columns: from here on the chosen rank's details stand beside the table
+_TALL = 34  # lines: from here on the time line stands below it
+_TIMELINE_MOST = 9  # lines of it
+_MESSAGE_SECONDS = 8.0
+
+
+class TopApp(Asking):
+    """`source` is started when the screen stands; `document` is what it said first."""
+
+    TITLE = "diag top"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = CSS
+    BINDINGS: ClassVar[list[BindingType]] = list(KEYS)
+
+    class Woken(Message):
+        """There is something in the inbox."""
+
+    def __init__(
+        self, source: Source, document: dict[str, Any], *, lang: str = "en", blocks: bool = True
+    ) -> None:
+        super().__init__()
+        self.source = source
+        self.state = State()
+        self.state.take_document(document)
+        self.link = Link("LIVE")
+        self._linked_at = time.monotonic()
+        self.lang = lang
+        self.marks = spark.BLOCKS if blocks else spark.PLAIN
+        self.order, self.is_backwards, self.wanted = "trouble", False, ""
+        self.copied = ""
+        self._message: Line = ()
+        self._message_until = 0.0
+
+    def compose(self) -> ComposeResult:
+        yield Row("head")
+        yield ListPane("findings")
+        with Horizontal(id="middle"):
+            with Vertical(id="left"):
+                yield RankPane("ranks")
+                yield Pane("timeline", "Time line")
+            yield Pane("side", "Rank")
+        yield Input(id="filter", placeholder="words that must occur, or ranks: 8-15", select_on_focus=False)
+        yield Row("keys")
+
+    def on_mount(self) -> None:
+        with contextlib.suppress(
+            NotImplementedError, RuntimeError, ValueError
+        ):  # not in the main thread: tests
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
+        self.query_one("#ranks").focus()
+        self.refill()
+        self.set_interval(1.0, self._tick)
+        self.source.start(self._wake)
+
+    def on_unmount(self) -> None:
+        self.source.stop()
+
+    # -- hearing ------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        self.post_message(self.Woken())
+
+    def on_top_app_woken(self) -> None:
+        parts, link = self.source.inbox.take()
+        if link is not None:
+            self.link, self._linked_at = link, time.monotonic()
+        for part, value in parts.items():
+            try:
+                self.state.take(part, value)
+            except ValueError as error:
+                self.link = Link(self.link.word, f"not understood: {clean(str(error))[:80]}")
+        self.refill()
+
+    def _tick(self) -> None:
+        if self._message and time.monotonic() > self._message_until:
+            self._message = ()
+            self._foot()
+        if self.link.word == "LOST":
+            self._heads()
+
+    def say(self, text: str, style: str = "bold", seconds: float = _MESSAGE_SECONDS) -> None:
+        self._message, self._message_until = line(text, style), time.monotonic() + seconds
+        self._foot()
+
+    # -- drawing ------------------------------------------------------------------------------------------
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.refill)
+
+    def refill(self) -> None:
+        """All anew. Sizes first: what is in a pane depends on its width."""
+        if not self.is_running or not self.screen_stack:
+            return
+        base = self.screen_stack[0]
+        width, height = self.size
+        side, timeline = base.query_one("#side", Pane), base.query_one("#timeline", Pane)
+        side.display, timeline.display = width >= _WIDE, height >= _TALL
+        if timeline.display:
+            drawn = spark.timeline_lines(self.state, timeline.size.width or width, self.marks, _TIMELINE_MOST)
+            timeline.styles.height = len(drawn) + 1
+            timeline.show(drawn)
+        self._fill_findings(base.query_one("#findings", ListPane), width, height)
+        ranks = base.query_one("#ranks", RankPane)
+        table = Table(
+            self.state, ranks.size.width or width, self.order, backwards=self.is_backwards, wanted=self.wanted
+        )
+        wanted = f", filter: {self.wanted}" if self.wanted else ""
+        of = f"{len(table.rows)} of {table.of}" if self.wanted else str(table.of)
+        ranks.show_table(table, f"Ranks: {of}, by {self.order}{wanted}")
+        self._fill_side(side, ranks)
+        self._heads()
+        self._foot()
+        if isinstance(self.screen, Pager):
+            self.screen.pane.refill()
+
+    def _fill_findings(self, pane: ListPane, width: int, height: int) -> None:
+        found = self.state.findings
+        pane.of = len(found)
+        pane.chosen = max(0, min(pane.chosen, len(found) - 1))
+        others = (
+            3 + min(len(self.state.rows), 8) + (_TIMELINE_MOST + 1 if height >= _TALL else 0)
+        )  # lines of the panes below
+        most = max(4, int(height * 0.4) - 1, height - 4 - others)
+        lines = words.findings_pane(self.state, pane.chosen, width, most, self.lang)
+        pane.styles.height = len(lines) + 1
+        over = f"{len(self.state.past)} over" if self.state.past else ""
+        title = ", ".join(filter(None, [str(len(found)) if found else "", over]))
+        pane.show(lines, f"Findings: {title}" if title else "Findings")
+
+    def _fill_side(self, side: Pane, ranks: RankPane) -> None:
+        if side.display and ranks.chosen is not None:
+            side.show(self.of_rank(ranks.chosen, side.size.width or 60), f"Rank {ranks.chosen}")
+            self.ask_stacks(ranks.chosen)
+
+    def _heads(self) -> None:
+        about = self.link.about
+        if self.link.word == "LOST":
+            about = f"{time.monotonic() - self._linked_at:.0f} s: {about}"
+        lines = words.head_lines(self.state, self.link.word, about, self.size.width)
+        for row in self._rows("head"):
+            row.show(lines)
+
+    def _foot(self) -> None:
+        foot = self._message
+        if not foot and self.link.command:
+            foot = line(f"next: {self.link.command}", "bold")
+        for row in self._rows("keys"):
+            within = row.id == "page-keys"
+            row.show(
+                [
+                    line(cut(foot[0][0], self.size.width), foot[0][1])
+                    if foot
+                    else key_line(self.size.width, within=within)
+                ]
+            )
+
+    def _rows(self, name: str) -> list[Row]:
+        return [
+            row for screen in self.screen_stack for row in screen.query(Row) if (row.id or "").endswith(name)
+        ]
+
+    # -- keys ---------------------------------------------------------------------------------------------
+
+    def show_page(self, title: str, make: Callable[[int], list[Line]], kind: str) -> None:
+        if isinstance(self.screen, Pager):
+            again = self.screen.kind == kind
+            self.pop_screen()
+            if again and kind != "rank":  # the same key once more closes it
+                return
+        self.push_screen(Pager(title, make, kind), callback=None)
+        self.call_after_refresh(self.refill)
+
+    def action_leave(self) -> None:
+        if isinstance(self.screen, Pager):
+            self.pop_screen()
+        else:
+            self.exit()
+
+    def action_other_pane(self, by: int) -> None:
+        if isinstance(self.screen, Pager):
+            return
+        panes = [pane for pane in self.screen.query(Pane) if pane.display]
+        here = next((index for index, pane in enumerate(panes) if pane.has_focus), 0)
+        panes[(here + by) % len(panes)].focus()
+
+    def on_pane_moved(self, event: Pane.Moved) -> None:
+        base = self.screen_stack[0]
+        if isinstance(event.pane, RankPane):
+            self._fill_side(base.query_one("#side", Pane), event.pane)
+        elif isinstance(event.pane, ListPane):
+            self._fill_findings(event.pane, *self.size)
+
+    def on_pane_opened(self, event: Pane.Opened) -> None:
+        pane = event.pane
+        if isinstance(pane, ListPane) and self.state.findings:
+            finding = self.state.findings[pane.chosen]
+            self.show_page("Finding", partial(self._finding, finding["id"], finding["subject"]), "finding")
+        elif isinstance(pane, ListPane):
+            self.action_findings()
+        elif pane.id == "timeline":
+            self.action_timeline()
+        elif pane.id in ("ranks", "side"):
+            rank = self.screen_stack[0].query_one("#ranks", RankPane).chosen
+            if rank is not None:
+                self.ask_stacks(rank)
+                self.show_page(f"Rank {rank}", partial(self.of_rank, rank), "rank")
+
+    def _finding(self, name: str, subject: str, width: int) -> list[Line]:
+        for finding in [*self.state.findings, *self.state.past]:
+            if (finding["id"], finding["subject"]) == (name, subject):
+                return words.finding_lines(finding, self.state, width, self.lang)
+        return [line("it is over", "dim")]
+
+    def action_stacks(self) -> None:
+        make = lambda width: words.stacks_lines(self.state, width)  # noqa: E731
+        self.show_page("Merged stacks, those that stand apart first", make, "stacks")
+
+    def action_findings(self) -> None:
+        self.show_page(
+            "Findings", lambda width: words.findings_lines(self.state, width, self.lang), "findings"
+        )
+
+    def action_timeline(self) -> None:
+        make = lambda width: spark.timeline_lines(self.state, width, self.marks)  # noqa: E731
+        self.show_page("Time line", make, "timeline")
+
+    def action_help(self) -> None:
+        self.show_page("Keys", help_lines, "help")
+
+    def action_explain(self) -> None:
+        found = self.state.findings
+        if not found and not self.state.past:
+            self.say("nothing found: nothing to explain")
+            return
+        name = (
+            found[self.screen_stack[0].query_one("#findings", ListPane).chosen]
+            if found
+            else self.state.past[0]
+        )["id"]
+        self.show_page(
+            f"diag explain {name}",
+            lambda width: words.manual_lines(name, self.lang, min(width, 110)),
+            "explain",
+        )
+
+    def action_copy(self) -> None:
+        found = self.state.findings or self.state.past
+        fallback = f"diag explain {found[0]['id']}" if found else "diag dump --all-ranks"
+        command = self.link.command or self.next_command or self.state.report["next_command"] or fallback
+        self.copied = command
+        self.copy_to_clipboard(command)
+        self.say(f"copied: {command}")
+
+    # -- order and filter ---------------------------------------------------------------------------------
+
+    def action_order(self, by: int) -> None:
+        names = list(ORDERS)
+        self.order = names[(names.index(self.order) + by) % len(names)]
+        self.screen_stack[0].query_one("#ranks", RankPane).choose_first()
+        self.refill()
+
+    def action_backwards(self) -> None:
+        self.is_backwards = not self.is_backwards
+        self.screen_stack[0].query_one("#ranks", RankPane).choose_first()
+        self.refill()
+
+    def action_filter(self) -> None:
+        if isinstance(self.screen, Pager):
+            self.pop_screen()
+        base = self.screen_stack[0]
+        field = base.query_one("#filter", Input)
+        if field.has_focus:
+            field.insert_text_at_cursor("/")
+            return
+        field.display = True
+        base.set_focus(field)  # at once: what is typed next is for it
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self.wanted = clean(event.value)
+        self.refill()
+
+    def on_input_submitted(self) -> None:
+        self._end_filter()
+
+    def on_key(self, event: Any) -> None:
+        field = self.screen_stack[0].query_one("#filter", Input)
+        if event.key == "escape" and not isinstance(self.screen, Pager) and (field.has_focus or self.wanted):
+            field.value = ""
+            self._end_filter()
+
+    def _end_filter(self) -> None:
+        field = self.screen_stack[0].query_one("#filter", Input)
+        field.display = False
+        self.screen_stack[0].set_focus(self.screen_stack[0].query_one("#ranks"))
+        cut_to = cut(f"filter: {self.wanted}   (Esc clears it)", self.size.width)
+        if self.wanted:
+            self.say(cut_to)

@@ -1,0 +1,233 @@
+"""Listens to one hub: a thread reads its events with the standard library, comes back after a loss, and says
+when it ended.
+
+The job is not touched: the hub looks once a second for all who listen, and stacks are those that it has
+already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import random
+import shlex
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from diag.cli.client.answer import check_address, document_of, no_answer, refusal
+from diag.cli.client.http import get, post
+from diag.cli.tui.source import Inbox, Link
+from diag.cli.tui.sse import EventParser
+from diag.launch.runs import is_alive, is_ours, read_run
+from diag.outputs.terminal.text import clean
+from diag.text.errors import DiagError
+
+__all__ = ["Live"]
+
+_CONNECT_SECONDS = 5.0
+_SILENT_SECONDS = 25.0  # a hub says something at least every 15 s
+_BACKOFF_SECONDS = (
+    0.5,
+    1.0,
+    2.0,
+    4.0,
+    8.0,
+)  # and then the last again and again, each a little longer by chance
+_STEADY_SECONDS = 10.0  # of a connection, after which the waiting begins anew
+_END_SECONDS = 5.0  # from the end of the events to run.json that says it
+_STACKS_SECONDS = 6.0
+_DUMP_SECONDS, _DUMP_GRACE_SECONDS = 8.0, 4.0
+_Send = Callable[[str, dict[str, str], float, str | None], tuple[int, str, bytes]]
+
+
+class Live:
+    """A Source. `run_path` is the run directory where it is known: it tells whether the run ended and where
+    the hub is now."""
+
+    def __init__(self, url: str, token: str | None, run_path: str | None, ca: str | None) -> None:
+        check_address(url)
+        self.inbox = Inbox()
+        self._url, self._token, self._run_path, self._ca = url, token, run_path, ca
+        self._wake: Callable[[], None] = lambda: None
+        self._stopped = threading.Event()
+        self._wire: socket.socket | None = None
+        self._troubled = False
+        self._thread = threading.Thread(target=self._run, name="diag-top-events", daemon=True)
+
+    def first(self) -> dict[str, Any]:
+        return self._ask("/state", _STACKS_SECONDS)
+
+    def start(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        wire = self._wire
+        if wire is not None:
+            with contextlib.suppress(OSError):
+                wire.shutdown(socket.SHUT_RDWR)
+
+    def stacks(self, rank: int, url: str = "") -> dict[str, Any]:
+        return self._ask(f"/ranks/{rank}/stacks", _STACKS_SECONDS, url)
+
+    def dump(self, columns: int, lang: str) -> dict[str, Any]:
+        query = f"/dump?deadline={_DUMP_SECONDS:g}&columns={columns}&lang={lang}"
+        return self._ask(query, _DUMP_SECONDS + _DUMP_GRACE_SECONDS, send=post)
+
+    # -- one answer ---------------------------------------------------------------------------------------
+
+    def _ask(self, path: str, seconds: float, url: str = "", send: _Send = get) -> dict[str, Any]:
+        base = url.rstrip("/") or self._url
+        try:
+            status, reason, body = send(base + path, self._headers(), seconds, self._ca)
+        except (OSError, ValueError) as error:
+            raise no_answer(
+                base, error, seconds=seconds, hint="diag top PATH shows what is on disk"
+            ) from None
+        if status != 200:
+            raise refusal(base, status, reason, body, has_token=bool(self._token))
+        return document_of(base, body)
+
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+
+    # -- events -------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        tries = 0
+        while not self._stopped.is_set():
+            began = time.monotonic()
+            try:
+                ended = self._listen()
+                trouble = "it closed the connection"
+            except (OSError, ValueError, http.client.HTTPException, RecursionError) as error:
+                ended, trouble = False, clean(str(error)) or type(error).__name__
+            if self._stopped.is_set():
+                return
+            over = self._how_it_ended(_END_SECONDS if ended else 0.0)
+            if over is not None:
+                self._say(over)
+                return
+            self._say(Link("ENDED", "diag ended; this is the last it said") if ended else self._lost(trouble))
+            tries = 0 if time.monotonic() - began > _STEADY_SECONDS else tries + 1
+            wait = _BACKOFF_SECONDS[min(tries, len(_BACKOFF_SECONDS) - 1)]
+            self._stopped.wait(wait * random.uniform(1.0, 1.25))
+            self._look_where_it_is()
+
+    def _listen(self) -> bool:
+        """Until the connection ends; whether the hub said that it ends. Raises OSError, ValueError,
+        HTTPException."""
+        connection = self._open()
+        try:
+            connection.connect()
+            wire = self._wire = (
+                connection.sock
+            )  # http.client forgets it where the answer ends with the connection
+            connection.request("GET", "/events", headers={**self._headers(), "Accept": "text/event-stream"})
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise ValueError(_refusal(answer.status, answer.read(65536)))
+            wire.settimeout(_SILENT_SECONDS)
+            self._say(Link("LIVE"))
+            parser = EventParser()
+            while not self._stopped.is_set():
+                chunk = answer.read1(1 << 16)
+                if not chunk:
+                    return False
+                for event, data in parser.feed(chunk):
+                    if event == "end":
+                        return True
+                    self._take(event, data)
+            return False
+        except TimeoutError:
+            raise ValueError(f"nothing was heard for {_SILENT_SECONDS:.0f} s") from None
+        finally:
+            self._wire = None
+            connection.close()
+
+    def _open(self) -> http.client.HTTPConnection:
+        """http.client knows no proxy, and none may see this."""
+        scheme, _, rest = self._url.partition("://")
+        place = rest.partition("/")[0]
+        if scheme == "http":
+            return http.client.HTTPConnection(place, timeout=_CONNECT_SECONDS)
+        context = ssl.create_default_context(cafile=self._ca)
+        context.check_hostname = self._ca is None  # hubs go by addresses
+        return http.client.HTTPSConnection(place, timeout=_CONNECT_SECONDS, context=context)
+
+    def _take(self, event: str, data: str) -> None:
+        trouble = ""
+        try:
+            value = json.loads(data)
+            if event == "trouble":
+                trouble = f"diag: {clean(str(value.get('detail')))}"
+            else:
+                self.inbox.put(event, value)
+        except (ValueError, AttributeError, RecursionError) as error:
+            trouble = f"not understood: {clean(event[:20])}: {clean(str(error)[:80])}"
+        if trouble or (self._troubled and event == "now"):  # the first good look after it ends it
+            self._troubled = bool(trouble)
+            self.inbox.put_link(Link("LIVE", trouble))
+        self._wake()
+
+    def _say(self, link: Link) -> None:
+        self.inbox.put_link(link)
+        self._wake()
+
+    # -- the run directory --------------------------------------------------------------------------------
+
+    def _how_it_ended(self, seconds: float) -> Link | None:
+        """What run.json says of an end, within `seconds`; None while it says none."""
+        until = time.monotonic() + seconds
+        while self._run_path is not None:
+            run = self._read_run()
+            if run.get("ended"):
+                code = run.get("returncode")
+                job = f"the job ended with exit code {code}" if isinstance(code, int) else "the run ended"
+                return Link(
+                    "ENDED", f"{job}, and diag with it", f"diag top {shlex.quote(os.fspath(self._run_path))}"
+                )
+            if time.monotonic() >= until or self._stopped.wait(0.2):
+                break
+        return None
+
+    def _lost(self, trouble: str) -> Link:
+        run = self._read_run()
+        pid = run.get("hub_pid")
+        if (
+            self._run_path is not None
+            and isinstance(pid, int)
+            and is_ours(run)
+            and not is_alive(pid, run.get("hub_start_ticks"))
+        ):
+            again = f"diag watch --run-dir {shlex.quote(os.fspath(self._run_path))}"
+            return Link("LOST", f"diag (pid {pid}) is gone, the job may live; waiting for another", again)
+        return Link("LOST", f"{trouble}; trying again")
+
+    def _look_where_it_is(self) -> None:
+        """A new hub of the same run has another address and token."""
+        run = self._read_run()
+        if run.get("url") and not run.get("ended"):
+            self._url, self._token = str(run["url"]).rstrip("/"), run.get("token") or self._token
+
+    def _read_run(self) -> dict[str, Any]:
+        try:
+            return read_run(os.fspath(self._run_path)) if self._run_path is not None else {}
+        except DiagError:
+            return {}
+
+
+def _refusal(status: int, body: bytes) -> str:
+    try:
+        document = json.loads(body)
+        detail = clean(str(document["detail"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return f"it answers {status}"
+    return f"it answers {status}: {detail}"

@@ -1,0 +1,365 @@
+"""What the screen says of a state besides the table: head, findings, one rank, merged stacks. Lines of a
+width, no more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from diag.cli.tui.line import Line, columns, cut, fit, line, text_lines
+from diag.cli.tui.state import Row, State
+from diag.cli.tui.table import age, size
+from diag.model import found
+from diag.outputs.terminal.text import _body, _head, _ranks, _wrap, clean, over_head
+from diag.outputs.terminal.tree_text import class_lines
+from diag.outputs.view.sentence import duration, moment, name_of
+
+__all__ = [
+    "bundle_words", "dump_lines", "finding_lines", "findings_lines", "findings_pane", "head_lines", "manual_lines", "next_words",
+    "rank_lines", "stacks_lines",
+]  # fmt: skip
+
+_WORD_STYLES = {
+    "hung": "critical",
+    "dead": "critical",
+    "failed": "critical",
+    "running": "ok",
+    "finished": "ok",
+}
+_SOURCE_STYLES = {"LIVE": "ok", "LOST": "critical", "ENDED": "warning"}
+_LEADS = re.compile(r"The (?:job is|job|state of the job is) (\w+)")
+_ALL_EVIDENCE = 24  # lines
+_SHORT_EVIDENCE = 4
+_LONG_BODY = 12  # lines of what the chosen finding says, before the list gets more
+_FRAMES = 12  # innermost of a class
+_THREAD_FRAMES = 40
+
+
+def head_lines(state: State, source: str, about: str, width: int) -> list[Line]:
+    """Two: the state as a word with the job's sentence; then how we know (LIVE, LOST, ENDED, RECORDED), since
+    when, of what."""
+    word = state.word.upper()
+    sentence = _LEADS.sub("", state.report["sentence"], count=1).lstrip("; ").removesuffix(".")
+    style = _WORD_STYLES.get(state.word, "bold")
+    if style == "ok" and state.report["job"]["returncode"] is not None and found(state.report):
+        style = "warning"  # it ended well, and not without trouble
+    first = ((f" {word} ", style + " reverse"), (" " + sentence, "bold"))
+    source = source_word(state, source)
+    told = [f"elapsed {duration(state.elapsed)}"] if state.elapsed is not None else []
+    if about:
+        told.insert(len(told) if source == "RECORDED" else 0, about)
+    if len({row.host for row in state.rows.values()}) <= 1 and state.head.get("host"):
+        told.append(f"on {state.head['host']}")
+    told += [state.head[name] for name in ("run_id", "command") if state.head.get(name)]
+    second = ((f" {source} ", _SOURCE_STYLES.get(source, "bold")), (" " + "; ".join(told), ""))
+    return [_with_dots(first, width), _with_dots(second, width)]
+
+
+def source_word(state: State, told: str) -> str:
+    """LIVE is only what lives: what answers may show evidence on disk, or a job that ended."""
+    if told != "LIVE":
+        return told
+    return (
+        "RECORDED"
+        if state.head.get("recorded")
+        else "ENDED"
+        if state.report["job"]["returncode"] is not None
+        else "LIVE"
+    )
+
+
+def _with_dots(pieces: Line, width: int) -> Line:
+    *before, (last, style) = pieces
+    room = width - sum(columns(text) for text, _ in before)
+    return fit((*before, (cut(last, max(3, room)), style)), width)
+
+
+# --- findings
+# ------------------------------------------------------------------------------------------------
+
+
+def findings_pane(state: State, chosen: int, width: int, most: int, lang: str) -> list[Line]:
+    """The findings in at most `most` lines: one line each, and under the chosen one what it says, as far as
+    there is room."""
+    found = state.findings
+    if not found:
+        more = (
+            f"; {len(state.report['not_checked'])} not checked (f lists them)"
+            if state.report["not_checked"]
+            else ""
+        )
+        if not state.past:
+            return [line("  nothing found" + more, "dim" if not more else "")]
+        over = [_over_title(finding, state, width) for finding in state.past[: max(1, most - 1)]]
+        return [
+            line(cut(f"  nothing open; {len(state.past)} over (f shows what was found)" + more, width)),
+            *over,
+        ]
+    # The list gives way to what the chosen one says, down to three lines: it can be scrolled through.
+    listed = min(len(found), max(3, most - _LONG_BODY), most)
+    body = _within(_blocks(found[chosen], width, lang), most - listed)
+    first = min(max(0, chosen - listed + 1), len(found) - listed) if chosen >= listed else 0
+    lines: list[Line] = []
+    for index in range(first, first + listed):
+        lines.append(_title(found[index], width, chosen=index == chosen))
+        if index == chosen:
+            lines += body
+    return lines
+
+
+def _blocks(finding: Mapping[str, Any], width: int, lang: str) -> list[list[Line]]:
+    """What it says, who, what to do, and on what evidence; in the order in which room is given to them."""
+    lines = _painted(_body(finding, width, "    ", _SHORT_EVIDENCE, lang))
+    said = [one for one in lines if one[0][1] in ("bold", "")]
+    return [said, [one for one in lines if one[0][1] == "ok"], [one for one in lines if one[0][1] == "dim"]]
+
+
+def _within(blocks: list[list[Line]], room: int) -> list[Line]:
+    """As many lines as there is room for: two of the advice, the rest of what is said, then more advice, then
+    evidence."""
+    said, advice, evidence = blocks
+    kept_advice = min(len(advice), 2, max(0, room - 2))
+    kept_said = min(len(said), room - kept_advice)
+    kept_advice = min(len(advice), room - kept_said)
+    kept_evidence = min(len(evidence), room - kept_said - kept_advice)
+    return [*_dotted(said, kept_said), *_dotted(advice, kept_advice), *evidence[:kept_evidence]]
+
+
+def _dotted(lines: list[Line], kept: int) -> list[Line]:
+    if kept <= 0 or kept >= len(lines):
+        return lines[: max(0, kept)]
+    text, style = lines[kept - 1][0]
+    return [*lines[: kept - 1], ((text, style), (" ...", "dim"))]
+
+
+def _title(finding: Mapping[str, Any], width: int, *, chosen: bool) -> Line:
+    word = finding["severity"].upper()
+    who = f", {_ranks(finding['ranks'])}" if finding["ranks"] else ""
+    rest = f" {name_of(finding)}{who}: {finding['confidence']} confidence" + (
+        "" if chosen else f": {finding['summary']}"
+    )
+    lead = "> " if chosen else "  "
+    return (
+        (lead, ""),
+        (word, finding["severity"]),
+        (cut(rest, max(3, width - len(word) - 2)), "bold" if chosen else ""),
+    )
+
+
+def _over_title(finding: Mapping[str, Any], state: State, width: int) -> Line:
+    return (
+        ("  ", ""),
+        ("OVER", "dim"),
+        (cut(f" {over_head(finding, state.now)}", max(3, width - 6)), "bold"),
+    )
+
+
+def _painted(lines: Iterable[str]) -> list[Line]:
+    """Advice stands out, and evidence steps back. A line that is further in goes on with what stands above
+    it."""
+    painted: list[Line] = []
+    style, base = "bold", None
+    for text in lines:
+        bare = text.lstrip()
+        base = len(text) - len(bare) if base is None else base
+        if len(text) - len(bare) <= base:
+            if bare.startswith("do: "):
+                style = "ok"
+            elif bare.startswith("[") or re.fullmatch(r"and \d+ more", bare):
+                style = "dim"
+            elif bare.startswith(("culprit: ", "waiting: ", "cause: ", "说明: ")):
+                style = ""
+        painted.append(line(text, style))
+    return painted
+
+
+def finding_lines(finding: Mapping[str, Any], state: State, width: int, lang: str) -> list[Line]:
+    """All of one."""
+    over = finding["resolved_at"] is not None
+    ended = ", open when the job ended" if finding["open_at_end"] else ""
+    about = f"{finding['confidence']} confidence, since {moment(finding['since'], '%H:%M:%S')}{ended}"
+    kind = "over" if over else finding["severity"]
+    first, *rest = _head(
+        kind, over_head(finding, state.now) if over else f"{name_of(finding)}: {about}", False, width
+    )
+    style = "dim" if over else finding["severity"]
+    lines: list[Line] = [((kind.upper(), style), (first[len(kind) :], "bold")), *text_lines(rest, "bold")]
+    return lines + _painted(_body(finding, width, "  ", _ALL_EVIDENCE, lang))
+
+
+def findings_lines(state: State, width: int, lang: str) -> list[Line]:
+    """All findings, those that are over, and what could not be looked at."""
+    lines: list[Line] = []
+    for finding in state.findings:
+        lines += [*finding_lines(finding, state, width, lang), line("")]
+    if not lines:
+        lines = [line("nothing open", "") if state.past else line("nothing found", "ok"), line("")]
+    for finding in state.past:
+        lines += [*finding_lines(finding, state, width, lang), line("")]
+    if state.report["not_checked"]:
+        lines.append(line("Not checked:", "bold"))
+        for one in state.report["not_checked"]:
+            remedy = f" -> {one['remedy']}" if one["remedy"] else ""
+            lines += text_lines(_wrap(f"{one['what']}: {one['reason']}{remedy}", width, "  ", "    "))
+    return lines
+
+
+# --- stacks
+# --------------------------------------------------------------------------------------------------
+
+
+def stacks_lines(state: State, width: int) -> list[Line]:
+    if not state.stacks:
+        return [line("no stack was read yet", "dim")]
+    lines = class_lines(state.stacks, max(30, width), _FRAMES)
+    culprits = state.culprits()
+    marked = {one.title() for one in state.stacks if culprits & set(one.ranks)}
+    return [line(text, "critical" if any(text.strip().startswith(title[:40]) for title in marked) else
+                 "" if text.startswith("    ") else "bold") for text in lines]  # fmt: skip
+
+
+def rank_lines(
+    row: Row, state: State, stacks: Mapping[str, Any] | None, trouble: str, width: int
+) -> list[Line]:
+    """What is known of a rank: how it is, what it uses, its threads. `stacks` is `diag.stacks/1`, None while
+    it is asked for; `trouble` why there is none."""
+    now = state.now
+    named = [one for one in state.findings if row.rank in one["ranks"]]
+    lines: list[Line] = [
+        ((f"rank {row.rank}: {row.state}", "critical" if named else "bold"), (_placed(row), ""))
+    ]
+    for finding in named:
+        lines.append(
+            line(cut(f"  named by {finding['severity']} {name_of(finding)}", width), finding["severity"])
+        )
+    if row.exit:
+        lines.append(line(cut(f"  {row.exit}", width), "critical" if row.state == "dead" else ""))
+    doing = " in ".join(filter(None, [row.activity, row.where])) + (
+        f", for {row.context}" if row.context else ""
+    )
+    told = [f"does: {doing or 'nothing was read yet'}"]
+    if row.caller:
+        told.append(f"called from {row.caller}")
+    if row.progress_at is not None:
+        told.append(f"last progress {age(now - row.progress_at)} ago")
+    told += _uses(row)
+    if row.shares:
+        parts = sorted(row.shares, key=lambda one: -one[1])[:4]
+        told.append("time of a step: " + ", ".join(f"{name} {share:.0%}" for name, share in parts))
+    for text in told:
+        lines += text_lines(_wrap(text, width, "  ", "    "))
+    return [*lines, line(""), *_threads(stacks, trouble, row, width)]
+
+
+def _placed(row: Row) -> str:
+    pid = f", pid {row.pid}" if row.pid else ""
+    node = f" (node {row.node_rank}, local rank {row.local_rank})" if row.node_rank is not None else ""
+    return f"; {row.host}{node}{pid}"
+
+
+def _uses(row: Row) -> list[str]:
+    told = []
+    parts = [
+        f"CPU {row.cpu:.0%}" if row.cpu is not None else "",
+        f"RSS {size(row.rss_bytes)}" if row.rss_bytes is not None else "",
+        f"at most {size(row.peak_rss_bytes)}" if row.peak_rss_bytes is not None else "",
+        f"{row.threads} threads" if row.threads is not None else "",
+        f"{row.children} children" if row.children is not None else "",
+        f"{row.open_files} open files" if row.open_files is not None else "",
+        f"state {row.process_state}" if row.process_state else "",
+    ]
+    if any(parts):
+        told.append("process: " + ", ".join(filter(None, parts)))
+    gpu = row.gpu
+    if gpu is not None:
+        busy = f"{gpu.utilization:.0%} busy" if gpu.utilization is not None else ""
+        memory = f"{size(gpu.used_bytes)}" if gpu.used_bytes is not None else ""
+        memory += f" of {size(gpu.total_bytes)}" if memory and gpu.total_bytes else ""
+        watts = f"{gpu.watts:.0f} W" if gpu.watts is not None else ""
+        heat = f"{gpu.celsius:.0f} C" if gpu.celsius is not None else ""
+        told.append(f"GPU {gpu.index} {gpu.name}: " + ", ".join(filter(None, [busy, memory, watts, heat])))
+    return told
+
+
+def _threads(stacks: Mapping[str, Any] | None, trouble: str, row: Row, width: int) -> list[Line]:
+    if stacks is None and not trouble:
+        return [line("stacks: being asked for", "dim")]
+    lines = text_lines(_wrap(f"stacks: {clean(trouble)}", width, "", "  "), "warning") if trouble else []
+    stacks = stacks or {}
+    reason = stacks.get("reason") or ""
+    if reason:
+        lines += text_lines(_wrap(f"stacks: {clean(str(reason))}", width, "", "  "), "warning")
+    for process, child in [
+        (stacks.get("main"), False),
+        *((one, True) for one in stacks.get("children") or ()),
+    ]:
+        if isinstance(process, Mapping):
+            lines += _process(process, row, width, child=child)
+    return lines
+
+
+def _process(process: Mapping[str, Any], row: Row, width: int, *, child: bool) -> list[Line]:
+    who = f"child pid {process.get('pid')}" if child else f"pid {process.get('pid')}"
+    what = "waits for work" if process.get("idle") else clean(str(process.get("activity") or ""))
+    head = f"{who}{', ' + what if what else ''}; innermost frame first, by {clean(str(process.get('how')))}"
+    lines = [line(cut(head, width), "bold")]
+    if child and process.get("idle"):
+        return lines
+    threads = [one for one in process.get("threads") or () if isinstance(one, Mapping)]
+    for thread in sorted(threads, key=lambda one: not one.get("main")):
+        about = "main thread" if thread.get("main") else "thread"
+        about += f" {clean(str(thread.get('name') or thread.get('thread_id') or ''))}"
+        about += ", holds the GIL" if thread.get("owns_gil") else ""
+        lines.append(line(cut(f"  {about}", width), "bold" if thread.get("main") else ""))
+        frames = [
+            clean(str(one.get("text"))) for one in thread.get("frames") or () if isinstance(one, Mapping)
+        ]
+        lines += text_lines(cut(f"    {frame}", width) for frame in frames[::-1][:_THREAD_FRAMES])
+        if len(frames) > _THREAD_FRAMES:
+            lines.append(line(f"    ... {len(frames) - _THREAD_FRAMES} outer frames", "dim"))
+    return lines
+
+
+def next_words(dump: Mapping[str, Any]) -> str:
+    return clean(str(dump.get("next_command") or ""))
+
+
+def bundle_words(dump: Mapping[str, Any]) -> str:
+    if dump.get("bundle"):
+        return f"bundle: {clean(str(dump['bundle']))}"
+    return f"no bundle: {clean(str(dump.get('bundle_error') or 'the run has no run directory'))}"
+
+
+def dump_lines(dump: Mapping[str, Any], width: int) -> list[Line]:
+    """What `diag dump` prints, with where the bundle is and what to type next before it: they are at its end
+    there."""
+    first = [bundle_words(dump)]
+    if next_words(dump):
+        first.append(f"next: {next_words(dump)}   ({clean(str(dump.get('next_reason') or ''))})")
+    lines = [line(text, "bold") for each in first for text in _wrap(each, width, "", "  ")]
+    lines.append(line(""))
+    for each in str(dump.get("screen") or "").splitlines():
+        text = clean(each).rstrip()
+        lead = " " * min(len(text) - len(text.lstrip()), width // 2)
+        lines += text_lines(_wrap(text, width, lead, lead + "  ")) if columns(text) > width else [line(text)]
+    return lines
+
+
+# --- the manual
+# ----------------------------------------------------------------------------------------------
+
+
+def manual_lines(finding: str, lang: str, width: int) -> list[Line]:
+    """The page that `diag explain` prints; of a rule of the user's too."""
+    from diag.cli.explain import _section, rule_page
+    from diag.outputs import manual
+
+    page = manual.sections(finding, lang) or rule_page(finding, lang)
+    if not page:
+        return [line(cut(f"there is no page of {finding}", width), "warning")]
+    lines = [line(finding, "bold")]
+    for heading, text in page.items():
+        first, *rest = _section(heading, text, lang, max(30, width))
+        lines += [line(""), line(first, "bold"), *text_lines(rest)]
+    return lines

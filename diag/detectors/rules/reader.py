@@ -1,0 +1,203 @@
+"""A log, line by line, into the hits of rules: where an exception ends, what is only printed data."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from diag.detectors.rules.ruleset import RuleSet
+from diag.detectors.rules.schema import Rule
+from diag.knowledge.log_prefix import message_of
+
+__all__ = ["Hit", "LogReader"]
+
+_ABOVE = (
+    12  # lines that are kept above the newest: a frame, its source and carets, a message of several lines
+)
+_KEPT = 4  # hits of one rule: the first ones
+_MOST_RANKS = 4096
+
+# CPython 3.8-3.14:
+#   Traceback (most recent call last):
+#     File "/app/train.py", line 3, in main
+_FRAME = re.compile(r'\s{0,12}(?:\| {1,3})?File "[^"\n]{1,400}", line \d{1,7}')
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w{0,100}\.){0,12}[A-Za-z_]\w{0,100}(?::|$)")
+_NAMED = re.compile(
+    r"(?:\w{1,100}\.){0,12}[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit|Invalid|Timeout|Failure)(?::|$)"
+)
+# The two sentences between the tracebacks of one failure (CPython 3.8-3.14).
+_CHAINS = (
+    "The above exception was the direct cause of the following exception",
+    "During handling of the above exception",
+)
+# What Python says of exceptions that end nothing (3.8-3.14); multiprocessing and concurrent.futures pass
+# theirs on.
+_NOT_ITS_END = re.compile(r"Exception (?:ignored in|in thread|ignored while|ignored on)")
+# ms-swift 3.7-4.6 prints a sample of the data, which may hold anybody's errors, up to its logger's next line:
+#   [INFO:swift] [CHOSEN_INPUT] <|im_start|>user
+_SAMPLED = ("INPUT", "LABELS", "PROMPT", "RESPONSE", "CHOSEN", "REJECTED")
+_SAMPLE = re.compile(rf"\[(?:[A-Z]{{1,20}}_)?(?:{'|'.join(_SAMPLED)})(?:_IDS)?\] ")
+
+
+@dataclass(slots=True)
+class Hit:
+    """A rule's line. `number` counts lines from 1 over all that were read; `above` are the lines before it,
+    oldest first."""
+
+    rule: Rule
+    at: float
+    number: int
+    rank: int | None
+    text: str
+    groups: Mapping[str, str]
+    uncaught: bool  # torch's own hook has put the rank before it
+    above: tuple[str, ...]
+    literal: int  # its length: the longer says more
+    ranks: set[int] = field(default_factory=set)
+    times: int = 1
+    last_at: float = 0.0
+    beside: set[tuple[str, int]] = field(
+        default_factory=set
+    )  # patterns of `also` and `unless` seen `within` seconds of it
+
+
+class LogReader:
+    """Told each line, with its rank where known. Keeps of each rule the first hits, of each other pattern the
+    last time seen."""
+
+    def __init__(self, rules: RuleSet) -> None:
+        self.rules = rules
+        self.lines = 0
+        self.hits: dict[str, list[Hit]] = {}
+        self._seen: dict[tuple[str, str, int], float] = {}  # of `also` and `unless`: when last
+        self._recent: dict[str, deque[float]] = {}
+        self._above: dict[int | None, deque[str]] = {}
+        self._sample: set[int | None] = set()
+
+    def read(self, at: float, rank: int | None, text: str) -> None:
+        self.lines += 1
+        above = self._above.get(rank)
+        if above is None:
+            if len(self._above) >= _MOST_RANKS:
+                return
+            above = self._above[rank] = deque(maxlen=_ABOVE)
+        candidates = self.rules.candidates(text)
+        if candidates or rank in self._sample or any(word in text for word in _SAMPLED):
+            self._judge(at, rank, text, candidates, above)
+        above.append(text)
+
+    def _judge(
+        self, at: float, rank: int | None, text: str, candidates: list[int], above: deque[str]
+    ) -> None:
+        message = message_of(text)
+        if _SAMPLE.match(message.text):
+            self._sample.add(rank)
+            return
+        if rank in self._sample:
+            if not message.level and message.rank is None:
+                return
+            self._sample.discard(rank)
+        ends: bool | None = None
+        seen: set[str] = set()
+        for match in self.rules.find(candidates, message.text):
+            rule = match.rule
+            if match.role != "match":
+                self._seen[(rule.id, match.role, match.number)] = at
+                for hit in self.hits.get(rule.id, ()):
+                    if abs(at - hit.at) <= rule.within:
+                        hit.beside.add((match.role, match.number))
+                continue
+            if rule.id in seen:
+                continue
+            seen.add(rule.id)
+            uncaught = message.rank is not None
+            if rule.kind == "exception":
+                ends = _ends_a_traceback(message.text, above, uncaught) if ends is None else ends
+                if not ends:
+                    continue
+            length = len(rule.match[match.number].literal)
+            self._note(
+                Hit(
+                    rule, at, self.lines, rank, text, match.groups, uncaught, tuple(above), length, last_at=at
+                )
+            )
+
+    def _note(self, hit: Hit) -> None:
+        if hit.rank is not None:
+            hit.ranks.add(hit.rank)
+        if hit.rule.count > 1:
+            recent = self._recent.setdefault(hit.rule.id, deque(maxlen=hit.rule.count))
+            recent.append(hit.at)
+            if len(recent) < hit.rule.count or hit.at - recent[0] > hit.rule.within:
+                return
+        for role, patterns in (("also", hit.rule.also), ("unless", hit.rule.unless)):
+            for number in range(len(patterns)):
+                seen = self._seen.get((hit.rule.id, role, number))
+                if seen is not None and abs(seen - hit.at) <= hit.rule.within:
+                    hit.beside.add((role, number))
+        known = self.hits.setdefault(hit.rule.id, [])
+        for place, old in enumerate(known):
+            if old.groups == hit.groups:
+                if not self.stands(old):  # it was over, and is here again
+                    known[place] = hit
+                    return
+                old.times += 1
+                old.last_at = hit.at
+                if hit.rank is not None and len(old.ranks) < _MOST_RANKS:
+                    old.ranks.add(hit.rank)
+                return
+        if len(known) < _KEPT:
+            known.append(hit)
+
+    def survived(self, number: int) -> None:
+        """The job went on after this line: errors up to it ended nothing, and must not stand in the way of
+        the one that does."""
+        for rule_id, known in list(self.hits.items()):
+            if known[0].rule.when == "failed" and known[0].number <= number:
+                self.hits[rule_id] = [hit for hit in known if hit.number > number]
+                if not self.hits[rule_id]:
+                    del self.hits[rule_id]
+
+    def sample_is_over(self) -> None:
+        """Steps are made: what is printed now is no sample of the data any more."""
+        self._sample.clear()
+
+    def standing(self) -> list[Hit]:
+        """Hits that stand, of each line the one that says most; lines that are benign have none."""
+        lines: dict[int, list[Hit]] = {}
+        for known in self.hits.values():
+            for hit in known:
+                if self.stands(hit):
+                    lines.setdefault(hit.number, []).append(hit)
+        found = []
+        for hits in lines.values():
+            beaten = {less for hit in hits for less in hit.rule.over}
+            best = max(
+                (hit for hit in hits if hit.rule.id not in beaten), key=lambda hit: hit.literal, default=None
+            )
+            if best is not None and best.rule.role != "benign":
+                found.append(best)
+        return found
+
+    def stands(self, hit: Hit) -> bool:
+        """Whether what the rule wants beside its line was seen, and what it does not want was not."""
+        if any(("also", number) not in hit.beside for number in range(len(hit.rule.also))):
+            return False
+        return not any(role == "unless" for role, _ in hit.beside)
+
+
+def _ends_a_traceback(message: str, above: deque[str], uncaught: bool) -> bool:
+    """`IndexError: list index out of range` below frames; what an exception is called is anybody's choice."""
+    if not _EXCEPTION.match(message):
+        return False
+    bare = [message_of(line).text for line in above]
+    traced = False
+    for line in reversed(bare):
+        if _NOT_ITS_END.match(line):
+            return False
+        if any(chain in line for chain in _CHAINS):
+            break
+        traced |= _FRAME.match(line) is not None
+    return traced or (uncaught and _NAMED.match(message) is not None)

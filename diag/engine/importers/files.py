@@ -1,0 +1,149 @@
+"""What each file of a folder is: by its content where that tells, by its name for the rank, the child and the
+moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from diag.sources.collectives import nccl_ras
+from diag.sources.gpu import cuda_core
+
+__all__ = ["LooseFile", "classify", "leads_out", "rank_of_log", "read_some"]
+
+LARGEST_FILE = 64 << 20  # of anything but a log: a py-spy dump is 100 kB, a Flight Recorder file some MB
+_HEAD = 64 << 10
+
+_RANK = re.compile(r"rank[_-]?(\d{1,6})(?![0-9])", re.IGNORECASE)
+_CHILD = re.compile(r"child[_-]?(\d{1,10})", re.IGNORECASE)
+_PROC = re.compile(r"proc_(stat|status|io|wchan|limits)_", re.IGNORECASE)
+# The word that says what a file is begins it, or follows the name of the moment: `hang_pyspy_rank0.json`.
+_MOMENT = re.compile(
+    r"^(.*?)[_-]?(?:py-?spy|proc_|ras|ps\b|stacks?|cgroup|fr_|nccl_trace|comm_lib_trace|rank)", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LooseFile:
+    """`kind`: log, pyspy_json, pyspy_text, faulthandler, recorder, ras, nvml, dmesg, manifest, power_caps,
+    gpu_core, or proc_WHAT. Of a GPU core dump `pids` are the numbers in its name: one of them is a process,
+    not a rank."""
+
+    path: Path
+    kind: str
+    rank: int | None = None
+    child: int | None = None
+    moment: str = ""
+    pids: tuple[int, ...] = ()
+
+
+def rank_of_log(path: Path) -> int | None:
+    """The rank whose own log it is, as its name says; torchrun --log-dir keeps one folder a local rank.
+
+    >>> rank_of_log(Path("logs/rank3.log")), rank_of_log(Path("x/attempt_0/1/stderr.log")), rank_of_log(Path("train.log"))
+    (3, 1, None)
+    """
+    found = _RANK.search(path.name)
+    if found:
+        return int(found[1])
+    own = (
+        path.parent.name.isdecimal()
+        and path.parent.parent.name.startswith("attempt_")
+        and len(path.parent.name) < 7
+    )
+    return int(path.parent.name) if own else None
+
+
+def leads_out(path: Path, directory: Path) -> bool:
+    """Whether it is a link to what lies outside of the directory: in evidence of strangers it would show them
+    files of ours."""
+    # realpath, since Path.resolve raises for a link to itself; such a one is no file for anybody.
+    return path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(directory))
+
+
+def read_some(path: Path, most: int = LARGEST_FILE) -> bytes:
+    with path.open("rb") as file:
+        return file.read(most)
+
+
+def classify(paths: Iterable[Path]) -> tuple[list[LooseFile], list[Path]]:
+    """What can be used, and what cannot. Raises OSError for a file that cannot be read."""
+    used: list[LooseFile] = []
+    unused: list[Path] = []
+    for path in paths:
+        kind = _kind(path)
+        if kind is None:
+            unused.append(path)
+            continue
+        rank = _RANK.search(path.name)
+        child = _CHILD.search(path.name)
+        number = int(rank[1]) if rank else _last_number(path) if kind == "recorder" else None
+        moment = (
+            _MOMENT.match(path.name) if kind.startswith(("pyspy", "proc_", "ras", "faulthandler")) else None
+        )
+        pids = tuple(map(int, re.findall(r"(?<!\d)\d{1,9}(?!\d)", path.name))) if kind == "gpu_core" else ()
+        used.append(
+            LooseFile(path, kind, number, int(child[1]) if child else None, moment[1] if moment else "", pids)
+        )
+    return used, unused
+
+
+def _last_number(path: Path) -> int | None:
+    found = re.search(r"(\d{1,6})(?:\.json)?$", path.name)
+    return int(found[1]) if found else None
+
+
+def _kind(path: Path) -> str | None:
+    """None for what diag has no use for. The content decides; names are people's own."""
+    name = path.name.lower()
+    proc = _PROC.search(name)
+    if proc:
+        return f"proc_{proc[1]}"
+    if name in ("meta.json", "manifest.json"):
+        return "manifest"
+    head = read_some(path, _HEAD)
+    if cuda_core.is_core_dump(head):
+        return "gpu_core"
+    text = head.decode("utf-8", "replace")
+    if head[:1] == b"\x80" or head.startswith(b"\xef\xbf\xbd\x02"):
+        return "recorder" if b"pg_config" in head or b"entries" in head else None
+    if re.match(
+        r"Process \d+: ", text
+    ):  # py-spy dump, 0.3-0.4: "Process 751: /usr/local/bin/python3 /app/train.py"
+        return "pyspy_text"
+    if text.lstrip()[:1] in ("[", "{"):
+        found = _json_kind(text)
+        if found:
+            return found
+    if nccl_ras.is_answer(text[:1000]):
+        return "ras"
+    if "(most recent call first):" in text and text.startswith(
+        ("Thread ", "Current thread ", "Fatal ", "Timeout ")
+    ):
+        return "faulthandler"
+    if "NVIDIA-SMI" in text and re.search(r"\dW / +\d+W", text):
+        return "power_caps"
+    if "dmesg" in name or "kern.log" in name or re.match(r"\[ *\d+\.\d{6}\] ", text):
+        return "dmesg"
+    if name.endswith((".log", ".out", ".err", ".stdout", ".stderr")):
+        return "log"
+    return None
+
+
+def _json_kind(text: str) -> str | None:
+    first = text.lstrip()
+    if first.startswith("[") and '"frames"' in text and '"thread_id"' in text:
+        return "pyspy_json"
+    if '"pg_config"' in text or ('"entries"' in text and '"collective_seq_id"' in text):
+        return "recorder"
+    if '"communicators_count"' in text:
+        return "ras"
+    try:
+        row = json.loads(first.partition("\n")[0])
+    except (ValueError, RecursionError):
+        return None
+    return "nvml" if isinstance(row, dict) and "gpu" in row and ("util" in row or "power_mw" in row) else None

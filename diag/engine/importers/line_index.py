@@ -1,0 +1,54 @@
+"""Where in its log a line stands that a finding quotes: what people search for is the number of the line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from diag.model import Finding, NotChecked
+from diag.model.observations import LogLine, Observation
+from diag.state.job import JobState
+
+__all__ = ["LinePlaces"]
+
+_MOST = 50_000  # lines that are remembered: the last
+_KEY = 200  # characters
+_STEPS = ("{'loss'", " iteration ", "%|")  # reports of steps are most of what is read, and no error
+
+
+class LinePlaces:
+    """Told facts like a detector that finds nothing."""
+
+    name = "line-places"
+
+    def __init__(self) -> None:
+        self._places: dict[str, tuple[str, int]] = {}
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if (
+            type(fact) is not LogLine
+            or not fact.number
+            or fact.bar
+            or any(word in fact.text for word in _STEPS)
+        ):
+            return
+        key = fact.text.strip()[:_KEY]
+        if key and key not in self._places:
+            if len(self._places) >= _MOST:
+                del self._places[next(iter(self._places))]
+            self._places[key] = (fact.stream, fact.number)
+
+    def check(self, now: float, job: JobState) -> Iterable[Finding]:
+        return ()
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+    def find(self, excerpt: str) -> str:
+        """`train.log:1234` of the last line of the excerpt that is known and names an error, else of the last
+        known, or ""."""
+        lines = [line.strip()[:_KEY] for line in reversed(excerpt.splitlines())]
+        for line in (*(line for line in lines if "rror" in line or "xception" in line), *lines):
+            place = self._places.get(line)
+            if place is not None:
+                return f"{place[0]}:{place[1]}"
+        return ""

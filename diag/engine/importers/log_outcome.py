@@ -1,0 +1,467 @@
+"""How a log ends, told its facts in one pass: which ranks died and of what, whether the job came to its end,
+or where it stops.
+
+Nobody reads exit codes of a log. An uncaught traceback that no progress follows, and what launchers say,
+stand for them.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from diag.engine.importers.tracebacks import (
+    CHAIN,
+    EXCEPTION,
+    MORE_LINES,
+    MOST_LINES,
+    NATIVE,
+    NOT_FATAL,
+    NOT_ITS_END,
+    OF_LAUNCHER,
+    PREFIX,
+    SIGNALS,
+    TRACEBACK,
+    Raised,
+    goes_on,
+)
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, Record, Severity
+from diag.model.observations import (
+    CollectiveTimedOut,
+    EpochStarted,
+    Iteration,
+    LogLine,
+    MetricsLogged,
+    NcclCommunicator,
+    NcclLine,
+    Observation,
+    PhaseMarked,
+    SaveStarted,
+    WorkerFailureReported,
+    WorkerNamed,
+)
+from diag.sources.host import exits
+from diag.sources.host import run as run_source
+from diag.state.job import JobState
+
+__all__ = ["LogEnds"]
+
+# ms-swift 4.6.0:   [INFO:swift] rank: 0, local_rank: 0, world_size: 2, local_world_size: 2
+_WORLD = re.compile(r"\bworld_size[\"']?(?:=|: ?)(\d{1,7})\b")
+_ROOT = "Root Cause"
+# torch 2.11.0, two H200, 2026-11-20: somebody, or something, asked for the Flight Recorder's dump
+#   [rank1]:[E1120 22:48:50.873733582 ProcessGroupNCCL.cpp:1628] [PG ID 0 ...] ProcessGroupNCCL preparing to dump debug info. ...
+_ASKED = "ProcessGroupNCCL preparing to dump debug info"
+_PROGRESS = (Iteration, EpochStarted, SaveStarted, MetricsLogged)
+_ANEW = ("launch", "rendezvous", "model_load")
+# Phases that tell of a training's end; "exits successfully" and the others of `teardown`.
+_ENDED = ("teardown",)
+_MOST_RANKS = 1 << 17
+_MOST_FILES = 1 << 12
+_CHECK_SECONDS = 11.0  # a check falls between, however seldom they are
+
+_LAUNCHERS = (
+    ("deepspeed", ("deepspeed.launcher", "[launch.py:", "deepspeed/launcher")),
+    ("accelerate", ("accelerate/commands/launch.py",)),
+    (
+        "torchrun",
+        (
+            "torch/distributed/run.py",
+            "torch.distributed.run",
+            "elastic/multiprocessing",
+            "elastic.multiprocessing",
+        ),
+    ),
+    ("srun", ("srun: ",)),
+    ("mpirun", ("mpirun noticed", "prterun")),
+    ("ray", ("ray::", "ray/_private")),
+)
+
+
+class LogEnds:
+    """Told facts like a detector that finds nothing; `records` are what follows from them at the end of the
+    logs."""
+
+    name = "log-ends"
+
+    def __init__(self) -> None:
+        self.ranks: set[int] = set()
+        self.pids: dict[int, int] = {}
+        self.world_size = 0
+        self.made_for = 0  # ranks of the largest communicator
+        self.raised: dict[int | None, Raised] = {}  # the last of each that no progress followed
+        self.failed: dict[int, WorkerFailureReported] = {}  # as launchers say
+        self.failed_at: dict[int, float] = {}
+        self.root: int | None = None
+        self.waited_seconds = 0.0  # as the watchdog says
+        self.asked_recorder = False
+        self.launcher = ""
+        self.ended_well = False
+        self.broken = False  # the launcher itself failed
+        self.launchers_own: Raised | None = None  # of its own, for no worker's sake
+        self.first_at: float | None = None
+        self.last_at = 0.0
+        self._streams: set[str] = set()
+        self.moved_at: float | None = None
+        self._iteration: int | None = None
+        self._named: int | None = None
+        self._is_root = False
+        self._open: dict[int | None, Raised] = {}
+        self._before = ""
+        self._unnamed: list[tuple[float, WorkerFailureReported]] = []
+        self._local: dict[int, int] = {}  # pid -> local rank, as the elastic agent says before its table
+        self._made: set[int] = set()  # communicators of these pids were created, and destroyed in order
+        self._destroyed: set[int] = set()
+        self._gone = False
+
+    # -- being told ---------------------------------------------------------------------------------------
+
+    def observe(self, at: float, fact: Observation) -> None:
+        kind = type(fact)
+        if kind is LogLine:
+            self._line(at, fact)  # type: ignore[arg-type]
+        elif isinstance(fact, _PROGRESS):
+            self._progressed(at, fact)
+        elif isinstance(fact, PhaseMarked):
+            self._phase(at, fact)
+        elif isinstance(fact, WorkerNamed):
+            self._named = fact.rank
+        elif isinstance(fact, WorkerFailureReported):
+            self._worker_failed(at, fact)
+        elif isinstance(fact, CollectiveTimedOut):
+            self.waited_seconds = max(self.waited_seconds, fact.seconds)
+        elif isinstance(fact, NcclLine):
+            if fact.rank is not None and fact.pid:
+                self.pids.setdefault(fact.rank, fact.pid)
+        elif isinstance(fact, NcclCommunicator) and fact.stage != "topology":
+            self._communicator(fact)
+
+    def _line(self, at: float, line: LogLine) -> None:
+        text, who = line.text, line.rank
+        if self.first_at is None:
+            self.first_at = at
+        self.last_at = at
+        if line.stream not in self._streams and len(self._streams) < _MOST_FILES:
+            self._streams.add(line.stream)
+        if line.bar:
+            return
+        if who is not None and who < _MOST_RANKS:
+            self.ranks.add(who)
+        if self._open and who in self._open:
+            self._continue(self._open[who], who, text)
+        elif who is None and None in self.raised and goes_on(text):
+            self.raised[None].caught = True
+        if "Traceback" in text and TRACEBACK.match(text) and not NOT_ITS_END.search(self._before):
+            raised = self._open.get(who)
+            if raised is None or CHAIN not in "".join(list(raised.lines)[-4:]):
+                raised = Raised(at, chained=CHAIN in self._before)
+            raised.exception, raised.more = "", MORE_LINES
+            raised.lines.append(text)
+            self._open[who] = raised
+        elif text[:1] in "FtKSBA[" or ": line " in text:
+            self._native(at, text, who)
+        if "world_size" in text and (match := _WORLD.search(text)):
+            self.world_size = max(self.world_size, int(match[1]))
+        elif _ROOT in text:
+            self._is_root = True
+        elif _ASKED in text:
+            self.asked_recorder = True
+        if not self.launcher:
+            self.launcher = next(
+                (name for name, words in _LAUNCHERS if any(word in text for word in words)), ""
+            )
+        if text:
+            self._before = text
+
+    def _continue(self, raised: Raised, who: int | None, text: str) -> None:
+        words = PREFIX.sub("", text, count=1)
+        if raised.exception:
+            raised.more -= 1
+            if raised.more < 0 or (who is not None and not text.startswith("[rank")):
+                del self._open[who]
+                return
+        elif (
+            words[:1].strip()
+            and CHAIN not in words
+            and EXCEPTION.match(words)
+            and not words.startswith("Traceback")
+        ):
+            raised.exception = words
+            raised.signal = (
+                signal.SIGINT if words.startswith("KeyboardInterrupt") else 0
+            )  # somebody ended it, as by Ctrl-C
+            if words.strip() in NOT_FATAL:
+                del self._open[who]
+            elif raised.by_launcher:
+                self.broken = True
+                if (
+                    raised.chained or self.raised.get(who) is raised
+                ):  # the first of a chain has no frame of the launcher's
+                    self.raised.pop(who, None)
+                if not any(name in words for name in OF_LAUNCHER):
+                    self.launchers_own = raised
+            else:
+                self.raised[who] = raised
+        raised.lines.append(text)
+
+    def _native(self, at: float, text: str, who: int | None) -> None:
+        match = NATIVE.match(text[:1000])
+        if match:
+            signal = 6 if match[2] else SIGNALS[match[1] or match[3]]
+            raised = self.raised.get(who) if match[2] is None else None
+            if raised is not None and raised.exception and not raised.signal and match[3] == "Killed":
+                return  # the shell tells of the others that the launcher killed
+            self.raised[who] = Raised(at, deque([text], MOST_LINES), text, 0, signal)
+
+    def _progressed(self, at: float, fact: Observation) -> None:
+        """What a rank survives is no end. Torch's hook, which names the rank, is for exceptions that end it."""
+        if isinstance(fact, Iteration):
+            if fact.iteration == self._iteration:
+                return  # a bar that is drawn again
+            self._iteration = fact.iteration
+        self.moved_at = at
+        if isinstance(fact, MetricsLogged):
+            self.ended_well = any(
+                name == "train_runtime" for name, _ in fact.metrics
+            )  # the last words of transformers' Trainer
+        elif not isinstance(fact, SaveStarted):  # the model is saved behind the last step
+            self.ended_well = False
+        self.raised.pop(None, None)
+        self._open.pop(None, None)
+        if fact.rank is not None and self.raised:
+            self.raised.pop(fact.rank, None)
+
+    def _phase(self, at: float, fact: PhaseMarked) -> None:
+        self.moved_at = at
+        if fact.phase in _ENDED:
+            self.ended_well = not self._uncaught
+        elif fact.phase in _ANEW and (self.failed or self._unnamed or self.broken or self.ended_well):
+            self._start_over()  # an elastic restart, or the next job in the same file
+
+    def _start_over(self) -> None:
+        self.raised.clear()
+        self._open.clear()
+        self.failed.clear()
+        self.failed_at.clear()
+        self._unnamed.clear()
+        self.root, self.broken, self.ended_well = None, False, False
+
+    def _worker_failed(self, at: float, fact: WorkerFailureReported) -> None:
+        number = fact.rank if fact.rank is not None else self._named
+        self._named = None
+        if number is None or number >= _MOST_RANKS:
+            if len(self._unnamed) < 4096:
+                self._unnamed.append((at, fact))
+            return
+        if number not in self.failed:
+            self.failed_at[number] = at
+        self.failed[number] = fact
+        if fact.pid:
+            self.pids[number] = fact.pid
+        if self._is_root or self.root is None:
+            self.root, self._is_root = number, False
+
+    def _communicator(self, fact: NcclCommunicator) -> None:
+        if self.made_for <= fact.size < _MOST_RANKS:  # the largest communicator is the world's
+            self.made_for = fact.size
+            self.world_size = max(self.world_size, fact.size)
+            self.pids[fact.rank if fact.rank is not None else fact.comm_rank] = fact.line.pid
+        (self._destroyed if fact.stage == "destroyed" else self._made).add(fact.line.pid)
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    @property
+    def raised_ranks(self) -> set[int]:
+        """Whose own log ends with an uncaught exception."""
+        return {rank for rank in self.raised if rank is not None}
+
+    @property
+    def _uncaught(self) -> bool:
+        return any(not raised.caught for raised in self.raised.values())
+
+    @property
+    def _suspicious(self) -> bool:
+        """The job's own watchdog said that it hung."""
+        return bool(self.waited_seconds or self.asked_recorder)
+
+    @property
+    def finished(self) -> bool:
+        if self._uncaught or self.failed or self.broken:
+            return False
+        return self.ended_well or self.in_order
+
+    @property
+    def in_order(self) -> bool:
+        """All communicators that were made were destroyed again."""
+        return bool(self._made) and self._made <= self._destroyed
+
+    def to_json(self, job: JobState) -> dict[str, Any]:
+        """What the logs are, for the report; times only where the lines told them."""
+        timed = self.first_at is not None and self.last_at - self.first_at >= 1.0
+        return {
+            "files": sorted(self._streams)[:64], "lines": job.log_lines, "launcher": self.launcher or None,
+            "began": self.first_at if timed else None, "ended": self.last_at if timed else None,
+        }  # fmt: skip
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        """What no detector can know: the launcher died of an error of its own."""
+        raised = self.launchers_own
+        if self._gone and raised is not None and not any(rank.failed for rank in job.ranks.values()):
+            yield Finding(
+                "rank-died",
+                JOB,
+                Severity.CRITICAL,
+                Confidence.MEDIUM,
+                f'the launcher failed before any rank is known to have failed: "{raised.exception[:200]}"',
+                "Its last lines are in the evidence: mostly the rendezvous (MASTER_ADDR, MASTER_PORT, --rdzv_endpoint, a node "
+                "that did not come) or a wrong option. `diag doctor -- CMD` tries both.",
+                raised.at,
+                cause="launcher_failed",
+                evidence=(Evidence("output", "\n".join(list(raised.lines)[-8:]), raised.at),),
+                final=True,
+            )
+
+    def not_checked(self, job: JobState) -> Iterator[NotChecked]:
+        """A log that just stops: nothing in it tells a job that hangs from one that is killed or goes on."""
+        if (
+            not self._gone
+            or self._suspicious
+            or job.returncode is not None
+            or any(rank.failed for rank in job.ranks.values())
+        ):
+            return
+        if job.phase_at is None and job.iteration is None:
+            yield NotChecked(
+                "progress of the job",
+                "no line of a trainer, launcher or NCCL that diag knows was seen",
+                "give the log with the trainer's own lines (stdout and stderr of all ranks)",
+            )
+            return
+        last = f"the log stops in phase {job.phase}"
+        if job.iteration is not None:
+            last += f" after iteration {job.iteration}" + (
+                f" of {job.total_iterations}" if job.total_iterations else ""
+            )
+        quiet = self.last_at - self.moved_at if self.moved_at is not None else 0.0
+        if quiet >= 1.0:
+            last += f", {quiet:.0f} s before its last line"
+        yield NotChecked(
+            "hang",
+            f"{last}, without an error: it hangs, was killed, or still runs",
+            "while it runs: `diag dump --all-ranks` or `py-spy dump` of each rank; later: exit code, scheduler's log, dmesg",
+        )
+
+    # -- what follows ---------------------------------------------------------------------------------------
+
+    def records(self, now: float) -> Iterator[Record]:
+        """Ranks, a hang that the watchdog told of, deaths and the end, as records after the last of the logs."""
+        self._gone = True
+        at = _after(now)
+        died = self._deaths()
+        distributed = self.world_size > 1 or bool(self.ranks or self.failed)
+        ranks = sorted({*self.ranks, *died})
+        world = max([self.world_size, *(rank + 1 for rank in ranks)], default=0)
+        for rank in ranks:
+            place = Placement(rank, rank, world, "", self.pids.get(rank, 0), launcher="log")
+            yield _at(run_source.rank_found(place, "", {}, distributed=distributed), next(at))
+        if self._suspicious:
+            yield from self._stands(at, ranks, world)
+        for rank, (status, how, ended, last) in died.items():
+            payload = {
+                "pid": self.pids.get(rank, 0),
+                "status": status,
+                "how": how,
+                "ended": min(ended, now),
+                "last": last,
+            }
+            yield _at(Record(exits.SOURCE, payload, rank=rank), next(at))
+        if died or self.broken or self._uncaught or self.failed:
+            yield _at(run_source.ended(1, ""), next(at))
+        elif self.finished:
+            yield _at(run_source.ended(0, ""), next(at))
+
+    def _stands(self, at: Iterator[float], ranks: list[int], world: int) -> Iterator[Record]:
+        for rank in range(min(world, 4096)):  # who says nothing may be the one that the others waited for
+            if rank not in ranks:
+                place = Placement(rank, rank, world, "", self.pids.get(rank, 0), launcher="log")
+                yield _at(run_source.rank_found(place, "", {}), next(at))
+        began, silent = next(at), self.waited_seconds or None
+        yield _at(run_source.snapshot("", began, silent, "the watchdog's words" if silent else ""), next(at))
+        # The check of the second that follows sees all of the moment, before the deaths that came of it.
+        yield _at(
+            run_source.snapshot("", began, silent, "the watchdog's words" if silent else ""),
+            began + _CHECK_SECONDS,
+        )
+
+    def _deaths(self) -> dict[int, tuple[int, str, float, list[str]]]:
+        """By rank: raw wait status, who told it, when, and the last lines where those do not stand under the
+        rank's number."""
+        found: dict[int, tuple[int, str, float, list[str]]] = {}
+        nobody = self.raised.get(None)
+        named = self.raised_ranks
+        for rank, fact in self._failures().items():
+            raised = self.raised.get(rank)
+            if raised is None and not named and rank == self._blamed():
+                raised = (
+                    nobody  # torch before 2.4 puts no rank before its traceback: the table tells whose it is
+                )
+            ended = raised.at if raised is not None else self.failed_at.get(rank, self.last_at)
+            status = -fact.exit_code if fact.exit_code < 0 else (fact.exit_code & 0xFF) << 8
+            found[rank] = (status, "torchelastic" if fact.pid else "the launcher", ended, _lines(raised))
+        for rank in sorted(named - set(found)):
+            raised = self.raised[rank]
+            found[rank] = (
+                raised.signal or 1 << 8,
+                "the traceback that its log ends with",
+                raised.at,
+                _lines(raised),
+            )
+        if (
+            nobody is not None
+            and not nobody.caught
+            and not found
+            and self.world_size <= 1
+            and len(self.ranks) <= 1
+        ):
+            rank = next(iter(self.ranks), 0)
+            how = "its last words" if nobody.signal else "the traceback that the log ends with"
+            found[rank] = (nobody.signal or 1 << 8, how, nobody.at, _lines(nobody))
+        return found
+
+    def _failures(self) -> dict[int, WorkerFailureReported]:
+        """As launchers say; the agent's own line, which has the local rank only, where its table is missing."""
+        if self.failed or not self._unnamed:
+            return self.failed
+        found: dict[int, WorkerFailureReported] = {}
+        for at, fact in self._unnamed:
+            match = re.search(r"local_rank: (\d{1,6}) ", fact.text)
+            if match and len(found) < 64:
+                rank = int(match[1])
+                found.setdefault(rank, fact)
+                self.failed_at.setdefault(rank, at)
+                self.pids.setdefault(rank, fact.pid)
+        return found
+
+    def _blamed(self) -> int | None:
+        if self.root is not None:
+            return self.root
+        return next(
+            (rank for rank, fact in self._failures().items() if fact.exit_code not in (-15, -2)), None
+        )
+
+
+def _lines(raised: Raised | None) -> list[str]:
+    return list(raised.lines) if raised is not None else []
+
+
+def _after(now: float) -> Iterator[float]:
+    while True:
+        now += 1e-6
+        yield now
+
+
+def _at(record: Record, at: float) -> Record:
+    return Record(record.source, record.payload, record.rank, record.host, record.emitted, at)

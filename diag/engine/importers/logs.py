@@ -1,0 +1,121 @@
+"""The logs of a folder: their records, and what they tell of ranks, pids, the world's size, the end, and the
+last progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from diag.engine.importers.files import LooseFile
+from diag.engine.importers.log_outcome import LogEnds
+from diag.engine.importers.stall_duration import LogClock, epoch_of
+from diag.model import Record
+from diag.sources.gpu.cuda_log import DUMP
+from diag.sources.logs.output import PLAIN_RUN, LineAssembler, read_text
+from diag.sources.logs.output import SOURCE as OUTPUT
+
+__all__ = ["LooseLogs"]
+
+_CHUNK = 1 << 20
+
+
+class LooseLogs:
+    """Reads every log once at its making, and once more for `records`. `to_dump`: no further than to where
+    the driver began to write GPU core dumps, which end the ranks: what was looked at before is to be
+    explained, not that. `read` is told how many bytes were read, both times."""
+
+    def __init__(
+        self,
+        files: list[LooseFile],
+        *,
+        to_dump: bool = False,
+        read: Callable[[int], None] = lambda size: None,
+    ) -> None:
+        self._files = files
+        self._to_dump = to_dump
+        self._read = read
+        self.clock = LogClock()
+        self._ends = LogEnds()
+        for item in files:
+            self._learn(item)
+
+    @property
+    def ranks(self) -> set[int]:
+        return self._ends.ranks
+
+    @property
+    def pids(self) -> dict[int, int]:
+        return self._ends.pids
+
+    @property
+    def world_size(self) -> int:
+        return self._ends.made_for
+
+    @property
+    def raised(self) -> set[int]:
+        """Ranks whose own log ends with an uncaught exception."""
+        return self._ends.raised_ranks
+
+    @property
+    def failed(self) -> dict[int, int]:
+        """As launchers say: exit codes, negative for signals."""
+        return {rank: fact.exit_code for rank, fact in self._ends.failed.items()}
+
+    @property
+    def finished(self) -> bool:
+        return self._ends.in_order and not self.raised
+
+    @property
+    def asked_recorder(self) -> bool:
+        return self._ends.asked_recorder
+
+    def records(self) -> Iterator[tuple[float | None, Record]]:
+        """With the time that the lines of a record tell: None before the first that does. Others stand with
+        those before."""
+        for item in self._files:
+            at: float | None = None
+            for payload in self._payloads(item):
+                lines: list[list[object]] = []
+                for line in payload["lines"]:
+                    told = epoch_of(line[0]) if line[1] != PLAIN_RUN else None
+                    if told is not None and told != at:
+                        if lines:
+                            yield at, Record(OUTPUT, {**payload, "lines": lines}, rank=item.rank)
+                        at, lines = told, []
+                    lines.append(line)
+                yield at, Record(OUTPUT, {**payload, "lines": lines}, rank=item.rank)
+
+    def _learn(self, item: LooseFile) -> None:
+        for payload in self._payloads(item):
+            for held, kind in payload["lines"]:
+                text = (
+                    held.rpartition("\n")[2] if kind == PLAIN_RUN else held
+                )  # the last of a run stands for all
+                bar = bool(kind) and kind != PLAIN_RUN
+                facts = list(read_text(text, item.path.name, item.rank, bar=bar))
+                self.clock.see(text, facts)
+                for fact in facts:
+                    self._ends.observe(0.0, fact)
+
+    def _payloads(self, item: LooseFile) -> Iterator[dict[str, Any]]:
+        for payload in _lines(item, self._read):
+            dumps = [
+                number for number, line in enumerate(payload["lines"]) if self._to_dump and DUMP in line[0]
+            ]
+            if dumps:
+                yield {**payload, "lines": payload["lines"][: dumps[0]]}
+                return
+            yield payload
+
+
+def _lines(item: LooseFile, read: Callable[[int], None]) -> Iterator[dict[str, Any]]:
+    lines = LineAssembler(item.path.name)
+    with item.path.open("rb") as file:
+        while True:
+            data = file.read(_CHUNK)
+            read(len(data))
+            payload = lines.feed(data, final=not data)
+            if payload is not None:
+                yield payload
+            if not data:
+                return

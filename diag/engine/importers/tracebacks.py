@@ -1,0 +1,92 @@
+"""Last words in a log: tracebacks, what native code and the shell say, told apart from what launchers die of
+themselves."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+
+from diag.knowledge.log_prefix import message_of
+
+__all__ = [
+    "CHAIN", "EXCEPTION", "MORE_LINES", "MOST_LINES", "NATIVE", "NOT_FATAL", "NOT_ITS_END", "OF_LAUNCHER", "PREFIX", "SIGNALS",
+    "TRACEBACK", "Raised", "goes_on",
+]  # fmt: skip
+
+TRACEBACK = re.compile(
+    r"^(?:\[rank\d{1,6}\]: ?)?\s{0,8}(?:\+ Exception Group )?Traceback \(most recent call last\):"
+)
+NOT_ITS_END = re.compile(r"Exception (?:in thread|ignored)")
+PREFIX = re.compile(r"^\[rank\d{1,6}\]: ?")
+# The last line of a traceback:   torch.distributed.DistNetworkError: ...     KeyboardInterrupt     SystemExit: 1
+EXCEPTION = re.compile(r"^[A-Za-z_][\w.]{0,300}(?:: |:$|$)")
+# What launchers die of themselves when a worker of theirs did (torch 1.9-2.13; accelerate, swift and bare
+# scripts around it):
+#   torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+#   subprocess.CalledProcessError: Command '['/usr/bin/python', 'train.py']' returned non-zero exit status 1.
+#   torch.multiprocessing.spawn.ProcessRaisedException:  /  ProcessExitedException: process 1 terminated with signal SIGKILL
+OF_LAUNCHER = ("ChildFailedError", "subprocess.CalledProcessError", "torch.multiprocessing.spawn.Process")
+NOT_FATAL = ("SystemExit: 0",)
+# Frames that only a launcher's own traceback has (torch 2.0-2.13, deepspeed 0.9-0.19, accelerate 0.30-1.15).
+_FRAMES_OF_LAUNCHERS = (
+    "torch/distributed/launcher/api.py",
+    "torch/distributed/run.py",
+    "deepspeed/launcher/runner.py",
+    "deepspeed/launcher/launch.py",
+    "accelerate/commands/launch.py",
+)
+# A process that native code ended, by its own or the shell's last word: signal.
+#   Fatal Python error: Segmentation fault        (faulthandler, CPython 3.10-3.13)
+#   terminate called after throwing an instance of 'c10::DistBackendError'      (libstdc++: SIGABRT)
+#   train.sh: line 12: 20342 Killed                  python train.py     (bash 5)
+NATIVE = re.compile(
+    r"^(?:\[rank\d{1,6}\]: ?)?(?:"
+    r"Fatal Python error: (Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception)"
+    r"|(terminate called (?:after throwing|without an active))"
+    r"|(?:\S{1,200}: line \d{1,7}: {1,3}\d{1,9} )?(Killed|Segmentation fault|Bus error|Aborted)(?: {1,9}\(core dumped\))?"
+    r"(?: {2,40}\S.*)?$)"
+)
+SIGNALS = {"Segmentation fault": 11, "Bus error": 7, "Aborted": 6, "Illegal instruction": 4, "Floating point exception": 8,
+            "Killed": 9}  # fmt: skip
+MOST_LINES = 120  # of a traceback: its end
+MORE_LINES = 3  # of a message below the exception
+CHAIN = "above exception"
+
+_LAUNCHERS_LOG = (
+    "launch.py",
+    "launcher",
+    "elastic",
+    "torch/distributed",
+    "torch.distributed",
+    "sigkill_handler",
+)
+
+
+@dataclass(slots=True)
+class Raised:
+    """One traceback, or another last word, of one who speaks (a rank, or None where the line does not tell)."""
+
+    at: float
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_LINES))
+    exception: str = ""
+    more: int = MORE_LINES
+    signal: int = 0
+    chained: bool = False  # to the traceback before it
+    caught: bool = False  # the program's logger went on: only a launcher's word makes a death of it
+
+    @property
+    def by_launcher(self) -> bool:
+        """Its own death, for a worker's or for none: a rendezvous that failed."""
+        if any(name in self.exception for name in OF_LAUNCHER):
+            return True
+        return any(frame in line for line in self.lines for frame in _FRAMES_OF_LAUNCHERS)
+
+
+def goes_on(text: str) -> bool:
+    """Whether the program itself logs something usual: what launchers say when they end its peers is of level
+    INFO too.
+
+    DeepSpeed 0.16:   [2026-11-20 22:48:19,123] [INFO] [launch.py:316:sigkill_handler] Killing subprocess 20342
+    """
+    return message_of(text).level in ("INFO", "DEBUG") and not any(word in text for word in _LAUNCHERS_LOG)

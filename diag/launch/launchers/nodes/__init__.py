@@ -1,0 +1,284 @@
+"""Who the nodes of a job are, as the environment and the command of one of them tell. Pure but for hostfiles,
+which are read by a function that is handed in.
+
+What CMD's launcher reads decides (diag/launch/launchers/rendezvous.py); the engine that started this node's part
+(Slurm, Kubernetes, MPI) tells what the launcher leaves open, and the names of the other nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from diag.launch.launchers import identify
+from diag.launch.launchers.nodes.accelerate import config_flags
+from diag.launch.launchers.nodes.facts import (
+    Engine,
+    Environment,
+    JobNodes,
+    ReadText,
+    first,
+    number,
+    same_host,
+)
+from diag.launch.launchers.nodes.hostfiles import allocation, deepspeed, given_hosts, world_info
+from diag.launch.launchers.nodes.kubernetes import of_kubernetes, pod_names
+from diag.launch.launchers.nodes.mpi import hydra, mpirun, openmpi
+from diag.launch.launchers.nodes.slurm import of_slurm, slots
+from diag.launch.launchers.rendezvous import Rendezvous, rendezvous, split_environment
+
+__all__ = ["JobNodes", "nodes_of", "nodes_of_rank"]
+
+_MOST_BYTES = 1 << 20
+# The names under which people know these programs.
+_CALLED = {
+    "torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun", "megatron": "swift",
+    "accelerate.commands.launch": "accelerate", "deepspeed.launcher.runner": "deepspeed",
+}  # fmt: skip
+_ENGINES_OF_RANKS = ("slurm", "openmpi", "pmi")  # those that start ranks themselves, and name no GROUP_RANK
+
+
+def _read_text(path: str) -> str | None:
+    try:
+        with open(path, errors="replace") as file:
+            return file.read(_MOST_BYTES)
+    except (OSError, ValueError):
+        return None
+
+
+def nodes_of(
+    words: Sequence[str], env: Environment, given: str = "auto", *, read_text: ReadText = _read_text
+) -> JobNodes:
+    """The nodes of the job that CMD is a part of. `given` is the setting `nodes`: auto, off, a list of hosts
+    or @hostfile.
+
+    >>> found = nodes_of(["torchrun", "--nnodes=2", "--node_rank=1", "--master_addr=gpu1", "t.py"], {})
+    >>> found.count, found.node_rank, found.address, found.port, found.launcher
+    (2, 1, 'gpu1', 29500, 'torchrun')
+    >>> nodes_of(["srun", "python", "t.py"], {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_NODELIST": "gpu[1-2]"}).hosts
+    ('gpu1', 'gpu2')
+    """
+    words, env = split_environment(words, env)
+    meeting = _meeting(words, env, read_text)
+    own = _CALLED.get(meeting.launcher, meeting.launcher)
+    engine = _of_command(words, env, own, meeting.address or "", read_text)
+    found = _from_launcher(meeting, own, engine, env, _run_id(words, env) if own == "torchrun" else "")
+    if given == "off":
+        return replace(
+            found, count=1, node_rank=0, address=None, port=None, hosts=(), told=(("count", "nodes=off"),)
+        )
+    if given and given != "auto":
+        return _given(found, given, env, read_text)
+    return found
+
+
+def nodes_of_rank(env: Environment) -> JobNodes | None:
+    """The same from the environment of one rank, which is all that a sidecar sees. None for a process that is
+    no rank. Where nothing tells how many nodes there are, `count` is 1 and `told` has no count.
+
+    >>> nodes_of_rank({"RANK": "9", "LOCAL_RANK": "1", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "GROUP_RANK": "1"}).count
+    2
+    """
+    who = identify(env)
+    if who is None:
+        return None
+    address, address_from = first(env, "MASTER_ADDR")
+    address = address.strip("[]")
+    engine = _of_environment(env, (), address)
+    if who.launcher in _ENGINES_OF_RANKS:
+        told_count = (engine.count, engine.count_from) if engine is not None else (None, "")
+        told_rank = (engine.node_rank, engine.rank_from) if engine is not None else (None, "")
+    else:
+        # GROUP_WORLD_SIZE: torch/distributed/elastic/agent/server/local_elastic_agent.py; CROSS_*:
+        # deepspeed/launcher/launch.py
+        told_count = number(env, "GROUP_WORLD_SIZE", "CROSS_SIZE")
+        told_rank = number(env, "GROUP_RANK", "CROSS_RANK", "NODE_RANK")
+    count, count_from = told_count
+    if not count and who.local_world_size and who.world_size % who.local_world_size == 0:
+        count, count_from = who.world_size // who.local_world_size, "WORLD_SIZE / LOCAL_WORLD_SIZE"
+    run_id = env.get("TORCHELASTIC_RUN_ID", "")
+    port, port_from = number(env, "MASTER_PORT")
+    found = JobNodes(
+        count=count or 1,
+        node_rank=told_rank[0],
+        address=address or None,
+        port=port if address else None,
+        launcher=(engine.launcher if engine is not None else "")
+        or (who.launcher if who.launcher != "env" else ""),
+        job=(engine.job if engine is not None else "") or (run_id if run_id != "none" else ""),
+        told=_told(count_from, told_rank[1], address_from, port_from if address else ""),
+    )
+    return _with_hosts(found, engine, env, static=True)
+
+
+def _of_environment(env: Environment, words: Sequence[str], address: str) -> Engine | None:
+    """The engine that started this node's part. Open MPI comes before Slurm, under which it starts its
+    daemons by a step of its own that leaves out the first node; hydra comes last, since srun sets PMI_RANK as
+    well."""
+    under_mpi, batch = openmpi(env), of_slurm(env, words)
+    if under_mpi is None:
+        return batch or of_kubernetes(env, address) or hydra(env)
+    if batch is None:
+        return under_mpi
+    node, hosts = under_mpi.node_rank, batch.hosts
+    here = first(env, "PMIX_HOSTNAME", "SLURMD_NODENAME")[0]
+    if node is None or len(hosts) != under_mpi.count or not same_host(hosts[node], here):
+        hosts = ()
+    return replace(under_mpi, job=batch.job, hosts=hosts, hosts_from=batch.hosts_from if hosts else "")
+
+
+def _of_command(
+    words: Sequence[str], env: Environment, own: str, address: str, read_text: ReadText
+) -> Engine | None:
+    """Of mpirun and deepspeed their hosts, for all else what the environment tells."""
+    under = _of_environment(env, words, address)
+    hosts, hosts_from, job, bad = allocation(env, read_text)
+    if under is not None:
+        job = under.job or job
+        if under.launcher == "slurm":
+            hosts, hosts_from = slots(env, under.hosts), under.hosts_from
+    if own == "deepspeed" and (
+        under is None or under.launcher not in ("kubeflow-pytorchjob", "kubeflow-trainjob")
+    ):
+        return replace(deepspeed(words, read_text), job=job)
+    started = world_info(words)
+    if started:
+        return Engine(
+            "deepspeed", job, len(started), "--world_info", hosts=started, hosts_from="--world_info"
+        )
+    by_mpi = mpirun(words, env, read_text, (hosts, hosts_from)) if not own else None
+    if by_mpi is not None:
+        return replace(by_mpi, job=job)
+    if under is None and (hosts or job or bad):
+        # an allocation tells whose the hosts are, not how many of them CMD uses
+        return Engine(
+            "hostfile" if hosts else "",
+            job,
+            hosts=tuple(name for name, _ in hosts),
+            hosts_from=hosts_from,
+            bad=bad,
+        )
+    return under
+
+
+def _meeting(words: Sequence[str], env: Environment, read_text: ReadText) -> Rendezvous:
+    meeting = rendezvous(words, env)
+    if _CALLED.get(meeting.launcher, meeting.launcher) != "accelerate":
+        return meeting
+    flags, path = config_flags(words, env, read_text)
+    # behind CMD's own words, of which the first counts
+    meeting = rendezvous([*words, *(f"{flag}={value}" for flag, value in flags.items())], env)
+    from_file = {flag for flag in flags if not any(word.partition("=")[0] == flag for word in words)}
+
+    def who(told: str) -> str:
+        return f"{told} of {path}" if told in from_file else told
+
+    return replace(
+        meeting,
+        nodes_from=who(meeting.nodes_from),
+        address_from=who(meeting.address_from),
+        port_from=who(meeting.port_from),
+        rank_from=who(meeting.rank_from),
+    )
+
+
+def _run_id(words: Sequence[str], env: Environment) -> str:
+    """What a rank of torchrun will have as TORCHELASTIC_RUN_ID; "none" is torchrun's default."""
+    for word, after in zip(words, [*words[1:], ""], strict=False):
+        name, equals, value = word.partition("=")
+        if name in ("--rdzv_id", "--rdzv-id"):
+            return value if equals else after
+    found, _ = first(env, "PET_RDZV_ID")
+    return found if found != "none" else ""
+
+
+def _told(count: str, node_rank: str, address: str, port: str) -> tuple[tuple[str, str], ...]:
+    pairs = (("count", count), ("node_rank", node_rank), ("address", address), ("port", port))
+    return tuple((what, who) for what, who in pairs if who)
+
+
+def _from_launcher(
+    meeting: Rendezvous, own: str, engine: Engine | None, env: Environment, run_id: str
+) -> JobNodes:
+    count, count_from = meeting.nodes, meeting.nodes_from
+    node_rank, rank_from = meeting.node_rank, meeting.rank_from
+    # a script of one's own, whose launcher is the engine, or DeepSpeed's hostfile, of which --num_nodes takes
+    # the top
+    by_engine = not own and (not count_from or count_from.startswith("SLURM_"))
+    if engine is not None and engine.count is not None and (by_engine or engine.launcher == "deepspeed"):
+        count, count_from = engine.count, engine.count_from
+    if engine is not None and (node_rank is None or rank_from.startswith("SLURM_")):
+        node_rank, rank_from = engine.node_rank, engine.rank_from
+    found = JobNodes(
+        count=count,
+        node_rank=node_rank,
+        address=meeting.address,
+        port=meeting.port if meeting.address else None,
+        launcher=(engine.launcher if engine is not None else "") or own,
+        job=(engine.job if engine is not None else "") or run_id,
+        told=_told(
+            count_from,
+            rank_from,
+            meeting.address_from if meeting.address else "",
+            meeting.port_from if meeting.address else "",
+        ),
+        bad=meeting.bad,
+    )
+    return _with_hosts(found, engine, env, static=meeting.backend == "static")
+
+
+def _with_hosts(found: JobNodes, engine: Engine | None, env: Environment, static: bool) -> JobNodes:
+    """With the names of all nodes, where they surely are those of this job and in the order of its node
+    ranks."""
+    if engine is not None:
+        found = replace(found, bad=(*found.bad, *engine.bad))
+    if found.count == 1:
+        return replace(found, node_rank=0)  # also of the fourth of many jobs of one node each
+    if engine is None:
+        return found
+    hosts, who = engine.hosts, engine.hosts_from
+    if not hosts and found.address:
+        hosts = pod_names(engine, env, found.address, found.count, found.node_rank)
+        who = dict(found.told).get("address", "")
+    if len(hosts) != found.count:
+        return found
+    if engine.node_rank is not None and found.node_rank is not None and engine.node_rank != found.node_rank:
+        return found  # the launcher numbers the nodes in another way than the engine
+    if static and found.address and any(same_host(found.address, host) for host in hosts[1:]):
+        return found  # node 0 is another than the first of the list
+    told = (*found.told, ("hosts", who))
+    if found.address is None:
+        return replace(found, hosts=hosts, address=hosts[0], told=(*told, ("address", who)))
+    return replace(found, hosts=hosts, told=told)
+
+
+def _given(found: JobNodes, given: str, env: Environment, read_text: ReadText) -> JobNodes:
+    """The user's own list: it is right, whatever else says otherwise. Ranks of nodes are places in it."""
+    hosts, bad = given_hosts(given, read_text)
+    if not hosts:
+        return replace(found, bad=(*found.bad, *(bad or (f"nodes={given[:120]!r} names no host",))))
+    names = tuple(host for host, _ in hosts)
+    told = dict(found.told)
+    if "count" in told and found.count != len(hosts):
+        bad = (*bad, f"nodes={given[:120]!r} names {len(hosts)} hosts, {told['count']} says {found.count}")
+    sure = "node_rank" in told and (told["node_rank"] != "the default" or found.count == len(hosts))
+    node_rank = (
+        found.node_rank if sure and found.node_rank is not None and found.node_rank < len(hosts) else None
+    )
+    if node_rank is None:
+        here = first(env, "SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")[0]
+        places = [place for place, name in enumerate(names) if here and same_host(name, here)]
+        node_rank = places[0] if len(places) == 1 else None
+        told["node_rank"] = "its name in the list" if node_rank is not None else ""
+    told |= {"count": "nodes", "hosts": "nodes", "address": "nodes"}
+    return replace(
+        found,
+        count=len(hosts),
+        node_rank=0 if len(hosts) == 1 else node_rank,
+        address=names[0],
+        hosts=names,
+        hub_ports=tuple(port for _, port in hosts) if any(port for _, port in hosts) else (),
+        launcher="hostfile" if given.startswith("@") else "given",
+        told=tuple((what, who) for what, who in told.items() if who),
+        bad=(*found.bad, *bad),
+    )

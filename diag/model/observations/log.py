@@ -1,0 +1,172 @@
+"""What the job's own log says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from diag.model.observations.base import Observation
+
+__all__ = [
+    "BarMoved",
+    "EpochStarted",
+    "Iteration",
+    "KernelLine",
+    "LayoutTold",
+    "LogLine",
+    "LossScaleReduced",
+    "MetricsLogged",
+    "NonFiniteReported",
+    "PhaseMarked",
+    "PlainLines",
+    "SaveFinished",
+    "SaveStarted",
+    "SavesBehind",
+    "StepsPlanned",
+    "VersionSeen",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine(Observation):
+    """One line of output; `stream` is stdout, stderr or a file's name. `rank` only where the line or file
+    tells it."""
+
+    stream: str
+    text: str
+    bar: bool = False  # ended by a carriage return: a progress bar being redrawn
+    number: int = 0  # of the line in its file, from 1; 0 where nobody counts
+
+
+@dataclass(frozen=True, slots=True)
+class PlainLines(Observation):
+    """`count` lines in a row without a word that any reader knows. A log on disk tells them in place of a
+    `LogLine` each; `last` are the last of them as they stand, `text` is all of them: a rule may know a word
+    that no reader does."""
+
+    stream: str
+    count: int
+    last: tuple[str, ...]
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLine(Observation):
+    """One line of the kernel's log, as dmesg shows it: "[  137.224733] Memory cgroup out of memory: ...".
+
+    `host_pids`: the pids in it are of the namespace that diag sees.
+    """
+
+    text: str
+    host_pids: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseMarked(Observation):
+    """A line that tells the phase: rendezvous, model_load, data_prep, comm_init, first_step, eval, teardown
+    ..."""
+
+    phase: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStarted(Observation):
+    epoch: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration(Observation):
+    """A training step was reported as finished; `total` is 0 when unknown."""
+
+    iteration: int
+    total: int
+    text: str
+    metrics: tuple[tuple[str, float], ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class StepsPlanned(Observation):
+    """How many steps the training will have: tells its bar from others."""
+
+    total: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class BarMoved(Observation):
+    """A progress bar without a name was drawn: training, evaluation or anything else."""
+
+    done: int
+    total: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsLogged(Observation):
+    """Numbers that a trainer printed without saying at which step: training (`loss`), evaluation (`eval_...`)
+    or the end."""
+
+    metrics: tuple[tuple[str, float], ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SaveStarted(Observation):
+    text: str
+    path: str = ""
+    asynchronous: bool = False  # it goes on behind the training
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFinished(Observation):
+    text: str
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SavesBehind(Observation):
+    """The arguments that the program printed say that its saves are asynchronous: they go on behind the
+    training."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutTold(Observation):
+    """The program says into how many pipeline stages its ranks are laid out; 1 is none."""
+
+    stages: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LossScaleReduced(Observation):
+    """fp16: gradients overflowed, the step was skipped and the loss scale lowered; `at_minimum`: it cannot be
+    any more.
+
+    `reduced` is None where the line does not tell to what.
+    """
+
+    reduced: float | None
+    text: str
+    at_minimum: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NonFiniteReported(Observation):
+    """A check inside the program met nan or inf. `what` is loss or grad; `where`: the bucket or operator, ""
+    when not said."""
+
+    what: str
+    where: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSeen(Observation):
+    """The log tells the version of a package, called as pip calls it (ms-swift, megatron-core, deepspeed,
+    torch, nccl)."""
+
+    package: str
+    version: str

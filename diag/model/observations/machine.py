@@ -1,0 +1,63 @@
+"""Processes and their limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diag.model.observations.base import Observation
+
+__all__ = [
+    "LimitsSeen",
+    "ProcessSample",
+    "ProcessTree",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSample:
+    """One process now. `state` is the letter of /proc/PID/stat (R S D T t Z X); io fields are None when
+    denied."""
+
+    pid: int
+    ppid: int
+    comm: str
+    state: str
+    cpu_seconds: float
+    threads: int
+    rss_bytes: int
+    start_ticks: int
+    read_chars: int | None = None
+    write_chars: int | None = None
+    read_bytes: int | None = None
+    write_bytes: int | None = None
+    wchan: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTree(Observation):
+    """A rank's process and all that live below it, read at one moment. `emitted` is the reader's clock."""
+
+    main: ProcessSample
+    children: tuple[ProcessSample, ...]
+    emitted: float
+    open_files: int | None = None
+    peak_rss_bytes: int | None = None
+    pinned_bytes: int | None = None
+    locked_bytes: int | None = None
+    main_thread_cpu_seconds: float | None = None
+    anon_bytes: int | None = None  # of the rank's resident memory: its own, not of files and not shared
+    shmem_bytes: int | None = None
+    swap_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsSeen(Observation):
+    """/proc/PID/limits, soft values; None stands for unlimited, a missing key for not shown."""
+
+    pid: int
+    soft: tuple[tuple[str, int | None], ...]
+    rdma_devices: bool = False  # /dev/infiniband is there, seen through the rank's own root
+    ipc_lock: bool | None = None  # CAP_IPC_LOCK: the limit of locked memory does not hold; None: not seen
+
+    def get(self, name: str) -> int | None:
+        return dict(self.soft).get(name)

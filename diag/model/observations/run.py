@@ -1,0 +1,139 @@
+"""The run and its processes; and what a source could not look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diag.model import Placement
+from diag.model.observations.base import Observation
+
+__all__ = [
+    "EnvironmentSeen",
+    "Interrupted",
+    "LookedAway",
+    "RankExited",
+    "RankFound",
+    "RunEnded",
+    "RunStarted",
+    "SnapshotTaken",
+    "SourceFailed",
+    "SourceWorks",
+    "Unparsed",
+    "WorkerFailureReported",
+    "WorkerNamed",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted(Observation):
+    argv: tuple[str, ...]
+    pid: int
+    host: str
+    world_size: int = 0  # as the launcher's environment says; 0 when it does not
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded(Observation):
+    """CMD ended; `returncode` as the shell says it (128+n for signal n)."""
+
+    returncode: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankFound(Observation):
+    placement: Placement
+    command: str = ""
+    distributed: bool = True  # False: CMD has no ranks, its one process is watched as rank 0
+
+
+@dataclass(frozen=True, slots=True)
+class RankExited(Observation):
+    """`exit_code` and `signal` are None when nobody could read them (`how` says who did). A log tells it
+    late: `ended` is when it was, and `last` are the rank's last lines, where none stood under its number."""
+
+    pid: int
+    exit_code: int | None
+    signal: int | None
+    how: str
+    ended: float | None = None
+    last: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailureReported(Observation):
+    """torchelastic's own table named a rank as failed (exit code negative for signals)."""
+
+    exit_code: int
+    pid: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerNamed(Observation):
+    """A line of that table which names the rank that the next exit code belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted(Observation):
+    """Somebody asked the job to end: `diag run` passed on a signal. Deaths after that are no failures."""
+
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookedAway(Observation):
+    """diag itself did not run for so long (it was stopped, or the machine slept): what comes now comes late,
+    in a bunch."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentSeen(Observation):
+    """The variables of a rank that matter to diagnosis (an allow-list; secrets never get here)."""
+
+    pid: int
+    variables: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken(Observation):
+    """The readings since `began` are one moment that somebody captured by hand; nothing later is known of the
+    job.
+
+    `silent_seconds`: how long the evidence itself shows that nothing moved before it; None when it does not
+    tell.
+    """
+
+    name: str
+    began: float
+    silent_seconds: float | None
+    why: str = ""  # what shows that silence, in words
+    final: bool = (
+        True  # False: captured evidence begins; the moment that the job is judged by is still to come
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFailed(Observation):
+    """A source cannot look. The finding it would have served becomes `not checked`, with this reason."""
+
+    source: str
+    reason: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceWorks(Observation):
+    """The source can look (again): withdraws an earlier SourceFailed of the same source and rank."""
+
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unparsed(Observation):
+    """A record that its parser should have understood and did not."""
+
+    source: str
+    reason: str
+    excerpt: str

@@ -1,0 +1,56 @@
+"""Python stacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diag.model.observations.base import Observation
+
+__all__ = [
+    "Frame",
+    "StackSample",
+    "ThreadStack",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A Python frame. `file` is the whole path as the interpreter has it."""
+
+    function: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.file}:{self.line})"
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStack:
+    """Frames outermost first (the way a person reads a traceback)."""
+
+    thread_id: int
+    name: str
+    frames: tuple[Frame, ...]
+    active: bool | None = None
+    owns_gil: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StackSample(Observation):
+    """All Python threads of one process; `parent_pid` is the rank's pid when this is one of its children."""
+
+    pid: int
+    threads: tuple[ThreadStack, ...]
+    how: str  # the source: "remote_stack", "pyspy" or "faulthandler"
+    emitted: float
+    parent_pid: int | None = None
+
+    @property
+    def main(self) -> ThreadStack | None:
+        """The main thread: its native id is the pid; else the one called MainThread; else the last of
+        faulthandler."""
+        for thread in self.threads:
+            if thread.thread_id == self.pid or thread.name == "MainThread":
+                return thread
+        return self.threads[-1] if self.threads else None

@@ -1,0 +1,218 @@
+"""The hub's HTTP face over its life: on loopback first, open to the other nodes once they join. It never
+stops the job.
+
+And what a person is told of it, also of the page over recorded evidence: its address, how to log in, who has
+its port.
+"""
+
+from __future__ import annotations
+
+import errno
+import secrets
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from diag.launch.tokens import SHORTEST
+from diag.outputs.output import Output
+from diag.text.errors import DiagError
+
+if TYPE_CHECKING:
+    from diag.outputs.http.server import Server
+    from diag.outputs.output import OutputContext
+    from diag.settings import Settings
+
+__all__ = ["Serving", "page_words", "refuse_taken_port"]
+
+_LOOPBACK = "127.0.0.1"
+_LEAVING_SECONDS = 2.0  # for the run before, which may be on its way out: a script starts one after the other
+
+
+class Serving(Output):
+    """The page, the API behind it and the metrics. A job that is still to come is served too: a startup probe
+    asks for the page."""
+
+    documented = setting = "http"
+
+    def __init__(self, run: OutputContext) -> None:
+        super().__init__(run)
+        self._hub, self._settings, self._say = run.hub, run.hub.settings, run.say
+        self.server: Server | None = None
+
+    @classmethod
+    def is_wanted(cls, run: OutputContext) -> bool:
+        return run.hub.settings.http
+
+    @property
+    def page(self) -> str:
+        """The page as a person is told of it; empty where there is none."""
+        if self.server is None:
+            return ""
+        run_dir = self._hub.run_dir
+        return page_words(
+            self.server,
+            self._settings,
+            self._hub.token,
+            kept_in=f"{run_dir.path}/run.json" if run_dir else "",
+        )
+
+    @property
+    def place(self) -> str:
+        return f"page {self.page}" if self.server is not None else ""
+
+    def start(self) -> None:
+        """Serve, or say in a line why not."""
+        self._serve(self._settings.host or _LOOPBACK, (self._settings.port, 0))
+        self._hub.cluster.open_port = self.open_to_nodes
+
+    def open_to_nodes(self) -> int | None:
+        """The port at which other nodes reach this hub; None, and a line that says why, where they cannot."""
+        from diag.outputs.http.app import is_loopback
+
+        if self.server is None:
+            return None
+        if self._settings.host and is_loopback(self._settings.host):
+            self._say(
+                f"diag: the other nodes' hubs cannot reach this one at {self._settings.host}: leave out --host, or give an "
+                "address that they reach"
+            )
+            return None
+        if not self._settings.host:
+            port = self.server.port
+            self.server.stop(1.0)
+            self._serve(_any_address(), (port,))
+            self.run.publish()
+            if (
+                self.server is not None
+            ):  # the page that was told of answers to nobody without the token from now on
+                self._say(f"diag: open to the other nodes: page {self.page}")
+        if self.server is not None and self._settings.port and self.server.port != self._settings.port:
+            self._say(
+                f"diag: port {self._settings.port} is taken here, where the hubs of other nodes look for this one: give "
+                "all nodes another port (DIAG_PORT)"
+            )
+        return self.server.port if self.server is not None else None
+
+    def _serve(self, host: str, ports: tuple[int, ...]) -> None:
+        self.server = self._served(host, ports)
+        self.run.url = self.server.url if self.server is not None else None
+
+    def _served(self, host: str, ports: tuple[int, ...]) -> Server | None:
+        from diag.outputs.http.app import is_loopback
+        from diag.outputs.http.server import CannotServe, PortTaken, serve
+
+        hub, settings = self._hub, self._settings
+        hub.bound_beyond_loopback = not is_loopback(host)
+        if hub.bound_beyond_loopback and hub.token is None:
+            hub.token = secrets.token_urlsafe(24)
+        elif hub.bound_beyond_loopback and hub.token is not None and len(hub.token) < SHORTEST:
+            self._say(
+                f"diag: a token of {len(hub.token)} characters can be guessed by whoever reaches this hub: one of "
+                "`openssl rand -hex 16` cannot"
+            )
+        from diag.launch.service_discovery import reachable_host
+        from diag.text.errors import shortage
+
+        problem: Exception | None = None
+        for port in ports:
+            try:
+                server = serve(hub, host, port, certificate=settings.tls_cert, key=settings.tls_key)
+                hub.address = f"{reachable_host(server.host)}:{server.port}"
+                return server
+            except PortTaken as error:
+                problem = error
+            except CannotServe as error:
+                problem = error
+                break
+            except (OSError, RuntimeError) as error:
+                if not shortage(error):
+                    raise
+                problem = error
+                break
+            except (
+                ImportError
+            ) as error:  # a broken installation of fastapi or uvicorn: findings go on without a page
+                self._say(
+                    f"diag: no HTTP: {error}; reinstall diag's packages (pip install --force-reinstall diag)"
+                )
+                return None
+        self._say(f"diag: no HTTP: {problem}")
+        return None
+
+    def close(self, returncode: int | None, *, ended: bool) -> None:
+        if self.server is not None:
+            self.server.stop(1.0)
+
+
+def _any_address() -> str:
+    """Both families where the machine has both: a pod's address may be either."""
+    return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+
+
+def page_words(server: Server, settings: Settings, token: str | None, *, kept_in: str = "") -> str:
+    """Where the page is, and what has to be known to see it. `kept_in`: the file in which its owner finds the
+    token."""
+    from diag.launch.service_discovery import reachable_host
+    from diag.outputs.http.app import is_loopback
+
+    url, notes = server.url, []
+    if not is_loopback(server.host):
+        url = f"{url.partition('://')[0]}://{reachable_host(server.host)}:{server.port}"
+        password = (
+            "the token that was given"
+            if settings.token
+            else f"the token in {kept_in}"
+            if kept_in
+            else token or ""
+        )
+        notes.append(f"any user name, password {password}")
+    if settings.port and server.port != settings.port:
+        notes.append(f"port {settings.port} is taken{_by(settings.port)}")
+    return f"{url} ({'; '.join(notes)})" if notes else url
+
+
+def refuse_taken_port(settings: Settings, *, asked_for: bool) -> None:
+    """Raises DiagError where the port was asked for and another has it: what was told to others would lead
+    them elsewhere."""
+    if not (asked_for and settings.http and settings.port):
+        return
+    until = time.monotonic() + _LEAVING_SECONDS
+    while _is_taken(settings.host or _LOOPBACK, settings.port):
+        if time.monotonic() > until:
+            raise DiagError(
+                f"port {settings.port} is taken{_by(settings.port)}",
+                exit_code=2,
+                hint="give another one, 0 for any free one, or none: 9095 then, and any free one where that is taken",
+            )
+        time.sleep(0.1)
+
+
+def _is_taken(host: str, port: int) -> bool:
+    """Without the imports of a server, which CMD would wait for. Whatever else is wrong is said when it is
+    served."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False
+
+
+def _by(port: int) -> str:
+    """Who listens there, as far as this user may know."""
+    from diag.launch.launchers import redacted
+    from diag.launch.port_owner import owner_of
+    from diag.text.sanitize import clean
+
+    owner = owner_of(port)
+    if owner is None:
+        return ""
+    if owner.pid is None:
+        return f" by a process of user {owner.uid}"
+    command = " ".join(redacted(owner.command.split()))
+    return f" by pid {owner.pid}" + (f" ({clean(command)[:80]})" if command else "")

@@ -1,0 +1,345 @@
+"""Findings, reports and merged stacks as plain text for terminals and logs.
+
+Every word that comes from outside goes through `clean`: a log line can neither move the cursor nor forge a
+line of ours. Colour only repeats what a word says.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from diag.model import Change, ChangeKind, format_ranks
+from diag.outputs.view.sentence import duration, job_sentence, lasted, moment, name_of, span_words, split
+from diag.text.sanitize import clean
+
+if TYPE_CHECKING:  # `diag dump` prints a document and must not wait for the engine to be imported
+    from diag.outputs.view.classes import StackClass
+
+__all__ = ["classes_text", "clean", "dump_text", "job_sentence", "panel", "report_text"]
+
+_PREFIX = (
+    "diag| "  # tells our lines from the job's on one stream; plain ASCII, so that any locale can print it
+)
+_NARROWEST = 30
+_LONGEST_WHO = 30  # columns of a title; longer lists of ranks stand in a line of their own
+_PANEL_EVIDENCE_LINES = 3
+_REPORT_EVIDENCE_LINES = 12
+_NATIVE_FRAMES = 16  # innermost: C code below the first Python frames
+_FRAMES = 10  # innermost frames of a stack class; the rest is launcher and trainer
+
+_COLOURS = {"critical": "1;31", "warning": "33", "info": "36", "resolved": "32"}
+
+
+def _clean_lines(text: str) -> list[str]:
+    # A pager's worth is enough to cut from; splitting on \n alone keeps a redrawn bar on one line until here.
+    lines = re.split(r"\r\n|\r|\n", text)
+    return [line for line in (clean(line).rstrip() for line in lines) if line]
+
+
+def _columns(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    return sum(map(_char_columns, text))
+
+
+def _char_columns(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def _cut(text: str, width: int) -> str:
+    """At most `width` columns, with dots where something was cut off."""
+    if _columns(text) <= width:
+        return text
+    kept, used = [], 0
+    for char in text:
+        used += _char_columns(char)
+        if used > width - 3:
+            break
+        kept.append(char)
+    return "".join(kept).rstrip() + "..."
+
+
+def _wrap(text: str, width: int, indent: str = "", rest: str | None = None) -> list[str]:
+    """Lines of at most `width` columns; words longer than a line are broken."""
+    rest = indent if rest is None else rest
+    lines: list[str] = []
+    line = indent
+    empty = True
+    for word in text.split():
+        left = word
+        while left:
+            lead = line if empty else line + " "
+            room = width - _columns(lead)
+            if _columns(left) <= room:
+                line, empty, left = lead + left, False, ""
+            elif not empty:
+                lines.append(line)
+                line, empty = rest, True
+            else:
+                size = _fitting(left, room)
+                lines.append(line + left[:size])
+                line, left = rest, left[size:]
+    return lines if empty and lines else [*lines, line]
+
+
+def _fitting(word: str, room: int) -> int:
+    used = 0
+    for index, char in enumerate(word):
+        used += _char_columns(char)
+        if used > room:
+            return max(1, index)
+    return len(word)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + format_ranks(ranks)
+
+
+def _title(finding: Mapping[str, Any]) -> str:
+    """What and who: the first that a person must see.
+
+    >>> _title({"id": "hang", "class": "stopped", "ranks": [3]}), _title({"id": "disk-full", "class": "", "ranks": []})
+    ('hang (stopped): rank 3;', 'disk-full:')
+    """
+    return name_of(finding) + (f": {_who(finding['ranks'])};" if finding["ranks"] else ":")
+
+
+def _who(ranks: Sequence[int]) -> str:
+    named = _ranks(ranks)
+    return named if len(named) <= _LONGEST_WHO else f"{len(ranks)} ranks"
+
+
+# --- one finding
+# ---------------------------------------------------------------------------------------------
+
+
+def panel(change: Change, colour: bool = False, width: int = 80, lang: str = "en") -> str:
+    """A finding that opened, changed or resolved, as a few lines that end without a newline; `lang` zh: with
+    its meaning in Chinese when it opens."""
+    room = max(width, _NARROWEST) - len(_PREFIX)
+    finding = change.finding.to_json()
+    body: list[str] = []
+    if change.kind is ChangeKind.RESOLVED:
+        head = _head("resolved", _how_resolved(change), colour, room)
+    else:
+        held = duration(max(0.0, change.at - change.opened_at))
+        opened = change.kind is ChangeKind.OPENED
+        when = moment(change.at, "%H:%M:%S") if opened else f"changed after {held}"
+        about = f"{when}, {finding['confidence']} confidence"
+        head = _head(finding["severity"], f"{_title(finding)} {about}", colour, room)
+        body = list(_body(finding, room, "  ", _PANEL_EVIDENCE_LINES, lang if opened else "en"))
+    return "\n".join(_PREFIX + line for line in [*head, *body])
+
+
+def _how_resolved(change: Change) -> str:
+    """From beginning to end, and who moves again where that was seen; what it said while it was open is not
+    true any more."""
+    finding = {**change.finding.to_json(), "resolved_at": change.resolved_at}
+    if change.replaced:
+        return f"{_title(finding)} another finding takes its place"
+    length = lasted(finding)
+    after = f"after {duration(length)} ({span_words(finding, change.at)})" if length is not None else ""
+    if change.moved_again:
+        verb = "moves" if len(change.moved_again) == 1 else "move"
+        return f"{name_of(finding)}: {_who(change.moved_again)} {verb} again {after}".rstrip()
+    return f"{_title(finding)} over {after}".rstrip()
+
+
+def _head(kind: str, text: str, colour: bool, room: int) -> list[str]:
+    """The severity as a word, then the text; painted after the wrapping, which must not count the colour."""
+    word = kind.upper()
+    first, *more = _wrap(f"{word} {text}", room, "", "  ")
+    if colour and kind in _COLOURS:
+        first = f"\x1b[{_COLOURS[kind]}m{word}\x1b[0m" + first[len(word) :]
+    return [first, *more]
+
+
+def over_head(finding: Mapping[str, Any], now: float | None) -> str:
+    """Of a finding that is over: what, who, from when to when."""
+    length = lasted(finding)
+    when = f" {span_words(finding, now)} ({duration(length)})," if length is not None else ""
+    return f"{_title(finding)}{when} was {finding['severity']}, {finding['confidence']} confidence"
+
+
+def _body(
+    finding: Mapping[str, Any], room: int, indent: str, evidence_lines: int, lang: str
+) -> Iterator[str]:
+    """What happened, what to do, and below it on what grounds. A finding that is over is told as it was said
+    then."""
+    then = "then: " if finding.get("resolved_at") is not None else ""
+    yield from _wrap(then + clean(finding["summary"]), room, indent)
+    if lang != "en":
+        yield from _meaning(finding["id"], room, indent, lang)
+    if finding["advice"]:
+        yield from _wrap("do: " + clean(finding["advice"]), room, indent, indent + "    ")
+    who = []
+    if finding["ranks"] and _who(finding["ranks"]) != _ranks(finding["ranks"]):
+        who.append(f"culprit: {_ranks(finding['ranks'])}")
+    if finding["waiting_ranks"]:
+        who.append(f"waiting: {_ranks(finding['waiting_ranks'])}")
+    if finding["cause"]:
+        who.append(f"cause: {clean(finding['cause'])}")
+    if who:
+        yield from _wrap("; ".join(who), room, indent, indent + "  ")
+    yield from _evidence(finding["evidence"], room, indent, evidence_lines)
+
+
+def _meaning(finding: str, room: int, indent: str, lang: str) -> Iterator[str]:
+    """What such a finding means in one sentence of that language, and where its page is; nothing where there
+    is none."""
+    from diag.outputs.manual import meaning
+    from diag.outputs.terminal.wide import wrap
+
+    told = meaning(finding, lang)
+    if told:
+        yield from wrap(told, room, indent)
+        yield from wrap(f"说明: diag explain {clean(finding)} --lang {lang}", room, indent)
+
+
+def _evidence(items: Sequence[Mapping[str, Any]], room: int, indent: str, budget: int) -> Iterator[str]:
+    shown = items[:budget]
+    each = budget // len(shown) if shown else 0
+    for item in shown:
+        source = clean(item["kind"]) + ("" if item["rank"] is None else f", rank {item['rank']}")
+        source += f", {clean(item['where'])}" if item.get("where") else ""
+        lines = _clean_lines(item["excerpt"])
+        # What decides stands last: the innermost frame, the error under its traceback.
+        for index, line in enumerate(lines[-each:] if lines else ["(nothing to show)"]):
+            lead = f"{indent}[{source}] " if index == 0 else indent + "  "
+            yield _cut(lead + line, room)
+    if len(items) > len(shown):
+        yield f"{indent}and {len(items) - len(shown)} more"
+
+
+# --- stacks
+# --------------------------------------------------------------------------------------------------
+
+
+def classes_text(classes: Iterable[StackClass], width: int = 80, frames: int = _FRAMES) -> str:
+    """Merged stacks as a tree of where the ranks part: outliers first; under each class the frames of one,
+    outermost first."""
+    from diag.outputs.terminal.tree_text import class_lines
+
+    return "\n".join(class_lines(classes, max(width, _NARROWEST), frames))
+
+
+# --- a whole report
+# ------------------------------------------------------------------------------------------
+
+
+def report_text(
+    document: Mapping[str, Any],
+    stacks: Iterable[StackClass] | None = None,
+    *,
+    colour: bool = False,
+    width: int = 80,
+    heading: str = "",
+    lang: str = "en",
+) -> str:
+    """A `diag.report/1` document for people: the job, what was found, the stacks, what could not be looked
+    at. Ends without a newline.
+
+    `heading` replaces the sentence about the job where there is no job (doctor). `lang` zh: with the meaning
+    of each finding in Chinese.
+    """
+    room = max(width, _NARROWEST)
+    lines = _wrap(clean(heading or document.get("sentence") or job_sentence(document)), room)
+    if document.get("log"):
+        lines += _wrap(clean(_log_sentence(document["log"])), room)
+    open_now, over = split(document)
+    for finding in open_now:
+        about = f"{finding['confidence']} confidence"
+        if finding["since"] >= 1:  # a log from stdin whose lines tell no times stands at none
+            about += f", since {moment(finding['since'], '%Y-%m-%d %H:%M:%S')}"
+        about += ", open when the job ended" if finding.get("open_at_end") else ""
+        lines.append("")
+        lines += _head(finding["severity"], f"{_title(finding)} {about}", colour, room)
+        lines += _body(finding, room, "  ", _REPORT_EVIDENCE_LINES, lang)
+    for finding in over:
+        lines.append("")
+        lines += _head("over", over_head(finding, None), colour, room)
+        lines += _body(finding, room, "  ", _REPORT_EVIDENCE_LINES, lang)
+    if document.get("past_left_out"):
+        lines += ["", f"and {document['past_left_out']} more that are over"]
+    merged = classes_text(stacks, width) if stacks is not None else ""
+    if merged:
+        lines += ["", "Stacks:", merged]
+    if document["not_checked"]:
+        lines += ["", "Not checked:"]
+        for line in document["not_checked"]:
+            remedy = f" -> {line['remedy']}" if line["remedy"] else ""
+            lines += _wrap(clean(f"{line['what']}: {line['reason']}{remedy}"), room, "  ", "    ")
+    return "\n".join(lines)
+
+
+def _log_sentence(log: Mapping[str, Any]) -> str:
+    """
+    >>> _log_sentence({"files": ["train.log"], "lines": 1234, "launcher": "torchrun", "began": None, "ended": None})
+    'train.log: 1,234 lines; launched by torchrun.'
+    """
+    files = log["files"]
+    said = (
+        files[0] if len(files) == 1 else f"{len(files)} logs"
+    ) + f": {log['lines']:,} line{'' if log['lines'] == 1 else 's'}"
+    if log["began"] is not None and log["ended"] is not None:
+        form = "%H:%M:%S" if log["ended"] - log["began"] < 43200 else "%Y-%m-%d %H:%M:%S"
+        said += f" from {moment(log['began'], '%Y-%m-%d %H:%M:%S')} to {moment(log['ended'], form)}"
+    if log["launcher"]:
+        said += f"; launched by {log['launcher']}"
+    return said + "."
+
+
+def dump_text(document: dict[str, Any], *, colour: bool, width: int, lang: str = "en") -> str:
+    """The dump for a terminal: verdict, merged stacks, what is missing and where the bundle is."""
+    parts = [report_text(document["report"], colour=colour, width=width, lang=lang), "", document["text"]]
+    by_reason: dict[str, list[int]] = {}
+    for rank, reasons in document["missing"].items():
+        for reason in reasons:
+            by_reason.setdefault(reason, []).append(int(rank))
+    for reason, ranks in by_reason.items():
+        parts.append(f"missing: rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}: {reason}")
+    arrivals = document.get("arrivals")
+    for line in (*document.get("pace", {}).get("text", ()), *([arrivals["text"]] if arrivals else [])):
+        parts += _wrap(clean(line), max(width, _NARROWEST), "", "    ")
+    for line in document.get("network", {}).get("text", ()):
+        parts += _wrap(clean(line), max(width, _NARROWEST), "", "    ")
+    for native in document.get("native", ()):
+        parts += _native_lines(native, max(width, _NARROWEST))
+    parts.append(
+        f"{len(document['ranks'])} ranks in {document['seconds']:.1f} s, {_paused_words(document['probes'])}"
+    )
+    if document.get("bundle"):
+        parts.append(f"bundle: {document['bundle']}   (look again: diag replay {document['bundle']})")
+    elif document.get("bundle_error"):
+        parts.append(f"no bundle: {document['bundle_error']}")
+    if document.get("next_command"):
+        parts.append(f"next: {document['next_command']}   ({document['next_reason']})")
+    return "\n".join(parts)
+
+
+def _paused_words(probes: Iterable[Mapping[str, Any]]) -> str:
+    paused = [probe for probe in probes if probe.get("paused_target")]
+    if not paused:
+        return "no process was paused"
+    longest = max(float(probe["seconds"] or 0.0) for probe in paused)
+    ranks = [int(probe["rank"]) for probe in paused]
+    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)} paused for native frames, at most {longest:.1f} s"
+
+
+def _native_lines(native: Mapping[str, Any], room: int) -> list[str]:
+    """The threads that have Python frames, or the first one; of each the innermost frames."""
+    head = f"native frames of rank {native['rank']} (pid {native['pid']})"
+    if native["reason"]:
+        return _wrap(clean(f"{head}: none: {native['reason']}"), room, "", "    ")
+    lines = [f"{head}, innermost first:"]
+    for thread in native["threads"][:4]:
+        lines.append(_cut(f"  thread {clean(str(thread['name'] or thread['id']))}", room))
+        lines += [_cut(f"    {clean(frame)}", room) for frame in thread["frames"][:_NATIVE_FRAMES]]
+    if len(native["threads"]) > 4:
+        lines.append(f"  ... {len(native['threads']) - 4} more threads in the bundle")
+    return lines

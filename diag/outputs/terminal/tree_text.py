@@ -1,0 +1,141 @@
+"""Merged stacks for a terminal: where the ranks part, as a prefix tree; those that stand apart first, the
+many after them.
+
+Words of the job go through `clean` in `text`, which also wraps and cuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from diag.model import rank_words
+from diag.outputs.terminal.text import _cut, _wrap, clean
+from diag.outputs.view.classes import StackClass, frame_words
+from diag.outputs.view.sentence import duration
+from diag.state.stack_activity import Activity
+
+__all__ = ["class_lines"]
+
+# Of a kind; a healthy job of thousands of ranks has some hundred, and nobody reads them.
+_RAREST = 30
+_LARGEST = 10
+_WAITS_FOR_PEERS = frozenset(activity.value for activity in Activity if activity.waits_for_peers)
+_MOST_LEVELS = 12  # of indentation; what parts below that is listed side by side
+_SHARED_FRAMES = 3  # innermost of those that a branch has in common; the rest is launcher and trainer
+
+
+def class_lines(classes: Iterable[StackClass], room: int, frames: int) -> list[str]:
+    """At most `room` columns each; under the title of a class its innermost `frames` frames, outermost first."""
+    found = list(classes)
+    lines = list(_tree([one for one in found if one.kind == "rank"], room, frames))
+    for kind in dict.fromkeys(one.kind for one in found if one.kind != "rank"):
+        kept, rest = _chosen([one for one in found if one.kind == kind])
+        for one in kept:
+            lines += _class(one, 0, 0, room, frames)
+        lines += _rest(rest, room)
+    return lines
+
+
+def _chosen(classes: list[StackClass]) -> tuple[list[StackClass], list[StackClass]]:
+    """Those to show, rarest first, and the rest."""
+    ordered = sorted(classes, key=lambda one: _apart([one]))
+    if len(ordered) <= _RAREST + _LARGEST:
+        return ordered, []
+    return ordered[:_RAREST] + ordered[-_LARGEST:], ordered[_RAREST:-_LARGEST]
+
+
+def _apart(classes: Sequence[StackClass]) -> tuple[int, bool, tuple[int, ...]]:
+    """What comes first: the few; of as many, those that do not wait for their peers."""
+    waits = all(one.activity in _WAITS_FOR_PEERS for one in classes)
+    return (sum(one.count for one in classes), waits, classes[0].ranks[:1])
+
+
+@dataclass(slots=True)
+class _Branch:
+    """Classes whose paths are the same down to `depth` steps."""
+
+    depth: int
+    classes: list[StackClass]
+    level: int
+    shown: int = 0  # of the steps, those that stand above already
+    ranks: tuple[int, ...] = field(default=())
+
+
+def _tree(classes: Sequence[StackClass], room: int, frames: int) -> Iterator[str]:
+    kept, rest = _chosen(list(classes))
+    work = [_Branch(0, kept, 0)] if kept else []
+    while work:
+        branch = work.pop()
+        if len(branch.classes) == 1:
+            yield from _class(branch.classes[0], branch.level, branch.shown, room, frames)
+            continue
+        depth = _shared(branch.classes, branch.depth)
+        level = branch.level
+        if depth > branch.shown and level < _MOST_LEVELS:
+            yield from _head(branch, depth, room)
+            branch.shown, level = depth, level + 1
+        work += reversed(list(_parts(branch, depth, level)))
+    yield from _rest(rest, room)
+
+
+def _shared(classes: Sequence[StackClass], depth: int) -> int:
+    """How many outer steps all have. Classes of one path differ in why their stacks are old."""
+    first = classes[0].path
+    least = min(len(one.path) for one in classes)
+    while depth < least and all(one.path[depth] == first[depth] for one in classes):
+        depth += 1
+    return depth
+
+
+def _parts(branch: _Branch, depth: int, level: int) -> Iterator[_Branch]:
+    """The branches below, fewest ranks first. Those that stand at the fork itself are classes of their own."""
+    groups: dict[str, list[StackClass]] = {}
+    ends: list[_Branch] = []
+    for one in branch.classes:
+        if len(one.path) > depth:
+            groups.setdefault(one.path[depth], []).append(one)
+        else:
+            ends.append(_Branch(depth, [one], level, branch.shown))
+    found = ends + [_Branch(depth, group, level, branch.shown) for group in groups.values()]
+    return iter(sorted(found, key=lambda part: _apart(part.classes)))
+
+
+def _head(branch: _Branch, depth: int, room: int) -> Iterator[str]:
+    ranks = tuple(sorted({rank for one in branch.classes for rank in one.ranks}))
+    lead = "  " * branch.level
+    yield from _wrap(f"{rank_words(ranks)} share:", room, lead, lead + "    ")
+    yield from _frames(branch.classes[0], branch.shown, depth, lead, room, _SHARED_FRAMES)
+
+
+def _class(one: StackClass, level: int, shown: int, room: int, frames: int) -> Iterator[str]:
+    lead = "  " * level
+    yield from _wrap(clean(one.title()) + _standing(one), room, lead, lead + "    ")
+    yield from _frames(one, shown, len(one.frames), lead, room, frames)
+
+
+def _frames(  # noqa: PLR0917 - two callers, beside it
+    one: StackClass, begin: int, end: int, lead: str, room: int, most: int
+) -> Iterator[str]:
+    hidden = end - begin - most
+    if hidden > 0:
+        yield _cut(f"{lead}    ... {hidden} outer frame{'s' if hidden > 1 else ''}", room)
+    for frame in one.frames[max(begin, end - most) : end]:
+        yield _cut(f"{lead}    " + clean(frame_words(frame)), room)
+
+
+def _standing(one: StackClass) -> str:
+    if one.stands_seconds:
+        return f"; stands for {duration(one.stands_seconds)}"
+    if not one.moving:
+        return ""
+    who = "" if len(one.moving) == len(one.ranks) else f" {rank_words(one.moving)}"
+    below = f" below {clean(one.path[one.standing_steps - 1])}" if one.standing_steps else ""
+    return f";{who} moving{below}"
+
+
+def _rest(classes: Sequence[StackClass], room: int) -> list[str]:
+    if not classes:
+        return []
+    ranks = tuple(sorted({rank for one in classes for rank in one.ranks}))
+    return _wrap(f"{rank_words(ranks)}: in {len(classes)} more places (the JSON has them)", room, "", "    ")

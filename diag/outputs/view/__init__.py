@@ -1,0 +1,1 @@
+"""What all faces of a run show, as plain data."""

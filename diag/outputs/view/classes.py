@@ -1,0 +1,203 @@
+"""Merged stacks: the processes of a job as classes that stand at the same place. Reads the engine, judges
+nothing."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from diag.engine.engine import Engine
+from diag.model import rank_words
+from diag.model.observations import Frame, StackSample
+from diag.state.rank import RankState
+from diag.state.stack_activity import child_role, is_idle_worker, read_stack, shorten, steps
+from diag.state.stack_digest import living_children, standing_steps
+
+__all__ = ["StackClass", "exit_words", "frame_words", "living_children", "stack_classes", "why_no_stack"]
+
+_BY_MEMORY: tuple[str, ...] = (
+    "remote_stack",
+    "pyspy",
+)  # the second is asked where the first fails, and says why
+_STACK_SOURCES = (*_BY_MEMORY, "faulthandler", "stacks")
+
+
+@dataclass(frozen=True, slots=True)
+class StackClass:
+    """Processes whose main threads stand at the same place, or that have no stack for the same reason.
+
+    `kind` is rank, child (of a rank: DataLoader workers ...), idle (children that wait for work) or missing.
+    `frames` are those of one of them, outermost first; `reason` says why there is none, or why it is old.
+    `path` is what they have in common (`stacks.steps`), `role` what children are for. `stands_seconds` is how
+    long all of them were seen to stand here (None where one was seen only once); `moving` are the ranks that
+    came here in the last samples, and `standing_steps` how many outer steps of the path even they kept.
+    """
+
+    kind: str
+    ranks: tuple[int, ...]
+    pids: tuple[int, ...]
+    activity: str = ""
+    where: Frame | None = None
+    frames: tuple[Frame, ...] = ()
+    at: float = 0.0  # the oldest of the samples
+    reason: str = ""
+    role: str = ""
+    path: tuple[str, ...] = ()
+    stands_seconds: float | None = None
+    moving: tuple[int, ...] = ()
+    standing_steps: int = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.pids)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "ranks": list(self.ranks),
+            "pids": list(self.pids),
+            "count": self.count,
+            "title": self.title(),
+            "activity": self.activity,
+            "frames": [frame_words(frame) for frame in self.frames],
+            "at": self.at,
+            "reason": self.reason,
+            "role": self.role,
+            "path": list(self.path),
+            "stands_seconds": self.stands_seconds,
+            "moving_ranks": list(self.moving),
+            "standing_steps": self.standing_steps,
+        }
+
+    def title(self) -> str:
+        """
+        >>> StackClass("missing", (5,), (812,), reason="killed by signal 9 (SIGKILL)").title()
+        'rank 5: no stack: killed by signal 9 (SIGKILL)'
+        """
+        who = rank_words(self.ranks)
+        if self.kind == "missing":
+            return f"{who}: no stack: {self.reason}"
+        if self.kind == "idle":
+            return f"{who}: {self._children()} waiting for work"
+        if self.kind == "child":
+            pids = ", ".join(map(str, self.pids[:8])) + (", ..." if self.count > 8 else "")
+            who += f", {self._children()} (pid {pids})"
+        standing = f"{self.activity} in {frame_words(self.where)}" if self.where else self.activity
+        return f"{who}: {standing}" + (f" [{self.reason}]" if self.reason else "")
+
+    def _children(self) -> str:
+        role = self.role or "child process"
+        return f"{self.count} {role}" + ("" if self.count == 1 else "es" if role.endswith("s") else "s")
+
+
+def stack_classes(engine: Engine) -> list[StackClass]:
+    """Merged stacks: ranks by their main thread first, then children, idle children, ranks without a stack."""
+    standing: dict[tuple[str, str], list[tuple[int, float, StackSample]]] = {}
+    children: dict[tuple[str, tuple[str, ...]], list[tuple[int, float, StackSample]]] = {}
+    idle: dict[str, list[tuple[int, float, StackSample]]] = {}
+    missing: dict[str, list[RankState]] = {}
+    for number, rank in sorted(engine.job.ranks.items()):
+        reason = why_no_stack(engine, rank)
+        if rank.stack is None or not rank.alive:
+            missing.setdefault(reason, []).append(rank)
+        else:
+            standing.setdefault((rank.stack_signature, reason), []).append(
+                (number, rank.stack_at, rank.stack)
+            )
+        for at, sample in living_children(rank):
+            if is_idle_worker(sample):
+                idle.setdefault(child_role(sample), []).append((number, at, sample))
+            else:
+                path = steps(sample.main) if sample.main else ()
+                children.setdefault((child_role(sample), path), []).append((number, at, sample))
+    classes = [_of_ranks(engine, members, reason) for (_, reason), members in standing.items()]
+    classes += [_class_of("child", members, role=role) for (role, _), members in children.items()]
+    classes += [_class_of("idle", members, role=role) for role, members in idle.items()]
+    classes += [
+        StackClass(
+            "missing", _ranks(r.rank for r in ranks), tuple(r.placement.pid for r in ranks), reason=reason
+        )
+        for reason, ranks in missing.items()
+    ]
+    return classes
+
+
+def _of_ranks(engine: Engine, members: list[tuple[int, float, StackSample]], reason: str) -> StackClass:
+    """Ranks in one place, and which of them came here in the last samples."""
+    found = _class_of("rank", members, reason)
+    ranks = [engine.job.ranks[number] for number, _, _ in members]
+    kept = [(rank.rank, shared) for rank in ranks if (shared := standing_steps(rank.series)) is not None]
+    moving = [(number, shared) for number, shared in kept if shared < len(found.path)]
+    all_stand = len(kept) == len(ranks) and not moving
+    return replace(
+        found,
+        stands_seconds=min(rank.stack_at - rank.stack_since for rank in ranks) if all_stand else None,
+        moving=tuple(number for number, _ in moving),
+        standing_steps=min((shared for _, shared in moving), default=len(found.path)),
+    )
+
+
+def _class_of(
+    kind: str, members: list[tuple[int, float, StackSample]], reason: str = "", role: str = ""
+) -> StackClass:
+    main = members[0][2].main
+    reading = read_stack(main) if main else None
+    return StackClass(
+        kind=kind,
+        ranks=_ranks(number for number, _, _ in members),
+        pids=tuple(sample.pid for _, _, sample in members),
+        activity=reading.activity.value if reading else "",
+        where=reading.where if reading else None,
+        frames=main.frames if main and kind != "idle" else (),
+        at=min(at for _, at, _ in members),
+        reason=reason,
+        role=role,
+        path=steps(main) if main and kind != "idle" else (),
+    )
+
+
+def _ranks(numbers: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(set(numbers)))
+
+
+def why_no_stack(engine: Engine, rank: RankState) -> str:
+    """Why a rank has no stack, or none newer than the one shown; empty when there is nothing to say."""
+    if rank.exit is not None:
+        return exit_words(rank.exit.exit_code, rank.exit.signal)
+    failed = engine.job.failed_sources
+    # Where one source is denied and another reads the stacks, nothing is missing.
+    sources = (
+        _STACK_SOURCES
+        if rank.stack is None
+        else _BY_MEMORY
+        if rank.stack.how in _BY_MEMORY
+        else (rank.stack.how,)
+    )
+    reasons = [
+        f"{source}: {failed[(source, number)].reason}"
+        for source in sources
+        for number in (rank.rank, None)
+        if (source, number) in failed
+    ]
+    if reasons:
+        return "; ".join(reasons)
+    return "" if rank.stack else "none was read yet"
+
+
+def exit_words(code: int | None, number: int | None) -> str:
+    """
+    >>> exit_words(None, 9)
+    'killed by signal 9 (SIGKILL)'
+    """
+    if number is not None:
+        try:
+            return f"killed by signal {number} ({signal.Signals(number).name})"
+        except ValueError:
+            return f"killed by signal {number}"
+    return "ended, exit code not known" if code is None else f"exited with code {code}"
+
+
+def frame_words(frame: Frame) -> str:
+    return f"{frame.function} ({shorten(frame.file)}:{frame.line})"

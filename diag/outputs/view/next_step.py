@@ -1,0 +1,68 @@
+"""The one command to type next, of what a dump shows. Reads the engine, judges nothing."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from diag.engine.engine import Engine
+from diag.model import Finding
+from diag.outputs.view.classes import StackClass, stack_classes
+
+__all__ = ["next_command"]
+
+
+def next_command(engine: Engine, classes: Sequence[StackClass] | None = None) -> tuple[str, str]:
+    """(command, why); both empty where nothing was found. `classes`: the merged stacks, where they were made
+    already."""
+    if engine.job.returncode is not None:
+        return _to_read([*engine.active(), *(change.finding for change in engine.over())])
+    for number, rank in sorted(engine.job.ranks.items()):
+        if rank.alive and rank.tree is not None and rank.tree.main.state in "Tt":
+            return (
+                f"kill -CONT {rank.placement.pid}",
+                f"rank {number} is stopped (state {rank.tree.main.state})",
+            )
+    hang = next(
+        (finding for finding in engine.active() if finding.id == "hang" and finding.severity.counts), None
+    )
+    if hang is not None:
+        return _of_hang(engine, hang, stack_classes(engine) if classes is None else classes)
+    return _to_read([*engine.active(), *(change.finding for change in engine.over())])
+
+
+def _to_read(findings: Sequence[Finding]) -> tuple[str, str]:
+    """Of the first that counts; nothing that needs a living process."""
+    first = next((finding for finding in findings if finding.severity.counts), None)
+    return (
+        ("", "")
+        if first is None
+        else (f"diag explain {shlex.quote(first.id)}", f"what {first.id} means and what to do")
+    )
+
+
+def _of_hang(engine: Engine, hang: Finding, classes: Sequence[StackClass]) -> tuple[str, str]:
+    for item in classes:  # a child that stands in its own work, of a culprit
+        if (
+            item.kind == "child"
+            and set(item.ranks) & set(hang.ranks)
+            and hang.klass in ("data_loading", "checkpoint_io")
+        ):
+            return (
+                f"ls -l /proc/{item.pids[0]}/fd",
+                f"what child {item.pids[0]} of rank {item.ranks[0]} has open",
+            )
+    for rank in (engine.job.ranks[number] for number in hang.ranks if number in engine.job.ranks):
+        if rank.alive and rank.tree is not None and rank.tree.main.state == "D":
+            return (
+                f"cat /proc/{rank.placement.pid}/stack",
+                f"where in the kernel rank {rank.rank} waits (as root)",
+            )
+        if rank.alive and hang.klass in ("checkpoint_io", "resource_wait"):
+            return f"ls -l /proc/{rank.placement.pid}/fd", f"what rank {rank.rank} has open"
+    if any(item.kind == "rank" for item in classes):
+        return (
+            "diag dump --native",
+            "C frames below the Python ones; stops a rank of each class for about a second",
+        )
+    return "diag explain hang", "what each class of hang means and what to do"

@@ -1,0 +1,101 @@
+"""What the page and `diag top` show, in parts that change one by one: `diag.state/1`. Reads a view and judges
+nothing.
+
+Nothing here grows with mere time (ages are told as moments), so that what has not changed is not sent again.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from diag.engine.engine import Engine
+from diag.outputs.report import report
+from diag.outputs.view.classes import StackClass, stack_classes, why_no_stack
+from diag.outputs.view.view import HubView, ranks_json, rows_of_job
+from diag.state.gpustate import gpus_of_ranks
+
+__all__ = ["PARTS", "SLOW_PARTS", "changed_rows", "own_parts", "with_others"]
+
+SLOW_PARTS = ("timeline", "nodes")  # large, and they change slowly: looked at more seldom
+PARTS = ("now", "head", "report", "ranks", "stacks", "timeline", "nodes")
+
+
+def own_parts(view: HubView, *, slow: bool = True) -> dict[str, Any]:
+    """All but `nodes` and the ranks of other nodes; without `slow` none of SLOW_PARTS. The caller holds the
+    lock."""
+    engine = view.engine
+    classes = stack_classes(engine)
+    return {
+        "now": {"at": engine.now},
+        "head": _head(view),
+        "report": _report(engine, classes),
+        "ranks": _rows(engine),
+        "stacks": [one.to_json() for one in classes],
+        **({"timeline": engine.timeline.to_json(engine.job)} if slow else {}),
+    }
+
+
+def with_others(own: dict[str, Any], view: HubView, *, slow: bool = True) -> dict[str, Any]:
+    """The same with what this hub knows of other nodes. Called without the lock, and not on the server's
+    loop: where this hub judges the whole job, it waits for the lock under which that takes digests."""
+    others = view.cluster.other_ranks()
+    if others:
+        own["ranks"] = rows_of_job(own["ranks"], list(map(_row, others)))
+    return {**own, "nodes": view.cluster.nodes()} if slow else own
+
+
+def _head(view: HubView) -> dict[str, Any]:
+    """What does not change while a run lasts."""
+    job = view.engine.job
+    return {
+        "run_id": view.run_id,
+        "version": view.version,
+        "recorded": view.recorded,
+        "command": shlex.join(job.argv),
+        "host": job.host,
+        "started_at": job.started_at,
+    }
+
+
+def _report(engine: Engine, classes: Sequence[StackClass]) -> dict[str, Any]:
+    """`diag.report/1` without the moment that it is told at."""
+    document = report(engine, classes)
+    document["job"].pop("at")
+    return document
+
+
+def _rows(engine: Engine) -> list[dict[str, Any]]:
+    gpus = gpus_of_ranks(engine.job)
+    rows = []
+    for told in ranks_json(engine):
+        row, rank = _row(told), engine.job.ranks[told["rank"]]
+        gpu = gpus.get(rank.rank)
+        if gpu is not None:
+            row["gpu"] = {
+                "index": gpu.index, "name": gpu.name, "utilization_ratio": gpu.utilization_ratio,
+                "memory_used_bytes": gpu.memory_used_bytes, "memory_total_bytes": gpu.memory_total_bytes,
+                "power_watts": gpu.power_watts, "temperature_celsius": gpu.temperature_celsius,
+            }  # fmt: skip
+        row["no_stack"] = why_no_stack(engine, rank)
+        row["stack_since"] = rank.stack_since or None
+        rows.append(row)
+    return rows
+
+
+def _row(told: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of `/ranks` without what changes by itself."""
+    row = dict(told)
+    for name in ("seconds_since_progress", "stack_unchanged_seconds", "seen_at", "stack_at"):
+        row.pop(name, None)
+    if row.get("cpu_ratio") is not None:
+        row["cpu_ratio"] = round(row["cpu_ratio"], 2)
+    return row
+
+
+def changed_rows(
+    before: Mapping[int, Mapping[str, Any]], rows: Iterable[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Those that are not as they were."""
+    return [row for row in rows if before.get(row["rank"]) != row]

@@ -1,0 +1,257 @@
+"""The job in one sentence, the same for every face: how it is or how it ended, what is open, what is over.
+
+Times of day in it are of this machine's zone. `sentence_times` tells which moments they are, for a reader in
+another one.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from diag.model import Severity, rank_words
+from diag.state.savefacts import save_words
+from diag.text.sanitize import clean
+
+__all__ = [
+    "clock_form", "duration", "has_ended", "job_sentence", "lasted", "moment", "name_of", "retell", "span_words", "split",
+    "summary_line",
+]  # fmt: skip
+
+_MOST_NAMED = 3  # findings that are over, in one sentence
+_EARLIEST = 1.0  # of a log from stdin whose lines tell no times, all stands at none
+
+
+def moment(at: float, form: str) -> str:
+    try:
+        return datetime.fromtimestamp(at).strftime(form)
+    except (OverflowError, OSError, ValueError):  # a time that a broken capture made up
+        return f"{at:.0f}"
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(61.2), duration(4.26)
+    ('1 min 1 s', '4.3 s')
+    """
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    minutes, left = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {left} s" if minutes else f"{left} s"
+
+
+def name_of(finding: Mapping[str, Any]) -> str:
+    klass = finding.get("class")
+    return clean(finding["id"] + (f" ({klass})" if klass else ""))
+
+
+def split(document: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """The findings of a report that are open, and those that are over."""
+    open_now = [finding for finding in document.get("findings", ()) if finding.get("resolved_at") is None]
+    return open_now, list(document.get("past", ()))
+
+
+def has_ended(document: Mapping[str, Any]) -> bool:
+    return document.get("job", {}).get("returncode") is not None
+
+
+# --- times
+# ---------------------------------------------------------------------------------------------------
+
+
+def clock_form(at: float, now: float | None) -> str:
+    """The time of day is enough on the day of the report."""
+    same = now is not None and moment(at, "%Y-%m-%d") == moment(now, "%Y-%m-%d")
+    return "%H:%M:%S" if same else "%Y-%m-%d %H:%M:%S"
+
+
+def lasted(finding: Mapping[str, Any]) -> float | None:
+    """How long it was, from when it began to when it was over; None where its evidence tells no times."""
+    since, resolved = finding.get("since") or 0.0, finding.get("resolved_at")
+    return max(0.0, resolved - since) if resolved is not None and since >= _EARLIEST else None
+
+
+def span_words(finding: Mapping[str, Any], now: float | None = None) -> str:
+    """From when to when a finding that is over was; empty where its evidence tells no times.
+
+    >>> import os, time; os.environ["TZ"] = "UTC"; time.tzset()
+    >>> span_words({"since": 1000.0, "resolved_at": 1031.2}, 1040.0)
+    '00:16:40-00:17:11'
+    """
+    if lasted(finding) is None:
+        return ""
+    since, over = finding["since"], finding["resolved_at"]
+    return f"{moment(since, clock_form(since, now))}-{moment(over, clock_form(over, since))}"
+
+
+def _times(document: Mapping[str, Any]) -> dict[str, float]:
+    """By the words that `job_sentence` may have for them."""
+    now, ended = document["job"].get("at"), document["job"].get("ended_at")
+    _, over = split(document)
+    times = {}
+    for finding in over[:_MOST_NAMED]:
+        if lasted(finding) is not None:
+            since, resolved = finding["since"], finding["resolved_at"]
+            times[moment(since, clock_form(since, now))] = since
+            times[moment(resolved, clock_form(resolved, since))] = resolved
+    if ended is not None:
+        times[moment(ended, clock_form(ended, now))] = ended
+    return times
+
+
+# --- the sentence
+# --------------------------------------------------------------------------------------------
+
+
+def retell(document: dict[str, Any]) -> dict[str, Any]:
+    """The report with its sentence, made anew from the rest of it."""
+    document["sentence"] = job_sentence(document)
+    document["sentence_times"] = {
+        words: at for words, at in _times(document).items() if words in document["sentence"]
+    }
+    return document
+
+
+def job_sentence(document: Mapping[str, Any]) -> str:
+    """The job in one sentence, of a `diag.report/1` document."""
+    job = document.get("job", {})
+    ended = has_ended(document)
+    parts = [_lead(document)]
+    if job.get("phase") and not ended and job.get("state") != "unknown":
+        parts.append(f"phase {job['phase']}")
+    if job.get("iteration") is not None:
+        total = job.get("total_iterations")
+        parts.append(f"iteration {job['iteration']}" + (f" of {total}" if total else ""))
+    pace = (job.get("steps") or {}).get("seconds_now")
+    if pace:
+        parts.append(f"{pace:.2g} s a step" if pace < 10 else f"{pace:.0f} s a step")
+    if job.get("save"):
+        parts.append(save_words(job["save"]))
+    if job.get("world_size"):
+        parts.append(f"{job.get('ranks_seen', 0)} of {job['world_size']} ranks seen")
+    open_now, over = split(document)
+    counts = Counter(finding.get("severity", "") for finding in open_now)
+    said = [f"{counts[word]} {word}" for word in ("critical", "warning", "info") if counts[word]]
+    if said:
+        parts.append(", ".join(said) + (" open when it ended" if over and ended else ""))
+    else:
+        parts.append("nothing open" if over else "nothing found")
+    if over:
+        parts.append(_over_words(document, over))
+    unchecked = len(document.get("not_checked", ()))
+    if unchecked:
+        parts.append(f"{unchecked} not checked")
+    return "; ".join(parts) + "."
+
+
+def _lead(document: Mapping[str, Any]) -> str:
+    job = document.get("job", {})
+    state = job.get("state", "unknown")
+    if state == "unknown":
+        return "The state of the job is unknown"
+    return f"The job {outcome(document)}" if has_ended(document) else f"The job is {state}"
+
+
+def outcome(document: Mapping[str, Any]) -> str:
+    """How a job ended, in words.
+
+    >>> outcome({"job": {"state": "finished", "returncode": 0}, "findings": []})
+    'finished (exit 0)'
+    """
+    job = document["job"]
+    log = document.get("log")
+    said = str(job["state"])
+    if log is None:  # a log tells that the job failed, and not with which code
+        said += f" (exit {job['returncode']})"
+    ended = job.get("ended_at")
+    if (
+        job["returncode"] == 0
+        or ended is None
+        or ended < _EARLIEST
+        or (log is not None and log.get("ended") is None)
+    ):
+        return said
+    said += f" at {moment(ended, clock_form(ended, job.get('at')))}"
+    hung = _hung_since(document)
+    return said + (f", after hanging {duration(ended - hung)}" if hung is not None and ended > hung else "")
+
+
+def _hung_since(document: Mapping[str, Any]) -> float | None:
+    open_now, _ = split(document)
+    since = [one["since"] for one in open_now if one["id"] == "hang" and Severity(one["severity"]).counts]
+    return min((at for at in since if at >= _EARLIEST), default=None)
+
+
+def _over_words(document: Mapping[str, Any], over: Sequence[Mapping[str, Any]]) -> str:
+    """
+    >>> _over_words({"job": {}}, [{"id": "hang", "class": "data_loading", "ranks": [1], "since": 0.0, "resolved_at": 9.0}])
+    '1 over: hang (data_loading), rank 1'
+    """
+    now = document["job"].get("at")
+    named = []
+    for finding in over[:_MOST_NAMED]:
+        said = name_of(finding) + (f", {rank_words(finding['ranks'])}" if finding["ranks"] else "")
+        length = lasted(finding)
+        named.append(
+            said + (f", {span_words(finding, now)} ({duration(length)})" if length is not None else "")
+        )
+    count = len(over) + int(document.get("past_left_out", 0))
+    more = f" and {count - len(named)} more" if count > len(named) else ""
+    return f"{count} over: {' and '.join(named)}{more}"
+
+
+def summary_line(document: Mapping[str, Any], *, seconds: float | None = None, run_dir: str = "") -> str:
+    """What a run came to, said once at its end. One line.
+
+    >>> summary_line({"job": {"state": "failed", "returncode": 1}, "findings": [], "not_checked": []}, seconds=61)
+    'diag: job failed (exit 1) after 1 min 1 s; nothing found'
+    """
+    job = document["job"]
+    said = f"diag: job {job['state']}"
+    if job.get("returncode") is not None:
+        said += f" (exit {job['returncode']})"
+    if seconds is not None:
+        said += f" after {duration(seconds)}"
+    if job.get("steps"):
+        from diag.state.steptimes import steps_sentence  # `diag dump` must not wait for it
+
+        said += f"; {steps_sentence(job['steps'])}"
+    open_now, over = split(document)
+    parts = []
+    for severity in reversed(Severity):
+        names = [name_of(finding) for finding in open_now if finding["severity"] == severity.value]
+        if names:
+            distinct = list(dict.fromkeys(names))
+            parts.append(
+                f"{len(names)} {severity.value}: {', '.join(distinct[:4])}{', ...' if distinct[4:] else ''}"
+            )
+    if parts:
+        said += ("; open when it ended: " if over and has_ended(document) else "; found ") + "; ".join(parts)
+    else:
+        said += "; nothing open" if over else "; nothing found"
+    if over:
+        said += f"; {_over_words(document, over)}"
+    if document["not_checked"]:
+        said += f"; {len(document['not_checked'])} not checked"
+    counts = [finding for finding in (*open_now, *over) if Severity(finding["severity"]).counts]
+    if counts:
+        said += f"; what to do: diag explain {shlex.quote(clean(_main(counts)['id']))}"
+    if not run_dir:
+        return said
+    return said + (
+        f"; look again: diag replay {shlex.quote(clean(run_dir))} --serve"
+        if counts
+        else f"; evidence in {clean(run_dir)}"
+    )
+
+
+def _main(findings: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The first of the gravest: others follow from it more often than it from them."""
+    order = [severity.value for severity in Severity]
+    return min(findings, key=lambda finding: (-order.index(finding["severity"]), finding["since"]))

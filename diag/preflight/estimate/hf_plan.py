@@ -1,0 +1,231 @@
+"""The plan of `swift sft|pt|rlhf` and of scripts with the Hugging Face trainer's flags: data parallelism,
+DeepSpeed ZeRO, FSDP.
+
+Names and defaults: swift/arguments of ms-swift 4.6.0 and swift/llm/argument of 3.x; transformers'
+TrainingArguments; the ZeRO configurations of swift/config.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from diag.preflight.estimate.errors import EstimateError
+from diag.preflight.estimate.flags import Flags
+from diag.preflight.estimate.launch import Launch
+from diag.preflight.estimate.model_files import dataset_bytes, find_shape
+from diag.preflight.estimate.plan import (
+    Batch,
+    Data,
+    Layout,
+    Optimizer,
+    Plan,
+    Precision,
+    Recompute,
+    Save,
+    Sharding,
+    Tuning,
+)
+
+__all__ = ["hf_plan"]
+
+_PAIRS = ("dpo", "orpo", "cpo", "simpo", "rm")
+_WITH_REFERENCE = ("dpo", "kto", "ppo", "grpo")
+_PRESETS: dict[str, tuple[int, bool, bool]] = {  # swift/config: stage, optimizer and parameters on the CPU
+    "zero0": (0, False, False),
+    "zero1": (1, False, False),
+    "zero2": (2, False, False),
+    "zero2_offload": (2, True, False),
+    "zero3": (3, False, False),
+    "zero3_offload": (3, True, True),
+    "zero++": (3, False, False),
+}
+
+
+def hf_plan(flags: Flags, launch: Launch, processes: int, nodes: int, folder: Path = Path()) -> Plan:
+    program, verb, distributed = launch.program, launch.verb, launch.distributed
+    assumed: list[str] = []
+    stage = (
+        flags.choice(
+            "rlhf_type", of=("dpo", "orpo", "simpo", "kto", "cpo", "rm", "ppo", "grpo", "gkd"), default="dpo"
+        )
+        if verb == "rlhf"
+        else verb or "sft"
+    )
+    name, shape, notes = find_shape(flags)
+    assumed += notes
+    is_swift = program == "swift"
+    tuner = flags.text(
+        "tuner_type", "train_type", "sft_type", "finetuning_type", default="lora" if is_swift else "full"
+    )
+    if flags.flag("use_lora") or flags.flag("use_peft"):
+        tuner = "lora"
+    kind = "full" if tuner == "full" else "lora"
+    if tuner not in ("full", "lora"):
+        assumed.append(f"tuner {tuner} is counted as LoRA")
+    quantized = (
+        0.55
+        if flags.text("quant_bits", "load_in_4bit") in ("4", "true", "True")
+        else 1.0
+        if flags.text("quant_bits") == "8"
+        else None
+    )
+    tuning = Tuning(
+        kind,
+        flags.whole("lora_rank", "lora_r", default=8, most=65536),
+        flags.share("freeze_parameters_ratio", default=0.0),
+        quantized,
+    )
+    sharding = _sharding(flags, distributed, folder, assumed)
+    full16 = flags.text("torch_dtype", default="bfloat16") not in ("float32", "fp32")
+    sequence = flags.maybe_whole("packing_length") if flags.flag("packing") else None
+    sequence = sequence or flags.maybe_whole(
+        "max_length", "max_seq_length", "model_max_length", "cutoff_len", "block_size"
+    )
+    if sequence is None:
+        sequence = shape.max_positions or 4096
+        assumed.append(f"no --max_length: sequences of up to {sequence} tokens, the model's own limit")
+    split = flags.whole("sequence_parallel_size", default=1, most=4096)
+    if (processes * nodes) % split:
+        raise EstimateError(
+            f"{processes * nodes} processes cannot be divided by --sequence_parallel_size {split}"
+        )
+    checkpointing = flags.flag("gradient_checkpointing", default=is_swift)
+    attention = flags.text("attn_impl", "attn_implementation", default="sdpa")
+    micro = flags.whole("per_device_train_batch_size", default=1 if is_swift else 8)
+    steps = flags.whole("gradient_accumulation_steps", default=1)
+    workers = flags.whole("dataloader_num_workers", default=1 if is_swift else 0, least=0, most=10_000)
+    sharded_state = sharding.kind != "none" and sharding.stage > 0
+    return Plan(
+        framework="hf",
+        stage=stage,
+        model=name,
+        shape=shape,
+        layout=Layout(processes, nodes, cp=split),
+        tuning=tuning,
+        precision=_precision(sharding, kind, full16=full16),
+        optimizer=Optimizer(),
+        sharding=sharding,
+        recompute=Recompute("full" if checkpointing else "none", "uniform" if checkpointing else "", 1, ()),
+        batch=Batch(
+            micro,
+            micro * steps * processes * nodes // split,
+            sequence,
+            2 if stage in _PAIRS else 1,
+            flags.flag("packing"),
+            flags.flag("padding_free"),
+        ),
+        save=Save(
+            sharded=sharded_state and not flags.flag("save_only_model"),
+            optimizer=not flags.flag("save_only_model"),
+            safetensors=True,
+        ),
+        data=Data(workers, flags.flag("streaming"), dataset_bytes(flags)),
+        reference=stage in _WITH_REFERENCE and kind == "full",
+        attention="liger"
+        if flags.flag("use_liger_kernel") and stage in ("sft", "pt")
+        else "unfused"
+        if attention == "eager"
+        else "flash",
+        fused_gradients=True,
+        on_cpu=flags.flag("use_cpu"),
+        trainer="ms-swift on the Hugging Face trainer" if is_swift else "the Hugging Face trainer's flags",
+        assumed=tuple(assumed),
+    )
+
+
+def _precision(sharding: Sharding, kind: str, *, full16: bool) -> Precision:
+    """ZeRO trains bf16 weights with fp32 copies; FSDP under accelerate makes trained weights fp32 and
+    computes in bf16; plain data parallelism of a model loaded in bf16 has nothing in fp32; LoRA's own weights
+    are fp32 (peft)."""
+    if sharding.kind == "zero" and full16:
+        return Precision(2.0, 2.0, 4.0, 4.0, 4.0)
+    if sharding.kind == "fsdp" or kind == "lora" or not full16:
+        return Precision(4.0, 4.0, 0.0, 4.0, 4.0)
+    return Precision(2.0, 2.0, 0.0, 2.0, 2.0)
+
+
+def _sharding(flags: Flags, told: Mapping[str, Any], folder: Path, assumed: list[str]) -> Sharding:
+    given = flags.text("deepspeed", "deepspeed_config") or str(told.get("deepspeed_config_file") or "")
+    if given in _PRESETS:
+        stage, optimizer, parameters = _PRESETS[given]
+        return Sharding("zero", stage, optimizer, parameters)
+    if given:
+        return _zero_file(given, folder)
+    if flags.text("fsdp") or told.get("kind") == "fsdp":
+        return _fsdp(flags, told, folder)
+    if told.get("kind") == "deepspeed":
+        return Sharding(
+            "zero",
+            _stage(told.get("zero_stage", 2), "--zero_stage"),
+            told.get("offload_optimizer_device") == "cpu",
+            told.get("offload_param_device") == "cpu",
+        )
+    return Sharding()
+
+
+def _stage(value: Any, who: str) -> int:
+    try:
+        stage = int(value)
+    except (TypeError, ValueError):
+        stage = -1
+    if stage not in (0, 1, 2, 3):
+        raise EstimateError(f"{who} is {value!r}", hint="0, 1, 2 or 3")
+    return stage
+
+
+def _zero_file(given: str, folder: Path) -> Sharding:
+    try:
+        text = given if given.lstrip().startswith("{") else (folder / given).expanduser().read_text()
+        config = json.loads(text)
+    except OSError as error:
+        raise EstimateError(
+            f"cannot read the DeepSpeed configuration {given}: {error.strerror}",
+            hint="a file, or one of " + ", ".join(_PRESETS),
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise EstimateError(f"the DeepSpeed configuration {given[:80]} is no JSON: {error}") from error
+    zero = config.get("zero_optimization") if isinstance(config, dict) else None
+    if not isinstance(zero, dict):
+        return Sharding("zero", 0)
+
+    def device(part: str) -> bool:
+        inner = zero.get(part)
+        return isinstance(inner, dict) and inner.get("device") in ("cpu", "nvme")
+
+    def elements(key: str, default: int) -> int:
+        value = zero.get(key)
+        return int(value) if isinstance(value, (int, float)) and 0 < value < 1e15 else default
+
+    return Sharding(
+        "zero",
+        _stage(zero.get("stage", 0), "zero_optimization.stage"),
+        device("offload_optimizer"),
+        device("offload_param"),
+        elements("reduce_bucket_size", 500_000_000),
+        elements("stage3_max_live_parameters", 1_000_000_000),
+        bool(zero.get("stage3_gather_16bit_weights_on_model_save", True)),
+    )
+
+
+def _fsdp(flags: Flags, told: Mapping[str, Any], folder: Path) -> Sharding:
+    words = " ".join(flags.words("fsdp")).lower()
+    if words.endswith(".json"):
+        try:
+            config = json.loads((folder / flags.text("fsdp")).read_text())
+            words = str(config.get("fsdp", "full_shard")) if isinstance(config, dict) else "full_shard"
+        except (OSError, ValueError) as error:
+            raise EstimateError(
+                f"cannot read the FSDP configuration {flags.text('fsdp')}: {error}"
+            ) from error
+    strategy = str(told.get("fsdp_sharding_strategy", "")).lower()
+    reshard = str(told.get("fsdp_reshard_after_forward", "true")).lower()
+    part = (
+        "shard_grad_op" in words
+        or strategy in ("2", "shard_grad_op")
+        or reshard in ("false", "shard_grad_op")
+    )
+    offload = "offload" in words or str(told.get("fsdp_offload_params", "")).lower() == "true"
+    return Sharding("fsdp", 2 if part else 3, offload, offload)

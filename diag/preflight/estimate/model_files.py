@@ -1,0 +1,155 @@
+"""Finds the model that CMD names: a folder with config.json, the Hugging Face or ModelScope cache, or the
+table of known models.
+
+Only small local files are read; nothing is asked of a network.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from diag.preflight.estimate.errors import EstimateError
+from diag.preflight.estimate.flags import Flags
+from diag.preflight.estimate.known_models import KNOWN_MODELS, known_config
+from diag.preflight.estimate.model_shape import Shape, shape_from_config
+
+__all__ = ["dataset_bytes", "find_shape", "read_config"]
+
+_LARGEST = 10_000_000  # bytes: a config.json has a few thousand
+
+# Megatron-LM's own flags for what config.json would tell: megatron/training/arguments.py.
+_MEGATRON_NAMES = {
+    "num_layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
+    "ffn_hidden_size": "intermediate_size",
+    "num_attention_heads": "num_attention_heads",
+    "num_query_groups": "num_key_value_heads",
+    "kv_channels": "head_dim",
+    "vocab_size": "vocab_size",
+    "num_experts": "num_experts",
+    "moe_router_topk": "num_experts_per_tok",
+    "moe_ffn_hidden_size": "moe_intermediate_size",
+    "moe_shared_expert_intermediate_size": "shared_expert_intermediate_size",
+    "max_position_embeddings": "max_position_embeddings",
+}
+
+
+def find_shape(flags: Flags, *, plain: bool = False) -> tuple[str, Shape, list[str]]:
+    """(name, shape, what was assumed). Raises EstimateError that says what to pass."""
+    name = flags.text("model", "model_name_or_path", "model_id_or_path", "mcore_model", "load")
+    if plain and "num_layers" in flags:
+        return "as in the flags", *_from_flags(flags)
+    if not name:
+        raise EstimateError(
+            "CMD names no model",
+            hint="pass --model with a local folder that holds config.json, or a known name",
+        )
+    config, where = read_config(name, flags.environment, flags.folder)
+    if config is None:
+        raise EstimateError(
+            f"the model {name!r} is not known, and there is no config.json of it on this machine",
+            hint="pass --model with a folder that holds its config.json (a few kB are enough, weights are not read), or one of: "
+            + ", ".join(KNOWN_MODELS),
+        )
+    shape, notes = shape_from_config(config, where)
+    return name, shape, list(notes)
+
+
+def read_config(
+    name: str, environment: Mapping[str, str], folder: Path = Path()
+) -> tuple[dict[str, Any] | None, str]:
+    """(config, where it was found). None where nothing has it."""
+    for path in _places(name, environment, folder):
+        data = _json(path)
+        if data is not None:
+            return data, str(path)
+    known = known_config(name)
+    return known, f"the built-in table, {name}"
+
+
+def _places(name: str, environment: Mapping[str, str], folder: Path) -> list[Path]:
+    home = Path(environment.get("HOME") or Path("~").expanduser())
+    here = folder / Path(name).expanduser()
+    places = [here / "config.json"]
+    args = here / "args.json"  # a checkpoint of ms-swift in Megatron's format names its model there
+    if args.is_file() and not places[0].is_file():
+        told = _json(args) or {}
+        model = told.get("model_dir") or told.get("model")
+        if isinstance(model, str) and model and model != name:
+            places.append(Path(model) / "config.json")
+    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        hub = Path(
+            environment.get("HF_HUB_CACHE")
+            or Path(environment.get("HF_HOME") or home / ".cache" / "huggingface") / "hub"
+        )
+        places += _snapshots(hub / f"models--{name.replace('/', '--')}")
+        cache = Path(environment.get("MODELSCOPE_CACHE") or home / ".cache" / "modelscope")
+        for root in (cache, cache / "hub"):
+            places.append(root / "models" / name.replace(".", "___") / "config.json")
+            places.append(root / name.replace(".", "___") / "config.json")
+    return places
+
+
+def _snapshots(folder: Path) -> list[Path]:
+    """Of a Hugging Face cache: the one that refs/main names, then the others."""
+    try:
+        main = (folder / "refs" / "main").read_text().strip()
+        first = [folder / "snapshots" / main / "config.json"]
+    except (OSError, ValueError):
+        first = []
+    try:
+        return first + sorted(folder.glob("snapshots/*/config.json"))[:5]
+    except OSError:
+        return first
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        if not path.is_file() or path.stat().st_size > _LARGEST:
+            return None
+        data = json.loads(path.read_bytes())
+    except OSError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise EstimateError(f"{path} is no JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise EstimateError(f"{path} holds no JSON object")
+    return data
+
+
+def _from_flags(flags: Flags) -> tuple[Shape, list[str]]:
+    config: dict[str, Any] = {
+        "model_type": "llama",
+        "tie_word_embeddings": not flags.flag("untie_embeddings_and_output_weights"),
+    }
+    for ours, theirs in _MEGATRON_NAMES.items():
+        value = flags.maybe_whole(ours)
+        if value is not None:
+            config[theirs] = value
+    notes = []
+    if "vocab_size" not in config:
+        config["vocab_size"] = 131072
+        notes.append("no --vocab_size: 131072 taken")
+    if not flags.flag("swiglu"):
+        notes.append("no --swiglu: the MLP is counted with three matrices all the same")
+    config.setdefault("intermediate_size", 4 * int(config.get("hidden_size", 0)) or None)
+    shape, more = shape_from_config(config, "the flags of CMD")
+    return shape, [*notes, *more]
+
+
+def dataset_bytes(flags: Flags) -> int | None:
+    """Bytes of the dataset's local files; None where none of them is here. `file.jsonl#5000` takes a part:
+    not reckoned."""
+    total, found = 0, False
+    for word in flags.words("dataset", "cached_dataset", "data_path")[:64]:
+        path = flags.folder / Path(word.partition("#")[0]).expanduser()
+        try:
+            if path.is_file():
+                total += path.stat().st_size
+                found = True
+        except (OSError, ValueError):
+            continue
+    return total if found else None

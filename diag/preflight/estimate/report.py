@@ -1,0 +1,217 @@
+"""An estimate as text and as `diag.estimate/1`."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from typing import Any
+
+from diag.model.observations.memory import MemoryTerm
+from diag.preflight.estimate.advice import Advice
+from diag.preflight.estimate.estimate import GPU_UNCERTAINTY, HOST_UNCERTAINTY, Estimate
+from diag.preflight.estimate.parameters import count
+
+__all__ = ["document", "text"]
+
+_GIB = 1 << 30
+_WIDTH = 110
+_SHOWN_ADVICE = 5
+_VERDICT_COLOUR = {"fits": "32", "tight": "33", "does not fit": "31"}
+
+
+def text(estimate: Estimate, *, colour: bool = False, sources: bool = False) -> str:
+    lines = [*textwrap.wrap(estimate.basis, _WIDTH), f"read as {estimate.plan.trainer}", ""]
+    lines += _gpu_lines(estimate, colour, sources)
+    lines += _host_lines(estimate, colour, sources)
+    lines += _advice_lines(estimate)
+    lines.append("rules of thumb, for one GPU")
+    lines += [f"  {rule.name:<38}{_gib(rule.size_bytes)}  {rule.formula}" for rule in estimate.rules]
+    lines += _note_lines(estimate)
+    return "\n".join(lines)
+
+
+def _gib(size: int) -> str:
+    return f"{size / _GIB:9.2f} GiB"
+
+
+def _table(terms: Iterable[MemoryTerm], sources: bool) -> list[str]:
+    lines = []
+    for term in terms:
+        head = f"  {term.name:<26}{_gib(term.size_bytes)}  "
+        words = term.formula + (f"  [{term.source}]" if sources and term.source else "")
+        lines += textwrap.wrap(
+            words, _WIDTH + 10, initial_indent=head, subsequent_indent=" " * len(head)
+        ) or [head.rstrip()]
+    return lines
+
+
+def _verdict_line(verdict: str, have: int | None, need: int, said: str, colour: bool) -> str:
+    if verdict == "unknown":
+        return f"  {said}"
+    shown = f"\033[{_VERDICT_COLOUR[verdict]}m{verdict}\033[0m" if colour else verdict
+    left = (have or 0) - need
+    rest = f"{left / _GIB:.1f} GiB left" if left >= 0 else f"{-left / _GIB:.1f} GiB too much"
+    return f"  {shown}: {rest} of {(have or 0) / _GIB:.1f} GiB ({said})"
+
+
+def _gpu_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
+    worst = estimate.worst
+    if worst is None:
+        return ["GPU memory: none, the job runs on the CPU", ""]
+    stages = len(estimate.needs)
+    where = f" (pipeline stage {worst.stage + 1} of {stages})" if stages > 1 else ""
+    lines = [
+        f"GPU memory of the rank that needs most{where}",
+        *_table(worst.terms, sources),
+        f"  {'total':<26}{_gib(worst.total)}  +- {GPU_UNCERTAINTY:.0%}",
+    ]
+    if stages > 1:
+        lines.append(
+            "  other stages: "
+            + ", ".join(
+                f"{need.stage + 1}: {need.total / _GIB:.1f} GiB"
+                for need in estimate.needs
+                if need is not worst
+            )
+        )
+    lines.append(
+        _verdict_line(
+            estimate.gpu_verdict, estimate.machine.gpu_bytes, worst.total, estimate.machine.gpu_said, colour
+        )
+    )
+    return [*lines, ""]
+
+
+def _host_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
+    lines = [
+        "host memory of one node",
+        *_table(estimate.host, sources),
+        f"  {'total':<26}{_gib(estimate.host_bytes)}",
+        "  on top while a checkpoint is saved:" if estimate.save else "  a save needs nothing on top",
+    ]
+    peak = estimate.host_bytes + estimate.save_bytes
+    lines += _table(estimate.save, sources)
+    lines.append(f"  {'total at a save':<26}{_gib(peak)}  +- {HOST_UNCERTAINTY:.0%}")
+    said = estimate.machine.host_said
+    if estimate.host_verdict == "unknown":
+        said = "this machine has no GPU, so its memory says nothing; --host-memory says what the job's nodes have"
+    lines.append(_verdict_line(estimate.host_verdict, estimate.machine.host_bytes, peak, said, colour))
+    return [*lines, f"  a checkpoint on disk: {estimate.checkpoint_bytes / _GIB:.1f} GiB", ""]
+
+
+def _advice_lines(estimate: Estimate) -> list[str]:
+    lines: list[str] = []
+    gpu = [item for item in estimate.advice if item.gpu_bytes < 0][:_SHOWN_ADVICE]
+    host = sorted(
+        (item for item in estimate.advice if item.host_bytes < 0), key=lambda item: item.host_bytes
+    )[:_SHOWN_ADVICE]
+    for title, chosen in (("what would save GPU memory", gpu), ("what would save host memory", host)):
+        if chosen:
+            lines += [title, *(f"  with {item.flags}: {_change(item)}" for item in chosen), ""]
+    together = estimate.combination
+    if together:
+        title = (
+            "no one of these is enough, together they are"
+            if together.enough
+            else _still(estimate, together.advice)
+        )
+        lines += [title, f"  with {together.advice.flags}: {_change(together.advice)}", ""]
+    return lines
+
+
+def _still(estimate: Estimate, tried: Advice) -> str:
+    left = (
+        (estimate.gpu_verdict, estimate.gpu_bytes + tried.gpu_bytes, estimate.machine.gpu_bytes, "GPU"),
+        (
+            estimate.host_verdict,
+            estimate.host_bytes + estimate.save_bytes + tried.host_bytes,
+            estimate.machine.host_bytes,
+            "host",
+        ),
+    )
+    over = [
+        f"{(need - have) / _GIB:.1f} GiB {where}"
+        for verdict, need, have, where in left
+        if verdict != "unknown" and have is not None and need > have
+    ]
+    return f"the nearest of up to three together, still {' and '.join(over)} too much"
+
+
+def _change(item: Advice) -> str:
+    parts = [
+        f"{size / _GIB:+.1f} GiB {where}"
+        for size, where in ((item.gpu_bytes, "GPU"), (item.host_bytes, "host"))
+        if abs(size) > _GIB // 20
+    ]
+    return ", ".join(parts) + (f" ({item.cost})" if item.cost else "")
+
+
+def _note_lines(estimate: Estimate) -> list[str]:
+    lines: list[str] = []
+    if estimate.notes:
+        lines += ["", "assumed", *(f"  {note}" for note in estimate.notes)]
+    if estimate.plan.unknown:
+        lines += ["", "flags that no ms-swift known here has: " + ", ".join(estimate.plan.unknown)]
+    return lines
+
+
+def _advice_json(item: Advice) -> dict[str, Any]:
+    return {
+        "flags": item.flags,
+        "gpu_bytes": item.gpu_bytes,
+        "host_bytes": item.host_bytes,
+        "cost": item.cost,
+    }
+
+
+def document(estimate: Estimate) -> dict[str, Any]:
+    """The shape of `diag.estimate/1`. Sizes are bytes."""
+    worst = estimate.worst
+    seen = estimate.observation()
+    layout = estimate.plan.layout
+    return {
+        "schema": "diag.estimate/1",
+        "basis": estimate.basis,
+        "model": {"name": estimate.plan.model, "parameters": count(estimate.plan.shape)},
+        "layout": {
+            "nodes": layout.nodes,
+            "processes": layout.processes,
+            "tp": layout.tp,
+            "pp": layout.pp,
+            "cp": layout.cp,
+            "dp": layout.dp,
+            "ep": layout.ep,
+            "etp": layout.etp,
+        },
+        "gpu": {
+            "terms": seen["gpu"],
+            "bytes": estimate.gpu_bytes,
+            "stage": worst.stage if worst else None,
+            "stages": [need.total for need in estimate.needs],
+            "uncertainty": GPU_UNCERTAINTY,
+            "available_bytes": estimate.machine.gpu_bytes,
+            "verdict": estimate.gpu_verdict,
+        },
+        "host": {
+            "terms": seen["host"],
+            "save_terms": seen["save"],
+            "bytes": estimate.host_bytes,
+            "save_bytes": estimate.save_bytes,
+            "peak_bytes": estimate.host_bytes + estimate.save_bytes,
+            "uncertainty": HOST_UNCERTAINTY,
+            "available_bytes": estimate.machine.host_bytes,
+            "verdict": estimate.host_verdict,
+        },
+        "checkpoint_bytes": estimate.checkpoint_bytes,
+        "fits": estimate.fits,
+        "advice": [_advice_json(item) for item in estimate.advice],
+        "combination": _advice_json(estimate.combination.advice) | {"enough": estimate.combination.enough}
+        if estimate.combination
+        else None,
+        "rules_of_thumb": [
+            {"name": rule.name, "bytes": rule.size_bytes, "formula": rule.formula, "source": rule.source}
+            for rule in estimate.rules
+        ],
+        "assumed": list(estimate.notes),
+        "unknown_flags": list(estimate.plan.unknown),
+    }

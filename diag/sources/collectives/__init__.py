@@ -1,0 +1,1 @@
+"""What PyTorch and NCCL know of collectives: Flight Recorder, RAS, the store."""

@@ -1,0 +1,167 @@
+"""The entries of a Flight Recorder dump as torch writes them, and which of them are pending. Believes nothing
+of their types."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from typing import Any
+
+from diag.model.observations import CollectiveEntry
+
+__all__ = [
+    "MAX_TENSORS",
+    "count",
+    "integer",
+    "mapping",
+    "members_of",
+    "sequence",
+    "settle",
+    "shapes",
+    "status_of",
+    "word",
+]
+
+MAX_TENSORS = 64
+_MAX_RANKS = 1 << 20
+_MAX_WORD = 200
+
+
+def _entry(raw: dict[str, Any]) -> CollectiveEntry:
+    backend, _, op = word(raw.get("profiling_name")).rpartition(":")
+    group = [*sequence(raw.get("process_group")), "", ""]
+    is_p2p = raw.get("is_p2p") is True
+    dtypes = (
+        *sequence(raw.get("input_dtypes"))[:MAX_TENSORS],
+        *sequence(raw.get("output_dtypes"))[:MAX_TENSORS],
+    )
+    return CollectiveEntry(
+        backend=backend,
+        group=word(group[0]),
+        desc=word(group[1]),
+        seq=integer(raw.get("p2p_seq_id" if is_p2p else "collective_seq_id")),
+        op_id=integer(raw.get("op_id")),
+        is_p2p=is_p2p,
+        op=op,
+        input_sizes=shapes(raw.get("input_sizes")),
+        output_sizes=shapes(raw.get("output_sizes")),
+        dtypes=tuple(word(item) for item in dtypes),
+        state=word(raw.get("state")),
+        retired=raw.get("retired") is True,
+        pending=True,
+        record_id=integer(raw.get("record_id")),
+        time_created=integer(raw.get("time_created_ns")) / 1e9,
+    )
+
+
+def settle(raw: list[dict[str, Any]], status: dict[Any, Any]) -> list[CollectiveEntry]:
+    """Tell which are pending; `state` alone does not.
+
+    gloo's never leaves "scheduled", `retired` tells. NCCL retires also what timed out. And the parts of a
+    coalesced call (batch_isend_irecv, coalesced collectives) may stay "scheduled" for ever: the call's own
+    entry, which follows, tells.
+    """
+    found = _numbered(raw)
+    whole: dict[tuple[str, str, bool, int], bool] = {}
+    finished_one: set[tuple[str, str, bool]] = set()
+    newest: dict[tuple[str, str, bool], int] = {}
+    for entry in found:
+        kind = (entry.backend, entry.group, entry.is_p2p)
+        if entry.op == "coalesced":
+            whole[(*kind, entry.seq)] = _finished(entry)
+        if _finished(entry):
+            finished_one.add(kind)
+        newest[kind] = entry.record_id
+    settled = []
+    for item, entry in zip(raw, found, strict=True):
+        kind = (entry.backend, entry.group, entry.is_p2p)
+        finished = _finished(entry) or whole.get((*kind, entry.seq), False)
+        if not finished and entry.backend != "gloo":  # gloo's calls may end out of their order
+            if entry.is_p2p:
+                # A dump of active entries only has lost the whole's: a part is over when another call came
+                # after it.
+                alone = (*kind, entry.seq) not in whole and kind not in finished_one
+                finished = alone and entry.state == "scheduled" and entry.record_id < newest[kind]
+            elif (entry.backend, entry.group, True) not in newest:
+                finished = (
+                    0 < entry.seq <= (count(status_of(status, item).get("last_completed_collective")) or 0)
+                )
+        settled.append(entry if not finished else dataclasses.replace(entry, pending=False))
+    return settled
+
+
+def _finished(entry: CollectiveEntry) -> bool:
+    return entry.state == "completed" or (entry.retired and entry.backend != "nccl")
+
+
+def _numbered(raw: list[dict[str, Any]]) -> list[CollectiveEntry]:
+    """The entry of a whole batch_isend_irecv says that it is no P2P call, and has the number of the last
+    collective; by its op_id it belongs to the part before it (torch 2.11, H200:
+    tests/captures/fr/batch_p2p_0.json)."""
+    found: list[CollectiveEntry] = []
+    before: dict[tuple[str, str], CollectiveEntry] = {}
+    for item in raw:
+        entry = _entry(item)
+        part = before.get((entry.backend, entry.group))
+        if entry.op == "coalesced" and part is not None and part.is_p2p and part.op_id == entry.op_id:
+            entry = dataclasses.replace(entry, is_p2p=True, seq=integer(item.get("p2p_seq_id")))
+        before[entry.backend, entry.group] = entry
+        found.append(entry)
+    return found
+
+
+# --- words and numbers of strangers
+# ----------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=4096)  # the world's is the same in the dump of every rank, and is kept once
+def _ranks(text: str) -> tuple[int, ...]:
+    # "[0, 1, 2]" as torch writes it, "0-2" as we do
+    found: list[int] = []
+    for part in re.findall(r"(\d{1,7})(?:-(\d{1,7}))?", text):
+        first, last = int(part[0]), int(part[1] or part[0])
+        if last - first + len(found) >= _MAX_RANKS:
+            return ()
+        found.extend(range(first, last + 1))
+    return tuple(found)
+
+
+def status_of(status: dict[Any, Any], entry: dict[str, Any]) -> dict[Any, Any]:
+    """pg_status goes by the process's own number of the group, which only the entries connect with its name."""
+    number = entry.get("pg_id")
+    return mapping(status.get(str(number))) if isinstance(number, (int, str)) else {}
+
+
+def members_of(value: Any) -> tuple[int, ...]:
+    return _ranks(value) if isinstance(value, str) else ()
+
+
+def mapping(value: Any) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def sequence(value: Any) -> list[Any] | tuple[Any, ...]:
+    return value if isinstance(value, (list, tuple)) else []
+
+
+def word(value: Any) -> str:
+    return value[:_MAX_WORD] if isinstance(value, str) else ""
+
+
+def integer(value: Any) -> int:
+    """JSON has some numbers as strings."""
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,19}", value):
+        value = int(value)
+    return value if type(value) is int and abs(value) < 1 << 63 else 0
+
+
+def count(value: Any) -> int | None:
+    number = integer(value)
+    return number if number > 0 else None
+
+
+def shapes(value: Any) -> tuple[tuple[int, ...], ...]:
+    return tuple(
+        tuple(integer(size) for size in sequence(item)[:16]) for item in sequence(value)[:MAX_TENSORS]
+    )

@@ -1,0 +1,294 @@
+"""NCCL RAS: what NCCL itself knows of all communicators of a job, over the line protocol that each process
+serves.
+
+`read` asks one process for the whole job, `parse` makes one `RasReading` of the answer, or of a file that
+somebody saved. Whether it may be asked is decided in `diag.agent.samplers.ras`: on some versions of NCCL a question
+can cost the job.
+"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+import socket
+import time
+from collections.abc import Iterator, Sequence
+
+from diag.model import Payload, Record
+from diag.model.observations import Observation, RasReading, SourceFailed, SourceWorks, Unparsed
+from diag.sources.collectives.fr_trace import integer, mapping, sequence, word
+from diag.sources.collectives.ras_json import load, read_communicators
+from diag.sources.collectives.ras_text import read_text
+
+__all__ = ["DEFAULT_ADDRESS", "FAILURES", "SOURCE", "explain", "is_answer", "parse", "read", "split_address"]
+
+SOURCE = "nccl_ras"
+DEFAULT_ADDRESS = "localhost:28028"  # NCCL's own
+
+# What can go wrong, by the word in the payload.
+FAILURES = {
+    "no_address": "NCCL_RAS_ADDR is no address",
+    "refused": "nothing listens at the address of NCCL RAS",
+    "timed_out": "NCCL RAS did not answer in time",
+    "not_ras": "what listens at the address of NCCL RAS is something else",
+    "too_large": "the answer of NCCL RAS is larger than diag reads",
+    "closed": "NCCL RAS closed the connection without an answer",
+    "failed": "NCCL RAS could not be asked",
+}
+_REMEDIES = {
+    "no_address": "unset it, or set it to localhost:PORT",
+    "refused": "no rank has made a communicator yet, or RAS could not take its port: "
+    "set NCCL_RAS_ADDR to a free one (`diag run` does)",
+    "timed_out": "the machine may be overloaded, or the process that holds the port is stopped",
+    "not_ras": "set NCCL_RAS_ADDR to a free port (`diag run` does)",
+}
+
+MAX_BYTES = (
+    8 << 20
+)  # ours: a member of a communicator takes 540 bytes of JSON, and a GPU is in 25 of Megatron's
+_MAX_LINE = 4096
+_DEADLINE_SECONDS = (
+    15.0  # longer than RAS's own: the connection is not closed on a question that is under way
+)
+_RAS_SECONDS = 5  # RAS gives up on a silent process after this long; its own default
+_PROTOCOL = 2
+
+
+class _NoAnswer(Exception):
+    """`failed` is a key of FAILURES."""
+
+    def __init__(self, failed: str, detail: str = "") -> None:
+        super().__init__(f"{failed}: {detail}")
+        self.failed, self.detail = failed, detail
+
+
+# --- asking
+# ----------------------------------------------------------------------------------------------------
+
+
+def read(
+    address: str = DEFAULT_ADDRESS,
+    *,
+    want_json: bool = True,
+    deadline: float = _DEADLINE_SECONDS,
+    own_addresses: Sequence[str] = (),
+) -> Payload:
+    """{"address", "json" or "text": the report, "addresses": own_addresses}, or {"address", "failed": a key
+    of FAILURES, "detail"}.
+
+    Protocol 2 of NCCL 2.24 and later; JSON from 2.28.7 on, else text. The ranks' Python threads are not
+    needed: a thread of NCCL's answers for the whole job.
+    """
+    try:
+        connection = _Connection(split_address(address), time.monotonic() + deadline)
+        try:
+            return {"address": address, **_talk(connection, want_json), "addresses": list(own_addresses)}
+        finally:
+            connection.close()
+    except _NoAnswer as failure:
+        return {"address": address, "failed": failure.failed, "detail": failure.detail[:300]}
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """HOST:PORT or [IPv6]:PORT as NCCL takes it; an address that means "all" is asked on this host.
+
+    >>> split_address("localhost:28028"), split_address("[::]:1"), split_address("127.0.0.1<28028>")
+    (('localhost', 28028), ('::1', 1), ('127.0.0.1', 28028))
+    """
+    found = re.fullmatch(
+        r"\s*(?:\[([\da-fA-F:.]+(?:%\w+)?)\]|([^\s\[\]<>]*?))(?::(\d{1,5})|<(\d{1,5})>)\s*", address[:300]
+    )
+    port = int(found[3] or found[4]) if found else 0
+    if found is None or not 0 < port < 65536:
+        raise _NoAnswer("no_address", repr(address[:80]))
+    host = found[1] or found[2] or "localhost"
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
+
+
+def _talk(connection: _Connection, want_json: bool) -> dict[str, str]:
+    connection.send(f"CLIENT PROTOCOL {_PROTOCOL}")
+    hello = connection.line()
+    if not hello.startswith(b"SERVER PROTOCOL "):
+        raise _NoAnswer("not_ras", repr(hello[:80]))
+    connection.send(f"TIMEOUT {_RAS_SECONDS}")
+    connection.line()  # OK; a server that does not know it says so and keeps its own
+    kind = "text"
+    if want_json:
+        connection.send("SET FORMAT json")
+        kind = "json" if connection.line() == b"OK" else "text"  # ERROR: Unknown command before 2.28.7
+    connection.send("VERBOSE STATUS")
+    report = connection.rest()
+    if not report.strip():
+        raise _NoAnswer("closed")
+    if kind == "json":
+        report = re.sub(rb"\n +", b"\n", report)  # its indentation is half of it
+    return {kind: report.decode("utf-8", "replace")}
+
+
+class _Connection:
+    """One connection with one deadline for all that is done on it. Raises _NoAnswer."""
+
+    def __init__(self, address: tuple[str, int], end: float) -> None:
+        self._end = end
+        self._buffer = b""
+        self._socket: socket.socket | None = None
+        problem: OSError | None = None
+        try:
+            places = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise _NoAnswer("no_address", f"{address[0][:80]}: {error}") from None
+        for family, kind, protocol, _, place in places:
+            made = socket.socket(family, kind, protocol)
+            try:
+                made.settimeout(min(self._left(), 2.0))  # to this host, as a rule: it takes a millisecond
+                made.connect(place)
+                self._socket = made
+                return
+            except (OSError, _NoAnswer) as error:
+                made.close()
+                if isinstance(error, _NoAnswer):
+                    raise
+                problem = error
+        if isinstance(problem, ConnectionRefusedError):
+            raise _NoAnswer("refused", f"{address[0]}:{address[1]}")
+        if isinstance(problem, TimeoutError):
+            raise _NoAnswer("timed_out", f"no connection to {address[0]}:{address[1]}")
+        raise _NoAnswer("failed", f"{address[0]}:{address[1]}: {problem}")
+
+    def _left(self) -> float:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise _NoAnswer("timed_out")
+        return left
+
+    def send(self, line: str) -> None:
+        assert self._socket is not None
+        self._socket.settimeout(self._left())
+        try:
+            self._socket.sendall(line.encode() + b"\n")
+        except TimeoutError:
+            raise _NoAnswer("timed_out", line) from None
+        except OSError as error:
+            raise _NoAnswer("closed", f"{line}: {error.strerror}") from None
+
+    def _more(self) -> bytes:
+        assert self._socket is not None
+        self._socket.settimeout(self._left())
+        try:
+            return self._socket.recv(1 << 16)
+        except TimeoutError:
+            raise _NoAnswer("timed_out") from None
+        except OSError as error:
+            raise _NoAnswer("closed", error.strerror or "") from None
+
+    def line(self) -> bytes:
+        while b"\n" not in self._buffer:
+            data = self._more()
+            if not data:
+                raise _NoAnswer(
+                    "closed" if not self._buffer else "not_ras",
+                    repr(self._buffer[:80]) if self._buffer else "",
+                )
+            self._buffer += data
+            if len(self._buffer) > _MAX_LINE and b"\n" not in self._buffer:
+                raise _NoAnswer("not_ras", repr(self._buffer[:80]))
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line.rstrip(b"\r")
+
+    def rest(self) -> bytes:
+        """Up to the end that the server sets. What came before a reset or the deadline is given too: `parse`
+        sees it."""
+        data = bytearray(self._buffer)
+        try:
+            while chunk := self._more():
+                data += chunk
+                if len(data) > MAX_BYTES:
+                    raise _NoAnswer("too_large", f"more than {MAX_BYTES} bytes")
+        except _NoAnswer as failure:
+            if failure.failed == "too_large" or not data.strip():
+                raise
+        return bytes(data)
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+
+# --- reading
+# ---------------------------------------------------------------------------------------------------
+
+# The server's answers to the commands before the report, as `nc` saves them in front of it:
+#   SERVER PROTOCOL 2
+#   OK
+_BEFORE = re.compile(r"\ufeff?(?:[ \t]*(?:SERVER PROTOCOL \d{1,4}|OK|ERROR: [^\n]{0,300})?\r?\n)*")
+
+
+def is_answer(text: str) -> bool:
+    """Whether a file's beginning (1,000 characters do) looks like a saved answer of RAS, text or JSON."""
+    body = text[_match_end(text) :].lstrip(" \t")
+    return body.startswith("NCCL version ") or (body.startswith("{") and '"nccl_version"' in body[:200])
+
+
+def _match_end(text: str) -> int:
+    found = _BEFORE.match(text)
+    return found.end() if found else 0
+
+
+def parse(record: Record) -> Iterator[Observation]:
+    """Of a live answer, or of {"text": ...} or {"json": ...} with a saved file as it is: which of the two it
+    is is seen."""
+    payload = record.payload
+    try:
+        if "failed" in payload:
+            yield SourceFailed(record.rank, SOURCE, *explain(payload))
+            return
+        raw = payload["json"] if "json" in payload else payload["text"]
+        if not isinstance(raw, str):
+            raise TypeError("the answer is no text")
+        body = raw[_match_end(raw) :]
+        emitted = record.at if record.emitted is None else record.emitted
+        addresses = tuple(word(item) for item in sequence(payload.get("addresses"))[:1000])
+        found = _from_json(body, emitted) if body.lstrip().startswith("{") else _from_text(body, emitted)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        yield Unparsed(
+            record.rank, SOURCE, f"not an answer of NCCL RAS: {error}"[:200], reprlib.repr(payload)[:200]
+        )
+        return
+    yield SourceWorks(record.rank, SOURCE)
+    yield RasReading(rank=None, host=record.host, addresses=addresses, **found)
+
+
+def _from_json(body: str, emitted: float) -> Payload:
+    report, whole = load(body)
+    if "nccl_version" not in report:
+        raise ValueError("JSON, but no report")
+    ras = mapping(report.get("ras"))
+    return {
+        "nccl_version": word(report.get("nccl_version")),
+        "communicators": read_communicators(report),
+        "timeouts": integer(ras.get("timeouts_count")),
+        "emitted": emitted,
+        "whole": whole,
+        "detailed": True,
+    }
+
+
+def _from_text(body: str, emitted: float) -> Payload:
+    report = read_text(body)
+    return {
+        "nccl_version": report.version,
+        "communicators": report.communicators,
+        "timeouts": report.timeouts,
+        "emitted": emitted,
+        "whole": report.whole,
+        "detailed": False,
+        "dead": report.dead,
+        "excerpts": report.excerpts,
+    }
+
+
+def explain(payload: Payload) -> tuple[str, str]:
+    """Reason and remedy of a payload that says "failed", for people."""
+    failed, detail = word(payload["failed"]), word(payload.get("detail"))
+    reason = FAILURES.get(failed, failed)
+    return (f"{reason}: {detail}" if detail else reason), _REMEDIES.get(failed, "")

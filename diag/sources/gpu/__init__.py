@@ -1,0 +1,1 @@
+"""GPUs: NVML and dumps of CUDA."""

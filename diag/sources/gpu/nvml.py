@@ -1,0 +1,403 @@
+"""GPUs through NVML (the official `pynvml` module), asked by a helper process that can be killed.
+
+A sick GPU makes NVML calls block for ever in the kernel, or crash; the helper is then abandoned and the agent
+goes on. Run as a module it is that helper: each byte on stdin asks for a sample, one JSON line a GPU is the
+answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import queue
+import resource
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from diag.launch import isolated
+from diag.model import Payload, Record
+from diag.model.observations import GpuSample, Observation, Unparsed
+from diag.sources.gpu.nvml_gpm import Gpm
+from diag.sources.gpu.nvml_health import HealthWatch, parse_events, parse_health
+from diag.text.errors import SourceUnavailable
+
+__all__ = ["SOURCE", "NvmlReader", "NvmlUnavailable", "parse"]
+
+SOURCE = "nvml"
+
+BACKOFF_SECONDS = 10.0  # doubled at each failure in a row, up to the next; ours
+LONGEST_BACKOFF_SECONDS = 300.0
+_SAMPLE, _CLOSER = b"\n", b"+"  # what is asked of the helper
+# SMs of compute capability 9.0 to 12.x have 128 FP32 lanes each (CUDA C++ Programming Guide); GPM is of
+# Hopper and newer.
+_CORES_PER_SM = 128
+START_SECONDS = 60.0  # nvmlInit wakes all GPUs: some seconds each without the persistence daemon
+
+
+class NvmlUnavailable(SourceUnavailable):
+    """No sample now; `reason` and `remedy` as SourceFailed wants them."""
+
+
+class NvmlReader:
+    """Owns the helper. Nothing starts before the first `latest`. Not for two threads at once."""
+
+    def __init__(
+        self,
+        interval: float = 5.0,
+        start_seconds: float = START_SECONDS,
+        health_seconds: float = 0.0,
+        environ: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`interval`: a sample younger than this is given again. `clock` tells when to retry, not how long to
+        wait.
+
+        `health_seconds`: with each sample the health that was read since and the events come too, if it is
+        not 0.
+        """
+        self._interval = interval
+        self._start_seconds = start_seconds
+        self._health_seconds = health_seconds
+        self._environ = dict(os.environ if environ is None else environ)
+        self._clock = clock
+        self._helper: subprocess.Popen[bytes] | None = None
+        self._abandoned: list[subprocess.Popen[bytes]] = []
+        self._buffer = b""
+        self._started = 0.0
+        self._ready: Payload = None
+        self._last: Payload = None
+        self._last_at = 0.0
+        self._failures = 0
+        self._retry_at = 0.0
+        self._hopeless = False
+        self._asked = _SAMPLE
+        self._may_look_closer = True
+        self._failure = ("NVML was not asked yet", "")
+
+    def latest(self, deadline: float = 5.0, *, closer: bool = False) -> Payload:
+        """A sample of all GPUs, at most `deadline` seconds from now. Raises NvmlUnavailable.
+
+        `closer`: with what runs on the SMs since the last closer one, of GPUs that can tell it.
+        """
+        now = self._clock()
+        if self._hopeless:
+            raise NvmlUnavailable(*self._failure)
+        if self._last is not None and now - self._last_at < self._interval:
+            return self._last
+        until = time.monotonic() + deadline
+        if self._helper is None:
+            self._start(now)
+        if self._ready is None:
+            self._wait_for_start(until)
+        gpus: list[Payload] = []
+        beside: dict[str, Payload] = {}  # health and events, when there are any
+        assert self._helper is not None and self._helper.stdin is not None
+        self._asked = _CLOSER if closer and self._may_look_closer else _SAMPLE
+        with contextlib.suppress(OSError):  # it died since; reading says how
+            self._helper.stdin.write(self._asked)
+        while True:
+            message = self._message(until)
+            if message is None:
+                raise self._give_up(f"NVML did not answer for {deadline:g} s (GPU {len(gpus)})", _SICK)
+            if "gpu" not in message:
+                beside = {name: message[name] for name in ("health", "events") if message.get(name)}
+                break
+            gpus.append(message["gpu"])
+        self._failures = 0
+        self._last, self._last_at = {**self._ready, "gpus": gpus, **beside}, now
+        return self._last
+
+    def close(self) -> None:
+        self._drop_helper()
+
+    def end(self) -> None:
+        """End the helper from another thread than the one that asks: that one sees it die."""
+        helper = self._helper
+        if helper is not None:
+            helper.kill()
+
+    def _start(self, now: float) -> None:
+        self._abandoned = [helper for helper in self._abandoned if helper.poll() is None]
+        if self._abandoned:
+            raise NvmlUnavailable(
+                f"NVML is stuck in the kernel (helper process {self._abandoned[0].pid} cannot be killed)",
+                _SICK,
+            )
+        if now < self._retry_at:
+            raise NvmlUnavailable(*self._failure)
+        try:
+            self._helper = subprocess.Popen(
+                isolated.argv(
+                    "diag.sources.gpu.nvml", str(self._health_seconds if self._failures < 2 else 0.0)
+                ),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                cwd="/",
+                env=dict(self._environ),
+                start_new_session=True,  # the terminal's Ctrl-C is not for it
+            )
+        except OSError as error:  # no process or no descriptor left
+            raise self._give_up(
+                f"the helper that asks NVML cannot be started: {error.strerror}",
+                "raise the limits of processes and files (ulimit -u, ulimit -n)",
+            ) from None
+        self._buffer = b""
+        self._ready = None
+        self._started = time.monotonic()
+
+    def _wait_for_start(self, until: float) -> None:
+        message = self._message(min(until, self._started + self._start_seconds))
+        if message is not None:
+            self._ready = message
+        elif time.monotonic() >= self._started + self._start_seconds:
+            raise self._give_up(f"NVML did not start within {self._start_seconds:g} s", _SICK)
+        else:
+            raise NvmlUnavailable("NVML is still starting")
+
+    def _message(self, until: float) -> dict[str, Any] | None:
+        """The helper's next line; None when there is none in time. Raises NvmlUnavailable when it died or
+        gave up."""
+        assert self._helper is not None and self._helper.stdout is not None
+        poll = select.poll()
+        poll.register(self._helper.stdout, select.POLLIN)
+        while b"\n" not in self._buffer:
+            if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+                return None
+            data = os.read(self._helper.stdout.fileno(), 65536)
+            if not data:
+                raise self._give_up(self._how_it_died(), _SICK)
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)  # ours: main() lets nobody else write there
+        if "failed" in message:
+            self._hopeless = message["final"]
+            raise self._give_up(message["failed"], message["remedy"])
+        return message
+
+    def _how_it_died(self) -> str:
+        assert self._helper is not None
+        try:
+            returncode = self._helper.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return "the NVML helper closed its output"
+        if returncode < 0:
+            self._health_seconds = 0.0  # samples matter more than the seldom calls, which may have done it
+            return f"NVML crashed its process (signal {-returncode}: {signal.strsignal(-returncode)})"
+        return f"the NVML helper ended with exit code {returncode}"
+
+    def _give_up(self, reason: str, remedy: str) -> NvmlUnavailable:
+        self._drop_helper()
+        if self._asked == _CLOSER:
+            self._may_look_closer = False  # samples matter more than these calls, which may have done it
+        backoff = min(BACKOFF_SECONDS * 2**self._failures, LONGEST_BACKOFF_SECONDS)
+        self._failures = min(self._failures + 1, 10)
+        self._retry_at = self._clock() + backoff
+        self._last = None
+        self._failure = (reason, remedy)
+        return NvmlUnavailable(reason, remedy)
+
+    def _drop_helper(self) -> None:
+        helper, self._helper, self._ready = self._helper, None, None
+        if helper is None:
+            return
+        helper.kill()
+        for pipe in (helper.stdin, helper.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            helper.wait(0.5)
+        except subprocess.TimeoutExpired:  # in D state: SIGKILL waits for the driver, we do not
+            self._abandoned.append(helper)
+
+
+_SICK = "look at `nvidia-smi` and at the kernel log for Xid lines on this node"
+
+
+# --- the helper
+# ----------------------------------------------------------------------------------------------
+
+
+def main() -> int:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash here is expected and is no news
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what the library prints must not get between our lines
+    for message in _talk(float(sys.argv[1]) if len(sys.argv) > 1 else 0.0):
+        os.write(answers, json.dumps(message).encode() + b"\n")
+    return 0
+
+
+def _talk(health_seconds: float) -> Iterator[Payload]:
+    """The helper's side: ready or failed, then on each question a message for each GPU, and an end."""
+    asked: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    # A thread of its own, so that the helper ends with its parent also while an NVML call hangs.
+    threading.Thread(target=_listen, args=(asked,), daemon=True).start()
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        yield _failed(
+            "no NVML library", "on a machine with an NVIDIA driver, give the container the utility capability"
+        )
+        return
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        yield _failed("the Python module pynvml is missing", "pip install nvidia-ml-py")
+        return
+    try:
+        nvml.nvmlInit()
+        count = nvml.nvmlDeviceGetCount()
+    except nvml.NVMLError as error:
+        yield _failed(f"NVML cannot start: {error}", _SICK, final=False)
+        return
+    yield {"driver": _ask(nvml, nvml.nvmlSystemGetDriverVersion), "count": count}
+    watch = HealthWatch(nvml, count, health_seconds)
+    if health_seconds:
+        watch.start()
+    fixed: dict[int, dict[str, Any]] = {}
+    gpm = Gpm(nvml)
+    while True:
+        closer = asked.get() == _CLOSER
+        if not closer:
+            gpm.forget()
+        for index in range(count):
+            yield {"gpu": _sample(nvml, index, fixed, gpm if closer else None)}
+        health, events = watch.take()
+        yield {"end": count, "health": health, "events": events}
+
+
+def _listen(asked: queue.SimpleQueue[bytes]) -> None:
+    while question := os.read(0, 1):
+        asked.put(question)
+    os._exit(0)
+
+
+def _failed(reason: str, remedy: str, final: bool = True) -> Payload:
+    return {"failed": reason, "remedy": remedy, "final": final}
+
+
+def _ask(nvml: Any, question: Callable[..., Any], *args: Any) -> Any:
+    try:
+        answer = question(*args)
+    except nvml.NVMLError:
+        return None
+    return answer.decode(errors="replace") if isinstance(answer, bytes) else answer  # old pynvml: bytes
+
+
+def _sample(nvml: Any, index: int, fixed: dict[int, dict[str, Any]], gpm: Gpm | None) -> Payload:
+    """One GPU in NVML's own units; None for each field that the driver or the GPU does not have, GPM's are
+    then left out."""
+    try:
+        gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+    except nvml.NVMLError as error:
+        return {"index": index, "error": str(error)}
+    if index not in fixed:
+        pci = _ask(nvml, nvml.nvmlDeviceGetPciInfo, gpu)
+        bus_id = getattr(pci, "busId", None)
+        fixed[index] = {
+            "index": index,
+            "uuid": _ask(nvml, nvml.nvmlDeviceGetUUID, gpu),
+            "pci": bus_id.decode(errors="replace") if isinstance(bus_id, bytes) else bus_id,
+            "name": _ask(nvml, nvml.nvmlDeviceGetName, gpu),
+        }
+    memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, gpu)
+    processes = _ask(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, gpu) or ()
+    return {
+        **fixed[index],
+        "util": getattr(_ask(nvml, nvml.nvmlDeviceGetUtilizationRates, gpu), "gpu", None),
+        "mem_used": getattr(memory, "used", None),
+        "mem_total": getattr(memory, "total", None),
+        "power_mw": _ask(nvml, nvml.nvmlDeviceGetPowerUsage, gpu),
+        "power_limit_mw": _ask(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, gpu),
+        "sm_clock_mhz": _ask(nvml, nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_SM),
+        "temp": _ask(nvml, nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU),
+        # called EventReasons since CUDA 12.2; the old name is in all drivers
+        "throttle": _ask(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu),
+        "pids": [process.pid for process in processes],
+        "pid_mem": [[process.pid, process.usedGpuMemory] for process in processes],
+        **(gpm.figures(index, gpu) if gpm is not None else {}),
+    }
+
+
+# --- understanding it
+# ----------------------------------------------------------------------------------------
+
+
+def parse(record: Record) -> Iterator[Observation]:
+    """One GpuSample a GPU; one that NVML could not even open is Unparsed with NVML's reason. Health and
+    events when they came."""
+    payload = record.payload
+    gpus = payload.get("gpus") if isinstance(payload, Mapping) else None
+    if not isinstance(gpus, list):
+        yield Unparsed(record.rank, SOURCE, "no list of GPUs", str(payload)[:200])
+        return
+    for gpu in gpus:
+        if not isinstance(gpu, Mapping) or not isinstance(gpu.get("index"), int):
+            yield Unparsed(record.rank, SOURCE, "no GPU", str(gpu)[:200])
+        elif "error" in gpu:
+            yield Unparsed(record.rank, SOURCE, f"GPU {gpu['index']}: {gpu['error']}"[:200], str(gpu)[:200])
+        else:
+            yield _gpu_sample(record, gpu)
+    yield from parse_health(record, payload.get("health"))
+    yield from parse_events(record, payload.get("events"))
+
+
+def _gpu_sample(record: Record, gpu: Mapping[str, Any]) -> GpuSample:
+    def whole(name: str) -> int | None:
+        value = gpu.get(name)
+        return value if isinstance(value, int) and 0 <= value < 1 << 64 else None
+
+    def scaled(name: str, unit: float) -> float | None:
+        value = whole(name)
+        return None if value is None else value * unit
+
+    def share(name: str) -> float | None:
+        value = gpu.get(name)
+        if (
+            isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100
+        ):  # NaN is not either
+            return None
+        return value * 0.01
+
+    clock, cores = whole("sm_clock_mhz"), whole("cores")
+    pids = gpu.get("pids")
+    return GpuSample(
+        rank=record.rank,
+        index=gpu["index"],
+        uuid=str(gpu.get("uuid") or "")[:100],
+        pci_bus_id=str(gpu.get("pci") or "")[:100],
+        name=str(gpu.get("name") or "")[:100],
+        utilization_ratio=scaled("util", 0.01),
+        memory_used_bytes=whole("mem_used"),
+        memory_total_bytes=whole("mem_total"),
+        power_watts=scaled("power_mw", 0.001),
+        power_limit_watts=scaled("power_limit_mw", 0.001),
+        sm_clock_hertz=None if clock is None else clock * 1_000_000,
+        temperature_celsius=scaled("temp", 1.0),
+        throttle_reasons=whole("throttle"),
+        pids=tuple(pid for pid in pids if isinstance(pid, int)) if isinstance(pids, list) else (),
+        process_memory=tuple(_process_memory(gpu.get("pid_mem"))),
+        sm_utilization_ratio=share("sm_util"),
+        sm_occupancy_ratio=share("sm_occupancy"),
+        sm_count=cores // _CORES_PER_SM if cores and cores % _CORES_PER_SM == 0 else None,
+    )
+
+
+def _process_memory(rows: Any) -> Iterator[tuple[int, int]]:
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, list) and len(row) == 2 and isinstance(row[0], int) and isinstance(row[1], int):
+            yield row[0], row[1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The node: processes, cgroups, shared memory, kernel messages."""

@@ -1,0 +1,230 @@
+"""Who lives below whom in /proc, and what a process was started as.
+
+Plain reading of /proc for the other machine-side sources and for the hub, which finds ranks with it. It makes
+no records; what a rank is, the launchers decide.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from diag.sources.host.vm import read_memory
+
+__all__ = ["PROC", "Processes", "Tree", "descendants", "is_python", "read_environ", "read_raw", "split_stat"]
+
+PROC = Path("/proc")
+
+# Children forked by a thread other than the main one stand in that thread's own file. A rank has 60 to 90
+# threads (measured on H200: 67 and 87), reading all those files costs more than everything else, and new
+# children of such threads are rare: they may be seen this many scans late. Ours.
+FULL_SCAN_EVERY = 10
+_LONGEST_ENVIRON = 1 << 20
+
+
+def read_raw(path: str) -> bytes | None:
+    """The whole file, or None when it is gone or denied."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        data = os.read(fd, 65536)
+        if len(data) < 2048:  # seq_file stops early only when the next record does not fit into its page
+            return data
+        chunks = [data]
+        while data := os.read(fd, 65536):
+            chunks.append(data)
+        return b"".join(chunks)
+    except OSError:  # ESRCH: it went between the open and the read
+        return None
+    finally:
+        os.close(fd)
+
+
+def split_stat(text: str) -> tuple[int, str, list[str]]:
+    """Pid, comm and the fields from the third (state) on: `fields[n - 3]` is field n of proc(5).
+
+    Raises ValueError for what is no stat line.
+
+    >>> split_stat("7 (a) b (c)) S 1 7")
+    (7, 'a) b (c)', ['S', '1', '7'])
+    """
+    # comm is what the process called itself, so the last parenthesis ends it. H200 host (Linux 6.13 or
+    # later), 2026-11-21:
+    #   2238 (python3) S 2221 2238 2238 0 -1 4194560 385729 4990 0 0 1644 139 0 0 20 0 67 0 20487 331101626368 ...
+    head, found, tail = text.rpartition(")")
+    pid, opened, comm = head.partition(" (")
+    if not found or not opened:
+        raise ValueError("no comm in parentheses")
+    return int(pid), comm, tail.split()
+
+
+def _parent(pid: int, root: str) -> int | None:
+    raw = read_raw(f"{root}/{pid}/stat")
+    if raw is None:
+        return None
+    try:
+        return int(split_stat(raw.decode(errors="replace"))[2][1])
+    except (ValueError, IndexError):
+        return None
+
+
+def _numbers(raw: bytes) -> list[int]:
+    return [int(word) for word in raw.split() if word.isdigit()]
+
+
+class Processes(Protocol):
+    """Some processes, to be asked for again and again: those below one, or those of a job in a namespace."""
+
+    @property
+    def roots(self) -> tuple[int, ...]:
+        """Pids that belong to them and that `scan` leaves out."""
+        ...
+
+    def scan(self, full: bool = False) -> tuple[int, ...]: ...
+
+
+class Tree:
+    """The processes below `pid`, cheap to ask again and again.
+
+    Most scans read one file a process; each tenth reads those of all threads too. A kernel without
+    CONFIG_PROC_CHILDREN gets a scan of the whole /proc instead.
+    """
+
+    def __init__(self, pid: int, root: Path = PROC) -> None:
+        self.pid = pid
+        self._root = os.fspath(root)
+        self._scans = 0
+        self._of_threads: dict[
+            int, int
+        ] = {}  # child forked by a thread that is not the main one -> its parent
+        # Ours is asked first: a zombie target has none to show.
+        self._has_children_file = (
+            read_raw(f"{self._root}/thread-self/children") is not None
+            or read_raw(f"{self._root}/{pid}/task/{pid}/children") is not None
+        )
+
+    @property
+    def roots(self) -> tuple[int, ...]:
+        return (self.pid,)
+
+    def scan(self, full: bool = False) -> tuple[int, ...]:
+        """Pids below, parents before their children, `pid` itself left out; empty when nothing or nobody is
+        there."""
+        if not self._has_children_file:
+            return self._scan_parents()
+        full = full or self._scans % FULL_SCAN_EVERY == 0
+        self._scans += 1
+        if full:
+            self._of_threads = {}
+        else:
+            self._of_threads = {
+                child: parent
+                for child, parent in self._of_threads.items()
+                if _parent(child, self._root) == parent
+            }
+        seen = {self.pid}
+        found: list[int] = []
+        todo = [self.pid]
+        for parent in todo:  # grows while we walk: breadth first
+            for child in self._children(parent, full):
+                if child not in seen:
+                    seen.add(child)
+                    found.append(child)
+                    todo.append(child)
+        return tuple(found)
+
+    def _children(self, pid: int, full: bool) -> Iterator[int]:
+        raw = read_raw(f"{self._root}/{pid}/task/{pid}/children")
+        if raw:
+            yield from _numbers(raw)
+        if not full:
+            yield from [child for child, parent in self._of_threads.items() if parent == pid]
+            return
+        try:
+            threads = os.listdir(f"{self._root}/{pid}/task")
+        except OSError:
+            return
+        if len(threads) == 1:
+            return
+        main = str(pid)
+        for thread in threads:
+            if thread != main and (raw := read_raw(f"{self._root}/{pid}/task/{thread}/children")):
+                for child in _numbers(raw):
+                    self._of_threads[child] = pid
+                    yield child
+
+    def _scan_parents(self) -> tuple[int, ...]:
+        try:
+            names = os.listdir(self._root)
+        except OSError:
+            return ()
+        children: dict[int, list[int]] = {}
+        for name in names:
+            if name.isdigit() and (parent := _parent(int(name), self._root)) is not None:
+                children.setdefault(parent, []).append(int(name))
+        seen = {self.pid}
+        found: list[int] = []
+        todo = [self.pid]
+        for parent in todo:
+            for child in children.get(parent, ()):
+                if child not in seen:
+                    seen.add(child)
+                    found.append(child)
+                    todo.append(child)
+        return tuple(found)
+
+
+def descendants(pid: int, root: Path = PROC) -> tuple[int, ...]:
+    """All pids below `pid` now. Who asks every second keeps a `Tree` instead: it is cheaper by the threads."""
+    return Tree(pid, root).scan()
+
+
+def read_environ(pid: int, root: Path = PROC) -> dict[str, str] | None:
+    """The environment that the process was started with; None when denied or gone.
+
+    What it set itself later is not there; between fork and exec it is still the parent's; a process that
+    rewrote its title (setproctitle) may show less.
+    """
+    raw = read_raw(f"{os.fspath(root)}/{pid}/environ")
+    if raw is None and root == PROC:
+        raw = _environ_from_memory(pid)
+    if raw is None:
+        return None
+    pairs = (item.partition("=") for item in raw.decode(errors="replace").split("\0"))
+    return {name: value for name, equals, value in pairs if name and equals}
+
+
+def _environ_from_memory(pid: int) -> bytes | None:
+    """The file belongs to the process's user; who may ptrace it may read where it lies (proc(5): env_start,
+    env_end)."""
+    try:
+        fields = split_stat((read_raw(f"{PROC}/{pid}/stat") or b"").decode(errors="replace"))[2]
+        start, end = int(fields[47]), int(fields[48])  # 0 to who may not
+        return read_memory(pid, start, min(end - start, _LONGEST_ENVIRON)) if 0 < start < end else None
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def is_python(pid: int, root: Path = PROC) -> bool:
+    """Does a Python interpreter run in it? By the name of its program, else by a mapped libpython.
+
+    Ask once a process, not once a second: reading maps waits for the target's mmap lock.
+    """
+    base = f"{os.fspath(root)}/{pid}"
+    try:
+        program = os.readlink(f"{base}/exe")
+    except PermissionError:
+        # Another user's: argv[0] is all that may be read.
+        argv0 = (read_raw(f"{base}/cmdline") or b"").split(b"\0", 1)[0].decode(errors="replace")
+        return _is_python_name(argv0)
+    except OSError:
+        return False
+    return _is_python_name(program) or b"/libpython" in (read_raw(f"{base}/maps") or b"")
+
+
+def _is_python_name(path: str) -> bool:
+    return path.removesuffix(" (deleted)").rpartition("/")[2].startswith("python")

@@ -1,0 +1,71 @@
+"""How large /dev/shm is and how much of it is free, as the rank sees it (a container often gets 64 MB)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from diag.model import Payload, Record
+from diag.model.observations import Observation, SharedMemory, Unparsed
+from diag.text.errors import SourceUnavailable
+
+__all__ = ["SOURCE", "SharedMemoryUnavailable", "parse", "read"]
+
+SOURCE = "shm"
+
+
+class SharedMemoryUnavailable(SourceUnavailable):
+    """There is no /dev/shm to look at; `reason` and `remedy` as SourceFailed wants them."""
+
+
+def read(pid: int, root: Path = Path("/proc"), own: Path = Path("/dev/shm")) -> Payload:
+    """statvfs of the rank's /dev/shm, else (not allowed to look, or the rank is gone) of our own.
+
+    Raises SharedMemoryUnavailable.
+    """
+    seen = root / str(pid) / "root/dev/shm"
+    try:
+        return _statvfs(seen, "rank")
+    except FileNotFoundError as error:
+        if (root / str(pid) / "root/dev").is_dir():  # we can look, and there is none
+            raise SharedMemoryUnavailable(
+                f"process {pid} has no /dev/shm",
+                "mount a tmpfs at /dev/shm: DataLoader workers and NCCL need it",
+            ) from error
+    except OSError:
+        pass
+    try:
+        return _statvfs(own, "own")
+    except OSError as error:
+        raise SharedMemoryUnavailable(
+            f"cannot look at /dev/shm of process {pid} ({error.strerror})",
+            "run diag as the same user in the same container, or give it CAP_SYS_PTRACE",
+        ) from error
+
+
+def _statvfs(path: Path, view: str) -> Payload:
+    answer = os.statvfs(path)
+    return {
+        "view": view,
+        "frsize": answer.f_frsize,
+        "blocks": answer.f_blocks,
+        "bavail": answer.f_bavail,
+        "files": answer.f_files,
+        "favail": answer.f_favail,
+    }
+
+
+def parse(record: Record) -> Iterator[Observation]:
+    """One SharedMemory."""
+    payload = record.payload
+    values = (
+        [payload.get(name) for name in ("frsize", "blocks", "bavail")] if isinstance(payload, Mapping) else []
+    )
+    numbers = [value for value in values if isinstance(value, int) and 0 <= value < 1 << 63]
+    if len(numbers) != 3:
+        yield Unparsed(record.rank, SOURCE, "no statvfs numbers", str(payload)[:200])
+        return
+    yield SharedMemory(
+        record.rank, size_bytes=numbers[0] * numbers[1], available_bytes=numbers[0] * numbers[2]
+    )

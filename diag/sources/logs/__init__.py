@@ -1,0 +1,1 @@
+"""Lines of the job, of its launcher and of NCCL."""

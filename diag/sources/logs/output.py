@@ -1,0 +1,347 @@
+"""What the job prints: bytes into lines (I/O side, keeps a torn line until its end), lines into facts
+(`parse`)."""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import io
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from diag.knowledge.log_prefix import without_outer
+from diag.launch.launchers.secrets import hidden_in_lines
+from diag.model import Record
+from diag.model.observations import LogLine, NcclPlainLines, Observation, PlainLines, Unparsed
+from diag.sources.collectives import store
+from diag.sources.gpu import cuda_log
+from diag.sources.logs import (
+    launcher_log,
+    nccl_log,
+    numbers_log,
+    swift_log,
+    torch_log,
+    trainer_log,
+    version_log,
+    watchdog_log,
+)
+from diag.sources.logs.prefilter import plain_lines
+
+__all__ = [
+    "PLAIN_LINES",
+    "PLAIN_RUN",
+    "SOURCE",
+    "FileFollower",
+    "LineAssembler",
+    "parse",
+    "plain_run",
+    "read_text",
+]
+
+SOURCE = "output"
+
+# Longer lines are cut here (the 15 kB of `args: MegatronRLHFArguments(...)` fit); the cut is said in the
+# text.
+MAX_LINE_CHARS = 64 * 1024
+# In place of a line's "is a bar": the item holds several lines of NCCL that tell nothing, joined by line
+# feeds.
+PLAIN_RUN = 2
+# The same of lines without a word that any reader knows (a log on disk only: see `prefilter`).
+PLAIN_LINES = 3
+_LAST_LINES = 200  # so many lines of a rank are shown (rankstate.TAIL_LINES)
+# One record holds at most this many lines: a burst of 200 MB/s must not fill the journal. What is left out is
+# counted.
+MAX_LINES_PER_RECORD = 2000
+# A rank's own file is read to its end when the job has ended: at most so much of it. Ours: a second for eight
+# ranks.
+_REST_BYTES = 4 << 20
+# Nobody ends a bar's line before an exception comes (tqdm 4.66, CPython 3.11, 2026-11-23):
+#    38%|███▊      | 3/8 [00:00<00:01,  3.31it/s]Traceback (most recent call last):
+_BEHIND_BAR = re.compile(
+    r"([^|\n]{0,200}\d{1,3}%\|[^|\n]{0,400}\| {0,12}[\d.]{1,15}[kMGT]?/[\d.]{1,15}[kMGT]?(?: \[[^\]\n]{0,300}\])?) {0,4}"
+    r"((?:\[rank\d{1,6}\]: ?)?(?:Traceback \(most recent|terminate called |Fatal Python error: |(?:\w{1,100}\.){0,12}"
+    r"[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit|Iteration)\b).*)"
+)
+
+
+class LineAssembler:
+    """Turns a byte stream into payloads of whole lines. Non-UTF-8 bytes become \\xNN, secrets that are known
+    by their form ***; nothing raises.
+
+    `whole`: of a log on disk no line is dropped, lines are counted, and runs of those that tell nothing stay
+    in one piece.
+    """
+
+    def __init__(self, stream: str, *, whole: bool = False) -> None:
+        self.stream = stream
+        self.whole = whole
+        self.lines = 0  # that are complete, where they are counted
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._rest = ""
+        self._cut = 0
+        self.dropped_lines = 0
+
+    def feed(self, data: bytes, *, final: bool = False) -> dict[str, Any] | None:
+        """The payload of the lines that `data` completes; None when it completes none. Redrawn bars keep the
+        last."""
+        text = self._rest + self._decoder.decode(data, final)
+        held = (
+            "\r" if text.endswith("\r") and not final else ""
+        )  # a bar's end, or half of a CRLF: the next byte tells
+        whole, newline, rest = text.removesuffix(held).replace("\r\n", "\n").rpartition("\n")
+        lines: list[list[Any]] = []
+        first = self.lines + 1
+        if newline:
+            self._add_whole(lines, hidden_in_lines(whole) + newline)
+            if self.whole:
+                self.lines += whole.count("\n") + 1
+        if final and rest:
+            self._add(lines, hidden_in_lines(rest))
+            if not lines[-1][0]:  # a bar was the last: no empty line after it
+                lines.pop()
+            rest = ""
+        if "\r" in rest:  # a bar in progress: what is redrawn is complete, what is being drawn waits
+            done, _, rest = rest.rpartition("\r")
+            self._add_bar(lines, done)
+        if len(rest) > MAX_LINE_CHARS:
+            self._cut += len(rest) - MAX_LINE_CHARS
+            rest = rest[:MAX_LINE_CHARS]
+        self._rest = rest + held
+        if not lines:
+            return None
+        payload: dict[str, Any] = {"stream": self.stream}
+        if self.whole:
+            payload["first"] = first
+        elif len(lines) > MAX_LINES_PER_RECORD:
+            half = MAX_LINES_PER_RECORD // 2
+            middle = lines[half:-half]
+            kept = [
+                item for item in middle if item[1] == PLAIN_RUN or " NCCL " in item[0]
+            ]  # what NCCL says comes once
+            payload["dropped"] = len(middle) - len(kept)
+            self.dropped_lines += len(middle) - len(kept)
+            lines = [*lines[:half], *kept, *lines[-half:]]
+        payload["lines"] = lines
+        return payload
+
+    def _add_whole(self, lines: list[list[Any]], text: str) -> None:
+        """Whole lines, each with its line feed; runs of NCCL's plain ones stay in one piece."""
+        at = 0
+        if not self._cut:
+            for begin, end in nccl_log.plain_runs(text):
+                if begin > at:
+                    self._add_some(lines, text[at:begin])
+                lines.append([text[begin : end - 1], PLAIN_RUN])
+                at = end
+        if at < len(text):
+            self._add_some(lines, text[at:])
+
+    def _add_some(self, lines: list[list[Any]], text: str) -> None:
+        at = 0
+        if self.whole and not self._cut:
+            for begin, end in plain_lines(text):
+                if begin > at:
+                    self._add_each(lines, text[at : begin - 1])
+                lines.append([text[begin : end - 1], PLAIN_LINES])
+                at = end
+        if at < len(text):
+            self._add_each(lines, text[at:-1])
+
+    def _add_each(self, lines: list[list[Any]], text: str) -> None:
+        for piece in text.split("\n"):
+            self._add(lines, piece)
+
+    def _add_bar(self, lines: list[list[Any]], drawn: str) -> None:
+        self._cut = 0  # what was cut stood before the carriage return
+        bar = hidden_in_lines(drawn.rpartition("\r")[2])
+        if bar.strip():
+            lines.append([bar[:MAX_LINE_CHARS], 1])
+
+    def _add(self, lines: list[list[Any]], piece: str) -> None:
+        drawn, redrawn, last = piece.rpartition("\r")
+        if redrawn:
+            self._add_bar(lines, drawn)
+        if self._cut or len(last) > MAX_LINE_CHARS:
+            cut = self._cut + max(0, len(last) - MAX_LINE_CHARS)
+            last = f"{last[:MAX_LINE_CHARS]} ... [{cut} characters cut]"
+            self._cut = 0
+        lines.append([last, 0])
+
+
+class FileFollower:
+    """Follows one growing text file (a rank's own log, an NCCL_DEBUG_FILE), and the next one when it is
+    rotated.
+
+    Truncation starts it over. A file that was deleted is read on for as long as somebody writes to it.
+    """
+
+    CHUNK = 1 << 20
+
+    def __init__(
+        self,
+        path: Path,
+        stream: str,
+        *,
+        from_end: bool = False,
+        opened: int | None = None,
+        guarded: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """`opened`: the file, where it is open already. `guarded` opens it by its name where the job has
+        fewer rights than we have (`JobFiles`), None where it has the same."""
+        self.path = path
+        self._guarded = guarded
+        self._lines = LineAssembler(stream)
+        self._file = io.FileIO(opened) if opened is not None else self._open(self._guarded())
+        self._offset = self._file.seek(0, 2) if from_end else 0
+
+    def _open(self, fd: int | None) -> io.FileIO:
+        """Kept open for as long as the rank lives. Whatever has the name now, opening it holds nobody up: a
+        FIFO without a writer would, for ever. Raises OSError also for what is no regular file."""
+        file = io.FileIO(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) if fd is None else fd)
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise OSError(errno.EINVAL, "no regular file", str(self.path))
+        return file
+
+    def read_new(self) -> dict[str, Any] | None:
+        """The lines that came since last time, of at most CHUNK bytes; None when there is none."""
+        size = self._file.seek(0, 2)
+        if size == self._offset and (newer := self._rotated()) is not None:
+            self._file.close()
+            self._file = newer
+            size, self._offset = 0, size
+        if size < self._offset:
+            self._offset = 0
+            torn = self._lines.feed(b"", final=True)  # its end will never come
+            if torn is not None:
+                return torn
+            size = self._file.seek(0, 2)
+        if size == self._offset:
+            return None
+        self._file.seek(self._offset)
+        data = self._file.read(self.CHUNK)
+        self._offset += len(data)
+        return self._lines.feed(data)
+
+    def read_rest(self) -> Iterator[dict[str, Any]]:
+        """All that is left, its unfinished last line too: nobody writes any more. Of more than a moment's
+        reading, its end."""
+        size = self._file.seek(0, 2)
+        if size - self._offset > _REST_BYTES:
+            self._offset = size - _REST_BYTES
+            self._lines = LineAssembler(self._lines.stream)
+            self._file.seek(self._offset)
+            self._offset += len(self._file.readline(MAX_LINE_CHARS))  # it begins within a line
+        while True:
+            before = self._offset
+            payload = self.read_new()
+            if payload is not None:
+                yield payload
+            if self._offset == before:
+                break
+        last = self._lines.feed(b"", final=True)
+        if last is not None:
+            yield last
+
+    def _rotated(self) -> io.FileIO | None:
+        """Another file that has our name now. It is followed once nothing is left in ours. What is no file is
+        left alone; OSError where the rank may not read it."""
+        try:
+            there, ours = os.stat(self.path), os.fstat(self._file.fileno())  # noqa: PTH116 - per file, twice a second
+        except OSError:
+            return None
+        if not stat.S_ISREG(there.st_mode) or os.path.samestat(there, ours):
+            return None
+        newer = self._open(self._guarded())
+        if os.path.samestat(os.fstat(newer.fileno()), ours):  # its name leads elsewhere in our root only
+            newer.close()
+            return None
+        return newer
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def parse(record: Record) -> Iterator[Observation]:
+    """Payload: {"stream": str, "lines": [[text, is_bar], ...], "dropped": int?, "first": int?}; is_bar may be
+    PLAIN_RUN or PLAIN_LINES; "first" is the number of the first line, where lines are counted."""
+    payload = record.payload
+    if not isinstance(payload, dict) or not isinstance(payload.get("lines"), list):
+        yield Unparsed(record.rank, SOURCE, "no list of lines", repr(payload)[:200])
+        return
+    stream = str(payload.get("stream", ""))
+    first = payload.get("first")
+    number = first if isinstance(first, int) and 0 < first < 1 << 62 else 0
+    for item in payload["lines"]:
+        if not (isinstance(item, (list, tuple)) and len(item) == 2 and isinstance(item[0], str)):
+            yield Unparsed(record.rank, SOURCE, "a line that is no [text, bar]", repr(item)[:200])
+            continue
+        kind = item[1]
+        if kind in (PLAIN_RUN, PLAIN_LINES):
+            run = (plain_run if kind == PLAIN_RUN else _plain_lines)(item[0], stream, record.rank)
+            yield run
+            number += run.count if number else 0
+            continue
+        # Ours are short; those of a stranger's capture need not be.
+        yield from read_text(
+            item[0][: 2 * MAX_LINE_CHARS], stream, record.rank, bar=bool(kind), number=number
+        )
+        number += 1 if number and not kind else 0
+
+
+def plain_run(text: str, stream: str, rank: int | None) -> NcclPlainLines:
+    """What an item marked PLAIN_RUN stands for."""
+    return NcclPlainLines(
+        rank, stream, text.count("\n") + 1, tuple(text.rsplit("\n", _LAST_LINES)[-_LAST_LINES:]), text
+    )
+
+
+def _plain_lines(text: str, stream: str, rank: int | None) -> PlainLines:
+    last = text.rsplit("\n", _LAST_LINES)[-_LAST_LINES:]
+    return PlainLines(rank, stream, text.count("\n") + 1, tuple(line[:MAX_LINE_CHARS] for line in last), text)
+
+
+def read_text(
+    text: str, stream: str, rank: int | None, *, bar: bool = False, number: int = 0
+) -> Iterable[Observation]:
+    """All facts of one line, the line itself first, without what containers and launchers put before it."""
+    text = without_outer(text)
+    behind = _BEHIND_BAR.match(text) if "%|" in text and not bar else None
+    if behind:
+        yield from read_text(behind[1], stream, rank, bar=True, number=number)
+        text = behind[2]
+    named = torch_log.rank_of_line(text)
+    rank = named if named is not None else rank
+    yield LogLine(rank, stream, text, bar, number)
+    if bar:
+        yield from swift_log.read_bar(text, rank)
+        yield from trainer_log.read_bar(text, rank)
+        return
+    if "NCCL " in text and "ProcessGroupNCCL" not in text:
+        of_nccl = nccl_log.read_line(text, rank)
+        if of_nccl:
+            yield from of_nccl
+            if "Cuda failure" in text:
+                yield from cuda_log.read_line(text, rank)
+            return
+    if "libibverbs: Warning: " in text:
+        missing = nccl_log.driver_missing(text, rank)
+        if missing is not None:
+            yield missing
+            return
+    yield from swift_log.read_line(text, rank)
+    yield from trainer_log.read_line(text, rank)
+    yield from numbers_log.read_line(text, rank)
+    yield from torch_log.read_line(text, rank)
+    yield from watchdog_log.read_line(text, rank)
+    yield from launcher_log.read_line(text)
+    if cuda_log.may_tell(text):
+        yield from cuda_log.read_line(text, rank)
+    if any(word in text for word in store.WORDS):
+        yield from store.read_line(text, rank)
+    if version_log.may_tell(text):
+        yield from version_log.read_line(text, rank)

@@ -1,0 +1,99 @@
+"""Which lines of a large log any reader can care about: one look over whole text for the words of all of
+them.
+
+`str.find` of a hundred words costs less than one regex a line. A reader of lines (a parser, a detector that
+looks at `LogLine`, a rule) whose words are not in `WORDS` or `ERRORS` never sees its line in a log on disk:
+tests/sources/test_prefilter.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from diag.sources.collectives import store
+from diag.sources.gpu import cuda_log
+from diag.sources.logs import (
+    launcher_log,
+    numbers_log,
+    swift_log,
+    torch_log,
+    trainer_log,
+    version_log,
+    watchdog_log,
+)
+
+__all__ = ["ERRORS", "WORDS", "plain_lines"]
+
+# Lines around a word of an error that are read too: the frames above an exception (detectors look at 8), its
+# message below.
+_BEFORE, _AFTER = 10, 10
+
+# A word of these stands in each line that tells a phase, a step, a save, a number, a rank or a device.
+WORDS: tuple[str, ...] = tuple(dict.fromkeys((
+    *swift_log.WORDS, *trainer_log.WORDS, *numbers_log.WORDS, *torch_log.WORDS, *watchdog_log.WORDS, *cuda_log.WORDS,
+    *launcher_log.WORDS, *store.WORDS, *version_log.WORDS,
+    "\r", "[rank", "NCCL ", "NCCL_", "libibverbs", "ibv_", "mlock", "world_size",
+    "srun:", "mpirun", "prterun", "Xid", "elastic", "torch.distributed.run", "distributed/run.py", "launcher", "launch.py",
+    "ray::", "ray/_private",
+)))  # fmt: skip
+# And of these in each that tells an error; what stands around it is read with it.
+ERRORS: tuple[str, ...] = (
+    "Traceback", 'File "', "rror", "ERROR", "xception", "ailed", "FAILED", "ailure", "annot", "an't ", "ould not", "nable to",
+    "unavailable", "illed", "ignal", "bort", "ault", "out of memory", "OutOfMemory", "OOM", "No space", "quota", "efused",
+    "imeout", "timed out", "denied", "nvalid", "not found", "No such", "bad_alloc", "ismatch", "issing", "orrupt", "exit code",
+    "exits with", "exited", "Exit", "nterrupt", "undefined symbol", "nsupported", "not support", "FATAL", "atal", "panic",
+    "leaked", "xceed", "terminate called", "disconnect", "closed by", "Broken pipe", "not implemented", "deprecated", "must be",
+    "does not", "expected", "oot cause", "Root Cause",
+)  # fmt: skip
+
+
+def plain_lines(
+    text: str, words: Iterable[str] = WORDS, errors: Iterable[str] = ERRORS
+) -> Iterator[tuple[int, int]]:
+    """Where runs of lines without any of the words begin and end in `text`, whose lines all end in a line
+    feed.
+
+    The first and last lines are in none: what stands around them is in another piece of the log.
+    """
+    told = _hits(text, words)
+    told += [_widened(text, begin, end) for begin, end in _hits(text, errors)]
+    told.append((0, _forward(text, 0, _AFTER)))
+    told.append((_backward(text, len(text), _BEFORE), len(text)))
+    told.sort()
+    at = 0
+    for begin, end in told:
+        if begin > at:
+            yield at, begin
+        at = max(at, end)
+
+
+def _hits(text: str, words: Iterable[str]) -> list[tuple[int, int]]:
+    """The lines, from their begin to behind their line feed, that hold one of the words."""
+    lines: list[tuple[int, int]] = []
+    find, rfind = text.find, text.rfind
+    for word in words:
+        hit = find(word)
+        while hit >= 0:
+            end = find("\n", hit) + 1
+            lines.append((rfind("\n", 0, hit) + 1, end))
+            hit = find(word, end)
+    return lines
+
+
+def _widened(text: str, begin: int, end: int) -> tuple[int, int]:
+    return _backward(text, begin, _BEFORE), _forward(text, end, _AFTER)
+
+
+def _forward(text: str, at: int, lines: int) -> int:
+    for _ in range(lines):
+        at = text.find("\n", at) + 1 or len(text)
+    return at
+
+
+def _backward(text: str, at: int, lines: int) -> int:
+    """`at` is the begin of a line, or the end of the text."""
+    for _ in range(lines):
+        if at <= 0:
+            return 0
+        at = text.rfind("\n", 0, at - 1) + 1
+    return at

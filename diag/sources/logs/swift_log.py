@@ -1,0 +1,230 @@
+"""Lines of ms-swift and Megatron-LM that tell the phase, a step or a save."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from diag.model.observations import (
+    EpochStarted,
+    Iteration,
+    LayoutTold,
+    MetricsLogged,
+    Observation,
+    PhaseMarked,
+    SaveFinished,
+    SavesBehind,
+    SaveStarted,
+)
+from diag.sources.logs.printed import numbers_of
+
+__all__ = ["WORDS", "read_bar", "read_line"]
+
+# ms-swift 3.7-4.6, swift/megatron/trainers/base.py, stderr; printed BEFORE the first batch is fetched:
+#   [INFO:swift] The training of Epoch 0 starts...
+_EPOCH = re.compile(r"The training of Epoch (\d{1,9}) starts\.\.\.")
+
+# ms-swift 4.6.0, swift/megatron/callbacks/print.py, stdout of the last rank (a bar's blanks may stand before
+# it):
+#   {'loss': 0.69314718, ..., 'grad_norm': 1.10422194, 'iteration': '1/12', 'elapsed_time': '0s', ...}
+# ms-swift 3.8-4.6, transformers path: ... 'epoch': 0.02, 'global_step/max_steps': '1/8', ...
+_METRICS = "{'loss': "
+_METRICS_STEP = re.compile(r"'(?:iteration|global_step/max_steps)': '(\d{1,9})/(\d{1,9})'")
+# The same callback after an evaluation (4.6.0, two gloo ranks, 2026-11-22); the transformers path's has an
+# 'epoch' and is trainer_log's:
+#   {'eval_loss': 0.68899089, 'eval_logps/chosen': -62.65713501, ..., 'iteration': '2/8', 'elapsed_time': '2s', ...}
+_EVALUATED = "{'eval_"
+_EVALUATED_STEP = "'iteration': '"
+
+# ms-swift 3.7-3.12 and Megatron-LM core_r0.12-0.15, stdout of the last rank:
+#    [2026-11-21 00:17:14] iteration        1/       8 | consumed samples:            8 | elapsed time per ...
+_MEGATRON_STEP = re.compile(r"\biteration\s+(\d{1,9})/\s*(\d{1,9})\s+\|")
+# Megatron formats losses with {:.6E}, which writes NAN and INF, and the gradient's norm with {:.3f}: nan and
+# inf.
+_MEGATRON_METRIC = re.compile(
+    r"\|\s{0,9}([A-Za-z][\w /()]{0,60}):\s{0,20}([-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|[nN][aA][nN]|[iI][nN][fF]))"
+    r"\s{0,9}(?=\|)"
+)
+
+# Megatron-LM core_r0.13-0.15, megatron/training/checkpointing.py, stdout of rank 0:
+#   saving checkpoint at iteration       4 to DIR in torch_dist format
+#     scheduled an async checkpoint save at iteration       4 to DIR      (--async-save; source)
+_SAVE_STARTED = re.compile(
+    r"(?:saving checkpoint|(scheduled) an async checkpoint save) at iteration\s{1,20}\d{1,9} to (\S+)"
+)
+#     successfully saved checkpoint from iteration       4 to DIR [ t 1/1, p 1/1 ]
+# ms-swift 4.0-4.6, swift/megatron/utils/megatron_lm_utils.py, stderr:
+#   [INFO:swift] Successfully saved Megatron model weights in `OUT/checkpoint-4`.
+# ms-swift 3.10-4.6: [INFO:swift] Successfully saved `safetensors` model weights in `OUT/checkpoint-4`.
+# ms-swift 3.8-4.6, swift/trainers/mixin.py, printed AFTER the checkpoint was written:
+#   [INFO:swift] Saving model checkpoint to OUT/checkpoint-4
+_SAVE_FINISHED = re.compile(
+    r"successfully saved checkpoint from iteration\s+\d+ to (\S+)"
+    r"|Successfully saved (?:Megatron|`safetensors`) model weights in `([^`]*)`"
+    r"|\[INFO:swift\] Saving model checkpoint to (\S+)"
+)
+
+# ms-swift 4.0-4.6, swift/megatron/utils/megatron_lm_utils.py, stderr of rank 0:
+#   [INFO:swift] TP: 2, PP: 2, VPP: None, CP: 1, EP: 2, ETP: 1
+_LAYOUT = re.compile(r"\[INFO:swift\] TP: (\d{1,6}), PP: (\d{1,6}), VPP: ")
+# Megatron-LM core_r0.8-0.15, megatron/training/initialize.py, stdout of rank 0; here below ms-swift 3.8.3 and
+# 3.12.6:
+#   > initialized pipeline model parallel with size 1
+_STAGES = re.compile(r"^> initialized pipeline model parallel with size (\d{1,6})\s*$")
+
+# The arguments as the program printed them, a config file's too.
+# ms-swift 3.7-4.6, one line of 15 kB:   [INFO:swift] args: MegatronRLHFArguments(..., async_save=True, ...)
+_ARGUMENTS, _ASYNC = "[INFO:swift] args: Megatron", " async_save=True,"
+# Megatron-LM core_r0.8-0.15 (3.12.6 prints None where it is not set):
+#     async_save ...................................... True
+_ASYNC_LISTED = re.compile(r"^  async_save \.{2,80} True\s*$")
+
+_PHASES: tuple[tuple[str, str], ...] = (
+    # ms-swift 4.6.0 on two gloo ranks, 2026-11-20:
+    #   [INFO:swift] rank: 0, local_rank: 0, world_size: 2, local_world_size: 2
+    ("[INFO:swift] rank: ", "model_load"),
+    #   [INFO:swift] Start time of running main: 2026-11-20 23:38:14.422170
+    ("Start time of running main:", "data_prep"),
+    #   [INFO:swift] Dataset Token Length: 35.000000±0.000000, min=35.000000, max=35.000000, size=512
+    ("Dataset Token Length:", "model_load"),
+    #   [INFO:swift] End time of running main: 2026-11-20 23:29:22.296012
+    ("End time of running main:", "teardown"),
+    # Megatron-LM core_r0.8-0.15, megatron/training/initialize.py, stdout of rank 0:
+    #   > initializing torch distributed ...
+    ("> initializing torch distributed", "rendezvous"),
+    # Megatron-LM core_r0.13-0.15, megatron/training/{initialize,training}.py:
+    #   > compiling dataset index builder ...
+    ("> compiling dataset index builder", "compile"),
+    #   > initialized tensor model parallel with size 1
+    ("> initialized tensor model parallel", "comm_init"),
+    #   building GPT model ...
+    ("building GPT model ...", "model_load"),
+    #   > building train, validation, and test datasets ...
+    ("> building train, validation, and test datasets", "data_prep"),
+    #   [before the start of training step] datetime: ...
+    ("[before the start of training step]", "first_step"),
+    # Megatron-LM core_r0.8-0.15, megatron/training/training.py (source), stdout; ms-swift 3.8-3.12 print the
+    # same:
+    #   Evaluating on 160 samples
+    ("Evaluating on ", "eval"),
+    #   Evaluating iter 1/10
+    ("Evaluating iter ", "eval"),
+    #    validation loss at iteration 100 | lm loss value: 2.724416E+00 | lm loss PPL: ... |
+    ("validation loss at iteration ", "steady"),
+    #   [after training is done] datetime: ...
+    ("[after training is done]", "teardown"),
+    # ms-swift 3.7-4.6: Training of 1 epochs has been completed, the training has finished.
+    ("epochs has been completed, the training has finished", "teardown"),
+)
+
+# tqdm 4.66, stderr, redrawn by carriage returns:
+#   Train:   8%|8         | 1/12 [00:00<00:07,  1.55it/s]
+#   Map (num_proc=2): 100%|##########| 512/512 [00:00<00:00, 1505.51 examples/s]
+_BAR = re.compile(r"([^|%\r\n]{0,60}?):?\s{1,9}\d{1,3}%\|[^|]*\|\s*(\d{1,15})/(\d{1,15})\s")
+
+_OTHER_BARS = {
+    # ms-swift 3.12-4.6, swift/megatron (desc='Evaluate: '; 3.8 prints lines only), drawn below the training's
+    # bar: it ends in `ESC[A` and a line feed
+    #   Evaluate:  33%|###3      | 1/3 [00:00<00:00,  2.54it/s]
+    "Evaluate": "eval",
+    # ms-swift 3.8-4.6, transformers path, swift/trainers/{callback,patcher}.py:
+    #   Val:  33%|###3      | 2/6 [00:00<00:00, 10.76it/s]
+    "Val": "eval",
+    # ms-swift 3.10-4.6, the safetensors export: Saving:   0%|          | 0/4 [00:00<?, ?it/s]
+    "Saving": "ckpt_save",
+    # transformers 4.57, modeling_utils.py: Loading checkpoint shards:  50%|#####     | 2/4 [00:10<00:10,  5.2s/it]
+    "Loading checkpoint shards": "model_load",
+}
+
+
+# One of these stands in each line that tells something here: what a large log is searched for.
+WORDS: tuple[str, ...] = (
+    "The training of Epoch", "{'loss'", "{'eval_", "%|", "TP: ", "initialized pipeline", "async_save", "iteration ",
+    "aving checkpoint", "aved checkpoint", "async checkpoint save", "Successfully saved", "Saving model checkpoint",
+    *(literal for literal, _ in _PHASES),
+)  # fmt: skip
+
+
+def read_line(text: str, rank: int | None) -> Iterator[Observation]:
+    """Facts in one line. Costs a few substring searches for a line that says nothing."""
+    if "The training of Epoch" in text:
+        match = _EPOCH.search(text)
+        if match:
+            yield EpochStarted(rank, int(match[1]), text.strip())
+            return
+    if "{'loss'" in text:
+        yield from _metrics(text, rank)
+        return
+    if _EVALUATED in text and _EVALUATED_STEP in text:
+        yield from _evaluated(text, rank)
+        return
+    if "%|" in text[:100]:  # a bar that another line was printed behind, or one drawn below another
+        yield from read_bar(text, rank)
+    if " iteration " in text or text.startswith("iteration"):
+        match = _MEGATRON_STEP.search(text)
+        if match:
+            found = tuple((name, float(value)) for name, value in _MEGATRON_METRIC.findall(text))
+            yield Iteration(rank, int(match[1]), int(match[2]), text.strip(), found)
+            return
+    if "sav" in text or "Sav" in text:
+        match = _SAVE_FINISHED.search(text)
+        if match:
+            yield SaveFinished(rank, text.strip(), next((path for path in match.groups() if path), ""))
+            return
+        match = _SAVE_STARTED.search(text)
+        if match:
+            yield SaveStarted(rank, text.strip(), match[2], asynchronous=match[1] is not None)
+            return
+    if "TP: " in text or "initialized pipeline" in text:
+        match = _LAYOUT.search(text) or _STAGES.match(text)
+        if match:
+            yield LayoutTold(rank, int(match[match.lastindex or 1]), text.strip()[:300])
+            return
+    if "async_save" in text:
+        if (text.startswith(_ARGUMENTS) and _ASYNC in text) or _ASYNC_LISTED.match(text):
+            yield SavesBehind(rank, text.strip()[:300])
+        return
+    for literal, phase in _PHASES:
+        if literal in text:
+            yield PhaseMarked(rank, phase, text.strip())
+            return
+
+
+def _evaluated(text: str, rank: int | None) -> Iterator[Observation]:
+    begin, end = text.find(_EVALUATED), text.rfind("}") + 1
+    if end > begin:
+        yield MetricsLogged(rank, numbers_of(text[begin:end]), text[begin:end])
+
+
+def _metrics(text: str, rank: int | None) -> Iterator[Observation]:
+    begin, end = text.find(_METRICS), text.rfind("}") + 1
+    step = _METRICS_STEP.search(text)
+    if begin < 0 or end <= begin or step is None:
+        return
+    told = text[begin:end]
+    yield Iteration(rank, int(step[1]), int(step[2]), told, numbers_of(told))
+
+
+def read_bar(text: str, rank: int | None) -> Iterator[Observation]:
+    """A progress bar's last drawing: the training bar counts as steps, any other as progress of data
+    preparation."""
+    match = _BAR.match(
+        text.strip()[:1000] + " "
+    )  # a terminal's width; blanks before it would cost their square
+    if match is None:
+        return
+    name, done, total = match[1].strip(), int(match[2]), int(match[3])
+    if name == "Train":
+        # The transformers path has no line before its first batch but the empty bar, drawn when training
+        # begins.
+        yield (
+            Iteration(rank, done, total, text.strip()[:300])
+            if done
+            else PhaseMarked(rank, "first_step", text.strip()[:300])
+        )
+    elif name.startswith(("Map", "Filter", "Tokenizing", "Packing", "Generating")):
+        yield PhaseMarked(rank, "data_prep", text.strip())
+    elif (
+        name in _OTHER_BARS and done < total
+    ):  # a full bar may be drawn again when what it showed is long over
+        yield PhaseMarked(rank, _OTHER_BARS[name], text.strip()[:300])

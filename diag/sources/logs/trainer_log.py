@@ -1,0 +1,156 @@
+"""Lines of Hugging Face Trainer and DeepSpeed that tell the phase, a step or a save, and progress bars
+without a name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from diag.model.observations import (
+    BarMoved,
+    Iteration,
+    MetricsLogged,
+    Observation,
+    PhaseMarked,
+    SaveFinished,
+    SaveStarted,
+    StepsPlanned,
+)
+from diag.sources.logs.printed import numbers_of
+
+__all__ = ["WORDS", "read_bar", "read_line", "read_metrics"]
+
+# transformers 4.57.6 Trainer (trainer_callback.py), stdout of rank 0, whatever the log level is; two gloo
+# ranks, 2026-11-21:
+#   {'loss': 4.3605, 'grad_norm': 1.9662383794784546, 'learning_rate': 4.375e-05, 'epoch': 0.04}
+#   {'eval_loss': 4.329410076141357, 'eval_runtime': 0.0101, ..., 'epoch': 0.08}
+#   {'train_runtime': 0.2309, 'train_samples_per_second': 138.613, ..., 'train_loss': 4.323827266693115, 'epoch': 0.16}
+# transformers 5 (source) writes the numbers as strings: {'loss': '4.36', ..., 'epoch': '0.04'}
+_METRICS = re.compile(r"\{'(?:loss|eval_\w{1,60}|train_runtime)': [^{}]{0,4000}\}")
+
+# transformers 4.57.6, trainer.py, logging level INFO, stderr of rank 0:
+#     Total optimization steps = 8
+_PLANNED = re.compile(r"^\s{0,4}Total optimization steps = ([\d,]{1,20})\s*$")
+#   Saving model checkpoint to /out/checkpoint-4            (printed BEFORE it is written; nothing says that it was)
+_HF_SAVE = re.compile(r"(?<!\[INFO:swift\] )Saving model checkpoint to (\S+)")
+
+# DeepSpeed 0.16.9, `deepspeed --num_gpus 2`, two gloo ranks, 2026-11-21, stderr of rank 0:
+#   [2026-11-21 13:18:22,738] [INFO] [logging.py:107:log_dist] [Rank 0] step=2, skipped=0, lr=[0.01], mom=[0]
+_DS_STEP = re.compile(r"\[Rank 0\] step=(\d{1,9}), skipped=\d")
+#   [...] [INFO] [logging.py:107:log_dist] [Rank 0] [Torch] Checkpoint global_step4 is about to be saved!
+#   [...] [INFO] [logging.py:107:log_dist] [Rank 0] Saving model checkpoint: /ck/global_step4/mp_rank_00_model_states.pt
+_DS_SAVE = re.compile(
+    r"\[Rank 0\] (?:\[\w+\] Checkpoint (\S+) is about to be saved!|Saving model checkpoint: (\S+))"
+)
+#   [...] [INFO] [torch_checkpoint_engine.py:33:commit] [Torch] Checkpoint global_step4 is ready now!
+_DS_SAVED = re.compile(r"\[\w+\] Checkpoint (\S+) is ready now!")
+# ninja below torch 2.13 utils/cpp_extension.py, an operator that DeepSpeed builds when it is first used:
+#   [1/3] c++ -MMD -MF shm.o.d -DTORCH_EXTENSION_NAME=deepspeed_shm_comm ...
+_NINJA = re.compile(r"^\[\d{1,4}/\d{1,4}\] \S{0,200}(?:c\+\+|g\+\+|nvcc|clang\+\+|hipcc)\S{0,20} ")
+
+_PHASES: tuple[tuple[str, str], ...] = (
+    # DeepSpeed 0.16.9, launcher/runner.py; the ranks are not there yet:
+    #   [2026-11-21 13:17:34,286] [INFO] [runner.py:605:main] cmd = /usr/bin/python -u -m deepspeed.launcher.launch ...
+    ("-m deepspeed.launcher.launch --world_info", "launch"),
+    # DeepSpeed 0.14-0.16, accelerator/real_accelerator.py, each process that imports deepspeed:
+    #   [2026-11-20 23:50:12,101] [INFO] [real_accelerator.py:260:get_accelerator] Setting ds_accelerator to cuda (auto detect)
+    ("Setting ds_accelerator to", "rendezvous"),
+    # DeepSpeed 0.16.9, comm/comm.py; init_process_group follows:
+    #   [2026-11-21 13:17:51,570] [INFO] [comm.py:669:init_distributed] cdb=None
+    (":init_distributed] cdb=", "rendezvous"),
+    #   [2026-11-21 13:17:51,570] [INFO] [comm.py:700:init_distributed] Initializing TorchBackend in DeepSpeed with backend gloo
+    ("Initializing TorchBackend in DeepSpeed", "rendezvous"),
+    #   Time to load deepspeed_shm_comm op: 30.72140598297119 seconds       (init_process_group follows)
+    ("Time to load deepspeed_shm_comm op: ", "rendezvous"),
+    #   Time to load cpu_adam op: 2.3 seconds                               (source; deepspeed.initialize goes on)
+    (" op: ", "model_load"),
+    #   [2026-11-21 13:18:22,504] [INFO] [logging.py:107:log_dist] [Rank 0] DeepSpeed info: version=0.16.9 , git-hash=unknown, ...
+    ("DeepSpeed info: version=", "model_load"),
+    # DeepSpeed 0.16.9, launcher/launch.py:
+    #   [2026-11-21 13:18:24,401] [INFO] [launch.py:351:main] Process 10598 exits successfully.
+    (":main] Process ", "teardown"),
+    # transformers 4.57.6, trainer.py, logging level INFO:
+    #   ***** Running training *****
+    ("***** Running training *****", "first_step"),
+    #   ***** Running Evaluation *****
+    ("***** Running Evaluation *****", "eval"),
+    ("***** Running Prediction *****", "eval"),
+    #   Training completed. Do not forget to share your model on huggingface.co/models =)
+    ("Training completed. Do not forget to share", "teardown"),
+)
+# Literals too short to stand alone: what else the line must hold.
+_ALSO = {" op: ": "Time to load ", ":main] Process ": " exits successfully"}
+
+# tqdm 4.66 without a description, stderr: the bars of transformers' Trainer, for training as for evaluation:
+#    25%|██▌       | 2/8 [00:00<00:00, 20.99it/s]
+#    50%|#####     | 4/8 [00:00<?, ?it/s]
+_BAR = re.compile(r"(?:\x1b\[A|\s){0,8}(\d{1,3})%\|[^|\r\n]{0,400}\| (\d{1,15})/(\d{1,15}) \[")
+
+
+# One of these stands in each line that tells something here: what a large log is searched for.
+WORDS: tuple[str, ...] = (
+    "%|", "{'", "Checkpoint ", "Saving model checkpoint", "[Rank 0] step=", "Total optimization steps", "c++", "g++", "nvcc",
+    "hipcc", *(_ALSO.get(literal, literal) for literal, _ in _PHASES),
+)  # fmt: skip
+
+
+def read_line(text: str, rank: int | None) -> Iterator[Observation]:
+    """Facts in one line. Costs a few substring searches for a line that says nothing."""
+    if "%|" in text[:60]:  # a bar that another line was printed behind, or its last drawing
+        yield from read_bar(text, rank)
+    if "{'" in text:
+        yield from read_metrics(text, rank)
+        return
+    if "Checkpoint " in text or "Saving model checkpoint" in text:
+        yield from _save(text, rank)
+        return
+    if "[Rank 0] step=" in text:
+        match = _DS_STEP.search(text)
+        if match and int(match[1]):
+            yield Iteration(rank, int(match[1]), 0, text.strip())
+        elif match:  # printed by deepspeed.initialize, before any step
+            yield PhaseMarked(rank, "first_step", text.strip())
+        return
+    if "Total optimization steps" in text:
+        match = _PLANNED.match(text)
+        if match and match[1].strip(","):
+            yield StepsPlanned(rank, int(match[1].replace(",", "")), text.strip())
+        return
+    if text.startswith("[") and _NINJA.match(text):
+        yield PhaseMarked(rank, "compile", text.strip()[:300])
+        return
+    for literal, phase in _PHASES:
+        if literal in text and _ALSO.get(literal, "") in text:
+            yield PhaseMarked(rank, phase, text.strip()[:300])
+            return
+
+
+def _save(text: str, rank: int | None) -> Iterator[Observation]:
+    match = _DS_SAVED.search(text)
+    if match:
+        yield SaveFinished(rank, text.strip(), match[1])
+        return
+    match = _DS_SAVE.search(text) or _HF_SAVE.search(text)
+    if match:
+        yield SaveStarted(rank, text.strip(), next((path for path in match.groups() if path), ""))
+
+
+def read_metrics(text: str, rank: int | None) -> Iterator[Observation]:
+    """The numbers of a dict that a Trainer prints without its step. A torn one, or one that is none, says
+    nothing."""
+    match = _METRICS.search(text)
+    if match is None or "'epoch':" not in match[0]:
+        return
+    if match[0].startswith("{'loss'") and "'global_step/max_steps':" in match[0]:
+        return  # ms-swift tells the step too: swift_log
+    numbers = numbers_of(match[0])
+    if any(name.startswith(("loss", "eval_", "train_")) for name, _ in numbers):
+        yield MetricsLogged(rank, numbers, match[0])
+
+
+def read_bar(text: str, rank: int | None) -> Iterator[Observation]:
+    """A bar without a name: which one it is, the job's state knows from the planned steps and from what is
+    printed between."""
+    match = _BAR.match(text[:1000])
+    if match is not None and int(match[1]) <= 100:
+        yield BarMoved(rank, int(match[2]), int(match[3]), match[0].strip("\x1b[A \t"))

@@ -1,0 +1,425 @@
+"""What one rank's process has of RDMA: device nodes seen and held open, libraries mapped and to be found, the
+right to lock memory, the container it runs in, and NCCL's configuration files. Nothing of it is loaded,
+opened or run.
+
+Read seldom: a memory map of a rank has thousands of lines, and reading it waits for the rank's own changes of
+it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from diag.knowledge.nccl_filters import parse_conf
+from diag.model import Payload, Record
+from diag.model.observations import Observation, RdmaAccess, Unparsed
+from diag.sources.host.job_files import JobFiles
+from diag.sources.host.process_tree import PROC, read_environ, read_raw, split_stat
+
+__all__ = ["SOURCE", "RdmaAccessReader", "device_nodes", "ipc_lock", "lock_rights", "parse"]
+
+SOURCE = "rdma_access"
+
+_MOST_FDS = 16384  # 15 us each
+_FD_SECONDS = 0.5
+_MOST_MAP_BYTES = 32 << 20  # 65,530 lines (vm.max_map_count) of 200 bytes and more
+_MOST_NAMES = 64
+_MOST_CONF_BYTES = 64 * 1024
+
+Environment = Mapping[str, str]
+
+
+class RdmaAccessReader:
+    """Reads one process. Not for two threads at once."""
+
+    def __init__(self, pid: int, start_ticks: int = 0, root: Path = PROC) -> None:
+        self.pid = pid
+        self._start_ticks = start_ticks
+        self._base = f"{os.fspath(root)}/{pid}"
+        self._proc = root
+
+    def sample(self) -> Payload:
+        """What it has now; None for what may not be looked at. Raises ProcessLookupError when it is gone."""
+        self._same_process()
+        environment = read_environ(self.pid, self._proc)
+        with contextlib.ExitStack() as held:
+            return self._sample(environment, self._view(held))
+
+    def _view(self, held: contextlib.ExitStack) -> _RankFiles | None:
+        """None where its root may not be seen."""
+        if not os.access(f"{self._base}/root/.", os.X_OK):
+            return None
+        try:
+            return _RankFiles(held.enter_context(JobFiles(self.pid, self._proc)))
+        except OSError:
+            return None
+
+    def _sample(self, environment: Environment | None, view: _RankFiles | None) -> Payload:
+        libraries = self._mapped()
+        payload = {
+            "pid": self.pid,
+            "nodes": device_nodes(self.pid, self._proc),
+            "open": self._open_nodes(),
+            "mapped": libraries,
+            "verbs": None,
+            "complete": environment is not None,
+            "providers": None,
+            **lock_rights(self._base),
+            "container": self._container(view, environment),
+            "nccl_conf": [],
+        }
+        if view is not None:
+            folders = self._library_folders(view, environment or {})
+            payload["verbs"], payload["providers"] = _find_verbs(view, folders)
+            payload["nccl_conf"] = self._nccl_conf(view, environment)
+        self._same_process()  # else a part of it may be of another one under the same pid
+        return payload
+
+    def _same_process(self) -> None:
+        raw = read_raw(f"{self._base}/stat")
+        try:
+            _, _, fields = split_stat((raw or b"").decode(errors="replace"))
+            ticks = int(fields[19])
+        except (ValueError, IndexError):
+            raise ProcessLookupError(f"process {self.pid} is gone") from None
+        self._start_ticks = self._start_ticks or ticks
+        if ticks != self._start_ticks or fields[0] in "ZX":
+            raise ProcessLookupError(f"process {self.pid} is gone")
+
+    def _open_nodes(self) -> list[str] | None:
+        """Device nodes of RDMA among its open files; None where it has too many to look at all, and none was
+        found."""
+        found: set[str] = set()
+        until = time.monotonic() + _FD_SECONDS
+        try:
+            with os.scandir(f"{self._base}/fd") as entries:
+                for number, entry in enumerate(entries):
+                    try:
+                        node = _NODE.search(os.readlink(entry.path))
+                    except FileNotFoundError:
+                        continue  # closed since
+                    if node is not None:
+                        found.add(node[1])
+                    if number >= _MOST_FDS or (number % 256 == 255 and time.monotonic() > until):
+                        return sorted(found) if found else None
+        except OSError:
+            return None
+        return sorted(found)
+
+    def _mapped(self) -> list[str] | None:
+        """Paths of libraries that have to do with networks."""
+        found: dict[str, None] = {}
+        size, rest = 0, b""
+        try:
+            with open(f"{self._base}/maps", "rb", buffering=0) as maps:
+                while data := maps.read(1 << 16):
+                    size += len(data)
+                    if size > _MOST_MAP_BYTES:
+                        return None  # libraries stand at the end: what was read would mislead
+                    data = rest + data
+                    whole, _, rest = data.rpartition(b"\n")
+                    found.update(
+                        dict.fromkeys(
+                            path.decode("utf-8", "replace") for path in _LIBRARY.findall(whole + b"\n")
+                        )
+                    )
+        except OSError:
+            return None
+        if not size:  # a zombie, or a kernel thread
+            return None
+        return list(found)[:_MOST_NAMES]
+
+    def _library_folders(self, view: _RankFiles, environment: Environment) -> list[str]:
+        """Where dlopen looks, in its order: LD_LIBRARY_PATH, the interpreter's own prefix (conda's RPATH),
+        ld.so.cache, defaults.
+
+        ld.so.conf is not among them: ldconfig reads it, the loader reads the cache.
+        """
+        folders = [
+            path
+            for path in re.split("[:;]", environment.get("LD_LIBRARY_PATH", ""))[:_MOST_NAMES]
+            if path[:1] == "/"
+        ]
+        try:
+            program = os.readlink(f"{self._base}/exe")
+        except OSError:
+            program = ""
+        prefix = str(PurePosixPath(program).parent.parent)
+        if view.exists(f"{prefix}/conda-meta"):
+            folders.append(f"{prefix}/lib")
+        cache = view.read("/etc/ld.so.cache", 8 << 20) or b""
+        folders += [found.decode("utf-8", "replace").rpartition("/")[0] for found in _CACHED.findall(cache)]
+        triple = f"{os.uname().machine}-linux-gnu"
+        folders += [f"/lib/{triple}", f"/usr/lib/{triple}", "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
+        once: dict[object, str] = {}  # /lib is /usr/lib on most
+        for folder in dict.fromkeys(folders):
+            once.setdefault(view.place(folder) or folder, folder)
+        return list(once.values())
+
+    def _container(self, view: _RankFiles | None, environment: Environment | None) -> Payload:
+        marks = {name: view.exists(path) if view else None for name, path in _MARKS.items()}
+        names = [
+            name
+            for name in ("KUBERNETES_SERVICE_HOST", "SLURM_JOB_ID")
+            if environment is not None and name in environment
+        ]
+        groups = (read_raw(f"{self._base}/cgroup") or b"")[:8192].decode("utf-8", "replace")
+        return {"marks": marks, "environment": names, "cgroup": groups}
+
+    def _nccl_conf(self, view: _RankFiles, environment: Environment | None) -> list[list[str]]:
+        """[file, name, value] as NCCL sets them: the user's file before the machine's, what is set already
+        stays.
+
+        NCCL's own words: `initEnv` and `setEnvFile` of src/misc/param.cc.
+        """
+        named = (environment or {}).get(
+            "NCCL_CONF_FILE", ""
+        )  # read from 2.23 on, and then ~/.nccl.conf is not
+        if environment is None:
+            files = []  # which one it is may not be seen
+        elif named:
+            files = [named if named[0] == "/" else os.path.join(self._folder(), named)]
+        else:
+            home = self._home(view) or environment.get("HOME", "")
+            files = [f"{home}/.nccl.conf"] if home.startswith("/") else []
+        found: dict[str, list[str]] = {}
+        for file in dict.fromkeys([*files, "/etc/nccl.conf"]):
+            text = (view.read(file, _MOST_CONF_BYTES) or b"").decode("utf-8", "replace")
+            for name, value in parse_conf(text).items():
+                if _CONF_NAME.match(name) and len(found) < 4 * _MOST_NAMES:
+                    found.setdefault(name, [file, name, value[:1000]])
+        return list(found.values())
+
+    def _folder(self) -> str:
+        try:
+            return os.readlink(f"{self._base}/cwd")
+        except OSError:
+            return "/"
+
+    def _uid_inside(self, uid: int) -> int:
+        """What a process of another user namespace calls this uid of ours; itself where that may not be seen."""
+        try:
+            if os.readlink(f"{self._base}/ns/user") == os.readlink(f"{os.fspath(self._proc)}/self/ns/user"):
+                return uid
+        except OSError:
+            return uid
+        for line in (read_raw(f"{self._base}/uid_map") or b"").decode("ascii", "replace").split("\n"):
+            words = line.split()
+            if len(words) == 3 and all(word.isdecimal() for word in words):
+                inner, outer, count = map(int, words)
+                if outer <= uid < outer + count:
+                    return uid - outer + inner
+        return uid
+
+    def _home(self, view: _RankFiles) -> str:
+        """As getpwuid says it, for NCCL does not look at HOME; empty where the user is in no file (LDAP)."""
+        uids = (_status_line(self._base, b"Uid") or "").split()
+        uid = self._uid_inside(int(uids[0])) if uids and uids[0].isdecimal() else None
+        for line in (view.read("/etc/passwd", 1 << 20) or b"").decode("utf-8", "replace").split("\n"):
+            fields = line.split(":")
+            if len(fields) == 7 and fields[2] == str(uid):
+                return fields[5]
+        return ""
+
+
+def device_nodes(pid: int, proc: str | os.PathLike[str] = PROC) -> list[str] | None:
+    """Names in /dev/infiniband of the process; None when that may not be looked at."""
+    if not os.access(f"{os.fspath(proc)}/{pid}/root/.", os.X_OK):
+        return None
+    try:
+        with JobFiles(pid, proc) as files:
+            return files.names("/dev/infiniband")[: 4 * _MOST_NAMES]
+    except (FileNotFoundError, NotADirectoryError):
+        # A root that may not be followed is EACCES; one that was, without the folder, has none.
+        return []
+    except OSError:
+        return None
+
+
+def lock_rights(base: str) -> dict[str, str | None]:
+    """What tells whether a process may lock memory beyond its limit, by its /proc folder: see `ipc_lock`."""
+    return {"cap_eff": _status_line(base, b"CapEff"), "uid_map": _words(read_raw(f"{base}/uid_map"))}
+
+
+def _status_line(base: str, name: bytes) -> str | None:
+    for line in (read_raw(f"{base}/status") or b"").split(b"\n"):
+        if line.startswith(name + b":"):
+            return line.partition(b":")[2].decode("ascii", "replace").strip()
+    return None
+
+
+# /proc/PID/fd of a process with a context of soft-RoCE, Linux 6.1, 2026-11-20:
+#   /dev/infiniband/uverbs0
+#   anon_inode:[infinibandevent]
+_NODE = re.compile(r"/dev/infiniband/((?:uverbs|umad|issm|ucm|rdma_cm)\d*)(?: \(deleted\))?$", re.ASCII)
+# /proc/PID/maps of the same process, its last column:
+#   /usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.44.0
+#   /usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so
+#   /usr/lib/x86_64-linux-gnu/libmlx5.so.1.24.44.0
+# and of a torch 2.11 wheel: /usr/local/lib/python3.12/dist-packages/nvidia/nccl/lib/libnccl.so.2
+_LIBRARY = re.compile(
+    rb"\s(/[^\n]*/lib(?:ibverbs|mlx[45]|efa|rdmacm|nccl|rccl|hccl|ucs|ucp|uct|hcoll|fabric|bnxt_re|sharp|[a-z0-9_]+-rdmav\d+)"
+    rb"[\w.+-]*\.so[\d.]*)(?: \(deleted\))?\n"
+)
+# glibc's ld.so.cache holds whole paths, each closed by a zero byte; which of them belongs to which ABI is not
+# asked.
+_CACHED = re.compile(rb"(?:^|\0)(/[^\0\n]{1,4000}/libibverbs\.so\.1)(?=\0)")
+_CONF_NAME = re.compile(r"(?:NCCL|RCCL|HCCL|UCX|FI|OFI|RDMAV|MLX5|IBV|TORCH_NCCL)_[A-Z0-9_]{1,80}$", re.ASCII)
+_MARKS = {
+    "kubernetes": "/run/secrets/kubernetes.io",
+    "docker": "/.dockerenv",
+    "podman": "/run/.containerenv",
+}
+
+
+def _find_verbs(view: _RankFiles, folders: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Files called libibverbs.so.1, and the drivers beside them (rdma-core:
+    FOLDER/libibverbs/libmlx5-rdmav34.so)."""
+    libraries, providers = [], []
+    for folder in folders:
+        if view.exists(f"{folder}/libibverbs.so.1"):
+            libraries.append(f"{folder}/libibverbs.so.1")
+        for name in view.list(f"{folder}/libibverbs"):
+            if "-rdmav" in name and name.endswith(".so") and view.exists(f"{folder}/libibverbs/{name}"):
+                providers.append(f"{folder}/libibverbs/{name}")
+    for name in view.list("/etc/libibverbs.d"):  # "driver mlx5", or a path of a driver that lies elsewhere
+        if name.endswith(".driver"):
+            for word in _DRIVER.findall(view.read(f"/etc/libibverbs.d/{name}", 4096) or b""):
+                folder, _, stem = word.decode("utf-8", "replace").rpartition("/")
+                providers += [
+                    f"{folder}/{file}"
+                    for file in (view.list(folder) if folder else ())
+                    if file.startswith(f"{stem}-rdmav") and view.exists(f"{folder}/{file}")
+                ]
+    return libraries[:_MOST_NAMES], list(dict.fromkeys(providers))[:_MOST_NAMES]
+
+
+# /etc/libibverbs.d/rxe.driver, rdma-core 44 (Debian 12):
+#   driver rxe
+_DRIVER = re.compile(rb"^\s*driver\s+(\S{1,200})", re.MULTILINE)
+
+
+class _RankFiles:
+    """Files by the paths that a rank knows them by: links are followed from its root, and with its rights."""
+
+    def __init__(self, files: JobFiles) -> None:
+        self._files = files
+
+    def place(self, path: str) -> tuple[int, int] | None:
+        """The same for all names of a folder; None for what is not there, or leads in circles."""
+        try:
+            found = self._files.stat(path)
+        except (OSError, ValueError):
+            return None
+        return found.st_dev, found.st_ino
+
+    def exists(self, path: str) -> bool:
+        return self.place(path) is not None
+
+    def list(self, path: str) -> list[str]:
+        try:
+            return self._files.names(path)[: 4 * _MOST_NAMES]
+        except (OSError, ValueError):
+            return []
+
+    def read(self, path: str, most: int) -> bytes | None:
+        try:
+            return self._files.read(path, most)
+        except (OSError, ValueError):
+            return None
+
+
+def _words(raw: bytes | None) -> str | None:
+    return None if raw is None else " ".join(raw[:400].decode("ascii", "replace").split())
+
+
+# --- understanding it
+# ----------------------------------------------------------------------------------------
+
+_IPC_LOCK = 14  # CAP_IPC_LOCK, linux/capability.h
+_WHOLE_MAP = "0 0 4294967295"  # of the first user namespace; in another one no capability lets lock memory beyond the limit
+# libibverbs.so.1.14.44.0 -> libibverbs; libnccl-net-ofi.so -> libnccl-net-ofi
+_STEM = re.compile(r"/(lib[^/]+?)\.so[\d.]*$", re.ASCII)
+_PROVIDER = re.compile(r"/lib([^/]+)-rdmav\d+\.so$", re.ASCII)
+
+
+def parse(record: Record) -> Iterator[Observation]:
+    """One RdmaAccess."""
+    payload = record.payload
+    pid = payload.get("pid") if isinstance(payload, Mapping) else None
+    if not isinstance(pid, int) or isinstance(pid, bool):
+        yield Unparsed(record.rank, SOURCE, "no process", str(payload)[:200])
+        return
+    nodes, open_nodes, mapped = (_texts(payload.get(name)) for name in ("nodes", "open", "mapped"))
+    verbs, providers = _texts(payload.get("verbs")), _texts(payload.get("providers"))
+    stems = (
+        None
+        if mapped is None
+        else tuple(sorted({found[1] for path in mapped if (found := _STEM.search(path))}))
+    )
+    conf = payload.get("nccl_conf")
+    yield RdmaAccess(
+        rank=record.rank,
+        pid=pid,
+        device_nodes=nodes,
+        open_nodes=open_nodes,
+        mapped=stems,
+        verbs_library=_verbs_library(verbs, stems, payload.get("complete") is True),
+        providers=None
+        if providers is None
+        else tuple(sorted({found[1] for path in providers if (found := _PROVIDER.search(path))})),
+        ipc_lock=ipc_lock(payload.get("cap_eff"), payload.get("uid_map")),
+        container=_container_kind(payload.get("container")),
+        nccl_conf=tuple(
+            (row[0], row[1], row[2])
+            for row in (conf if isinstance(conf, list) else [])
+            if isinstance(row, list) and len(row) == 3 and all(isinstance(word, str) for word in row)
+        ),
+    )
+
+
+def _verbs_library(
+    found: tuple[str, ...] | None, mapped: tuple[str, ...] | None, complete: bool
+) -> bool | None:
+    if mapped is not None and "libibverbs" in mapped:
+        return True
+    if found:
+        return True
+    return False if found is not None and complete else None  # LD_LIBRARY_PATH was not seen: it may be there
+
+
+def ipc_lock(capabilities: object, uid_map: object) -> bool | None:
+    """Whether CAP_IPC_LOCK lets a process lock memory beyond its limit; None where that was not to be seen."""
+    if not isinstance(capabilities, str) or not re.fullmatch(r"[0-9a-f]{1,16}", capabilities):
+        return None
+    if isinstance(uid_map, str) and uid_map != _WHOLE_MAP:
+        return False
+    return bool(int(capabilities, 16) >> _IPC_LOCK & 1)
+
+
+def _container_kind(facts: object) -> str:
+    """Who must be asked to change limits and devices. Apptainer and Singularity keep those of where they are
+    started: they count as slurm inside a Slurm job, else as none."""
+    if not isinstance(facts, Mapping):
+        return ""
+    marks, names, groups = facts.get("marks"), facts.get("environment"), facts.get("cgroup")
+    mark = {name for name, there in marks.items() if there is True} if isinstance(marks, Mapping) else set()
+    named = set(_texts(names) or ())
+    text = groups if isinstance(groups, str) else ""
+    if "KUBERNETES_SERVICE_HOST" in named or "kubernetes" in mark or "kubepods" in text:
+        return "kubernetes"
+    if "podman" in mark or "libpod-" in text:  # podman has /.dockerenv too, in some versions
+        return "podman"
+    if "docker" in mark or "/docker/" in text or "docker-" in text:
+        return "docker"
+    return "slurm" if "SLURM_JOB_ID" in named or "/slurm" in text else ""
+
+
+def _texts(value: Any) -> tuple[str, ...] | None:
+    return tuple(text[:300] for text in value if isinstance(text, str)) if isinstance(value, list) else None

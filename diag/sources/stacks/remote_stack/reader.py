@@ -1,0 +1,311 @@
+"""Stacks of all threads of one CPython process, read from its memory while it runs.
+
+The way is interpreter -> its thread states -> their frames -> code objects. What was learnt about a code
+object is kept and checked against its head at each sample, so that a sample of a rank that stands still is a
+few dozen reads.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from pathlib import Path
+from typing import Any
+
+from diag.sources.stacks.remote_stack.image import Unsupported, find_image
+from diag.sources.stacks.remote_stack.layouts import DEBUG_COOKIE, DEBUG_SIZE, Layout, layout_of, published
+from diag.sources.stacks.remote_stack.lines import line_of
+from diag.sources.stacks.remote_stack.memory import Memory, Torn
+from diag.sources.stacks.remote_stack.names import ThreadNames
+
+__all__ = ["ProcessStacks"]
+
+_MOST_THREADS = 500  # ours, as for py-spy
+_MOST_FRAMES = 1000  # Python's own recursion limit
+_MOST_CODES = 20_000  # kept of one process: a long training job runs some thousands
+_LONGEST_TABLE = 1 << 20
+_LARGEST_CHUNK = 1 << 20
+_OWNER_GENERATOR = 1
+_TRAMPOLINE = "<interpreter trampoline>"
+_TRIES = 6
+_STACK_TRIES = 3
+_SAME = 3  # so often the same unusual beginning: an embedded interpreter, a fork out of a thread
+_BEGINS = (
+    "<module>",
+    "_run_module_as_main",
+)  # of main threads; those of forked and spawned children are _bootstrap
+
+
+class _Code:
+    """A code object: the head that it is known by, and what a frame needs of it."""
+
+    __slots__ = ("file", "first", "head", "lines", "name", "table")
+
+    def __init__(self, head: bytes, name: str, file: str, table: bytes, first: int) -> None:
+        self.head, self.name, self.file, self.table, self.first = head, name, file, table, first
+        self.lines: dict[int, int] = {}
+
+    def line(self, instruction: int) -> int:
+        line = self.lines.get(instruction)
+        if line is None:
+            line = self.lines[instruction] = line_of(self.table, self.first, instruction)
+        return line
+
+
+class ProcessStacks:
+    """One process. `lock` is for whoever reads: one at a time, since the kernel may hold a reading up."""
+
+    def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
+        """Raises Unsupported, Torn, or OSError when the process has ended or may not be read."""
+        self.pid = pid
+        self.lock = threading.Lock()
+        self._memory = Memory(pid, proc)
+        try:
+            self._symbols = symbols = find_image(pid, proc).symbols
+            missing = [
+                name for name in ("PyCode_Type", "PyUnicode_Type", "PyBytes_Type") if name not in symbols
+            ]
+            if missing:
+                raise Unsupported(f"no symbols {missing}")
+            self._layout = self._find_layout()
+            self._frame = self._layout.frame_struct()
+            self._own_tid = _tid_inside(pid, proc)
+        except BaseException:
+            self._memory.close()
+            raise
+        self._runtime = symbols["_PyRuntime"]
+        self._codes: dict[int, _Code] = {}
+        named = {"PyDict_Type", "PyModule_Type"} <= set(symbols)
+        self._names = ThreadNames(self._memory, self._layout, symbols) if named else None
+
+    def close(self) -> None:
+        self._memory.close()
+
+    def _find_layout(self) -> Layout:
+        head = self._memory.read(self._symbols["_PyRuntime"], DEBUG_SIZE)
+        if head[:8] == DEBUG_COOKIE:
+            return published(head)
+        if "Py_Version" not in self._symbols:
+            raise Unsupported("no version is said")
+        return layout_of(struct.unpack("<I", self._memory.read(self._symbols["Py_Version"], 4))[0])
+
+    # -- a sample -----------------------------------------------------------------------------------------
+
+    def read(self, seconds: float) -> dict[str, Any]:
+        """{"codes": [[name, file], ...], "threads": [{"id", "name", "owns_gil", "frames": [code, line, ...]},
+        ...]}.
+
+        Frames are outermost first; of more than 1000 the innermost. Raises Torn, Gone or TimeoutError.
+        """
+        self._memory.begin(seconds)
+        begins: list[str] = []
+        last = "the main stack began elsewhere each time"
+        for _ in range(_TRIES):
+            try:
+                sample = _Sample(self)
+                threads = sample.threads()
+            except (Torn, struct.error, OverflowError) as error:
+                last = str(error)
+                continue
+            begin = sample.main_begin(threads)
+            begins.append(begin)
+            if begin in _BEGINS or begin.endswith("_bootstrap") or begins.count(begin) == _SAME:
+                return {"codes": sample.codes, "threads": threads}
+        raise Torn(last)
+
+
+class _Sample:
+    """One walk through the thread states."""
+
+    def __init__(self, of: ProcessStacks) -> None:
+        self._of, self._memory, self._layout = of, of._memory, of._layout
+        self._unpack = of._frame.unpack_from
+        self._frame_size = of._frame.size
+        self._seen: dict[int, tuple[int, _Code]] = {}  # code objects of this sample: their place in `codes`
+        self.codes: list[list[str]] = []
+
+    def main_begin(self, threads: list[dict[str, Any]]) -> str:
+        """The outermost function of the main thread: where a half-read stack shows."""
+        for thread in threads:
+            if thread["id"] == self._of.pid or thread["name"] == "MainThread":
+                frames = thread["frames"]
+                return (
+                    "<module>"
+                    if len(frames) >= 2 * _MOST_FRAMES
+                    else self.codes[frames[0]][0]
+                    if frames
+                    else ""
+                )
+        return ""
+
+    def threads(self) -> list[dict[str, Any]]:
+        memory, layout, of = self._memory, self._layout, self._of
+        interpreter = memory.word(of._runtime + layout.interpreters_main)
+        if not interpreter:
+            raise Torn("no interpreter yet")
+        names = of._names.of(interpreter) if of._names else {}
+        holder = self._gil_holder(interpreter)
+        found: list[dict[str, Any]] = []
+        states: set[int] = set()
+        state = memory.word(interpreter + layout.interp_threads_head)
+        while state:
+            if state in states or len(states) >= _MOST_THREADS:
+                raise Torn("the threads are no list")
+            states.add(state)
+            data = memory.read(state, layout.thread_size)
+            interp, ident, native = (
+                _word(data, place)
+                for place in (layout.thread_interp, layout.thread_id, layout.thread_native_id)
+            )
+            if interp != interpreter:
+                raise Torn("a thread of another interpreter")
+            name = names.get(ident, "")
+            own = native == of._own_tid or (name == "MainThread" and native == 0)
+            found.append(
+                {
+                    "id": of.pid if own else native & 0x7FFFFFFF,
+                    "name": name,
+                    "owns_gil": state == holder,
+                    "frames": self._stack(state, data),
+                }
+            )
+            state = _word(data, layout.thread_next)
+        if not found:
+            raise Torn("no threads")
+        return found
+
+    def _gil_holder(self, interpreter: int) -> int:
+        layout = self._layout
+        gil = (
+            self._of._runtime + layout.gil
+            if layout.minor == 11
+            else self._memory.word(interpreter + layout.gil)
+        )
+        data = self._memory.read(gil, 24)
+        return (
+            _word(data, layout.gil_last_holder)
+            if struct.unpack_from("<i", data, layout.gil_locked)[0] == 1
+            else 0
+        )
+
+    def _stack(self, state: int, data: bytes) -> list[int]:
+        """Code and line of each frame. Read again when it moved meanwhile; what moves all the time is taken
+        as it is."""
+        layout, memory = self._layout, self._memory
+        place = state + layout.thread_frame
+        if layout.cframe_frame is not None:
+            place = _word(data, layout.thread_frame) + layout.cframe_frame
+        for attempt in range(_STACK_TRIES):
+            frame = memory.word(place)
+            if not frame:
+                return []
+            chunks = _Chunks(memory, *struct.unpack("<QQ", memory.read(state + layout.thread_chunk, 16)))
+            try:
+                frames = self._frames(frame, chunks)
+            except Torn:
+                if attempt + 1 == _STACK_TRIES:
+                    raise
+                continue
+            if memory.word(place) == frame or attempt + 1 == _STACK_TRIES:
+                return frames
+        return []
+
+    def _frames(self, frame: int, chunks: _Chunks) -> list[int]:
+        cstack, adaptive, size, unpack = (
+            self._layout.owner_cstack,
+            self._layout.code_adaptive,
+            self._frame_size,
+            self._unpack,
+        )
+        frames: list[tuple[int, int]] = []
+        for _ in range(2 * _MOST_FRAMES):  # those that C calls left between them count too
+            data, at = chunks.holding(frame, size)
+            code_address, previous, instruction, owner = unpack(data, at)
+            if owner > cstack:
+                raise Torn("a frame of no owner")
+            if owner != cstack:
+                known = self._seen.get(code_address)
+                if known is None:
+                    known = self._seen[code_address] = (len(self.codes), self._code(code_address))
+                    self.codes.append([known[1].name, known[1].file])
+                frames.append((known[0], known[1].line((instruction - code_address - adaptive) // 2)))
+            if not previous and owner == _OWNER_GENERATOR:
+                raise Torn("a generator that nobody runs any more")
+            if not previous or len(frames) >= _MOST_FRAMES:
+                return [number for pair in reversed(frames) for number in pair]
+            frame = previous
+        raise Torn("the frames do not end")
+
+    def _code(self, address: int) -> _Code:
+        layout, memory, codes = self._layout, self._memory, self._of._codes
+        head = memory.read(address, layout.code_adaptive)
+        symbols = self._of._symbols
+        if _word(head, 8) != symbols["PyCode_Type"]:
+            raise Torn("not a code object")
+        name, file, table = (
+            _word(head, at) for at in (layout.code_qualname, layout.code_filename, layout.code_linetable)
+        )
+        first: int = struct.unpack_from("<i", head, layout.code_firstlineno)[0]
+        key = struct.pack("<QQQi", name, file, table, first)
+        known = codes.get(address)
+        if known is None or known.head != key:
+            if len(codes) >= _MOST_CODES:
+                codes.clear()
+            size = memory.read(table, 32)
+            length = _word(size, 16)
+            if _word(size, 8) != symbols["PyBytes_Type"] or length > _LONGEST_TABLE:
+                raise Torn("not a location table")
+            lines = memory.read(table + 32, length) if length else b""
+            known = codes[address] = _Code(key, self._text(name), self._text(file), lines, first)
+            if known.name == _TRAMPOLINE:
+                raise Torn("a frame that C has not yet, or no longer, entered")
+        return known
+
+    def _text(self, address: int) -> str:
+        layout = self._layout
+        return self._memory.text(
+            address, self._of._symbols["PyUnicode_Type"], layout.ascii_size, layout.compact_size
+        )
+
+
+class _Chunks:
+    """The blocks of memory that a thread's frames lie in, each read at once: 30 times fewer reads, and less
+    torn."""
+
+    __slots__ = ("_address", "_data", "_memory", "_previous")
+
+    def __init__(self, memory: Memory, chunk: int, top: int) -> None:
+        self._memory, self._address, self._data, self._previous = memory, 0, b"", 0
+        if chunk and 24 <= top - chunk <= _LARGEST_CHUNK:
+            self._take(chunk, top - chunk)
+
+    def _take(self, chunk: int, size: int) -> None:
+        self._address, self._data = chunk, self._memory.some(chunk, size)
+        self._previous = _word(self._data, 0) if len(self._data) >= 24 else 0
+
+    def holding(self, address: int, size: int) -> tuple[bytes, int]:
+        """Bytes, and where in them the frame begins. Those of generators and C calls lie elsewhere, each by
+        itself."""
+        at = address - self._address
+        if 0 <= at <= len(self._data) - size:
+            return self._data, at
+        if self._previous:
+            _, length, top = struct.unpack("<QQQ", self._memory.read(self._previous, 24))
+            if self._previous <= address < self._previous + length <= self._previous + _LARGEST_CHUNK:
+                self._take(self._previous, min(24 + 8 * top, length))
+                at = address - self._address
+                if 0 <= at <= len(self._data) - size:
+                    return self._data, at
+        return self._memory.read(address, size), 0
+
+
+def _word(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at : at + 8], "little")
+
+
+def _tid_inside(pid: int, proc: Path) -> int:
+    """The main thread's id as the process itself sees it: another number in a container."""
+    for line in (proc / str(pid) / "status").read_text("utf-8", "replace").splitlines():
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    return pid

@@ -1,0 +1,1 @@
+"""Checkpoints and the disks they go to."""

@@ -1,0 +1,1 @@
+"""How diag writes for people: numbers, errors, colours, what is safe to print. Knows no job."""

@@ -1,1 +1,0 @@
-"""What diag costs a healthy job, beside what people use today: `python -m tests.bench` prints one table."""

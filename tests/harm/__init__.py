@@ -1,2 +1,0 @@
-"""What is done to diag itself while it watches a job, hundreds of times: `python -m tests.harm`. The job must
-not notice."""

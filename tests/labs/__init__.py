@@ -1,0 +1,1 @@
+"""Labs and benches: what measures diag, or makes evidence for its tests."""

@@ -1,2 +1,0 @@
-"""Real logs of ms-swift, Megatron and HF Trainer on a CPU, broken on purpose or healthy: `python -m
-tests.log_lab.swift`."""
