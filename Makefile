@@ -44,7 +44,7 @@ demo: $(VENV)/.job ## the real megatron rlhf job hangs on the screen, diag says 
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m diag_job.demo
 
 test: $(VENV)/.job system-packages lint types ## all but the suites below, which have targets of their own; under 15 minutes on 2 cores
-	$(PYTEST) -m "not matrix and not vm and not cluster and not faces and not hardening" --doctest-modules diag tests -n $(WORKERS) --dist loadgroup
+	$(PYTEST) -m "not matrix and not vm and not cluster and not faces and not hardening" --doctest-modules diag diag_job tests -n $(WORKERS) --dist loadgroup
 
 test-faces: $(VENV)/.job system-packages ## the page in Chromium, diag top, the terminal, documentation and its commands (some 6 minutes)
 	$(PYTEST) -m faces tests -n $(WORKERS) --dist loadgroup
@@ -133,8 +133,8 @@ goldens: $(VENV)/.diag ## write anew what is kept of every capture (tests/golden
 	$(BIN)/python -m tests.goldens
 
 lint: $(VENV)/.diag ## ruff: rules, complexity, format
-	$(BIN)/ruff check diag tests docs
-	$(BIN)/ruff format --check --quiet diag tests docs
+	$(BIN)/ruff check diag diag_job tests docs
+	$(BIN)/ruff format --check --quiet diag diag_job tests docs
 
 types: $(VENV)/.diag ## mypy --strict
 	$(BIN)/mypy

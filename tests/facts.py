@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diag.engine.engine import Detector, Engine
+from diag.detectors.contract import Detector
+from diag.engine.engine import Engine
 from diag.model import Finding, Placement
 from diag.model.observations import (
     Frame,

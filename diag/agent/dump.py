@@ -10,8 +10,9 @@ import os
 import platform
 import tarfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from diag.engine.engine import Engine
 from diag.engine.journal import segments, whole
@@ -20,11 +21,12 @@ from diag.outputs.report import report
 from diag.outputs.terminal.text import classes_text, dump_text
 from diag.outputs.view.network_view import network_json
 from diag.outputs.view.steps_view import arrivals_json, steps_json
-from diag.outputs.view.view import ranks_json, stack_classes
+from diag.outputs.view.view import ClusterView, HubView, ranks_json, stack_classes
 from diag.state.rank import RankState
 
 if TYPE_CHECKING:
-    from diag.agent.hub import Hub
+    from diag.agent.cluster.member import Member
+    from diag.launch.rundir import RunDir
 
 __all__ = [
     "Timer",
@@ -67,7 +69,32 @@ class Timer:
         self._last = now
 
 
-def dump_document(hub: Hub, answers: dict[int, dict[str, Any]]) -> dict[str, Any]:
+class DumpedCluster(ClusterView, Protocol):
+    @property
+    def member(self) -> Member | None:
+        """This hub's part among those of other nodes, where it has joined them."""
+        ...
+
+
+class DumpedHub(HubView, Protocol):
+    """What a dump needs of the hub beside what the outputs do."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def run_dir(self) -> RunDir | None: ...
+
+    @property
+    def environment(self) -> Mapping[int, Mapping[str, str]]:
+        """Of each rank, the allow-listed part."""
+        ...
+
+    @property
+    def cluster(self) -> DumpedCluster: ...
+
+
+def dump_document(hub: DumpedHub, answers: dict[int, dict[str, Any]]) -> dict[str, Any]:
     """Everything a person needs at once. Every rank is either in `classes` with a stack or in `missing` with
     a reason.
 
@@ -205,7 +232,7 @@ def _native_thread(thread: dict[str, Any]) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------
 
 
-def manifest_facts(hub: Hub) -> dict[str, Any]:
+def manifest_facts(hub: DumpedHub) -> dict[str, Any]:
     """What a person elsewhere must know to read the bundle. Of environments only the allow-list; of CMD no
     secrets.
 

@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diag.agent.cluster.gather import Gathering
 from diag.agent.cluster.jobdump import job_document
 from diag.agent.cluster.member import Member
 from diag.agent.dump import (
+    DumpedHub,
     Timer,
     add_native,
     dump_document,
@@ -24,9 +25,6 @@ from diag.agent.dump import (
 )
 from diag.agent.sidecar_pool import SidecarPool
 from diag.launch.rundir import forget_old_bundles
-
-if TYPE_CHECKING:
-    from diag.agent.hub import Hub
 
 __all__ = ["DumpTaker"]
 
@@ -41,7 +39,7 @@ class DumpTaker:
 
     def __init__(
         self,
-        hub: Hub,
+        hub: DumpedHub,
         pool: SidecarPool,
         read_soon: Callable[[], None],
         drained: Callable[[float], None],

@@ -24,6 +24,7 @@ from diag.agent.log_backlog import Intake
 from diag.agent.memory_sampler import watchers
 from diag.agent.rank_finder import Found, RankFinder
 from diag.agent.rank_logs import RankFiles
+from diag.agent.record_feed import RecordFeed
 from diag.agent.samplers.context import NodeContext
 from diag.agent.samplers.ras import RasSampler
 from diag.agent.samplers.sampler import Reporter
@@ -41,7 +42,6 @@ from diag.launch.rundir import RunDir
 from diag.launch.service_discovery import Target
 from diag.model import Change, Placement, Record
 from diag.outputs.view.view import AgentProcess, Counters, FlameWanted
-from diag.record_feed import RecordFeed
 from diag.settings import Settings
 from diag.sources import digest as digest_source
 from diag.sources.host import exits

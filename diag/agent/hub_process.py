@@ -181,9 +181,9 @@ class _Beside:
 
     def _make_hub(self) -> Hub:
         from diag.agent.hub import Hub
-        from diag.outputs.language import language_for
         from diag.outputs.output import OutputContext
         from diag.outputs.wiring import Outputs
+        from diag.text.language import language_for
 
         hub = Hub(
             self._settings,

@@ -93,10 +93,13 @@ def _text(document: dict[str, Any], *, json_too: bool) -> tuple[str, int]:
     from diag.text.sanitize import clean_lines
 
     if screen is None:  # the same
-        from diag.outputs.language import language_for
+        from diag.cli.language import language
         from diag.outputs.terminal.text import dump_text
+        from diag.text.language import language_for
 
-        screen = dump_text(document, colour=wanted(1), width=_columns(), lang=language_for(sys.stdout))
+        screen = dump_text(
+            document, colour=wanted(1), width=_columns(), lang=language_for(sys.stdout, language())
+        )
     return clean_lines(screen, colour=wanted(1)), code  # whoever answered, it only paints
 
 
@@ -115,13 +118,12 @@ def _ask(
 
     check_address(url)
     from diag.cli.client.http import post
-    from diag.outputs.language import language_for
+    from diag.cli.language import language
+    from diag.text.language import language_for
     from diag.text.ticker import Ticker
 
     seconds = args.seconds or (_NATIVE_SECONDS if args.native else _SECONDS)
-    query = (
-        f"deadline={seconds:g}&columns={_columns()}&colour={int(wanted(1))}&lang={language_for(sys.stdout)}"
-    )
+    query = f"deadline={seconds:g}&columns={_columns()}&colour={int(wanted(1))}&lang={language_for(sys.stdout, language())}"
     query += "&native=1" if args.native else ""
     again = f"diag watch --run-dir {run_path}" if run_path else "diag watch --pid PID on that node"
     try:

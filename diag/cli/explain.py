@@ -134,11 +134,11 @@ def _print_items(word: str, found: dict[str, list[manual.Advice]], lang: str, wi
 
 
 def _indented(text: str, width: int) -> Iterator[str]:
-    from diag.outputs.terminal.wide import wrap
+    from diag.text.columns import wrap_wide
 
     if text.startswith("- "):
-        return iter(wrap(text[2:], width, "  - ", "    "))
-    return iter(wrap(text, width, "  "))
+        return iter(wrap_wide(text[2:], width, "  - ", "    "))
+    return iter(wrap_wide(text, width, "  "))
 
 
 def _page(name: str, sections: dict[str, str], items: list[manual.Advice] | None = None) -> dict[str, object]:
@@ -160,7 +160,8 @@ def _json(asked: str, found: list[dict[str, object]]) -> str:
 def _language(told: str | None) -> str:
     """Chinese only where it can be shown, or was asked for by name; then with question marks, and a word of
     why."""
-    from diag.outputs.language import CHINESE, can_show, language
+    from diag.cli.language import language
+    from diag.text.language import CHINESE, can_show
 
     lang = told or language()
     if lang != "zh" or can_show(CHINESE, sys.stdout):
@@ -179,11 +180,10 @@ def _language(told: str | None) -> str:
 def _entry(finding: str, lang: str, width: int) -> str:
     """One line of the list, cut where it goes to a terminal."""
     from diag.outputs.manual import meaning
-    from diag.outputs.terminal.text import _cut
-    from diag.outputs.terminal.wide import pad
+    from diag.text.columns import cut, pad
 
     line = f"{pad(finding, _NAMES)} {meaning(finding, lang)}"
-    return _cut(line, width) if width else line
+    return cut(line, width) if width else line
 
 
 def _section(heading: str, text: str, lang: str, width: int) -> Iterator[str]:

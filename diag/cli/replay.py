@@ -52,13 +52,14 @@ def run(args: argparse.Namespace) -> int:
             hint="leave out --json and --changes, or --serve",
             exit_code=2,
         )
+    from diag.cli.language import language
     from diag.detectors.rules.load import load
     from diag.engine.replay import replay
     from diag.model import found
-    from diag.outputs.language import language_for
     from diag.outputs.report import report
     from diag.outputs.terminal.text import classes_text, report_text
     from diag.outputs.view.view import stack_classes
+    from diag.text.language import language_for
     from diag.text.progress_line import Progress
     from diag.text.sanitize import clean
 
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps(change.to_json()))
     else:
         width = max(60, shutil.get_terminal_size().columns)
-        print(report_text(document, colour=wanted(1), width=width, lang=language_for(sys.stdout)))
+        print(report_text(document, colour=wanted(1), width=width, lang=language_for(sys.stdout, language())))
         classes = stack_classes(engine)
         if classes and any(finding["id"] == "hang" for finding in document["findings"]):
             print()

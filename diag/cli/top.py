@@ -53,7 +53,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from diag.outputs.language import language_for
+    from diag.text.language import language_for
 
     source = _source(args)
     document = source.first()
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         return _code(state)
     from diag.cli.tui.app import TopApp
     from diag.cli.tui.spark import BLOCKS
-    from diag.outputs.language import can_show
+    from diag.text.language import can_show
 
     for name in (
         "COLUMNS",
@@ -113,7 +113,7 @@ def _print(state: State, lang: str) -> None:
 
     from diag.cli.tui.once import picture
     from diag.cli.tui.spark import BLOCKS, PLAIN
-    from diag.outputs.language import can_show
+    from diag.text.language import can_show
 
     marks = BLOCKS if can_show(BLOCKS, sys.stdout) else PLAIN
     width = max(60, shutil.get_terminal_size().columns)

@@ -63,9 +63,9 @@ def run(args: argparse.Namespace) -> int:
     from diag.agent.hub import Hub
     from diag.cli.watch_target import find_target
     from diag.launch.command import columns
-    from diag.outputs.language import language_for
     from diag.outputs.output import OutputContext
     from diag.outputs.wiring import Outputs
+    from diag.text.language import language_for
 
     is_to_end = _end_by_signal_or_after(args.seconds)
     settings = _settings(args)
@@ -183,9 +183,9 @@ def _report(hub: Hub, args: argparse.Namespace) -> int:
 
     from diag.launch.command import columns
     from diag.model import found
-    from diag.outputs.language import language_for
     from diag.outputs.report import report
     from diag.outputs.terminal.text import report_text
+    from diag.text.language import language_for
 
     document = report(hub.engine)
     if args.json:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from diag.detectors import checkpoint, gpu, memory, training
 from diag.detectors.cluster.verdict import VerdictDetector
+from diag.detectors.contract import Detector
 from diag.detectors.environment import EnvHarmfulDetector, EnvNoEffectDetector
 from diag.detectors.hang import HangDetector
 from diag.detectors.network import (
@@ -21,7 +22,6 @@ from diag.detectors.network import (
 from diag.detectors.rank_died import RankDiedDetector
 from diag.detectors.signatures import SignatureDetector
 from diag.detectors.store import StoreDetector
-from diag.engine.engine import Detector
 
 if TYPE_CHECKING:
     from diag.detectors.rules.ruleset import RuleSet

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from diag.detectors.contract import WHOLE_JOB, Detector
 from diag.engine.aftermath import explained
 from diag.model import STANDING, Change, ChangeKind, Finding, NotChecked, Record
-from diag.model.observations import Observation, PlainLines, Unparsed
+from diag.model.observations import Observation, Parser, PlainLines, Unparsed
 from diag.state.job import JobState
 from diag.state.rank import STRONG
 from diag.state.timeline import Timeline
 
-__all__ = ["CHECK_SECONDS", "WHOLE_JOB", "Detector", "Engine", "Parser"]
+__all__ = ["CHECK_SECONDS", "Engine"]
 
 # Checks run at whole multiples of this many seconds of told time, however often the driver calls.
 CHECK_SECONDS = 1.0
@@ -39,23 +40,6 @@ _CONSEQUENCES = {
 
 # Told of one, the first; its victims may have been heard of before it.
 _ONLY_THE_FIRST = frozenset({"rank-died"})
-
-# Findings that only who sees all ranks can be right about.
-WHOLE_JOB = frozenset({"hang", "rank-died", "straggler", "transport-mismatch"})
-
-Parser = Callable[[Record], Iterator[Observation]]
-
-
-class Detector(Protocol):
-    """One judgement. `observe` changes its state and says nothing; `check` says and changes nothing."""
-
-    name: str
-
-    def observe(self, at: float, fact: Observation) -> None: ...
-
-    def check(self, now: float, job: JobState) -> Iterable[Finding]: ...
-
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]: ...
 
 
 class _Open:

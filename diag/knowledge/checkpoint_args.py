@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from diag.state.saves import iteration_of
-
-__all__ = ["NamedPath", "named_paths", "resume_advice", "save_root"]
+__all__ = ["NamedPath", "iteration_of", "named_paths", "resume_advice", "save_root"]
 
 # Megatron-LM --save; ms-swift and HF Trainer --output_dir (4.x and the transformers path) or --save (ms-swift
 # 3.x, Megatron); torchtitan, nanotron and own scripts the others.
@@ -39,6 +38,20 @@ _LOAD_FLAGS = (
 _MODEL_FLAGS = ("model", "ref-model", "adapters", "model-name-or-path", "adapter-name-or-path")
 _NO_PATHS = frozenset({"", "true", "false", "none", "null", "yes", "no", "auto", "latest"})
 _LONGEST = 4096  # PATH_MAX
+
+
+# Not the last number of any name: ms-swift's own folder above is v0-20261121-194515.
+_ITERATION = re.compile(r"(?:^|/)(?:checkpoint-|iter_|global_step_?|step[-_]?)(\d{1,9})(?:-merged)?/*$")
+
+
+def iteration_of(path: str) -> int | None:
+    """The step that a checkpoint's path names.
+
+    >>> iteration_of("/out/v0-20261121-194515/checkpoint-500"), iteration_of("/save/iter_0000500"), iteration_of("/save")
+    (500, 500, None)
+    """
+    found = _ITERATION.search(path[-4096:])
+    return int(found[1]) if found else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import sys
 
 __all__ = ["argv", "given_encoding", "given_environment", "restart"]
 
-_HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - no pathlib at start-up
+_HOME = os.path.abspath(__file__).rpartition("/diag/launch/")[0]  # noqa: PTH100 - no pathlib at start-up
 # Of the variables that `python -I` ignores, those that change nothing that diag does.
 _HARMLESS = frozenset(
     {"PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "PYTHONPYCACHEPREFIX", "PYTHONNOUSERSITE"}

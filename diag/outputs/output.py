@@ -4,13 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from diag.outputs.view.view import ClusterView, HubView
 
 if TYPE_CHECKING:
-    from diag.agent.hub import Hub
+    from diag.launch.rundir import RunDir
     from diag.model import Change
+    from diag.settings import Settings
 
-__all__ = ["Output", "OutputContext"]
+__all__ = ["Output", "OutputContext", "RunHub"]
+
+
+class RunCluster(ClusterView, Protocol):
+    open_port: Callable[[], int | None]  # to the hubs of other nodes; None: there is none
+
+
+class RunHub(HubView, Protocol):
+    """The hub of the run. `Serving` writes where it listens, and the token that this takes."""
+
+    on_change: Callable[[Change], None]
+    address: str
+    bound_beyond_loopback: bool
+    token: str | None
+
+    @property
+    def cluster(self) -> RunCluster: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def run_dir(self) -> RunDir | None: ...
+    @property
+    def nccl_ras_address(self) -> str | None: ...
 
 
 @dataclass(slots=True)
@@ -18,7 +43,7 @@ class OutputContext:
     """The run, as its outputs see it. `say` prints a line for the person who started diag; `colour`, `width`
     and `lang` are of the terminal that it appears in."""
 
-    hub: Hub
+    hub: RunHub
     say: Callable[[str], None]
     words: Sequence[str] = ()  # CMD; of a job that is still to come none
     pid: int = 0

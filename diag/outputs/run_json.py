@@ -8,8 +8,7 @@ from diag.launch.runs import start_ticks
 from diag.outputs.output import Output
 
 if TYPE_CHECKING:
-    from diag.agent.hub import Hub
-    from diag.outputs.output import OutputContext
+    from diag.outputs.output import OutputContext, RunHub
 
 __all__ = ["RunJson"]
 
@@ -48,7 +47,7 @@ class RunJson(Output):
         })  # fmt: skip
 
 
-def _own_certificate(hub: Hub) -> str | None:
+def _own_certificate(hub: RunHub) -> str | None:
     """By which commands on this machine trust the hub."""
     path = hub.settings.tls_ca or hub.settings.tls_cert
     return str(path.absolute()) if path is not None else None

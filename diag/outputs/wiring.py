@@ -11,7 +11,7 @@ from diag.outputs.jsonl import FindingsFile
 from diag.outputs.output import Output, OutputContext
 from diag.outputs.run_json import RunJson
 from diag.outputs.sd_file import ServiceDiscoveryFile
-from diag.outputs.terminal import Terminal
+from diag.outputs.terminal.panels import Terminal
 
 __all__ = ["OUTPUTS", "Outputs"]
 

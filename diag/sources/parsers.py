@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.engine.engine import Parser
+from diag.model.observations import Parser
 from diag.sources import digest, estimate
 from diag.sources.collectives import flight_recorder, nccl_ras, store
 from diag.sources.gpu import cuda_coredump, nvml

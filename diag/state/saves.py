@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["SAVE_SECONDS", "Save", "SaveLog", "iteration_of", "never_saves", "switched_on"]
+from diag.knowledge.checkpoint_args import iteration_of
+
+__all__ = ["SAVE_SECONDS", "Save", "SaveLog", "never_saves", "switched_on"]
 
 _KEPT = 256
 # Upper bounds of the histogram of durations: a LoRA adapter takes a second, a 700B model on a slow file
 # system an hour.
 SAVE_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 _GROWTH = 16
-# Not the last number of any name: ms-swift's own folder above is v0-20261121-194515.
-_ITERATION = re.compile(r"(?:^|/)(?:checkpoint-|iter_|global_step_?|step[-_]?)(\d{1,9})(?:-merged)?/*$")
-
-
-def iteration_of(path: str) -> int | None:
-    """The step that a checkpoint's path names.
-
-    >>> iteration_of("/out/v0-20261121-194515/checkpoint-500"), iteration_of("/save/iter_0000500"), iteration_of("/save")
-    (500, 500, None)
-    """
-    found = _ITERATION.search(path[-4096:])
-    return int(found[1]) if found else None
 
 
 def switched_on(argv: Sequence[str], flag: str) -> bool:

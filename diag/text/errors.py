@@ -34,7 +34,7 @@ class OtherJob(DiagError):
     """A node of another job, which has the same token, reported to this one's hub."""
 
 
-_HOME = __file__.rpartition("/")[0] + "/"
+_HOME = __file__.rpartition("/text/")[0] + "/"
 _NO_ROOM = "failed to map segment from shared object"
 
 

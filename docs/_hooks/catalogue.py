@@ -13,9 +13,9 @@ import yaml
 from repository import ROOT
 
 from diag.detectors import DETECTORS
+from diag.detectors.contract import WHOLE_JOB
 from diag.detectors.rules.load import packaged
 from diag.detectors.rules.schema import Rule
-from diag.engine.engine import WHOLE_JOB
 from diag.outputs import manual
 
 __all__ = ["folder", "pages"]

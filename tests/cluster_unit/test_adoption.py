@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.engine.engine import WHOLE_JOB, Engine
+from diag.detectors.contract import WHOLE_JOB
+from diag.engine.engine import Engine
 from diag.engine.journal import JournalReader, segments
 from diag.engine.replay import replay_records
 from diag.model import Change, Record

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.agent.samplers.checkpoints import CheckpointSampler, JobView
+from diag.agent.samplers.checkpoints import CheckpointSampler
+from diag.agent.samplers.context import JobView
 from diag.agent.samplers.sampler import Reporter
 from diag.knowledge.checkpoint_args import named_paths
 from diag.model import Record

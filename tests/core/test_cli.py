@@ -137,7 +137,10 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
 
 
 def test_dump_loads_nothing_that_a_person_would_wait_for() -> None:
-    slow = "{'http.client', 'urllib.request', 'ssl', 'dataclasses', 'diag.model', 'diag.launch.rundir', 'diag.outputs', 'diag.settings'}"
+    slow = (
+        "{'http.client', 'urllib.request', 'ssl', 'dataclasses', 'diag.model', 'diag.launch.rundir',"
+        " 'diag.outputs', 'diag.settings'}"
+    )
     code = (
         "import sys\nfrom diag.cli.main import main\nmain(['dump', '--endpoint', 'http://127.0.0.1:1'])\n"
         f"sys.exit(','.join(sorted({slow} & set(sys.modules))) or 0)"

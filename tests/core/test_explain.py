@@ -14,9 +14,9 @@ import pytest
 from diag.cli.main import main
 from diag.model import JOB, Change, ChangeKind, Confidence, Finding, Severity
 from diag.outputs import manual
-from diag.outputs.language import language_of
-from diag.outputs.terminal.text import _columns, panel, report_text
-from diag.outputs.terminal.wide import wrap
+from diag.outputs.terminal.text import panel, report_text
+from diag.text.columns import columns, wrap_wide
+from diag.text.language import language_of
 
 _LOCALE = ("LC_", "LANG", "DIAG_", "PYTHONIOENCODING", "PYTHONUTF8")
 PLAIN = {name: value for name, value in os.environ.items() if not name.startswith(_LOCALE)}
@@ -145,7 +145,7 @@ def test_lines_of_a_page_keep_the_width_but_for_commands_and_names(
     for finding in ("hang", "ib-fallback", "version-mismatch"):
         assert main(["explain", finding, "--lang", lang]) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert max(map(_columns, lines)) <= width
+        assert max(map(columns, lines)) <= width
         assert (
             width < 80
             or [line for line in lines if line.strip()[:1] in ("，", "。", "：", "；", "、", "）")] == []
@@ -153,7 +153,7 @@ def test_lines_of_a_page_keep_the_width_but_for_commands_and_names(
 
 
 def test_command_in_backticks_is_not_broken_where_it_fits_into_a_line() -> None:
-    assert wrap("先看 `ls -l /proc/PID/fd`，再看 `df`。", 23) == [
+    assert wrap_wide("先看 `ls -l /proc/PID/fd`，再看 `df`。", 23) == [
         "先看",
         "`ls -l /proc/PID/fd`，",
         "再看 `df`。",

@@ -6,10 +6,10 @@ import itertools
 import time
 from pathlib import Path
 
+from diag.agent.record_feed import RecordFeed
 from diag.engine.engine import Engine
 from diag.engine.journal import JournalReader, JournalWriter, segments
 from diag.model import Record
-from diag.record_feed import RecordFeed
 from diag.sources.host import run as run_source
 from diag.sources.parsers import PARSERS
 

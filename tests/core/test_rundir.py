@@ -234,7 +234,11 @@ def test_run_of_another_user_in_a_shared_place_is_not_ours(tmp_path: Path) -> No
 
 def test_newest_run_comes_first_whichever_place_it_is_in(tmp_path: Path) -> None:
     # given runs in the configured place and in the default one
-    older, newest, oldest = a_run(tmp_path / "a"), a_run(tmp_path / "state/diag/runs"), a_run(tmp_path / "a")
+    older, newest, oldest = (
+        a_run(tmp_path / "a"),
+        a_run(tmp_path / "state/diag/runs"),
+        a_run(tmp_path / "a"),
+    )
     older = older.rename(older.parent / "20260102-000000-a")
     newest = newest.rename(newest.parent / "20260103-000000-b")
     oldest = oldest.rename(oldest.parent / "20260101-000000-c")

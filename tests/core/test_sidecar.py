@@ -395,7 +395,8 @@ def test_sidecar_ends_when_the_hub_closes_its_orders_even_while_the_rank_is_stop
 def test_sidecar_of_a_killed_hub_is_gone_in_a_second(rank: subprocess.Popen[bytes]) -> None:
     # given a hub with a sidecar
     code = (
-        "import time\nfrom diag.model import Placement\nfrom diag.settings import load\nfrom diag.agent.sidecar_pool import SidecarPool\n"
+        "import time\nfrom diag.model import Placement\n"
+        "from diag.settings import load\nfrom diag.agent.sidecar_pool import SidecarPool\n"
         "pool = SidecarPool(load(), None, 0, lambda record: None, lambda s, t: None, lambda s, r: None)\n"
         f"pool.watch(Placement(0, 0, 1, 'n', {rank.pid}, {ticks(rank.pid)}))\n"
         "print(pool.processes()[0], flush=True)\ntime.sleep(60)"

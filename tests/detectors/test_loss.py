@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from diag.detectors.contract import Detector
 from diag.detectors.training import DETECTORS
 from diag.detectors.training.straggler import StragglerDetector
-from diag.engine.engine import Detector
 from diag.engine.replay import replay
 from diag.model import Finding, Placement
 from diag.model.observations import (

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.model import Change, ChangeKind, Evidence, NotChecked, Severity
-from diag.outputs.terminal.text import _columns, classes_text, clean, panel, report_text
+from diag.outputs.terminal.text import classes_text, panel, report_text
 from diag.outputs.view.sentence import summary_line
 from diag.outputs.view.view import stack_classes
+from diag.text.columns import columns
+from diag.text.sanitize import clean
 
 ANY_TEXT = st.text(st.characters(), max_size=300)
 
@@ -114,7 +116,7 @@ def test_chinese_log_text_is_kept_and_fits(kit: Any) -> None:
     text = panel(opened(kit.finding(evidence=(Evidence("log", "数据集加载失败：" * 20, 1.0, 0),))), width=80)
 
     assert "数据集加载失败" in text
-    assert all(_columns(line) <= 80 for line in text.split("\n"))
+    assert all(columns(line) <= 80 for line in text.split("\n"))
 
 
 @given(
@@ -135,7 +137,7 @@ def test_panel_of_any_text_prints_and_fits(
 
     for line in text.split("\n"):
         assert line.isprintable() and line.startswith("diag| ")
-        assert _columns(line) <= max(width, 30)
+        assert columns(line) <= max(width, 30)
 
 
 @given(ANY_TEXT)

@@ -21,7 +21,8 @@ import psutil
 import pytest
 
 from diag.agent.rank_logs import RankFiles
-from diag.agent.samplers.checkpoints import CheckpointSampler, JobView
+from diag.agent.samplers.checkpoints import CheckpointSampler
+from diag.agent.samplers.context import JobView
 from diag.agent.samplers.sampler import Reporter
 from diag.model import Record
 from diag.sources.collectives import fr_pipe

@@ -234,7 +234,7 @@ def test_pages_have_no_script_nor_style_of_their_own_and_load_nothing_from_elsew
 
 
 @pytest.mark.parametrize("body, encoding, status", [
-    (gzip.compress(b"[" * (200 << 20), 9), "gzip", 422), (b"{" * 100_000, "", 422), (b'{"node":' * 50_000, "", 422),
+    (gzip.compress(b"[" * (200 << 20), 9, mtime=0), "gzip", 422), (b"{" * 100_000, "", 422), (b'{"node":' * 50_000, "", 422),
     (b"\x1f\x8b" + b"\0" * 100, "gzip", 422), (b'{"a": NaN}', "", 422), (b"\xff\xfe", "", 422), (b"1" * 100_000, "", 422),
 ], ids=["bomb", "open", "deep", "torn", "nan", "bytes", "number"])  # fmt: skip
 def test_body_of_nonsense_is_refused_in_little_time_and_memory(

@@ -261,7 +261,8 @@ def test_machine_whose_sys_is_not_mounted_is_not_said_to_have_none(tmp_path: Pat
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_folder_that_may_not_be_read_is_not_said_to_be_empty(root: Path) -> None:
     code = (
-        "import os, sys\nfrom pathlib import Path\nfrom diag.sources.network.infiniband import InfinibandReader, InfinibandUnavailable\n"
+        "import os, sys\nfrom pathlib import Path\n"
+        "from diag.sources.network.infiniband import InfinibandReader, InfinibandUnavailable\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "try: print(InfinibandReader(Path(sys.argv[1])).sample())\nexcept InfinibandUnavailable as error: print(error.reason)"
     )

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from diag.agent.samplers.context import Connecting
 from diag.agent.samplers.sampler import Reporter
-from diag.agent.samplers.store import Connecting, StoreSampler
+from diag.agent.samplers.store import StoreSampler
 from diag.model import Record
 from diag.model.observations import StoreTried, StoreWaited
 from diag.sources.collectives import store

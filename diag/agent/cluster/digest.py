@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diag.agent.cluster.collector import Collector
+from diag.detectors.contract import WHOLE_JOB
 from diag.detectors.hang.standing import busy_child, cause_of, standing_of
-from diag.engine.engine import WHOLE_JOB, Engine
+from diag.engine.engine import Engine
 from diag.model import Finding, NotChecked
 from diag.model.observations import (
     FlightRecorder,

@@ -10,7 +10,8 @@ from typing import Any
 
 from diag.agent.cluster.post import Failed, Sender
 from diag.detectors.cluster import make_job_detectors
-from diag.engine.engine import WHOLE_JOB, Engine
+from diag.detectors.contract import WHOLE_JOB
+from diag.engine.engine import Engine
 from diag.model import Record
 from diag.sources import digest as digest_source
 from diag.sources.parsers import PARSERS

@@ -16,13 +16,13 @@ from typing import Any
 
 from diag.agent.cluster.post import try_connection
 from diag.agent.cluster.roster import checked
+from diag.agent.record_feed import RecordFeed
 from diag.detectors.cluster import make_job_detectors
 from diag.detectors.hang import wants_closer_look
 from diag.engine.engine import Engine
 from diag.engine.journal import JournalWriter
 from diag.model import Finding, NotChecked, Record
 from diag.model.observations import JobVerdict
-from diag.record_feed import RecordFeed
 from diag.sources import digest as digest_source
 from diag.sources.parsers import PARSERS
 from diag.state.cluster import MOST_FRAMES

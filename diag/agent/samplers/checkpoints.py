@@ -12,20 +12,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from diag.agent.samplers.sampler import NodeSampler, Reporter
+from diag.agent.samplers.context import JobView, NodeContext, NodeSampler
+from diag.agent.samplers.sampler import Reporter
 from diag.knowledge.checkpoint_args import NamedPath, named_paths, save_root
 from diag.model import Payload
 from diag.sources.host.job_files import Files, JobFiles
 from diag.sources.storage import checkpoint, disk
 
-if TYPE_CHECKING:
-    from diag.agent.samplers.context import NodeContext
-
-__all__ = ["CheckpointSampler", "JobView"]
+__all__ = ["CheckpointSampler"]
 
 _SECONDS = 10.0
 _SAVING_SECONDS = 2.0
@@ -39,19 +35,6 @@ _MANY_FILES = 500
 _MOST_HEADS_AT_THE_END = 4096
 _SPACE_SECONDS = 30.0  # between two readings of a disk that hardly changed
 _SPACE_CHANGED = 0.002  # of its size
-
-
-@dataclass(frozen=True, slots=True)
-class JobView:
-    """What the sampler must know of the job, anew for each look."""
-
-    argv: tuple[str, ...] = ()
-    pid: int = 0  # CMD's own
-    rank_pid: int | None = None
-    uid: int | None = None
-    saving: bool = False
-    said: tuple[str, ...] = ()  # the paths that the log named
-    attached: bool = False  # diag did not start it, and it may be another user's
 
 
 class CheckpointSampler(NodeSampler):

@@ -6,20 +6,44 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from diag.agent.samplers.checkpoints import JobView
-from diag.agent.samplers.sampler import Reporter
-from diag.agent.samplers.store import Connecting
+from diag.agent.samplers.sampler import Reporter, Sampler
 from diag.engine.engine import Engine
+from diag.model import Placement
 from diag.settings import Settings
 from diag.sources.collectives import store
 from diag.sources.host.process_tree import Processes, Tree
+from diag.state.job import JobState
 from diag.state.rank import RankState
 
-__all__ = ["NodeContext"]
+__all__ = ["Connecting", "JobView", "NodeContext", "NodeSampler"]
 
 _STACK_SECONDS = 30.0  # a calm rank's stack is read seldom
 _INNERMOST = 4
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """What the sampler must know of the job, anew for each look."""
+
+    argv: tuple[str, ...] = ()
+    pid: int = 0  # CMD's own
+    rank_pid: int | None = None
+    uid: int | None = None
+    saving: bool = False
+    said: tuple[str, ...] = ()  # the paths that the log named
+    attached: bool = False  # diag did not start it, and it may be another user's
+
+
+@dataclass(frozen=True, slots=True)
+class Connecting:
+    """A rank of this node: `calls` says whether its last stack stands in the call that connects."""
+
+    rank: int
+    pid: int
+    node: int
+    calls: bool
 
 
 @dataclass(slots=True)
@@ -91,3 +115,26 @@ def _owner(pid: int) -> int | None:
         return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - as short as it is
     except OSError:
         return None
+
+
+class NodeSampler(Sampler):
+    """One of a node, which the hub has."""
+
+    read_for_dumps: ClassVar[bool] = False  # what it reads changes slowly, and is read anew for each dump
+
+    @classmethod
+    def of(cls, node: NodeContext) -> NodeSampler:
+        raise NotImplementedError
+
+    def rank_found(self, place: Placement, variables: dict[str, str]) -> None:
+        """A rank of this node, with what of its environment matters."""
+
+    def tend(self, closer: bool, job: JobState) -> None:
+        """About once a second on the hub's thread, the engine's lock held: the job is suspected, or not. Never
+        waits."""
+
+    def finish(self) -> None:
+        """CMD has ended, and all that it printed is in. `stop` was called before."""
+
+    def close(self) -> None:
+        """diag ends."""

@@ -10,15 +10,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from diag.agent.samplers.sampler import NodeSampler
+from diag.agent.samplers.context import NodeContext, NodeSampler
 from diag.model import Placement, Record
 from diag.sources.host.file_rights import acting_as
 from diag.sources.host.job_files import JobFiles
-
-if TYPE_CHECKING:
-    from diag.agent.samplers.context import NodeContext
 
 __all__ = ["EstimateSampler", "estimate_watched"]
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from diag.agent.samplers.sampler import NodeSampler, Reporter
+from diag.agent.samplers.context import NodeContext, NodeSampler
+from diag.agent.samplers.sampler import Reporter
 from diag.sources.gpu.nvml import SOURCE, NvmlReader
 from diag.sources.gpu.nvml_health import HEALTH_SECONDS
 from diag.state.job import JobState
-
-if TYPE_CHECKING:
-    from diag.agent.samplers.context import NodeContext
 
 __all__ = ["GpuSampler"]
 

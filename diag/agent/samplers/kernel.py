@@ -9,13 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from diag.agent.samplers.sampler import NodeSampler, Reporter
+from diag.agent.samplers.context import NodeContext, NodeSampler
+from diag.agent.samplers.sampler import Reporter
 from diag.sources.host.kmsg import SOURCE
-
-if TYPE_CHECKING:
-    from diag.agent.samplers.context import NodeContext
 
 __all__ = ["KernelLogSampler", "KmsgLines", "open_log"]
 

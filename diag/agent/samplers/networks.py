@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from diag.agent.samplers.sampler import NodeSampler, Reporter
+from diag.agent.samplers.context import NodeContext, NodeSampler
+from diag.agent.samplers.sampler import Reporter
 from diag.model import Payload
 from diag.sources.network import infiniband, interfaces
-
-if TYPE_CHECKING:
-    from diag.agent.samplers.context import NodeContext
 
 __all__ = ["NetworkSampler"]
 

@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
-from diag.agent.samplers.sampler import NodeSampler, Reporter
+from diag.agent.samplers.context import NodeContext, NodeSampler
+from diag.agent.samplers.sampler import Reporter
 from diag.model import Placement, Record
 from diag.model.observations import RasReading
 from diag.settings import Settings
@@ -28,9 +29,6 @@ from diag.sources.host import run as run_source
 from diag.sources.host.process_tree import PROC
 from diag.state.job import JobState
 from diag.state.stack_activity import Activity
-
-if TYPE_CHECKING:
-    from diag.agent.samplers.context import NodeContext
 
 __all__ = ["Budget", "RasSampler", "Refusal", "creating", "refusal"]
 

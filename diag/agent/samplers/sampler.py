@@ -6,17 +6,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from diag.model import Payload, Placement, Record
+from diag.model import Payload, Record
 from diag.sources.host import run as run_source
 from diag.text.errors import SourceUnavailable
 
-if TYPE_CHECKING:
-    from diag.agent.samplers.context import NodeContext
-    from diag.state.job import JobState
-
-__all__ = ["NodeSampler", "Reporter", "Sampler"]
+__all__ = ["Reporter", "Sampler"]
 
 _COST_RATIO = 0.01  # of a core: what is dear to read is read less often,
 _LONGEST_SECONDS = 60.0  # but not so seldom that nobody sees a port go down
@@ -139,26 +135,3 @@ class Sampler:
             self.reporter.failed_by_bug(self.what, error)
         finally:
             self.tidy()
-
-
-class NodeSampler(Sampler):
-    """One of a node, which the hub has."""
-
-    read_for_dumps: ClassVar[bool] = False  # what it reads changes slowly, and is read anew for each dump
-
-    @classmethod
-    def of(cls, node: NodeContext) -> NodeSampler:
-        raise NotImplementedError
-
-    def rank_found(self, place: Placement, variables: dict[str, str]) -> None:
-        """A rank of this node, with what of its environment matters."""
-
-    def tend(self, closer: bool, job: JobState) -> None:
-        """About once a second on the hub's thread, the engine's lock held: the job is suspected, or not. Never
-        waits."""
-
-    def finish(self) -> None:
-        """CMD has ended, and all that it printed is in. `stop` was called before."""
-
-    def close(self) -> None:
-        """diag ends."""

@@ -5,37 +5,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from diag.agent.samplers.sampler import NodeSampler, Reporter
+from diag.agent.samplers.context import Connecting, NodeContext, NodeSampler
+from diag.agent.samplers.sampler import Reporter
 from diag.launch.launchers import launches
 from diag.model import Record
 from diag.sources.collectives import store
 from diag.sources.host.process_tree import PROC, Processes, is_python, read_environ, read_raw
 from diag.sources.stacks.remote_stack import RemoteStacks
 
-if TYPE_CHECKING:
-    from diag.agent.samplers.context import NodeContext
-
-__all__ = ["Connecting", "StoreSampler"]
+__all__ = ["StoreSampler"]
 
 # Ours: four looks before a connection that does not come is told.
 _EVERY_SECONDS = 5.0
 _STACK_SECONDS = 0.5
 _MOST_LAUNCHERS = 16  # with shells and wrappers around them one a node is the rule
 _INNERMOST = 4  # frames: nothing of Python is below the call that connects but its own argument checks
-
-
-@dataclass(frozen=True, slots=True)
-class Connecting:
-    """A rank of this node: `calls` says whether its last stack stands in the call that connects."""
-
-    rank: int
-    pid: int
-    node: int
-    calls: bool
 
 
 class StoreSampler(NodeSampler):

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from diag.agent.samplers.checkpoints import CheckpointSampler
-from diag.agent.samplers.context import NodeContext
+from diag.agent.samplers.context import NodeContext, NodeSampler
 from diag.agent.samplers.estimate import EstimateSampler
 from diag.agent.samplers.gpus import GpuSampler
 from diag.agent.samplers.kernel import KernelLogSampler
 from diag.agent.samplers.networks import NetworkSampler
 from diag.agent.samplers.ras import RasSampler
-from diag.agent.samplers.sampler import NodeSampler
 from diag.agent.samplers.store import StoreSampler
 from diag.model import Placement
 from diag.state.job import JobState

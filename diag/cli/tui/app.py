@@ -20,13 +20,14 @@ from textual.widgets import Input
 from diag.cli.tui import spark, words
 from diag.cli.tui.asking import Asking
 from diag.cli.tui.keys import help_lines, key_line
-from diag.cli.tui.line import Line, cut, line
+from diag.cli.tui.line import Line, line
 from diag.cli.tui.look import CSS, KEYS, Pager
 from diag.cli.tui.panes import ListPane, Pane, RankPane, Row
 from diag.cli.tui.source import Link, Source
 from diag.cli.tui.state import State
 from diag.cli.tui.table import ORDERS, Table
-from diag.outputs.terminal.text import clean
+from diag.text.columns import cut
+from diag.text.sanitize import clean
 
 __all__ = ["TopApp"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diag.cli.tui.line import Line, line, text_lines
-from diag.outputs.terminal.text import _wrap
+from diag.text.columns import wrap
 
 __all__ = ["help_lines", "key_line"]
 
@@ -56,7 +56,7 @@ def key_line(width: int, *, within: bool) -> Line:
 def help_lines(width: int) -> list[Line]:
     lines: list[Line] = []
     for key, what in _HELP:
-        first, *rest = _wrap(what, max(20, width - 16))
+        first, *rest = wrap(what, max(20, width - 16))
         lines += [((f"  {key:14}", "bold"), (first, "")), *text_lines(" " * 16 + text for text in rest)]
     lines.append(line(""))
     for text in _MARKS:
@@ -65,4 +65,4 @@ def help_lines(width: int) -> list[Line]:
 
 
 def _indented(text: str, width: int) -> Sequence[Line]:
-    return text_lines(_wrap(text, width, "  ", "  "))
+    return text_lines(wrap(text, width, "  ", "  "))

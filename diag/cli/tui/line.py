@@ -6,15 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from diag.outputs.terminal.text import _char_columns, _columns, _cut
+from diag.text.columns import char_columns, columns
 
-__all__ = ["Line", "columns", "cut", "fit", "line", "plain", "right", "text_lines"]
+__all__ = ["Line", "fit", "line", "plain", "right", "text_lines"]
 
 # (text, style); a style is one of `panes.STYLES` or empty. A word always says the same as a colour.
 Line: TypeAlias = tuple[tuple[str, str], ...]
-
-columns = _columns
-cut = _cut
 
 
 def line(text: str, style: str = "") -> Line:
@@ -38,7 +35,7 @@ def fit(pieces: Line, width: int) -> Line:
     fitted: list[tuple[str, str]] = []
     room = width
     for text, style in pieces:
-        size = _columns(text)
+        size = columns(text)
         if size >= room:
             fitted.append((_first(text, room), style))
             break
@@ -51,7 +48,7 @@ def _first(text: str, room: int) -> str:
     if text.isascii():
         return text[:room]
     for index, char in enumerate(text):
-        room -= _char_columns(char)
+        room -= char_columns(char)
         if room < 0:
             return text[:index]
     return text
@@ -59,4 +56,4 @@ def _first(text: str, room: int) -> str:
 
 def right(text: str, width: int) -> str:
     """At the right edge of `width` columns."""
-    return " " * max(0, width - _columns(text)) + text
+    return " " * max(0, width - columns(text)) + text

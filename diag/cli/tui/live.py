@@ -25,8 +25,8 @@ from diag.cli.client.http import get, post
 from diag.cli.tui.source import Inbox, Link
 from diag.cli.tui.sse import EventParser
 from diag.launch.runs import is_alive, is_ours, read_run
-from diag.outputs.terminal.text import clean
 from diag.text.errors import DiagError
+from diag.text.sanitize import clean
 
 __all__ = ["Live"]
 

@@ -8,7 +8,8 @@ from diag.cli.tui import spark, words
 from diag.cli.tui.line import Line, plain
 from diag.cli.tui.state import State
 from diag.cli.tui.table import Table
-from diag.outputs.terminal.text import _wrap, report_text
+from diag.outputs.terminal.text import report_text
+from diag.text.columns import wrap
 
 __all__ = ["picture"]
 
@@ -21,7 +22,7 @@ def picture(
 ) -> str:
     """Ends without a newline."""
     head = [plain(line) for line in words.head_lines(state, source, "", 10_000)]
-    parts = ["\n".join("\n".join(_wrap(text, width, "", "  ")) for text in head)]
+    parts = ["\n".join("\n".join(wrap(text, width, "", "  ")) for text in head)]
     report = {**state.report, "job": state.report["job"]}
     heading = "" if report["sentence"] else "no report yet"
     parts.append(report_text(report, colour=colour, width=width, heading=heading, lang=lang))

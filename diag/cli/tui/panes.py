@@ -13,8 +13,9 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from diag.cli.tui.line import Line, columns, cut, fit, line
+from diag.cli.tui.line import Line, fit, line
 from diag.cli.tui.table import Table
+from diag.text.columns import columns, cut
 
 __all__ = ["STYLES", "Growing", "ListPane", "Pane", "RankPane", "Row"]
 

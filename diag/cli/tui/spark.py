@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diag.cli.tui.line import Line, columns, cut, line, right
+from diag.cli.tui.line import Line, line, right
 from diag.cli.tui.state import Series, State
 from diag.cli.tui.table import age, size
+from diag.text.columns import columns, cut
 
 __all__ = ["BLOCKS", "PLAIN", "spark", "timeline_lines"]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from diag.cli.tui.told_class import ToldClass, told_frame
 from diag.model import Severity
-from diag.outputs.terminal.text import clean
 from diag.outputs.view.classes import StackClass
+from diag.text.sanitize import clean
 
 __all__ = ["Gpu", "Row", "Series", "State", "Timeline"]
 

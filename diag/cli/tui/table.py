@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from diag.cli.tui.line import Line, columns, cut, right
+from diag.cli.tui.line import Line, right
 from diag.cli.tui.state import Row, State
+from diag.text.columns import columns, cut
 
 __all__ = ["ORDERS", "Table", "age", "size"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diag.model.observations import Frame
-from diag.outputs.terminal.text import clean
 from diag.outputs.view.classes import StackClass
+from diag.text.sanitize import clean
 
 __all__ = ["ToldClass", "told_frame"]
 

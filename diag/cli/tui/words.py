@@ -7,13 +7,15 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from diag.cli.tui.line import Line, columns, cut, fit, line, text_lines
+from diag.cli.tui.line import Line, fit, line, text_lines
 from diag.cli.tui.state import Row, State
 from diag.cli.tui.table import age, size
 from diag.model import found
-from diag.outputs.terminal.text import _body, _head, _ranks, _wrap, clean, over_head
+from diag.outputs.terminal.text import _body, _head, _ranks, over_head
 from diag.outputs.terminal.tree_text import class_lines
 from diag.outputs.view.sentence import duration, moment, name_of
+from diag.text.columns import columns, cut, wrap
+from diag.text.sanitize import clean
 
 __all__ = [
     "bundle_words", "dump_lines", "finding_lines", "findings_lines", "findings_pane", "head_lines", "manual_lines", "next_words",
@@ -201,7 +203,7 @@ def findings_lines(state: State, width: int, lang: str) -> list[Line]:
         lines.append(line("Not checked:", "bold"))
         for one in state.report["not_checked"]:
             remedy = f" -> {one['remedy']}" if one["remedy"] else ""
-            lines += text_lines(_wrap(f"{one['what']}: {one['reason']}{remedy}", width, "  ", "    "))
+            lines += text_lines(wrap(f"{one['what']}: {one['reason']}{remedy}", width, "  ", "    "))
     return lines
 
 
@@ -248,7 +250,7 @@ def rank_lines(
         parts = sorted(row.shares, key=lambda one: -one[1])[:4]
         told.append("time of a step: " + ", ".join(f"{name} {share:.0%}" for name, share in parts))
     for text in told:
-        lines += text_lines(_wrap(text, width, "  ", "    "))
+        lines += text_lines(wrap(text, width, "  ", "    "))
     return [*lines, line(""), *_threads(stacks, trouble, row, width)]
 
 
@@ -285,11 +287,11 @@ def _uses(row: Row) -> list[str]:
 def _threads(stacks: Mapping[str, Any] | None, trouble: str, row: Row, width: int) -> list[Line]:
     if stacks is None and not trouble:
         return [line("stacks: being asked for", "dim")]
-    lines = text_lines(_wrap(f"stacks: {clean(trouble)}", width, "", "  "), "warning") if trouble else []
+    lines = text_lines(wrap(f"stacks: {clean(trouble)}", width, "", "  "), "warning") if trouble else []
     stacks = stacks or {}
     reason = stacks.get("reason") or ""
     if reason:
-        lines += text_lines(_wrap(f"stacks: {clean(str(reason))}", width, "", "  "), "warning")
+        lines += text_lines(wrap(f"stacks: {clean(str(reason))}", width, "", "  "), "warning")
     for process, child in [
         (stacks.get("main"), False),
         *((one, True) for one in stacks.get("children") or ()),
@@ -337,12 +339,12 @@ def dump_lines(dump: Mapping[str, Any], width: int) -> list[Line]:
     first = [bundle_words(dump)]
     if next_words(dump):
         first.append(f"next: {next_words(dump)}   ({clean(str(dump.get('next_reason') or ''))})")
-    lines = [line(text, "bold") for each in first for text in _wrap(each, width, "", "  ")]
+    lines = [line(text, "bold") for each in first for text in wrap(each, width, "", "  ")]
     lines.append(line(""))
     for each in str(dump.get("screen") or "").splitlines():
         text = clean(each).rstrip()
         lead = " " * min(len(text) - len(text.lstrip()), width // 2)
-        lines += text_lines(_wrap(text, width, lead, lead + "  ")) if columns(text) > width else [line(text)]
+        lines += text_lines(wrap(text, width, lead, lead + "  ")) if columns(text) > width else [line(text)]
     return lines
 
 

@@ -8,7 +8,7 @@ from diag.detectors.checkpoint.mismatch import CheckpointArgsMismatchDetector
 from diag.detectors.checkpoint.missing import CheckpointMissingDetector
 from diag.detectors.checkpoint.slow_save import SlowSaveDetector
 from diag.detectors.checkpoint.write_error import CheckpointWriteErrorDetector
-from diag.engine.engine import Detector
+from diag.detectors.contract import Detector
 
 __all__ = ["DETECTORS"]
 

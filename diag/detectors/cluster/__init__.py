@@ -9,10 +9,10 @@ from diag.detectors.cluster.node_failure import NodeFailureDetector
 from diag.detectors.cluster.node_findings import NodeFindingsDetector
 from diag.detectors.cluster.slow_link import SlowLinkDetector
 from diag.detectors.cluster.verdict import VerdictDetector
+from diag.detectors.contract import Detector
 from diag.detectors.hang import HangDetector
 from diag.detectors.network import TransportMismatchDetector
 from diag.detectors.training.straggler import StragglerDetector
-from diag.engine.engine import Detector
 
 __all__ = ["JOB_DETECTORS", "VerdictDetector", "make_job_detectors"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from diag.engine.engine import WHOLE_JOB
+from diag.detectors.contract import WHOLE_JOB
 from diag.model import JOB, Finding, NotChecked
 from diag.model.observations import Observation
 from diag.state.cluster import NodeState

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from diag.detectors.contract import Detector
 from diag.detectors.gpu.cuda_oom import CudaOomDetector
 from diag.detectors.gpu.ecc_error import EccErrorDetector
 from diag.detectors.gpu.gpu_fault import GpuFaultDetector
 from diag.detectors.gpu.nvlink_fault import NvlinkFaultDetector
 from diag.detectors.gpu.throttle import PowerBrakeDetector, ThermalThrottleDetector
-from diag.engine.engine import Detector
 
 __all__ = ["DETECTORS"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from diag.detectors.contract import Detector
 from diag.detectors.memory.forecast import HostOomForecastDetector
 from diag.detectors.memory.host_oom import HostOomDetector
 from diag.detectors.memory.limits import FdLimitDetector, ShmDetector
 from diag.detectors.memory.pids_limit import PidsLimitDetector
-from diag.engine.engine import Detector
 
 __all__ = ["DETECTORS"]
 

@@ -3,13 +3,13 @@ gradients."""
 
 from __future__ import annotations
 
+from diag.detectors.contract import Detector
 from diag.detectors.training.loss_collapse import LossCollapseDetector
 from diag.detectors.training.loss_level import LossDivergenceDetector, LossSpikeDetector
 from diag.detectors.training.nan import GradNanDetector, LossNanDetector
 from diag.detectors.training.overflow import Fp16OverflowDetector
 from diag.detectors.training.straggler import StragglerDetector
 from diag.detectors.training.throughput import SlowDetector, ThroughputDropDetector
-from diag.engine.engine import Detector
 
 __all__ = ["DETECTORS"]
 

@@ -6,9 +6,7 @@ times are seconds, CPU times are seconds since the process began.
 
 from __future__ import annotations
 
-from diag.model.observations.base import (
-    Observation,
-)
+from diag.model.observations.base import Observation, Parser
 from diag.model.observations.cluster import (
     FramesSeen,
     JobVerdict,
@@ -217,6 +215,7 @@ __all__ = [
     "NonFiniteReported",
     "NvlinkSeen",
     "Observation",
+    "Parser",
     "PhaseMarked",
     "PlainLines",
     "ProcessSample",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-__all__ = [
-    "Observation",
-]
+from diag.model import Record
+
+__all__ = ["Observation", "Parser"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,3 +15,7 @@ class Observation:
     """Base of all: the rank it is about, or None for the node or the job."""
 
     rank: int | None
+
+
+# Of one source: a record into the facts in it. Pure; what it should have understood and did not is `Unparsed`.
+Parser = Callable[[Record], Iterator[Observation]]

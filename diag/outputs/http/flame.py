@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import diag
 from diag.engine.engine import Engine
 from diag.model.observations import Frame, StackSample, ThreadStack
-from diag.outputs.terminal.text import clean
 from diag.outputs.view.classes import frame_words
 from diag.state.stack_activity import child_role
 from diag.state.stack_digest import format_spans, living_children, spans_of
+from diag.text.sanitize import clean
 
 __all__ = [
     "FORMATS",

@@ -41,7 +41,7 @@ def add_face(app: "FastAPI", view: HubView, reading: Callable[[Callable[[], Any]
     from diag.outputs import manual
     from diag.outputs.http import schema
 
-    folder = resources.files("diag").joinpath("web")
+    folder = resources.files("diag.outputs").joinpath("web")
     files = {
         prefix + each.name: each
         for prefix, place in (("", folder), ("vendor/", folder.joinpath("vendor")))

@@ -7,12 +7,12 @@ line of ours. Colour only repeats what a word says.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from diag.model import Change, ChangeKind, format_ranks
 from diag.outputs.view.sentence import duration, job_sentence, lasted, moment, name_of, span_words, split
+from diag.text.columns import cut, wrap, wrap_wide
 from diag.text.sanitize import clean
 
 if TYPE_CHECKING:  # `diag dump` prints a document and must not wait for the engine to be imported
@@ -37,63 +37,6 @@ def _clean_lines(text: str) -> list[str]:
     # A pager's worth is enough to cut from; splitting on \n alone keeps a redrawn bar on one line until here.
     lines = re.split(r"\r\n|\r|\n", text)
     return [line for line in (clean(line).rstrip() for line in lines) if line]
-
-
-def _columns(text: str) -> int:
-    if text.isascii():
-        return len(text)
-    return sum(map(_char_columns, text))
-
-
-def _char_columns(char: str) -> int:
-    if unicodedata.combining(char):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
-
-
-def _cut(text: str, width: int) -> str:
-    """At most `width` columns, with dots where something was cut off."""
-    if _columns(text) <= width:
-        return text
-    kept, used = [], 0
-    for char in text:
-        used += _char_columns(char)
-        if used > width - 3:
-            break
-        kept.append(char)
-    return "".join(kept).rstrip() + "..."
-
-
-def _wrap(text: str, width: int, indent: str = "", rest: str | None = None) -> list[str]:
-    """Lines of at most `width` columns; words longer than a line are broken."""
-    rest = indent if rest is None else rest
-    lines: list[str] = []
-    line = indent
-    empty = True
-    for word in text.split():
-        left = word
-        while left:
-            lead = line if empty else line + " "
-            room = width - _columns(lead)
-            if _columns(left) <= room:
-                line, empty, left = lead + left, False, ""
-            elif not empty:
-                lines.append(line)
-                line, empty = rest, True
-            else:
-                size = _fitting(left, room)
-                lines.append(line + left[:size])
-                line, left = rest, left[size:]
-    return lines if empty and lines else [*lines, line]
-
-
-def _fitting(word: str, room: int) -> int:
-    used = 0
-    for index, char in enumerate(word):
-        used += _char_columns(char)
-        if used > room:
-            return max(1, index)
-    return len(word)
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -153,7 +96,7 @@ def _how_resolved(change: Change) -> str:
 def _head(kind: str, text: str, colour: bool, room: int) -> list[str]:
     """The severity as a word, then the text; painted after the wrapping, which must not count the colour."""
     word = kind.upper()
-    first, *more = _wrap(f"{word} {text}", room, "", "  ")
+    first, *more = wrap(f"{word} {text}", room, "", "  ")
     if colour and kind in _COLOURS:
         first = f"\x1b[{_COLOURS[kind]}m{word}\x1b[0m" + first[len(word) :]
     return [first, *more]
@@ -172,11 +115,11 @@ def _body(
     """What happened, what to do, and below it on what grounds. A finding that is over is told as it was said
     then."""
     then = "then: " if finding.get("resolved_at") is not None else ""
-    yield from _wrap(then + clean(finding["summary"]), room, indent)
+    yield from wrap(then + clean(finding["summary"]), room, indent)
     if lang != "en":
         yield from _meaning(finding["id"], room, indent, lang)
     if finding["advice"]:
-        yield from _wrap("do: " + clean(finding["advice"]), room, indent, indent + "    ")
+        yield from wrap("do: " + clean(finding["advice"]), room, indent, indent + "    ")
     who = []
     if finding["ranks"] and _who(finding["ranks"]) != _ranks(finding["ranks"]):
         who.append(f"culprit: {_ranks(finding['ranks'])}")
@@ -185,7 +128,7 @@ def _body(
     if finding["cause"]:
         who.append(f"cause: {clean(finding['cause'])}")
     if who:
-        yield from _wrap("; ".join(who), room, indent, indent + "  ")
+        yield from wrap("; ".join(who), room, indent, indent + "  ")
     yield from _evidence(finding["evidence"], room, indent, evidence_lines)
 
 
@@ -193,12 +136,11 @@ def _meaning(finding: str, room: int, indent: str, lang: str) -> Iterator[str]:
     """What such a finding means in one sentence of that language, and where its page is; nothing where there
     is none."""
     from diag.outputs.manual import meaning
-    from diag.outputs.terminal.wide import wrap
 
     told = meaning(finding, lang)
     if told:
-        yield from wrap(told, room, indent)
-        yield from wrap(f"说明: diag explain {clean(finding)} --lang {lang}", room, indent)
+        yield from wrap_wide(told, room, indent)
+        yield from wrap_wide(f"说明: diag explain {clean(finding)} --lang {lang}", room, indent)
 
 
 def _evidence(items: Sequence[Mapping[str, Any]], room: int, indent: str, budget: int) -> Iterator[str]:
@@ -211,7 +153,7 @@ def _evidence(items: Sequence[Mapping[str, Any]], room: int, indent: str, budget
         # What decides stands last: the innermost frame, the error under its traceback.
         for index, line in enumerate(lines[-each:] if lines else ["(nothing to show)"]):
             lead = f"{indent}[{source}] " if index == 0 else indent + "  "
-            yield _cut(lead + line, room)
+            yield cut(lead + line, room)
     if len(items) > len(shown):
         yield f"{indent}and {len(items) - len(shown)} more"
 
@@ -248,9 +190,9 @@ def report_text(
     of each finding in Chinese.
     """
     room = max(width, _NARROWEST)
-    lines = _wrap(clean(heading or document.get("sentence") or job_sentence(document)), room)
+    lines = wrap(clean(heading or document.get("sentence") or job_sentence(document)), room)
     if document.get("log"):
-        lines += _wrap(clean(_log_sentence(document["log"])), room)
+        lines += wrap(clean(_log_sentence(document["log"])), room)
     open_now, over = split(document)
     for finding in open_now:
         about = f"{finding['confidence']} confidence"
@@ -273,7 +215,7 @@ def report_text(
         lines += ["", "Not checked:"]
         for line in document["not_checked"]:
             remedy = f" -> {line['remedy']}" if line["remedy"] else ""
-            lines += _wrap(clean(f"{line['what']}: {line['reason']}{remedy}"), room, "  ", "    ")
+            lines += wrap(clean(f"{line['what']}: {line['reason']}{remedy}"), room, "  ", "    ")
     return "\n".join(lines)
 
 
@@ -305,9 +247,9 @@ def dump_text(document: dict[str, Any], *, colour: bool, width: int, lang: str =
         parts.append(f"missing: rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}: {reason}")
     arrivals = document.get("arrivals")
     for line in (*document.get("pace", {}).get("text", ()), *([arrivals["text"]] if arrivals else [])):
-        parts += _wrap(clean(line), max(width, _NARROWEST), "", "    ")
+        parts += wrap(clean(line), max(width, _NARROWEST), "", "    ")
     for line in document.get("network", {}).get("text", ()):
-        parts += _wrap(clean(line), max(width, _NARROWEST), "", "    ")
+        parts += wrap(clean(line), max(width, _NARROWEST), "", "    ")
     for native in document.get("native", ()):
         parts += _native_lines(native, max(width, _NARROWEST))
     parts.append(
@@ -335,11 +277,11 @@ def _native_lines(native: Mapping[str, Any], room: int) -> list[str]:
     """The threads that have Python frames, or the first one; of each the innermost frames."""
     head = f"native frames of rank {native['rank']} (pid {native['pid']})"
     if native["reason"]:
-        return _wrap(clean(f"{head}: none: {native['reason']}"), room, "", "    ")
+        return wrap(clean(f"{head}: none: {native['reason']}"), room, "", "    ")
     lines = [f"{head}, innermost first:"]
     for thread in native["threads"][:4]:
-        lines.append(_cut(f"  thread {clean(str(thread['name'] or thread['id']))}", room))
-        lines += [_cut(f"    {clean(frame)}", room) for frame in thread["frames"][:_NATIVE_FRAMES]]
+        lines.append(cut(f"  thread {clean(str(thread['name'] or thread['id']))}", room))
+        lines += [cut(f"    {clean(frame)}", room) for frame in thread["frames"][:_NATIVE_FRAMES]]
     if len(native["threads"]) > 4:
         lines.append(f"  ... {len(native['threads']) - 4} more threads in the bundle")
     return lines

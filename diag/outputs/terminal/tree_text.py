@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from diag.model import rank_words
-from diag.outputs.terminal.text import _cut, _wrap, clean
 from diag.outputs.view.classes import StackClass, frame_words
 from diag.outputs.view.sentence import duration
 from diag.state.stack_activity import Activity
+from diag.text.columns import cut, wrap
+from diag.text.sanitize import clean
 
 __all__ = ["class_lines"]
 
@@ -104,13 +105,13 @@ def _parts(branch: _Branch, depth: int, level: int) -> Iterator[_Branch]:
 def _head(branch: _Branch, depth: int, room: int) -> Iterator[str]:
     ranks = tuple(sorted({rank for one in branch.classes for rank in one.ranks}))
     lead = "  " * branch.level
-    yield from _wrap(f"{rank_words(ranks)} share:", room, lead, lead + "    ")
+    yield from wrap(f"{rank_words(ranks)} share:", room, lead, lead + "    ")
     yield from _frames(branch.classes[0], branch.shown, depth, lead, room, _SHARED_FRAMES)
 
 
 def _class(one: StackClass, level: int, shown: int, room: int, frames: int) -> Iterator[str]:
     lead = "  " * level
-    yield from _wrap(clean(one.title()) + _standing(one), room, lead, lead + "    ")
+    yield from wrap(clean(one.title()) + _standing(one), room, lead, lead + "    ")
     yield from _frames(one, shown, len(one.frames), lead, room, frames)
 
 
@@ -119,9 +120,9 @@ def _frames(  # noqa: PLR0917 - two callers, beside it
 ) -> Iterator[str]:
     hidden = end - begin - most
     if hidden > 0:
-        yield _cut(f"{lead}    ... {hidden} outer frame{'s' if hidden > 1 else ''}", room)
+        yield cut(f"{lead}    ... {hidden} outer frame{'s' if hidden > 1 else ''}", room)
     for frame in one.frames[max(begin, end - most) : end]:
-        yield _cut(f"{lead}    " + clean(frame_words(frame)), room)
+        yield cut(f"{lead}    " + clean(frame_words(frame)), room)
 
 
 def _standing(one: StackClass) -> str:
@@ -138,4 +139,4 @@ def _rest(classes: Sequence[StackClass], room: int) -> list[str]:
     if not classes:
         return []
     ranks = tuple(sorted({rank for one in classes for rank in one.ranks}))
-    return _wrap(f"{rank_words(ranks)}: in {len(classes)} more places (the JSON has them)", room, "", "    ")
+    return wrap(f"{rank_words(ranks)}: in {len(classes)} more places (the JSON has them)", room, "", "    ")

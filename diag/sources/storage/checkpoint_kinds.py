@@ -17,8 +17,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from diag.knowledge.checkpoint_args import iteration_of
 from diag.model.observations import CheckpointFolder
-from diag.state.saves import iteration_of
 
 __all__ = ["read_folder"]
 

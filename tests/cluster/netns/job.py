@@ -37,7 +37,8 @@ class NodeRun(WatchedRun):
         self, node: Node, command: Sequence[str], options: Sequence[str], env: Mapping[str, str]
     ) -> None:
         super().__init__(
-            node.folder / "home" / ".local" / "state" / "diag" / "runs", node.folder / "terminal.txt"
+            node.folder / "home" / ".local" / "state" / "diag" / "runs",
+            node.folder / "terminal.txt",
         )
         self.node = node
         self._file: IO[bytes] = open(self.out, "wb")  # noqa: SIM115 - closed by close()

@@ -19,8 +19,9 @@ from typing import Any
 
 from diag import __version__
 from diag.detectors import make_detectors
+from diag.detectors.contract import Detector
 from diag.detectors.rules.load import for_a_run
-from diag.engine.engine import CHECK_SECONDS, Detector, Engine
+from diag.engine.engine import CHECK_SECONDS, Engine
 from diag.engine.journal import JournalWriter
 from diag.model import Change, ChangeKind, Record
 from diag.outputs.prometheus.prometheus import exposition, families

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TextIO
 
-__all__ = ["CHINESE", "can_show", "language", "language_for", "language_of"]
+__all__ = ["CHINESE", "can_show", "language_for", "language_of"]
 
 CHINESE = "中文"  # what a stream has to be able to show
 
@@ -34,21 +33,9 @@ def language_of(setting: str, environment: Mapping[str, str]) -> str:
     return "zh" if wanted.startswith("zh") else "en"
 
 
-def language() -> str:
-    """For commands that need no other setting: pydantic is imported only where it has something to read or to
-    complain of."""
-    told = os.environ.get("DIAG_LANG", "")
-    if told not in ("", "en", "zh") or Path("diag.toml").exists():
-        from diag.settings import load
-
-        told = load(take=("lang",)).lang
-    return language_of(told, os.environ)
-
-
-def language_for(stream: TextIO | None, setting: str | None = None) -> str:
-    """The same for lines on this stream: Chinese only where its encoding has it. `setting`: where settings
-    were read already."""
-    lang = language() if setting is None else language_of(setting, os.environ)
+def language_for(stream: TextIO | None, setting: str) -> str:
+    """The same for lines on this stream: Chinese only where its encoding has it."""
+    lang = language_of(setting, os.environ)
     return lang if lang == "en" or can_show(CHINESE, stream) else "en"
 
 

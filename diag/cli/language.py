@@ -1,0 +1,21 @@
+"""The language of a command, where it reads no other setting."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from diag.text.language import language_of
+
+__all__ = ["language"]
+
+
+def language() -> str:
+    """For commands that need no other setting: pydantic is imported only where it has something to read or to
+    complain of."""
+    told = os.environ.get("DIAG_LANG", "")
+    if told not in ("", "en", "zh") or Path("diag.toml").exists():
+        from diag.settings import load
+
+        told = load(take=("lang",)).lang
+    return language_of(told, os.environ)
