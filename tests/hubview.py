@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from diag.outputs.view.view import ClusterFacts
+from diag.cli.recorded import NoOtherNodes
 
 __all__ = ["AloneHub"]
 
 
-class AloneHub:
-    """Takes digests, as far as its face goes, and has nobody to tell of."""
+class _Alone(NoOtherNodes):
+    """Takes digests, as far as the page goes, and has nobody to report them to."""
 
     takes_digests = True
+
+
+class AloneHub:
     recorded = ""
 
-    def take_digest(self, document: dict[str, Any], address: str) -> dict[str, Any] | None:
-        return None
-
-    def refuse_digest(self, address: str) -> None:
-        pass
-
-    def nodes(self) -> list[dict[str, Any]]:
-        return []
-
-    def other_ranks(self) -> list[dict[str, Any]]:
-        return []
-
-    def cluster_facts(self) -> ClusterFacts | None:
-        return None
+    @property
+    def cluster(self) -> NoOtherNodes:
+        if "_cluster" not in vars(self):
+            self._cluster = _Alone()
+        return self._cluster

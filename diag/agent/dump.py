@@ -21,7 +21,7 @@ from diag.outputs.report import report
 from diag.outputs.terminal.text import classes_text, dump_text
 from diag.outputs.view.network_view import network_json
 from diag.outputs.view.steps_view import arrivals_json, steps_json
-from diag.outputs.view.view import HubView, ranks_json, stack_classes
+from diag.outputs.view.view import ClusterView, HubView, ranks_json, stack_classes
 from diag.state.rank_view import RankView
 
 if TYPE_CHECKING:
@@ -69,6 +69,13 @@ class Timer:
         self._last = now
 
 
+class DumpedCluster(ClusterView, Protocol):
+    @property
+    def member(self) -> Member | None:
+        """This hub's part among those of other nodes, where it has joined them."""
+        ...
+
+
 class DumpedHub(HubView, Protocol):
     """What a dump needs of the hub beside what the outputs do."""
 
@@ -84,9 +91,7 @@ class DumpedHub(HubView, Protocol):
         ...
 
     @property
-    def member(self) -> Member | None:
-        """This hub's part among those of other nodes, where it has joined them."""
-        ...
+    def cluster(self) -> DumpedCluster: ...
 
 
 def dump_document(hub: DumpedHub, answers: dict[int, dict[str, Any]]) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class DumpTaker:
         directory. `scope` node: of the ranks of this node, with its digest, for the hub that puts the job
         together."""
         until = time.monotonic() + deadline
-        hub, timer, member = self._hub, Timer(), self._hub.member
+        hub, timer, member = self._hub, Timer(), self._hub.cluster.member
         others = self._ask_others(member, until, native) if scope == "job" and member is not None else None
         if not self._lock.acquire(timeout=deadline):
             raise TimeoutError("another dump has not ended yet")

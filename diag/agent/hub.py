@@ -6,9 +6,7 @@ the engine; outputs read the engine under `lock`.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import queue
 import socket
 import threading
 import time
@@ -19,15 +17,18 @@ from typing import Any
 import psutil
 
 import diag
-from diag.agent.cluster.hubside import HubAmongNodes
+from diag.agent.cluster.hubside import Membership
 from diag.agent.dumps import DumpTaker
 from diag.agent.flames import FlameRecorder
 from diag.agent.log_backlog import Intake
 from diag.agent.memory_sampler import watchers
 from diag.agent.rank_finder import Found, RankFinder
 from diag.agent.rank_logs import RankFiles
-from diag.agent.samplers.ras import RasWatch
-from diag.agent.samplers.together import NodeWatches
+from diag.agent.record_feed import RecordFeed
+from diag.agent.samplers.context import NodeContext
+from diag.agent.samplers.ras import RasSampler
+from diag.agent.samplers.sampler import Reporter
+from diag.agent.samplers.together import NodeSamplers
 from diag.agent.sidecar_pool import SidecarPool
 from diag.detectors import make_detectors
 from diag.detectors.hang import HangDetector, wants_closer_look
@@ -78,7 +79,7 @@ class ToldClock:
         return self._last
 
 
-class Hub(HubAmongNodes):
+class Hub:
     """See the module. `on_change` is called on the loop's thread for each change, without the lock."""
 
     def __init__(
@@ -96,13 +97,13 @@ class Hub(HubAmongNodes):
     ) -> None:
         use_few_heaps()
         self._attached = attached  # to a job that another started: nobody relays what it prints
-        super().__init__()
         self.settings = settings
         self.run_dir = run_dir
         rules = for_a_run(settings.rules, talk)
         detectors = make_detectors(rules)
         self._hang = next(one for one in detectors if isinstance(one, HangDetector))
-        self.engine = Engine(PARSERS, [*detectors, self._collector], PRECEDENCE)
+        self.cluster = Membership(self, settings, talk)
+        self.engine = Engine(PARSERS, [*detectors, self.cluster.collector], PRECEDENCE)
         self.lock = threading.RLock()
         self.run_id = run_dir.run_id if run_dir else "unrecorded"
         self.version = diag.__version__
@@ -115,13 +116,11 @@ class Hub(HubAmongNodes):
         self.host = socket.gethostname()
         self.job_id = job_name(settings.job_id, (), os.environ, self.run_id)
         self.address = ""  # host:port by which others reach the server, once there is one
-        self._on_change = on_change
+        self.on_change = on_change
         self._talk = talk
-        self._clock = clock or ToldClock()
-        self._queue: queue.SimpleQueue[Record | threading.Event] = queue.SimpleQueue()
-        self._journal = (
-            JournalWriter(run_dir.path, max_bytes=settings.journal_max_bytes) if run_dir is not None else None
-        )
+        self.clock = clock or ToldClock()
+        journal = JournalWriter(run_dir.path, max_bytes=settings.journal_max_bytes) if run_dir else None
+        self._records = RecordFeed(self.engine, self.clock, journal, _BATCH, self._journal_failed)
         self._pool = SidecarPool(
             settings,
             stack_dir or (run_dir.path if run_dir else None),
@@ -130,26 +129,25 @@ class Hub(HubAmongNodes):
             self._sampled,
             self._erred,
         )
-        self.ras = RasWatch(
-            settings, self.host, self.put, address=ras_address, sampled=self._sampled, erred=self._erred
-        )
-        self._watches = NodeWatches(
-            self.host,
-            self.engine,
-            self.lock,
-            self.put,
-            self._sampled,
-            settings.node_seconds,
-            str(run_dir.path) if run_dir else "",
-            rules.kernel_words,
+        self._samplers = NodeSamplers(
+            NodeContext(
+                Reporter(self.put, self.host, sampled=self._sampled),
+                self.engine,
+                self.lock,
+                settings,
+                run_dir=str(run_dir.path) if run_dir else "",
+                kernel_words=rules.kernel_words,
+                ras_address=ras_address,
+                erred=self._erred,
+            )
         )
         self._dumps = DumpTaker(
-            self, self._pool, self._watches.read_soon, self._await_drained, self._flush_journal
+            self, self._pool, self._samplers.read_soon, self._await_drained, self._records.flush
         )
         self._flames = FlameRecorder()
         self._finder: RankFinder | None = None
         self._finder_from = 0.0
-        self._intake = Intake(lambda payload: self._put_lines(payload, None), self._left_out)
+        self._intake = Intake(lambda payload, then: self._put_lines(payload, None, then), self._left_out)
         self._files = RankFiles(self._put_lines, self._lost_file)
         self._job_dir = (
             stack_dir.resolve() if stack_dir else None
@@ -162,6 +160,11 @@ class Hub(HubAmongNodes):
         )  # what this node by itself would say of the job, as the job hub was told
 
     @property
+    def nccl_ras_address(self) -> str | None:
+        """Where the job's NCCL answers questions, as far as it is known."""
+        return self._samplers[RasSampler].address
+
+    @property
     def _home(self) -> Path | None:
         """The run directory in which the job's own files are."""
         return self._job_dir or (self.run_dir.path if self.run_dir else None)
@@ -171,13 +174,13 @@ class Hub(HubAmongNodes):
         of."""
         scheme = "https" if self.settings.tls_cert else "http"
         own = (Target(self.address, self.job_id, self.host, self.run_id, scheme),) if self.address else ()
-        return (*own, *self.other_targets())
+        return (*own, *self.cluster.other_targets())
 
     # -- taking records -----------------------------------------------------------------------------------
 
     def put(self, record: Record) -> None:
         """Hand over a record from any thread; never waits."""
-        self._queue.put(record)
+        self._records.put(record)
 
     def take_output(self, stream: str, data: bytes, offset: int = 0) -> None:
         """A chunk of what CMD printed, from the relay's thread."""
@@ -189,9 +192,12 @@ class Hub(HubAmongNodes):
         self._intake.end()
         self._files.read_rest()
 
-    def _put_lines(self, payload: dict[str, Any] | None, rank: int | None) -> None:
+    def _put_lines(
+        self, payload: dict[str, Any] | None, rank: int | None, then: Callable[[], None] | None = None
+    ) -> None:
         if payload is not None:
-            self.put(Record(OUTPUT_SOURCE, payload, rank=rank, host=self.host, emitted=time.time()))
+            record = Record(OUTPUT_SOURCE, payload, rank=rank, host=self.host, emitted=time.time())
+            self._records.put(record, then)
 
     def _left_out(self, lines: int) -> None:
         self.put(
@@ -227,7 +233,7 @@ class Hub(HubAmongNodes):
             self.put(run_source.expected(nets, self.host))
         self._finder = RankFinder(pid if among is None else among, self.host)
         self._finder_from = time.monotonic()
-        self._watches.start(argv, pid, launched=among is None, attached=self._attached)
+        self._samplers.start(argv, pid, launched=among is None, attached=self._attached)
 
     def loop(self, until: Callable[[], bool]) -> None:
         """Take records and run the checks until `until()` says so; returns with the queue drained."""
@@ -244,97 +250,81 @@ class Hub(HubAmongNodes):
 
     def _drain(self) -> None:
         """Take all that is there now; what comes meanwhile is the next caller's, or this would not end."""
-        for _ in range(self._queue.qsize() // _BATCH + 1):
+        for _ in range(self._records.waiting // _BATCH + 1):
             self._take(0.0)
 
     def _take(self, wait: float) -> None:
-        batch: list[Record | threading.Event] = []
-        with contextlib.suppress(queue.Empty):
-            batch.append(self._queue.get(timeout=wait) if wait else self._queue.get_nowait())
-            while len(batch) < _BATCH:
-                batch.append(self._queue.get_nowait())
+        batch = self._records.batch(wait)
         changes: list[Change] = []
         away = time.monotonic() - self._took_at
         with self.lock:
             if away > _AWAY_SECONDS:
-                changes += self._feed(run_source.looked_away(away, self.host))
-            for record in batch:
-                if isinstance(record, threading.Event):
-                    record.set()  # somebody waits until all that was put before it is in
-                else:
-                    changes += self._feed(record)
-            changes += self.engine.advance(self._clock())
-            self.counters.log_lines_total = self.engine.job.log.lines
-            self.counters.log_lines_dropped_total = self._intake.dropped_lines
+                changes += self._records.feed(run_source.looked_away(away, self.host))
+            changes += self._records.take(batch)
+            self._count()
             alone: set[tuple[object, ...]] = {
                 (key, finding.klass, finding.ranks) for key, finding in self.engine.withheld.items()
             }
-        if self.member is not None and alone - self._alone:
-            self.member.nudge()  # what the others may be waiting to hear
+        if alone - self._alone or any(record and record.source == exits.SOURCE for record, _ in batch):
+            self.cluster.nudge()  # what the others may be waiting to hear
         self._alone = alone
         for change in changes:
-            self._on_change(change)
+            self.on_change(change)
         self._took_at = time.monotonic()
 
-    def _feed(self, record: Record) -> list[Change]:
-        stamped = Record(
-            record.source, record.payload, record.rank, record.host, record.emitted, self._clock()
-        )
-        self.counters.records_total += 1
-        if record.source == exits.SOURCE and self.member is not None:
-            self.member.nudge()
-        if self._journal is not None:
-            self._note_journal(self._journal.write(stamped))
-            self.counters.journal_bytes_total = self._journal.bytes_total
-        changes = self.engine.feed(stamped)
-        self._intake.fed(record.payload)
-        return changes
+    def _count(self) -> None:
+        counters, journal = self.counters, self._records.journal
+        counters.records_total = self.engine.records
+        counters.journal_bytes_total = journal.bytes_total if journal is not None else 0
+        counters.log_lines_total = self.engine.job.log.lines
+        counters.log_lines_dropped_total = self._intake.dropped_lines
 
-    def _note_journal(self, problem: str | None) -> None:
-        if problem is not None:
-            self.put(
-                run_source.failed(
-                    "journal",
-                    f"cannot be written any more: {problem}",
-                    "free space in the run directory; findings go on without it",
-                    host=self.host,
-                )
+    def _journal_failed(self, problem: str) -> None:
+        self.put(
+            run_source.failed(
+                "journal",
+                f"cannot be written any more: {problem}",
+                "free space in the run directory; findings go on without it",
+                host=self.host,
             )
-            self._talk(f"diag: the journal ends here ({problem}); the job and the checks go on")
+        )
+        self._talk(f"diag: the journal ends here ({problem}); the job and the checks go on")
 
     def finish(self, returncode: int | None) -> list[Change]:
         """CMD ended (or the watch did): last checks, journal closed, sidecars ended. Returns the last
         changes."""
-        self._watches.stop()
+        self._samplers.stop()
         self._drain()  # the last save's line tells where to look
-        self._watches.finish()
+        self._samplers.finish()
         if returncode is not None:
             self.put(run_source.ended(returncode, self.host))
         self._drain()
-        if self.member is not None:
-            failed = bool(returncode) and self.engine.job.interrupted_at is None
-            if failed:
-                self.settle(
-                    CHECK_SECONDS + 0.1, lambda: False
-                )  # until a check has told what the last records come to
-            self.member.conclude(failed)
-            self._drain()
-            if failed and self._is_unexplained():
-                reason = "the job hub had no word on this failure"
-                self.put(Record(digest_source.VERDICT_SOURCE, digest_source.lost(reason), host=self.host))
-                self._drain()
+        self._hear_the_others(returncode)
         with self.lock:
             changes = self.engine.finish()
         for change in changes:
-            self._on_change(change)
-        if self.member is not None:
-            self.member.leave()
+            self.on_change(change)
+        self.cluster.leave()
         self._flames.close()
         self._pool.close()
-        self._watches.close()
-        if self._journal is not None:
-            self._journal.close()
+        self._samplers.close()
+        if self._records.journal is not None:
+            self._records.journal.close()
         return changes
+
+    def _hear_the_others(self, returncode: int | None) -> None:
+        """CMD ended: what the hubs of other nodes make of it, before the last checks."""
+        if self.cluster.member is None:
+            return
+        failed = bool(returncode) and self.engine.job.interrupted_at is None
+        if failed:  # until a check has shown what the last records come to
+            self.settle(CHECK_SECONDS + 0.1, lambda: False)
+        self.cluster.member.conclude(failed)
+        self._drain()
+        if failed and self.cluster.is_unexplained():
+            reason = "the job hub had no word on this failure"
+            self.put(Record(digest_source.VERDICT_SOURCE, digest_source.lost(reason), host=self.host))
+            self._drain()
 
     # -- now and then -------------------------------------------------------------------------------------
 
@@ -355,9 +345,8 @@ class Hub(HubAmongNodes):
         if self._due("files", 0.5):
             self._files.read_new(self._home)
         if self._due("second", 1.0):
-            if self._journal is not None:
-                with self.lock:  # a dump flushes it too
-                    self._note_journal(self._journal.flush())
+            with self.lock:  # a dump flushes it too
+                self._records.flush()
             self._choose_mode()
             with self.lock:
                 alive = {rank.rank for rank in self.engine.job.alive_ranks()}
@@ -381,7 +370,7 @@ class Hub(HubAmongNodes):
         waited = time.monotonic() - self._finder_from
         # A rank that this scan has found is not in the engine yet; under load it may be the first scan, and
         # late.
-        none = not self.engine.job.ranks and not self.environment and not self._of_several
+        none = not self.engine.job.ranks and not self.environment and not self.cluster.of_several
         if none and waited >= self.settings.lone_process_seconds and self._due("lone", 5.0):
             lone = self._finder.sole_process()
             if lone is not None:
@@ -408,10 +397,8 @@ class Hub(HubAmongNodes):
                 found.placement, found.command, found.variables, distributed=found.distributed
             )
         )
-        if len(self.environment) == 1:
-            self._watches.first_rank(found.placement.pid)
-        self.ras.rank_found(found.placement, found.variables)
-        self._learn_nodes(found)
+        self._samplers.rank_found(found.placement, found.variables)
+        self.cluster.rank_found(found)
         self._pool.watch(found.placement)
         if self._finder is not None:
             printed = list(self._finder.output_files(found.placement.pid))
@@ -445,16 +432,15 @@ class Hub(HubAmongNodes):
 
     def _choose_mode(self) -> None:
         with self.lock:
-            closer = wants_closer_look(self._clock(), self.engine.job)
-            closer |= self.member is not None and self.member.detail_wanted
+            closer = wants_closer_look(self.clock(), self.engine.job)
+            closer |= self.cluster.detail_wanted
             watching = watchers(self.engine.job.ranks.values())
-            self.ras.tend(closer, self.engine.job)
+            self._samplers.tend(closer, self.engine.job)
         mode = "closer" if closer else "normal"
-        if mode != self._mode and self.member is not None:
-            self.member.nudge()
+        if mode != self._mode:
+            self.cluster.nudge()
         self._mode = mode
         self._pool.set_mode(mode)
-        self._watches.look_closer(closer)
         self._pool.set_memory_watchers(watching)
 
     def _measure_self(self) -> None:
@@ -470,6 +456,15 @@ class Hub(HubAmongNodes):
             for gone in [key for key in self.counters.processes if key not in processes]:
                 del self.counters.processes[gone]
 
+    @property
+    def closer(self) -> bool:
+        """The job is suspected, here or by the job hub: more is looked at."""
+        return self._mode == "closer"
+
+    def gpu_states(self) -> dict[int, str]:
+        with self.lock:
+            return self._hang.gpu_states(self.engine.now, self.engine.job)
+
     # -- flame graphs and dumps ---------------------------------------------------------------------------
 
     async def flame(self, place: Placement, wanted: FlameWanted) -> bytes:
@@ -481,15 +476,10 @@ class Hub(HubAmongNodes):
         """See HubView."""
         return await self._dumps.take(deadline, native=native, scope=scope)
 
-    def _flush_journal(self) -> bool:
-        if self._journal is not None:
-            self._note_journal(self._journal.flush())
-        return self._journal is not None
-
     def _await_drained(self, seconds: float) -> None:
         """The sidecars' last records come through the loop's thread: let it take them."""
         reached = threading.Event()
-        self._queue.put(reached)
+        self._records.put(None, reached.set)
         reached.wait(seconds)
 
 

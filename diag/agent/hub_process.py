@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from diag.agent.hub import Hub
     from diag.launch.relay import Follower
     from diag.launch.rundir import RunDir
-    from diag.launch.service_discovery import SdFile
-    from diag.outputs.http.serving import Serving
+    from diag.outputs.wiring import Outputs
     from diag.settings import Settings
 
 __all__ = ["main"]
@@ -162,8 +161,7 @@ class _Beside:
         self._settings = settings
         self._run_dir = run_dir
         self._variables = variables
-        self._serving: Serving | None = None
-        self._sd_file: SdFile | None = None
+        self._outputs: Outputs
         self._follower: Follower | None = None
 
     def forget(self) -> None:
@@ -179,43 +177,37 @@ class _Beside:
             return
         guarded(say, "the watch ends here", lambda: self._watch(hub, pid, outputs))
         self._link.await_end()  # where the watch failed: the page stays, and CMD's end is still to be written down
-        guarded(say, "the last checks failed", lambda: self._conclude(hub, pid))
+        guarded(say, "the last checks failed", lambda: self._conclude(hub))
 
     def _make_hub(self) -> Hub:
         from diag.agent.hub import Hub
-        from diag.model import Change
-        from diag.outputs.jsonl import JsonlOutput
-        from diag.outputs.terminal.text import panel
+        from diag.outputs.output import OutputContext
+        from diag.outputs.wiring import Outputs
         from diag.text.language import language_for
 
-        lang = language_for(
-            cast("TextIO", SimpleNamespace(encoding=self._task["encoding"])), self._settings.lang
-        )
-        changes = JsonlOutput(self._run_dir.path / "findings.jsonl") if self._run_dir else None
-
-        def on_change(change: Change) -> None:
-            if changes is not None:
-                changes.write([change])
-            width = self._link.width or self._task["width"]
-            self._link.say(panel(change, colour=self._task["colour"], width=width, lang=lang))
-
-        signal_number = int(self._variables.get("DIAG_STACK_SIGNAL", "0"))
-        ras_address = self._variables.get("NCCL_RAS_ADDR", os.environ.get("NCCL_RAS_ADDR"))
-        return Hub(
+        hub = Hub(
             self._settings,
             self._run_dir,
-            stack_signal=signal_number,
-            on_change=on_change,
+            stack_signal=int(self._variables.get("DIAG_STACK_SIGNAL", "0")),
             talk=self._link.say,
-            ras_address=ras_address,
+            ras_address=self._variables.get("NCCL_RAS_ADDR", os.environ.get("NCCL_RAS_ADDR")),
         )
+        encoding = cast("TextIO", SimpleNamespace(encoding=self._task["encoding"]))
+        self._outputs = Outputs(
+            OutputContext(
+                hub,
+                self._link.say,
+                colour=self._task["colour"],
+                width=lambda: self._link.width or self._task["width"],
+                lang=language_for(encoding, self._settings.lang),
+            )
+        )
+        return hub
 
     def _watch(self, hub: Hub, pid: int, outputs: dict[str, str]) -> None:
-        from diag.agent.publish import publish, start_sd_file
         from diag.launch.launchers.nodes import nodes_of
         from diag.launch.output_file import read_lane
         from diag.launch.relay import Follower
-        from diag.outputs.http.serving import Serving
         from diag.sources.host import run as run_source
 
         self._link.on_signal = lambda number: hub.put(run_source.interrupted(number, hub.host))
@@ -224,43 +216,28 @@ class _Beside:
         self._follower.start()
         hub.own_output(lane.path for _, lane in lanes)
         hub.watch_job(self._words, pid)
-        serving = self._serving = Serving(
-            hub,
-            self._settings,
-            self._link.say,
-            lambda: publish(hub, self._run_dir, serving.url, self._words, pid),
-        )
-        serving.start()
-        publish(hub, self._run_dir, serving.url, self._words, pid)
-        self._sd_file = start_sd_file(hub, self._settings, self._link.say)
+        self._outputs.start(self._words, pid)
         if not self._task["quiet"]:
-            where = f", page {serving.page}" if serving.page else ""
-            folder = f", run directory {self._run_dir.path}" if self._run_dir else ""
-            file = f", settings of {self._settings.file}" if self._settings.file else ""
-            self._link.say(f"diag {hub.version}: watching pid {pid}{where}{folder}{file}")
-        hub.open_to_nodes = serving.open_to_nodes
-        hub.join(nodes_of(self._words, os.environ, self._settings.nodes))
+            self._link.say(f"diag {hub.version}: watching pid {pid}{self._outputs.places}")
+        hub.cluster.join(nodes_of(self._words, os.environ, self._settings.nodes))
         hub.loop(self._link.is_over)
 
-    def _conclude(self, hub: Hub, pid: int) -> None:
-        from diag.agent.publish import publish
+    def _conclude(self, hub: Hub) -> None:
         from diag.outputs.report import report
         from diag.outputs.view.sentence import summary_line
 
         returncode = self._link.returncode
-        if self._sd_file is not None:
-            self._sd_file.close()
-        if self._follower is not None:
-            self._follower.end(self._link.sizes)
-            if self._follower.thread.is_alive():  # there was a thread for it
-                self._follower.thread.join(5.0)
-        hub.end_output()
-        # Exit records of ranks are on their way: the kernel told the sidecars at the same moment.
-        hub.settle(1.0, lambda: not hub.engine.job.alive_ranks())
-        hub.finish(returncode)
-        publish(hub, self._run_dir, None, self._words, pid, ended=returncode)
-        if self._serving is not None:
-            self._serving.stop()
+        try:
+            if self._follower is not None:
+                self._follower.end(self._link.sizes)
+                if self._follower.thread.is_alive():  # there was a thread for it
+                    self._follower.thread.join(5.0)
+            hub.end_output()
+            # Exit records of ranks are on their way: the kernel told the sidecars at the same moment.
+            hub.settle(1.0, lambda: not hub.engine.job.alive_ranks())
+            hub.finish(returncode)
+        finally:
+            self._outputs.close(returncode, ended=returncode is not None)
         if not self._task["quiet"] and returncode is not None:
             document = report(hub.engine)
             seconds = time.time() - (self._link.started or {"at": hub.started_at})["at"]

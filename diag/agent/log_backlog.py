@@ -20,19 +20,18 @@ _TAIL_BYTES = 256 << 10  # kept of what is left out: what a job says last tells 
 
 
 class Intake:
-    """`put` takes a payload of lines, `told` how many lines have been left out by now; both on the thread
-    that calls `take`."""
+    """`put` takes a payload of lines, and what to call (from any thread) when it has been read; `left_out` takes
+    how many lines have been left out by now. Both are called on the thread that calls `take`."""
 
     def __init__(
         self,
-        put: Callable[[dict[str, Any]], None],
-        told: Callable[[int], None],
+        put: Callable[[dict[str, Any], Callable[[], None]], None],
+        left_out: Callable[[int], None],
         most_bytes: int = _MOST_BYTES,
     ) -> None:
-        self._put, self._told, self._most = put, told, most_bytes
+        self._put, self._report, self._most = put, left_out, most_bytes
         self._assemblers: dict[str, LineAssembler] = {}
-        self._waiting: dict[int, int] = {}  # id of a payload -> bytes
-        self._bytes = 0
+        self._bytes = 0  # that wait to be read
         self._lock = threading.Lock()
         self._tails: dict[
             str, tuple[bytes, int]
@@ -52,11 +51,6 @@ class Intake:
             return
         self._feed(stream, data)
 
-    def fed(self, payload: object) -> None:
-        """The hub is through with this one. From any thread."""
-        with self._lock:
-            self._bytes -= self._waiting.pop(id(payload), 0)
-
     def end(self) -> None:
         """CMD ended: what stands in its last, unfinished lines is complete."""
         for stream in list(self._assemblers.keys() | self._tails.keys()):
@@ -73,9 +67,12 @@ class Intake:
             self._left_out += cut
         payload = lines.feed(tail + data, final=final)
         if payload is not None:
-            with self._lock:
-                self._waiting[id(payload)] = len(tail) + len(data)
-                self._bytes += len(tail) + len(data)
-            self._put(payload)
+            size = len(tail) + len(data)
+            self._now_waiting(size)
+            self._put(payload, lambda: self._now_waiting(-size))
         if cut:
-            self._told(self._left_out)
+            self._report(self._left_out)
+
+    def _now_waiting(self, more: int) -> None:
+        with self._lock:
+            self._bytes += more

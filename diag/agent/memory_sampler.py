@@ -7,11 +7,14 @@ the hub says which.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
+from diag.agent.samplers.rank_context import RankSampler
+from diag.sources.host import cgroup
 from diag.state.rank_view import RankView
 
-__all__ = ["MemoryPeek", "watchers"]
+__all__ = ["MemoryPeek", "MemorySampler", "watchers"]
 
 _SECONDS, _NEAR_SECONDS = 0.5, 0.15
 _NEAR = 0.7  # of the limit: a rise that has come so far is looked at closely
@@ -56,6 +59,28 @@ class MemoryPeek:
         self._in_a_row = min(_READINGS_IN_A_ROW, self._in_a_row + 1)
         self._told, self._told_at = needed, now
         return True
+
+
+class MemorySampler(RankSampler):
+    """For the ranks of its cgroup: readings whenever its memory changes, and a stack where a rise begins, to
+    tell a save."""
+
+    name = what = "memory"
+    sources = (cgroup.SOURCE,)
+
+    def run(self) -> None:
+        rank, peek = self.rank, MemoryPeek()
+        while not rank.gone.is_set():
+            with rank.changed:
+                if not rank.watches_memory:
+                    rank.changed.wait(60.0)
+                    continue
+            seen = rank.memory.needed()
+            if seen is not None and peek.due(*seen, time.monotonic()):
+                rank.memory.read_cgroup()
+                if peek.surges:
+                    rank.note(stack_due=True)
+            rank.gone.wait(peek.seconds)
 
 
 def watchers(ranks: Iterable[RankView]) -> set[int]:

@@ -3,44 +3,65 @@ least."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
+from diag.agent.samplers.rank_context import RankContext, RankSampler
 from diag.launch.runs import is_alive
 from diag.model import Payload
 from diag.sources.stacks import faulthandler, pyspy, remote_stack
 
-__all__ = ["RankStacks"]
+__all__ = ["RankStacks", "StackSampler"]
 
 # A signal interrupts a sleeping system call of the rank: seldom while it is healthy.
 _SIGNAL_SECONDS = 60.0
+_CHILD_STACK_SECONDS = 6.0  # children are sampled less often than their rank, and only under suspicion
+_MOST_CHILDREN = 16
 _MISSES_TOLD = 3  # of 300 py-spy dumps of a busy loop 8 fail or are torn: three in a row are no accident
 
 
-class RankStacks:
-    """`record(source, payload, seconds)` takes what was read, `erred(source, word)` what failed. For several
-    threads."""
+class StackSampler(RankSampler):
+    """Seldom while the rank is calm; its children's under suspicion only."""
 
-    def __init__(  # noqa: PLR0917 - one caller, the sidecar
-        self,
-        pid: int,
-        run_dir: Path | None,
-        signal: int,
-        record: Callable[..., None],
-        erred: Callable[[str, str], None],
-        gone: threading.Event,
-        *,
-        start_ticks: int = 0,
-    ) -> None:
-        """`start_ticks`, when known, tells a process that was given the rank's pid from the rank: it is not
-        looked at."""
+    name = what = "stacks"
+    sources = (remote_stack.SOURCE, pyspy.SOURCE, faulthandler.SOURCE)
+
+    def __init__(self, rank: RankContext) -> None:
+        super().__init__(rank)
+        self.stacks = RankStacks(rank)
+
+    def run(self) -> None:
+        rank, last_children = self.rank, -1e9
+        while not rank.gone.is_set():
+            began, closer = time.monotonic(), rank.closer
+            rank.stack_due = False
+            self.stacks.main(2.0, urgent=closer)
+            if closer and began - last_children >= _CHILD_STACK_SECONDS:
+                last_children = time.monotonic()
+                self.stacks.children(rank.children, _MOST_CHILDREN, began + 3.0)
+            self._wait(began, closer)
+
+    def _wait(self, began: float, closer: bool) -> None:
+        rank = self.rank
+        until = began + (rank.close_stack_seconds if rank.closer else rank.stack_seconds)
+        with rank.changed:
+            while not rank.gone.is_set() and not rank.stack_due and (left := until - time.monotonic()) > 0:
+                rank.changed.wait(left)
+                if rank.closer and not closer:  # suspicion begins now, not after the slow period
+                    until = min(until, began + rank.close_stack_seconds)
+
+
+class RankStacks:
+    """For several threads. A process that was given the rank's pid is told from the rank by its start, and is
+    not looked at."""
+
+    def __init__(self, rank: RankContext) -> None:
         self.memory = remote_stack.RemoteStacks()
         self.pyspy = pyspy.PySpy()
-        self._pid, self._run_dir, self._signal = pid, run_dir, signal
-        self._start_ticks = start_ticks
-        self._record, self._erred, self._gone = record, erred, gone
+        self._pid, self._run_dir, self._signal = rank.pid, rank.run_dir, rank.signal
+        self._start_ticks = rank.start_ticks
+        self._record, self._erred = rank.reporter.record, rank.reporter.erred
+        self._gone = rank.gone
         self._misses = 0
         self._signalled_at = -1e9
         self._no_python: dict[int, int] = {}  # children: how often py-spy found no Python in them

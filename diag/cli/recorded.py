@@ -17,13 +17,32 @@ from diag.outputs.http.beside import beside
 from diag.outputs.view.view import ClusterFacts, Counters, FlameWanted
 from diag.text.errors import DiagError
 
-__all__ = ["RecordedView"]
+__all__ = ["NoOtherNodes", "RecordedView"]
+
+
+class NoOtherNodes:
+    """The ClusterView of who has joined nobody."""
+
+    takes_digests = False
+
+    def take_digest(self, document: dict[str, Any], address: str) -> dict[str, Any] | None:
+        return None
+
+    def refuse_digest(self, address: str) -> None:
+        pass
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return []
+
+    def facts(self) -> ClusterFacts | None:
+        return None
+
+    def other_ranks(self) -> list[dict[str, Any]]:
+        return []
 
 
 class RecordedView:
     """A HubView. `paths` is what the engine was told from: flame graphs are drawn from it again."""
-
-    takes_digests = False
 
     def __init__(
         self,
@@ -35,6 +54,7 @@ class RecordedView:
     ) -> None:
         self.engine = engine
         self.lock = threading.RLock()
+        self.cluster = NoOtherNodes()
         self.run_id = "stdin" if str(paths[0]) == "-" else paths[0].resolve().name or str(paths[0])
         self.recorded = ", ".join(map(str, paths))
         self.version = diag.__version__
@@ -67,18 +87,3 @@ class RecordedView:
             "this is recorded evidence: there is no process to look at",
             hint="its stacks are on the page, and in `diag replay`",
         )
-
-    def take_digest(self, document: dict[str, Any], address: str) -> dict[str, Any] | None:
-        return None
-
-    def refuse_digest(self, address: str) -> None:
-        pass
-
-    def nodes(self) -> list[dict[str, Any]]:
-        return []
-
-    def cluster_facts(self) -> ClusterFacts | None:
-        return None
-
-    def other_ranks(self) -> list[dict[str, Any]]:
-        return []

@@ -1,7 +1,7 @@
 """Where Prometheus finds the hubs of a job: the list that `GET /sd` gives (http_sd), and a file of it
 (file_sd).
 
-Both name this hub and those of the job that it knows of (`Hub.other_targets`). The file is written by a
+Both name this hub and those of the job that it knows of (`Membership.other_targets`). The file is written by a
 thread of its own: it often is on a network file system, which may stand still, and the checks must not. It
 replaces and removes what a diag wrote, and nothing else: a wrong path must not cost anybody a file.
 """

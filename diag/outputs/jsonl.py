@@ -5,11 +5,37 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from diag.model import Change
+from diag.outputs.output import Output
 from diag.outputs.view.view import json_bytes
 
-__all__ = ["JsonlOutput"]
+if TYPE_CHECKING:
+    from diag.outputs.output import OutputContext
+
+__all__ = ["FindingsFile", "JsonlOutput"]
+
+
+class FindingsFile(Output):
+    """findings.jsonl of the run directory."""
+
+    documented = "findings.jsonl"
+
+    def __init__(self, run: OutputContext) -> None:
+        super().__init__(run)
+        assert run.hub.run_dir is not None
+        self._file = JsonlOutput(run.hub.run_dir.path / "findings.jsonl")
+
+    @classmethod
+    def is_wanted(cls, run: OutputContext) -> bool:
+        return run.hub.run_dir is not None
+
+    def change(self, change: Change) -> None:
+        self._file.write([change])
+
+    def close(self, returncode: int | None, *, ended: bool) -> None:
+        self._file.close()
 
 
 class JsonlOutput:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-__all__ = ["Busy", "DiagError", "OtherJob", "is_replaced", "shortage"]
+__all__ = ["Busy", "DiagError", "OtherJob", "SourceUnavailable", "is_replaced", "shortage"]
 
 _LACKING = {
     errno.ENOMEM: "memory",
@@ -36,6 +36,15 @@ class OtherJob(DiagError):
 
 _HOME = __file__.rpartition("/text/")[0] + "/"
 _NO_ROOM = "failed to map segment from shared object"
+
+
+class SourceUnavailable(Exception):
+    """A source cannot look now: `reason` and `remedy` as `not checked` shows them."""
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.remedy = remedy
 
 
 def is_replaced(error: BaseException) -> bool:

@@ -64,16 +64,16 @@ class OneNode:
 
     def join_as(self, nodes: JobNodes, peer_port: int, ca: Path | None = None) -> None:
         assert self.hub.token is not None
-        self.hub.member = Member(
-            self.hub, nodes, self.port, Sender(self.hub.token, ca), self.hub._collector, self.said.append,
-            clock=self.hub._clock, scheme="https" if self.tls else "http", peer_port=peer_port,
+        self.hub.cluster.member = Member(
+            self.hub, nodes, self.port, Sender(self.hub.token, ca), self.hub.cluster.collector, self.said.append,
+            clock=self.hub.clock, scheme="https" if self.tls else "http", peer_port=peer_port,
         )  # fmt: skip
-        self.hub.member.start()
+        self.hub.cluster.member.start()
 
     @property
     def member(self) -> Member:
-        assert self.hub.member is not None
-        return self.hub.member
+        assert self.hub.cluster.member is not None
+        return self.hub.cluster.member
 
     def judged_by(self) -> str:
         """The host of the job hub, as this node's engine has heard it."""
@@ -89,11 +89,11 @@ class OneNode:
     def die(self) -> None:
         """As by SIGKILL: nothing is said any more."""
         self.stop_serving()
-        if self.hub.member is not None:
-            self.hub.member._ending.set()
-            self.hub.member._wake.set()
-            if self.hub.member.job_hub is not None:
-                self.hub.member.job_hub.close()
+        if self.hub.cluster.member is not None:
+            self.hub.cluster.member._ending.set()
+            self.hub.cluster.member._wake.set()
+            if self.hub.cluster.member.job_hub is not None:
+                self.hub.cluster.member.job_hub.close()
         self._ended.set()
 
 
@@ -154,7 +154,7 @@ def test_hub_at_the_rendezvous_judges_and_the_next_takes_over_until_it_is_back(
     # then the second knows all ranks, those of the lost node too, and says so
     until(lambda: ranks_at(nodes[1]) == [0, 1, 2], *nodes[1:])
     assert "diag: node-1 judges the whole job now" in nodes[2].said
-    assert [row["state"] for row in nodes[1].hub.nodes()][1:] == ["heard", "heard"]
+    assert [row["state"] for row in nodes[1].hub.cluster.nodes()][1:] == ["heard", "heard"]
 
     # and a hub that is started anew at the rendezvous is reported to again
     again = OneNode(0, nodes[0].hub.settings.run_root or Path())
@@ -238,7 +238,7 @@ def test_address_that_was_refused_is_not_named_for_ever(
     job_hub = node.member.job_hub
     assert job_hub is not None
 
-    node.hub.refuse_digest("10.0.0.7")
+    node.hub.cluster.refuse_digest("10.0.0.7")
     with job_hub.lock:
         named = str(job_hub.verdict(job_hub.own_id))
         monkeypatch.setattr(jobhub_module, "_REFUSED_SECONDS", 0.0)
@@ -325,13 +325,13 @@ def test_without_a_token_or_with_nodes_off_each_hub_stays_by_itself(tmp_path: Pa
     said: list[str] = []
     nodes = JobNodes(2, 0, "10.0.0.1", 29500)
     without = Hub(load(run_root=tmp_path), None, talk=said.append)
-    without.join(nodes)
+    without.cluster.join(nodes)
     off = Hub(load(run_root=tmp_path, token=TOKEN, nodes="off"), None, talk=said.append)
-    off.join(nodes)
+    off.cluster.join(nodes)
     single = Hub(load(run_root=tmp_path, token=TOKEN), None, talk=said.append)
-    single.join(replace(nodes, count=1))
+    single.cluster.join(replace(nodes, count=1))
 
-    assert (without.member, off.member, single.member) == (None, None, None)
+    assert (without.cluster.member, off.cluster.member, single.cluster.member) == (None, None, None)
     assert len(said) == 1 and "set the same DIAG_TOKEN on all of them" in said[0]
 
 
@@ -351,16 +351,16 @@ def test_hosts_that_cannot_be_right_are_said(
 ) -> None:
     said: list[str] = []
     hub = Hub(load(run_root=tmp_path, token=token, nodes=given), None, talk=said.append)
-    hub.join(nodes_of(["torchrun", "t.py"], {}, given))
+    hub.cluster.join(nodes_of(["torchrun", "t.py"], {}, given))
 
-    assert hub.member is None
+    assert hub.cluster.member is None
     assert len(said) == 1 and told in said[0] and said[0].endswith("this node is judged by itself")
 
 
 @pytest.mark.parametrize("given", ["auto", "off"])
 def test_hosts_that_nobody_gave_are_not_spoken_of(given: str, tmp_path: Path) -> None:
     said: list[str] = []
-    Hub(load(run_root=tmp_path, nodes=given), None, talk=said.append).join(
+    Hub(load(run_root=tmp_path, nodes=given), None, talk=said.append).cluster.join(
         nodes_of(["torchrun", "t.py"], {}, given)
     )
 
@@ -372,36 +372,36 @@ def test_token_that_a_hub_made_up_for_itself_is_none_to_join_by(tmp_path: Path, 
     said: list[str] = []
     hub = Hub(load(run_root=tmp_path, token=token, host="0.0.0.0", port=0), None, talk=said.append)
     hub.token = "made up, as for every server beyond loopback"
-    hub.open_to_nodes = lambda: 9095
-    hub.join(JobNodes(2, 0, "10.0.0.1", 29500))
+    hub.cluster.open_port = lambda: 9095
+    hub.cluster.join(JobNodes(2, 0, "10.0.0.1", 29500))
 
-    assert hub.member is None
+    assert hub.cluster.member is None
     assert "set the same DIAG_TOKEN on all of them" in said[0]
 
 
 def test_without_http_it_is_not_the_token_that_is_asked_for(tmp_path: Path) -> None:
     said: list[str] = []
     hub = Hub(load(run_root=tmp_path, token=TOKEN, http=False), None, talk=said.append)
-    hub.join(JobNodes(2, 0, "10.0.0.1", 29500))
+    hub.cluster.join(JobNodes(2, 0, "10.0.0.1", 29500))
 
-    assert hub.member is None
+    assert hub.cluster.member is None
     assert "leave out --no-http" in said[0] and "DIAG_TOKEN" not in said[0]
 
 
 def test_hub_that_is_bound_to_loopback_by_hand_says_that_others_cannot_reach_it(tmp_path: Path) -> None:
     from diag.outputs.http.serving import Serving
+    from diag.outputs.output import OutputContext
 
     said: list[str] = []
     hub = Hub(load(run_root=tmp_path, token=TOKEN, host="127.0.0.1", port=0), None, talk=said.append)
-    serving = Serving(hub, hub.settings, said.append, lambda: None)
+    serving = Serving(OutputContext(hub, said.append))
     serving.start()
     try:
-        hub.open_to_nodes = serving.open_to_nodes
-        hub.join(JobNodes(2, 0, "10.0.0.1", 29500))
+        hub.cluster.join(JobNodes(2, 0, "10.0.0.1", 29500))
     finally:
-        serving.stop()
+        serving.close(None, ended=True)
 
-    assert hub.member is None
+    assert hub.cluster.member is None
     assert any("cannot reach this one at 127.0.0.1" in line for line in said)
 
 
@@ -529,9 +529,9 @@ def test_a_dump_has_its_digest_while_a_digest_waits_for_a_hub_that_does_not_answ
     # Given a node that reports to an address which takes the connection and says nothing
     port, taken = silent_port
     node = OneNode(1, tmp_path).start()
-    node.hub.member = member = Member(
-        node.hub, JobNodes(2, 1, "127.0.0.1", 29500), node.port, Sender(TOKEN), node.hub._collector, node.said.append,
-        clock=node.hub._clock, peer_port=port,
+    node.hub.cluster.member = member = Member(
+        node.hub, JobNodes(2, 1, "127.0.0.1", 29500), node.port, Sender(TOKEN), node.hub.cluster.collector, node.said.append,
+        clock=node.hub.clock, peer_port=port,
     )  # fmt: skip
     member.start()
     assert taken.wait(5.0)
@@ -582,9 +582,9 @@ def test_the_end_of_a_command_does_not_wait_for_a_hub_that_never_ends_its_answer
     monkeypatch.setattr(member_module, "_FAILED_END_SECONDS", 1.0)
     port, taken = silent_port
     node = OneNode(1, tmp_path).start()
-    node.hub.member = member = Member(
-        node.hub, JobNodes(2, 1, "127.0.0.1", 29500), node.port, Sender(TOKEN), node.hub._collector, node.said.append,
-        clock=node.hub._clock, peer_port=port,
+    node.hub.cluster.member = member = Member(
+        node.hub, JobNodes(2, 1, "127.0.0.1", 29500), node.port, Sender(TOKEN), node.hub.cluster.collector, node.said.append,
+        clock=node.hub.clock, peer_port=port,
     )  # fmt: skip
     member.start()
     assert taken.wait(5.0)
@@ -647,8 +647,8 @@ def test_proxy_that_says_503_for_a_job_hub_that_is_gone_is_not_waited_for_for_ev
     threading.Thread(target=proxy.serve_forever, daemon=True).start()
     node = OneNode(1, tmp_path).start()
     member = Member(
-        node.hub, JobNodes(2, 1, "127.0.0.1", 29500), node.port, Sender(TOKEN), node.hub._collector, node.said.append,
-        clock=node.hub._clock, peer_port=proxy.server_address[1],
+        node.hub, JobNodes(2, 1, "127.0.0.1", 29500), node.port, Sender(TOKEN), node.hub.cluster.collector, node.said.append,
+        clock=node.hub.clock, peer_port=proxy.server_address[1],
     )  # fmt: skip
     member._roster = [
         {

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from diag.agent.samplers.checkpoints import CheckpointWatch, WatchedJob
+from diag.agent.samplers.checkpoints import CheckpointSampler
+from diag.agent.samplers.context import WatchedJob
+from diag.agent.samplers.sampler import Reporter
 from diag.knowledge.checkpoint_args import named_paths
 from diag.model import Record
 from diag.model.observations import CheckpointsSeen, DiskSpace, SourceFailed, SourceWorks
@@ -31,15 +33,15 @@ class Told:
         return [fact for fact in self.facts() if isinstance(fact, CheckpointsSeen)]
 
 
-def watch(view: WatchedJob, told: Told) -> CheckpointWatch:
-    return CheckpointWatch("node-0", told.records.append, lambda: view)
+def watch(view: WatchedJob, told: Told) -> CheckpointSampler:
+    return CheckpointSampler(Reporter(told.records.append, "node-0"), lambda: view)
 
 
 def here(*argv: str, said: tuple[str, ...] = ()) -> WatchedJob:
     return WatchedJob(("torchrun", "train.py", *argv), os.getpid(), os.getpid(), os.getuid(), False, said)
 
 
-def look(one: CheckpointWatch, patience: float = 30.0) -> None:
+def look(one: CheckpointSampler, patience: float = 30.0) -> None:
     one._look(patience)
 
 
@@ -129,7 +131,7 @@ def test_look_that_does_not_come_back_is_left_alone_and_told_and_no_second_one_i
         return here("--save", str(tmp_path))
 
     told = Told()
-    one = CheckpointWatch("node-0", told.records.append, view)
+    one = CheckpointSampler(Reporter(told.records.append, "node-0"), view)
     look(one, 0.1)
     look(one, 0.1)
     while_stuck = [fact for fact in told.facts() if isinstance(fact, SourceFailed)]
@@ -155,7 +157,7 @@ def test_look_that_is_under_way_when_the_job_ends_is_awaited_and_followed_by_one
         return here("--save", str(tmp_path))
 
     told = Told()
-    one = CheckpointWatch("node-0", told.records.append, view)
+    one = CheckpointSampler(Reporter(told.records.append, "node-0"), view)
     look(one, 0.01)
     told.records.clear()
     assert began.wait(30)

@@ -224,7 +224,7 @@ def test_hub_tells_itself_first_and_then_the_others_that_it_knows(monkeypatch: p
     before = hub.targets()
 
     hub.address = "127.0.0.1:9095"
-    hub.other_targets = lambda: (THERE,)
+    hub.cluster.other_targets = lambda: (THERE,)
 
     assert before == ()  # nothing to scrape
     assert [(target.address, target.job_id) for target in hub.targets()] == [

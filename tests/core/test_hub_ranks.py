@@ -78,7 +78,7 @@ def test_launcher_that_waits_for_other_nodes_is_no_rank(tmp_path: Path) -> None:
     with launcher("none") as (pid, _):
         hub = Hub(settings, None, talk=said.append)
         hub.watch_job(["launcher"], pid)
-        hub.join(
+        hub.cluster.join(
             nodes_of(
                 ["torchrun", "--nnodes", "2", "--node_rank", "1", "--master_addr", "node0", "train.py"], {}
             )

@@ -3,6 +3,7 @@ is kept."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,21 @@ from diag.sources.logs.output import FileFollower
 
 
 class Hub:
-    """Takes payloads, and is through with them when it is told to be."""
+    """Takes payloads, and has read them when it is told to."""
 
     def __init__(self, most_bytes: int) -> None:
         self.payloads: list[dict[str, Any]] = []
         self.told: list[int] = []
-        self.intake = Intake(self.payloads.append, self.told.append, most_bytes)
+        self._when_read: list[Callable[[], None]] = []
+        self.intake = Intake(self._put, self.told.append, most_bytes)
+
+    def _put(self, payload: dict[str, Any], then: Callable[[], None]) -> None:
+        self.payloads.append(payload)
+        self._when_read.append(then)
 
     def read_all(self) -> None:
-        for payload in self.payloads:
-            self.intake.fed(payload)
+        while self._when_read:
+            self._when_read.pop()()
 
     @property
     def lines(self) -> list[str]:

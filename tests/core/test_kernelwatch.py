@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.agent.samplers.kernel import KernelWatch, KmsgLines, open_log
+from diag.agent.samplers.kernel import KernelLogSampler, KmsgLines, open_log
+from diag.agent.samplers.sampler import Reporter
 from diag.detectors.rules.load import packaged
 from diag.model import Record
 from diag.model.observations import KernelLine, KernelOomKill, SourceFailed, XidReported
@@ -44,7 +45,7 @@ class Log:
         theirs.setblocking(False)
         self.socket, self.fd = ours, theirs.detach()
         self.records: queue.SimpleQueue[Record] = queue.SimpleQueue()
-        self.watch = KernelWatch("node-0", self.records.put, lambda: self.fd)
+        self.watch = KernelLogSampler(Reporter(self.records.put, "node-0"), lambda: self.fd)
 
     def taken(self) -> list[Record]:
         return [self.records.get() for _ in range(self.records.qsize())]
@@ -168,7 +169,7 @@ def test_log_that_may_not_be_read_is_said_once_with_a_remedy(number: int, words:
         raise OSError(number, os.strerror(number))
 
     records: list[Record] = []
-    watch = KernelWatch("node-0", records.append, refuse)
+    watch = KernelLogSampler(Reporter(records.append, "node-0"), refuse)
     watch.start()
     watch.stop()
 
@@ -183,7 +184,7 @@ def test_real_kernel_tells_of_a_real_kill_and_nothing_from_before(small_cgroup: 
     except OSError as error:
         pytest.skip(f"/dev/kmsg: {error}")
     records: queue.SimpleQueue[Record] = queue.SimpleQueue()
-    watch = KernelWatch("node-0", records.put)
+    watch = KernelLogSampler(Reporter(records.put, "node-0"))
     watch.start()
     eater = subprocess.Popen([sys.executable, "-c", "input(); b'x' * (200 << 20)"], stdin=subprocess.PIPE)
     (small_cgroup / "cgroup.procs").write_text(str(eater.pid))

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from diag.agent.samplers.node import NetworkWatch
+from diag.agent.samplers.networks import NetworkSampler
+from diag.agent.samplers.sampler import Reporter
 from diag.detectors.relations import Precedence
 from diag.engine.engine import Engine
 from diag.model import Record
@@ -251,7 +252,7 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 
 def test_watch_reads_this_node_and_its_records_are_understood() -> None:
     told: list[Record] = []
-    watch = NetworkWatch("here", told.append, lambda: None, seconds=0.05)
+    watch = NetworkSampler(Reporter(told.append, "here"), lambda: None, every_seconds=0.05)
     watch.start()
     until(lambda: len(told) >= 4)
     watch.stop()
@@ -266,7 +267,7 @@ def test_watch_reads_this_node_and_its_records_are_understood() -> None:
 def test_watch_goes_by_a_living_rank_and_outlives_its_end() -> None:
     child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     told: list[Record] = []
-    watch = NetworkWatch("here", told.append, lambda: child.pid, seconds=0.02)
+    watch = NetworkSampler(Reporter(told.append, "here"), lambda: child.pid, every_seconds=0.02)
     watch.start()
     until(lambda: len(told) >= 4)
     child.kill()
@@ -284,14 +285,14 @@ def test_port_that_holds_up_its_reader_holds_up_nobody_else(tmp_path: Path) -> N
     folder.mkdir(parents=True)
     os.mkfifo(folder / "state")
     told: list[Record] = []
-    watch = NetworkWatch(
-        "here", told.append, lambda: None, ports=InfinibandReader(tmp_path / "class/infiniband")
+    watch = NetworkSampler(
+        Reporter(told.append, "here"), lambda: None, ports=InfinibandReader(tmp_path / "class/infiniband")
     )
     watch.start()
     until(lambda: any(thread.name == "networks" for thread in threading.enumerate()))
 
     began = time.monotonic()
-    watch.read_soon()
+    watch.wake()
     watch.stop()
 
     assert time.monotonic() - began < 1.0 and not told
@@ -306,11 +307,10 @@ def test_port_that_holds_up_its_reader_holds_up_nobody_else(tmp_path: Path) -> N
 def test_what_cannot_be_looked_at_is_said_once_and_taken_back(tmp_path: Path) -> None:
     told: list[Record] = []
     root = tmp_path / "class/infiniband"
-    watch = NetworkWatch(
-        "here",
-        told.append,
+    watch = NetworkSampler(
+        Reporter(told.append, "here"),
         lambda: None,
-        seconds=0.02,
+        every_seconds=0.02,
         ports=InfinibandReader(root),
         net=InterfacesReader(proc=tmp_path),
     )

@@ -20,10 +20,11 @@ from diag.agent.samplers.ras import (
     PATIENCE_SECONDS,
     REST_SECONDS,
     Budget,
-    RasWatch,
+    RasSampler,
     creating,
     refusal,
 )
+from diag.agent.samplers.sampler import Reporter
 from diag.model import Placement, Record
 from diag.model.observations import (
     Iteration,
@@ -220,7 +221,7 @@ def test_other_nodes_leave_it_to_the_node_of_rank_0() -> None:
 
 
 class Watched:
-    """A RasWatch whose clock is told; each `second` is one look of the hub."""
+    """A RasSampler whose clock is told; each `second` is one look of the hub."""
 
     def __init__(
         self, job: JobState, address: str | None = None, proc: Path = Path("/proc"), **settings: Any
@@ -230,14 +231,14 @@ class Watched:
         self.records: list[Record] = []
         self.samples: list[str] = []
         self.errors: list[tuple[str, str]] = []
-        self.watch = RasWatch(
+        self.watch = RasSampler(
             Settings(**settings),
-            "node-0",
-            self.records.append,
+            Reporter(
+                self.records.append, "node-0", sampled=lambda source, seconds: self.samples.append(source)
+            ),
             address=address,
             proc=proc,
             steady=lambda: self.now,
-            sampled=lambda source, seconds: self.samples.append(source),
             erred=lambda *error: self.errors.append(error),
         )
 

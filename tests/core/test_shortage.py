@@ -13,7 +13,9 @@ from typing import Any, cast
 
 import pytest
 
-from diag.agent.samplers.together import NodeWatches
+from diag.agent.samplers.context import NodeContext
+from diag.agent.samplers.sampler import Reporter
+from diag.agent.samplers.together import NodeSamplers
 from diag.agent.sidecar_pool import SidecarPool
 from diag.launch.failures import guarded, threads_report_to
 from diag.model import Placement, Record
@@ -114,8 +116,8 @@ def test_what_is_read_once_a_node_goes_on_without_the_part_that_gets_no_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     records: list[Record] = []
-    watches = NodeWatches(
-        "gpu1", cast("Any", None), threading.RLock(), records.append, lambda *sample: None, 5.0, ""
+    watches = NodeSamplers(
+        NodeContext(Reporter(records.append, "gpu1"), cast("Any", None), threading.RLock(), load())
     )
     real = threading.Thread.start
     began: list[str] = []

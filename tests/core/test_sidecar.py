@@ -18,9 +18,11 @@ from typing import Any
 
 import pytest
 
+from diag.agent.samplers.rank_context import RankContext
+from diag.agent.samplers.sampler import Reporter
 from diag.agent.sidecar import Sidecar as Inner
 from diag.agent.sidecar_pool import SidecarPool
-from diag.agent.stack_sampler import RankStacks
+from diag.agent.stack_sampler import RankStacks, StackSampler
 from diag.model import Placement, Record
 from diag.model.observations import HostMemory, StackSample
 from diag.settings import load
@@ -305,9 +307,9 @@ def test_part_that_hangs_is_missing_and_takes_nothing_from_the_others(rank: subp
     # process
     sent: list[dict[str, Any]] = []
     inner = Inner(task_of(rank), sent.append)
-    assert "threads" in inner.stacks.memory.dump(rank.pid)
-    lock = inner.stacks.memory._known[rank.pid].lock
-    inner.stacks.pyspy = pyspy.PySpy("/no/such/py-spy")
+    assert "threads" in inner[StackSampler].stacks.memory.dump(rank.pid)
+    lock = inner[StackSampler].stacks.memory._known[rank.pid].lock
+    inner[StackSampler].stacks.pyspy = pyspy.PySpy("/no/such/py-spy")
 
     # when a dump is made meanwhile
     with lock:
@@ -329,7 +331,7 @@ def test_dump_of_what_nobody_can_read_says_why_there_is_no_stack() -> None:
     sent: list[dict[str, Any]] = []
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
         inner = Inner(task_of(process), sent.append)
-        inner.stacks.pyspy = pyspy.PySpy("/no/such/py-spy")
+        inner[StackSampler].stacks.pyspy = pyspy.PySpy("/no/such/py-spy")
 
         inner.command({"dump": "d", "deadline": 3.0})
         wait_for(lambda: "dumped" in sent[-1] if sent else False, "an answer")
@@ -624,15 +626,8 @@ def test_stacks_of_a_process_that_was_given_the_ranks_pid_are_not_read(rank: sub
     said: list[Any] = []
 
     def stacks(start_ticks: int) -> RankStacks:
-        return RankStacks(
-            rank.pid,
-            None,
-            0,
-            lambda *record: said.append(record),
-            lambda *error: None,
-            threading.Event(),
-            start_ticks=start_ticks,
-        )
+        task = {**task_of(rank), "start_ticks": start_ticks}
+        return RankStacks(RankContext(task, Reporter(said.append)))
 
     assert stacks(ticks(rank.pid)).main(5.0, urgent=True)[1] == "" and len(said) == 1
     stranger = stacks(ticks(rank.pid) - 1)

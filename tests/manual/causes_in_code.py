@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-__all__ = ["FINDINGS", "causes_by_file"]
+__all__ = ["causes_by_file", "findings_of"]
 
 DETECTORS = Path(__file__).parents[2] / "diag" / "detectors"
 _WORD = re.compile(r"[a-z][a-z0-9]*(?:_[a-zA-Z0-9]+)*")
@@ -24,63 +24,69 @@ NOT_SAID = {
     "checkpoint/write_error.py": {"full"},  # disk-full's
     "hang/advice.py": {"xid"},  # the advice for xid_N
 }
-# Whose causes the files have; a file with causes that is not here fails a test.
-FINDINGS = {
-    "hang/*": ("hang",),
-    "rank_died.py": ("rank-died",),
-    "log_end.py": ("rank-died",),
-    "store.py": ("rendezvous-failure", "hostname-resolution"),
-    "cluster/first_death.py": ("rank-died",),
-    "cluster/node_failure.py": ("node-failure",),
-    "cluster/missing.py": ("rendezvous-failure",),
-    "cluster/launch.py": ("launch-mismatch",),
-    "cluster/slow_link.py": ("straggler",),
-    "memory/advice.py": ("host-oom",),
-    "memory/causes.py": ("host-oom",),
-    "memory/host_oom.py": ("host-oom",),
-    "memory/refusals.py": ("host-oom",),
-    "memory/forecast.py": ("host-oom-forecast",),
-    "memory/pids_limit.py": ("pids-limit",),
-    "memory/limits.py": ("shm-too-small", "fd-limit"),
-    "memory/stall.py": ("hang",),
-    "network/memlock.py": ("memlock-limit",),
-    "network/causes.py": ("ib-fallback",),
-    "network/ib_fallback.py": ("ib-fallback",),
-    "network/transport_mismatch.py": ("transport-mismatch",),
-    "network/ib_port.py": ("ib-port",),
-    "network/ib_error.py": ("ib-error",),
-    "network/no_interface.py": ("nccl-no-interface",),
-    "network/nccl_init.py": ("nccl-init-error",),
-    "network/duplicate_gpu.py": ("duplicate-gpu",),
-    "gpu/cuda_oom.py": ("cuda-oom",),
-    "gpu/oom_cause.py": ("cuda-oom",),
-    "gpu/gpu_fault.py": ("gpu-fault",),
-    "gpu/cuda_errors.py": ("gpu-fault",),
-    "gpu/ecc_error.py": ("ecc-error",),
-    "gpu/nvlink_fault.py": ("nvlink-fault",),
-    "gpu/throttle.py": ("thermal-throttle", "power-brake"),
-    "checkpoint/write_error.py": ("checkpoint-write-error",),
-    "checkpoint/disk.py": ("disk-full",),
-    "checkpoint/corrupt.py": ("checkpoint-corrupt",),
-    "checkpoint/missing.py": ("checkpoint-missing",),
-    "checkpoint/mismatch.py": ("checkpoint-args-mismatch",),
-    "checkpoint/slow_save.py": ("slow",),
-    "training/overflow.py": ("fp16-overflow",),
-    "training/loss_collapse.py": ("loss-collapse",),
-    "training/straggler.py": ("straggler",),
-    "training/slower.py": ("throughput-drop",),
-    "training/throughput.py": ("throughput-drop", "slow"),
-}
+
+
+@cache
+def findings_of(name: str) -> frozenset[str]:
+    """The findings that a file below diag/detectors may give causes to: those that it makes itself; of a helper
+    those of the files that import it."""
+    own = _made_in(_trees()[name])
+    package = name.rpartition("/")[0]
+    if package == "hang":  # one detector of many files
+        return frozenset({"hang"})
+    if own:
+        return frozenset(own)
+    module = "diag.detectors." + name.removesuffix(".py").replace("/", ".")
+    users = [other for other, tree in _trees().items() if other != name and module in _imported(tree)]
+    return frozenset(
+        finding for user in users if not user.endswith("__init__.py") for finding in findings_of(user)
+    )
+
+
+def _made_in(tree: ast.Module) -> set[str]:
+    """Names of its detectors, and ids of the Finding(...) that it makes."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and any(
+            isinstance(part, ast.FunctionDef) and part.name == "check" for part in node.body
+        ):
+            found |= {
+                part.value.value
+                for part in node.body
+                if isinstance(part, ast.Assign)
+                and getattr(part.targets[0], "id", "") == "name"
+                and isinstance(part.value, ast.Constant)
+            }  # fmt: skip
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
+            value = next(
+                (one.value for one in node.keywords if one.arg == "id"), node.args[0] if node.args else None
+            )
+            ids = (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,)
+            found |= {one.value for one in ids if isinstance(one, ast.Constant)}
+    return found
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    return {
+        name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for name in (node.module, *(f"{node.module}.{one.name}" for one in node.names))
+    }
+
+
+@cache
+def _trees() -> dict[str, ast.Module]:
+    return {
+        path.relative_to(DETECTORS).as_posix(): ast.parse(path.read_text())
+        for path in sorted(DETECTORS.rglob("*.py"))
+    }
 
 
 @cache
 def causes_by_file() -> dict[str, set[str]]:
     """File below diag/detectors -> causes; files without any are left out."""
-    trees = {
-        path.relative_to(DETECTORS).as_posix(): ast.parse(path.read_text())
-        for path in sorted(DETECTORS.rglob("*.py"))
-    }
-    found = {}
+    trees, found = _trees(), {}
     for name, tree in trees.items():
         package = name.rpartition("/")[0]
         beside = [

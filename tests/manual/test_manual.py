@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import re
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,13 @@ from diag.knowledge.env_lint import no_effect
 from diag.knowledge.nccl_variables import REMOVED_FROM_NCCL
 from diag.outputs import manual
 from diag.state.residence import KINDS
-from tests.manual.causes_in_code import FINDINGS, causes_by_file
+from tests.manual.causes_in_code import causes_by_file, findings_of
 from tests.test_docs import FINDING_IDS
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "diag" / "outputs" / "manual"
 PAIRS = sorted(FINDING_IDS)
+TRANSLATED = [finding for finding in PAIRS if (FOLDER / "zh" / f"{finding}.md").exists()]
 
 
 def files(lang: str) -> set[str]:
@@ -40,13 +40,31 @@ def is_head(text: str) -> bool:
     return re.fullmatch(r"- `\w+`(, `\w+`)*( \([a-z_, ]+\))?", text) is not None
 
 
-def test_every_finding_of_the_contract_has_a_page_in_both_languages_and_nothing_else_lies_there() -> None:
+def test_every_finding_has_an_english_page_and_nothing_else_lies_there() -> None:
     wanted = {f"{finding}.md" for finding in FINDING_IDS}
 
-    assert files("en") == wanted
-    assert files("zh") == wanted
+    assert sorted(wanted - files("en")) == [], "write diag/manual/en/ID.md: what the docstring has not"
+    assert files("en") | files("zh") <= wanted
     assert {path.name for path in FOLDER.iterdir()} - {"__pycache__"} == {"__init__.py", "en", "zh"}
-    assert set(manual.ids()) == FINDING_IDS
+
+
+def test_what_is_not_translated_yet_is_shown_in_english(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = manual._file
+    monkeypatch.setattr(manual, "_file", lambda finding, lang: "" if lang == "zh" else read(finding, lang))
+    manual.sections.cache_clear()
+    try:
+        english = manual.sections("shm-too-small", "en")
+        assert list(manual.sections("shm-too-small", "zh")) == list(manual.HEADINGS["zh"])
+        assert list(manual.sections("shm-too-small", "zh").values()) == list(english.values())
+        assert manual.meaning("shm-too-small", "zh") == manual.meaning("shm-too-small", "en")
+        assert manual.causes("shm-too-small", "zh") == manual.causes("shm-too-small", "en")
+    finally:
+        manual.sections.cache_clear()
+
+
+def test_every_page_is_translated() -> None:
+    if missing := sorted({*PAIRS} - {*TRANSLATED}):
+        pytest.skip(f"not translated yet, shown in English: {', '.join(missing)} (diag/manual/zh/ID.md)")
 
 
 @pytest.mark.parametrize("lang", manual.LANGUAGES)
@@ -58,7 +76,7 @@ def test_page_has_all_sections_in_order_and_each_says_something(finding: str, la
     assert [heading for heading, text in page.items() if len(text) < 3] == []
 
 
-@pytest.mark.parametrize("finding", PAIRS)
+@pytest.mark.parametrize("finding", TRANSLATED)
 def test_chinese_page_has_the_commands_flags_and_variables_of_the_english_one(finding: str) -> None:
     english, chinese = commands(manual.text(finding, "en")), commands(manual.text(finding, "zh"))
 
@@ -66,7 +84,7 @@ def test_chinese_page_has_the_commands_flags_and_variables_of_the_english_one(fi
     assert sorted(chinese - english) == []
 
 
-@pytest.mark.parametrize("finding", PAIRS)
+@pytest.mark.parametrize("finding", TRANSLATED)
 def test_chinese_page_has_the_causes_of_the_english_one_line_by_line(finding: str) -> None:
     heads = [
         [line.partition("：" if lang == "zh" else ":")[0] for line in manual.sections(finding, lang)[heading].splitlines()
@@ -89,7 +107,7 @@ def test_see_also_names_findings_or_commands_and_the_same_in_both(finding: str, 
     assert words == manual.sections(finding, "en")["See also"].split(", ")
 
 
-@pytest.mark.parametrize("finding", PAIRS)
+@pytest.mark.parametrize("finding", TRANSLATED)
 def test_chinese_page_is_chinese_and_the_english_one_is_not(finding: str) -> None:
     chinese, english = manual.text(finding, "zh"), manual.text(finding, "en")
 
@@ -138,14 +156,16 @@ def test_causes_are_collected_from_the_code_of_every_kind() -> None:
 
 
 def test_every_file_with_causes_is_known_to_belong_to_findings() -> None:
-    assert [name for name in causes_by_file() if not any(fnmatch(name, known) for known in FINDINGS)] == []
+    assert [name for name in causes_by_file() if not findings_of(name)] == []
+    assert findings_of("hang/standing.py") == findings_of("hang/advice.py") == {"hang"}
+    assert findings_of("memory/limits.py") == {"shm-too-small", "fd-limit"}
+    assert findings_of("network/causes.py") >= {"ib-fallback"}
 
 
 @pytest.mark.parametrize("lang", manual.LANGUAGES)
 @pytest.mark.parametrize("name", sorted(causes_by_file()))
 def test_every_cause_that_a_detector_can_give_has_its_line_in_both_pages(name: str, lang: str) -> None:
-    findings = {finding for known, those in FINDINGS.items() if fnmatch(name, known) for finding in those}
-    pages = [cause for finding in findings for cause in manual.causes(finding, lang)]
+    pages = [cause for finding in findings_of(name) for cause in manual.causes(finding, lang)]
 
     assert [cause for cause in sorted(causes_by_file()[name]) if not is_spoken_of(cause, pages)] == []
 

@@ -69,8 +69,8 @@ def test_rank_that_a_restart_gave_to_another_node_is_shown_where_it_lives(
     for number in (1, 3):
         rank = view.engine.job.ranks[number]
         rank.exit, rank.exited_at = RankExited(number, rank.placement.pid, 1, None, "waited"), view.engine.now
-    monkeypatch.setattr(view, "takes_digests", True)
-    monkeypatch.setattr(view, "other_ranks", lambda: [*others, *late, {**others[0], "rank": 4}])
+    monkeypatch.setattr(view.cluster, "takes_digests", True)
+    monkeypatch.setattr(view.cluster, "other_ranks", lambda: [*others, *late, {**others[0], "rank": 4}])
 
     for path in ("/state", "/ranks"):
         rows = {row["rank"]: row for row in ask(view, path).json()["ranks"]}
@@ -422,9 +422,9 @@ def test_server_answers_others_while_one_waits_for_the_job_hub(
         with job_hub_lock:
             return value
 
-    monkeypatch.setattr(hung, "takes_digests", True)
-    for name, value in (("other_ranks", []), ("nodes", []), ("cluster_facts", None)):
-        monkeypatch.setattr(hung, name, lambda value=value: held(value))
+    monkeypatch.setattr(hung.cluster, "takes_digests", True)
+    for name, value in (("other_ranks", []), ("nodes", []), ("facts", None)):
+        monkeypatch.setattr(hung.cluster, name, lambda value=value: held(value))
 
     async def play() -> tuple[int, bool, int]:
         transport = httpx.ASGITransport(create_app(hung))

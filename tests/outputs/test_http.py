@@ -494,7 +494,7 @@ def test_flame_graph_needs_the_token_beyond_loopback_and_no_page_of_another_site
 def test_body_that_is_too_long_for_a_digest_is_not_kept(
     hung: Any, joined: bool, megabytes: int, status: int
 ) -> None:
-    hung.takes_digests = joined
+    hung.cluster.takes_digests = joined
     read = 0
 
     async def post() -> httpx.Response:

@@ -21,7 +21,9 @@ import psutil
 import pytest
 
 from diag.agent.rank_logs import RankFiles
-from diag.agent.samplers.checkpoints import CheckpointWatch, WatchedJob
+from diag.agent.samplers.checkpoints import CheckpointSampler
+from diag.agent.samplers.context import WatchedJob
+from diag.agent.samplers.sampler import Reporter
 from diag.model import Record
 from diag.sources.collectives import fr_pipe
 from diag.sources.collectives.worker_server import NoAnswer
@@ -293,7 +295,7 @@ def test_checkpoints_are_looked_at_as_the_rank(start: Start, place: Path, closed
     records: list[Record] = []
     pid = start()
     view = WatchedJob(("python", "train.py", "--save", str(save)), pid, pid, NOBODY)
-    watch = CheckpointWatch("here", records.append, lambda: view, seconds=0.1)
+    watch = CheckpointSampler(Reporter(records.append, "here"), lambda: view, every_seconds=0.1)
 
     watch._look(30)
 

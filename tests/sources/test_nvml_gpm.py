@@ -8,7 +8,6 @@ import os
 import queue
 import shutil
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,15 +17,15 @@ from typing import Any
 import pytest
 
 from diag.agent.hub import Hub
-from diag.agent.samplers.together import NodeWatches
-from diag.detectors.relations import Precedence
-from diag.engine.engine import Engine
+from diag.agent.samplers.gpus import GpuSampler
+from diag.agent.samplers.sampler import Reporter
 from diag.model import Placement, Record
 from diag.model.observations import GpuSample
 from diag.settings import load
 from diag.sources.gpu.nvml import NvmlReader, NvmlUnavailable, parse
 from diag.sources.gpu.nvml_gpm import Gpm
 from diag.sources.host import run as run_source
+from diag.state.job import JobState
 from tests.sources.test_nvml import FAKE, Clock
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "gpu" / "gpm_waits.jsonl"
@@ -137,24 +136,15 @@ def test_watch_of_the_node_asks_while_told_to(
     for name, value in (("LD_LIBRARY_PATH", str(library)), ("FAKE_LOG", str(tmp_path / "log"))):
         monkeypatch.setenv(name, value)
     told: queue.SimpleQueue[Record] = queue.SimpleQueue()
-    watches = NodeWatches(
-        "node-0",
-        Engine({}, [], Precedence()),
-        threading.RLock(),
-        told.put,
-        lambda source, seconds: None,
-        0.05,
-        "",
-    )
-    gpus = watches._gpus
+    gpus = GpuSampler(Reporter(told.put, "node-0"), 0.05)
     gpus.start()
     try:
-        watches.look_closer(True)
+        gpus.tend(True, JobState())
         await_gpu(told, lambda payload: "sm_util" in payload)
-        watches.look_closer(False)
+        gpus.tend(False, JobState())
         await_gpu(told, lambda payload: "sm_util" not in payload)
     finally:
-        watches.close()
+        gpus.close()
 
 
 def test_hub_asks_once_progress_is_overdue_and_no_longer_when_it_goes_on(tmp_path: Path) -> None:
@@ -165,11 +155,11 @@ def test_hub_asks_once_progress_is_overdue_and_no_longer_when_it_goes_on(tmp_pat
     asked = []
     for now in (1001.0, 1006.0):  # noqa: B007 - the hub's clock
         hub._choose_mode()
-        asked.append(hub._watches._gpus._closer)
+        asked.append(hub._samplers[GpuSampler].closer)
     hub.engine.feed(Record("output", {"stream": "stdout", "lines": [[STEP, 0]]}, rank=0, at=now))
     hub._choose_mode()
 
-    assert [*asked, hub._watches._gpus._closer] == [False, True, False]
+    assert [*asked, hub._samplers[GpuSampler].closer] == [False, True, False]
 
 
 # Megatron of ms-swift 3.12.6: tests/captures/logs/megatron_dpo_3.12.6.log

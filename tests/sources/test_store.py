@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from diag.agent.samplers.store import Connecting, StoreWatch
+from diag.agent.samplers.context import Connecting
+from diag.agent.samplers.sampler import Reporter
+from diag.agent.samplers.store import StoreSampler
 from diag.model import Record
 from diag.model.observations import StoreTried, StoreWaited
 from diag.sources.collectives import store
@@ -122,7 +124,7 @@ def test_real_torch_that_is_refused_is_seen_to_wait_until_somebody_listens(
     )
     records: list[Record] = []
     ranks = [] if launcher else [Connecting(1, job.pid, 1, calls=True)]
-    watch = StoreWatch("node-1", records.append, lambda: ranks)
+    watch = StoreSampler(Reporter(records.append, "node-1"), lambda: ranks)
     watch._tree = Tree(job.pid)
     try:
         # when nobody listens
@@ -144,7 +146,7 @@ def test_real_torch_that_is_refused_is_seen_to_wait_until_somebody_listens(
     assert len(records) == count
 
 
-def look_until(watch: StoreWatch, done: object, job: subprocess.Popen[bytes]) -> None:
+def look_until(watch: StoreSampler, done: object, job: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + 60
     while not done():  # type: ignore[operator]
         assert time.monotonic() < end and job.poll() is None

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from diag.agent.cluster.collector import Collector
 from diag.agent.cluster.jobdump import nodes_json
-from diag.agent.cluster.member import Member
+from diag.agent.cluster.member import Member, NodeHub
 from diag.agent.cluster.post import Sender
-from diag.detectors.hang import HangDetector
-from diag.engine.engine import Engine
 from diag.launch.launchers.nodes import JobNodes, nodes_of_rank
 from diag.launch.service_discovery import Target
-from diag.model import Placement, Record
+from diag.model import Placement
 from diag.outputs.view.view import ClusterFacts, ranks_json
 
 if TYPE_CHECKING:
@@ -23,57 +19,46 @@ if TYPE_CHECKING:
     from diag.launch.rundir import RunDir
     from diag.settings import Settings
 
-__all__ = ["HubAmongNodes"]
+__all__ = ["Membership"]
 
 
-class HubAmongNodes(ABC):
-    """The base of `Hub`: what is declared here is the hub's own, and set by it."""
+class OwnHub(NodeHub, Protocol):
+    """What it needs of the hub that holds it."""
 
-    settings: Settings
-    run_dir: RunDir | None
-    engine: Engine
-    lock: threading.RLock
-    host: str
-    run_id: str
-    version: str
-    job_id: str
-    token: str | None
-    environment: dict[int, dict[str, str]]
-    _mode: str
-    _talk: Callable[[str], None]
-    _clock: Callable[[], float]
-    _hang: HangDetector
+    @property
+    def run_dir(self) -> RunDir | None: ...
+    @property
+    def clock(self) -> Callable[[], float]: ...
 
-    def __init__(self) -> None:
+
+class Membership:
+    """A part of each hub: of one that has not joined others it has nothing to tell. See ClusterView."""
+
+    def __init__(self, hub: OwnHub, settings: Settings, talk: Callable[[str], None]) -> None:
         self.member: Member | None = None  # of the hubs of all nodes, once this one has joined them
-        self.open_to_nodes: Callable[[], int | None] = lambda: (
-            None
-        )  # opens a port to them; None: there is none
-        self.other_targets: Callable[[], Sequence[Target]] = (
-            tuple  # the other hubs of the job, where they are known
-        )
-        self._collector = Collector()
+        self.open_port: Callable[[], int | None] = lambda: None  # to them; None: there is none
+        self.other_targets: Callable[[], Sequence[Target]] = tuple  # the other hubs, where they are known
+        self.collector = Collector()
+        self.of_several = False  # nodes: their launchers wait for each other before there are ranks
+        self._hub = hub
+        self._settings = settings
+        self._talk = talk
         self._asked_to_join = False
-        self._of_several = False  # nodes: their launchers wait for each other before there are ranks
-
-    @abstractmethod
-    def put(self, record: Record) -> None:
-        """Hand over a record from any thread."""
 
     def join(self, nodes: JobNodes) -> None:
         """Report to the job hub, and be it when asked. Without a token, or for a job of one node, nothing is
         joined."""
-        self._of_several |= nodes.count > 1
-        if self.member is None and self.settings.nodes not in ("auto", "off"):
+        self.of_several |= nodes.count > 1
+        if self.member is None and self._settings.nodes not in ("auto", "off"):
             for line in nodes.bad:
                 alone = "; this node is judged by itself" if nodes.count < 2 else ""
                 self._talk(
                     f"diag: --nodes (DIAG_NODES) cannot be right: {line}; it is host[:port],... or @FILE{alone}"
                 )
-        if self.member is not None or nodes.count < 2 or self.settings.nodes == "off":
+        if self.member is not None or nodes.count < 2 or self._settings.nodes == "off":
             return
-        token = self.settings.token  # not `self.token`, which may be made up here: other nodes have another
-        if not token or not self.settings.http:
+        token = self._settings.token  # not `self.token`, which may be made up here: other nodes have another
+        if not token or not self._settings.http:
             missing = (
                 "set the same DIAG_TOKEN on all of them (a random word, made once in the job script)"
                 if not token
@@ -84,32 +69,34 @@ class HubAmongNodes(ABC):
                 "together"
             )
             return
-        port = self.open_to_nodes()
+        port = self.open_port()
         if port is None:
             return
-        settings = self.settings
+        settings = self._settings
         if not settings.port:
             self._talk(
                 "diag: with port 0 the hubs of other nodes do not find this one: give all nodes the same port (DIAG_PORT)"
             )
         scheme = "https" if settings.tls_cert else "http"
+        hub = self._hub
         self.member = Member(
-            self,
+            hub,
             nodes,
             port,
             Sender(token, settings.tls_ca or settings.tls_cert),
-            self._collector,
+            self.collector,
             self._talk,
-            clock=self._clock,
-            run_dir=self.run_dir.path if self.run_dir else None,
+            clock=hub.clock,
+            run_dir=hub.run_dir.path if hub.run_dir else None,
             scheme=scheme,
             peer_port=settings.port or port,
         )
         self.other_targets = self._targets_of_nodes
         self.member.start()
 
-    def _learn_nodes(self, found: Found) -> None:
-        if self.settings.nodes == "off" or not found.distributed:
+    def rank_found(self, found: Found) -> None:
+        """Its environment may be the first to tell of other nodes."""
+        if self._settings.nodes == "off" or not found.distributed:
             return
         nodes = nodes_of_rank({**found.variables, **_identity(found.placement)})
         if nodes is None:
@@ -128,12 +115,12 @@ class HubAmongNodes(ABC):
         entries = [
             entry
             for entry in member.roster
-            if entry["url"] and not entry.get("gone") and entry["run_id"] != self.run_id
+            if entry["url"] and not entry.get("gone") and entry["run_id"] != self._hub.run_id
         ]
         return tuple(
             Target(
                 str(entry["url"]).partition("://")[2],
-                self.job_id,
+                self._hub.job_id,
                 str(entry["host"]),
                 str(entry["run_id"]),
                 str(entry["url"]).partition("://")[0],
@@ -143,20 +130,20 @@ class HubAmongNodes(ABC):
 
     @property
     def takes_digests(self) -> bool:
-        """See HubView."""
+        """See ClusterView."""
         return self.member is not None
 
     def take_digest(self, document: dict[str, Any], address: str) -> dict[str, Any] | None:
-        """See HubView."""
+        """See ClusterView."""
         return self.member.take(document, address) if self.member is not None else None
 
     def refuse_digest(self, address: str) -> None:
-        """See HubView."""
+        """See ClusterView."""
         if self.member is not None:
             self.member.refuse(address, "another token")
 
     def nodes(self) -> list[dict[str, Any]]:
-        """See HubView."""
+        """See ClusterView."""
         member = self.member
         if member is None:
             return []
@@ -166,8 +153,8 @@ class HubAmongNodes(ABC):
         with job_hub.lock:
             return nodes_json(job_hub.engine, member.roster)
 
-    def cluster_facts(self) -> ClusterFacts | None:
-        """See HubView."""
+    def facts(self) -> ClusterFacts | None:
+        """See ClusterView."""
         member = self.member
         if member is None:
             return None
@@ -187,27 +174,36 @@ class HubAmongNodes(ABC):
         )
 
     def other_ranks(self) -> list[dict[str, Any]]:
-        """See HubView."""
+        """See ClusterView."""
         job_hub = self.member.job_hub if self.member is not None and self.member.is_job_hub else None
         if job_hub is None:
             return []
         with job_hub.lock:
             return ranks_json(job_hub.engine)
 
-    def _is_unexplained(self) -> bool:
-        """A rank died here, and the job hub names none: what this node knows by itself is better than
-        nothing."""
-        verdict = self.engine.job.cluster.verdict
-        told = verdict is not None and any(finding.id == "rank-died" for finding in verdict.findings)
-        return not told and any(finding.id == "rank-died" for finding in self.engine.withheld.values())
+    # -- for the hub that holds it ------------------------------------------------------------------------
 
     @property
-    def closer(self) -> bool:
-        return self._mode == "closer"
+    def detail_wanted(self) -> bool:
+        """The job hub suspects the job."""
+        return self.member is not None and self.member.detail_wanted
 
-    def gpu_states(self) -> dict[int, str]:
-        with self.lock:
-            return self._hang.gpu_states(self.engine.now, self.engine.job)
+    def nudge(self) -> None:
+        """Something happened that the job hub should hear of now."""
+        if self.member is not None:
+            self.member.nudge()
+
+    def leave(self) -> None:
+        if self.member is not None:
+            self.member.leave()
+
+    def is_unexplained(self) -> bool:
+        """A rank died here, and the job hub names none: what this node knows by itself is better than
+        nothing."""
+        engine = self._hub.engine
+        verdict = engine.job.cluster.verdict
+        named = verdict is not None and any(finding.id == "rank-died" for finding in verdict.findings)
+        return not named and any(finding.id == "rank-died" for finding in engine.withheld.values())
 
 
 def _identity(place: Placement) -> dict[str, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -17,10 +16,11 @@ from typing import Any
 
 from diag.agent.cluster.post import try_connection
 from diag.agent.cluster.roster import checked
+from diag.agent.record_feed import RecordFeed
 from diag.detectors.hang import wants_closer_look
 from diag.engine.importers.policy import JOB
 from diag.engine.journal import JournalWriter
-from diag.model import Change, Finding, NotChecked, Record
+from diag.model import Finding, NotChecked, Record
 from diag.model.observations import JobVerdict
 from diag.sources import digest as digest_source
 from diag.state.cluster import MOST_FRAMES
@@ -70,9 +70,7 @@ class JobHub:
         self.broken = ""  # how it failed; nothing is taken any more
         self.refused: dict[str, str] = {}  # addresses that were sent away, and why
         self._refused_at: dict[str, float] = {}
-        self._clock = clock
         self._publish = publish
-        self._queue: queue.SimpleQueue[Record | threading.Event] = queue.SimpleQueue()
         self._frames: set[str] = set()
         self._taken_at = time.monotonic()
         self._entries: list[dict[str, Any]] = []  # of the roster, what others are told
@@ -86,11 +84,12 @@ class JobHub:
         self._faces: tuple[object, ...] = ()
         self._published_at = 0.0
         self._ended = threading.Event()
-        self._journal: JournalWriter | None = None
+        journal: JournalWriter | None = None
         if run_dir is not None:
             with contextlib.suppress(OSError):
                 (run_dir / "job").mkdir(exist_ok=True)
-                self._journal = JournalWriter(run_dir / "job", policy=JOB.name, max_bytes=max_bytes)
+                journal = JournalWriter(run_dir / "job", policy=JOB.name, max_bytes=max_bytes)
+        self._records = RecordFeed(self.engine, clock, journal, _BATCH)
         self._say()
         self._thread = threading.Thread(target=self._loop, name="job-hub", daemon=True)
         self._thread.start()
@@ -107,7 +106,7 @@ class JobHub:
         """
         if self.broken:
             raise ValueError(f"this hub failed, please report it: {self.broken}")
-        if address and self._queue.qsize() > _MOST_WAITING:
+        if address and self._records.waiting > _MOST_WAITING:
             raise Busy("too many digests are waiting")
         if document["schema"] != digest_source.SCHEMA:
             raise ValueError(f"schema {document['schema']!r}: the nodes run different versions of diag")
@@ -130,12 +129,12 @@ class JobHub:
         self._frames.update(document["frames"])
         want = any(thread["key"] not in self._frames for rank in ranks for thread in rank.get("threads", ()))
         self._note(run_id, node, ranks)
-        self._queue.put(
+        self._records.put(
             Record(digest_source.SOURCE, document, host=str(node["host"]), emitted=float(document["wall"]))
         )
         if now:
             taken = threading.Event()
-            self._queue.put(taken)
+            self._records.put(None, lambda: self._conclude_for(taken))
             taken.wait(2.0)
         return {"want": want, **self.reply(run_id, document)}
 
@@ -156,7 +155,7 @@ class JobHub:
         """Nodes that the job hub before this one knew: those that never report here are missed."""
         for entry in entries:
             if entry["run_id"] != self.own_id and not entry.get("gone"):
-                self._queue.put(
+                self._records.put(
                     Record(
                         digest_source.SOURCE,
                         _known(entry),
@@ -320,32 +319,22 @@ class JobHub:
             _log.error("the job hub failed", exc_info=error)
             return
         self._take(0.0)
-        if self._journal is not None:
-            self._journal.close()
+        if self._records.journal is not None:
+            self._records.journal.close()
 
     def _take(self, wait: float) -> None:
-        batch: list[Record | threading.Event] = []
-        with contextlib.suppress(queue.Empty):
-            batch.append(self._queue.get(timeout=wait) if wait else self._queue.get_nowait())
-            while len(batch) < _BATCH:
-                batch.append(self._queue.get_nowait())
-        changes: list[Change] = []
+        batch = self._records.batch(wait)
         with self.lock:
-            for item in batch:
-                if isinstance(item, threading.Event):
-                    self.engine.finish()  # whoever waits wants the verdict of this moment
-                    self._say(own=True)
-                    item.set()
-                    continue
-                stamped = Record(item.source, item.payload, item.rank, item.host, item.emitted, self._clock())
-                if self._journal is not None:
-                    self._journal.write(stamped)
-                changes += self.engine.feed(stamped)
-            changes += self.engine.advance(self._clock())
+            changes = self._records.take(batch)
             if changes or time.monotonic() - self._said_at > _SAY_SECONDS:
                 self._say()
-            if self._journal is not None:
-                self._journal.flush()
+            self._records.flush()
+
+    def _conclude_for(self, asked: threading.Event) -> None:
+        """Whoever waits wants the verdict of this moment."""
+        self.engine.finish()
+        self._say(own=True)
+        asked.set()
 
     def _tend(self) -> None:
         with self.lock:
@@ -381,7 +370,7 @@ class JobHub:
         answer, seconds = try_connection(url, _PROBE_SECONDS)
         self._probing -= 1
         told = digest_source.probed(run_id, host, answer, round(seconds, 3))
-        self._queue.put(Record(digest_source.SOURCE, told, host=self.host))
+        self._records.put(Record(digest_source.SOURCE, told, host=self.host))
 
     def close(self) -> None:
         self._ended.set()

@@ -12,16 +12,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from diag.agent.samplers.context import NodeContext, NodeSampler, WatchedJob
+from diag.agent.samplers.sampler import Reporter
 from diag.knowledge.checkpoint_args import NamedPath, named_paths, save_root
-from diag.model import Payload, Record
-from diag.sources.host import run as run_source
+from diag.model import Payload
 from diag.sources.host.job_files import Files, JobFiles
 from diag.sources.storage import checkpoint, disk
 
-__all__ = ["CheckpointWatch", "WatchedJob"]
+__all__ = ["CheckpointSampler"]
 
 _SECONDS = 10.0
 _SAVING_SECONDS = 2.0
@@ -37,50 +37,32 @@ _SPACE_SECONDS = 30.0  # between two readings of a disk that hardly changed
 _SPACE_CHANGED = 0.002  # of its size
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedJob:
-    """What the watch must know of the job: told by the hub, anew for each look."""
+class CheckpointSampler(NodeSampler):
+    """Reads until `finish`, which looks once more. `view` is called on the sampler's thread."""
 
-    argv: tuple[str, ...] = ()
-    pid: int = 0  # CMD's own
-    rank_pid: int | None = None
-    uid: int | None = None
-    saving: bool = False
-    said: tuple[str, ...] = ()  # the paths that the log named
+    name, what, sources = "checkpoints", "checkpoints", (checkpoint.SOURCE, disk.SOURCE)
+    read_for_dumps = True
 
-
-class CheckpointWatch:
-    """Puts readings until it is stopped. `view` is called on the watch's thread."""
-
-    def __init__(  # noqa: PLR0917 - one caller, the hub
+    def __init__(
         self,
-        host: str,
-        put: Callable[[Record], None],
+        reporter: Reporter,
         view: Callable[[], WatchedJob],
-        sampled: Callable[[str, float], None] = lambda source, seconds: None,
         run_dir: str = "",
-        seconds: float = _SECONDS,
+        every_seconds: float = _SECONDS,
         proc: Path = Path("/proc"),
     ) -> None:
-        self._host = host
-        self._put = put
+        super().__init__(reporter, every_seconds)
         self._view = view
-        self._sampled = sampled
         self._run_dir = run_dir
-        self._seconds = seconds
         self._proc = os.fspath(proc)
-        self._wake = threading.Event()
-        self._stopped = False
         self._began = time.time()
         self._readers: dict[tuple[str, str], checkpoint.CheckpointReader] = {}
         self._shown: dict[tuple[str, str], Payload] = {}
         self._spaces: dict[str, tuple[float, int]] = {}
-        self._told: dict[str, str] = {}
         self._most_heads = checkpoint.MOST_HEADS
         self._cwd = ""
         self._files: JobFiles | None = None
         self._is_rank = False
-        self.attached = False  # to a job that diag did not start, and which may be another user's
         self._places: dict[str, tuple[int, int]] = {}  # folders of another container: device and inode
         self._words: tuple[int, tuple[str, ...]] = (0, ())
         self._loaded = False
@@ -89,21 +71,23 @@ class CheckpointWatch:
         self._looking: threading.Thread | None = None
         self._look_began = 0.0
 
+    @classmethod
+    def of(cls, node: NodeContext) -> CheckpointSampler:
+        return cls(node.reporter, node.checkpoints, node.run_dir)
+
     def start(self) -> None:
         self._began = time.time()
-        threading.Thread(target=self._run, name="checkpoints", daemon=True).start()
+        super().start()
 
-    def read_soon(self) -> None:
-        """For a dump: the next look is due now. Does not wait."""
-        self._wake.set()
+    def stop(self) -> None:
+        """The last save's line tells where to look: see `finish`."""
 
     def finish(self) -> None:
-        """The job has ended: stop, after one last look at what it left."""
-        if self._stopped:
+        """One last look at what the job left."""
+        if self.stopped:
             return
-        self._stopped = True
+        super().stop()
         self._most_heads = _MOST_HEADS_AT_THE_END
-        self._wake.set()
         under_way = self._looking
         if (
             under_way is not None and time.monotonic() - self._look_began < _PATIENCE_SECONDS
@@ -112,16 +96,16 @@ class CheckpointWatch:
         self._shown.clear()  # told again even if nothing has changed: what lies there now is what is left
         self._look(_LAST_LOOK_SECONDS)
 
-    def _run(self) -> None:
-        while not self._stopped:
-            began, before = time.monotonic(), self._cpu
-            self._look(_PATIENCE_SECONDS)
-            wall = time.monotonic() - began
-            quick = self._view().saving and not self._many
-            usual = min(self._seconds, _SAVING_SECONDS) if quick else self._seconds
-            pause = min(max(usual, (self._cpu - before) / _COST_RATIO, wall / _WALL_RATIO), _LONGEST_SECONDS)
-            if self._wake.wait(max(0.0, pause - wall)):
-                self._wake.clear()
+    def sample(self) -> None:
+        self._look(_PATIENCE_SECONDS)
+
+    def period(self, cpu: float, wall: float) -> float:
+        quick = self._view().saving and not self._many
+        usual = min(self.every_seconds, _SAVING_SECONDS) if quick else self.every_seconds
+        return min(max(usual, cpu / _COST_RATIO, wall / _WALL_RATIO), _LONGEST_SECONDS)
+
+    def cpu_seconds(self) -> float:
+        return self._cpu  # of the threads that look
 
     # -- one look
     # ---------------------------------------------------------------------------------------------
@@ -133,7 +117,7 @@ class CheckpointWatch:
             try:
                 looking.start()
             except RuntimeError as error:
-                self._failed(
+                self.reporter.failed(
                     "checkpoints",
                     f"cannot be looked at: {error}",
                     "raise the limit of threads (ulimit -u, pids.max)",
@@ -142,11 +126,11 @@ class CheckpointWatch:
             self._looking = looking
             self._looking.join(patience)
             if not self._looking.is_alive():
-                self._sampled(checkpoint.SOURCE, time.monotonic() - began)
-                self._works("the file system of the checkpoints")
+                self.reporter.sampled(checkpoint.SOURCE, time.monotonic() - began)
+                self.reporter.works("the file system of the checkpoints")
                 return
         waited = time.monotonic() - self._look_began
-        self._failed(
+        self.reporter.failed(
             "the file system of the checkpoints",
             "it has not answered for 10 s or more"
             if waited >= _PATIENCE_SECONDS
@@ -159,7 +143,7 @@ class CheckpointWatch:
         try:
             self._read_all(self._view())
         except Exception as error:  # the outermost frame of a thread: the alternative is silence
-            self._failed("checkpoints", f"bug in diag: {type(error).__name__}: {error}", "report it, please")
+            self.reporter.failed_by_bug(self.what, error)
         finally:
             self._cpu += time.thread_time() - spent
 
@@ -194,7 +178,7 @@ class CheckpointWatch:
                 self._files, self._is_rank = JobFiles(pid, self._proc), view.rank_pid is not None
         files = self._files
         if files is None:
-            return None if self.attached else disk.OURS  # CMD of our own user, that ended within a second
+            return None if view.attached else disk.OURS  # CMD of our own user, that ended within a second
         files.look()
         with contextlib.suppress(OSError):  # gone, or hidden: what was seen of it last
             self._cwd = files.cwd()
@@ -256,9 +240,9 @@ class CheckpointWatch:
         try:
             payload = reader.sample(self._most_heads, files)
         except checkpoint.CheckpointUnavailable as error:
-            self._failed(f"checkpoints in {path!r}", error.reason, error.remedy)
+            self.reporter.failed(f"checkpoints in {path!r}", error.reason, error.remedy)
             return
-        self._works(f"checkpoints in {path!r}")
+        self.reporter.works(f"checkpoints in {path!r}")
         self._many = max(
             self._many, sum(len(folder.get("files", ())) for folder in payload["folders"]) > _MANY_FILES
         )
@@ -267,7 +251,7 @@ class CheckpointWatch:
             return  # nothing was saved here yet
         if payload != known:
             self._shown[key] = payload
-            self._put(Record(checkpoint.SOURCE, payload, host=self._host, emitted=time.time()))
+            self.reporter.record(checkpoint.SOURCE, payload)
 
     def _read_disk(self, path: str, files: Files, purpose: str, uid: int | None) -> None:
         if not self._is_seen_as_then(path, files):
@@ -276,13 +260,13 @@ class CheckpointWatch:
         try:
             payload = disk.read(path, purpose, uid, files)
         except disk.DiskUnavailable as error:
-            self._failed(f"free space of {path!r}", error.reason, error.remedy)
+            self.reporter.failed(f"free space of {path!r}", error.reason, error.remedy)
             return
-        self._works(f"free space of {path!r}")
+        self.reporter.works(f"free space of {path!r}")
         at, free = self._spaces.get(path, (-_SPACE_SECONDS, -1))
         if now - at >= _SPACE_SECONDS or abs(free - payload["bavail"]) > _SPACE_CHANGED * payload["blocks"]:
             self._spaces[path] = (now, payload["bavail"])
-            self._put(Record(disk.SOURCE, payload, host=self._host, emitted=time.time()))
+            self.reporter.record(disk.SOURCE, payload)
 
     def _words_of(self, view: WatchedJob) -> tuple[str, ...]:
         """The rank's own arguments: `diag run -- bash train.sh` says nothing. Kept when it has ended."""
@@ -302,12 +286,3 @@ class CheckpointWatch:
             return tempfile.gettempdir()
         named = next((word[7:] for word in words if word.startswith(b"TMPDIR=")), b"")
         return os.fsdecode(named) if named.startswith(b"/") else "/tmp"
-
-    def _failed(self, what: str, reason: str, remedy: str) -> None:
-        if self._told.get(what) != reason:
-            self._told[what] = reason
-            self._put(run_source.failed(what, reason, remedy, host=self._host))
-
-    def _works(self, what: str) -> None:
-        if self._told.pop(what, None) is not None:
-            self._put(run_source.works(what, host=self._host))

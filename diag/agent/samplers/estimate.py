@@ -11,11 +11,35 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from diag.model import Record
+from diag.agent.samplers.context import NodeContext, NodeSampler
+from diag.model import Placement, Record
 from diag.sources.host.file_rights import acting_as
 from diag.sources.host.job_files import JobFiles
 
-__all__ = ["estimate_watched"]
+__all__ = ["EstimateSampler", "estimate_watched"]
+
+
+class EstimateSampler(NodeSampler):
+    """Once for CMD, and once for what its first rank was started with."""
+
+    name, what, sources = "estimate", "estimate", ("estimate",)
+
+    def __init__(self, node: NodeContext) -> None:
+        super().__init__(node.reporter)
+        self._node = node
+        self._ranks: set[int] = set()
+
+    @classmethod
+    def of(cls, node: NodeContext) -> EstimateSampler:
+        return cls(node)
+
+    def start(self) -> None:
+        estimate_watched(self._node.argv, self._node.pid, self.reporter.put, self.reporter.host)
+
+    def rank_found(self, place: Placement, variables: dict[str, str]) -> None:
+        self._ranks.add(place.rank)
+        if len(self._ranks) == 1:
+            estimate_watched(None, place.pid, self.reporter.put, self.reporter.host)
 
 
 def estimate_watched(

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from diag.model import Record
-from diag.sources.host import run as run_source
+from diag.agent.samplers.context import NodeContext, NodeSampler
+from diag.agent.samplers.sampler import Reporter
 from diag.sources.host.kmsg import SOURCE
 
-__all__ = ["KernelWatch", "KmsgLines", "open_log"]
+__all__ = ["KernelLogSampler", "KmsgLines", "open_log"]
 
 # What a line must hold to be taken. Rows of the table of tasks and the numbers of a cgroup count only inside
 # a report of a kill, which begins with the first word and ends with the second.
@@ -126,23 +126,25 @@ def open_log(path: Path = Path("/dev/kmsg")) -> int:
     return fd
 
 
-class KernelWatch:
-    """Puts the lines that matter, from the moment it starts on, until it is stopped."""
+class KernelLogSampler(NodeSampler):
+    """Reads whenever the kernel has written: the lines that matter, from the moment it starts on, until it is
+    stopped."""
+
+    name, what, sources = "kernel-log", "kernel log", (SOURCE,)
 
     def __init__(
-        self,
-        host: str,
-        put: Callable[[Record], None],
-        opened: Callable[[], int] = open_log,
-        words: Iterable[str] = (),
+        self, reporter: Reporter, opened: Callable[[], int] = open_log, words: Iterable[str] = ()
     ) -> None:
-        self._host = host
-        self._put = put
+        super().__init__(reporter)
         self._opened = opened
-        self._stopped = threading.Event()
+        self._ending = threading.Event()
         self._wake_read, self._wake_write = -1, -1
         self._thread: threading.Thread | None = None
         self._lines = KmsgLines(words)
+
+    @classmethod
+    def of(cls, node: NodeContext) -> KernelLogSampler:
+        return cls(node.reporter, words=node.kernel_words)
 
     def start(self) -> None:
         """What the kernel says from now on is told: the place in its log is taken before this returns."""
@@ -154,19 +156,17 @@ class KernelWatch:
                 if error.errno == errno.ENOENT
                 else f"/dev/kmsg: {error.strerror}"
             )
-            self._put(
-                run_source.failed(
-                    "kernel log",
-                    reason,
-                    "run diag as root on the host, or give the container /dev/kmsg and CAP_SYSLOG (docker run --device /dev/kmsg "
-                    "--cap-add SYSLOG): the kernel then says itself whom it killed for memory, and which GPU failed",
-                    host=self._host,
-                )
+            self.reporter.failed(
+                self.what,
+                reason,
+                "run diag as root on the host, or give the container /dev/kmsg and CAP_SYSLOG (docker run --device /dev/kmsg "
+                "--cap-add SYSLOG): the kernel then says itself whom it killed for memory, and which GPU failed",
             )
             return
         try:
             self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-            thread = threading.Thread(target=self._run, args=(fd,), name="kernel-log", daemon=True)
+            self._fd = fd
+            thread = threading.Thread(target=self._guarded, name=self.name, daemon=True)
             thread.start()
         except BaseException:
             os.close(fd)
@@ -175,31 +175,22 @@ class KernelWatch:
 
     def stop(self) -> None:
         """What the kernel has said until now is put before this returns."""
-        if self._thread is None or self._stopped.is_set():
+        if self._thread is None or self._ending.is_set():
             return
-        self._stopped.set()
+        self._ending.set()
         os.write(self._wake_write, b"x")
         self._thread.join(_LONGEST_GATHER_SECONDS)
 
-    def _run(self, fd: int) -> None:
+    def run(self) -> None:
         poll = select.poll()
-        poll.register(fd, select.POLLIN)
+        poll.register(self._fd, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
-        try:
-            while not self._stopped.is_set():
-                poll.poll()
-                self._gather(fd)
-        except Exception as error:  # the outermost frame of a thread: the alternative is silence
-            self._put(
-                run_source.failed(
-                    "kernel log",
-                    f"bug in diag: {type(error).__name__}: {error}",
-                    "report it, please",
-                    host=self._host,
-                )
-            )
-        finally:
-            os.close(fd)
+        while not self._ending.is_set():
+            poll.poll()
+            self._gather(self._fd)
+
+    def tidy(self) -> None:
+        os.close(self._fd)
 
     def _gather(self, fd: int) -> None:
         """All that is there, and what follows closely where a line of it mattered."""
@@ -211,24 +202,17 @@ class KernelWatch:
             read += count
             waited = time.monotonic() - began
             if read >= _MOST_READ:
-                self._stopped.wait(
+                self._ending.wait(
                     max(0.0, 1.0 - waited)
                 )  # a flood: what is overwritten meanwhile is lost, and costs nothing
                 break
             if not taken or waited >= _LONGEST_GATHER_SECONDS or (not count and waited >= _GATHER_SECONDS):
                 break
-            if self._stopped.wait(_GATHER_SECONDS / 4):
+            if self._ending.wait(_GATHER_SECONDS / 4):
                 self._read_some(fd, taken)
                 break
         if taken:
-            self._put(
-                Record(
-                    SOURCE,
-                    {"lines": taken, "host_pids": _sees_host_pids()},
-                    host=self._host,
-                    emitted=time.time(),
-                )
-            )
+            self.reporter.record(SOURCE, {"lines": taken, "host_pids": _sees_host_pids()})
 
     def _read_some(self, fd: int, taken: list[str]) -> int:
         for count in range(_MOST_READ):

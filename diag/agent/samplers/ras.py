@@ -2,7 +2,7 @@
 cost the job.
 
 Crashes by questions are known: nccl#1669 (2.26.2, while communicators are made), #1718 (2.26.5, polling),
-#1762 (2.27.3), #2346 (2.29.7). `RasWatch` decides on the hub's thread and asks on one of its own.
+#1762 (2.27.3), #2346 (2.29.7). `RasSampler` decides on the hub's thread and asks on one of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any
 
 import psutil
 
+from diag.agent.samplers.context import NodeContext, NodeSampler
+from diag.agent.samplers.sampler import Reporter
 from diag.model import Placement, Record
 from diag.model.observations import RasReading
 from diag.settings import Settings
@@ -28,7 +30,7 @@ from diag.sources.host.process_tree import PROC
 from diag.state.stack_activity import Activity
 from diag.state.view import JobView
 
-__all__ = ["Budget", "RasWatch", "Refusal", "creating", "refusal"]
+__all__ = ["Budget", "RasSampler", "Refusal", "creating", "refusal"]
 
 SOURCE = nccl_ras.SOURCE
 
@@ -125,32 +127,39 @@ class _Case:
     world_size: int
 
 
-class RasWatch:
-    """One of a hub. `put` takes records from any thread; `sampled` and `erred` count as for other sources."""
+class RasSampler(NodeSampler):
+    """Asks when `tend` finds it due; no thread waits for that."""
+
+    name, what, sources = "nccl-ras", SOURCE, (SOURCE,)
 
     def __init__(
         self,
         settings: Settings,
-        host: str,
-        put: Callable[[Record], None],
+        reporter: Reporter,
         *,
         address: str | None = None,
-        sampled: Callable[[str, float], None] = lambda source, seconds: None,
         erred: Callable[[str, str], None] = lambda source, reason: None,
         ask: Callable[..., Any] = nccl_ras.read,
         proc: Path = PROC,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(reporter)
         self.mode = settings.ras
-        self.host = host
         self.budget = Budget()
-        self._put, self._sampled, self._erred = put, sampled, erred
+        self._erred = erred
         self._ask, self._proc, self._steady = ask, proc, steady
         self._given = address
         self._variables: dict[int, dict[str, str]] = {}  # rank -> its environment, as far as it matters
         self._versions: dict[int, str] = {}  # pid -> of the library it has loaded
-        self._told = False  # a refusal stands in the journal
+        self._refused = False  # it is in the journal why nothing was asked, or answered
         self._worker: threading.Thread | None = None
+
+    @classmethod
+    def of(cls, node: NodeContext) -> RasSampler:
+        return cls(node.settings, node.reporter, address=node.ras_address, erred=node.erred)
+
+    def start(self) -> None:
+        """See `tend`."""
 
     @property
     def address(self) -> str | None:
@@ -165,19 +174,18 @@ class RasWatch:
             name: value for name, value in variables.items() if name.startswith("NCCL_RAS_")
         }
 
-    def tend(self, suspicious: bool, job: JobView) -> None:
-        """Call about once a second, from one thread. Never waits."""
+    def tend(self, closer: bool, job: JobView) -> None:
         now = self._steady()
-        suspicious = suspicious and job.returncode is None and job.interrupted_at is None
+        suspicious = closer and job.returncode is None and job.interrupted_at is None
         self.budget.note(now, suspicious)
         if not suspicious:
-            if self._told and not self._busy():
-                self._told = False
-                self._put(run_source.works(SOURCE, host=self.host))
+            if self._refused and not self._busy():
+                self._refused = False
+                self.reporter.put(run_source.works(SOURCE, host=self.reporter.host))
             return
         if self._busy() or not self.budget.due(now):
             return
-        if self._told and self.budget.asked == 0 and creating(job) is not None:
+        if self._refused and self.budget.asked == 0 and creating(job) is not None:
             return  # said already; asked as soon as that is over
         self._worker = threading.Thread(
             target=self._work, args=(self._case(job), creating(job)), name="nccl-ras", daemon=True
@@ -252,12 +260,12 @@ class RasWatch:
             case.address, want_json=case.world_size <= MOST_RANKS_AS_JSON, own_addresses=_own_addresses()
         )
         answered = "failed" not in payload
-        self._sampled(SOURCE, time.monotonic() - began)
+        self.reporter.sampled(SOURCE, time.monotonic() - began)
         self.budget.spend(self._steady(), answered)
         if not answered:
             self._erred(SOURCE, str(payload["failed"]))
-            self._told = True
-        record = Record(SOURCE, payload, host=self.host, emitted=time.time())
+            self._refused = True
+        record = Record(SOURCE, payload, host=self.reporter.host, emitted=time.time())
         if answered and _is_of_others(record, case.known_pids):
             self.budget.closed = True
             self._fail(
@@ -267,11 +275,11 @@ class RasWatch:
                 )
             )
             return
-        self._put(record)
+        self.reporter.put(record)
 
     def _fail(self, refused: Refusal) -> None:
-        self._told = True
-        self._put(run_source.failed(SOURCE, refused.reason, refused.remedy, host=self.host))
+        self._refused = True
+        self.reporter.put(run_source.failed(SOURCE, refused.reason, refused.remedy, host=self.reporter.host))
 
 
 def creating(job: JobView) -> Refusal | None:

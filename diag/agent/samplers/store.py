@@ -4,18 +4,18 @@ meet."""
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from diag.agent.samplers.context import Connecting, NodeContext, NodeSampler
+from diag.agent.samplers.sampler import Reporter
 from diag.launch.launchers import launches
 from diag.model import Record
 from diag.sources.collectives import store
 from diag.sources.host.process_tree import PROC, Processes, is_python, read_environ, read_raw
 from diag.sources.stacks.remote_stack import RemoteStacks
 
-__all__ = ["Connecting", "StoreWatch"]
+__all__ = ["StoreSampler"]
 
 # Ours: four looks before a connection that does not come is told.
 _EVERY_SECONDS = 5.0
@@ -24,49 +24,47 @@ _MOST_LAUNCHERS = 16  # with shells and wrappers around them one a node is the r
 _INNERMOST = 4  # frames: nothing of Python is below the call that connects but its own argument checks
 
 
-@dataclass(frozen=True, slots=True)
-class Connecting:
-    """A rank of this node: `calls` says whether its last stack stands in the call that connects."""
-
-    rank: int
-    pid: int
-    node: int
-    calls: bool
-
-
-class StoreWatch:
+class StoreSampler(NodeSampler):
     """`view` gives the ranks of this node, or None when the job has made steps: then there is nothing to look
-    at."""
+    at. `processes` gives those of the job, or None where they are the whole machine's, of which launchers are
+    not sought."""
+
+    name, what, sources = "store", "store", (store.SOURCE,)
+    delay_seconds = _EVERY_SECONDS
 
     def __init__(
         self,
-        host: str,
-        put: Callable[[Record], None],
+        reporter: Reporter,
         view: Callable[[], Sequence[Connecting] | None],
+        processes: Callable[[], Processes | None] = lambda: None,
         proc: Path = PROC,
     ) -> None:
-        self._host = host
-        self._put = put
+        super().__init__(reporter, _EVERY_SECONDS)
+        self._processes = processes
         self._view = view
         self._proc = proc
         self._stacks = RemoteStacks(proc)
-        self._told: dict[int, tuple[int | None, store.Place]] = {}  # pid -> rank and place, as last told
-        self._stopped = threading.Event()
+        self._reported: dict[
+            int, tuple[int | None, store.Place]
+        ] = {}  # pid -> rank and place, as last reported
         self._tree: Processes | None = None
 
-    def start(self, processes: Processes | None) -> None:
-        """`processes` are the job's; None where they are the whole machine's, of which launchers are not
-        sought."""
-        self._tree = processes
-        threading.Thread(target=self._run, name="store", daemon=True).start()
+    @classmethod
+    def of(cls, node: NodeContext) -> StoreSampler:
+        return cls(node.reporter, node.connecting, node.processes)
 
-    def stop(self) -> None:
-        self._stopped.set()
+    def start(self) -> None:
+        self._tree = self._processes()
+        super().start()
 
-    def _run(self) -> None:
-        while not self._stopped.wait(_EVERY_SECONDS):
-            with contextlib.suppress(OSError):  # a process that ends meanwhile
-                self.look()
+    def sample(self) -> None:
+        with contextlib.suppress(OSError):  # a process that ends meanwhile
+            self.look()
+
+    def period(self, cpu: float, wall: float) -> float:
+        return wall + _EVERY_SECONDS
+
+    def tidy(self) -> None:
         self._stacks.close()
 
     def look(self) -> None:
@@ -82,15 +80,15 @@ class StoreWatch:
                 waiting[rank.pid] = (rank.rank, place)
         if ranks is not None and not ranks:
             waiting.update({pid: (None, place) for pid, place in self._launchers()})
-        for pid, (number, place) in (self._told | waiting).items():
+        for pid, (number, place) in (self._reported | waiting).items():
             found = store.connections(pid, place[1], self._proc)
-            if found is not None and found.established and pid in self._told:
-                self._tell(pid, number, place, pending=False, over=True)
+            if found is not None and found.established and pid in self._reported:
+                self._report(pid, number, place, pending=False, over=True)
             elif found is not None and not found.established and pid in waiting:
-                self._tell(pid, number, place, pending=found.pending, over=False)
+                self._report(pid, number, place, pending=found.pending, over=False)
                 continue
             waiting.pop(pid, None)  # who left the call without a connection gave up, or ends
-        self._told = waiting
+        self._reported = waiting
 
     def _launchers(self) -> list[tuple[int, store.Place]]:
         """Those that stand in the call now."""
@@ -118,12 +116,12 @@ class StoreWatch:
         raw = read_raw(f"{self._proc}/{pid}/cmdline") or b""
         return raw.decode("utf-8", "replace").removesuffix("\0").split("\0")
 
-    def _tell(self, pid: int, rank: int | None, place: store.Place, *, pending: bool, over: bool) -> None:
-        self._put(
+    def _report(self, pid: int, rank: int | None, place: store.Place, *, pending: bool, over: bool) -> None:
+        self.reporter.put(
             Record(
                 store.SOURCE,
                 store.payload(pid, place, pending=pending, over=over),
                 rank=rank,
-                host=self._host,
+                host=self.reporter.host,
             )
         )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.requests import Request
 
-    from diag.outputs.answers import Reading
+    from diag.outputs.http.answers import Reading
 
 __all__ = ["create_app", "is_loopback"]
 
@@ -41,9 +41,9 @@ def create_app(
     ask."""
     from fastapi import FastAPI
 
-    from diag.outputs.dump_routes import add_dump
-    from diag.outputs.flame_routes import add_flames
     from diag.outputs.http import schema
+    from diag.outputs.http.dump_routes import add_dump
+    from diag.outputs.http.flame_routes import add_flames
     from diag.outputs.http.page_routes import add_face
 
     app = FastAPI(
@@ -90,8 +90,8 @@ def _add_ranks(app: "FastAPI", view: HubView, reading: "Reading") -> None:
     from fastapi import HTTPException, Path
     from starlette.responses import Response
 
-    from diag.outputs.answers import answer
     from diag.outputs.http import schema
+    from diag.outputs.http.answers import answer
     from diag.outputs.http.beside import beside
 
     @app.get("/findings", responses={200: {"model": schema.Report}}, response_class=Response)
@@ -104,7 +104,7 @@ def _add_ranks(app: "FastAPI", view: HubView, reading: "Reading") -> None:
         """Every rank of this node, and of all where this hub judges the whole job: its state, what its main
         thread does, what moved last, what it uses."""
         rows, at = await reading(lambda: (ranks_json(view.engine), view.engine.now))
-        others = await beside(view.other_ranks) if view.takes_digests else []
+        others = await beside(view.cluster.other_ranks) if view.cluster.takes_digests else []
         return answer({"schema": "diag.ranks/1", "at": at, "ranks": rows_of_job(rows, others)})
 
     @app.get(
@@ -127,8 +127,8 @@ def _add_nodes(app: "FastAPI", view: HubView) -> None:
     from starlette.requests import ClientDisconnect
     from starlette.responses import Response
 
-    from diag.outputs.answers import answer
     from diag.outputs.http import schema
+    from diag.outputs.http.answers import answer
     from diag.outputs.http.beside import beside
 
     @app.post(
@@ -141,10 +141,14 @@ def _add_nodes(app: "FastAPI", view: HubView) -> None:
         """A digest of another node's hub (for hubs only). The answer tells the job hub's verdict, and when to
         report again."""
         try:
-            if not view.takes_digests:  # before anything is read: on loopback any user of the machine may ask
+            if (
+                not view.cluster.takes_digests
+            ):  # before anything is read: on loopback any user of the machine may ask
                 raise HTTPException(409, _NOT_JOINED)
             document = _unpacked(await _body(request), request.headers.get("content-encoding", ""))
-            told = view.take_digest(document, plain_address(request.client.host if request.client else ""))
+            told = view.cluster.take_digest(
+                document, plain_address(request.client.host if request.client else "")
+            )
         except ClientDisconnect:
             raise HTTPException(400, "the digest was cut off") from None
         except asyncio.TimeoutError:
@@ -172,22 +176,22 @@ def _add_nodes(app: "FastAPI", view: HubView) -> None:
     @app.get("/nodes", responses={200: {"model": schema.Nodes}}, response_class=Response)
     async def nodes() -> Response:
         """The nodes of the job: who was heard when. Complete on the job hub."""
-        return answer({"schema": "diag.nodes/1", "nodes": await beside(view.nodes)})
+        return answer({"schema": "diag.nodes/1", "nodes": await beside(view.cluster.nodes)})
 
 
 def _add_metrics(app: "FastAPI", view: HubView, reading: "Reading") -> None:
     from fastapi import Request
     from starlette.responses import Response
 
-    from diag.outputs.answers import answer
     from diag.outputs.http import schema
+    from diag.outputs.http.answers import answer
     from diag.outputs.http.beside import beside
     from diag.outputs.prometheus.prometheus import exposition, families
 
     @app.get("/metrics", responses=schema.METRICS, response_class=Response)
     async def metrics(request: Request) -> Response:
         """Prometheus text, or OpenMetrics where the scraper accepts it."""
-        cluster = await beside(view.cluster_facts) if view.takes_digests else None
+        cluster = await beside(view.cluster.facts) if view.cluster.takes_digests else None
         taken = await reading(lambda: families(view, cluster))
         body, content_type = exposition(taken, request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": content_type})
@@ -229,7 +233,7 @@ def _add_refusals(app: "FastAPI") -> None:
     from starlette.exceptions import HTTPException as AnyHTTPException
     from starlette.responses import Response
 
-    from diag.outputs.answers import answer
+    from diag.outputs.http.answers import answer
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:

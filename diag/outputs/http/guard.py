@@ -142,7 +142,7 @@ class Guard:
         if refusal is not None:
             status, detail = refusal
             if status == 401 and scope["path"] == "/digests" and scope.get("client"):
-                self._view.refuse_digest(plain_address(scope["client"][0]))
+                self._view.cluster.refuse_digest(plain_address(scope["client"][0]))
             await say(status, detail, *(_HOW_TO if status == 401 else ()))
             return
         scope["diag.asker"] = asker = self._asker(scope, headers)

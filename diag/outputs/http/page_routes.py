@@ -56,7 +56,7 @@ def add_face(app: "FastAPI", view: HubView, reading: Callable[[Callable[[], Any]
 
     async def look(slow: bool = True) -> dict[str, Any]:
         told: dict[str, Any] = await reading(lambda: parts.own_parts(view, slow=slow))
-        if not view.takes_digests:
+        if not view.cluster.takes_digests:
             return parts.with_others(told, view, slow=slow)  # no other node, no other lock
         return await beside(lambda: parts.with_others(told, view, slow=slow))
 

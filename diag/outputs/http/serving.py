@@ -11,16 +11,15 @@ import errno
 import secrets
 import socket
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from diag.launch.tokens import SHORTEST
-from diag.outputs.view.view import HubView
+from diag.outputs.output import Output
 from diag.text.errors import DiagError
 
 if TYPE_CHECKING:
-    from diag.launch.rundir import RunDir
     from diag.outputs.http.server import Server
+    from diag.outputs.output import OutputContext
     from diag.settings import Settings
 
 __all__ = ["Serving", "page_words", "refuse_taken_port"]
@@ -29,32 +28,20 @@ _LOOPBACK = "127.0.0.1"
 _LEAVING_SECONDS = 2.0  # for the run before, which may be on its way out: a script starts one after the other
 
 
-class ServedHub(HubView, Protocol):
-    """What is served: `Serving` writes where it listens, and the token that this takes."""
+class Serving(Output):
+    """The page, the API behind it and the metrics. A job that is still to come is served too: a startup probe
+    asks for the page."""
 
-    address: str
-    bound_beyond_loopback: bool
-    token: str | None
+    documented = setting = "http"
 
-    @property
-    def run_dir(self) -> RunDir | None: ...
-
-
-class Serving:
-    """`say` prints a line, `changed` is called when the address is another one."""
-
-    def __init__(
-        self, hub: ServedHub, settings: Settings, say: Callable[[str], object], changed: Callable[[], object]
-    ) -> None:
-        self._hub = hub
-        self._settings = settings
-        self._say = say
-        self._changed = changed
+    def __init__(self, run: OutputContext) -> None:
+        super().__init__(run)
+        self._hub, self._settings, self._say = run.hub, run.hub.settings, run.say
         self.server: Server | None = None
 
-    @property
-    def url(self) -> str | None:
-        return self.server.url if self.server is not None else None
+    @classmethod
+    def is_wanted(cls, run: OutputContext) -> bool:
+        return run.hub.settings.http
 
     @property
     def page(self) -> str:
@@ -69,10 +56,14 @@ class Serving:
             kept_in=f"{run_dir.path}/run.json" if run_dir else "",
         )
 
+    @property
+    def place(self) -> str:
+        return f"page {self.page}" if self.server is not None else ""
+
     def start(self) -> None:
         """Serve, or say in a line why not."""
-        if self._settings.http:
-            self.server = self._serve(self._settings.host or _LOOPBACK, (self._settings.port, 0))
+        self._serve(self._settings.host or _LOOPBACK, (self._settings.port, 0))
+        self._hub.cluster.open_port = self.open_to_nodes
 
     def open_to_nodes(self) -> int | None:
         """The port at which other nodes reach this hub; None, and a line that says why, where they cannot."""
@@ -89,8 +80,8 @@ class Serving:
         if not self._settings.host:
             port = self.server.port
             self.server.stop(1.0)
-            self.server = self._serve(_any_address(), (port,))
-            self._changed()
+            self._serve(_any_address(), (port,))
+            self.run.publish()
             if (
                 self.server is not None
             ):  # the page that was told of answers to nobody without the token from now on
@@ -102,7 +93,11 @@ class Serving:
             )
         return self.server.port if self.server is not None else None
 
-    def _serve(self, host: str, ports: tuple[int, ...]) -> Server | None:
+    def _serve(self, host: str, ports: tuple[int, ...]) -> None:
+        self.server = self._served(host, ports)
+        self.run.url = self.server.url if self.server is not None else None
+
+    def _served(self, host: str, ports: tuple[int, ...]) -> Server | None:
         from diag.outputs.http.app import is_loopback
         from diag.outputs.http.server import CannotServe, PortTaken, serve
 
@@ -144,7 +139,7 @@ class Serving:
         self._say(f"diag: no HTTP: {problem}")
         return None
 
-    def stop(self) -> None:
+    def close(self, returncode: int | None, *, ended: bool) -> None:
         if self.server is not None:
             self.server.stop(1.0)
 

@@ -2,8 +2,9 @@
 
 A page is the sections of en/ID.md or zh/ID.md. In English what the file leaves out comes from the docstring
 of the finding's detector, or from the checks before the run, so that nothing is written twice; a Chinese page
-stands in its file as a whole. In "What to do" a list item that begins with causes in backticks (and the class
-of a hang in brackets) is the advice for these.
+is in its file as a whole. What nobody has translated yet is shown in English below the Chinese headings. In
+"What to do" a list item that begins with causes in backticks (and the class of a hang in brackets) is the
+advice for these.
 """
 
 from __future__ import annotations
@@ -58,6 +59,13 @@ def sections(finding: str, lang: str) -> dict[str, str]:
     found = _of(_file(finding, lang), lang)
     if lang == "en":
         found = {**_of(_written_in_code().get(finding, ""), lang), **found}
+    elif not found:
+        english = sections(finding, "en")
+        found = {
+            own: english[name]
+            for own, name in zip(HEADINGS[lang], HEADINGS["en"], strict=True)
+            if name in english
+        }
     return {heading: found[heading] for heading in HEADINGS[lang] if heading in found}
 
 
@@ -71,7 +79,7 @@ def text(finding: str, lang: str) -> str:
 def meaning(finding: str, lang: str) -> str:
     """The first sentence of what it means; "" where there is no page."""
     told = sections(finding, lang).get(HEADINGS[lang][0], "")
-    return told.partition("。")[0] + "。" if lang == "zh" and told else re.split(r"(?<=\.) |\n", told)[0]
+    return told.partition("。")[0] + "。" if "。" in told else re.split(r"(?<=\.) |\n", told)[0]
 
 
 def causes(finding: str, lang: str) -> list[str]:

@@ -300,7 +300,7 @@ def families(view: HubView, cluster: ClusterFacts | None = None) -> list[Metric]
     lock.
     """
     made: dict[str, Metric] = {}
-    for name, labels, value, exemplar in _samples(view, cluster or view.cluster_facts()):
+    for name, labels, value, exemplar in _samples(view, cluster or view.cluster.facts()):
         spec = (
             _SPECS.get(name)
             or _SPECS[name.removesuffix("_sum").removesuffix("_count").removesuffix("_bucket")]

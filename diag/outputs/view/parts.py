@@ -40,10 +40,10 @@ def own_parts(view: HubView, *, slow: bool = True) -> dict[str, Any]:
 def with_others(own: dict[str, Any], view: HubView, *, slow: bool = True) -> dict[str, Any]:
     """The same with what this hub knows of other nodes. Called without the lock, and not on the server's
     loop: where this hub judges the whole job, it waits for the lock under which that takes digests."""
-    others = view.other_ranks()
+    others = view.cluster.other_ranks()
     if others:
         own["ranks"] = rows_of_job(own["ranks"], list(map(_row, others)))
-    return {**own, "nodes": view.nodes()} if slow else own
+    return {**own, "nodes": view.cluster.nodes()} if slow else own
 
 
 def _head(view: HubView) -> dict[str, Any]:

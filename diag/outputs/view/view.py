@@ -37,6 +37,7 @@ __all__ = [
     "RANK_STATES",
     "AgentProcess",
     "ClusterFacts",
+    "ClusterView",
     "Counters",
     "FlameWanted",
     "HubView",
@@ -128,6 +129,36 @@ class FlameWanted:
     by_owner: bool = True
 
 
+class ClusterView(Protocol):
+    """What the outputs need to know of the job's other nodes."""
+
+    @property
+    def takes_digests(self) -> bool:
+        """This hub has joined others."""
+        ...
+
+    def take_digest(self, document: dict[str, Any], address: str) -> dict[str, Any] | None:
+        """A digest of another node's hub; what it is told, or None where this hub has not joined others."""
+        ...
+
+    def refuse_digest(self, address: str) -> None:
+        """Somebody at this address wanted to report and had not the token."""
+        ...
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """The nodes of the job that are known, one row each; the lock need not be held."""
+        ...
+
+    def facts(self) -> ClusterFacts | None:
+        """None where this hub has not joined others; the lock need not be held."""
+        ...
+
+    def other_ranks(self) -> list[dict[str, Any]]:
+        """Rows as of `ranks_json` of all ranks of the job that other nodes may have, where this hub judges
+        the whole job."""
+        ...
+
+
 class HubView(Protocol):
     """What the outputs need of whoever owns an engine. `lock` is held while the engine is read or fed."""
 
@@ -171,30 +202,7 @@ class HubView(Protocol):
         ...
 
     @property
-    def takes_digests(self) -> bool:
-        """This hub has joined others."""
-        ...
-
-    def take_digest(self, document: dict[str, Any], address: str) -> dict[str, Any] | None:
-        """A digest of another node's hub; what it is told, or None where this hub has not joined others."""
-        ...
-
-    def refuse_digest(self, address: str) -> None:
-        """Somebody at this address wanted to report and had not the token."""
-        ...
-
-    def nodes(self) -> list[dict[str, Any]]:
-        """The nodes of the job that are known, one row each; the lock need not be held."""
-        ...
-
-    def cluster_facts(self) -> ClusterFacts | None:
-        """None where this hub has not joined others; the lock need not be held."""
-        ...
-
-    def other_ranks(self) -> list[dict[str, Any]]:
-        """Rows as of `ranks_json` of all ranks of the job that other nodes may have, where this hub judges
-        the whole job."""
-        ...
+    def cluster(self) -> ClusterView: ...
 
     async def dump(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
         """A bundle document, complete or explained within `deadline` seconds. Awaited on the server's own

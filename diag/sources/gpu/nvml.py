@@ -28,6 +28,7 @@ from diag.model import Payload, Record
 from diag.model.observations import GpuSample, Observation, Unparsed
 from diag.sources.gpu.nvml_gpm import Gpm
 from diag.sources.gpu.nvml_health import HealthWatch, parse_events, parse_health
+from diag.text.errors import SourceUnavailable
 
 __all__ = ["SOURCE", "NvmlReader", "NvmlUnavailable", "parse"]
 
@@ -42,13 +43,8 @@ _CORES_PER_SM = 128
 START_SECONDS = 60.0  # nvmlInit wakes all GPUs: some seconds each without the persistence daemon
 
 
-class NvmlUnavailable(Exception):
+class NvmlUnavailable(SourceUnavailable):
     """No sample now; `reason` and `remedy` as SourceFailed wants them."""
-
-    def __init__(self, reason: str, remedy: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.remedy = remedy
 
 
 class NvmlReader:

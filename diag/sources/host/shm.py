@@ -8,19 +8,15 @@ from pathlib import Path
 
 from diag.model import Payload, Record
 from diag.model.observations import Observation, SharedMemory, Unparsed
+from diag.text.errors import SourceUnavailable
 
 __all__ = ["SOURCE", "SharedMemoryUnavailable", "parse", "read"]
 
 SOURCE = "shm"
 
 
-class SharedMemoryUnavailable(Exception):
+class SharedMemoryUnavailable(SourceUnavailable):
     """There is no /dev/shm to look at; `reason` and `remedy` as SourceFailed wants them."""
-
-    def __init__(self, reason: str, remedy: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.remedy = remedy
 
 
 def read(pid: int, root: Path = Path("/proc"), own: Path = Path("/dev/shm")) -> Payload:

@@ -17,6 +17,7 @@ from typing import Any
 
 from diag.model import Payload, Record
 from diag.model.observations import Observation, RdmaGid, RdmaPort, RdmaPortsSeen, Unparsed
+from diag.text.errors import SourceUnavailable
 
 __all__ = ["SOURCE", "InfinibandReader", "InfinibandUnavailable", "parse"]
 
@@ -97,14 +98,9 @@ _HOPELESS = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES
 _NO_ANSWER = "N/A"  # "N/A (no PMA)": mlx4 virtual functions and i40iw, kernels before 5.6
 
 
-class InfinibandUnavailable(Exception):
+class InfinibandUnavailable(SourceUnavailable):
     """It cannot be looked at; `reason` and `remedy` as SourceFailed wants them. A node without RDMA is no
     reason."""
-
-    def __init__(self, reason: str, remedy: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.remedy = remedy
 
 
 class InfinibandReader:

@@ -19,6 +19,7 @@ from diag.model import Payload, Record
 from diag.model.observations import Interface, InterfacesSeen, Observation, Unparsed
 from diag.sources.host.job_files import Files, JobFiles
 from diag.sources.host.process_tree import PROC, read_raw
+from diag.text.errors import SourceUnavailable
 
 __all__ = ["SOURCE", "InterfacesReader", "InterfacesUnavailable", "parse"]
 
@@ -31,13 +32,8 @@ _MOST_DEFAULTS = 8
 _SELDOM_SECONDS = 300.0  # `speed` asks the driver under the kernel's lock of all interfaces
 
 
-class InterfacesUnavailable(Exception):
+class InterfacesUnavailable(SourceUnavailable):
     """They cannot be looked at; `reason` and `remedy` as SourceFailed wants them."""
-
-    def __init__(self, reason: str, remedy: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.remedy = remedy
 
 
 def own_addresses() -> dict[str, list[str]]:

@@ -19,6 +19,7 @@ from diag.model import Payload, Record
 from diag.model.observations import CheckpointsSeen, Observation, Unparsed
 from diag.sources.host.job_files import Files
 from diag.sources.storage.checkpoint_kinds import read_folder
+from diag.text.errors import SourceUnavailable
 
 __all__ = [
     "MOST_HEADS",
@@ -55,13 +56,8 @@ _ZIP_TAIL = 22  # the end record of a zip file without a comment, as torch.save 
 _NAMES = re.compile(rb"__\d{1,7}_\d{1,7}\.distcp")
 
 
-class CheckpointUnavailable(Exception):
+class CheckpointUnavailable(SourceUnavailable):
     """The folder cannot be looked at; `reason` and `remedy` as SourceFailed wants them."""
-
-    def __init__(self, reason: str, remedy: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.remedy = remedy
 
 
 def is_checkpoint_name(name: str) -> bool:

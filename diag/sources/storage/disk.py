@@ -13,6 +13,7 @@ from typing import Any
 from diag.model import Payload, Record
 from diag.model.observations import DiskSpace, Observation, Unparsed
 from diag.sources.host.job_files import Files
+from diag.text.errors import SourceUnavailable
 
 __all__ = ["SOURCE", "DiskUnavailable", "parse", "read"]
 
@@ -25,13 +26,8 @@ _QIF_LIMITS, _QIF_USAGE = 0x1 | 0x4, 0x2 | 0x8
 _QUOTA_FILE_SYSTEMS = ("ext2", "ext3", "ext4", "xfs", "f2fs", "jfs", "reiserfs", "ocfs2")
 
 
-class DiskUnavailable(Exception):
+class DiskUnavailable(SourceUnavailable):
     """The file system cannot be asked; `reason` and `remedy` as SourceFailed wants them."""
-
-    def __init__(self, reason: str, remedy: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.remedy = remedy
 
 
 class _Quota(ctypes.Structure):

@@ -47,12 +47,12 @@ def a_live_hub() -> Iterator[Any]:
                 )
             )
         hub.host, hub.address = "node-a", "127.0.0.1:9095"
-        assert hub.member._try("self")
+        assert hub.cluster.member._try("self")
         other = a_digest()
         other["node"] |= {"node_rank": 1}  # else it would take this node's place
-        hub.take_digest(other, "10.0.0.2")
+        hub.cluster.take_digest(other, "10.0.0.2")
         end = time.monotonic() + 20.0
-        while len(hub.nodes()) < 2:  # the job hub's own thread takes it in
+        while len(hub.cluster.nodes()) < 2:  # the job hub's own thread takes it in
             assert time.monotonic() < end, "the digest of the other node was not taken in"
             time.sleep(0.01)
         yield hub

@@ -130,9 +130,9 @@ def test_one_odd_digest_keeps_no_other_node_from_being_heard(name: str) -> None:
 
             assert answer.status_code in (200, 422), f"{odd!r}: {answer.text}"
         assert posted(hub, json.dumps(a_digest()).encode()).status_code == 200
-        job_hub = hub.member.job_hub
+        job_hub = hub.cluster.member.job_hub
         job_hub.reply("run-x", {})
-        hub.nodes()
+        hub.cluster.nodes()
         assert not job_hub.broken
         for entry in job_hub.roster.values():
             assert checked(entry) == entry
@@ -200,12 +200,12 @@ def test_roster_that_is_none_is_a_failed_report_and_changes_nothing(roster: Any)
         "verdict": {},
     }
     with a_hub() as hub:
-        before = hub.member._candidates()
+        before = hub.cluster.member._candidates()
 
         with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
-            hub.member._hear({**answer, "roster": roster}, "http://10.0.0.9:9095", {})
+            hub.cluster.member._hear({**answer, "roster": roster}, "http://10.0.0.9:9095", {})
 
-        assert hub.member._candidates() == before and hub.member.roster == []
+        assert hub.cluster.member._candidates() == before and hub.cluster.member.roster == []
 
 
 @pytest.mark.parametrize(
@@ -228,9 +228,9 @@ def test_member_goes_on_after_an_answer_that_no_hub_gives(
     }
     monkeypatch.setattr(Sender, "send", lambda *words: Exchange({**told, **change}, 1, 1, None))
     with a_hub() as hub:
-        hub.member._try("http://10.0.0.9:9095")  # raises nothing: its thread would end with it
+        hub.cluster.member._try("http://10.0.0.9:9095")  # raises nothing: its thread would end with it
 
-        assert 0.5 <= hub.member._every <= 600.0
+        assert 0.5 <= hub.cluster.member._every <= 600.0
 
 
 # --- to a person's terminal

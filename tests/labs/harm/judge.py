@@ -36,6 +36,7 @@ _GAVE_UP = (
     "runs unwatched",
     "the watch ends here",
     "the last checks failed",
+    "the output ",
     "the journal ends here",
 )
 _REPLAY_SECONDS = 400  # of a burst of half a million lines, with other trials beside it

@@ -76,12 +76,14 @@ def a_hub(nodes: int = 4) -> Iterator[Any]:
 
     hub = Hub(Settings(token="t"), None, clock=ToldClock())
     told = JobNodes(count=nodes, node_rank=0, hosts=("10.0.0.1",), address="10.0.0.1", port=29500)
-    hub.member = Member(hub, told, 9095, Sender("t"), hub._collector, lambda text: None, clock=hub._clock)
+    hub.cluster.member = Member(
+        hub, told, 9095, Sender("t"), hub.cluster.collector, lambda text: None, clock=hub.clock
+    )
     try:
         yield hub
     finally:
-        if hub.member.job_hub is not None:
-            hub.member.job_hub.close()
+        if hub.cluster.member.job_hub is not None:
+            hub.cluster.member.job_hub.close()
 
 
 class _NoThread:
@@ -109,7 +111,7 @@ def _digest(data: bytes, home: Path) -> None:
     with mock.patch("diag.agent.cluster.jobhub.threading.Thread", _NoThread), a_hub() as hub:
         for address in ("10.0.0.2", "fd00::1"):
             try:
-                answer = hub.take_digest(json.loads(json.dumps(document)), address)
+                answer = hub.cluster.take_digest(json.loads(json.dumps(document)), address)
             except (
                 Busy,
                 OtherJob,
@@ -122,18 +124,18 @@ def _digest(data: bytes, home: Path) -> None:
             ):
                 continue  # what the route answers with 4xx or 503
             json.dumps(answer)
-        job_hub = hub.member.job_hub
+        job_hub = hub.cluster.member.job_hub
         if job_hub is None:
             return
         job_hub._take(0.0)
         job_hub._tend()
         json.dumps(job_hub.verdict(job_hub.own_id))
-        hub.member.is_job_hub  # noqa: B018
-        json.dumps(hub.nodes())
-        hub.other_ranks()
+        hub.cluster.member.is_job_hub  # noqa: B018
+        json.dumps(hub.cluster.nodes())
+        hub.cluster.other_ranks()
         job_hub.facts()
-        hub.member._candidates()
-        hub.take_digest(a_digest(), "10.0.0.7")  # what one node sent keeps no other from being heard
+        hub.cluster.member._candidates()
+        hub.cluster.take_digest(a_digest(), "10.0.0.7")  # what one node sent keeps no other from being heard
 
 
 def _verdict(data: bytes, home: Path) -> None:
@@ -143,7 +145,7 @@ def _verdict(data: bytes, home: Path) -> None:
     except (ValueError, RecursionError):
         return
     with a_hub() as hub:
-        member = hub.member
+        member = hub.cluster.member
         try:
             member._hear(answer, "http://10.0.0.9:9095", {})
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
@@ -151,7 +153,7 @@ def _verdict(data: bytes, home: Path) -> None:
         member._candidates()
         member.everyone()
         hub._take(0.0)
-        hub.nodes()
+        hub.cluster.nodes()
         hub.targets()
 
 

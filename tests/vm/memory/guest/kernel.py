@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from diag.agent.samplers.kernel import KernelWatch
+from diag.agent.samplers.kernel import KernelLogSampler
+from diag.agent.samplers.sampler import Reporter
 from tests.vm.guest.shell import as_user
 from tests.vm.memory.guest import host
 from tests.vm.memory.scenarios import NOBODY
@@ -42,7 +43,7 @@ def kernel_log() -> dict[str, list[dict[str, Any]]]:
 
 def main() -> None:
     records: list[dict[str, Any]] = []
-    watch = KernelWatch("gpu-node-0", lambda record: records.append(record.to_json()))
+    watch = KernelLogSampler(Reporter(lambda record: records.append(record.to_json()), "gpu-node-0"))
     watch.start()
     print("ready", flush=True)
     sys.stdin.read()

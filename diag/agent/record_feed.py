@@ -1,0 +1,85 @@
+"""From whoever has a record to the engine that is fed it: the queue between the threads, the stamp of told time,
+the journal.
+
+A hub has one for its node, the job hub one for the digests of all nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from diag.engine.engine import Engine
+from diag.engine.journal import JournalWriter
+from diag.model import Change, Record
+
+__all__ = ["Queued", "RecordFeed"]
+
+Queued = tuple[Record | None, Callable[[], None] | None]  # what to feed, what to call when that is in
+
+
+class RecordFeed:
+    """`put` is for any thread; all else is for the one thread that owns the engine, `take` and `feed` under its
+    lock. `journal_failed` is called with the reason when the journal has to end."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Callable[[], float],
+        journal: JournalWriter | None,
+        most: int,
+        journal_failed: Callable[[str], None] = lambda problem: None,
+    ) -> None:
+        """`most`: records taken under one hold of the lock, which others wait for."""
+        self.journal = journal
+        self._engine = engine
+        self._clock = clock
+        self._most = most
+        self._journal_failed = journal_failed
+        self._queue: queue.SimpleQueue[Queued] = queue.SimpleQueue()
+
+    def put(self, record: Record | None, then: Callable[[], None] | None = None) -> None:
+        """Never waits. `then` is called on the owner's thread once this record, and all that was put before it,
+        are in."""
+        self._queue.put((record, then))
+
+    @property
+    def waiting(self) -> int:
+        return self._queue.qsize()
+
+    def batch(self, wait: float) -> list[Queued]:
+        """What there is now; of nothing, what comes first within `wait` seconds and all that came with it."""
+        found: list[Queued] = []
+        with contextlib.suppress(queue.Empty):
+            found.append(self._queue.get(timeout=wait) if wait else self._queue.get_nowait())
+            while len(found) < self._most:
+                found.append(self._queue.get_nowait())
+        return found
+
+    def take(self, batch: Sequence[Queued]) -> list[Change]:
+        """Feed these, and run the checks that are due."""
+        changes: list[Change] = []
+        for record, then in batch:
+            if record is not None:
+                changes += self.feed(record)
+            if then is not None:
+                then()
+        return changes + self._engine.advance(self._clock())
+
+    def feed(self, record: Record) -> list[Change]:
+        stamped = replace(record, at=self._clock())
+        if self.journal is not None:
+            self._note(self.journal.write(stamped))
+        return self._engine.feed(stamped)
+
+    def flush(self) -> bool:
+        """Make the journal readable by others up to now. Returns whether there is one."""
+        if self.journal is not None:
+            self._note(self.journal.flush())
+        return self.journal is not None
+
+    def _note(self, problem: str | None) -> None:
+        if problem is not None:
+            self._journal_failed(problem)

@@ -1,0 +1,79 @@
+"""What a rank's flight recorder says of its collectives: asked under suspicion only."""
+
+from __future__ import annotations
+
+import time
+
+from diag.agent.samplers.rank_context import RankContext, RankSampler
+from diag.sources.collectives import flight_recorder
+from diag.sources.host import run as run_source
+
+__all__ = ["CollectivesSampler"]
+
+_AGAIN_SECONDS, _LATER_SECONDS = 5.0, 30.0
+_ANSWER_SECONDS = 3.0
+_PIPE_SECONDS = 10.0  # twice what the dump of torch's pipe took on an H200 machine
+_LONGEST_SOCKET_FOLDER = 80  # a UNIX socket's path has 107 characters, and w.<rank>.<pid>.sock needs up to 27
+
+
+class CollectivesSampler(RankSampler):
+    """Twice, since one reading cannot tell a hang from a rank one call behind, then seldom."""
+
+    name = what = "flight_recorder"
+    sources = (flight_recorder.SOURCE,)
+
+    def __init__(self, rank: RankContext) -> None:
+        super().__init__(rank)
+        self.stuck = False  # it did not answer, and is not asked again before the suspicion is over
+        self._by_pipe = False
+
+    @property
+    def is_there(self) -> bool:
+        """False without torch, or before it is initialised: then nothing is missing."""
+        rank = self.rank
+        return rank.run_dir is not None and flight_recorder.reachable(rank.number, rank.pid, rank.run_dir)
+
+    def run(self) -> None:
+        asked = 0
+        while not self.rank.gone.is_set():
+            with self.rank.changed:
+                if not self.rank.closer:
+                    asked, self.stuck = 0, False
+                    self.rank.changed.wait(5.0)
+                    continue
+            if not self.stuck and not (
+                self._by_pipe and asked >= 2
+            ):  # each question is a line in the job's log
+                self.ask(_ANSWER_SECONDS, _PIPE_SECONDS)
+                asked += 1
+            self.rank.gone.wait(_AGAIN_SECONDS if asked < 2 else _LATER_SECONDS)
+
+    def ask(self, deadline: float, pipe_deadline: float | None = None) -> str:
+        """Ask torch's worker server of this rank. Returns why there is nothing, empty when there is."""
+        rank, reporter = self.rank, self.reporter
+        if rank.run_dir is None:
+            return ""
+        began = time.monotonic()
+        if self.is_there:
+            reporter.record(run_source.SOURCE, {"event": "asked"})
+        payload = flight_recorder.read(
+            rank.number, rank.pid, rank.run_dir, deadline, pipe_deadline=pipe_deadline
+        )
+        self._by_pipe = payload.get("how") == "pipe"
+        why = payload.get("failed")
+        if why is None:
+            reporter.record(flight_recorder.SOURCE, payload, time.monotonic() - began)
+            return ""
+        reporter.erred(flight_recorder.SOURCE, why)
+        if why == "no_socket" and len(str(rank.run_dir)) > _LONGEST_SOCKET_FOLDER:
+            reporter.failed(
+                self.what,
+                "the path of the run directory is too long for a UNIX socket",
+                "choose a shorter place with --run-root DIR",
+            )
+        # A server that waits for the GIL has a thread less with each question: none more until the suspicion
+        # is over.
+        self.stuck = why == "timed_out"
+        return (
+            "" if why in ("gone", "no_socket") else ": ".join(filter(None, flight_recorder.explain(payload)))
+        )

@@ -1,0 +1,114 @@
+"""The rank that a sidecar is beside, and what its samplers share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from diag.agent.samplers.sampler import Reporter, Sampler
+from diag.sources.host import cgroup, shm
+
+__all__ = ["RankContext", "RankMemory", "RankSampler"]
+
+
+class RankMemory:
+    """Readings of the limits that the rank lives under, for several threads. Each returns why there is none,
+    empty when there is."""
+
+    def __init__(self, pid: int, reporter: Reporter, gone: threading.Event) -> None:
+        self._pid, self._reporter, self._gone = pid, reporter, gone
+        self._cgroup: cgroup.CgroupReader | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def crowded(self) -> bool:
+        """What filled it in the last seconds is what one asks after a kill."""
+        return self._cgroup is not None and self._cgroup.crowded
+
+    def read_cgroup(self) -> str:
+        if not self._lock.acquire(timeout=1.0):
+            return "an earlier reading has not come back from the kernel"
+        try:
+            if self._cgroup is None:
+                self._cgroup = cgroup.CgroupReader(self._pid)
+            self._reporter.record(cgroup.SOURCE, self._cgroup.sample())
+            self._reporter.works("cgroup")
+            return ""
+        except OSError as error:
+            return self._failed("cgroup", error)
+        finally:
+            self._lock.release()
+
+    def needed(self) -> tuple[int, int | None] | None:
+        """Bytes, and their limit; None where nobody has read it in full yet, or is about to."""
+        if self._cgroup is None or not self._lock.acquire(timeout=0.05):
+            return None
+        try:
+            return self._cgroup.needed()
+        finally:
+            self._lock.release()
+
+    def read_shm(self) -> str:
+        try:
+            self._reporter.record(shm.SOURCE, shm.read(self._pid))
+            self._reporter.works("shm")
+            return ""
+        except (OSError, shm.SharedMemoryUnavailable) as error:
+            return self._failed("shm", error)
+
+    def _failed(self, what: str, error: Exception) -> str:
+        if not self._gone.is_set():
+            self._reporter.failed(what, str(error), getattr(error, "remedy", ""))
+        return str(error)
+
+
+class RankContext:
+    """`task` is what the hub started the sidecar with; `changed` is notified when an order has come, and at the
+    rank's end."""
+
+    def __init__(self, task: dict[str, Any], reporter: Reporter) -> None:
+        self.number = int(task["rank"])
+        self.pid = int(task["pid"])
+        self.start_ticks = int(task["start_ticks"])
+        self.run_dir = Path(task["run_dir"]) if task.get("run_dir") else None
+        self.signal = int(task.get("stack_signal") or 0)
+        self.stack_seconds = float(task["stack_seconds"])
+        self.close_stack_seconds = float(task["close_stack_seconds"])
+        self.proc_seconds = float(task["proc_seconds"])
+        self.node_seconds = float(task["node_seconds"])
+        self.reporter = reporter
+        self.gone = threading.Event()
+        self.changed = threading.Condition()
+        self.closer = False  # the job is suspected
+        self.watches_memory = False  # for the ranks of its cgroup
+        self.stack_due = False
+        self.children: list[tuple[int, str]] = []  # pid and name, as last read
+        self.memory = RankMemory(self.pid, reporter, self.gone)
+        self.at_end: list[Callable[[], None]] = []
+
+    def note(self, **changes: bool) -> None:
+        """Set `closer`, `watches_memory` or `stack_due`, and wake whoever waits for that."""
+        with self.changed:
+            for name, value in changes.items():
+                setattr(self, name, value)
+            self.changed.notify_all()
+
+    def end(self) -> None:
+        """The rank has ended."""
+        self.gone.set()
+        self.note()
+        for stop in self.at_end:
+            stop()
+
+
+class RankSampler(Sampler):
+    """One of a rank, which its sidecar has; until the rank is gone."""
+
+    what: ClassVar[str]
+
+    def __init__(self, rank: RankContext, every_seconds: float = 0.0) -> None:
+        super().__init__(rank.reporter, every_seconds)
+        self.rank = rank
+        rank.at_end.append(self.stop)

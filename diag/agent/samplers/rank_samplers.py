@@ -1,0 +1,21 @@
+"""All samplers of a rank, which its sidecar starts."""
+
+from __future__ import annotations
+
+from diag.agent.memory_sampler import MemorySampler
+from diag.agent.rdma_sampler import RdmaSampler
+from diag.agent.samplers.rank_collectives import CollectivesSampler
+from diag.agent.samplers.rank_context import RankSampler
+from diag.agent.samplers.rank_process import ExitSampler, ProcessSampler
+from diag.agent.stack_sampler import StackSampler
+
+__all__ = ["RANK_SAMPLERS"]
+
+RANK_SAMPLERS: tuple[type[RankSampler], ...] = (
+    ExitSampler,
+    ProcessSampler,
+    StackSampler,
+    CollectivesSampler,
+    RdmaSampler,
+    MemorySampler,
+)

@@ -1,0 +1,87 @@
+"""What an output of a run is, and what it gets to know of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from diag.outputs.view.view import ClusterView, HubView
+
+if TYPE_CHECKING:
+    from diag.launch.rundir import RunDir
+    from diag.model import Change
+    from diag.settings import Settings
+
+__all__ = ["Output", "OutputContext", "RunHub"]
+
+
+class RunCluster(ClusterView, Protocol):
+    open_port: Callable[[], int | None]  # to the hubs of other nodes; None: there is none
+
+
+class RunHub(HubView, Protocol):
+    """The hub of the run. `Serving` writes where it listens, and the token that this takes."""
+
+    on_change: Callable[[Change], None]
+    address: str
+    bound_beyond_loopback: bool
+    token: str | None
+
+    @property
+    def cluster(self) -> RunCluster: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def run_dir(self) -> RunDir | None: ...
+    @property
+    def nccl_ras_address(self) -> str | None: ...
+
+
+@dataclass(slots=True)
+class OutputContext:
+    """The run, as its outputs see it. `say` prints a line for the person who started diag; `colour`, `width`
+    and `lang` are of the terminal that it appears in."""
+
+    hub: RunHub
+    say: Callable[[str], None]
+    words: Sequence[str] = ()  # CMD; of a job that is still to come none
+    pid: int = 0
+    colour: bool = False
+    width: Callable[[], int] = lambda: 80
+    lang: str = "en"
+    url: str | None = None  # of the page, once there is one
+    publish: Callable[[], None] = lambda: None  # all outputs that tell others of the run do so anew
+
+
+class Output:
+    """One way in which findings, or the run itself, get out of diag. A method that is not overridden does
+    nothing."""
+
+    documented: ClassVar[str] = ""  # what docs/reference calls it: a setting, an option or a file
+    setting: ClassVar[str] = ""  # the setting that it depends on; empty: it is always there
+
+    def __init__(self, run: OutputContext) -> None:
+        self.run = run
+
+    @classmethod
+    def is_wanted(cls, run: OutputContext) -> bool:
+        """Whether the settings, and what there is, call for it."""
+        return True
+
+    @property
+    def place(self) -> str:
+        """Where a person finds it, for the line with which diag starts; empty: nothing to say."""
+        return ""
+
+    def start(self) -> None:
+        """The hub is there; its job may be still to come."""
+
+    def publish(self) -> None:
+        """CMD, its pid or the page's address is another one."""
+
+    def change(self, change: Change) -> None:
+        """A finding was opened, updated or resolved. On the hub's thread: it must not wait."""
+
+    def close(self, returncode: int | None, *, ended: bool) -> None:
+        """The last change was told. Not `ended`: diag's own part is over, but CMD may go on."""
