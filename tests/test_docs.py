@@ -183,7 +183,9 @@ def test_metrics_are_documented_as_the_code_has_them() -> None:
 
 def test_every_path_is_documented() -> None:
     text = "".join(path.read_text() for path in sorted((ROOT / "diag" / "outputs" / "http").glob("*.py")))
-    paths = set(re.findall(r'\.(?:get|post|route|add_api_route)\(\s*"(/[^"]*)"(?!, include_in_schema=False)', text))
+    paths = set(
+        re.findall(r'\.(?:get|post|route|add_api_route)\(\s*"(/[^"]*)"(?!, include_in_schema=False)', text)
+    )
 
     assert {"/findings", "/ranks", "/dump", "/metrics", "/healthz"} <= paths
     assert [path for path in sorted(paths) if f"`{path}`" not in DOCS] == []

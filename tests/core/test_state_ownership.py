@@ -18,7 +18,12 @@ ROOT = Path(diag.__file__).parent
 # Names by which modules hold the job's state and one of its ranks.
 HOLDERS = {"job", "_job", "rank"}
 # There `rank` is a RankContext: a sidecar has no state of the job.
-IN_SIDECARS = {"agent/sidecar.py", "agent/stack_sampler.py", "agent/samplers/rank_context.py"}
+IN_SIDECARS = {
+    "agent/sidecar.py",
+    "agent/stack_sampler.py",
+    "agent/samplers/rank_context.py",
+    "agent/samplers/rank_process.py",
+}
 MUTATORS = {
     "add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "remove",
     "reverse", "rotate", "setdefault", "sort", "update",
