@@ -18,6 +18,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from diag.text.units import format_seconds
 from diag_job import assets
 from diag_job.faults.runtime import release
 
@@ -84,7 +85,7 @@ def main() -> int:
         return 1
     waited = finding["opened_at"] - finding["finding"]["since"]
     _say(
-        f"the hang was named {waited:.0f} s after the last progress: rank {finding['finding']['ranks'][0]}, "
+        f"the hang was named {format_seconds(waited)} after the last progress: rank {finding['finding']['ranks'][0]}, "
         f"{finding['finding']['class']}. The job then ran to its end, exit code 0."
     )
     _say(f"run directory: {_run_dir(folder)}   (look again: diag replay {_run_dir(folder)})")

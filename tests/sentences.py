@@ -19,12 +19,14 @@ from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
 _OTHERS = re.compile(r"\bthe others\b|\ball others\b|\bothers'|\bother ranks?\b")
-_RANKS = r"[Rr]anks? (?P<ranks>\d[\d,-]*)(?:,\.\.\. \(\d+ of them\))?"
+_LIST = r"\d+(?:-\d+)?(?:, \d+(?:-\d+)?)*"
+_FEWER = r"(?:, \.\.\. \(\d+ of them\))?"
+_RANKS = rf"[Rr]anks? (?P<ranks>{_LIST}){_FEWER}"
 _DISAGREE = (
-    re.compile(r"\b[Rr]ank \d+[-,]\d+\b"),
-    re.compile(r"\b[Rr]anks \d+(?![\d,-])(?!,\.\.\.)"),
+    re.compile(r"\b[Rr]ank \d+-\d+\b"),
+    re.compile(r"\b[Rr]anks \d+(?![\d-])(?!, (?:\d|\.\.\.))"),
     re.compile(
-        r"(?<!of )(?<!on )\b[Rr]anks [\d,-]+(?:\.\.\. \(\d+ of them\))? "
+        rf"(?<!of )(?<!on )\b[Rr]anks {_LIST}{_FEWER} "
         r"(?:is|has|was|does|waits|holds|runs|calls|uses|sleeps|moves)\b"
     ),
     re.compile(r"(?<!of )(?<!on )\b[Rr]ank \d+ (?:are|have|were|do|wait|hold|run|call|use|sleep|move)\b"),
@@ -131,11 +133,11 @@ def _group_seen(job: JobView) -> bool:
 
 def numbers(text: str) -> list[int]:
     """
-    >>> numbers("0-2,5")
+    >>> numbers("0-2, 5")
     [0, 1, 2, 5]
     """
     found: list[int] = []
-    for part in text.strip(",").split(","):
+    for part in text.split(","):
         first, _, last = part.partition("-")
         found += range(int(first), int(last or first) + 1)
     return found

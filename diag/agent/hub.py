@@ -50,6 +50,7 @@ from diag.sources.host import run as run_source
 from diag.sources.host.process_tree import Processes
 from diag.sources.logs.output import SOURCE as OUTPUT_SOURCE
 from diag.sources.parsers import PARSERS
+from diag.text.units import format_seconds
 
 __all__ = ["Hub", "ToldClock"]
 
@@ -375,7 +376,7 @@ class Hub:
             lone = self._finder.sole_process()
             if lone is not None:
                 self._talk(
-                    f"diag: no ranks found below CMD after {waited:.0f} s (no RANK and LOCAL_RANK in any process); "
+                    f"diag: no ranks found below CMD after {format_seconds(waited)} (no RANK and LOCAL_RANK in any process); "
                     f"watching pid {lone.placement.pid} as rank 0"
                 )
                 self.add_rank(lone)

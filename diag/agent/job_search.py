@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from diag.agent.process_namespace import JobSeen, Key, Look, Namespace, is_shared, loads_torch
 from diag.agent.rank_finder import Found, RankFinder
 from diag.launch.launchers import redacted
-from diag.model import rank_words
 from diag.sources.host.process_tree import Processes, Tree
 from diag.text.errors import DiagError
+from diag.text.units import format_count, format_ranks
 
 __all__ = ["Chosen", "JobSearch"]
 
@@ -112,17 +112,21 @@ class JobSearch:
                 if self._shared
                 else "start the job, or name it: diag watch --pid PID"
             )
+        seen = format_count(len(look.seen), "process", "processes")
         if not look.hidden:
-            return f"no rank yet; {_count(len(look.seen))} seen, all readable", ""
+            return (
+                f"no rank yet; {seen} seen, all readable",
+                "",
+            )
         if not self._shared:  # on a machine there are always others
             return (
-                f"no rank yet; {_count(len(look.seen))} seen, {len(look.hidden)} of other users unreadable",
+                f"no rank yet; {seen} seen, {len(look.hidden)} of other users unreadable",
                 "if the job is another user's, run diag as that user; or name it: diag watch --pid PID",
             )
         owners = sorted({uid for pid in look.hidden if (uid := self._namespace.owner(pid)) is not None})
         whose = f" (of uid {', '.join(map(str, owners[:5]))})" if owners else ""
         return (
-            f"no rank yet; {_count(len(look.seen))} seen, {len(look.hidden)} unreadable{whose}: "
+            f"no rank yet; {seen} seen, {len(look.hidden)} unreadable{whose}: "
             "diag needs the same user or SYS_PTRACE"
         ), _remedy(owners)
 
@@ -202,17 +206,13 @@ class JobSearch:
             ranks = {rank: found.placement.pid for rank, found in sorted(candidate.ranks.items())}
             pid = self._namespace.root_of(tuple(ranks.values()), look) or next(iter(ranks.values()))
             words = " ".join(redacted(self._namespace.argv(pid)))[:100]
-            told.append((pid, f"pid {pid} ({words}): {rank_words(list(ranks))}"))
+            told.append((pid, f"pid {pid} ({words}): {format_ranks(list(ranks))}"))
         return DiagError(
             f"{len(told)} jobs run here, and which of them is meant is not said: "
             + "; ".join(text for _, text in told),
             hint=" or ".join(f"diag watch --pid {pid}" for pid, _ in told),
             exit_code=2,
         )
-
-
-def _count(processes: int) -> str:
-    return f"{processes} process{'' if processes == 1 else 'es'}"
 
 
 def _remedy(owners: list[int]) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
 from diag.text.ticker import Ticker
+from diag.text.units import format_seconds
 
 if TYPE_CHECKING:
     from diag.preflight import Line
@@ -55,8 +56,8 @@ def _seconds(text: str) -> float:
 
 def _doing(lines: Sequence[Line], wait: float, seconds: float) -> str:
     """For who waits: imports take seconds, the other nodes up to `wait`."""
-    told = f"diag: {len(lines)} checks done in {seconds:.0f} s"
-    return f"{told}; nodes of a job have {wait:g} s to meet" if wait else told
+    told = f"diag: {len(lines)} checks done in {format_seconds(seconds)}"
+    return f"{told}; nodes of a job have {format_seconds(wait)} to meet" if wait else told
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from diag.cli.client.endpoint import endpoint
 from diag.launch import tokens
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
+from diag.text.units import format_seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -158,8 +159,8 @@ class _Waiting:
             self._ranks = self._count()
         whom = f"{self._ranks} rank{'s' if self._ranks > 1 else ''}" if self._ranks else "the ranks"
         if seconds < self._deadline:
-            return f"diag: waiting for {whom}: {seconds:.1f} of at most {self._deadline:g} s"
-        return f"diag: {seconds:.1f} s: what came of {whom} is put together"
+            return f"diag: waiting for {whom}: {format_seconds(seconds)} of at most {format_seconds(self._deadline)}"
+        return f"diag: {format_seconds(seconds)}: what came of {whom} is put together"
 
     def _count(self) -> int:
         """Of the hub's report; 0 where it does not say it at once."""

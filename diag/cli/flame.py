@@ -14,6 +14,7 @@ from diag.cli.client.endpoint import endpoint
 from diag.launch import tokens
 from diag.text.errors import DiagError
 from diag.text.ticker import Ticker, bar
+from diag.text.units import format_ranks, format_seconds
 
 if TYPE_CHECKING:
     from diag.outputs.http.flame import Profile
@@ -139,7 +140,11 @@ def _live(args: argparse.Namespace, rank: int | None) -> bytes:
             "native": str(args.native).lower(),
         }
         about = "; it is stopped for some milliseconds at each sample (--native)" if args.native else ""
-        print(f"diag: looking at rank {rank} for {args.seconds:g} s{about}", file=sys.stderr, flush=True)
+        print(
+            f"diag: looking at rank {rank} for {format_seconds(args.seconds)}{about}",
+            file=sys.stderr,
+            flush=True,
+        )
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     asked = f"{url}{path}?{urlencode(wanted)}"
     recorded = args.seconds if rank is not None else 0.0
@@ -174,11 +179,11 @@ def _is_graph(body: bytes, form: str) -> bool:
 def _recording(passed: float, seconds: float) -> str:
     """
     >>> _recording(4.2, 10.0)
-    'diag: [##########              ] 4 of 10 s'
+    'diag: [##########              ] 4 s of 10 s'
     """
     if passed < seconds:
-        return f"diag: {bar(passed, seconds)} {passed:.0f} of {seconds:g} s"
-    return f"diag: {passed:.0f} s: the graph is made"
+        return f"diag: {bar(passed, seconds)} {format_seconds(round(passed))} of {format_seconds(seconds)}"
+    return f"diag: {format_seconds(passed)}: the graph is made"
 
 
 # --- recorded
@@ -198,7 +203,6 @@ def recorded(sources: Sequence[Path], args: argparse.Namespace, rank: int | None
 
 
 def _of_rank(sources: Sequence[Path], args: argparse.Namespace, rank: int) -> Profile:
-    from diag.model import format_ranks
     from diag.model.observations import StackSample
     from diag.outputs.http.flame import SeriesBuilder
 
@@ -209,9 +213,7 @@ def _of_rank(sources: Sequence[Path], args: argparse.Namespace, rank: int) -> Pr
             seen.add(fact.rank)
             builder.add(at, fact)
     if not builder.seen:
-        hint = (
-            f"it has stacks of ranks {format_ranks(list(seen))}" if seen else "it has no stacks of any rank"
-        )
+        hint = f"it has stacks of {format_ranks(list(seen))}" if seen else "it has no stacks of any rank"
         raise DiagError(f"{', '.join(map(str, sources))} has no stack of rank {rank}", hint=hint)
     return builder.profile()
 

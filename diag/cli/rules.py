@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from diag.text.errors import DiagError
+from diag.text.units import format_seconds
 
 __all__ = ["add", "run"]
 
@@ -53,7 +54,7 @@ def _test(args: argparse.Namespace) -> int:
     files = len({item.path for item in read})
     counts = ((files, "rule"), (lines, "example"), (len(problems), "problem"))
     said = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts)
-    said += f", {time.monotonic() - began:.1f} s"
+    said += f", {format_seconds(time.monotonic() - began)}"
     print(said, file=sys.stderr)
     return 10 if problems else 0
 

@@ -28,8 +28,8 @@ def await_job(
 ) -> Chosen | None:
     """None when it is to end before there was a job. Raises DiagError where several jobs run."""
     from diag.agent.job_search import JobSearch
-    from diag.model import rank_words
     from diag.sources.host import run as run_source
+    from diag.text.units import format_ranks
 
     search = JobSearch(hub.host, lone_seconds)
     waiting = _Waiting(hub, search, say)
@@ -56,7 +56,7 @@ def await_job(
     ranks = (
         "one process, which has no rank"
         if chosen.lone
-        else rank_words(list(chosen.ranks))
+        else format_ranks(list(chosen.ranks))
         if chosen.ranks
         else "no rank yet"
     )

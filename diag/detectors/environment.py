@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from diag.knowledge.env_lint import Advice, lint
-from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
+from diag.text.units import format_ranks
 
 __all__ = ["EnvHarmfulDetector", "EnvNoEffectDetector"]
 
@@ -85,7 +86,7 @@ class _EnvironmentDetector:
                 ranks=numbers,
                 since=first.found_at,
                 cause=variable.lower(),
-                summary=f"{variable}={value[:100]}{place} on {rank_words(numbers)}: {advice.does}",
+                summary=f"{variable}={value[:100]}{place} on {format_ranks(numbers)}: {advice.does}",
                 advice=_sentence(advice.instead),
                 evidence=(
                     Evidence(

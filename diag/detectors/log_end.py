@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.view import JobView
+from diag.text.units import format_seconds
 
 __all__ = ["LogEndDetector"]
 
@@ -59,7 +60,7 @@ class LogEndDetector:
             last += f" after iteration {job.iteration}"
             last += f" of {job.progress.total_iterations}" if job.progress.total_iterations else ""
         if logs.quiet_seconds >= 1.0:
-            last += f", {logs.quiet_seconds:.0f} s before its last line"
+            last += f", {format_seconds(logs.quiet_seconds)} before its last line"
         yield NotChecked(
             "hang",
             f"{last}, without an error: it hangs, was killed, or still runs",

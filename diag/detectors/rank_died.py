@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.last_words import CRASHES, NAMED, Heard, heard
 from diag.detectors.quoted import CASCADE
-from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, format_ranks, rank_words
+from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import CgroupMemory, KernelOomKill
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import Activity
 from diag.state.view import JobView
+from diag.text.units import format_ranks
 
 __all__ = ["RankDiedDetector"]
 
@@ -127,7 +128,7 @@ class RankDiedDetector:
         ]
         if unknown and job.returncode != 0:
             yield NotChecked(
-                f"exit code of ranks {format_ranks(unknown)}",
+                f"exit code of {format_ranks(unknown)}",
                 "their launcher reaped them before it could be read, and printed none",
                 "look at the launcher's own log; Linux 6.15 and newer keep the code for us",
             )
@@ -208,9 +209,9 @@ def _left_finding(left: list[RankView], root: RankView, job: JobView, words: Hea
         waiting_ranks=_others_involved(job, ranks),
         since=min(rank.exited_at or now for rank in left),
         cause="rank_left_early",
-        summary=f"{rank_words(ranks)} ended with exit code 0 while its peers still trained{after}; rank {root.rank} then failed "
+        summary=f"{format_ranks(ranks)} ended with exit code 0 while its peers still trained{after}; rank {root.rank} then failed "
         f"for the lost connection; {words.said}",
-        advice=f"Look for a loop that is one step shorter on {rank_words(ranks)}: uneven data, drop_last, an early break or "
+        advice=f"Look for a loop that is one step shorter on {format_ranks(ranks)}: uneven data, drop_last, an early break or "
         "sys.exit(). All ranks have to make the same number of steps.",
         evidence=(*_evidence(left[0], now), *_evidence(root, now)),
         final=True,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from diag.detectors.last_words import CRASHES, exceptions
 from diag.detectors.memory.words import phase_words
 from diag.detectors.quoted import CASCADE, failed_soon, only_quoted
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import (
     Iteration,
     KernelLine,
@@ -20,6 +20,7 @@ from diag.model.observations import (
     VersionSeen,
 )
 from diag.state.view import JobView
+from diag.text.units import format_ranks
 
 if TYPE_CHECKING:
     from diag.detectors.rules.reader import Hit
@@ -158,7 +159,7 @@ class SignatureDetector:
         told = tuple(sorted(hit.ranks)) or _who_failed(job)
         victims = rule.blame == "others"
         ranks = _blamed(hit) or (_silent(hit, job) if victims else told)
-        who = rank_words(told) if told else "the job"
+        who = format_ranks(told) if told else "the job"
         words = {"who": who, **hit.groups}
         phase = phase_words(job, hit.at) if job.phases.then(hit.at) not in ("launch", "ended") else ""
         kind = "output" if rule.source == "log" else "kmsg"

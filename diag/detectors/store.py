@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import RankFound, StoreTried, StoreWaited
 from diag.state.view import JobView
+from diag.text.units import format_ranks, format_seconds
 
 __all__ = ["StoreDetector"]
 
@@ -126,7 +127,7 @@ def _finding(waits: list[_Waits], now: float, job: JobView) -> Finding:
     cause, why = _cause(told, pending), _reason(told, pending)
     ranks = tuple(sorted(one.rank for one in waits if one.rank is not None))
     node = next((one.node for one in waits if one.node is not None), None)
-    who = rank_words(ranks) if ranks else "the launcher" + (f" of node {node}" if node is not None else "")
+    who = format_ranks(ranks) if ranks else "the launcher" + (f" of node {node}" if node is not None else "")
     place = f"[{first.host}]:{first.port}" if ":" in first.host else f"{first.host}:{first.port}"
     tries = max(one.tries for one in waits)
     times = f" ({tries} tries in its log)" if tries > 1 else ""
@@ -142,7 +143,7 @@ def _finding(waits: list[_Waits], now: float, job: JobView) -> Finding:
         confidence=Confidence.HIGH if told.why or told.pending else Confidence.MEDIUM,
         since=now if job.broken else first.since,
         final=job.broken,
-        summary=f"{who} {plural} tried to reach {place} for {waited:.0f} s in vain{times}: {why}",
+        summary=f"{who} {plural} tried to reach {place} for {format_seconds(waited)} in vain{times}: {why}",
         advice=_ADVICE[cause].format(place=place, host=first.host, port=first.port),
         evidence=tuple(_evidence(waits)),
     )

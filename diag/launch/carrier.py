@@ -18,6 +18,7 @@ from diag.launch.failures import guarded, threads_report_to
 from diag.launch.hub_handle import HubHandle
 from diag.launch.isolated import given_environment
 from diag.text.errors import DiagError
+from diag.text.units import format_seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Carrier:
         while self._plan is None and self._refused is None and not hub.wire.gone:
             if time.monotonic() > deadline:
                 self._drop_hub()
-                raise _NoHub(f"the hub was not ready within {_PREPARE_SECONDS:.0f} s")
+                raise _NoHub(f"the hub was not ready within {format_seconds(_PREPARE_SECONDS)}")
             if signal.sigpending() & signals.FORWARDED - {signal.SIGWINCH, signal.SIGCONT}:
                 self._prepared.end_if_signalled()
             hub.hear(0.2, self._heard)

@@ -19,6 +19,8 @@ import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from diag.text.units import format_bytes
+
 KEEP_BYTES = 1 << 30  # ours: days of a talkative job, and 1 % of a usual node disk
 RESERVE_BYTES = 16 << 20  # ours: minutes of a job's output, to survive while someone frees a full disk
 CHUNK = 256 << 10  # measured: larger reads relay no faster
@@ -131,7 +133,7 @@ class Lane:
         if size - self.relayed > self._keep:
             self.tell_once(
                 "behind",
-                f"the reader of diag's output is {(size - self.relayed) >> 20} MiB behind the job; "
+                f"the reader of diag's output is {format_bytes(size - self.relayed)} behind the job; "
                 f"{self.path} grows until it catches up",
             )
         self._punch(size - self._keep, step=max(64 << 10, min(16 << 20, self._keep // 8)))

@@ -19,6 +19,7 @@ from typing import Any
 from diag.launch import output_file, runs
 from diag.launch.runs import SCHEMA
 from diag.text.errors import DiagError
+from diag.text.units import format_bytes
 
 __all__ = ["MIN_FREE_BYTES", "RunDir", "forget_old_bundles", "live_runs", "roots"]
 
@@ -64,7 +65,7 @@ class RunDir:
                     continue
                 free = shutil.disk_usage(root).free
                 if free < MIN_FREE_BYTES:
-                    problems.append(f"{root}: only {free >> 20} MiB free")
+                    problems.append(f"{root}: only {format_bytes(free)} free")
                     continue
                 path = root / run_id
                 path.mkdir(mode=0o700)

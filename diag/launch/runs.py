@@ -12,6 +12,7 @@ import os
 import stat
 
 from diag.text.errors import DiagError
+from diag.text.units import format_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def read_run(path: str, *, ours: bool = False) -> dict[str, Any]:
             if ours and found.st_uid != os.getuid():
                 raise DiagError(f"{path} is another user's")
             if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
-                raise ValueError(f"no file of at most {_MOST_BYTES >> 20} MiB")
+                raise ValueError(f"no file of at most {format_bytes(_MOST_BYTES)}")
             data = json.loads(file.read(_MOST_BYTES))
     except FileNotFoundError:
         raise DiagError(f"{path} is no run directory of diag: it has no run.json") from None

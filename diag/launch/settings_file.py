@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from diag.text.errors import DiagError
+from diag.text.units import format_bytes
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -75,7 +76,7 @@ def read_settings_file(name: str = NAME) -> SettingsFile | None:
             raise RefusedFile(why)
         text = file.read(_MOST_BYTES + 1)
     if len(text) > _MOST_BYTES:
-        raise ValueError(f"it has more than {_MOST_BYTES >> 20} MiB")
+        raise ValueError(f"it has more than {format_bytes(_MOST_BYTES)}")
     return SettingsFile(Path.cwd() / name, tomllib.loads(text.decode()))
 
 

@@ -23,14 +23,12 @@ __all__ = [
     "Placement",
     "Record",
     "Severity",
-    "format_ranks",
     "found",
     "numbered",
-    "rank_words",
+    "pack_ranks",
 ]
 
 _MOST_RANKS = 1 << 20  # ten times the largest jobs there are; more is no job
-_LONGEST_RANKS = 60  # characters: half of a line
 _PAIR = re.compile(r"\[([^|\[\]]*)\|([^|\[\]]*)\]")
 _LATEST = 1e11  # the year 5138: the grid of checks is of whole seconds, and these must still be exact
 
@@ -261,10 +259,10 @@ class Change:
         }
 
 
-def format_ranks(ranks: Sequence[int]) -> str:
-    """Ranks as people write them.
+def pack_ranks(ranks: Sequence[int]) -> str:
+    """Ranks as diag's own documents have them.
 
-    >>> format_ranks([0, 1, 2, 4, 6, 7])
+    >>> pack_ranks([0, 1, 2, 4, 6, 7])
     '0-2,4,6-7'
     """
     parts: list[str] = []
@@ -277,18 +275,6 @@ def format_ranks(ranks: Sequence[int]) -> str:
             parts.append(str(start) if start == previous else f"{start}-{previous}")
         start = previous = rank
     return ",".join(parts)
-
-
-def rank_words(ranks: Sequence[int]) -> str:
-    """Ranks for one line: where they are scattered, the first ones and how many there are.
-
-    >>> rank_words([3]), rank_words(range(0, 16384, 2))
-    ('rank 3', 'ranks 0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30,32,34,36,38,40,... (8192 of them)')
-    """
-    words = format_ranks(ranks)
-    if len(words) > _LONGEST_RANKS:
-        words = words[: words.rindex(",", 0, _LONGEST_RANKS)] + f",... ({len(ranks)} of them)"
-    return ("rank " if len(ranks) == 1 else "ranks ") + words
 
 
 def numbered(text: str, count: int) -> str:

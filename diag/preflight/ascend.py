@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from diag.preflight.line import Line
+from diag.text.units import format_seconds
 
 __all__ = ["check_npus", "npus_here", "parse_list"]
 
@@ -49,7 +50,7 @@ def _asked() -> tuple[int | None, str]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return None, f"npu-smi did not answer within {_SECONDS:g} s"
+        return None, f"npu-smi did not answer within {format_seconds(_SECONDS)}"
     except OSError as error:
         return None, f"npu-smi cannot be started: {error.strerror}"
     count = parse_list(done.stdout)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from diag.preflight.line import Line
 from diag.preflight.plan import Plan
 from diag.preflight.reach import Met
+from diag.text.units import format_seconds
 
 __all__ = ["clock_lines"]
 
@@ -34,7 +35,7 @@ def clock_lines(plan: Plan, met: Met) -> Iterator[Line]:
         yield Line("clock", "ok", f"the clock of {who} agrees with this one's ({_within(met)})")
         return
     way = "ahead of" if met.ahead_seconds > 0 else "behind"
-    said = f"the clock of {who} is {abs(met.ahead_seconds):.1f} s {way} this node's"
+    said = f"the clock of {who} is {format_seconds(abs(met.ahead_seconds))} {way} this node's"
     if plan.meeting.backend == "c10d" and least > _C10D_SECONDS:
         yield Line(
             "clock",
@@ -55,4 +56,4 @@ def clock_lines(plan: Plan, met: Met) -> Iterator[Line]:
 def _within(met: Met) -> str:
     assert met.ahead_seconds is not None
     worst = abs(met.ahead_seconds) + met.unsure_seconds
-    return f"within {worst * 1000:.0f} ms" if worst < 1 else f"within {worst:.1f} s"
+    return f"within {format_seconds(worst)}"

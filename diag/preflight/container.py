@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from diag.launch.launchers.command import Container, read_command
 from diag.preflight.line import Line
+from diag.text.units import format_bytes
 
 __all__ = ["container_of", "has_own_network", "limit_lines", "network_lines", "shm_lines", "visible_devices"]
 
@@ -33,7 +34,7 @@ def shm_lines(container: Container) -> Iterator[Line]:
         yield Line("shared memory", "not checked", said)
         return
     given = f"--shm-size={container.shm_size}" if container.shm_size else f"{engine}'s default"
-    said = f"/dev/shm of CMD's container is {size / (1 << 30):.1f} GiB ({given})"
+    said = f"/dev/shm of CMD's container is {format_bytes(size)} ({given})"
     if size < _SMALL_SHM:
         yield Line(
             "shared memory", "problem", said, f"{engine} run --shm-size=16g or --ipc=host", "shm-too-small"

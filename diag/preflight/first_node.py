@@ -13,6 +13,7 @@ from diag.preflight.line import Line
 from diag.preflight.meeting_names import absent, is_translated, mine, name_of, translated
 from diag.preflight.plan import Plan
 from diag.preflight.reach import listen
+from diag.text.units import format_seconds
 
 __all__ = ["bind", "check_first_node"]
 
@@ -53,7 +54,7 @@ def check_first_node(
             )
             return
         place.listen()
-        yield Line(_WHAT, "ok", f"{said}; listening there for {plan.wait_seconds:g} s at most")
+        yield Line(_WHAT, "ok", f"{said}; listening there for {format_seconds(plan.wait_seconds)} at most")
         yield from _wait_for_nodes(plan, place)
 
 
@@ -168,7 +169,7 @@ def _wait_for_nodes(plan: Plan, place: socket.socket) -> Iterator[Line]:
             "connections to other ports, in both directions",
         )
         return
-    said = f"{missing} of {meeting.nodes - 1} did not come within {wait_seconds:g} s{absent(plan, came)}"
+    said = f"{missing} of {meeting.nodes - 1} did not come within {format_seconds(wait_seconds)}{absent(plan, came)}"
     said += f"; {names} did" if came else ""
     said += f"; {strangers} connections were not diag's" if strangers else ""
     yield Line(

@@ -19,6 +19,7 @@ from diag.preflight.line import Line
 from diag.sources.gpu.nvml import SOURCE, NvmlReader, NvmlUnavailable, parse
 from diag.sources.gpu.nvml_health import HEALTH_SECONDS
 from diag.sources.host.process_tree import read_raw
+from diag.text.units import format_bytes
 
 __all__ = ["check_gpus", "count_lines", "gpu_lines", "memory_of_processes", "names_host_pids", "uuids_here"]
 
@@ -157,7 +158,7 @@ def _held(gpu: GpuSample, who: Callable[[int], str]) -> Iterator[Line]:
         return
     sizes = dict(gpu.process_memory)
     names = [
-        who(pid) + (f" with {sizes[pid] / 2**30:.1f} GiB" if sizes.get(pid) else "")
+        who(pid) + (f" with {format_bytes(sizes[pid])}" if sizes.get(pid) else "")
         for pid in gpu.pids[:_MOST_NAMED]
     ]
     if len(gpu.pids) > _MOST_NAMED:
@@ -165,7 +166,7 @@ def _held(gpu: GpuSample, who: Callable[[int], str]) -> Iterator[Line]:
     yield Line(
         f"GPU {gpu.index}",
         "problem",
-        f"{used / 2**30:.1f} GiB of its {total / 2**30:.1f} GiB are in use before the job starts"
+        f"{format_bytes(used)} of its {format_bytes(total)} are in use before the job starts"
         + (
             f", by {', '.join(names)}"
             if names

@@ -9,6 +9,7 @@ from diag.launch.launchers.command.flags import parse_flags
 from diag.preflight.launch_facts import LaunchFacts
 from diag.preflight.line import Line
 from diag.preflight.visible import Visible, visible_gpus, visible_npus
+from diag.text.units import format_count
 
 __all__ = ["device_lines", "ranks_here", "seen_by_ranks", "trains_on_cpu"]
 
@@ -376,8 +377,8 @@ def _from(facts: LaunchFacts) -> str:
 
 
 def _ranks(number: int | None) -> str:
-    return "as many ranks as devices" if number is None else "1 rank" if number == 1 else f"{number} ranks"
+    return "as many ranks as devices" if number is None else format_count(number, "rank")
 
 
 def _devices(number: int, kind: str) -> str:
-    return f"1 {kind}" if number == 1 else f"{number} {kind}s" if number else f"no {kind}"
+    return format_count(number, kind) if number else f"no {kind}"

@@ -13,11 +13,11 @@ from diag.preflight.job_processes import JobGroup, Process, group, processes_her
 from diag.preflight.line import Line
 from diag.preflight.shm_files import Heap, heap_of, in_use
 from diag.sources.host.process_tree import PROC
+from diag.text.units import format_bytes, format_seconds
 
 __all__ = ["check_leftovers", "check_shm_files", "process_lines", "shm_line"]
 
 _GIB = 1 << 30
-_MIB = 1 << 20
 _ID = "leftover-process"
 _MOST_PIDS = 16
 _MOST_LETTERS = 100
@@ -47,7 +47,7 @@ def process_lines(groups: Iterable[JobGroup], gpu_memory: Mapping[int, int]) -> 
     for one in groups:
         quiet = quiet and not one.left_over
         size = sum(gpu_memory.get(member.pid, 0) for member in one.members)
-        on_gpu = f", {_amount(size)} of GPU memory" if size else ""
+        on_gpu = f", {format_bytes(size)} of GPU memory" if size else ""
         if one.left_over:
             yield _left_over(one, on_gpu)
         else:
@@ -78,7 +78,7 @@ def _left_over(one: JobGroup, on_gpu: str) -> Line:
     said = (
         f"{len(members)} process{'es' if many else ''} of an earlier job {'are' if many else 'is'} left over"
         f" ({_ranks(one)}; {_command(lead)}): what started {'them' if many else 'it'} is gone; started "
-        f"{_ago(oldest.age_seconds)} ago, {_amount(sum(member.resident_bytes for member in members))} of memory{on_gpu}"
+        f"{format_seconds(oldest.age_seconds)} ago, {format_bytes(sum(member.resident_bytes for member in members))} of memory{on_gpu}"
     )
     remedy = f"kill {pids}; kill -9 for those that are still there after 10 s"
     if stuck:
@@ -145,7 +145,10 @@ def shm_line(heap: Heap, *, complete: bool, whole_host: bool) -> Line | None:
     what = ", ".join(f"{pattern} {count}" for pattern, count in counts[:6]) + (
         ", ..." if len(counts) > 6 else ""
     )
-    said = f"{len(heap.files)} files in {heap.folder} take {_amount(heap.size_bytes)} of its {_amount(heap.total_bytes)} ({what})"
+    said = (
+        f"{len(heap.files)} files in {heap.folder} take {format_bytes(heap.size_bytes)} of its "
+        f"{format_bytes(heap.total_bytes)} ({what})"
+    )
     remove = "rm " + " ".join(f"{heap.folder}/{pattern}" for pattern, _ in counts[:6])
     if not complete:
         return Line(
@@ -174,17 +177,3 @@ def shm_line(heap: Heap, *, complete: bool, whole_host: bool) -> Line | None:
 def _command(process: Process) -> str:
     words = " ".join(redacted(list(process.argv))) or process.comm
     return words[:_MOST_LETTERS] + ("..." if len(words) > _MOST_LETTERS else "")
-
-
-def _amount(size: int) -> str:
-    return f"{size / _GIB:.1f} GiB" if size >= _GIB else f"{size / _MIB:.0f} MiB"
-
-
-def _ago(seconds: float) -> str:
-    return (
-        f"{seconds / 86400:.0f} days"
-        if seconds > 172_800
-        else f"{seconds / 3600:.0f} h"
-        if seconds > 7200
-        else (f"{seconds / 60:.0f} min" if seconds > 120 else f"{seconds:.0f} s")
-    )

@@ -17,6 +17,7 @@ from diag.preflight.launch_facts import launch_facts
 from diag.preflight.line import Line
 from diag.sources.host import cgroup
 from diag.sources.host.process_tree import PROC, read_raw
+from diag.text.units import format_bytes
 
 __all__ = ["check_processes", "check_ulimits", "needed_processes"]
 
@@ -122,7 +123,7 @@ def check_ulimits(command: Sequence[str]) -> Iterator[Line]:
         if soft == _INFINITY:
             continue
         quiet = False
-        said = f"limit of the {name} is {soft / _GIB:.1f} GiB (`ulimit -{letter}`)"
+        said = f"limit of the {name} is {format_bytes(soft)} (`ulimit -{letter}`)"
         if least is None:
             yield Line(
                 "limits",

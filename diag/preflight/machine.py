@@ -14,10 +14,10 @@ from diag.preflight.container import container_of, limit_lines, shm_lines
 from diag.preflight.line import Line
 from diag.sources.host import cgroup
 from diag.sources.network.rdma_access import ipc_lock, lock_rights
+from diag.text.units import format_bytes
 
 __all__ = ["check_host_memory", "check_locked_memory", "check_open_files", "check_shared_memory"]
 
-_GIB = 1 << 30
 _MIB = 1 << 20
 
 
@@ -32,7 +32,7 @@ def check_shared_memory(command: Sequence[str], path: Path = Path("/dev/shm")) -
     except OSError as error:
         yield Line("shared memory", "not checked", f"{path}: {error.strerror}", "mount a tmpfs on /dev/shm")
         return
-    said = f"/dev/shm is {size.total / _GIB:.1f} GiB, {size.free / _GIB:.1f} GiB free"
+    said = f"/dev/shm is {format_bytes(size.total)}, {format_bytes(size.free)} free"
     if size.total <= 64 * _MIB or size.free < 256 * _MIB:
         yield Line(
             "shared memory",
@@ -80,7 +80,7 @@ def check_locked_memory(
         yield from limit_lines(container, "memlock")
         return
     soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    said = "unlimited" if soft == resource.RLIM_INFINITY else f"{soft / _MIB:.0f} MiB"
+    said = "unlimited" if soft == resource.RLIM_INFINITY else format_bytes(soft)
     rights = lock_rights("/proc/self")
     here, hidden = _rdma(rdma, kernel)
     if soft == resource.RLIM_INFINITY:
@@ -126,10 +126,12 @@ def check_host_memory(command: Sequence[str]) -> Iterator[Line]:
     if host is None:
         yield Line("host memory", "not checked", "/proc/meminfo cannot be read")
         return
-    said = f"{host.available_bytes / _GIB:.0f} of {host.total_bytes / _GIB:.0f} GiB available"
+    said = f"{format_bytes(host.available_bytes)} of {format_bytes(host.total_bytes)} available"
     if group is not None and group.limit_bytes is not None:
         free = group.limit_bytes - group.usage_bytes + group.cache_bytes
-        said += f"; cgroup {group.path} allows {group.limit_bytes / _GIB:.1f} GiB, about {free / _GIB:.1f} GiB free"
+        said += (
+            f"; cgroup {group.path} allows {format_bytes(group.limit_bytes)}, about {format_bytes(free)} free"
+        )
     container = container_of(command)
     if container is not None and container.memory:
         said += f"; {container.engine} run --memory={container.memory}"

@@ -9,6 +9,7 @@ from diag.preflight.line import Line
 from diag.preflight.meeting_names import is_translated, mine, name_of, translated
 from diag.preflight.plan import Plan
 from diag.preflight.reach import Outcome, connect
+from diag.text.units import format_seconds
 
 __all__ = ["check_other_node"]
 
@@ -52,7 +53,7 @@ def check_other_node(
 def _line_of(plan: Plan, where: str, outcome: Outcome) -> Line:
     meeting = plan.meeting
     at = where if outcome.address == meeting.address else f"{where} ({outcome.address})"
-    took = f"{outcome.tries} {'try' if outcome.tries == 1 else 'tries'} in {outcome.seconds:.1f} s"
+    took = f"{outcome.tries} {'try' if outcome.tries == 1 else 'tries'} in {format_seconds(outcome.seconds)}"
     rank = "" if meeting.node_rank is None else f"node {meeting.node_rank} of {meeting.nodes}: "
     if outcome.how == "reached":
         host = f" ({outcome.met.host})" if outcome.met is not None and outcome.met.host else ""

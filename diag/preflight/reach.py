@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from diag.text.units import format_seconds
+
 __all__ = ["Met", "Outcome", "connect", "listen", "own_name", "resolve"]
 
 _GREETING = b"diag-doctor/1\n"
@@ -76,7 +78,7 @@ def resolve(name: str, port: int, seconds: float) -> tuple[tuple[str, ...], str]
     asker.join(seconds)
     if found:
         return found[0], ""
-    return (), failed[0] if failed else f"the name server did not answer within {seconds:.0f} s"
+    return (), failed[0] if failed else f"the name server did not answer within {format_seconds(seconds)}"
 
 
 def own_name(seconds: float) -> str:

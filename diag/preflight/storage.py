@@ -19,6 +19,7 @@ from diag.preflight.estimate.machine import Machine
 from diag.preflight.launch_facts import LaunchFacts, launch_facts
 from diag.preflight.line import Line
 from diag.sources.storage import disk
+from diag.text.units import format_bytes
 
 __all__ = ["Place", "check_caches", "check_disk", "look"]
 
@@ -100,7 +101,9 @@ def check_disk(command: Sequence[str], environment: Mapping[str, str] | None = N
     except disk.DiskUnavailable as error:
         yield Line("disk", "not checked", error.reason, error.remedy)
         return
-    said = f"{_amount(place.free)} and {_inodes(place.space)} free in {path}{f' ({flag})' if flag else ''}"
+    said = (
+        f"{format_bytes(place.free)} and {_inodes(place.space)} free in {path}{f' ({flag})' if flag else ''}"
+    )
     if place.wrong:
         yield Line(
             "disk",
@@ -127,7 +130,7 @@ def check_disk(command: Sequence[str], environment: Mapping[str, str] | None = N
         yield Line(
             "disk",
             "problem",
-            f"{said}, and one checkpoint of CMD takes about {_amount(needed)}",
+            f"{said}, and one checkpoint of CMD takes about {format_bytes(needed)}",
             "free space or choose another output directory; --no_save_optim true (Megatron) or --save_only_model true leave out "
             "the optimizer",
             "disk-full",
@@ -149,7 +152,9 @@ def check_disk(command: Sequence[str], environment: Mapping[str, str] | None = N
         return
     else:
         yield Line(
-            "disk", "ok", said + (f"; one checkpoint of CMD takes about {_amount(needed)}" if needed else "")
+            "disk",
+            "ok",
+            said + (f"; one checkpoint of CMD takes about {format_bytes(needed)}" if needed else ""),
         )
         if needed and place.free < needed * (kept + 1 if kept else 3):
             yield Line(
@@ -280,7 +285,7 @@ def check_caches(command: Sequence[str], environment: Mapping[str, str] | None =
             yield Line(
                 what,
                 "problem",
-                f"{_amount(place.free)} and {_inodes(place.space)} free in {said}",
+                f"{format_bytes(place.free)} and {_inodes(place.space)} free in {said}",
                 f"free space there, or {name}=DIR on a larger file system",
                 "disk-full",
             )
@@ -296,7 +301,7 @@ def check_caches(command: Sequence[str], environment: Mapping[str, str] | None =
                     f"{name}=/tmp/{name.partition('_')[0].lower()}, on each node's own disk",
                 )
     if fine and free is not None:
-        said = f"{_amount(free)} or more free for {', '.join(fine)}"
+        said = f"{format_bytes(free)} or more free for {', '.join(fine)}"
         unseen = facts.command.environment_unseen
         yield Line(
             "caches",
@@ -317,16 +322,6 @@ def _caches(env: Mapping[str, str]) -> list[tuple[str, str, int]]:
         ("TORCHINDUCTOR_CACHE_DIR", env.get("TORCHINDUCTOR_CACHE_DIR") or temporary, 256 * _MIB),
         ("TRITON_CACHE_DIR", env.get("TRITON_CACHE_DIR") or f"{home}/.triton", 256 * _MIB),
     ]
-
-
-def _amount(size: int) -> str:
-    return (
-        f"{size / _GIB:.0f} GiB"
-        if size >= 10 * _GIB
-        else f"{size / _GIB:.1f} GiB"
-        if size >= _GIB
-        else f"{size / _MIB:.0f} MiB"
-    )
 
 
 def _inodes(space: DiskSpace) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from diag.model import Finding, Record, format_ranks
+from diag.model import Finding, Record, pack_ranks
 from diag.model.observations import (
     CollectiveEntry,
     CollectiveTimedOut,
@@ -122,8 +122,8 @@ def _short_ranks(finding: Finding) -> dict[str, Any]:
     told: dict[str, Any] = _adapter(Finding).dump_python(bare, mode="json", exclude_defaults=True)
     return {
         **told,
-        "ranks": format_ranks(finding.ranks),
-        "waiting_ranks": format_ranks(finding.waiting_ranks),
+        "ranks": pack_ranks(finding.ranks),
+        "waiting_ranks": pack_ranks(finding.waiting_ranks),
     }
 
 
@@ -149,7 +149,7 @@ def _packed(fact: FlightRecorder) -> dict[str, Any]:
     bare = replace(fact, groups=tuple(replace(group, members=()) for group in fact.groups), entries=())
     told: dict[str, Any] = _adapter(FlightRecorder).dump_python(bare, mode="json", exclude_defaults=True)
     for row, group in zip(told["groups"], fact.groups, strict=True):
-        row["members"] = format_ranks(group.members)
+        row["members"] = pack_ranks(group.members)
     return told
 
 

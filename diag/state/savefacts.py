@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from diag.state.view import JobView
+from diag.text.units import format_bytes, format_rate, format_seconds
 
 __all__ = ["save_json", "save_words"]
 
@@ -37,14 +38,15 @@ def save_words(save: Mapping[str, Any]) -> str:
     """
     >>> save_words({"seconds": 12.4, "usual_seconds": 30.0, "written_bytes": 3 << 30, "usual_bytes": 6 << 30,
     ...             "bytes_per_second": 2.5e8, "asynchronous": False})
-    'saving for 12 s (usually 30 s), 3.0 of 6.0 GiB written, 0.23 GiB/s'
+    'saving for 12 s (usually 30 s), 3 GiB of 6 GiB written, 238 MiB/s'
     """
-    words = f"saving for {save['seconds']:.0f} s" + (" behind the training" if save["asynchronous"] else "")
+    words = f"saving for {format_seconds(save['seconds'])}" + (
+        " behind the training" if save["asynchronous"] else ""
+    )
     if save["usual_seconds"] is not None:
-        words += f" (usually {save['usual_seconds']:.0f} s)"
+        words += f" (usually {format_seconds(save['usual_seconds'])})"
     written, usual, rate = save["written_bytes"], save["usual_bytes"], save["bytes_per_second"]
-    unit, name = (1 << 30, "GiB") if max(written or 0, usual or 0) >= 1 << 29 else (1 << 20, "MiB")
     if written is not None:
-        of = f" of {usual / unit:.1f}" if usual and usual > written else ""
-        words += f", {written / unit:.1f}{of} {name} written"
-    return words + (f", {rate / unit:.2f} {name}/s" if rate else "")
+        of = f" of {format_bytes(usual)}" if usual and usual > written else ""
+        words += f", {format_bytes(written)}{of} written"
+    return words + (f", {format_rate(rate)}" if rate else "")

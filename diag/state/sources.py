@@ -9,6 +9,7 @@ from diag.model import NotChecked
 from diag.model.observations import JournalCutOff, SourceFailed, SourceWorks, Unparsed
 from diag.state.rank_view import RankView
 from diag.state.reducer import Reducer, takes
+from diag.text.units import format_bytes, format_ranks, format_ratio
 
 __all__ = ["Sources"]
 
@@ -51,7 +52,7 @@ class Sources(Reducer):
             if failed.rank is not None:
                 numbers.append(failed.rank)
         for (source, reason, remedy), numbers in sorted(grouped.items()):
-            of = f" of rank{'s' if len(numbers) > 1 else ''} " + ",".join(map(str, sorted(numbers)))
+            of = f" of {format_ranks(sorted(numbers))}"
             yield NotChecked(source + of if numbers else source, reason, remedy)
         if self.cut_off and not ended:
             yield _cut_short(ranks)
@@ -73,7 +74,7 @@ def _cut_short(ranks: Iterable[RankView]) -> NotChecked:
     remedy = "if the run is over, see how the container ended (`kubectl describe pod`, `docker inspect`) and dmesg of the host"
     if full is not None and full.limit_bytes:
         share = full.usage_bytes / full.limit_bytes
-        reason += f"; cgroup {full.path} was at {share:.0%} of its limit of {full.limit_bytes / (1 << 30):.1f} GiB when last read"
+        reason += f"; cgroup {full.path} was at {format_ratio(share)} of its limit of {format_bytes(full.limit_bytes)} when last read"
         if share >= _FULL:
             remedy += (
                 ": the kernel may have killed it as a whole for memory (memory.oom.group, which Kubernetes sets on cgroup v2). "

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from diag.model.observations import Frame, StackSample, ThreadStack
+from diag.text.units import format_path
 
 __all__ = [
     "Activity",
@@ -20,7 +21,6 @@ __all__ = [
     "child_role",
     "is_idle_worker",
     "read_stack",
-    "shorten",
     "signature",
     "steps",
 ]
@@ -284,9 +284,9 @@ def steps(thread: ThreadStack) -> tuple[str, ...]:
     parts: list[str] = []
     for frame in thread.frames:
         if frame is reading.where and reading.activity is not Activity.OTHER:
-            parts.append(f"{frame.function} ({shorten(frame.file)})")
+            parts.append(f"{frame.function} ({format_path(frame.file)})")
             break
-        parts.append(f"{frame.function} ({shorten(frame.file)}:{frame.line})")
+        parts.append(f"{frame.function} ({format_path(frame.file)}:{frame.line})")
     return tuple(parts)
 
 
@@ -297,37 +297,6 @@ def signature(thread: ThreadStack) -> str:
     the very same place).
     """
     return "|".join(steps(thread))
-
-
-_PACKAGES = (
-    "/megatron/",
-    "/torch/",
-    "/swift/",
-    "/transformer_engine/",
-    "/deepspeed/",
-    "/transformers/",
-    "/mcore_bridge/",
-)
-
-
-@functools.lru_cache(maxsize=8192)
-def shorten(file: str) -> str:
-    """A path as people say it: from the package on, without the machine's prefix.
-
-    >>> shorten("/opt/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py")
-    'torch/utils/data/dataloader.py'
-    """
-    for mark in ("/site-packages/", "/dist-packages/"):
-        if mark in file:
-            return file.rsplit(mark, 1)[1]
-    for package in _PACKAGES:
-        if (
-            package in file
-        ):  # installed elsewhere: --target, a source checkout, a container image's own layout
-            return file[file.rindex(package) + 1 :]
-    if "/lib/python3" in file:
-        return file.rsplit("/lib/python3", 1)[1].split("/", 1)[-1]
-    return "/".join(file.rsplit("/", 3)[-3:]) if file.count("/") > 3 else file
 
 
 def is_idle_worker(sample: StackSample) -> bool:

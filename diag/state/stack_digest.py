@@ -57,7 +57,7 @@ _RANGES = re.compile(r"\d{1,7}(?:-\d{1,7})?(?:,\d{1,7}(?:-\d{1,7})?)*", re.ASCII
 
 
 def parse_spans(text: str) -> Spans:
-    """Ranges as `format_ranks` writes them, in any order, overlapping or not. ValueError for anything else.
+    """Ranges as `pack_ranks` writes them, in any order, overlapping or not. ValueError for anything else.
 
     >>> parse_spans("61-143,0-59,60")
     ((0, 143),)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diag.state.pace import Lap, Pace
+from diag.text.units import format_seconds
 
 __all__ = ["StepTimes", "steps_sentence"]
 
@@ -189,22 +190,18 @@ def steps_sentence(told: Mapping[str, Any]) -> str:
     >>> steps_sentence({"count": 30, "seconds_median": 0.71, "seconds_p95": 0.83, "slowest": [{"iteration": 12, "seconds": 2.1}]})
     '30 steps measured, median 0.71 s, p95 0.83 s, slowest 2.1 s (iteration 12)'
     """
-    said = f"{told['count']} step{'' if told['count'] == 1 else 's'} measured, median {_seconds(told['seconds_median'])}"
+    said = f"{told['count']} step{'' if told['count'] == 1 else 's'} measured, median {format_seconds(told['seconds_median'])}"
     if told.get("seconds_p95") is not None:
-        said += f", p95 {_seconds(told['seconds_p95'])}"
+        said += f", p95 {format_seconds(told['seconds_p95'])}"
     median = told["seconds_median"] or 0.0
     slowest = [each for each in told.get("slowest", ()) if each["seconds"] > 1.5 * median]
     if slowest:
         said += ", slowest " + ", ".join(
-            f"{_seconds(each['seconds'])} (iteration {each['iteration']})" for each in slowest
+            f"{format_seconds(each['seconds'])} (iteration {each['iteration']})" for each in slowest
         )
     if told.get("samples_per_second"):
         said += f", {told['samples_per_second']:.3g} samples/s"
     return said
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.2g} s" if value < 10 else f"{value:.0f} s"
 
 
 def _round(value: float | None) -> float | None:

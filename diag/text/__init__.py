@@ -1,1 +1,1 @@
-"""How diag writes for people: numbers, errors, colours, what is safe to print. Knows no job."""
+"""Text for people: numbers with their units, ranks, times and paths. Pure, and of the standard library only."""

@@ -6,8 +6,9 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-__all__ = ["char_columns", "columns", "cut", "fitting", "pad", "wrap", "wrap_wide"]
+__all__ = ["char_columns", "columns", "cut", "fitting", "pad", "wrap", "wrap_long", "wrap_wide"]
 
+_LONGEST_LINE = 900  # characters of a line of evidence; most have less than a tenth of that
 # A command in backticks stays on one line where it can: people copy it.
 _TOKEN = re.compile(r"`[^`\n]*`|\s+|[^\s`]|`")
 _CLOSES = frozenset("，。；：、！？）》」』”’…")  # never first in a line
@@ -62,6 +63,17 @@ def wrap(text: str, width: int, indent: str = "", rest: str | None = None) -> li
                 lines.append(line + left[:size])
                 line, left = rest, left[size:]
     return lines if empty and lines else [*lines, line]
+
+
+def wrap_long(text: str, width: int, rest: str) -> list[str]:
+    """A line as it is where it fits, and else over several: what stands at its end (a file and its line) is what
+    people look for. Of one that is very long some words in the middle are left out."""
+    if columns(text) <= width:
+        return [text]
+    if len(text) > _LONGEST_LINE:
+        begin, end = text[: _LONGEST_LINE * 2 // 3], text[-_LONGEST_LINE // 3 :]
+        text = f"{begin.rpartition(' ')[0]} ... {end.partition(' ')[2]}"
+    return wrap(text, width, text[: len(text) - len(text.lstrip())], rest)
 
 
 def fitting(word: str, room: int) -> int:

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import IO, TextIO
 
 from diag.text.ticker import bar, columns, is_terminal
+from diag.text.units import format_bytes, format_rate, format_seconds
 
 __all__ = ["Progress"]
 
 _AFTER_SECONDS = 1.0  # what is done sooner needs no bar
 _EACH_SECONDS = 0.2
+_BAR = 16  # columns: all of the line fits into 80
 
 
 class Progress:
@@ -57,12 +59,13 @@ class Progress:
         seconds = max(1e-9, now - self._began)
         total = self._expected + sum(size for _, size in self._files)
         done = self._passed + sum(map(_place, self._files))
-        speed = _speed((self._read or done) / seconds)
+        speed = format_rate((self._read or done) / seconds)
         if not total or not all(size for _, size in self._files):
-            return f"diag: {_size(self._read)} read, {speed}"
+            return f"diag: {format_bytes(self._read)} read, {speed}"
         done = min(done, total)
         left = seconds * (total - done) / done if done else 0.0
-        return f"diag: {bar(done, total)} {_size(done)} of {_size(total)}, {speed}, {left:.0f} s left"
+        amount = f"{format_bytes(done)} of {format_bytes(total)}"
+        return f"diag: {bar(done, total, _BAR)} {amount}, {speed}, {format_seconds(round(left))} left"
 
     def close(self) -> None:
         if self._drawn:
@@ -77,19 +80,3 @@ def _place(item: tuple[IO[bytes], int]) -> int:
         return size if file.closed else file.tell()
     except (OSError, ValueError):
         return 0
-
-
-def _speed(bytes_a_second: float) -> str:
-    """
-    >>> _speed(48_000_000), _speed(230_000)
-    ('48 MB/s', '0.2 MB/s')
-    """
-    return f"{bytes_a_second / 1e6:.{0 if bytes_a_second >= 1e7 else 1}f} MB/s"
-
-
-def _size(count: float) -> str:
-    """
-    >>> _size(1_200_000_000), _size(3_400_000), _size(12)
-    ('1.2 GB', '3.4 MB', '0.0 MB')
-    """
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -22,6 +22,7 @@ import pytest
 
 from diag.engine.journal import segments
 from diag.engine.replay import replay
+from diag.preflight.manifest.quantity import quantity
 from diag.text.progress_line import Progress
 from diag.text.ticker import Ticker
 from tests.cli.terminal import terminal
@@ -65,14 +66,14 @@ def test_reading_of_any_evidence_is_shown_up_to_its_end_and_then_gone(kind: str,
     replay([evidence(kind, tmp_path)], progress)
 
     drawn = re.findall(
-        r"\r(diag: \[[# ]{24}\] ([\d.]+) MB of ([\d.]+) MB, [\d.]+ MB/s, \d+ s left)\x1b\[K",
+        r"\r(diag: \[[# ]{16}\] ([\d.]+ [KMG]?i?B) of ([\d.]+ [KMG]?i?B), [\d.]+ [KMG]?i?B/s, [\dmins ]+ left)\x1b\[K",
         stream.getvalue(),
     )
     assert drawn and stream.getvalue() == "".join(
         f"\r{line}\x1b[K" for line, _, _ in drawn
     )  # no torn and no other line
-    done = [float(at) for _, at, _ in drawn]
-    assert done == sorted(done) and drawn[-1][0].startswith(f"diag: [{'#' * 24}]")
+    done = [quantity(at.replace(" ", "").removesuffix("B")) or 0 for _, at, _ in drawn]
+    assert done == sorted(done) and drawn[-1][0].startswith(f"diag: [{'#' * 16}]")
     assert len({total for _, _, total in drawn}) == 1
 
     progress.close()
@@ -164,7 +165,7 @@ def test_flame_shows_how_much_is_recorded(hub: SlowHub, tmp_path: Path) -> None:
         seen.start(
             [*DIAG, "flame", "3", "--seconds", "1", "--endpoint", hub.url, "-o", "x.svg"], cwd=tmp_path
         )
-        seen.until(lambda: re.search(r"diag: \[#+ *\] 1 of 1 s$", seen.text))
+        seen.until(lambda: re.search(r"diag: \[#+ *\] 1 s of 1 s$", seen.text))
         seen.until(lambda: "s: the graph is made" in seen.text)
 
         hub.answers.set()
@@ -191,9 +192,9 @@ def test_terminal_of_a_big_replay_has_the_report_alone_at_the_end(tmp_path: Path
     (big / "train.log").write_text(text * (20_000_000 // len(text)))
     with terminal(80, 100) as seen:
         seen.start([*DIAG, "replay", str(big)])
-        seen.until(lambda: re.search(r"^diag: \[#* *\] [\d.]+ MB of [\d.]+ MB", seen.text))
+        seen.until(lambda: re.search(r"^diag: \[#* *\] [\d.]+ [KM]iB of [\d.]+ MiB", seen.text))
 
         seen.wait()
 
-        assert not re.search(r"MB of", seen.text)
+        assert not re.search(r"iB of", seen.text)
         assert any(line.startswith("The job is") for line in seen.lines[:3])

@@ -190,7 +190,7 @@ def test_clock_of_a_node_that_is_minutes_ahead_is_a_note() -> None:
     reports.hear(1, skew_seconds=-200.0)
 
     assert (
-        "times in the logs of gpu-1 (node 1): its clock is 200 s behind that of the job hub"
+        "times in the logs of gpu-1 (node 1): its clock is 3 min 20 s behind that of the job hub"
         in reports.notes()
     )
     reports.hear(1, skew_seconds=2.0)

@@ -43,7 +43,7 @@ def test_node_whose_link_is_late_is_named_with_its_ranks() -> None:
         "warning",
     )
     assert found.waiting_ranks == (0, 1, 3)
-    assert "12 ms there, 0.04 ms on the other nodes" in found.summary and "100% of samples" in found.summary
+    assert "12 ms there, 40 µs on the other nodes" in found.summary and "100 % of samples" in found.summary
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ def test_pause_for_native_frames_is_said_with_its_cost(story: Story) -> None:
     add_native(made, [0, 2], {0: {"seconds": 0.7, "native": {"pid": 100, "stdout": threads}}})
     text = dump_text(made, colour=False, width=100)
 
-    assert "epoll_wait (libc.so.6:0)" in text and "ranks 0,2 paused for native frames, at most 0.7 s" in text
+    assert "epoll_wait (libc.so.6:0)" in text and "ranks 0, 2 paused for native frames, at most 0.7 s" in text
     assert "native frames of rank 2 (pid None): none: its sidecar did not answer in time" in text
     assert [(row["rank"], row["ok"]) for row in made["probes"] if row["paused_target"]] == [
         (0, True),

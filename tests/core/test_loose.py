@@ -170,7 +170,7 @@ def test_memory_of_the_gpu_that_ran_out_comes_before_the_death_and_the_hang_that
     first = engine.active()[0]
     assert [finding.id for finding in engine.active()] == ["cuda-oom", "rank-died", "hang"]
     assert (first.ranks, first.cause, first.confidence.value) == ((1,), "capacity", "high")
-    assert "rank 1 ran out of GPU memory after iteration 4: it asked for 16.0 GiB of GPU 1" in first.summary
+    assert "rank 1 ran out of GPU memory after iteration 4: it asked for 16 GiB of GPU 1" in first.summary
     assert judged(LOOSE / "cuda_oom")["rank-died"].advice.startswith(
         "The cuda-oom finding says why rank 1 failed"
     )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.model import format_ranks
+from diag.model import pack_ranks
 from diag.outputs.terminal.text import classes_text
 from diag.outputs.view.view import stack_classes
 from diag.state.stack_digest import (
@@ -56,10 +56,10 @@ def walk(node: Node) -> list[Node]:
 
 @given(RANKS)
 def test_ranges_read_back_are_the_ranks_that_were_written(ranks: set[int]) -> None:
-    spans = parse_spans(format_ranks(sorted(ranks)))
+    spans = parse_spans(pack_ranks(sorted(ranks)))
 
     assert spans == spans_of(ranks)
-    assert format_spans(spans) == format_ranks(sorted(ranks))
+    assert format_spans(spans) == pack_ranks(sorted(ranks))
 
 
 @given(RANKS, RANKS)
@@ -87,7 +87,7 @@ def test_many_nodes_come_to_the_classes_that_one_look_at_all_ranks_gives() -> No
 
     mains = {format_spans(merged.ranks[key]) for key, place in merged.classes.items() if place.role == "main"}
     assert mains == {"77", "500-501", "0-76,78-499,502-1023"}
-    assert mains == {format_ranks(one.ranks) for one in stack_classes(story.engine)}
+    assert mains == {pack_ranks(one.ranks) for one in stack_classes(story.engine)}
     assert (merged.bad, merged.unknown) == (0, ())
 
 
@@ -140,7 +140,7 @@ def test_what_the_last_samples_share_stands_and_the_rest_moves() -> None:
     assert nodes["train (/app/train.py:200)"] == 0
     text = classes_text(stack_classes(story.engine), 100)
     assert "rank 0: other in forward (/app/model.py:7); moving below main (/app/train.py:250)" in text
-    assert "distributed_c10d.py:3173); stands for 4.0 s" in text
+    assert "distributed_c10d.py:3173); stands for 4 s" in text
 
 
 def test_one_sample_says_neither_that_it_stands_nor_that_it_moves() -> None:
@@ -227,7 +227,7 @@ def test_hundred_thousand_ranks_by_hashes() -> None:
         ranks: dict[str, list[int]] = {}
         for rank in range(first, first + 8):
             ranks.setdefault(keys[chosen[rank]], []).append(rank)
-        told.append({"ranks": {key: format_ranks(who) for key, who in ranks.items()}})
+        told.append({"ranks": {key: pack_ranks(who) for key, who in ranks.items()}})
 
     merged = merge(told, dict(zip(keys, table, strict=True)))
 

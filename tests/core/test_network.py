@@ -220,8 +220,8 @@ def test_dump_says_in_a_line_what_the_node_has_and_which_ranks_use_it() -> None:
     told = network_json(story.engine)
 
     assert told["text"] == [
-        "network: 1 of 2 RDMA ports active (up to 50.0 GB/s), not mlx5_1:1; last 10 s: RDMA 10.0 GB/s sent, 9.0 GB/s received; "
-        "sockets 1.0 kB/s sent, 1.0 MB/s received",
+        "network: 1 of 2 RDMA ports active (up to 400 Gbit/s), not mlx5_1:1; last 10 s: RDMA 9.31 GiB/s sent, 8.38 GiB/s received; "
+        "sockets 1000 B/s sent, 977 KiB/s received",
         "network of ranks 0-1: holds uverbs0 open",
         "network of rank 2: holds none of uverbs0, uverbs1 open",
     ]

@@ -20,8 +20,9 @@ from diag.engine.engine import Engine
 from diag.model import Severity
 from diag.outputs.http.app import create_app
 from diag.outputs.report import report
-from diag.outputs.view.sentence import duration, moment, summary_line
+from diag.outputs.view.sentence import summary_line
 from diag.text.errors import DiagError
+from diag.text.units import format_seconds, format_time
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 RELEASED = CAPTURES / "over" / "hang-released"
@@ -126,8 +127,8 @@ def agree(engine: Engine, typed: Callable[..., tuple[str, int]]) -> tuple[str, O
         assert ("nothing found" in text) == (not open_now and not over)
         assert ("nothing open" in text) == (not open_now and bool(over))
     for kind, klass, _, since, resolved in over[:3]:
-        length = duration(resolved - since)
-        span = f"{moment(since, '%H:%M:%S')}-{moment(resolved, '%H:%M:%S')} ({length})"
+        length = format_seconds(resolved - since)
+        span = f"{format_time(since, since)}-{format_time(resolved, resolved)} ({length})"
         for text in (line, document["sentence"], written, picture):
             assert name(kind, klass) in text and span in text, text
     counts = any(Severity(one["severity"]).counts for one in (*document["findings"], *document["past"]))

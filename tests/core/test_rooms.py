@@ -16,10 +16,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "diag": (),  # __version__
     "text": (),
     "model": (),
-    "knowledge": ("model",),
+    "knowledge": ("model", "text"),
     "launch": ("text",),
     "settings": ("launch", "text"),
-    "state": ("knowledge", "model"),
+    "state": ("knowledge", "model", "text"),
     "sources": ("knowledge", "launch", "model", "state", "text"),
     "detectors": ("diag", "knowledge", "model", "state", "text"),
     "engine": ("detectors", "knowledge", "launch", "model", "sources", "state", "text"),

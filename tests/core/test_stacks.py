@@ -15,7 +15,8 @@ from diag.model import Record
 from diag.model.observations import Frame, Iteration, StackSample, ThreadStack
 from diag.sources.stacks import pyspy
 from diag.state import stack_activity
-from diag.state.stack_activity import Activity, child_role, is_idle_worker, read_stack, shorten, signature
+from diag.state.stack_activity import Activity, child_role, is_idle_worker, read_stack, signature
+from diag.text.units import format_path
 from tests.facts import Story
 
 STACKS = Path(__file__).parents[1] / "captures" / "stacks"
@@ -251,7 +252,7 @@ def test_signature_of_a_real_stack_ends_at_its_wait(name: str) -> None:
     where = read_stack(stack).where
 
     assert where is not None
-    assert signature(stack).rpartition("|")[2] == f"{where.function} ({shorten(where.file)})"
+    assert signature(stack).rpartition("|")[2] == f"{where.function} ({format_path(where.file)})"
 
 
 @pytest.mark.parametrize(
@@ -268,13 +269,13 @@ def test_signature_of_a_real_stack_ends_at_its_wait(name: str) -> None:
             "multiprocessing/queues.py",
         ),
         ("/app/train.py", "/app/train.py"),
-        ("/home/user/project/src/data/reader.py", "src/data/reader.py"),
+        ("/home/user/project/src/data/reader.py", "/home/user/project/src/data/reader.py"),
         ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap>"),
         ("", ""),
     ],
 )
-def test_path_is_said_as_people_say_it(file: str, short: str) -> None:
-    assert shorten(file) == short
+def test_path_of_own_code_is_whole_and_of_an_installed_package_its_name(file: str, short: str) -> None:
+    assert format_path(file) == short
 
 
 FRAMES = st.builds(

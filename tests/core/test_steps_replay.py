@@ -23,7 +23,7 @@ def test_rank_that_gets_slow_in_the_midst_of_a_real_run_is_said_after_a_minute_a
         (0,),
         "warning",
     )
-    assert "2.7 times the 0.403 s before" in drop.summary and "since iteration 561" in drop.summary
+    assert "2.7 times the 0.4 s before" in drop.summary and "since iteration 561" in drop.summary
     assert 55 < told[0].at - drop.since < 70 and told[-1].at - drop.since < 90
     straggler = next(change for change in changes if change.finding.id == "straggler")
     assert "slow_part (/job/train.py:7)" in straggler.finding.summary

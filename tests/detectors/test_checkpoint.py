@@ -128,7 +128,7 @@ def test_lines_of_a_full_disk_name_what_is_full(line: str, cause: str) -> None:
 
     finding = story.the("disk-full")
     assert (finding.cause, finding.severity.value) == (cause, "critical")
-    assert "of 64.0 GiB free (ext4)" in finding.summary
+    assert "of 64 GiB free (ext4)" in finding.summary
 
 
 def test_no_space_with_bytes_free_and_no_inodes_is_of_inodes() -> None:
@@ -186,8 +186,8 @@ def test_next_checkpoint_that_does_not_fit_is_warned_of_before_it_with_numbers()
 
     finding = story.the("disk-full")
     assert (finding.cause, finding.severity.value) == ("next_save", "warning")
-    assert "the next checkpoint (5.0 GiB, like checkpoint-500) will not fit" in finding.summary
-    assert "3.0 GiB of 1000.0 GiB free" in finding.summary and "--save_total_limit" in finding.advice
+    assert "the next checkpoint (5 GiB, like checkpoint-500) will not fit" in finding.summary
+    assert "3 GiB of 1000 GiB free" in finding.summary and "--save_total_limit" in finding.advice
 
 
 def test_quota_counts_before_the_free_space_and_the_estimate_where_nothing_was_saved_yet() -> None:
@@ -195,7 +195,7 @@ def test_quota_counts_before_the_free_space_and_the_estimate_where_nothing_was_s
     story.tell(MemoryEstimated(None, (), (), (), checkpoint_bytes=40 * GIB), disk(900 * GIB, quota=20 * GIB))
     story.wait(2)
 
-    assert "20.0 GiB left of the user's quota" in story.the("disk-full").summary
+    assert "20 GiB left of the user's quota" in story.the("disk-full").summary
 
 
 @pytest.mark.parametrize("case", ["enough", "unknown size", "in the save", "last step", "other disk"])
@@ -292,7 +292,7 @@ def test_save_that_was_cut_off_is_named_with_what_is_missing_and_where_to_go_on_
     finding = story.the("checkpoint-corrupt")
     assert (finding.cause, finding.severity.value, finding.ranks) == ("incomplete", "critical", ())
     assert (
-        "checkpoint-6 is not whole (missing iter_0000006/.metadata; 4 files, 5.0 GiB): rank 1 was killed"
+        "checkpoint-6 is not whole (missing iter_0000006/.metadata; 4 files, 5 GiB): rank 1 was killed"
         in finding.summary
     )
     assert f"--mcore_model {ROOT}/checkpoint-2 --finetune false" in finding.advice
@@ -694,7 +694,7 @@ def test_save_whose_folder_grows_is_not_hung_though_no_rank_here_moves_and_one_t
     assert ids(grows) == set()
     assert stands.the("hang").klass == "checkpoint_io"
     assert any(
-        item.kind == "checkpoint" and "1024.0 MiB on disk, and not a byte more for" in item.excerpt
+        item.kind == "checkpoint" and "1 GiB on disk, and not a byte more for" in item.excerpt
         for item in stands.the("hang").evidence
     )
     save = grows.engine.job.saves.log.current
@@ -718,7 +718,7 @@ def test_report_has_the_save_under_way_in_numbers_and_in_words_and_none_afterwar
         3 * GIB,
         False,
     )
-    assert "saving for 8 s (usually 20 s), 3.0 GiB written, 0.50 GiB/s" in job_sentence(document)
+    assert "saving for 8 s (usually 20 s), 3 GiB written, 512 MiB/s" in job_sentence(document)
     assert report(story.engine)["job"]["save"] is None
 
 

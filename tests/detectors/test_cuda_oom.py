@@ -64,12 +64,12 @@ def test_memory_that_is_simply_full_is_said_with_what_is_missing() -> None:
         "high",
     )
     assert (
-        "rank 1 ran out of GPU memory after iteration 40: it asked for 16.0 GiB of GPU 1 with 11.3 GiB of"
+        "rank 1 ran out of GPU memory after iteration 40: it asked for 16 GiB of GPU 1 with 11.3 GiB of"
         in oom.summary
     )
-    assert "4.7 GiB too few; PyTorch holds 128.0 GiB in tensors and 0 MiB unused" in oom.summary
-    assert "0.5 GiB of the process are outside PyTorch" in oom.summary
-    assert oom.advice.startswith("4.7 GiB more were needed for this one allocation.")
+    assert "4.71 GiB too few; PyTorch holds 128 GiB in tensors and 0 B unused" in oom.summary
+    assert "522 MiB of the process are outside PyTorch" in oom.summary
+    assert oom.advice.startswith("4.71 GiB more were needed for this one allocation.")
 
 
 def test_enough_memory_in_pieces_is_fragmentation_and_expandable_segments_are_advised() -> None:
@@ -114,7 +114,7 @@ def test_another_process_that_holds_the_gpu_is_named_with_its_pid() -> None:
     oom = died(training(), *recorded("oom_other_process"))
 
     assert oom.cause == "other_process"
-    assert "process 11748 holds 137.8 GiB" in oom.summary
+    assert "process 11748 holds 138 GiB" in oom.summary
     assert "`ps -o pid,user,lstart,cmd -p 11748`" in oom.advice
 
 
@@ -123,7 +123,7 @@ def test_another_rank_on_the_same_gpu_is_told_from_a_stranger() -> None:
     oom = died(training(), message("8.00 GiB", "1.00 GiB", "36.00 GiB", "100.00 MiB", "38.00 GiB", others))
 
     assert oom.cause == "shared_gpu"
-    assert f"process {pid_of(0)} (rank 0) holds 40.0 GiB" in oom.summary
+    assert f"process {pid_of(0)} (rank 0) holds 40 GiB" in oom.summary
     assert "torch.cuda.set_device(LOCAL_RANK)" in oom.advice
 
 
@@ -159,7 +159,7 @@ def test_process_in_a_container_is_not_taken_for_its_own_neighbour() -> None:
     )
 
     assert oom.cause == "capacity"
-    assert "562167" not in oom.summary and "1.4 GiB of the process are outside PyTorch" in oom.summary
+    assert "562167" not in oom.summary and "1.43 GiB of the process are outside PyTorch" in oom.summary
 
 
 def test_memory_that_nobody_in_the_message_has_is_another_containers() -> None:
@@ -180,7 +180,7 @@ def test_much_memory_outside_pytorch_is_told() -> None:
 def test_limit_that_the_program_sets_itself_is_named_and_not_the_gpu() -> None:
     oom = died(training(), *recorded("oom_fraction"))
 
-    assert oom.cause == "memory_fraction" and "the program allows itself 14.0 GiB" in oom.summary
+    assert oom.cause == "memory_fraction" and "the program allows itself 14 GiB" in oom.summary
     assert "set_per_process_memory_fraction" in oom.advice
 
 
@@ -195,7 +195,7 @@ def test_neighbours_of_old_torch_are_those_that_nvml_showed() -> None:
         "memory try setting ...",
     )
 
-    assert oom.cause == "other_process" and "process 4711 holds 45.0 GiB" in oom.summary
+    assert oom.cause == "other_process" and "process 4711 holds 45 GiB" in oom.summary
 
 
 # --- advice
@@ -253,7 +253,7 @@ def test_memory_that_grew_step_after_step_is_said_and_hints_at_a_leak() -> None:
 
     oom = died(story, FULL)
 
-    assert "memory in use grew from 70.0 GiB to 110.0 GiB between iterations 41 and 100" in oom.summary
+    assert "memory in use grew from 70 GiB to 110 GiB between iterations 41 and 100" in oom.summary
     assert ".detach()" in oom.advice
 
 
@@ -276,7 +276,7 @@ def test_memory_that_ran_out_outside_the_allocator_is_told(name: str) -> None:
 
     assert (oom.ranks, oom.cause) == ((1,), "outside_pytorch")
     assert "rank 1 ran out of GPU memory outside PyTorch's allocator" in oom.summary
-    assert "100.0 GiB of 140.0 GiB of GPU 1 were in use before" in oom.summary
+    assert "100 GiB of 140 GiB of GPU 1 were in use before" in oom.summary
 
 
 def test_pinned_host_memory_is_not_the_gpus() -> None:

@@ -246,7 +246,7 @@ def test_gpu_that_is_held_back_by_heat_is_named_beside_the_others(bits: int, cau
 
     found = story.the("thermal-throttle")
     assert (found.ranks, found.cause, found.severity.value) == ((1,), cause, "warning")
-    assert "GPU 1 of rank 1 is held back by heat: 1125 of 1980 MHz at 87 C" in found.summary
+    assert "GPU 1 of rank 1 is held back by heat: 1125 MHz of 1980 MHz at 87 °C" in found.summary
     assert "the others run at 1755 MHz" in found.summary
     assert "power-brake" not in ids(story)
 
@@ -268,7 +268,7 @@ def test_power_supply_that_brakes_the_gpu_is_named() -> None:
     runs(story, lambda index: hot(1, BRAKE | HW_SLOWDOWN, 345_000_000) if index else sample(0))
 
     assert (story.the("power-brake").cause, story.the("power-brake").ranks) == ("power_brake", (1,))
-    assert "345 of 1980 MHz" in story.the("power-brake").summary
+    assert "345 MHz of 1980 MHz" in story.the("power-brake").summary
     assert "thermal-throttle" not in ids(story)
 
 

@@ -40,12 +40,12 @@ def steady(world: int = 2, steps: int = 10) -> Story:
     [
         (
             EpochStarted(0, 2, "[INFO:swift] The training of Epoch 2 starts..."),
-            's after "The training of Epoch 2 starts..." and before the first step;',
+            ' for 1 min after "The training of Epoch 2 starts..." and before the first step;',
         ),  # resumed
         # the transformers path, which has no such line
         (
             PhaseMarked(0, "first_step", "Train:   0%|          | 0/8 [00:00<?, ?it/s]"),
-            "s before the first step;",
+            " for 1 min before the first step;",
         ),
     ],
 )

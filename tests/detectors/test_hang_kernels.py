@@ -87,7 +87,7 @@ def test_number_of_sms_is_not_said_where_the_gpu_does_not_tell_it() -> None:
 
     assert found.ranks == (1,)
     assert any(
-        "1 warp on 0.8 % of the SMs, the others wait in NCCL's of 17 warps on 18.2 % of the SMs"
+        "1 warp on 0.76 % of the SMs, the others wait in NCCL's of 17 warps on 18 % of the SMs"
         in item.excerpt
         for item in found.evidence
     )

@@ -322,15 +322,15 @@ def test_kill_in_a_save_names_rank_phase_peak_limit_and_flags_of_the_command() -
 
     found = story.the("host-oom")
     assert (
-        "rank 1 (pid 1001), which held 3.0 GiB, for memory while saving a checkpoint after iteration 500"
+        "rank 1 (pid 1001), which held 3 GiB, for memory while saving a checkpoint after iteration 500"
         in found.summary
     )
     assert (
-        "cgroup /sys/fs/cgroup/pod/main (limit 4.0 GiB, peak 4.0 GiB); it grew most, by 2.0 GiB in 11 s"
+        "cgroup /sys/fs/cgroup/pod/main (limit 4 GiB, peak 4 GiB); it grew most, by 2 GiB in 11 s"
         in found.summary
     )
     assert "--async_save keeps" in found.advice and "--optimizer_offload_fraction" in found.advice
-    assert any("processes' own memory 3.0 GiB; page cache 1.0 GiB" in item.excerpt for item in found.evidence)
+    assert any("processes' own memory 3 GiB; page cache 1 GiB" in item.excerpt for item in found.evidence)
 
 
 def test_grower_is_named_apart_from_the_victim() -> None:
@@ -378,7 +378,7 @@ def test_killed_worker_is_named_with_its_rank_though_no_rank_was_killed() -> Non
 
     found = story.the("host-oom")
     assert (found.ranks, found.cause) == ((0,), "cgroup_limit")
-    assert "killed DataLoader worker 3000 of rank 0, which held 3.0 GiB, for memory" in found.summary
+    assert "killed DataLoader worker 3000 of rank 0, which held 3 GiB, for memory" in found.summary
 
 
 def test_killed_worker_is_named_without_the_kernels_word_when_it_is_gone_as_the_counter_rises() -> None:
@@ -393,7 +393,7 @@ def test_killed_worker_is_named_without_the_kernels_word_when_it_is_gone_as_the_
     story.wait(3.0)
 
     found = story.the("host-oom")
-    assert found.ranks == (0,) and "DataLoader worker 3000 of rank 0, which held 3.0 GiB," in found.summary
+    assert found.ranks == (0,) and "DataLoader worker 3000 of rank 0, which held 3 GiB," in found.summary
 
 
 def test_rank_in_another_pid_namespace_is_found_by_name_and_size() -> None:
@@ -476,7 +476,7 @@ def test_writer_that_nobody_had_seen_is_of_the_one_rank_that_lives_in_the_cgroup
 
     found = story.the("host-oom")
     assert (found.ranks, found.cause) == ((1,), "cgroup_limit")
-    assert "process python3 (host pid 687), which held 3.0 GiB, in the cgroup of rank 1" in found.summary
+    assert "process python3 (host pid 687), which held 3 GiB, in the cgroup of rank 1" in found.summary
 
 
 def test_process_that_the_kernel_took_from_a_cgroup_beside_the_ranks_is_nobodys() -> None:
@@ -518,7 +518,7 @@ def test_other_tenants_of_the_cgroup_are_named() -> None:
     dies(story, signal=9)
 
     found = story.the("host-oom")
-    assert any("vllm (pid 90, not of the job) 5.0 GiB" in item.excerpt for item in found.evidence)
+    assert any("vllm (pid 90, not of the job) 5 GiB" in item.excerpt for item in found.evidence)
     assert "limit is a parent's" in found.advice and "pod" in found.advice
 
 
@@ -580,10 +580,9 @@ def test_refusal_names_size_and_promised_memory() -> None:
     dies(story, code=1)
 
     found = story.the("host-oom")
-    assert "could not have host memory of 16.0 GiB" in found.summary
+    assert "could not have host memory of 16 GiB" in found.summary
     assert (
-        "8.0 GiB of 32.0 GiB are promised already" in found.summary
-        and "vm.overcommit_memory=0" in found.advice
+        "8 GiB of 32 GiB are promised already" in found.summary and "vm.overcommit_memory=0" in found.advice
     )
 
 
@@ -598,8 +597,8 @@ def test_stall_is_a_warning_that_names_memory_high_and_is_over_when_it_is_over()
         )
         story.wait(5.0)
 
-    assert during.severity.value == "warning" and "above memory.high of 2.0 GiB" in during.summary
-    assert "35% of the last 10 s" in during.summary and "memory.high" in during.advice
+    assert during.severity.value == "warning" and "above memory.high of 2 GiB" in during.summary
+    assert "35 % of the last 10 s" in during.summary and "memory.high" in during.advice
     assert memory_findings(story) == []
 
 
@@ -733,7 +732,7 @@ def test_process_of_the_cgroup_that_is_not_the_jobs_is_a_warning_that_names_it()
 
     found = story.the("host-oom")
     assert (found.severity.value, found.ranks) == ("warning", ())
-    assert "process tensorboard (host pid 4242), which held 3.0 GiB, in the job's cgroup" in found.summary
+    assert "process tensorboard (host pid 4242), which held 3 GiB, in the job's cgroup" in found.summary
 
 
 def test_limit_of_processes_about_to_be_met_is_a_warning_and_room_is_none() -> None:

@@ -96,7 +96,7 @@ def test_a_save_that_keeps_what_it_takes_is_said_before_the_next_begins() -> Non
     found = job.story.the("host-oom-forecast")
     assert (found.cause, found.ranks) == ("kept_memory", ())
     assert found.summary.startswith("the next save after iteration 30 will need 5")
-    assert "of 48.00 GiB host memory of cgroup /pod/trainer" in found.summary
+    assert "of 48 GiB host memory of cgroup /pod/trainer" in found.summary
     assert "--no_save_optim true" in found.advice
 
 
@@ -334,7 +334,7 @@ def test_the_host_is_a_limit_too_and_swap_counts_as_room() -> None:
             story.tell(SaveFinished(None, "Successfully saved", f"/out/checkpoint-{number * 10}"))
 
     run(swap=0)
-    assert "of 48.00 GiB host memory of the host" in story.the("host-oom-forecast").summary
+    assert "of 48 GiB host memory of the host" in story.the("host-oom-forecast").summary
 
     story = Story([HostOomForecastDetector()])
     run(swap=32 * GIB)

@@ -348,7 +348,7 @@ def test_closed_devices_and_bytes_over_ethernet_tell_the_fallback_without_any_lo
 
     found = story.the("ib-fallback")
     assert (found.severity, found.ranks, found.cause) == (Severity.CRITICAL, (0, 1), "unknown")
-    assert "900 MB/s leave this node over sockets" in found.summary
+    assert "858 MiB/s leave this node over sockets" in found.summary
     assert "none of their processes holds an RDMA device open" in found.summary
 
 
@@ -383,7 +383,7 @@ def test_sockets_over_infiniband_count_as_sockets_though_the_port_counts_them_to
         )
         story.wait(5)
 
-    assert "1000 MB/s leave this node over sockets, 0.0 MB/s over RDMA" in story.the("ib-fallback").summary
+    assert "954 MiB/s leave this node over sockets, 0 B/s over RDMA" in story.the("ib-fallback").summary
 
 
 QUIET_RUNS = {

@@ -212,7 +212,7 @@ def test_memlock_of_ranks_that_differ_is_told_as_a_range() -> None:
     story.tell(limits(0, memlock=8 * MIB, rdma=True), limits(1, memlock=0, rdma=True))
     story.wait(2)
 
-    assert "is 0 MiB to 8 MiB on ranks 0-1" in story.the("memlock-limit").summary
+    assert "is 0 B to 8 MiB on ranks 0-1" in story.the("memlock-limit").summary
 
 
 def test_refused_allocation_with_a_limited_address_space_names_the_limit() -> None:

@@ -95,7 +95,7 @@ def test_error_that_steps_came_after_does_not_hide_the_one_that_ends_the_job(quo
 
     oom = story.the("cuda-oom")
     assert (oom.ranks, oom.severity.value) == ((1,), "critical")
-    assert "after iteration 20: it asked for 16.0 GiB of GPU 1" in oom.summary
+    assert "after iteration 20: it asked for 16 GiB of GPU 1" in oom.summary
 
 
 def test_survived_shortage_of_files_is_no_more_than_a_warning() -> None:

@@ -103,7 +103,7 @@ def test_ranks_that_wait_for_each_other_in_several_calls_are_each_at_theirs() ->
 
     hang = stuck({0: ALL_REDUCE, 1: barrier, 2: ALL_REDUCE}, seconds=400).the("hang")
 
-    assert "all 3 ranks seen have waited: ranks 0,2 in all_reduce (" in hang.summary
+    assert "all 3 ranks seen have waited: ranks 0, 2 in all_reduce (" in hang.summary
     assert "rank 1 in barrier (" in hang.summary
 
 
@@ -177,7 +177,7 @@ def test_victims_are_named() -> None:
     hang = stuck({0: ALL_REDUCE, 1: SLEEP, 2: ALL_REDUCE}).the("hang")
 
     assert (
-        "Rank 1 is in its own code at the line shown and has not joined the call that ranks 0,2 wait in"
+        "Rank 1 is in its own code at the line shown and has not joined the call that ranks 0, 2 wait in"
         in hang.advice
     )
 

@@ -135,7 +135,7 @@ def test_gpu_clocks_that_fell_are_the_cause() -> None:
     told = train(story(), 400, 1.0, gpu=(0.95, 600, 1_980_000_000))
     found = the(train(told, 55, 2.0, gpu=(0.97, 300, 1_100_000_000)))
 
-    assert found.cause == "gpu_clocks" and "fell from 1980 to 1100 MHz" in found.summary
+    assert found.cause == "gpu_clocks" and "fell from 1980 MHz to 1100 MHz" in found.summary
 
 
 def test_memory_pressure_of_the_host_is_the_cause() -> None:
@@ -264,7 +264,7 @@ def test_every_rank_that_waits_for_its_data_from_the_start_is_slow() -> None:
     found = told.the("slow")
     assert (found.cause, found.severity.value, found.confidence.value) == ("data_loading", "warning", "high")
     assert "every rank waits for its batches" in found.summary
-    assert "the busiest GPU is in use for 40% of the time" in found.summary
+    assert "the busiest GPU is in use for 40 % of the time" in found.summary
     assert "data" in found.evidence[0].excerpt
 
 

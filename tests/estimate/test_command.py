@@ -120,13 +120,13 @@ def test_text_says_each_term_the_totals_the_verdicts_and_what_would_help(
     text = capsys.readouterr().out
     assert code == 10
     for words in (
-        "30.53 B parameters",
+        "30.5B parameters",
         "TP 2 PP 1 CP 1 DP 4 EP 8",
         "reference model",
         "logits and loss",
         "staged shards",
         "does not fit: ",
-        "+- 10%",
+        "+- 10 %",
         "with --recompute_granularity full",
         "with --no_save_optim true",
         "rules of thumb",

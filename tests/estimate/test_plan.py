@@ -140,7 +140,7 @@ def test_megatron_lm_is_read_from_its_own_flags() -> None:
         ),
         {},
     )
-    assert "8.03 B" in told.basis
+    assert "8.03B" in told.basis
     assert told.plan.optimizer.distributed and told.plan.recompute.granularity == "none"
 
 

@@ -38,7 +38,8 @@ def plain(text: str) -> str:
     text = re.sub(r"^diag\| *", "", text, flags=re.MULTILINE)
     text = re.sub(r"\S*/runs/[\w./-]+", "RUN", text)
     text = re.sub(r"http://[\d.:]+", "URL", text)
-    text = re.sub(r"\d+ min \d+ s", "0 s", text)
+    text = re.sub(r"[^\s(]*/(?=diag_job/)", "", text)
+    text = re.sub(r"\d+ min( \d+ s)?|\d+(\.\d+)? ms", "0 s", text)
     text = re.sub(r"\d+(\.\d+)?", "0", text)
     return " ".join(text.split())
 

@@ -70,7 +70,7 @@ def test_disk_that_fills_in_the_second_save_is_named_with_its_numbers_and_the_tr
 
         assert code == 1
         assert (full["cause"], full["severity"], full["ranks"]) == ("no_space", "critical", [])
-        assert "of 5.0 MiB free (tmpfs)" in full["summary"]
+        assert "of 5 MiB free (tmpfs)" in full["summary"]
         assert (
             "iter_0000008 is not whole" in corrupt["summary"]
             and "the last whole one is iter_0000004" in corrupt["summary"]
@@ -86,7 +86,7 @@ def test_save_that_will_not_fit_is_warned_of_before_it_begins(tmp_path: Path) ->
         finding = found(job, "disk-full")
 
         assert finding["severity"] == "warning"
-        assert "the next checkpoint (3.0 MiB, like iter_0000004) will not fit" in finding["summary"]
+        assert "the next checkpoint (3 MiB, like iter_0000004) will not fit" in finding["summary"]
 
 
 def test_rank_killed_in_its_save_leaves_a_checkpoint_that_is_named_with_the_one_to_go_on_from(

@@ -143,7 +143,7 @@ def test_merged_graph_has_the_ranks_on_each_frame() -> None:
     text = collapsed(merged(8, 3))
 
     assert "train (/app/train.py:200) [0-7];__next__ (torch/utils/data/dataloader.py:741) [3];" in text
-    assert "all_reduce (torch/distributed/distributed_c10d.py:3173) [0-2,4-7] 7\n" in text
+    assert "all_reduce (torch/distributed/distributed_c10d.py:3173) [0-2, 4-7] 7\n" in text
     names = {frame["name"] for frame in assert_is_speedscope(speedscope(merged(8, 3)))["shared"]["frames"]}
     assert "wait (python3.11/threading.py:331) [3]" in names
 
@@ -153,7 +153,9 @@ def test_one_rank_of_sixteen_thousand_is_wide_enough_to_be_seen() -> None:
 
     (lone,) = [width for title, width in widths.items() if title.startswith("__next__")]
     assert lone >= 30
-    assert any(title.startswith("all_reduce") and "[0-76,78-16383]: 16383 ranks" in title for title in widths)
+    assert any(
+        title.startswith("all_reduce") and "[0-76, 78-16383]: 16383 ranks" in title for title in widths
+    )
 
 
 def test_boxes_lie_within_their_parents() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.model import Change, ChangeKind, Evidence, NotChecked, Severity
+from diag.model import Change, ChangeKind, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.outputs.terminal.text import classes_text, panel, report_text
 from diag.outputs.view.sentence import summary_line
 from diag.outputs.view.view import stack_classes
@@ -92,6 +92,38 @@ def test_log_text_cannot_move_the_cursor_or_forge_a_line_of_ours(kit: Any) -> No
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
     assert all(line.startswith("diag| ") for line in text.split("\n"))
     assert not re.search("^diag\\| INFO", text, re.MULTILINE)
+
+
+@given(st.integers(30, 120), st.integers(0, 12))
+def test_evidence_is_wrapped_and_never_cut_before_the_line_of_a_file(width: int, deep: int) -> None:
+    place = "/home/me/project/" + "package/" * deep + "data/shards.py:1064"
+    evidence = Evidence(
+        "stacks", f"_read_shard ({place}) < __getitem__ (/home/me/project/train.py:12)", 1.0, rank=3
+    )
+    finding = Finding("hang", "job", Severity.CRITICAL, Confidence.HIGH, "s", "a", 1.0, evidence=(evidence,))
+
+    text = panel(opened(finding), width=width).replace("\ndiag|", "")
+
+    assert place in re.sub(r"\s", "", text) and "train.py:12" in re.sub(r"\s", "", text)
+
+
+def test_of_very_long_evidence_the_middle_is_left_out(kit: Any) -> None:
+    words = [f"word{n}" for n in range(1000)]
+    finding = Finding(
+        "hang",
+        "job",
+        Severity.CRITICAL,
+        Confidence.HIGH,
+        "s",
+        "a",
+        1.0,
+        evidence=(Evidence("output", " ".join(words)[:1990], 1.0),),
+    )
+
+    lines = panel(opened(finding), width=80).splitlines()
+
+    assert len(lines) < 20 and "[output] word0 word1 " in lines[3]
+    assert " ... word" in "".join(lines)
 
 
 def test_long_evidence_is_cut_to_its_last_lines(kit: Any) -> None:

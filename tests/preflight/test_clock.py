@@ -38,9 +38,8 @@ def test_clock_that_is_an_hour_ahead_is_told_on_both_nodes(nodes: tuple[Node, No
     here, there = meet(*nodes, off=3600.0)
 
     assert here["status"] == there["status"] == "note"
-    assert "the clock of node 1" in here["said"] and "s ahead of this node's" in here["said"]
-    assert "the clock of node 0" in there["said"] and "s behind this node's" in there["said"]
-    assert 3595 < float(here["said"].partition(" is ")[2].split()[0]) < 3605
+    assert "the clock of node 1" in here["said"] and "1 h ahead of this node's" in here["said"]
+    assert "the clock of node 0" in there["said"] and "1 h behind this node's" in there["said"]
     assert "chronyc makestep" in here["remedy"]
 
 

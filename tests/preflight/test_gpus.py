@@ -36,7 +36,7 @@ def test_memory_that_an_earlier_run_left_in_use_is_told_with_its_processes() -> 
     )
 
     assert (line.what, line.status, line.id) == ("GPU 1", "problem", "cuda-oom")
-    assert line.said == "130.0 GiB of its 140.4 GiB are in use before the job starts, by process 11748"
+    assert line.said == "130 GiB of its 140 GiB are in use before the job starts, by process 11748"
 
 
 def test_memory_of_processes_that_are_not_shown_is_told_too() -> None:

@@ -99,7 +99,7 @@ def test_ranks_whose_launcher_was_killed_are_left_over(job: Job) -> None:
     assert line.said.startswith(
         f"2 processes of an earlier job are left over (rank 0 pid {job.ranks[0]}, rank 1 pid {job.ranks[1]};"
     )
-    assert "what started them is gone" in line.said and "6.0 GiB of GPU memory" in line.said
+    assert "what started them is gone" in line.said and "6 GiB of GPU memory" in line.said
     assert line.remedy.startswith(f"kill {job.ranks[0]} {job.ranks[1]};")
 
 
@@ -250,7 +250,7 @@ def test_small_shared_memory_that_files_of_earlier_jobs_fill() -> None:
     document = doctor_after(SHM, "python", "t.py")
 
     by_what = {line["what"]: line for line in document["checks"]}
-    assert by_what["shared memory"]["status"] == "problem" and "0.1 GiB" in by_what["shared memory"]["said"]
+    assert by_what["shared memory"]["status"] == "problem" and "64 MiB" in by_what["shared memory"]["said"]
     assert by_what["left-over files"]["status"] in ("problem", "note")
     assert (
         "4 files in /dev/shm take 60 MiB of its 64 MiB (torch_4194400_* 3, sem.mp-* 1)"

@@ -36,10 +36,10 @@ def said(document: dict[str, Any], what: str) -> list[tuple[str, str]]:
 def test_limits_that_end_a_training_are_told() -> None:
     found = said(doctor_after("ulimit -f 2097152; ulimit -v 20971520", "python", "t.py"), "limits")
 
-    assert ("problem", "limit of the size of a file is 2.0 GiB (`ulimit -f`): a checkpoint's file that grows beyond it ends the "
+    assert ("problem", "limit of the size of a file is 2 GiB (`ulimit -f`): a checkpoint's file that grows beyond it ends the "
             "rank") in found  # fmt: skip
     assert any(
-        status == "problem" and "address space is 20.0 GiB (`ulimit -v`)" in words for status, words in found
+        status == "problem" and "address space is 20 GiB (`ulimit -v`)" in words for status, words in found
     )
 
 

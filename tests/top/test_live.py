@@ -63,7 +63,7 @@ def test_culprit_is_on_a_screen_of_80_columns_and_keys_lead_to_the_rest(
         stacks = pane.until(
             lambda text: "Merged stacks" in text and "waits_for_the_others (tests/live/ranks.py" in text
         )
-        assert "ranks 0,2: " in stacks and "rank 1: no stack: killed by signal 9" in stacks
+        assert "ranks 0, 2: " in stacks and "rank 1: no stack: killed by signal 9" in stacks
         pane.keys("Escape")
         pane.until(lambda text: "Findings: " in text)
 
@@ -131,7 +131,7 @@ def test_without_a_terminal_one_picture_and_the_exit_code_of_a_dump(dead_rank: L
 
     assert done.returncode == 10, done.stderr
     assert "CRITICAL rank-died" in done.stdout and "\x1b" not in done.stdout
-    assert re.search(r"^ !  +1 dead", done.stdout, re.MULTILINE) and "ranks 0,2" in done.stdout
+    assert re.search(r"^ !  +1 dead", done.stdout, re.MULTILINE) and "ranks 0, 2" in done.stdout
 
     words = [*DIAG, "top", str(dead_rank.run_dir), "--json"]  # a path whose run lives is asked, not read
     told = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)

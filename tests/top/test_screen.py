@@ -130,9 +130,9 @@ def test_wide_screen_shows_the_culprits_stack_and_the_time_line_as_well() -> Non
 
         assert fits(text, LARGE)
         assert "rank 2: hung; gpu-node-0 (node 0, local rank 2), pid 2343" in text
-        assert "GPU 2 NVIDIA H200: 0% busy, 7.9G of 140G" in text
-        assert re.search(r"mean of 4 GPUs busy [▁-█ ]+ 75%, most 75%", text)
-        assert re.search(r"highest of 4 GPUs memory .* of 140G", text)
+        assert "GPU 2 NVIDIA H200: 0 % busy, 7.89 GiB of 140 GiB" in text
+        assert re.search(r"mean of 4 GPUs busy [▁-█ ]+ 75 %, most 75 %", text)
+        assert re.search(r"highest of 4 GPUs memory .* of 140 GiB", text)
 
     play(recorded(HANG), LARGE, script)
 

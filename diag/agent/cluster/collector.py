@@ -18,8 +18,9 @@ from diag.model.observations import (
     StackSample,
 )
 from diag.sources.digest import FORWARDED
-from diag.state.stack_activity import Activity, read_stack, shorten
+from diag.state.stack_activity import Activity, read_stack
 from diag.state.view import JobView
+from diag.text.units import format_path
 
 __all__ = ["Collector"]
 
@@ -94,7 +95,7 @@ class Collector:
             at,
             reading.activity in _WAITS,
             reading.activity.value,
-            f"{where.function} ({shorten(where.file)}:{where.line})",
+            f"{where.function} ({format_path(where.file)}:{where.line})",
             Activity.CHECKPOINT in (reading.activity, reading.context),
         )
         self._looks.setdefault(rank, deque(maxlen=_MOST_LOOKS)).append(look)

@@ -14,6 +14,7 @@ from diag.engine.engine import Engine
 from diag.engine.importers.policy import JOB
 from diag.model import Record
 from diag.sources import digest as digest_source
+from diag.text.units import format_seconds
 
 __all__ = ["Gathering", "NodeAnswer", "job_engine", "with_verdict"]
 
@@ -98,7 +99,7 @@ class Gathering:
             return NodeAnswer(
                 entry,
                 None,
-                f"its hub at {entry['url']} {_WORDS[error.word]} ({error}; {seconds:.1f} s)",
+                f"its hub at {entry['url']} {_WORDS[error.word]} ({error}; {format_seconds(seconds)})",
                 seconds,
             )
         return NodeAnswer(entry, document, "", time.monotonic() - began)

@@ -26,6 +26,7 @@ from diag.launch.launchers.nodes import JobNodes
 from diag.model import Record
 from diag.sources import digest as digest_source
 from diag.text.errors import OtherJob
+from diag.text.units import format_seconds
 
 __all__ = ["Counts", "Member", "NodeHub", "spread"]
 
@@ -523,7 +524,7 @@ class Member:
         if thread.is_alive():
             self._given_up = True
             self._say(
-                f"diag: the other nodes' hubs are not waited for any longer (no end within {seconds:.0f} s)"
+                f"diag: the other nodes' hubs are not waited for any longer (no end within {format_seconds(seconds)})"
             )
 
     def _leave(self) -> None:

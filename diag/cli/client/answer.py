@@ -12,6 +12,7 @@ import socket
 
 from diag.launch import tokens
 from diag.text.errors import DiagError
+from diag.text.units import format_seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def no_answer(url: str, error: BaseException, *, seconds: float, hint: str) -> D
         return DiagError(f"the hub at {url} does not answer: nobody listens there", hint=hint)
     if isinstance(error, TimeoutError):
         return DiagError(
-            f"the hub at {url} does not answer within {seconds:.0f} s",
+            f"the hub at {url} does not answer within {format_seconds(seconds)}",
             hint="it, its machine or the network may be "
             f"overloaded: ask again with more --seconds; else {hint}",
         )

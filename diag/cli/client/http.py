@@ -6,6 +6,8 @@ from __future__ import annotations
 import socket
 import time
 
+from diag.text.units import format_bytes
+
 __all__ = ["get", "post"]
 
 _LONGEST = 256 << 20
@@ -91,7 +93,7 @@ def _length(head: bytes) -> int | None:
 
 
 def _too_long() -> str:
-    return f"the answer has more than {_LONGEST >> 20} MiB"
+    return f"the answer has more than {format_bytes(_LONGEST)}"
 
 
 def _by_library(  # noqa: PLR0917 - one place

@@ -28,6 +28,7 @@ from diag.cli.tui.state import State
 from diag.cli.tui.table import ORDERS, Table
 from diag.text.columns import cut
 from diag.text.sanitize import clean
+from diag.text.units import format_seconds
 
 __all__ = ["TopApp"]
 
@@ -168,7 +169,7 @@ class TopApp(Asking):
     def _heads(self) -> None:
         about = self.link.about
         if self.link.word == "LOST":
-            about = f"{time.monotonic() - self._linked_at:.0f} s: {about}"
+            about = f"{format_seconds(time.monotonic() - self._linked_at)}: {about}"
         lines = words.head_lines(self.state, self.link.word, about, self.size.width)
         for row in self._rows("head"):
             row.show(lines)

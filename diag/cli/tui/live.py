@@ -27,6 +27,7 @@ from diag.cli.tui.sse import EventParser
 from diag.launch.runs import is_alive, is_ours, read_run
 from diag.text.errors import DiagError
 from diag.text.sanitize import clean
+from diag.text.units import format_seconds
 
 __all__ = ["Live"]
 
@@ -147,7 +148,7 @@ class Live:
                     self._take(event, data)
             return False
         except TimeoutError:
-            raise ValueError(f"nothing was heard for {_SILENT_SECONDS:.0f} s") from None
+            raise ValueError(f"nothing was heard for {format_seconds(_SILENT_SECONDS)}") from None
         finally:
             self._wire = None
             connection.close()

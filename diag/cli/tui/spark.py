@@ -6,8 +6,15 @@ from collections.abc import Sequence
 
 from diag.cli.tui.line import Line, line, right
 from diag.cli.tui.state import Series, State
-from diag.cli.tui.table import age, size
 from diag.text.columns import columns, cut
+from diag.text.units import (
+    format_bytes,
+    format_number,
+    format_quantity,
+    format_rate,
+    format_ratio,
+    format_seconds,
+)
 
 __all__ = ["BLOCKS", "PLAIN", "spark", "timeline_lines"]
 
@@ -100,7 +107,7 @@ def _span(state: State) -> str:
     told = state.timeline
     count = max((len(one.values) for one in told.series), default=0)
     phases = " > ".join(dict.fromkeys(phase for phase, _ in told.phases if phase))
-    seconds = age(count * told.width_seconds)
+    seconds = format_seconds(count * told.width_seconds)
     return f"{seconds} from left to right, each drawn from 0 to its limit or highest; phases: {phases or '-'}"
 
 
@@ -124,7 +131,9 @@ def _series(one: Series, limit: float | None, room: int, width: int, marks: str)
 
 def _value(one: Series, value: float) -> str:
     if one.unit == "ratio":
-        return f"{value:.0%}"
+        return format_ratio(value)
     if one.unit in ("bytes", "bytes/s"):
-        return size(value) + ("/s" if one.unit == "bytes/s" else "")
-    return f"{value:.3g}" + {"seconds": " s", "watts": " W"}.get(one.unit, "")
+        return format_bytes(value) if one.unit == "bytes" else format_rate(value)
+    if one.unit == "seconds":
+        return format_seconds(value)
+    return format_quantity(value, "W") if one.unit == "watts" else format_number(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ from dataclasses import dataclass
 from diag.cli.tui.line import Line, right
 from diag.cli.tui.state import Row, State
 from diag.text.columns import columns, cut
+from diag.text.units import format_bytes, format_ratio, format_seconds
 
-__all__ = ["ORDERS", "Table", "age", "size"]
+__all__ = ["ORDERS", "Table"]
 
 _NEVER = "-"  # nobody could read it
 _WHERE_LEAST = 20  # columns of where a rank stands; less tells nothing
@@ -25,40 +25,12 @@ _STATE_STYLES = {"hung": "critical", "dead": "critical", "stalled": "warning", "
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?(?:,|$)")
 
 
-def age(seconds: float) -> str:
-    """
-    >>> [age(each) for each in (0.4, 59.6, 200, 4000, 200000, float("inf"))]
-    ['0 s', '60 s', '3m20', '1h06', '2d07h', '-']
-    """
-    if not math.isfinite(seconds):
-        return "-"
-    if seconds < 60:
-        return f"{max(0.0, seconds):.0f} s"
-    minutes, left = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours >= 48:
-        return f"{hours // 24}d{hours % 24:02}h"
-    return f"{hours}h{minutes:02}" if hours else f"{minutes}m{left:02}"
-
-
-def size(value: float) -> str:
-    """
-    >>> [size(each) for each in (0, 900, 5e8, 2644598784, 150754820096, 3e13)]
-    ['0', '900', '477M', '2.5G', '140G', '27.3T']
-    """
-    for unit in ("", "K", "M", "G", "T"):
-        if value < 1000 or unit == "T":
-            return f"{value:.1f}{unit}" if unit in "GT" and unit and value < 100 else f"{value:.0f}{unit}"
-        value /= 1024
-    raise AssertionError
-
-
 def _share(value: float | None) -> str:
-    return _NEVER if value is None else f"{min(value, 99.99):.0%}"
+    return _NEVER if value is None else format_ratio(min(value, 99.99))
 
 
 def _bytes(value: float | None) -> str:
-    return _NEVER if value is None else size(value)
+    return _NEVER if value is None else format_bytes(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +46,7 @@ class _Column:
 
 
 def _moved(row: Row, now: float) -> str:
-    return _NEVER if row.progress_at is None else age(now - row.progress_at)
+    return _NEVER if row.progress_at is None else format_seconds(now - row.progress_at)
 
 
 _COLUMNS = (

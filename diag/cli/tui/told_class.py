@@ -32,4 +32,4 @@ def told_frame(text: str) -> Frame:
     file, _, number = place.removesuffix(")").rpartition(":")
     if not function or not (number.isascii() and number.isdigit()):
         return Frame(clean(text), "?", 0)
-    return Frame(function, "/site-packages/" + file, int(number))
+    return Frame(function, file, int(number))

@@ -9,13 +9,13 @@ from typing import Any
 
 from diag.cli.tui.line import Line, fit, line, text_lines
 from diag.cli.tui.state import Row, State
-from diag.cli.tui.table import age, size
 from diag.model import found
 from diag.outputs.terminal.text import _body, _head, _ranks, over_head
 from diag.outputs.terminal.tree_text import class_lines
-from diag.outputs.view.sentence import duration, moment, name_of
-from diag.text.columns import columns, cut, wrap
+from diag.outputs.view.sentence import name_of
+from diag.text.columns import columns, cut, wrap, wrap_long
 from diag.text.sanitize import clean
+from diag.text.units import format_bytes, format_quantity, format_ratio, format_seconds, format_time
 
 __all__ = [
     "bundle_words", "dump_lines", "finding_lines", "findings_lines", "findings_pane", "head_lines", "manual_lines", "next_words",
@@ -48,7 +48,7 @@ def head_lines(state: State, source: str, about: str, width: int) -> list[Line]:
         style = "warning"  # it ended well, and not without trouble
     first = ((f" {word} ", style + " reverse"), (" " + sentence, "bold"))
     source = source_word(state, source)
-    told = [f"elapsed {duration(state.elapsed)}"] if state.elapsed is not None else []
+    told = [f"elapsed {format_seconds(state.elapsed)}"] if state.elapsed is not None else []
     if about:
         told.insert(len(told) if source == "RECORDED" else 0, about)
     if len({row.host for row in state.rows.values()}) <= 1 and state.head.get("host"):
@@ -180,7 +180,7 @@ def finding_lines(finding: Mapping[str, Any], state: State, width: int, lang: st
     """All of one."""
     over = finding["resolved_at"] is not None
     ended = ", open when the job ended" if finding["open_at_end"] else ""
-    about = f"{finding['confidence']} confidence, since {moment(finding['since'], '%H:%M:%S')}{ended}"
+    about = f"{finding['confidence']} confidence, since {format_time(finding['since'], state.now)}{ended}"
     kind = "over" if over else finding["severity"]
     first, *rest = _head(
         kind, over_head(finding, state.now) if over else f"{name_of(finding)}: {about}", False, width
@@ -244,11 +244,11 @@ def rank_lines(
     if row.caller:
         told.append(f"called from {row.caller}")
     if row.progress_at is not None:
-        told.append(f"last progress {age(now - row.progress_at)} ago")
+        told.append(f"last progress {format_seconds(now - row.progress_at)} ago")
     told += _uses(row)
     if row.shares:
         parts = sorted(row.shares, key=lambda one: -one[1])[:4]
-        told.append("time of a step: " + ", ".join(f"{name} {share:.0%}" for name, share in parts))
+        told.append("time of a step: " + ", ".join(f"{name} {format_ratio(share)}" for name, share in parts))
     for text in told:
         lines += text_lines(wrap(text, width, "  ", "    "))
     return [*lines, line(""), *_threads(stacks, trouble, row, width)]
@@ -263,9 +263,9 @@ def _placed(row: Row) -> str:
 def _uses(row: Row) -> list[str]:
     told = []
     parts = [
-        f"CPU {row.cpu:.0%}" if row.cpu is not None else "",
-        f"RSS {size(row.rss_bytes)}" if row.rss_bytes is not None else "",
-        f"at most {size(row.peak_rss_bytes)}" if row.peak_rss_bytes is not None else "",
+        f"CPU {format_ratio(row.cpu)}" if row.cpu is not None else "",
+        f"RSS {format_bytes(row.rss_bytes)}" if row.rss_bytes is not None else "",
+        f"at most {format_bytes(row.peak_rss_bytes)}" if row.peak_rss_bytes is not None else "",
         f"{row.threads} threads" if row.threads is not None else "",
         f"{row.children} children" if row.children is not None else "",
         f"{row.open_files} open files" if row.open_files is not None else "",
@@ -275,11 +275,11 @@ def _uses(row: Row) -> list[str]:
         told.append("process: " + ", ".join(filter(None, parts)))
     gpu = row.gpu
     if gpu is not None:
-        busy = f"{gpu.utilization:.0%} busy" if gpu.utilization is not None else ""
-        memory = f"{size(gpu.used_bytes)}" if gpu.used_bytes is not None else ""
-        memory += f" of {size(gpu.total_bytes)}" if memory and gpu.total_bytes else ""
-        watts = f"{gpu.watts:.0f} W" if gpu.watts is not None else ""
-        heat = f"{gpu.celsius:.0f} C" if gpu.celsius is not None else ""
+        busy = f"{format_ratio(gpu.utilization)} busy" if gpu.utilization is not None else ""
+        memory = format_bytes(gpu.used_bytes) if gpu.used_bytes is not None else ""
+        memory += f" of {format_bytes(gpu.total_bytes)}" if memory and gpu.total_bytes else ""
+        watts = format_quantity(gpu.watts, "W") if gpu.watts is not None else ""
+        heat = format_quantity(gpu.celsius, "°C") if gpu.celsius is not None else ""
         told.append(f"GPU {gpu.index} {gpu.name}: " + ", ".join(filter(None, [busy, memory, watts, heat])))
     return told
 
@@ -317,7 +317,8 @@ def _process(process: Mapping[str, Any], row: Row, width: int, *, child: bool) -
         frames = [
             clean(str(one.get("text"))) for one in thread.get("frames") or () if isinstance(one, Mapping)
         ]
-        lines += text_lines(cut(f"    {frame}", width) for frame in frames[::-1][:_THREAD_FRAMES])
+        for frame in frames[::-1][:_THREAD_FRAMES]:
+            lines += text_lines(wrap_long(f"    {frame}", width, "      "))
         if len(frames) > _THREAD_FRAMES:
             lines.append(line(f"    ... {len(frames) - _THREAD_FRAMES} outer frames", "dim"))
     return lines

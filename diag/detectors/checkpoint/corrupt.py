@@ -8,11 +8,12 @@ import signal
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.checkpoint.folders import Broken, Folders, cut_off_save, name_of, pointed_at
-from diag.detectors.checkpoint.lines import Rule, SaidLines, failed_at, failed_by, gib, ranks_of
+from diag.detectors.checkpoint.lines import Rule, SaidLines, failed_at, failed_by, ranks_of
 from diag.knowledge.checkpoint_args import resume_advice
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import CheckpointFolder, CheckpointsSeen, LogLine
 from diag.state.view import JobView
+from diag.text.units import format_bytes, format_ranks
 
 __all__ = ["CheckpointCorruptDetector"]
 
@@ -134,7 +135,7 @@ class CheckpointCorruptDetector:
             cause=cause,
             severity=Severity.WARNING if later or job.interrupted_at is not None else Severity.CRITICAL,
             confidence=Confidence.HIGH if broken.sure else Confidence.MEDIUM,
-            summary=f"{name_of(folder)} is not whole ({broken.what}; {folder.files} files, {gib(folder.size_bytes)}){why}; "
+            summary=f"{name_of(folder)} is not whole ({broken.what}; {folder.files} files, {format_bytes(folder.size_bytes)}){why}; "
             + (f"the last whole one is {name_of(whole)}" if whole else _none_is_whole(older)),
             advice=go_on + put_away,
             evidence=tuple(
@@ -197,7 +198,7 @@ class CheckpointCorruptDetector:
         if not said:
             return
         first, ranks = said[0], ranks_of(said)
-        who = rank_words(ranks) if ranks else "the job"
+        who = format_ranks(ranks) if ranks else "the job"
         quietly = "; the job ended with status 0 all the same" if _ended_quietly(job) else ""
         yield Finding(
             id="checkpoint-corrupt",

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
-from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_by, gib, in_a_save, ranks_of
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_by, in_a_save, ranks_of
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import CheckpointFolder, DiskSpace, LogLine
 from diag.state.saves import never_saves
 from diag.state.view import JobView
+from diag.text.units import format_bytes, format_ranks
 
 __all__ = ["DiskFullDetector"]
 
@@ -94,7 +95,7 @@ class DiskFullDetector:
             cause = "inodes"
         fatal = any(failed_by(job, item) for item in said)
         ranks = ranks_of(said)
-        who = rank_words(ranks) if ranks else "the job"
+        who = format_ranks(ranks) if ranks else "the job"
         what = {
             "no_space": "no space was left on the disk",
             "quota": "the user's disk quota is used up",
@@ -174,7 +175,7 @@ class DiskFullDetector:
                 if folder.path.startswith(root)
             ]
             there = (
-                f"; {len(kept)} checkpoints there take {gib(sum(folder.size_bytes for folder in kept))}"
+                f"; {len(kept)} checkpoints there take {format_bytes(sum(folder.size_bytes for folder in kept))}"
                 if kept
                 else ""
             )
@@ -185,7 +186,7 @@ class DiskFullDetector:
                 since=at,
                 cause="next_save",
                 confidence=Confidence.HIGH if last else Confidence.MEDIUM,
-                summary=f"the next checkpoint ({gib(size)}, {like}) will not fit: {_left(space)}{there}",
+                summary=f"the next checkpoint ({format_bytes(size)}, {like}) will not fit: {_left(space)}{there}",
                 advice="Free space before the next save"
                 + (" (delete older checkpoints)" if kept else "")
                 + ", or it ends "
@@ -250,8 +251,8 @@ def _left(space: DiskSpace) -> str:
         else ""
     )
     if space.quota_bytes is not None and space.quota_bytes < space.available_bytes:
-        return f"{space.path} has {gib(space.quota_bytes)} left of the user's quota{inodes}{kind}"
-    return f"{space.path} has {gib(space.available_bytes)} of {gib(space.total_bytes)} free{inodes}{kind}"
+        return f"{space.path} has {format_bytes(space.quota_bytes)} left of the user's quota{inodes}{kind}"
+    return f"{space.path} has {format_bytes(space.available_bytes)} of {format_bytes(space.total_bytes)} free{inodes}{kind}"
 
 
 def _few_inodes(space: DiskSpace) -> bool:

@@ -13,7 +13,7 @@ from diag.model import Evidence
 from diag.model.observations import LogLine
 from diag.state.view import JobView
 
-__all__ = ["Rule", "Said", "SaidLines", "failed_at", "failed_by", "gib", "in_a_save", "ranks_of"]
+__all__ = ["Rule", "Said", "SaidLines", "failed_at", "failed_by", "in_a_save", "ranks_of"]
 
 _MOST = 64
 _MOST_RANKS = 4096
@@ -120,14 +120,3 @@ def failed_at(job: JobView, at: float) -> bool:
 
 def ranks_of(said: Sequence[Said]) -> tuple[int, ...]:
     return tuple(sorted({item.rank for item in said if item.rank is not None}))
-
-
-def gib(size: float) -> str:
-    """
-    >>> gib(5 << 30), gib(3 << 20), gib(2.5 * (1 << 40))
-    ('5.0 GiB', '3.0 MiB', '2.5 TiB')
-    """
-    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")):
-        if size >= unit:
-            return f"{size / unit:.1f} {name}"
-    return f"{size / 1024:.0f} KiB"

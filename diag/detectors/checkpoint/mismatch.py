@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_by, ranks_of
-from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
+from diag.model import JOB, Confidence, Finding, NotChecked, Severity
 from diag.model.observations import LogLine
 from diag.state.view import JobView
+from diag.text.units import format_ranks
 
 __all__ = ["CheckpointArgsMismatchDetector"]
 
@@ -127,7 +128,7 @@ class CheckpointArgsMismatchDetector:
         if not said:
             return
         first, ranks = said[0], ranks_of(said)
-        who = rank_words(ranks) if ranks else "the job"
+        who = format_ranks(ranks) if ranks else "the job"
         quietly = "; the job ended with status 0 all the same" if job.returncode == 0 else ""
         yield Finding(
             id="checkpoint-args-mismatch",

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.savefacts import save_json, save_words
 from diag.state.view import JobView
+from diag.text.units import format_seconds
 
 __all__ = ["SlowSaveDetector"]
 
@@ -46,16 +47,16 @@ class SlowSaveDetector:
             confidence=Confidence.MEDIUM,
             since=save.began,
             cause="save_slower_than_before",
-            summary=f"the save after iteration {save.iteration} has taken {took:.0f} s, the longest of {len(earlier)} before "
+            summary=f"the save after iteration {save.iteration} has taken {format_seconds(took)}, the longest of {len(earlier)} before "
             "it took "
-            f"{longest:.0f} s: {save_words(facts)}",
+            f"{format_seconds(longest)}: {save_words(facts)}",
             advice="Look at the file system that it goes to: who else writes there, quota, `df`, the storage's own health. "
             "Where it grows slowly, fewer bytes help: --no_save_optim true for all but the last, a local disk first, "
             "--async_save true (ms-swift).",
             evidence=(
                 Evidence(
                     "saves",
-                    f"earlier saves: {', '.join(f'{seconds:.0f} s' for seconds in earlier[-8:])}",
+                    f"earlier saves: {', '.join(format_seconds(seconds) for seconds in earlier[-8:])}",
                     now,
                 ),
             ),

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_by, in_a_save, ranks_of
-from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
+from diag.model import JOB, Confidence, Finding, NotChecked, Severity
 from diag.model.observations import LogLine
 from diag.state.view import JobView
+from diag.text.units import format_ranks
 
 __all__ = ["CheckpointWriteErrorDetector"]
 
@@ -128,7 +129,7 @@ class CheckpointWriteErrorDetector:
 
     def _finding(self, job: JobView, said: list[Said]) -> Finding:
         first, ranks = said[0], ranks_of(said)
-        who = rank_words(ranks) if ranks else "the job"
+        who = format_ranks(ranks) if ranks else "the job"
         when = f" after iteration {job.iteration}" if job.iteration is not None else ""
         path = next((item.match[1] for item in said if item.match.lastindex and item.match[1]), "")
         return Finding(

@@ -8,9 +8,10 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from diag.detectors.quoted import CASCADE
-from diag.model import Confidence, Finding, NotChecked, Severity, rank_words
+from diag.model import Confidence, Finding, NotChecked, Severity
 from diag.state.cluster import NodeState
 from diag.state.view import JobView
+from diag.text.units import format_ranks
 
 __all__ = ["FirstDeathDetector"]
 
@@ -94,7 +95,7 @@ def _gone(node: NodeState, job: JobView, deaths: list[Finding], first: float) ->
     )
     address = urlsplit(node.digest.url).hostname
     one = len(ranks) == 1
-    who = f"{rank_words(ranks)} on {node.digest.host}" if ranks else f"the ranks of {node.digest.host}"
+    who = f"{format_ranks(ranks)} on {node.digest.host}" if ranks else f"the ranks of {node.digest.host}"
     after = f" after iteration {job.iteration}" if job.iteration is not None else ""
     return Finding(
         id="rank-died",
@@ -106,7 +107,7 @@ def _gone(node: NodeState, job: JobView, deaths: list[Finding], first: float) ->
         waiting_ranks=victims,
         since=first,
         summary=f"{who} {'is' if one else 'are'} gone{after}, and diag there with {'it' if one else 'them'}: "
-        f"{rank_words(victims)} lost the connection to {address}, and nothing was heard of {node.digest.host} since",
+        f"{format_ranks(victims)} lost the connection to {address}, and nothing was heard of {node.digest.host} since",
         advice=f"Look on {node.digest.host} for what ended all processes there: `dmesg`, the scheduler's log, `last -x`, the "
         "pod's events (`kubectl describe pod`). The other ranks' errors follow from it.",
         evidence=tuple(item for death in deaths[:3] for item in death.evidence if item.kind == "output")[:6],

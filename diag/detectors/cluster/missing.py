@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, format_ranks
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.cluster import NodeState
 from diag.state.view import JobView
+from diag.text.units import format_ranks, format_seconds
 
 __all__ = ["RendezvousDetector"]
 
@@ -50,7 +51,7 @@ class RendezvousDetector:
             confidence=Confidence.MEDIUM,
             since=since,
             cause="nodes_missing",
-            summary=f"{len(nodes)} of {expected} nodes have waited for each other for {now - since:.0f} s"
+            summary=f"{len(nodes)} of {expected} nodes have waited for each other for {format_seconds(now - since)}"
             f"{f' at {where}' if where else ''}; {expected - len(nodes)} never came{named}",
             advice="Start the missing node's command, or see why it does not run (`kubectl get pods`, `squeue`, its own log). If "
             f"it runs, it does not reach this node: on it, `diag doctor --wait 60 -- CMD ...` tests {where or 'the way'}.",
@@ -81,6 +82,6 @@ def _missing(nodes: list[NodeState], expected: int) -> str:
     absent = [number for number in range(expected) if number not in numbers]
     names = next((node.digest.host_names for node in nodes if node.digest.host_names), ())
     if len(absent) > 6 or not names:
-        return f"node{'' if len(absent) == 1 else 's'} {format_ranks(absent)}"
+        return format_ranks(absent, noun="node")
     named = {number: f" ({name})" for number, name in enumerate(names) if name}
     return ", ".join(f"node {number}{named.get(number, '')}" for number in absent)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.cluster import NodeState
 from diag.state.view import JobView
+from diag.text.units import format_ranks, format_seconds
 
 __all__ = ["NodeFailureDetector"]
 
@@ -66,8 +67,9 @@ class NodeFailureDetector:
         for node in job.cluster.silent(now):
             said = _ANSWERS.get(node.probe.answer, "") if node.probe is not None else ""
             yield NotChecked(
-                f"{node.name} ({rank_words(_ranks([node], job)) if _ranks([node], job) else 'no ranks yet'})",
-                f"its hub has not been heard for {now - node.heard_at:.0f} s" + (f": {said}" if said else ""),
+                f"{node.name} ({format_ranks(_ranks([node], job)) if _ranks([node], job) else 'no ranks yet'})",
+                f"its hub has not been heard for {format_seconds(now - node.heard_at)}"
+                + (f": {said}" if said else ""),
                 "see whether diag lives there (`ps`), and that its port can be reached from this node",
             )
 
@@ -115,7 +117,7 @@ def _finding(nodes: list[NodeState], job: JobView, cause: str, severity: Severit
     )
     one = len(nodes) == 1
     heard = max(node.heard_at for node in nodes)
-    whose = f" with {rank_words(ranks)}" if ranks else ""
+    whose = f" with {format_ranks(ranks)}" if ranks else ""
     if cause == "node_unreachable":
         said = _ANSWERS[nodes[0].probe.answer] if nodes[0].probe is not None else ""
         what = f"{'does' if one else 'do'} not answer any more ({said}), and the job stands still"
@@ -169,7 +171,7 @@ def _cut_off(gone: list[NodeState], speaking: Sequence[NodeState], job: JobView)
 def _evidence(node: NodeState) -> Evidence:
     probe = node.probe
     said = (
-        f"; tried: {_ANSWERS.get(probe.answer, probe.answer)} ({probe.seconds:.1f} s)"
+        f"; tried: {_ANSWERS.get(probe.answer, probe.answer)} ({format_seconds(probe.seconds)})"
         if probe is not None
         else ""
     )

@@ -9,6 +9,7 @@ from diag.detectors.precedence import PRECEDENCE
 from diag.model import JOB, Finding, NotChecked
 from diag.state.cluster import NodeState
 from diag.state.view import JobView
+from diag.text.units import format_seconds
 
 __all__ = ["NodeFindingsDetector"]
 
@@ -67,7 +68,7 @@ class NodeFindingsDetector:
                 ahead = "ahead of" if node.digest.skew_seconds > 0 else "behind"
                 yield NotChecked(
                     f"times in the logs of {node.name}",
-                    f"its clock is {abs(node.digest.skew_seconds):.0f} s {ahead} that of the job hub",
+                    f"its clock is {format_seconds(abs(node.digest.skew_seconds))} {ahead} that of the job hub",
                     "set the clocks by NTP (`chronyc tracking`, `timedatectl`); diag itself compares no clocks of two nodes",
                 )
 

@@ -6,10 +6,11 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import NodeDigest, RankDigest
 from diag.state.cluster import NodeState
 from diag.state.view import JobView
+from diag.text.units import format_ranks, format_ratio, format_seconds
 
 __all__ = ["SlowLinkDetector"]
 
@@ -81,8 +82,12 @@ class SlowLinkDetector:
         }
         matters = waiting >= _WAITING_RATIO and not any(net.startswith(_RDMA) for net in nets)
         since = self._seconds[node.digest.run_id][0][0]
-        whose = f" with {rank_words(ranks)}" if ranks else ""
-        wait = f"; ranks are found waiting for each other in {waiting:.0%} of samples" if self._waits else ""
+        whose = f" with {format_ranks(ranks)}" if ranks else ""
+        wait = (
+            f"; ranks are found waiting for each other in {format_ratio(waiting)} of samples"
+            if self._waits
+            else ""
+        )
         return Finding(
             id="straggler",
             subject=node.digest.host,
@@ -92,12 +97,12 @@ class SlowLinkDetector:
             ranks=ranks,
             since=since,
             waiting_ranks=tuple(sorted(set(job.ranks) - set(ranks))) if matters else (),
-            summary=f"the network of {node.name}{whose} answers late: a connection takes {seconds * 1e3:.3g} ms there, "
-            f"{usual * 1e3:.3g} ms on the other nodes{wait}",
+            summary=f"the network of {node.name}{whose} answers late: a connection takes {format_seconds(seconds)} there, "
+            f"{format_seconds(usual)} on the other nodes{wait}",
             advice=f"On {node.digest.host}: `ethtool DEV | grep Speed`, `ip -s link show DEV` (errors, drops), `tc qdisc show`, "
             "other traffic on the same link (`sar -n DEV 1`); compare with another node, then the switch port and cable.",
             evidence=tuple(
-                Evidence("digest", f"connection to the job hub in {value * 1e3:.3g} ms", at)
+                Evidence("digest", f"connection to the job hub in {format_seconds(value)}", at)
                 for at, value in list(self._seconds[node.digest.run_id])[-3:]
             ),
             holds_seconds=30.0,

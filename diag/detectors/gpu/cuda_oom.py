@@ -7,13 +7,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.gpu.oom_cause import Holders, cause_of, holders_of, memory_advice
-from diag.detectors.gpu.said import gib, mattered, victim_of_line, when
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.detectors.gpu.said import mattered, victim_of_line, when
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import CudaOutOfMemory, GpuSample, Iteration
 from diag.state.gpufaults import MEMORY_ERRORS
 from diag.state.gpustate import gpu_of_rank
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
+from diag.text.units import format_bytes, format_ranks
 
 __all__ = ["CudaOomDetector"]
 
@@ -79,9 +80,9 @@ class CudaOomDetector:
             told.rank if one is None else one.rank for _, told, one in found
         ]  # its log may come before it is found
         ranks = tuple(sorted({number for number in numbers if number is not None}))
-        who = rank_words([numbers[0]]) if numbers[0] is not None else "a rank"
+        who = format_ranks([numbers[0]]) if numbers[0] is not None else "a rank"
         more = (
-            f"; so did {rank_words([number for number in ranks if number != numbers[0]])}"
+            f"; so did {format_ranks([number for number in ranks if number != numbers[0]])}"
             if len(ranks) > 1
             else ""
         )
@@ -117,11 +118,14 @@ class CudaOomDetector:
                 continue
             number = fact.rank if rank is None else rank.rank
             ranks = () if number is None else (number,)
-            who = rank_words(ranks) if ranks else "a rank"
+            who = format_ranks(ranks) if ranks else "a rank"
             gpu = gpu_of_rank(rank, job) if rank is not None else None
             use = ""
             if gpu is not None and gpu.memory_used_bytes is not None and gpu.memory_total_bytes:
-                use = f"; {gib(gpu.memory_used_bytes)} of {gib(gpu.memory_total_bytes)} of GPU {gpu.index} were in use before"
+                use = (
+                    f"; {format_bytes(gpu.memory_used_bytes)} of {format_bytes(gpu.memory_total_bytes)} "
+                    f"of GPU {gpu.index} were in use before"
+                )
             yield Finding(
                 id="cuda-oom",
                 subject=JOB,
@@ -159,7 +163,10 @@ class CudaOomDetector:
         low, middle, high = (part[len(part) // 2] for part in parts)
         if not low < middle < high or high - low < _GROWS_RATIO * self._total[gpu.index]:
             return ""
-        return f"; memory in use grew from {gib(low)} to {gib(high)} between iterations {steady[0][0]} and {steady[-1][0]}"
+        return (
+            f"; memory in use grew from {format_bytes(low)} to {format_bytes(high)} between iterations "
+            f"{steady[0][0]} and {steady[-1][0]}"
+        )
 
 
 _LEAK = (
@@ -178,30 +185,35 @@ _OUTSIDE = (
 def _asked(fact: CudaOutOfMemory) -> str:
     where = f" of GPU {fact.device}" if fact.device is not None else ""
     if fact.free_bytes is None or fact.total_bytes is None:
-        return f"it asked for {gib(fact.tried_bytes)}{where}"
+        return f"it asked for {format_bytes(fact.tried_bytes)}{where}"
     missing = fact.tried_bytes - fact.free_bytes
-    short = f", {gib(missing)} too few" if missing > 0 else ""
-    return f"it asked for {gib(fact.tried_bytes)}{where} with {gib(fact.free_bytes)} of {gib(fact.total_bytes)} free{short}"
+    short = f", {format_bytes(missing)} too few" if missing > 0 else ""
+    return (
+        f"it asked for {format_bytes(fact.tried_bytes)}{where} with {format_bytes(fact.free_bytes)} of "
+        f"{format_bytes(fact.total_bytes)} free{short}"
+    )
 
 
 def _held(fact: CudaOutOfMemory, holders: Holders, job: JobView) -> str:
     parts = []
     if fact.allocated_bytes is not None:
-        graphs = f" ({gib(fact.private_bytes)} of it in CUDA graphs)" if fact.private_bytes else ""
+        graphs = f" ({format_bytes(fact.private_bytes)} of it in CUDA graphs)" if fact.private_bytes else ""
         parts.append(
-            f"PyTorch holds {gib(fact.allocated_bytes)} in tensors{graphs} and {gib(fact.reserved_bytes or 0)} unused"
+            f"PyTorch holds {format_bytes(fact.allocated_bytes)} in tensors{graphs} and {format_bytes(fact.reserved_bytes or 0)} unused"
         )
     if holders.outside is not None:
         parts.append(
-            f"{gib(holders.outside)} of the process are outside PyTorch (CUDA context, NCCL, libraries)"
+            f"{format_bytes(holders.outside)} of the process are outside PyTorch (CUDA context, NCCL, libraries)"
         )
     for pid, size in sorted(holders.others, key=lambda item: -item[1])[:4]:
         rank = job.ranks.rank_of_pid(pid)
-        parts.append(f"process {pid}{f' (rank {rank})' if rank is not None else ''} holds {gib(size)}")
+        parts.append(
+            f"process {pid}{f' (rank {rank})' if rank is not None else ''} holds {format_bytes(size)}"
+        )
     if holders.hidden is not None and holders.hidden >= 1 << 30:
-        parts.append(f"{gib(holders.hidden)} are held by what the message does not name")
+        parts.append(f"{format_bytes(holders.hidden)} are held by what the message does not name")
     if fact.allowed_bytes is not None:
-        parts.append(f"the program allows itself {gib(fact.allowed_bytes)}")
+        parts.append(f"the program allows itself {format_bytes(fact.allowed_bytes)}")
     return ", ".join(parts) or "the message has no more numbers"
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from diag.knowledge.xids import ACTIONS, ECC_XIDS, xid_of
-from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import GpuHealth
 from diag.state.gpufaults import same_bus
 from diag.state.gpustate import ranks_of_gpu
 from diag.state.view import JobView
+from diag.text.units import format_ranks
 
 __all__ = ["EccErrorDetector"]
 
@@ -54,7 +55,7 @@ class EccErrorDetector:
                     ranks=ranks,
                     since=self._first[index][0] if index in self._first and cause.startswith("remap") else at,
                     cause=cause,
-                    summary=f"GPU {index} of {rank_words(ranks)} ({health.pci_bus_id}): {what}",
+                    summary=f"GPU {index} of {format_ranks(ranks)} ({health.pci_bus_id}): {what}",
                     advice=advice,
                     evidence=(Evidence("nvml", _counters(health), at, ranks[0]),),
                     holds_seconds=120.0,

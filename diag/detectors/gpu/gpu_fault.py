@@ -10,12 +10,13 @@ from diag.detectors.gpu.cuda_errors import CORE_DUMP, CUDA_ERRORS, CudaError
 from diag.detectors.gpu.said import mattered, victim_of_line, when
 from diag.detectors.last_words import heard
 from diag.knowledge.xids import ACTIONS, NVLINK_XIDS, Xid, xid_of
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import CudaErrorRaised, GpuDumpStarted
 from diag.state.gpufaults import XidEvent, same_bus
 from diag.state.gpustate import gpu_of_rank, rank_of_bus
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
+from diag.text.units import format_ranks
 
 __all__ = ["GpuFaultDetector"]
 
@@ -150,7 +151,7 @@ def _by_hardware(root: XidEvent, events: list[XidEvent], ranks: tuple[int, ...],
     more = sorted({event.xid for event in events} - {root.xid})
     beside = f"; Xid {', '.join(map(str, more))} beside it" if more else ""
     wants = _recovery(root, job)
-    whose = f" of {rank_words(ranks)}" if ranks else ""
+    whose = f" of {format_ranks(ranks)}" if ranks else ""
     advice = ACTIONS[xid.action].replace("INDEX", slot) if slot else ACTIONS[xid.action]
     return Finding(
         id="gpu-fault",
@@ -239,9 +240,9 @@ def _by_error(errors: list[_Error], events: list[tuple[XidEvent, tuple[int, ...]
     whose = "the GPU or its links are to blame" if means.hardware else "the program is to blame, not the GPU"
     if means is CORE_DUMP:
         whose = "where somebody asked for it, neither the program nor the GPU is to blame"
-    who = rank_words(ranks) if ranks else "a rank"
+    who = format_ranks(ranks) if ranks else "a rank"
     check = _assertion(first, job)
-    after = f"; {rank_words(later)} failed after it" if later else ""
+    after = f"; {format_ranks(later)} failed after it" if later else ""
     return Finding(
         id="gpu-fault",
         subject=JOB,
@@ -276,7 +277,7 @@ def _by_xid_alone(event: XidEvent, meaning: Xid, ranks: tuple[int, ...], job: Jo
         since=event.at,
         cause=f"xid_{event.xid}",
         final=True,
-        summary=f"the driver reports Xid {event.xid} for {rank_words(ranks)} {when(job)}: {meaning.meaning}; most often the "
+        summary=f"the driver reports Xid {event.xid} for {format_ranks(ranks)} {when(job)}: {meaning.meaning}; most often the "
         f"program is to blame, and its log does not say more{unknown}",
         advice=f"{ACTIONS[meaning.action]} Run once with CUDA_LAUNCH_BLOCKING=1 to see the kernel; if it comes again on the same "
         "GPU with programs that are known to be sound, have the GPU examined.",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from diag.knowledge.xids import NVLINK_XIDS
-from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import GpuHealth, NvlinkSeen
 from diag.state.gpufaults import same_bus
 from diag.state.gpustate import gpus_of_ranks
 from diag.state.view import JobView
+from diag.text.units import format_ranks
 
 __all__ = ["NvlinkFaultDetector"]
 
@@ -139,7 +140,7 @@ def _finding(  # noqa: PLR0917 - one caller
         since=at,
         cause=cause,
         confidence=Confidence.HIGH if cause != "down" else Confidence.MEDIUM,
-        summary=f"GPU {index} of {rank_words(ranks)} ({health.pci_bus_id}): {what}",
+        summary=f"GPU {index} of {format_ranks(ranks)} ({health.pci_bus_id}): {what}",
         advice="See `nvidia-smi nvlink -s` and `-e` and the fabric manager (`systemctl status nvidia-fabricmanager`); end the "
         "job, reset all GPUs of the node (`nvidia-smi --gpu-reset`) or reboot. Until then NCCL takes slower paths (PCIe, "
         "shared memory), or fails.",

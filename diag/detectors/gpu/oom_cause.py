@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diag.detectors.gpu.said import gib
 from diag.model.observations import CudaOutOfMemory
 from diag.state.gpustate import gpu_of_rank
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
+from diag.text.units import format_bytes
 
 __all__ = ["Holders", "cause_of", "holders_of", "memory_advice"]
 
@@ -166,7 +166,7 @@ def _less(fact: CudaOutOfMemory, job: JobView) -> str:
     """The flags of ms-swift 3.7-4.6 that save most for their price, those that are not set yet first."""
     command = " ".join(job.run.argv)
     needs = (
-        f"{gib(max(0, fact.tried_bytes - (fact.free_bytes or 0)))} more were needed for this one allocation. "
+        f"{format_bytes(max(0, fact.tried_bytes - (fact.free_bytes or 0)))} more were needed for this one allocation. "
         if fact.free_bytes is not None
         else ""
     )

@@ -10,7 +10,7 @@ from diag.state.gpufaults import SETTLE_SECONDS
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
-__all__ = ["gib", "mattered", "victim_of_line", "when"]
+__all__ = ["mattered", "victim_of_line", "when"]
 
 # torch's own hook for uncaught exceptions writes the rank before each line; what a program catches and prints
 # has none.
@@ -57,11 +57,3 @@ def when(job: JobView) -> str:
     if job.phase == "ckpt_save":
         return "while saving a checkpoint"
     return f"after iteration {job.iteration}" if job.iteration is not None else f"in phase {job.phase}"
-
-
-def gib(size: float) -> str:
-    """
-    >>> gib(17179869184), gib(18842910), gib(0)
-    ('16.0 GiB', '18 MiB', '0 MiB')
-    """
-    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 29 else f"{size / (1 << 20):.0f} MiB"

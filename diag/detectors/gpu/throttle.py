@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import GpuSample
 from diag.state.gpustate import gpus_of_ranks
 from diag.state.view import JobView
+from diag.text.units import format_quantity, format_ranks, format_seconds
 
 __all__ = ["PowerBrakeDetector", "ThermalThrottleDetector"]
 
@@ -209,8 +210,8 @@ def _finding(  # noqa: PLR0917 - two callers, side by side
         if len(held) == 1
         else f"{len(held)} of {len({gpu.index for gpu in used.values()})} GPUs"
     )
-    heat = f" at {worst.celsius:.0f} C" if worst.celsius is not None else ""
-    rest = f"; the others run at {others[len(others) // 2] / 1e6:.0f} MHz" if others else ""
+    heat = f" at {format_quantity(worst.celsius, '°C')}" if worst.celsius is not None else ""
+    rest = f"; the others run at {format_quantity(others[len(others) // 2] / 1e6, 'MHz')}" if others else ""
     slowest = "" if len(held) == 1 else f"GPU {worst.index} "
     return Finding(
         id=name,
@@ -220,16 +221,17 @@ def _finding(  # noqa: PLR0917 - two callers, side by side
         ranks=ranks,
         since=worst.since,
         cause=cause,
-        summary=f"{which} of {rank_words(ranks)} {'is' if len(held) == 1 else 'are'} held back by {what}: {slowest}"
-        f"{worst.clock / 1e6:.0f} of {worst.best / 1e6:.0f} MHz{heat} for {worst.seconds:.0f} s while it works{rest}",
+        summary=f"{which} of {format_ranks(ranks)} {'is' if len(held) == 1 else 'are'} held back by {what}: {slowest}"
+        f"{format_quantity(worst.clock / 1e6, 'MHz')} of {format_quantity(worst.best / 1e6, 'MHz')}{heat} "
+        f"for {format_seconds(worst.seconds)} while it works{rest}",
         advice=advice,
         holds_seconds=120.0,
         evidence=tuple(
             Evidence(
                 "nvml",
-                f"GPU {one.index}: clocks event reasons 0x{one.bits:x}, {one.clock / 1e6:.0f} MHz"
-                + (f", {one.celsius:.0f} C" if one.celsius is not None else "")
-                + (f", {one.watts:.0f} W" if one.watts is not None else ""),
+                f"GPU {one.index}: clocks event reasons 0x{one.bits:x}, {format_quantity(one.clock / 1e6, 'MHz')}"
+                + (f", {format_quantity(one.celsius, '°C')}" if one.celsius is not None else "")
+                + (f", {format_quantity(one.watts, 'W')}" if one.watts is not None else ""),
                 one.since,
                 next(iter(ranks), None),
             )

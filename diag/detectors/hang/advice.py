@@ -6,8 +6,9 @@ from __future__ import annotations
 from diag.detectors.hang.standing import WAITS, standing_of
 from diag.detectors.hang.verdict import Verdict
 from diag.detectors.hang.words import children_of
-from diag.model import numbered, rank_words
+from diag.model import numbered
 from diag.state.view import JobView
+from diag.text.units import format_ranks
 
 __all__ = ["advice_for"]
 
@@ -121,7 +122,7 @@ def advice_for(verdict: Verdict, job: JobView) -> str:
     text = _ADVICE.get(cause, "Run `diag dump --all-ranks` and look at the ranks that stand apart.")
     if not _somebody_waits(verdict, job):
         text = _ALONE.get(cause, text)
-    ranks, victims = rank_words(verdict.culprits), rank_words(verdict.waiting)
+    ranks, victims = format_ranks(verdict.culprits), format_ranks(verdict.waiting)
     wait = numbered("[waits|wait]", len(verdict.waiting))
     waits = (
         f"; {victims} {wait} " + numbered("for [it|them]", len(verdict.culprits)) + ", NCCL is not at fault"
@@ -163,7 +164,7 @@ def _lock(verdict: Verdict, job: JobView) -> str:
     ]
     if not held:
         return " (an event, a file, a service, another process)"
-    return f": {rank_words(held)} {numbered('[waits|wait]', len(held))} for a lock or a thread"
+    return f": {format_ranks(held)} {numbered('[waits|wait]', len(held))} for a lock or a thread"
 
 
 def _capital(words: str) -> str:

@@ -18,11 +18,12 @@ from diag.detectors.hang.standing import standing_of
 from diag.detectors.hang.verdict import Verdict, others
 from diag.detectors.hang.words import describe
 from diag.detectors.memory.stall import waits_for
-from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
+from diag.model import JOB, Confidence, Finding, NotChecked, Severity
 from diag.model.observations import Observation, SnapshotTaken
 from diag.state.rank import CHANNELS
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
+from diag.text.units import format_ranks
 
 __all__ = ["HangDetector", "Verdict", "judge", "wants_closer_look"]
 
@@ -119,7 +120,7 @@ class HangDetector:
         ]
         if blind and not job.sources.failed:
             yield NotChecked(
-                f"hang class of {rank_words(blind)}",
+                f"hang class of {format_ranks(blind)}",
                 "no Python stack could be read yet",
                 "run `diag dump --all-ranks` to see the reason",
             )

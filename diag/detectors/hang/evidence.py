@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from diag.detectors.hang.words import calls_that_differ
-from diag.model import Evidence, numbered, rank_words
+from diag.model import Evidence, numbered
 from diag.model.observations import ThreadStack
 from diag.state.rank_view import RankView
-from diag.state.stack_activity import Reading, read_stack, shorten
+from diag.state.stack_activity import Reading, read_stack
 from diag.state.view import JobView
+from diag.text.units import format_bytes, format_path, format_ranks, format_ratio, format_seconds
 
 if TYPE_CHECKING:
     from diag.detectors.hang.verdict import Verdict
@@ -46,14 +47,16 @@ def evidence_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Evidence
     if verdict.klass == "checkpoint_io" and save is not None and save.growth:
         at, size = save.growth[-1]
         yield Evidence(
-            "checkpoint", f"{size / (1 << 20):.1f} MiB on disk, and not a byte more for {now - at:.0f} s", at
+            "checkpoint",
+            f"{format_bytes(size)} on disk, and not a byte more for {format_seconds(now - at)}",
+            at,
         )
     for note in verdict.notes[:8]:
         yield Evidence(note.kind, note.text, now, note.rank)
     if verdict.seconds is None and job.progress.log_moved_at is not None and job.log.tail:
         yield Evidence(
             "output",
-            f"last sign of progress {now - job.progress.log_moved_at:.0f} s ago",
+            f"last sign of progress {format_seconds(now - job.progress.log_moved_at)} ago",
             job.progress.log_moved_at,
         )
 
@@ -83,7 +86,9 @@ def _recorded(verdict: Verdict, found: Explanation) -> str:
     ]
     late = calls_that_differ(verdict)
     if found.kind == "absent_rank":
-        late = f"; {rank_words(found.culprits)} " + numbered("[has|have] not come to it", len(found.culprits))
+        late = f"; {format_ranks(found.culprits)} " + numbered(
+            "[has|have] not come to it", len(found.culprits)
+        )
     return ", ".join(waits) + late
 
 
@@ -104,7 +109,7 @@ def _process_words(rank: RankView) -> str:
     if main.wchan and main.wchan != "0":
         words.append(f"wchan {main.wchan}")
     if rank.cpu_ratio is not None:
-        words.append(f"{100 * rank.cpu_ratio:.0f} % CPU")
+        words.append(f"{format_ratio(rank.cpu_ratio)} CPU")
     if rank.tree.children:
         words.append(_children(Counter(child.state for child in rank.tree.children)))
     return ", ".join(words)
@@ -134,4 +139,6 @@ def stack_excerpt(thread: ThreadStack, reading: Reading, depth: int = 6) -> str:
         frames = [reading.where, *frames[1:]]
         if reading.caller is not None:
             frames = [reading.caller, *frames[:-1]] if len(frames) > 1 else [reading.caller, *frames]
-    return " < ".join(f"{frame.function} ({shorten(frame.file)}:{frame.line})" for frame in reversed(frames))
+    return " < ".join(
+        f"{frame.function} ({format_path(frame.file)}:{frame.line})" for frame in reversed(frames)
+    )

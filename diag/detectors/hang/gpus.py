@@ -12,6 +12,7 @@ from diag.knowledge.xids import HARDWARE_XIDS
 from diag.model.observations import GpuSample, XidReported
 from diag.state.gpustate import gpu_of_rank, rank_of_bus
 from diag.state.view import JobView
+from diag.text.units import format_quantity, format_ratio, format_seconds
 
 __all__ = ["GpuReading", "Gpus", "told_readings"]
 
@@ -46,10 +47,10 @@ class GpuReading:
     def __str__(self) -> str:
         if self.index < 0:
             return f"its GPU {_TOLD.get(self.state, self.state)}, as its own node says"
-        power = "" if self.watts is None else f" at {self.watts:.0f} W"
-        limit = f" of {self.limit_watts:.0f} W" if power and self.limit_watts else ""
+        power = "" if self.watts is None else f" at {format_quantity(self.watts, 'W')}"
+        limit = f" of {format_quantity(self.limit_watts, 'W')}" if power and self.limit_watts else ""
         kernel = "" if self.kernel is None else f", {self.kernel}"
-        return f"GPU {self.index} {100 * self.utilization_ratio:.0f} %{power}{limit} for {self.seconds:.0f} s{kernel}"
+        return f"GPU {self.index} {format_ratio(self.utilization_ratio)}{power}{limit} for {format_seconds(self.seconds)}{kernel}"
 
 
 class Gpus:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from diag.model.observations import GpuSample
+from diag.text.units import format_ratio
 
 __all__ = ["Kernel", "beside", "endless"]
 
@@ -89,7 +90,7 @@ class Kernel:
         return (
             f"{self.sms} of {self.sm_count} SMs"
             if self.sms is not None
-            else f"{100 * self.sm_ratio:.1f} % of the SMs"
+            else f"{format_ratio(self.sm_ratio)} of the SMs"
         )
 
 

@@ -15,10 +15,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from diag.model import rank_words
 from diag.model.observations import RasCommunicator, RasRank, RasReading
 from diag.state.stack_activity import Activity
 from diag.state.view import JobView
+from diag.text.units import format_ranks
 
 __all__ = ["Ras", "RasExplanation", "not_made", "ranks_of"]
 
@@ -340,7 +340,7 @@ def not_made(says: RasExplanation, ranks: Iterable[int], job: JobView) -> str:
             calls.setdefault(where.function, []).append(number)
     if not calls:
         return ""
-    who = ", ".join(f"{rank_words(tuple(found))} in {call}" for call, found in sorted(calls.items()))
+    who = ", ".join(f"{format_ranks(tuple(found))} in {call}" for call, found in sorted(calls.items()))
     return (
         f"no communicator has counted the call of {who}: the only one there is, of all {says.sole_size} ranks, is at rest. "
         "torch makes a group's at its first call: unless it is of another backend, this one is not made yet, and RAS cannot "

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diag.model import rank_words
 from diag.model.observations import CollectiveTimedOut, WatchdogState
 from diag.state.view import JobView
+from diag.text.units import format_ranks, format_seconds
 
 __all__ = ["Watchdog", "WatchdogSays"]
 
@@ -57,11 +57,11 @@ class Watchdog:
             calls.setdefault((fact.op, fact.numel_in, fact.numel_out), []).append(rank)
         if len({op for op, _, _ in calls}) > 1:
             text = ", ".join(
-                f"{rank_words(ranks)} {op} of {numel} elements" for (op, numel, _), ranks in calls.items()
+                f"{format_ranks(ranks)} {op} of {numel} elements" for (op, numel, _), ranks in calls.items()
             )
             return WatchdogSays("mismatch", _fewer(calls), waiting, seconds, f"at call {seq}: {text}")
         op = next(iter(front.values())).op
-        text = f"{rank_words(waiting)} waited {seconds:.0f} s in {op} {seq}"
+        text = f"{format_ranks(waiting)} waited {format_seconds(seconds)} in {op} {seq}"
         behind = tuple(
             rank
             for rank, state in sorted(self._states.items())
@@ -70,11 +70,15 @@ class Watchdog:
         if behind:
             reached = max(self._states[rank].last_enqueued for rank in behind)
             return WatchdogSays(
-                "absent", behind, waiting, seconds, f"{text}; {rank_words(behind)} had issued {reached} calls"
+                "absent",
+                behind,
+                waiting,
+                seconds,
+                f"{text}; {format_ranks(behind)} had issued {reached} calls",
             )
         silent = tuple(sorted(rank for rank in job.ranks if rank not in front and rank not in self._states))
         if silent and len(silent) <= len(front):
-            text += f"; the watchdog of {rank_words(silent)} says nothing"
+            text += f"; the watchdog of {format_ranks(silent)} says nothing"
             return WatchdogSays("silent", silent, waiting, seconds, text)
         return WatchdogSays("all", (), waiting, seconds, text)
 

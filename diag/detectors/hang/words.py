@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from diag.detectors.hang.standing import cause_of, standing_of
-from diag.model import numbered, rank_words
+from diag.model import numbered
 from diag.model.observations import StackSample
 from diag.state.rank_view import RankView
-from diag.state.stack_activity import Activity, Reading, shorten
+from diag.state.stack_activity import Activity, Reading
 from diag.state.view import JobView
+from diag.text.units import format_path, format_ranks, format_seconds
 
 if TYPE_CHECKING:
     from diag.detectors.hang.verdict import Verdict
@@ -89,9 +90,11 @@ def _group_is_missing(verdict: Verdict, job: JobView) -> bool:
 
 def _for_how_long(verdict: Verdict, now: float) -> str:
     if verdict.seconds is None:
-        return f" for {now - verdict.since:.0f} s"
+        return f" for {format_seconds(now - verdict.since)}"
     return (
-        f" for at least {verdict.seconds:.0f} s" if verdict.seconds >= 1 else ", in the one moment captured,"
+        f" for at least {format_seconds(verdict.seconds)}"
+        if verdict.seconds >= 1
+        else ", in the one moment captured,"
     )
 
 
@@ -99,7 +102,7 @@ def _subject(verdict: Verdict, job: JobView) -> str:
     ranks = verdict.culprits
     if not ranks:
         return _nobody_apart(verdict, job)
-    name = f"{rank_words(ranks)} " + numbered("[has|have]", len(ranks))
+    name = f"{format_ranks(ranks)} " + numbered("[has|have]", len(ranks))
     if ranks[0] not in job.ranks:
         return f"{name} not appeared"
     if verdict.cause == "ras_dead":
@@ -115,7 +118,7 @@ def _subject(verdict: Verdict, job: JobView) -> str:
     if verdict.klass == "network_transport":
         return f"{name} reported an error of the network and not moved"
     if verdict.cause == "rank_says_nothing":
-        return f"{name} said nothing while the collective of {rank_words(verdict.waiting)} timed out"
+        return f"{name} said nothing while the collective of {format_ranks(verdict.waiting)} timed out"
     if verdict.klass == "stopped":
         return f"{name} been stopped by a signal (state T, pid {_pids(ranks, job)})"
     if verdict.klass == "data_loading":
@@ -126,7 +129,7 @@ def _subject(verdict: Verdict, job: JobView) -> str:
         )
     if verdict.klass == "collective_mismatch":
         than = (
-            f"another collective than {rank_words(verdict.waiting)}"
+            f"another collective than {format_ranks(verdict.waiting)}"
             if verdict.waiting
             else "different collectives"
         )
@@ -170,7 +173,7 @@ def _for_gpu(verdict: Verdict, job: JobView) -> str:
     if verdict.cause == "kernel_does_not_end":
         runs = "[its GPU, which runs a kernel that does|their GPUs, which run kernels that do] not end"
         return f"{at} for {numbered(runs, count)}"
-    spinning = numbered("[GPU of|GPUs of]", len(verdict.waiting)) + f" {rank_words(verdict.waiting)} "
+    spinning = numbered("[GPU of|GPUs of]", len(verdict.waiting)) + f" {format_ranks(verdict.waiting)} "
     return (
         f"{at} with "
         + numbered("[an idle GPU|idle GPUs]", count)
@@ -186,7 +189,7 @@ def _how_exited(ranks: Sequence[int], job: JobView) -> str:
         ways.setdefault("gone" if rank is None else _exit_words(rank), []).append(number)
     if len(ways) == 1:
         return f" ({next(iter(ways))})"
-    return " (" + _cut([f"{rank_words(of)} {way}" for way, of in ways.items()], ways.values()) + ")"
+    return " (" + _cut([f"{format_ranks(of)} {way}" for way, of in ways.items()], ways.values()) + ")"
 
 
 def _exit_words(rank: RankView) -> str:
@@ -227,7 +230,7 @@ def calls_that_differ(verdict: Verdict) -> str:
     for call in found.signatures[:4]:
         sizes = " ".join(str(list(size)) for size in call.sizes[:2])
         parts.append(
-            f"{rank_words(call.ranks)} {numbered('[calls|call]', len(call.ranks))} {call.op} {sizes}".rstrip()
+            f"{format_ranks(call.ranks)} {numbered('[calls|call]', len(call.ranks))} {call.op} {sizes}".rstrip()
         )
     place = f" ({found.front.desc or found.front.group} {found.front.seq})" if found.front else ""
     return ": " + ", ".join(parts) + place
@@ -255,7 +258,7 @@ def _waiting(verdict: Verdict, job: JobView) -> str:
         calls.setdefault(_call(reading), []).append(number)
     groups = sorted(calls.items(), key=lambda item: -len(item[1]))
     parts = [
-        f"{rank_words(ranks)} {numbered('[waits|wait]', len(ranks))}{' in ' + call if call else ''}"
+        f"{format_ranks(ranks)} {numbered('[waits|wait]', len(ranks))}{' in ' + call if call else ''}"
         for call, ranks in groups
     ]
     return _cut(parts, [ranks for _, ranks in groups])
@@ -266,7 +269,7 @@ def _call(reading: Reading | None) -> str:
         return ""
     inside = reading.caller
     name = reading.where.function
-    return f"{name} (from {inside.function}, {shorten(inside.file)}:{inside.line})" if inside else name
+    return f"{name} (from {inside.function}, {format_path(inside.file)}:{inside.line})" if inside else name
 
 
 def _in(ranks: Sequence[int], job: JobView) -> str:
@@ -275,7 +278,7 @@ def _in(ranks: Sequence[int], job: JobView) -> str:
     for number in ranks:
         reading = job.ranks[number].reading if number in job.ranks else None
         frame = reading.where if reading is not None else None
-        place = "" if frame is None else f" in {frame.function} ({shorten(frame.file)}:{frame.line})"
+        place = "" if frame is None else f" in {frame.function} ({format_path(frame.file)}:{frame.line})"
         places.setdefault(place, []).append(number)
     if len(places) == 1:
         return next(iter(places))
@@ -283,7 +286,7 @@ def _in(ranks: Sequence[int], job: JobView) -> str:
     return (
         ": "
         + _cut(
-            [f"{rank_words(of)}{place or ' not known where'}" for place, of in groups],
+            [f"{format_ranks(of)}{place or ' not known where'}" for place, of in groups],
             [of for _, of in groups],
         )
         + ","
@@ -330,4 +333,4 @@ def _at(sample: StackSample) -> str:
     if main is None or not main.frames:
         return ""
     frame = main.frames[-1]
-    return f" in {frame.function} ({shorten(frame.file)}:{frame.line})"
+    return f" in {frame.function} ({format_path(frame.file)}:{frame.line})"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from diag.detectors.memory.causes import Verdict
 from diag.detectors.memory.refusals import STRICT, Refusal
-from diag.detectors.memory.words import flag, size
+from diag.detectors.memory.words import flag
 from diag.model.observations import HostMemory
 from diag.state.view import JobView
+from diag.text.units import format_bytes
 
 __all__ = ["after_kill", "after_refusal", "in_stall"]
 
@@ -113,10 +114,10 @@ def after_refusal(refusal: Refusal, host: HostMemory | None) -> str:
 def in_stall(limit: int | None, high: int | None) -> str:
     if high is not None:
         return (
-            f"Its memory.high is {size(high)}: above it the kernel holds every process of the cgroup up instead of killing. "
+            f"Its memory.high is {format_bytes(high)}: above it the kernel holds every process of the cgroup up instead of killing. "
             f"Raise memory.high (systemd MemoryHigh=, Kubernetes memory QoS), or use less host memory: {_GENERAL}."
         )
     return (
-        f"The kernel takes page cache back to stay below the limit of {size(limit)}, and everybody waits for it: raise the "
+        f"The kernel takes page cache back to stay below the limit of {format_bytes(limit)}, and everybody waits for it: raise the "
         f"limit of the container or pod, or use less host memory: {_GENERAL}."
     )

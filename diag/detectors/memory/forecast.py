@@ -11,10 +11,10 @@ from diag.state.save_memory import HOST, LimitMemory, Outlook
 from diag.state.save_shape import SaveShape
 from diag.state.saves import never_saves
 from diag.state.view import JobView
+from diag.text.units import format_bytes, format_ratio, format_seconds
 
 __all__ = ["HostOomForecastDetector"]
 
-_GIB = 1 << 30
 _WARNS = 0.9  # probability that the save does not fit; chosen on simulated runs (tests/labs/forecast), see DECISIONS
 _CRITICAL = 0.975  # the lower bound of the peak is over the limit
 _LEAK_SECONDS = 1800.0
@@ -86,7 +86,7 @@ class HostOomForecastDetector:
         where = _where(limit)
         after = f" after iteration {outlook.iteration}" if outlook.iteration is not None else ""
         which = f"the save that runs{after}" if outlook.running else f"the next save{after}"
-        bounds = f"{_gib(outlook.peak)} ({outlook.low / _GIB:.2f}-{outlook.high / _GIB:.2f})"
+        bounds = f"{format_bytes(outlook.peak)} ({format_bytes(outlook.low)} to {format_bytes(outlook.high)})"
         sure = self._is_grave(limit, outlook)
         shapes = list(limit.shapes)
         cause, why = _cause(outlook, shapes)
@@ -99,8 +99,8 @@ class HostOomForecastDetector:
             else Confidence.HIGH
             if sure
             else Confidence.MEDIUM,
-            summary=f"{which} will need {bounds} of {_gib(outlook.limit)} host memory of {where} in phase {job.phase}: "
-            f"it does not fit with a probability of {100 * outlook.risk:.0f} %",
+            summary=f"{which} will need {bounds} of {format_bytes(outlook.limit)} host memory of {where} in phase {job.phase}: "
+            f"it does not fit with a probability of {format_ratio(outlook.risk)}",
             advice=_ADVICE[cause],
             since=now,
             cause=cause,
@@ -125,8 +125,9 @@ class HostOomForecastDetector:
             subject=JOB,
             severity=Severity.WARNING,
             confidence=Confidence.MEDIUM,
-            summary=f"{whose} grows from step to step in phase {job.phase}: {_gib(point.needed)} of "
-            f"{_gib(limit.series.limit)} of {_where(limit)} are needed, and at this rate the limit is met in {left / 60:.0f} min",
+            summary=f"{whose} grows from step to step in phase {job.phase}: {format_bytes(point.needed)} of "
+            f"{format_bytes(limit.series.limit)} of {_where(limit)} are needed, and at this rate the limit "
+            f"is met in {format_seconds(left)}",
             advice=(
                 "See whose it is (`ps -eo pid,rss,comm --sort=-rss | head`): another job, or this one. "
                 if limit.path == HOST
@@ -135,7 +136,9 @@ class HostOomForecastDetector:
             + _ADVICE["leak"],
             since=now,
             cause="leak",
-            evidence=(Evidence(_channel(limit), f"needed {_gib(point.needed)} at the last reading", now),),
+            evidence=(
+                Evidence(_channel(limit), f"needed {format_bytes(point.needed)} at the last reading", now),
+            ),
             holds_seconds=60.0,
         )
 
@@ -182,11 +185,13 @@ def _past_the_end(job: JobView, outlook: Outlook) -> bool:
 
 def _cause(outlook: Outlook, shapes: Sequence[SaveShape]) -> tuple[str, str]:
     """What makes it too much, and the readings that say so."""
-    base = f"the job needs {_gib(outlook.base)} before the save"
+    base = f"the job needs {format_bytes(outlook.base)} before the save"
     if outlook.basis == "estimate" or not shapes:
         return "first_save", f"{base}; what the save takes is estimated from the command's arguments"
     last = shapes[-1]
-    words = f"{base}, {_gib(last.base)} before the last one, which took {_gib(last.rise)} more"
+    words = (
+        f"{base}, {format_bytes(last.base)} before the last one, which took {format_bytes(last.rise)} more"
+    )
     stays = outlook.base - last.base
     if stays > _STAYS * last.rise and stays > 0.5 * (outlook.peak - last.peak) and len(shapes) > 1:
         return "kept_memory", words
@@ -197,7 +202,10 @@ def _cause(outlook: Outlook, shapes: Sequence[SaveShape]) -> tuple[str, str]:
 
 def _told(shape: SaveShape) -> str:
     how = "by the kernel's counter" if shape.exact else "by readings"
-    return f"save {shape.number}: {_gib(shape.base)} before it, {_gib(shape.peak)} at most ({how}), {_gib(shape.after)} after it"
+    return (
+        f"save {shape.number}: {format_bytes(shape.base)} before it, {format_bytes(shape.peak)} at most "
+        f"({how}), {format_bytes(shape.after)} after it"
+    )
 
 
 _RAISE = (
@@ -235,7 +243,3 @@ def _channel(limit: LimitMemory) -> str:
 
 def _where(limit: LimitMemory) -> str:
     return "the host" if limit.path == HOST else f"cgroup {limit.path}"
-
-
-def _gib(size: float) -> str:
-    return f"{size / _GIB:.2f} GiB"

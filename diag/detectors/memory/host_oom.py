@@ -20,8 +20,8 @@ from diag.detectors.memory.causes import (
 from diag.detectors.memory.growth import Growth
 from diag.detectors.memory.refusals import STRICT, Refusal, Refusals
 from diag.detectors.memory.stall import Stall, Stalls
-from diag.detectors.memory.words import filled_by, grower_words, phase_of, phase_words, size, victim_words
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.detectors.memory.words import filled_by, grower_words, phase_of, phase_words, victim_words
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import (
     CgroupMemory,
     HostMemory,
@@ -31,6 +31,7 @@ from diag.model.observations import (
     ProcessTree,
 )
 from diag.state.view import JobView
+from diag.text.units import format_bytes, format_ranks, format_ratio
 
 __all__ = ["HostOomDetector"]
 
@@ -212,7 +213,7 @@ class HostOomDetector:
                 Evidence(
                     "vmstat",
                     f"oom_kill rose to {event.host.oom_kills}; MemAvailable "
-                    f"{size(event.host.available_bytes)} of {size(event.host.total_bytes)}",
+                    f"{format_bytes(event.host.available_bytes)} of {format_bytes(event.host.total_bytes)}",
                     event.at,
                 )
             )
@@ -240,8 +241,8 @@ class HostOomDetector:
         )
 
     def _refused(self, job: JobView, refusal: Refusal) -> Finding:
-        who = rank_words(refusal.ranks) if refusal.ranks else "a rank"
-        asked = f" of {size(refusal.size_bytes)}" if refusal.size_bytes else ""
+        who = format_ranks(refusal.ranks) if refusal.ranks else "a rank"
+        asked = f" of {format_bytes(refusal.size_bytes)}" if refusal.size_bytes else ""
         what = {"fork_overcommit": "start a process", "pinned_host": "have page-locked host memory"}.get(
             refusal.cause, f"have host memory{asked}"
         )
@@ -265,16 +266,25 @@ class HostOomDetector:
         host = self._host
         if refusal.limit is not None:
             name = "RLIMIT_AS" if refusal.limit[0] == "Max address space" else "RLIMIT_DATA"
-            return f"{name} is {size(refusal.limit[1])}"
+            return f"{name} is {format_bytes(refusal.limit[1])}"
         if refusal.cause == "pinned_host":
-            left = f", {size(host.available_bytes)} of {size(host.total_bytes)} available" if host else ""
+            left = (
+                f", {format_bytes(host.available_bytes)} of {format_bytes(host.total_bytes)} available"
+                if host
+                else ""
+            )
             return f"CUDA ran out of host memory, not of the GPU's{left}"
         if host is not None and host.overcommit == STRICT:
             return (
-                f"vm.overcommit_memory is 2, {size(host.committed_bytes)} of {size(host.commit_limit_bytes)} are promised "
+                f"vm.overcommit_memory is 2, {format_bytes(host.committed_bytes)} of "
+                f"{format_bytes(host.commit_limit_bytes)} are promised "
                 "already"
             )
-        left = f" ({size(host.available_bytes)} of {size(host.total_bytes)} available)" if host else ""
+        left = (
+            f" ({format_bytes(host.available_bytes)} of {format_bytes(host.total_bytes)} available)"
+            if host
+            else ""
+        )
         return f"the kernel refused it{left}"
 
 
@@ -282,9 +292,9 @@ def _stalled(job: JobView, stall: Stall) -> Finding:
     group = stall.group
     high = stall.high_bytes
     above = (
-        f"above memory.high of {size(high)}"
+        f"above memory.high of {format_bytes(high)}"
         if high is not None
-        else f"at its limit of {size(group.limit_bytes)}"
+        else f"at its limit of {format_bytes(group.limit_bytes)}"
     )
     return Finding(
         id="host-oom",
@@ -294,10 +304,10 @@ def _stalled(job: JobView, stall: Stall) -> Finding:
         ranks=stall.ranks,
         since=stall.since,
         cause="reclaim_stall",
-        summary=f"{rank_words(stall.ranks)} wait{'s' if len(stall.ranks) == 1 else ''} for memory "
-        f"{phase_words(job, stall.since)}: cgroup {group.path} is {above} ({size(group.usage_bytes)} used)"
+        summary=f"{format_ranks(stall.ranks)} wait{'s' if len(stall.ranks) == 1 else ''} for memory "
+        f"{phase_words(job, stall.since)}: cgroup {group.path} is {above} ({format_bytes(group.usage_bytes)} used)"
         + (
-            f", all its tasks stood still for {stall.ratio:.0%} of the last 10 s"
+            f", all its tasks stood still for {format_ratio(stall.ratio)} of the last 10 s"
             if stall.ratio is not None
             else ""
         ),
@@ -305,8 +315,8 @@ def _stalled(job: JobView, stall: Stall) -> Finding:
         evidence=(
             Evidence(
                 "cgroup",
-                f"high {group.high_events}, max {group.max_events} events, usage {size(group.usage_bytes)}, "
-                f"page cache {size(group.cache_bytes)}{stall.seen}",
+                f"high {group.high_events}, max {group.max_events} events, usage {format_bytes(group.usage_bytes)}, "
+                f"page cache {format_bytes(group.cache_bytes)}{stall.seen}",
                 stall.since,
                 group.rank,
             ),
@@ -336,25 +346,26 @@ def _limit_words(verdict: Verdict, event: Event) -> str:
     if verdict.cause == "global_oom":
         host = event.host_before or event.host
         left = (
-            f" ({size(host.total_bytes)}, {size(host.available_bytes)} available when last read)"
+            f" ({format_bytes(host.total_bytes)}, {format_bytes(host.available_bytes)} available when last read)"
             if host
             else ""
         )
         return f"the host ran out{left}"
-    limit = f"limit {size(verdict.limit_bytes)}" if verdict.limit_bytes else "no limit of its own"
+    limit = f"limit {format_bytes(verdict.limit_bytes)}" if verdict.limit_bytes else "no limit of its own"
     whose = "of a parent, " if verdict.cause == "parent_cgroup_limit" else ""
-    return f"cgroup {verdict.path} ({whose}{limit}, peak {size(verdict.peak_bytes)})"
+    return f"cgroup {verdict.path} ({whose}{limit}, peak {format_bytes(verdict.peak_bytes)})"
 
 
 def _cgroup_words(verdict: Verdict) -> str:
     group = verdict.group
     assert group is not None
     levels = "".join(
-        f"; {level.path}: {size(level.usage_bytes)} of {size(level.limit_bytes)}, peak {size(level.peak_bytes)}"
+        f"; {level.path}: {format_bytes(level.usage_bytes)} of {format_bytes(level.limit_bytes)}, peak {format_bytes(level.peak_bytes)}"
         for level in group.levels
         if level.limit_bytes is not None
     )
     return (
-        f"oom_kill {group.oom_kills}, usage {size(group.usage_bytes)}, peak {size(group.peak_bytes)}, limit "
-        f"{size(group.limit_bytes)}, page cache {size(group.cache_bytes)}, shm {size(group.shmem_bytes)}{levels}"
+        f"oom_kill {group.oom_kills}, usage {format_bytes(group.usage_bytes)}, peak {format_bytes(group.peak_bytes)}, limit "
+        f"{format_bytes(group.limit_bytes)}, page cache {format_bytes(group.cache_bytes)}, shm "
+        f"{format_bytes(group.shmem_bytes)}{levels}"
     )

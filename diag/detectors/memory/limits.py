@@ -13,6 +13,7 @@ from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import LogLine, SharedMemory
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
+from diag.text.units import format_bytes, format_ranks
 
 __all__ = ["FdLimitDetector", "ShmDetector"]
 
@@ -264,7 +265,7 @@ class FdLimitDetector:
         ]
         if closed:
             yield NotChecked(
-                "open files of ranks " + ",".join(map(str, closed)),
+                f"open files of {format_ranks(closed)}",
                 "/proc/PID/fd may not be read",
                 "run diag as the user of the ranks, or give it CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH",
             )
@@ -291,7 +292,7 @@ def _shm_size(ranks: Sequence[RankView]) -> str:
     shm = ranks[0].shm if ranks else None
     if shm is None:
         return "/dev/shm ran out"
-    return f"/dev/shm is {_mib(shm.size_bytes)} with {_mib(shm.available_bytes)} free"
+    return f"/dev/shm is {format_bytes(shm.size_bytes)} with {format_bytes(shm.available_bytes)} free"
 
 
 def _evidence(hits: _Hits) -> tuple[Evidence, ...]:
@@ -342,8 +343,4 @@ def _has_workers(rank: RankView) -> bool:
 
 
 def _of(ranks: tuple[int, ...]) -> str:
-    return f" on rank{'s' if len(ranks) > 1 else ''} {','.join(map(str, ranks))}" if ranks else ""
-
-
-def _mib(size: int) -> str:
-    return f"{size / _MIB:.0f} MiB" if size < 10 << 30 else f"{size / (1 << 30):.0f} GiB"
+    return f" on {format_ranks(ranks)}" if ranks else ""

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.memory.refusals import first_failed
 from diag.detectors.memory.words import phase_words
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import CgroupPids, KernelRefusal, LogLine
 from diag.state.view import JobView
+from diag.text.units import format_ranks
 
 __all__ = ["PidsLimitDetector"]
 
@@ -208,7 +209,7 @@ def _nearly_full(now: float, job: JobView) -> Iterator[Finding]:
         ranks=ranks,
         since=now,
         cause="nearly_full",
-        summary=f"cgroup {pids.path} of {rank_words(ranks)} holds {pids.current} of {pids.limit} processes and threads: the next "
+        summary=f"cgroup {pids.path} of {format_ranks(ranks)} holds {pids.current} of {pids.limit} processes and threads: the next "
         "that is started may be refused",
         advice="Raise the limit before the next save or epoch starts processes: docker run --pids-limit=-1, Kubernetes "
         "podPidsLimit, systemd TasksMax=infinity; or start less: OMP_NUM_THREADS=1, fewer DataLoader workers.",
@@ -238,4 +239,4 @@ def _broken(job: JobView) -> bool:
 
 
 def _who(ranks: tuple[int, ...]) -> str:
-    return rank_words(ranks) if ranks else "the job"
+    return format_ranks(ranks) if ranks else "the job"

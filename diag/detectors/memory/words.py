@@ -7,29 +7,19 @@ import signal
 
 from diag.detectors.memory.causes import Event, Verdict
 from diag.detectors.memory.growth import Holders, Seen
-from diag.model import rank_words
 from diag.model.observations import KernelOomKill
 from diag.state.stack_activity import Activity, is_idle_worker, read_stack
 from diag.state.view import JobView
+from diag.text.units import format_bytes, format_ranks, format_seconds
 
-__all__ = ["filled_by", "flag", "grower_words", "phase_of", "phase_words", "role_of", "size", "victim_words"]
+__all__ = ["filled_by", "flag", "grower_words", "phase_of", "phase_words", "role_of", "victim_words"]
 
-_GIB, _MIB = 1 << 30, 1 << 20
 _WORKER_NAMED = re.compile(
     r"DataLoader worker \(pid\(?s?\)? ?([\d, ]{1,200})\)? (?:is killed|exited unexpectedly)"
 )
+_MIB = 1 << 20
 _SAVE_FLAGS = ("save_steps", "save_interval")
 _NOTABLE = 0.05  # of the limit: what holds less is not named
-
-
-def size(number: int | None) -> str:
-    """
-    >>> size(3 << 30), size(200 << 20), size(None)
-    ('3.0 GiB', '200 MiB', '?')
-    """
-    if number is None:
-        return "?"
-    return f"{number / _GIB:.1f} GiB" if number >= _GIB // 2 else f"{number / _MIB:.0f} MiB"
 
 
 def flag(job: JobView, name: str) -> str | None:
@@ -122,19 +112,19 @@ def _kind(job: JobView, seen: Seen) -> str:
 
 def victim_words(job: JobView, verdict: Verdict) -> str:
     kill, seen = verdict.kernel, verdict.victim
-    held = f", which held {size(_held(kill))}," if kill is not None else ""
+    held = f", which held {format_bytes(_held(kill))}," if kill is not None else ""
     if seen is not None:
         who = role_of(job, seen)
         return (
             f"{who} (pid {seen.pid}){held}"
             if seen.main
-            else f"{who}{held or (f', which held {size(seen.rss_bytes)},')}"
+            else f"{who}{held or (f', which held {format_bytes(seen.rss_bytes)},')}"
         )
     if verdict.ranks and not any(_was_killed(job, rank) for rank in verdict.ranks):
         who = f"process {kill.comm} (host pid {kill.pid}){held}" if kill is not None else "a process"
-        return f"{who} in the cgroup of {rank_words(verdict.ranks)}"
+        return f"{who} in the cgroup of {format_ranks(verdict.ranks)}"
     if verdict.ranks:
-        return f"rank{'s' if len(verdict.ranks) > 1 else ''} {','.join(map(str, verdict.ranks))}"
+        return format_ranks(verdict.ranks)
     if kill is not None:
         return f"process {kill.comm} (host pid {kill.pid}){held} in the job's cgroup"
     return "a process of the job's cgroup"
@@ -165,7 +155,7 @@ def grower_words(job: JobView, holders: Holders, victim: Seen | None) -> str:
         if victim is not None and victim.pid == pid
         else role_of(job, Seen(rank, pid, 0, name, main, holders.at, 0))
     )
-    return f"{who} grew most, by {size(grown)} in {max(1.0, seconds):.0f} s"
+    return f"{who} grew most, by {format_bytes(grown)} in {format_seconds(max(1.0, seconds))}"
 
 
 def filled_by(event: Event, verdict: Verdict, known: frozenset[int]) -> list[str]:
@@ -191,15 +181,19 @@ def filled_by(event: Event, verdict: Verdict, known: frozenset[int]) -> list[str
     }
     least = _NOTABLE * (verdict.limit_bytes or 0)
     if verdict.cause != "global_oom":
-        words += [f"{text} {size(kinds[name])}" for name, text in names.items() if kinds.get(name, 0) > least]
+        words += [
+            f"{text} {format_bytes(kinds[name])}"
+            for name, text in names.items()
+            if kinds.get(name, 0) > least
+        ]
     for count, held in event.holders.children:
         if held > least and count:
-            words.append(f"{count} processes below a rank {size(held)}")
+            words.append(f"{count} processes below a rank {format_bytes(held)}")
     if event.holders.pinned_bytes > least and event.holders.pinned_bytes:
-        words.append(f"pinned {size(event.holders.pinned_bytes)}")
+        words.append(f"pinned {format_bytes(event.holders.pinned_bytes)}")
     if kill is not None and verdict.victim is not None and verdict.victim.pid == kill.pid:
         words += [
-            f"{name} (pid {pid}, not of the job) {size(held)}"
+            f"{name} (pid {pid}, not of the job) {format_bytes(held)}"
             for pid, name, held in kill.tasks
             if pid not in known and held > max(least, 64 * _MIB)
         ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.network.said import line_evidence
-from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
+from diag.model import JOB, Confidence, Finding, NotChecked, Severity
 from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView
+from diag.text.units import format_ranks
 
 __all__ = ["DuplicateGpuDetector"]
 
@@ -39,7 +40,7 @@ class DuplicateGpuDetector:
         if not ranks and whole and fact.comm_rank >= 0:
             ranks, bus = tuple(sorted((fact.comm_rank, fact.other_rank))), fact.bus_id
         where = "on one GPU" if len(ranks) < 3 else "two or more to a GPU"
-        who = rank_words(ranks) if ranks else "two ranks of a communicator"
+        who = format_ranks(ranks) if ranks else "two ranks of a communicator"
         yield Finding(
             id="duplicate-gpu",
             subject=JOB,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.network.memlock import is_memlock, is_resource, may_lock_all
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import (
     NcclCompletionError,
     NcclFact,
@@ -17,6 +17,7 @@ from diag.model.observations import (
 )
 from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView
+from diag.text.units import format_ranks, format_seconds
 
 __all__ = ["IbErrorDetector"]
 
@@ -155,8 +156,8 @@ class IbErrorDetector:
                 waiting_ranks=told if follows else (),
                 since=at,
                 cause=cause,
-                summary=f"{rank_words(told)}: {_said(fact)}: {means}"
-                + (f"; {rank_words(died)} had died, which explains it" if follows else ""),
+                summary=f"{format_ranks(told)}: {_said(fact)}: {means}"
+                + (f"; {format_ranks(died)} had died, which explains it" if follows else ""),
                 advice=advice,
                 final=not tries,
                 evidence=(Evidence("nccl", f"{fact.line.where} {fact.line.text}".strip()[:500], at, rank),),
@@ -172,7 +173,9 @@ class IbErrorDetector:
                 cause="packet_loss",
                 summary=f"RDMA port {device}:{number} loses packets: {name} grows by {rate:.1f} a second",
                 advice="Look at the cable and the switch port, and on RoCE at flow control (PFC, ECN) along the path.",
-                evidence=(Evidence("infiniband", f"{name} +{rate:.2f}/s over {_LOSS_SECONDS:.0f} s", at),),
+                evidence=(
+                    Evidence("infiniband", f"{name} +{rate:.2f}/s over {format_seconds(_LOSS_SECONDS)}", at),
+                ),
                 holds_seconds=_LOSS_SECONDS,
             )
 

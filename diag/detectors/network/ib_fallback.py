@@ -11,10 +11,11 @@ from diag.detectors.network.causes import Cause, find_cause, port_words
 from diag.detectors.network.said import line_evidence, who
 from diag.detectors.network.transport_mismatch import differing
 from diag.detectors.network.unlogged import Unlogged, Verdict, one_node, several_nodes
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import GpuSample, NcclVersion
 from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView
+from diag.text.units import format_ranks
 
 __all__ = ["IbFallbackDetector"]
 
@@ -204,7 +205,7 @@ def _unlogged_finding(job: JobView, quiet: Verdict, cause: Cause) -> Finding:
         ranks=ranks,
         since=quiet.since,
         cause=cause.name,
-        summary=f"{rank_words(ranks)} {'does' if len(ranks) == 1 else 'do'} not use RDMA between nodes: {quiet.said}; "
+        summary=f"{format_ranks(ranks)} {'does' if len(ranks) == 1 else 'do'} not use RDMA between nodes: {quiet.said}; "
         f"{cause.said}",
         advice=advice_for(cause.name, job, ranks[0]),
         evidence=(*quiet.evidence, *cause.evidence)[:8],

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from diag.detectors.network.causes import port_words
 from diag.detectors.network.unlogged import one_node
 from diag.knowledge.nccl_filters import matches
-from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import NcclPortEvent, RdmaPort
 from diag.state.view import JobView
+from diag.text.units import format_ranks, format_seconds
 
 __all__ = ["IbPortDetector"]
 
@@ -114,7 +115,7 @@ class IbPortDetector:
                 severity,
                 "went_down",
                 at,
-                f"RDMA port {name} went down {now - at:.0f} s ago{times}: {port_words(port)}",
+                f"RDMA port {name} went down {format_seconds(now - at)} ago{times}: {port_words(port)}",
                 self._events(port),
             )
         count = max(job.network.downs[key], _counted_downs(job, port))
@@ -226,7 +227,7 @@ def _of_event(  # noqa: PLR0917 - the parts of one sentence
         advice=_advice(job, event.device),
         holds_seconds=10.0,
         summary=f"an RDMA port ({name}) of {event.line.host} {said}"
-        + (f"; {rank_words(ranks)} {'runs' if len(ranks) == 1 else 'run'} there" if ranks else ""),
+        + (f"; {format_ranks(ranks)} {'runs' if len(ranks) == 1 else 'run'} there" if ranks else ""),
         evidence=(Evidence("nccl", event.line.text[:500], seen.at, event.line.rank),),
     )
 

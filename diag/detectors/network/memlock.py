@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.network.advice import memlock_advice, surroundings
 from diag.detectors.network.unlogged import several_nodes
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import LogLine, NcclVerbsError
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
+from diag.text.units import format_bytes, format_ranks
 
 __all__ = ["MemlockDetector", "is_memlock", "is_resource", "may_lock_all"]
 
-_MIB = 1 << 20
 # Docker's default is 8 MiB, a distribution's 64 KiB to 8 GiB; NCCL registers some GiB a rank. What is far
 # above is a share of the host's memory that somebody chose.
 _ENOUGH_BYTES = 64 << 30
@@ -71,7 +71,7 @@ class MemlockDetector:
         if not failed:
             severity = Severity.WARNING if several_nodes(job) else Severity.INFO
             what = "RDMA buffers of that size cannot be registered, and this machine has RDMA devices"
-        where = f" on {rank_words(ranks)}" if ranks else ""
+        where = f" on {format_ranks(ranks)}" if ranks else ""
         yield Finding(
             id="memlock-limit",
             subject=JOB,
@@ -98,7 +98,11 @@ def _limits_of(job: JobView, ranks: Iterable[int]) -> str:
     sizes = sorted({limit for limit in limits if limit is not None})
     if not sizes:
         return "locked memory ran out"
-    span = _mib(sizes[0]) if len(sizes) == 1 else f"{_mib(sizes[0])} to {_mib(sizes[-1])}"
+    span = (
+        format_bytes(sizes[0])
+        if len(sizes) == 1
+        else f"{format_bytes(sizes[0])} to {format_bytes(sizes[-1])}"
+    )
     return f"the limit of locked memory is {span}"
 
 
@@ -147,7 +151,3 @@ def _is_low(rank: RankView, job: JobView) -> bool:
         return False  # it has registered what it needs
     limit = _limit(rank)
     return limit is not None and limit < _ENOUGH_BYTES
-
-
-def _mib(size: int) -> str:
-    return f"{size / _MIB:.0f} MiB" if size < 10 << 30 else f"{size / (1 << 30):.0f} GiB"

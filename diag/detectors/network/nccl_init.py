@@ -11,10 +11,11 @@ from diag.detectors.network.memlock import is_memlock
 from diag.detectors.network.no_interface import lost_interfaces
 from diag.detectors.network.said import line_evidence, on_ranks
 from diag.detectors.network.transport_mismatch import differing
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import LogLine, NcclLine
 from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView
+from diag.text.units import format_ranks
 
 __all__ = ["NcclInitErrorDetector"]
 
@@ -152,7 +153,7 @@ class NcclInitErrorDetector:
             waiting_ranks=tuple(sorted(set(job.nccl_processes.placed()) - set(ranks))),
             since=at,
             cause=cause,
-            summary=f'NCCL cannot be set up on {rank_words(ranks)} ({words}): "{_trim(line.text)}"{why}',
+            summary=f'NCCL cannot be set up on {format_ranks(ranks)} ({words}): "{_trim(line.text)}"{why}',
             advice=advice,
             final=bool(torch) or job.returncode not in (None, 0),
             holds_seconds=10.0,
@@ -219,7 +220,7 @@ def _by_retries(found: dict[int, NcclProcess]) -> Finding:
         ranks=ranks,
         since=at,
         cause="peer_unreachable",
-        summary=f"NCCL on {rank_words(ranks)} cannot connect{whom}: {retry.error}, tried {retry.attempt} of {retry.most} times",
+        summary=f"NCCL on {format_ranks(ranks)} cannot connect{whom}: {retry.error}, tried {retry.attempt} of {retry.most} times",
         advice=_UNREACHABLE,
         evidence=(Evidence("nccl", retry.line.text[:500], at, ranks[0]),),
     )

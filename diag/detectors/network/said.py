@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diag.model import Evidence, rank_words
+from diag.model import Evidence
 from diag.model.observations import NcclLine
 from diag.state.ncclprocess import NcclProcess
+from diag.text.units import format_ranks
 
 __all__ = ["line_evidence", "on_ranks", "who"]
 
@@ -26,7 +27,7 @@ def line_evidence(line: NcclLine, process: NcclProcess | None, rank: int | None,
 
 def on_ranks(ranks: tuple[int, ...]) -> str:
     """` on ranks 0-3`, or nothing where no rank is known."""
-    return f" on {rank_words(ranks)}" if ranks else ""
+    return f" on {format_ranks(ranks)}" if ranks else ""
 
 
 def who(ranks: Sequence[int], others: Sequence[NcclProcess]) -> str:
@@ -37,7 +38,7 @@ def who(ranks: Sequence[int], others: Sequence[NcclProcess]) -> str:
     >>> who([], [NcclProcess("node-b", 7), NcclProcess("node-b", 8)])
     '2 processes on node-b'
     """
-    parts = [rank_words(ranks)] if ranks else []
+    parts = [format_ranks(ranks)] if ranks else []
     if others:
         hosts = sorted({process.host for process in others})
         shown = ", ".join(hosts[:4]) + (" ..." if len(hosts) > 4 else "")

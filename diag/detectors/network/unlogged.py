@@ -10,6 +10,7 @@ from diag.model.observations import GpuSample, NcclVersion
 from diag.state.rank_view import RankView
 from diag.state.traffic import Traffic, recent
 from diag.state.view import JobView
+from diag.text.units import format_rate, format_seconds
 
 __all__ = ["Unlogged", "Verdict", "one_node", "several_nodes"]
 
@@ -86,9 +87,11 @@ class Unlogged:
             ]
         flows = _flows(traffic)
         if flows and traffic is not None:
-            share = f", {traffic.rdma_sent / 1e6:.1f} MB/s over RDMA" if traffic.rdma_sent is not None else ""
-            words.append(f"{(traffic.socket_sent or 0.0) / 1e6:.0f} MB/s leave this node over sockets{share}")
-            evidence.append(Evidence("interfaces", f"{words[-1]} (over {traffic.seconds:.0f} s)", now))
+            share = f", {format_rate(traffic.rdma_sent)} over RDMA" if traffic.rdma_sent is not None else ""
+            words.append(f"{format_rate(traffic.socket_sent or 0.0)} leave this node over sockets{share}")
+            evidence.append(
+                Evidence("interfaces", f"{words[-1]} (over {format_seconds(traffic.seconds)})", now)
+            )
         return Verdict(tuple(alive), now, " and ".join(words), closed and flows, tuple(evidence))
 
 

@@ -15,6 +15,7 @@ from diag.detectors.rules.reader import LogReader
 from diag.detectors.rules.ruleset import RuleSet, winners
 from diag.detectors.rules.schema import Pattern, Rule
 from diag.knowledge.log_prefix import message_of, strip_outer
+from diag.text.units import format_seconds
 
 __all__ = ["check", "lines_of"]
 
@@ -132,7 +133,7 @@ def _regex(item: Loaded, part: str, number: int, text: str) -> Iterator[Problem]
             yield Problem(
                 item.path,
                 where,
-                f"{part}[{number}].regex: slow: {seconds:.2f} s for a line of {len(line)} characters",
+                f"{part}[{number}].regex: slow: {format_seconds(seconds)} for a line of {len(line)} characters",
             )
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.quoted import failed_soon, only_quoted
 from diag.detectors.training.numbers import Numbers, Point, PointReader, iteration_words, say
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, format_ranks
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import LossScaleReduced, NonFiniteReported, RankFound
 from diag.state.view import JobView
+from diag.text.units import format_ranks
 
 __all__ = ["GradNanDetector", "LossNanDetector"]
 
@@ -245,11 +246,7 @@ class _Said:
 
     def words(self) -> str:
         ranks = self.ranks
-        return (
-            f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
-            if ranks
-            else "a rank that is not named"
-        )
+        return format_ranks(ranks) if ranks else "a rank that is not named"
 
     def evidence(self) -> Iterator[Evidence]:
         for at, fact in self.reports[:3]:

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from diag.detectors.training.straggler_samples import split
-from diag.model import Evidence, numbered, rank_words
+from diag.model import Evidence, numbered
 from diag.model.observations import CgroupMemory, GpuSample, HostMemory
 from diag.state.pace import Drop
 from diag.state.residence import KINDS, WAITING, Residence
 from diag.state.stack_activity import child_role
 from diag.state.view import JobView
+from diag.text.units import format_bytes, format_quantity, format_ranks, format_ratio
 
 __all__ = ["Cause", "Surroundings", "cause_of", "shares_words"]
 
@@ -95,8 +96,8 @@ def _straggler(drop: Drop, job: JobView) -> Cause | None:
         return None
     holds, it = numbered("[holds|hold] up the others,[it|these]", len(found.slow)).split(",")
     text = (
-        f"since then {rank_words(found.slow)} {holds}, which are found waiting in {found.waiting_ratio:.0%} of samples "
-        f"({it} in {found.slow_ratio:.0%})"
+        f"since then {format_ranks(found.slow)} {holds}, which are found waiting in {format_ratio(found.waiting_ratio)} of samples "
+        f"({it} in {format_ratio(found.slow_ratio)})"
     )
     return Cause("straggler", text, found.slow, found.waiting)
 
@@ -113,7 +114,10 @@ def _data(before: Mapping[int, Counter[str]], after: Mapping[int, Counter[str]])
     then, now = (
         Residence.shares(counts[rank] for rank in slow).get("data", 0.0) for counts in (before, after)
     )
-    text = f"{rank_words(slow)} {numbered('[waits|wait]', len(slow))} for batches in {now:.0%} of samples now ({then:.0%} before)"
+    text = (
+        f"{format_ranks(slow)} {numbered('[waits|wait]', len(slow))} for batches in {format_ratio(now)} "
+        f"of samples now ({format_ratio(then)} before)"
+    )
     return Cause("data_loading", text, () if len(slow) == len(after) else slow)
 
 
@@ -136,12 +140,17 @@ def _clocks(drop: Drop, around: Surroundings) -> Cause | None:
     bits = gpu.throttle_reasons or 0
     why = next((f" ({word})" for mask, word in _REASONS if bits & mask), "")
     who = ", ".join(str(each[0]) for each in slower)
-    text = f"the clock of GPU{'s' if len(slower) > 1 else ''} {who} fell from {old / 1e6:.0f} to {new / 1e6:.0f} MHz{why}"
-    heat = f", {gpu.temperature_celsius:.0f} °C" if gpu.temperature_celsius is not None else ""
-    watts = f", {gpu.power_watts:.0f} W" if gpu.power_watts is not None else ""
+    text = (
+        f"the clock of GPU{'s' if len(slower) > 1 else ''} {who} fell from "
+        f"{format_quantity(old / 1e6, 'MHz')} to {format_quantity(new / 1e6, 'MHz')}{why}"
+    )
+    heat = (
+        f", {format_quantity(gpu.temperature_celsius, '°C')}" if gpu.temperature_celsius is not None else ""
+    )
+    watts = f", {format_quantity(gpu.power_watts, 'W')}" if gpu.power_watts is not None else ""
     evidence = Evidence(
         "nvml",
-        f"GPU {index}: {new / 1e6:.0f} MHz{heat}{watts}, throttle reasons {bits:#x}",
+        f"GPU {index}: {format_quantity(new / 1e6, 'MHz')}{heat}{watts}, throttle reasons {bits:#x}",
         around.gpus[index][-1][0],
     )
     return Cause("gpu_clocks", text, evidence=(evidence,))
@@ -155,12 +164,14 @@ def _memory(drop: Drop, around: Surroundings) -> Cause | None:
         return None
     pressure = statistics.median(item[1] for item in now)
     if pressure >= _PRESSURE and pressure >= 2 * statistics.median([item[1] for item in then] or [0.0]):
-        return Cause("memory_pressure", f"tasks wait for memory in {pressure:.0%} of the time (PSI full)")
+        return Cause(
+            "memory_pressure", f"tasks wait for memory in {format_ratio(pressure)} of the time (PSI full)"
+        )
     swaps = [[item[2] for item in part if item[2] >= 0] for part in (then, now)]
     if swaps[0] and swaps[1] and swaps[1][-1] - swaps[0][-1] > _GIB:
         return Cause(
             "memory_pressure",
-            f"{(swaps[1][-1] - swaps[0][-1]) / _GIB:.1f} GiB more are swapped out than before",
+            f"{format_bytes(swaps[1][-1] - swaps[0][-1])} more are swapped out than before",
         )
     return None
 
@@ -172,7 +183,7 @@ def _writer(job: JobView) -> Cause | None:
                and any(child.pid == pid for child in rank.tree.children) for pid, (_, sample) in rank.child_stacks.items())
     ]  # fmt: skip
     if writers:
-        text = f"child processes of {rank_words(writers)} write a checkpoint beside the training"
+        text = f"child processes of {format_ranks(writers)} write a checkpoint beside the training"
         return Cause("checkpoint_writer", text, tuple(writers) if len(writers) < len(job.ranks) else ())
     return None
 
@@ -190,7 +201,7 @@ def _elsewhere(before: Mapping[int, Counter[str]], after: Mapping[int, Counter[s
     if more(kind) < _MORE or (kind in WAITING and len(after) < 2):
         return None
     then, now = Residence.shares(before.values()), Residence.shares(after.values())
-    text = f"all ranks are found in {kind} in {now[kind]:.0%} of samples ({then.get(kind, 0.0):.0%} before)"
+    text = f"all ranks are found in {kind} in {format_ratio(now[kind])} of samples ({format_ratio(then.get(kind, 0.0))} before)"
     return Cause("communication" if kind == "collective" else kind, text)
 
 
@@ -201,4 +212,4 @@ def _share(counts: Counter[str], kind: str) -> float:
 def shares_words(counts: Mapping[int, Counter[str]]) -> Iterator[str]:
     for kind, share in Residence.shares(counts.values()).items():
         if share >= 0.01:
-            yield f"{kind} {share:.0%}"
+            yield f"{kind} {format_ratio(share)}"

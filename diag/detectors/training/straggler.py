@@ -9,17 +9,7 @@ from dataclasses import dataclass, replace
 
 from diag.detectors.training.straggler_samples import GpuLook, Look, Looks, Split, split
 from diag.knowledge.parallel_layout import pipeline_parallel_size
-from diag.model import (
-    JOB,
-    Confidence,
-    Evidence,
-    Finding,
-    NotChecked,
-    Placement,
-    Severity,
-    numbered,
-    rank_words,
-)
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, Severity, numbered
 from diag.model.observations import (
     EnvironmentSeen,
     GpuSample,
@@ -37,6 +27,7 @@ from diag.model.observations import (
 from diag.state.gpustate import device_of
 from diag.state.stack_activity import Activity, read_stack
 from diag.state.view import JobView
+from diag.text.units import format_quantity, format_ranks, format_ratio, format_seconds
 
 __all__ = ["StragglerDetector"]
 
@@ -308,15 +299,17 @@ class StragglerDetector:
         count = len(found.slow)
         eyes = "samples" if verdict.by_stacks else "samples of their GPUs"
         parts = [
-            f"{rank_words(found.slow)} "
+            f"{format_ranks(found.slow)} "
             + numbered("[holds|hold] up the others: they are found waiting in ", count)
-            + f"{found.waiting_ratio:.0%} of {eyes}, "
+            + f"{format_ratio(found.waiting_ratio)} of {eyes}, "
             + numbered("[it|these]", count)
-            + f" in {found.slow_ratio:.0%}"
+            + f" in {format_ratio(found.slow_ratio)}"
         ]
         step = statistics.median(job.progress.step_seconds) if job.progress.step_seconds else None
         if step:
-            parts.append(f"; that is about {found.share * step:.2g} s of each step of {step:.2g} s")
+            parts.append(
+                f"; that is about {format_seconds(found.share * step)} of each step of {format_seconds(step)}"
+            )
         if place is not None and cause != "gpu_slow":
             spent = numbered("; [it spends|these spend] the difference in ", count)
             parts.append(
@@ -327,8 +320,10 @@ class StragglerDetector:
             clocks = {rank: _clock(looks) for rank, looks in gpus.items()}
             runs = numbered("; [its GPU runs|the GPU of the first runs] at ", count)
             parts.append(
-                f"{runs}{clocks[found.slow[0]] / 1e6:.0f} MHz, the others at "
-                f"{statistics.median(clocks[rank] for rank in found.waiting if rank in clocks) / 1e6:.0f} MHz"
+                f"{runs}{format_quantity(clocks[found.slow[0]] / 1e6, 'MHz')}, the others at "
+                + format_quantity(
+                    statistics.median(clocks[rank] for rank in found.waiting if rank in clocks) / 1e6, "MHz"
+                )
             )
         return Finding(
             id="straggler",
@@ -367,14 +362,16 @@ class StragglerDetector:
             if rank in gpus:
                 seen = gpus[rank]
                 power = [look.power_watts for look in seen if look.power_watts is not None]
-                watts = f" at {statistics.median(power):.0f} W" if power else ""
+                watts = f" at {format_quantity(statistics.median(power), 'W')}" if power else ""
                 limit = (
-                    f" of {seen[-1].power_limit_watts:.0f} W" if power and seen[-1].power_limit_watts else ""
+                    f" of {format_quantity(seen[-1].power_limit_watts, 'W')}"
+                    if power and seen[-1].power_limit_watts
+                    else ""
                 )
                 busy = statistics.median(look.utilization for look in seen)
                 yield Evidence(
                     "nvml",
-                    f"GPU busy {busy:.0%}{watts}{limit} (median of {len(seen)} samples)",
+                    f"GPU busy {format_ratio(busy)}{watts}{limit} (median of {len(seen)} samples)",
                     seen[-1].at,
                     rank,
                 )

@@ -18,7 +18,8 @@ from diag.model.observations import (
     ThreadStack,
 )
 from diag.state.exact import fisher
-from diag.state.stack_activity import Activity, Reading, shorten
+from diag.state.stack_activity import Activity, Reading
+from diag.text.units import format_path
 
 __all__ = ["Excess", "GpuLook", "Look", "Looks", "Split", "fisher", "split"]
 
@@ -49,10 +50,10 @@ class Look:
             main.frames.index(where) + 1 if reading.activity is not Activity.OTHER else _DEEPEST
         )  # not into the wait itself
         places = tuple(
-            f"{frame.function} ({shorten(frame.file)}:{frame.line})"
+            f"{frame.function} ({format_path(frame.file)}:{frame.line})"
             for frame in main.frames[: min(deepest, _DEEPEST)]
         )
-        text = f"{where.function} ({shorten(where.file)}:{where.line})"
+        text = f"{where.function} ({format_path(where.file)}:{where.line})"
         saves = Activity.CHECKPOINT in (reading.activity, reading.context)
         return cls(at, reading.activity in _WAITS, reading.activity, places, text, saves)
 

@@ -10,6 +10,7 @@ from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import CgroupMemory, GpuSample, HostMemory
 from diag.state.pace import Drop
 from diag.state.view import JobView
+from diag.text.units import format_ratio, format_seconds
 
 __all__ = ["SlowDetector", "ThroughputDropDetector"]
 
@@ -70,7 +71,7 @@ class ThroughputDropDetector:
         evidence = [
             Evidence(
                 "output",
-                f"{drop.before:.3g} s a step up to iteration {drop.iteration}, {drop.after:.3g} s in "
+                f"{format_seconds(drop.before)} a step up to iteration {drop.iteration}, {format_seconds(drop.after)} in "
                 f"the {drop.steps} steps since",
                 drop.since,
             ),
@@ -83,8 +84,8 @@ class ThroughputDropDetector:
             subject=JOB,
             severity=Severity.WARNING if grave else Severity.INFO,
             confidence=Confidence.LOW if cause.word == "unknown" else Confidence.MEDIUM,
-            summary=f"steps take {drop.after:.3g} s since iteration {drop.iteration}, {drop.ratio:.2g} times the "
-            f"{drop.before:.3g} s before ({drop.steps} steps, {drop.seconds:.0f} s, and still); {cause.text}",
+            summary=f"steps take {format_seconds(drop.after)} since iteration {drop.iteration}, {drop.ratio:.2g} times the "
+            f"{format_seconds(drop.before)} before ({drop.steps} steps, {format_seconds(drop.seconds)}, and still); {cause.text}",
             advice=_ADVICE.get(cause.word, _ADVICE["unknown"]),
             since=drop.since,
             cause=cause.word,
@@ -190,12 +191,12 @@ _CPU = _Part(
 
 def _slow(part: _Part, share: float, busy: float | None, job: JobView, now: float) -> Finding:
     counts, step = job.residence.counts(), job.progress.steps.now()
-    of_step = f", about {share * step:.2g} s of each step of {step:.2g} s" if step else ""
-    gpus = f"; the busiest GPU is in use for {busy:.0%} of the time" if busy is not None else ""
+    of_step = f", about {format_seconds(share * step)} of each step of {format_seconds(step)}" if step else ""
+    gpus = f"; the busiest GPU is in use for {format_ratio(busy)} of the time" if busy is not None else ""
     samples = min(sum(each.values()) for each in counts.values())
     return Finding(
         id="slow", subject=JOB, severity=part.severity, confidence=Confidence.MEDIUM if busy is None else Confidence.HIGH,
-        summary=f"every rank {part.words} in {share:.0%} of its samples or more{of_step} ({samples} samples a rank){gpus}",
+        summary=f"every rank {part.words} in {format_ratio(share)} of its samples or more{of_step} ({samples} samples a rank){gpus}",
         advice=part.advice, since=job.residence.oldest(), cause=part.cause,
         evidence=(Evidence("stacks", "all ranks: " + ", ".join(shares_words(counts)), now),), holds_seconds=120.0,
     )  # fmt: skip

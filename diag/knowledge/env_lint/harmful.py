@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from diag.knowledge.env_lint.advice import Advice, Check, Job
 from diag.model import Severity
+from diag.text.units import format_seconds
 
 __all__ = ["HARMFUL"]
 
@@ -158,7 +159,7 @@ def _tuned_by_hand(job: Job) -> Iterator[Advice]:
     timeout = job.number("NCCL_IB_TIMEOUT")
     if timeout is not None and job.nodes != 1 and job.rdma is not False:
         if timeout >= 23 or timeout == 0:
-            each = "for ever" if timeout == 0 else f"{4.096e-6 * 2 ** min(timeout, 31):.0f} s"
+            each = "for ever" if timeout == 0 else format_seconds(4.096e-6 * 2 ** min(timeout, 31))
             yield job.harmful(
                 "NCCL_IB_TIMEOUT",
                 f"it makes RDMA wait {each} for each of 8 tries before a dead path is an error (4.3 s at "
@@ -168,7 +169,7 @@ def _tuned_by_hand(job: Job) -> Iterator[Advice]:
         elif timeout < 14:
             yield job.harmful(
                 "NCCL_IB_TIMEOUT",
-                f"it lets RDMA wait {4.096e-3 * 2**timeout:.1f} ms for an answer (4.3 s at 20, NCCL's "
+                f"it lets RDMA wait {format_seconds(4.096e-6 * 2**timeout)} for an answer (4.3 s at 20, NCCL's "
                 "default since 2.23): congestion alone becomes an error",
                 "unset it",
             )

@@ -18,6 +18,7 @@ from diag.outputs.http.guard import Guard, is_loopback, plain_address
 from diag.outputs.report import report
 from diag.outputs.view.view import HubView, ranks_json, rows_of_job, stacks_json
 from diag.text.errors import Busy, OtherJob
+from diag.text.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -76,7 +77,9 @@ def _reading(view: HubView) -> "Reading":
         until = time.monotonic() + _LOCK_SECONDS
         while not view.lock.acquire(timeout=0.02):
             if time.monotonic() > until:
-                raise HTTPException(503, f"diag's engine has been busy for {_LOCK_SECONDS:.0f} s; try again")
+                raise HTTPException(
+                    503, f"diag's engine has been busy for {format_seconds(_LOCK_SECONDS)}; try again"
+                )
             await asyncio.sleep(0.01)
         try:
             return read()
@@ -152,7 +155,9 @@ def _add_nodes(app: "FastAPI", view: HubView) -> None:
         except ClientDisconnect:
             raise HTTPException(400, "the digest was cut off") from None
         except asyncio.TimeoutError:
-            raise HTTPException(408, f"the digest did not come whole within {_BODY_SECONDS:.0f} s") from None
+            raise HTTPException(
+                408, f"the digest did not come whole within {format_seconds(_BODY_SECONDS)}"
+            ) from None
         except Busy as error:
             raise HTTPException(503, str(error)) from None
         except OtherJob as error:
@@ -253,14 +258,14 @@ async def _body(request: "Request") -> bytes:
     job's memory cgroup."""
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > _LONGEST_DIGEST:
-        raise ValueError(f"more than {_LONGEST_DIGEST >> 20} MiB")
+        raise ValueError(f"more than {format_bytes(_LONGEST_DIGEST)}")
 
     async def read() -> bytes:
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
             if len(body) > _LONGEST_DIGEST:
-                raise ValueError(f"more than {_LONGEST_DIGEST >> 20} MiB")
+                raise ValueError(f"more than {format_bytes(_LONGEST_DIGEST)}")
         return bytes(body)
 
     return await asyncio.wait_for(read(), _BODY_SECONDS)
@@ -272,7 +277,7 @@ def _unpacked(body: bytes, encoding: str) -> dict[str, Any]:
         unpack = zlib.decompressobj(31)
         body = unpack.decompress(body, _LONGEST_DIGEST)
         if unpack.unconsumed_tail:
-            raise ValueError(f"more than {_LONGEST_DIGEST >> 20} MiB")
+            raise ValueError(f"more than {format_bytes(_LONGEST_DIGEST)}")
     document = json.loads(body, parse_constant=_no_number)
     if not isinstance(document, dict):
         raise ValueError("no object")

@@ -12,6 +12,7 @@ from diag.outputs.http.flame_routes import NOT_YOURS
 from diag.outputs.http.guard import asker_of
 from diag.outputs.terminal.text import dump_text
 from diag.outputs.view.view import HubView
+from diag.text.units import format_seconds
 
 __all__ = ["add_dump"]
 
@@ -70,7 +71,7 @@ def add_dump(app: FastAPI, view: HubView) -> None:
             document = await asyncio.wait_for(asyncio.shield(task), deadline + _DUMP_GRACE_SECONDS)
         except asyncio.TimeoutError:
             raise HTTPException(
-                504, f"the dump did not end in {deadline + _DUMP_GRACE_SECONDS:.0f} s"
+                504, f"the dump did not end in {format_seconds(deadline + _DUMP_GRACE_SECONDS)}"
             ) from None
         if not columns or "report" not in document:
             return answer(document)

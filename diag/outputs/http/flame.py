@@ -10,7 +10,7 @@ import html
 import json
 import zlib
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import diag
@@ -18,8 +18,9 @@ from diag.engine.engine import Engine
 from diag.model.observations import Frame, StackSample, ThreadStack
 from diag.outputs.view.classes import frame_words
 from diag.state.stack_activity import child_role
-from diag.state.stack_digest import format_spans, living_children, spans_of
+from diag.state.stack_digest import living_children
 from diag.text.sanitize import clean
+from diag.text.units import format_ranges, format_ratio, format_seconds
 
 __all__ = [
     "FORMATS",
@@ -131,7 +132,7 @@ class SeriesBuilder:
         for pid, (_, sample) in self._last.items():
             self._take(sample, self._gaps.get(pid, _LONE_SECONDS))
         self._last.clear()
-        said = f"{self.seen} samples over {self._end - self._first:.0f} s, as recorded; widths are seconds"
+        said = f"{self.seen} samples over {format_seconds(self._end - self._first)}, as recorded; widths are seconds"
         return Profile(f"diag: rank {self.rank}", said, "seconds", tuple(self._found))
 
     def _take(self, sample: StackSample, seconds: float) -> None:
@@ -185,16 +186,9 @@ def _tree(profile: Profile) -> _Box:
     work = [root]
     while work:
         box = work.pop()
-        box.label = box.name + (f" [{_ranks(box.ranks)}]" if box.ranks else "")
+        box.label = box.name + (f" [{format_ranges(box.ranks, longest=_LONGEST_RANKS)}]" if box.ranks else "")
         work.extend(box.children.values())
     return root
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    words = format_spans(spans_of(ranks))
-    if len(words) <= _LONGEST_RANKS:
-        return words
-    return words[: words.rindex(",", 0, _LONGEST_RANKS)] + f",... {len(set(ranks))} ranks"
 
 
 def write(profile: Profile, form: str) -> str:
@@ -319,13 +313,13 @@ def _drawn(  # noqa: PLR0917 - one caller, beside it
     box: _Box, root: _Box, x: float, width: float, depth: int, merged: bool
 ) -> str:
     share = box.weight / root.weight if root.weight else 0.0
-    amount = _amount(len(set(box.ranks)), round(box.weight)) if merged else f"{box.weight:.1f} s"
+    amount = _amount(len(set(box.ranks)), round(box.weight)) if merged else format_seconds(box.weight)
     y = _TOP + _ROW * depth
     fits = int((width - 6) / _CHAR)
     label = box.label if len(box.label) <= fits else box.label[: max(0, fits - 2)] + ".."
     words = f'<text x="{x + 3:.1f}" y="{y + 12}">{_text(label)}</text>' if fits >= 3 else ""
     return (
-        f"<g><title>{_text(box.label)}: {amount}, {100 * share:.1f} %</title>"
+        f"<g><title>{_text(box.label)}: {amount}, {_text(format_ratio(share))}</title>"
         f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="{_ROW - 1}" fill="{_colour(box, share, merged)}"/>{words}</g>\n'
     )
 

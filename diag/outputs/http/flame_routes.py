@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from fastapi import FastAPI, HTTPException, Path, Query, Request
 from starlette.responses import Response
 
-from diag.model import format_ranks
 from diag.outputs.http import flame, schema
 from diag.outputs.http.answers import Reading, answer
 from diag.outputs.http.beside import beside
@@ -15,6 +14,7 @@ from diag.outputs.http.drawings import Drawings
 from diag.outputs.http.guard import asker_of
 from diag.outputs.view.view import FlameWanted, HubView
 from diag.text.errors import DiagError
+from diag.text.units import format_ranks
 
 __all__ = ["NOT_YOURS", "add_flames"]
 
@@ -59,7 +59,7 @@ def add_flames(app: FastAPI, view: HubView, reading: Reading) -> None:
             return answer(
                 {
                     "detail": f"rank {rank} was not seen on this node",
-                    "hint": f"seen: ranks {seen}"
+                    "hint": f"seen: {seen}"
                     if seen
                     else "no rank was seen yet: ask again when the job's ranks run",
                 },

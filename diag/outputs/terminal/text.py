@@ -7,13 +7,15 @@ line of ours. Colour only repeats what a word says.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from diag.model import Change, ChangeKind, format_ranks
-from diag.outputs.view.sentence import duration, job_sentence, lasted, moment, name_of, span_words, split
-from diag.text.columns import cut, wrap, wrap_wide
+from diag.model import Change, ChangeKind
+from diag.outputs.view.sentence import job_sentence, lasted, name_of, span_words, split
+from diag.text.columns import cut, wrap, wrap_long, wrap_wide
 from diag.text.sanitize import clean
+from diag.text.units import format_ranks, format_seconds, format_time
 
 if TYPE_CHECKING:  # `diag dump` prints a document and must not wait for the engine to be imported
     from diag.outputs.view.classes import StackClass
@@ -40,7 +42,7 @@ def _clean_lines(text: str) -> list[str]:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + format_ranks(ranks)
+    return format_ranks(ranks, longest=sys.maxsize)
 
 
 def _title(finding: Mapping[str, Any]) -> str:
@@ -70,9 +72,9 @@ def panel(change: Change, colour: bool = False, width: int = 80, lang: str = "en
     if change.kind is ChangeKind.RESOLVED:
         head = _head("resolved", _how_resolved(change), colour, room)
     else:
-        held = duration(max(0.0, change.at - change.opened_at))
+        held = format_seconds(max(0.0, change.at - change.opened_at))
         opened = change.kind is ChangeKind.OPENED
-        when = moment(change.at, "%H:%M:%S") if opened else f"changed after {held}"
+        when = format_time(change.at, change.at) if opened else f"changed after {held}"
         about = f"{when}, {finding['confidence']} confidence"
         head = _head(finding["severity"], f"{_title(finding)} {about}", colour, room)
         body = list(_body(finding, room, "  ", _PANEL_EVIDENCE_LINES, lang if opened else "en"))
@@ -86,7 +88,7 @@ def _how_resolved(change: Change) -> str:
     if change.replaced:
         return f"{_title(finding)} another finding takes its place"
     length = lasted(finding)
-    after = f"after {duration(length)} ({span_words(finding, change.at)})" if length is not None else ""
+    after = f"after {format_seconds(length)} ({span_words(finding, change.at)})" if length is not None else ""
     if change.moved_again:
         verb = "moves" if len(change.moved_again) == 1 else "move"
         return f"{name_of(finding)}: {_who(change.moved_again)} {verb} again {after}".rstrip()
@@ -105,7 +107,7 @@ def _head(kind: str, text: str, colour: bool, room: int) -> list[str]:
 def over_head(finding: Mapping[str, Any], now: float | None) -> str:
     """Of a finding that is over: what, who, from when to when."""
     length = lasted(finding)
-    when = f" {span_words(finding, now)} ({duration(length)})," if length is not None else ""
+    when = f" {span_words(finding, now)} ({format_seconds(length)})," if length is not None else ""
     return f"{_title(finding)}{when} was {finding['severity']}, {finding['confidence']} confidence"
 
 
@@ -153,7 +155,7 @@ def _evidence(items: Sequence[Mapping[str, Any]], room: int, indent: str, budget
         # What decides stands last: the innermost frame, the error under its traceback.
         for index, line in enumerate(lines[-each:] if lines else ["(nothing to show)"]):
             lead = f"{indent}[{source}] " if index == 0 else indent + "  "
-            yield cut(lead + line, room)
+            yield from wrap_long(lead + line, room, indent + "    ")
     if len(items) > len(shown):
         yield f"{indent}and {len(items) - len(shown)} more"
 
@@ -197,7 +199,7 @@ def report_text(
     for finding in open_now:
         about = f"{finding['confidence']} confidence"
         if finding["since"] >= 1:  # a log from stdin whose lines tell no times stands at none
-            about += f", since {moment(finding['since'], '%Y-%m-%d %H:%M:%S')}"
+            about += f", since {format_time(finding['since'])}"
         about += ", open when the job ended" if finding.get("open_at_end") else ""
         lines.append("")
         lines += _head(finding["severity"], f"{_title(finding)} {about}", colour, room)
@@ -229,8 +231,7 @@ def _log_sentence(log: Mapping[str, Any]) -> str:
         files[0] if len(files) == 1 else f"{len(files)} logs"
     ) + f": {log['lines']:,} line{'' if log['lines'] == 1 else 's'}"
     if log["began"] is not None and log["ended"] is not None:
-        form = "%H:%M:%S" if log["ended"] - log["began"] < 43200 else "%Y-%m-%d %H:%M:%S"
-        said += f" from {moment(log['began'], '%Y-%m-%d %H:%M:%S')} to {moment(log['ended'], form)}"
+        said += f" from {format_time(log['began'])} to {format_time(log['ended'], log['began'])}"
     if log["launcher"]:
         said += f"; launched by {log['launcher']}"
     return said + "."
@@ -244,7 +245,7 @@ def dump_text(document: dict[str, Any], *, colour: bool, width: int, lang: str =
         for reason in reasons:
             by_reason.setdefault(reason, []).append(int(rank))
     for reason, ranks in by_reason.items():
-        parts.append(f"missing: rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}: {reason}")
+        parts.append(f"missing: {_ranks(ranks)}: {reason}")
     arrivals = document.get("arrivals")
     for line in (*document.get("pace", {}).get("text", ()), *([arrivals["text"]] if arrivals else [])):
         parts += wrap(clean(line), max(width, _NARROWEST), "", "    ")
@@ -253,7 +254,7 @@ def dump_text(document: dict[str, Any], *, colour: bool, width: int, lang: str =
     for native in document.get("native", ()):
         parts += _native_lines(native, max(width, _NARROWEST))
     parts.append(
-        f"{len(document['ranks'])} ranks in {document['seconds']:.1f} s, {_paused_words(document['probes'])}"
+        f"{len(document['ranks'])} ranks in {format_seconds(document['seconds'])}, {_paused_words(document['probes'])}"
     )
     if document.get("bundle"):
         parts.append(f"bundle: {document['bundle']}   (look again: diag replay {document['bundle']})")
@@ -270,7 +271,7 @@ def _paused_words(probes: Iterable[Mapping[str, Any]]) -> str:
         return "no process was paused"
     longest = max(float(probe["seconds"] or 0.0) for probe in paused)
     ranks = [int(probe["rank"]) for probe in paused]
-    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)} paused for native frames, at most {longest:.1f} s"
+    return f"{_ranks(ranks)} paused for native frames, at most {format_seconds(longest)}"
 
 
 def _native_lines(native: Mapping[str, Any], room: int) -> list[str]:
@@ -281,7 +282,8 @@ def _native_lines(native: Mapping[str, Any], room: int) -> list[str]:
     lines = [f"{head}, innermost first:"]
     for thread in native["threads"][:4]:
         lines.append(cut(f"  thread {clean(str(thread['name'] or thread['id']))}", room))
-        lines += [cut(f"    {clean(frame)}", room) for frame in thread["frames"][:_NATIVE_FRAMES]]
+        for frame in thread["frames"][:_NATIVE_FRAMES]:
+            lines += wrap_long(f"    {clean(frame)}", room, "      ")
     if len(native["threads"]) > 4:
         lines.append(f"  ... {len(native['threads']) - 4} more threads in the bundle")
     return lines

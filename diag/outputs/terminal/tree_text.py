@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from diag.model import rank_words
 from diag.outputs.view.classes import StackClass, frame_words
-from diag.outputs.view.sentence import duration
 from diag.state.stack_activity import Activity
-from diag.text.columns import cut, wrap
+from diag.text.columns import cut, wrap, wrap_long
 from diag.text.sanitize import clean
+from diag.text.units import format_ranks, format_seconds
 
 __all__ = ["class_lines"]
 
@@ -105,7 +104,7 @@ def _parts(branch: _Branch, depth: int, level: int) -> Iterator[_Branch]:
 def _head(branch: _Branch, depth: int, room: int) -> Iterator[str]:
     ranks = tuple(sorted({rank for one in branch.classes for rank in one.ranks}))
     lead = "  " * branch.level
-    yield from wrap(f"{rank_words(ranks)} share:", room, lead, lead + "    ")
+    yield from wrap(f"{format_ranks(ranks)} share:", room, lead, lead + "    ")
     yield from _frames(branch.classes[0], branch.shown, depth, lead, room, _SHARED_FRAMES)
 
 
@@ -122,15 +121,15 @@ def _frames(  # noqa: PLR0917 - two callers, beside it
     if hidden > 0:
         yield cut(f"{lead}    ... {hidden} outer frame{'s' if hidden > 1 else ''}", room)
     for frame in one.frames[max(begin, end - most) : end]:
-        yield cut(f"{lead}    " + clean(frame_words(frame)), room)
+        yield from wrap_long(f"{lead}    " + clean(frame_words(frame)), room, lead + "      ")
 
 
 def _standing(one: StackClass) -> str:
     if one.stands_seconds:
-        return f"; stands for {duration(one.stands_seconds)}"
+        return f"; stands for {format_seconds(round(one.stands_seconds, 1))}"
     if not one.moving:
         return ""
-    who = "" if len(one.moving) == len(one.ranks) else f" {rank_words(one.moving)}"
+    who = "" if len(one.moving) == len(one.ranks) else f" {format_ranks(one.moving)}"
     below = f" below {clean(one.path[one.standing_steps - 1])}" if one.standing_steps else ""
     return f";{who} moving{below}"
 
@@ -139,4 +138,4 @@ def _rest(classes: Sequence[StackClass], room: int) -> list[str]:
     if not classes:
         return []
     ranks = tuple(sorted({rank for one in classes for rank in one.ranks}))
-    return wrap(f"{rank_words(ranks)}: in {len(classes)} more places (the JSON has them)", room, "", "    ")
+    return wrap(f"{format_ranks(ranks)}: in {len(classes)} more places (the JSON has them)", room, "", "    ")

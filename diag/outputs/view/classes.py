@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diag.engine.engine import Engine
-from diag.model import rank_words
 from diag.model.observations import Frame, StackSample
 from diag.state.rank_view import RankView
-from diag.state.stack_activity import child_role, is_idle_worker, read_stack, shorten, steps
+from diag.state.stack_activity import child_role, is_idle_worker, read_stack, steps
 from diag.state.stack_digest import living_children, standing_steps
+from diag.text.units import format_path, format_ranks
 
 __all__ = ["StackClass", "exit_words", "frame_words", "living_children", "stack_classes", "why_no_stack"]
 
@@ -76,7 +76,7 @@ class StackClass:
         >>> StackClass("missing", (5,), (812,), reason="killed by signal 9 (SIGKILL)").title()
         'rank 5: no stack: killed by signal 9 (SIGKILL)'
         """
-        who = rank_words(self.ranks)
+        who = format_ranks(self.ranks)
         if self.kind == "missing":
             return f"{who}: no stack: {self.reason}"
         if self.kind == "idle":
@@ -200,4 +200,4 @@ def exit_words(code: int | None, number: int | None) -> str:
 
 
 def frame_words(frame: Frame) -> str:
-    return f"{frame.function} ({shorten(frame.file)}:{frame.line})"
+    return f"{frame.function} ({format_path(frame.file)}:{frame.line})"

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 from diag.engine.engine import Engine
-from diag.model import rank_words
 from diag.model.observations import InterfacesSeen, RdmaAccess, RdmaPortsSeen
 from diag.state.traffic import recent
+from diag.text.units import format_link_rate, format_ranks, format_rate, format_seconds
 
 __all__ = ["network_json", "rdma_json"]
 
@@ -99,10 +99,10 @@ def _node_lines(ports: RdmaPortsSeen | None, rates: dict[str, Any] | None) -> li
         fastest = max((port.rate_bytes_per_second or 0.0 for port in active), default=0.0)
         down = [f"{port.device}:{port.port}" for port in ports.ports if not port.active]
         said = f"{len(active)} of {len(ports.ports)} RDMA ports active"
-        said += f" (up to {fastest / 1e9:.1f} GB/s)" if fastest else ""
+        said += f" (up to {format_link_rate(fastest)})" if fastest else ""
         said += f", not {_few(down)}" if down and active else ""
     moved = [
-        f"{word} {_rate(rates[f'{key}_sent'])} sent, {_rate(rates[f'{key}_received'])} received"
+        f"{word} {format_rate(rates[f'{key}_sent'])} sent, {format_rate(rates[f'{key}_received'])} received"
         for word, key in (("RDMA", "rdma"), ("sockets", "socket"))
         if rates is not None
         and rates[f"{key}_sent"] is not None
@@ -111,7 +111,11 @@ def _node_lines(ports: RdmaPortsSeen | None, rates: dict[str, Any] | None) -> li
     ]
     return [
         f"network: {said}"
-        + (f"; last {rates['seconds']:.0f} s: {'; '.join(moved)}" if rates is not None and moved else "")
+        + (
+            f"; last {format_seconds(rates['seconds'])}: {'; '.join(moved)}"
+            if rates is not None and moved
+            else ""
+        )
     ]
 
 
@@ -122,7 +126,7 @@ def _rank_lines(engine: Engine) -> list[str]:
         words = _access_words(rank.rdma) if rank.rdma is not None else ""
         if words:
             alike.setdefault(words, []).append(rank.rank)
-    return [f"network of {rank_words(ranks)}: {words}" for words, ranks in alike.items()]
+    return [f"network of {format_ranks(ranks)}: {words}" for words, ranks in alike.items()]
 
 
 def _access_words(access: RdmaAccess) -> str:
@@ -139,14 +143,3 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + (
         f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     )
-
-
-def _rate(bytes_per_second: float) -> str:
-    """
-    >>> _rate(0.0), _rate(1234567.0), _rate(49.6e9)
-    ('0 B/s', '1.2 MB/s', '49.6 GB/s')
-    """
-    for size, unit in ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
-        if bytes_per_second >= size:
-            return f"{bytes_per_second / size:.1f} {unit}"
-    return f"{bytes_per_second:.0f} B/s"

@@ -9,41 +9,20 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
-from diag.model import Severity, rank_words
+from diag.model import Severity
 from diag.state.savefacts import save_words
 from diag.text.sanitize import clean
+from diag.text.units import format_ranks, format_seconds, format_time
 
 __all__ = [
-    "clock_form", "duration", "has_ended", "job_sentence", "lasted", "moment", "name_of", "retell", "span_words", "split",
+    "has_ended", "job_sentence", "lasted", "name_of", "retell", "span_words", "split",
     "summary_line",
 ]  # fmt: skip
 
 _MOST_NAMED = 3  # findings that are over, in one sentence
 _EARLIEST = 1.0  # of a log from stdin whose lines tell no times, all stands at none
-
-
-def moment(at: float, form: str) -> str:
-    try:
-        return datetime.fromtimestamp(at).strftime(form)
-    except (OverflowError, OSError, ValueError):  # a time that a broken capture made up
-        return f"{at:.0f}"
-
-
-def duration(seconds: float) -> str:
-    """
-    >>> duration(61.2), duration(4.26)
-    ('1 min 1 s', '4.3 s')
-    """
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    minutes, left = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {left} s" if minutes else f"{left} s"
 
 
 def name_of(finding: Mapping[str, Any]) -> str:
@@ -65,12 +44,6 @@ def has_ended(document: Mapping[str, Any]) -> bool:
 # ---------------------------------------------------------------------------------------------------
 
 
-def clock_form(at: float, now: float | None) -> str:
-    """The time of day is enough on the day of the report."""
-    same = now is not None and moment(at, "%Y-%m-%d") == moment(now, "%Y-%m-%d")
-    return "%H:%M:%S" if same else "%Y-%m-%d %H:%M:%S"
-
-
 def lasted(finding: Mapping[str, Any]) -> float | None:
     """How long it was, from when it began to when it was over; None where its evidence tells no times."""
     since, resolved = finding.get("since") or 0.0, finding.get("resolved_at")
@@ -87,7 +60,7 @@ def span_words(finding: Mapping[str, Any], now: float | None = None) -> str:
     if lasted(finding) is None:
         return ""
     since, over = finding["since"], finding["resolved_at"]
-    return f"{moment(since, clock_form(since, now))}-{moment(over, clock_form(over, since))}"
+    return f"{format_time(since, now)}-{format_time(over, since)}"
 
 
 def _times(document: Mapping[str, Any]) -> dict[str, float]:
@@ -98,10 +71,10 @@ def _times(document: Mapping[str, Any]) -> dict[str, float]:
     for finding in over[:_MOST_NAMED]:
         if lasted(finding) is not None:
             since, resolved = finding["since"], finding["resolved_at"]
-            times[moment(since, clock_form(since, now))] = since
-            times[moment(resolved, clock_form(resolved, since))] = resolved
+            times[format_time(since, now)] = since
+            times[format_time(resolved, since)] = resolved
     if ended is not None:
-        times[moment(ended, clock_form(ended, now))] = ended
+        times[format_time(ended, now)] = ended
     return times
 
 
@@ -130,7 +103,7 @@ def job_sentence(document: Mapping[str, Any]) -> str:
         parts.append(f"iteration {job['iteration']}" + (f" of {total}" if total else ""))
     pace = (job.get("steps") or {}).get("seconds_now")
     if pace:
-        parts.append(f"{pace:.2g} s a step" if pace < 10 else f"{pace:.0f} s a step")
+        parts.append(f"{format_seconds(pace)} a step")
     if job.get("save"):
         parts.append(save_words(job["save"]))
     if job.get("world_size"):
@@ -177,9 +150,11 @@ def outcome(document: Mapping[str, Any]) -> str:
         or (log is not None and log.get("ended") is None)
     ):
         return said
-    said += f" at {moment(ended, clock_form(ended, job.get('at')))}"
+    said += f" at {format_time(ended, job.get('at'))}"
     hung = _hung_since(document)
-    return said + (f", after hanging {duration(ended - hung)}" if hung is not None and ended > hung else "")
+    return said + (
+        f", after hanging {format_seconds(ended - hung)}" if hung is not None and ended > hung else ""
+    )
 
 
 def _hung_since(document: Mapping[str, Any]) -> float | None:
@@ -196,10 +171,10 @@ def _over_words(document: Mapping[str, Any], over: Sequence[Mapping[str, Any]]) 
     now = document["job"].get("at")
     named = []
     for finding in over[:_MOST_NAMED]:
-        said = name_of(finding) + (f", {rank_words(finding['ranks'])}" if finding["ranks"] else "")
+        said = name_of(finding) + (f", {format_ranks(finding['ranks'])}" if finding["ranks"] else "")
         length = lasted(finding)
         named.append(
-            said + (f", {span_words(finding, now)} ({duration(length)})" if length is not None else "")
+            said + (f", {span_words(finding, now)} ({format_seconds(length)})" if length is not None else "")
         )
     count = len(over) + int(document.get("past_left_out", 0))
     more = f" and {count - len(named)} more" if count > len(named) else ""
@@ -217,7 +192,7 @@ def summary_line(document: Mapping[str, Any], *, seconds: float | None = None, r
     if job.get("returncode") is not None:
         said += f" (exit {job['returncode']})"
     if seconds is not None:
-        said += f" after {duration(seconds)}"
+        said += f" after {format_seconds(seconds)}"
     if job.get("steps"):
         from diag.state.steptimes import steps_sentence  # `diag dump` must not wait for it
 

@@ -10,6 +10,7 @@ from diag.engine.engine import Engine
 from diag.state.arrivals import arrivals
 from diag.state.residence import Residence
 from diag.state.steptimes import steps_sentence
+from diag.text.units import format_ratio, format_seconds
 
 __all__ = ["arrivals_json", "shares_json", "steps_json"]
 
@@ -25,7 +26,9 @@ def steps_json(engine: Engine) -> dict[str, Any]:
     lines = [] if told is None else [f"steps: {steps_sentence(told)}"]
     if counts:
         parts = [
-            f"{kind} {share:.0%}" for kind, share in Residence.shares(counts).items() if share >= _LEAST_SHARE
+            f"{kind} {format_ratio(share)}"
+            for kind, share in Residence.shares(counts).items()
+            if share >= _LEAST_SHARE
         ]
         lines.append(f"time of a step, by {_samples(counts)} samples of main threads: {', '.join(parts)}")
     return {"steps": told, "time_shares": _shares(counts) if counts else None, "text": lines}
@@ -58,7 +61,7 @@ def arrivals_json(engine: Engine) -> dict[str, Any] | None:
     if found is None:
         return None
     first = found.last[0]
-    late = f"{first.seconds * 1000:.3g} ms" if first.seconds < 1 else f"{first.seconds:.2g} s"
+    late = format_seconds(first.seconds)
     text = (
         f"arrival at {found.calls} collectives of {len(found.ranks)} ranks: rank {first.rank} came last to {first.times} of "
         f"them, {late} after the first (median, by the Flight Recorder)"

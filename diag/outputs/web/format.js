@@ -48,48 +48,60 @@ export function spans(ranks) {
 
 /** "rank 2", "ranks 0-1, 5". @param {number[]} ranks */
 export function rankWords(ranks) {
-  return `${ranks.length === 1 ? "rank" : "ranks"} ${ranges(ranks)}`;
+  return `${new Set(ranks).size === 1 ? "rank" : "ranks"} ${ranges(ranks)}`;
 }
 
 export function plural(count, word) {
   return `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 }
 
-/** Three digits that say enough. @param {number} value */
+// The rules of numbers are those of diag/text/units.py; tests/text/units.json holds both to one table of examples.
+
+/** So many significant digits and all of those before the point, halves up. @param {number} value @param {number} figures */
+function digits(value, figures) {
+  let [scale, decimals] = [1, 0];
+  while (value * scale > 0 && value * scale < 10 ** (figures - 1) && decimals < 12) [scale, decimals] = [scale * 10, decimals + 1];
+  const text = (Math.floor(value * scale + 0.5) / scale).toFixed(decimals);
+  return decimals ? text.replace(/\.?0+$/, "") : text;
+}
+
+/** Three significant digits, whole numbers from 1000 on. @param {number} value */
 export function number(value) {
   if (!Number.isFinite(value)) return "-";
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  if (size >= 1e6 || size < 1e-3) return value.toExponential(2);
-  return String(Number(value.toPrecision(size >= 1000 ? 4 : 3)));
+  if (value < 0) return `-${number(-value)}`;
+  if (value === 0 || (value >= 0.001 && value < 999999.5)) return digits(value, 3);
+  let power = Math.floor(Math.log10(value));
+  let text = digits(power < 0 ? value * 10 ** -power : value / 10 ** power, 3);
+  if (text === "10") [power, text] = [power + 1, "1"];
+  return `${text}e${power < 0 ? "" : "+"}${power}`;
 }
 
 /** @param {number | null | undefined} value of bytes, as KiB, MiB, GiB */
 export function bytes(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "-";
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-  let size = value;
-  let unit = 0;
-  while (Math.abs(size) >= 1024 && unit < units.length - 1) {
-    size /= 1024;
-    unit += 1;
-  }
-  return `${Number(size.toPrecision(3))} ${units[unit]}`;
+  let [size, unit] = [Math.abs(value), 0];
+  // What would be rounded to 1024 of a unit is 1 of the next.
+  while (size >= (unit === 0 ? 1024 : 1023.5) && unit < units.length - 1) [size, unit] = [size / 1024, unit + 1];
+  return `${value < 0 ? "-" : ""}${digits(size, 3)} ${units[unit]}`;
 }
 
 /** A span: "0.64 s", "22 s", "3 min 5 s", "2 h 4 min", "3 d 2 h". @param {number | null | undefined} value in seconds */
 export function seconds(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "-";
   if (value < 0) return `-${seconds(-value)}`;
-  if (value > 0 && value < 0.001) return `${number(value * 1e6)} µs`;
-  if (value > 0 && value < 0.1) return `${number(value * 1000)} ms`;
-  if (value < 10) return `${Number(value.toPrecision(2))} s`;
-  const whole = Math.round(value);
-  if (whole < 60) return `${whole} s`;
-  const [days, hours, minutes] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60];
-  if (days) return `${days} d ${hours} h`;
-  if (hours) return `${hours} h ${minutes} min`;
-  return whole % 60 && minutes < 10 ? `${minutes} min ${whole % 60} s` : `${minutes} min`;
+  if (value > 0 && value < 0.1) return value < 0.0009995 ? `${digits(value * 1e6, 3)} µs` : `${digits(value * 1e3, 3)} ms`;
+  if (value < 10) return `${digits(value, 2)} s`;
+  const whole = Math.floor(value + 0.5);
+  if (whole >= 86400) return inTwo(whole, 86400, "d", 3600, "h");
+  if (whole >= 3600) return inTwo(whole, 3600, "h", 60, "min");
+  if (whole >= 600) return `${Math.floor(whole / 60)} min`;
+  return whole >= 60 ? inTwo(whole, 60, "min", 1, "s") : `${whole} s`;
+}
+
+function inTwo(whole, large, name, small, other) {
+  const rest = Math.floor((whole % large) / small);
+  return `${Math.floor(whole / large)} ${name}${rest ? ` ${rest} ${other}` : ""}`;
 }
 
 const two = (value) => String(value).padStart(2, "0");
@@ -136,7 +148,9 @@ export function withUnit(value, unit) {
 export function percent(value) {
   if (value === null || value === undefined) return "-";
   const share = value * 100;
-  return `${share > 0 && share < 10 ? Number(share.toPrecision(2)) : Math.round(share)} %`;
+  if (share > 0 && share < 0.01) return "<0.01 %";
+  if (share >= 99.5 && share < 100) return `${digits(Math.min(share, 99.9), 3)} %`;
+  return `${share > 0 && share < 10 ? digits(share, 2) : Math.floor(share + 0.5)} %`;
 }
 
 /** What a main thread does, in words; nothing where that is not known. */

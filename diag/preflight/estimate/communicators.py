@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diag.preflight.estimate.plan import Plan
-from diag.preflight.estimate.states import many
+from diag.text.units import format_bytes, format_count
 
 __all__ = ["Communicator", "buffer_bytes", "communicators", "exporting", "in_words"]
 
@@ -100,5 +100,5 @@ def in_words(groups: tuple[Communicator, ...]) -> str:
     parts = []
     for part, name in ((several, "several ranks"), (alone, "one rank")):
         if part:
-            parts.append(f"{sum(map(buffer_bytes, part)) // _MIB:,} MiB for {len(part)} of {name}")
-    return f"{many(len(groups), 'communicator')}: " + ", ".join(parts)
+            parts.append(f"{format_bytes(sum(map(buffer_bytes, part)))} for {len(part)} of {name}")
+    return f"{format_count(len(groups), 'communicator')}: " + ", ".join(parts)

@@ -24,6 +24,7 @@ from diag.preflight.estimate.megatron_plan import megatron_plan
 from diag.preflight.estimate.parameters import count
 from diag.preflight.estimate.plan import Plan
 from diag.preflight.estimate.rules_of_thumb import Rule, rules
+from diag.text.units import format_bytes, format_count, format_magnitude
 
 __all__ = ["GPU_UNCERTAINTY", "HOST_UNCERTAINTY", "Estimate", "estimate"]
 
@@ -97,8 +98,8 @@ class Estimate:
         tuning = {"lora": f" with LoRA (rank {plan.tuning.lora_rank})", "freeze": " in part"}.get(
             plan.tuning.kind, ""
         )
-        words = f"{plan.model} ({_parameters(count(plan.shape))} parameters), {_NAMES.get(plan.stage, plan.stage)}{tuning}; "
-        words += f"{layout.processes} rank{_s(layout.processes)} on {layout.nodes} node{_s(layout.nodes)}: "
+        words = f"{plan.model} ({format_magnitude(count(plan.shape))} parameters), {_NAMES.get(plan.stage, plan.stage)}{tuning}; "
+        words += f"{format_count(layout.processes, 'rank')} on {format_count(layout.nodes, 'node')}: "
         if plan.framework == "megatron":
             words += f"TP {layout.tp} PP {layout.pp} CP {layout.cp} DP {layout.dp}" + (
                 f" EP {layout.ep}" if plan.shape.experts else ""
@@ -119,14 +120,6 @@ class Estimate:
             "save": [_term_json(term) for term in self.save],
             "checkpoint_bytes": self.checkpoint_bytes,
         }
-
-
-def _parameters(number: int) -> str:
-    return f"{number / 1e9:.2f} B" if number >= 1e8 else f"{number / 1e6:.2f} M"
-
-
-def _s(number: int) -> str:
-    return "" if number == 1 else "s"
 
 
 def _term_json(term: MemoryTerm) -> dict[str, Any]:
@@ -251,7 +244,7 @@ def _beyond(plan: Plan) -> list[str]:
         notes.append(f"--optimizer {plan.optimizer.kind} is counted as one fp32 moment")
     if plan.data.bytes_on_disk:
         notes.append(
-            f"the dataset's {plan.data.bytes_on_disk / (1 << 30):.2f} GiB are mapped: page cache, which the kernel takes back"
+            f"the dataset's {format_bytes(plan.data.bytes_on_disk)} are mapped: page cache, which the kernel takes back"
         )
     if plan.batch.padding_free and not plan.batch.packed:
         notes.append(

@@ -9,7 +9,8 @@ from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.activations import Activations, stage_activations, tokens_on_rank
 from diag.preflight.estimate.communicators import buffer_bytes, communicators, exporting, in_words
 from diag.preflight.estimate.plan import Plan
-from diag.preflight.estimate.states import GIB, padded_vocabulary, state_terms
+from diag.preflight.estimate.states import padded_vocabulary, state_terms
+from diag.text.units import format_bytes, format_ratio
 
 __all__ = ["RankNeed", "gpu_needs"]
 
@@ -55,7 +56,7 @@ def _need(plan: Plan, stage: int) -> RankNeed:
         MemoryTerm(
             "allocator",
             loose,
-            f"{_FRAGMENTATION:.0%} of the activations: blocks that are reserved and do not fit the next need",
+            f"{format_ratio(_FRAGMENTATION)} of the activations: blocks that are reserved and do not fit the next need",
             "measured, docs/estimate.md",
         )
     )
@@ -86,17 +87,17 @@ def _activation_terms(plan: Plan, work: Activations) -> list[MemoryTerm]:
                 "logits and loss",
                 math.ceil(work.logits),
                 f"{tokens:,.0f} tokens x {vocabulary:,} of the vocabulary x {work.logits / (tokens * vocabulary):.3g} bytes "
-                f"(one layer's backward needs {layer / GIB:.2f} GiB at another time)",
+                f"(one layer's backward needs {format_bytes(layer)} at another time)",
                 "Megatron-LM core/fusions/fused_cross_entropy.py",
             )
         )
     else:
-        also = f"; the logits need {work.logits / GIB:.2f} GiB at another time" if work.logits else ""
+        also = f"; the logits need {format_bytes(work.logits)} at another time" if work.logits else ""
         terms.append(
             MemoryTerm(
                 "one layer's backward",
                 math.ceil(layer),
-                f"what is computed again ({work.recomputed / GIB:.2f} GiB) and gradients of activations{also}",
+                f"what is computed again ({format_bytes(work.recomputed)}) and gradients of activations{also}",
                 "largest layer of the stage",
             )
         )
@@ -108,7 +109,7 @@ def _fixed_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
     talks = any(group.ranks > 1 for group in groups)
     kernels = _KERNELS + (_COLLECTIVES if talks else 0)
     terms = [
-        MemoryTerm("CUDA context", _CONTEXT, f"{_CONTEXT // _MIB} MiB", "measured, docs/estimate.md"),
+        MemoryTerm("CUDA context", _CONTEXT, format_bytes(_CONTEXT), "measured, docs/estimate.md"),
         MemoryTerm(
             "loaded kernels",
             kernels,

@@ -9,7 +9,8 @@ from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.activations import stage_activations, tokens_on_rank
 from diag.preflight.estimate.parameters import count
 from diag.preflight.estimate.plan import Plan
-from diag.preflight.estimate.states import Held, held, many, padded_vocabulary, pinned_bytes, state_terms
+from diag.preflight.estimate.states import Held, held, padded_vocabulary, pinned_bytes, state_terms
+from diag.text.units import format_bytes, format_count, format_magnitude, format_ratio
 
 __all__ = ["checkpoint_bytes", "host_terms", "save_terms"]
 
@@ -51,10 +52,10 @@ def host_terms(plan: Plan, steps: int | None = None, cpus: int = 32) -> list[Mem
         MemoryTerm(
             "launcher",
             programs * program,
-            f"{programs} x {program // _MIB} MiB: what imports torch and waits",
+            f"{programs} x {format_bytes(program)}: what imports torch and waits",
             _MEASURED,
         ),
-        MemoryTerm("ranks", ranks * base, f"{many(ranks, 'rank')} x {base // _MIB} MiB", _MEASURED),
+        MemoryTerm("ranks", ranks * base, f"{format_count(ranks, 'rank')} x {format_bytes(base)}", _MEASURED),
     ]
     if not plan.on_cpu and plan.framework == "megatron":
         children = min(cpus, _MOST_COMPILE_WORKERS)
@@ -63,7 +64,7 @@ def host_terms(plan: Plan, steps: int | None = None, cpus: int = 32) -> list[Mem
             MemoryTerm(
                 "compile workers",
                 ranks * each,
-                f"{many(ranks, 'rank')} x ({_COMPILER // _MIB} + {children} x {_COMPILE_WORKER // _MIB}) MiB",
+                f"{format_count(ranks, 'rank')} x ({format_bytes(_COMPILER)} + {children} x {format_bytes(_COMPILE_WORKER)})",
                 "torch/_inductor/compile_worker; " + _MEASURED,
             )
         )
@@ -77,7 +78,7 @@ def host_terms(plan: Plan, steps: int | None = None, cpus: int = 32) -> list[Mem
             MemoryTerm(
                 "data workers",
                 workers * each,
-                f"{many(ranks, 'rank')} x {many(plan.data.workers, 'worker')} x {each / _MIB:.0f} MiB"
+                f"{format_count(ranks, 'rank')} x {format_count(plan.data.workers, 'worker')} x {format_bytes(each)}"
                 + ("" if plan.data.forked else ": not forked, each imports the program again"),
                 _MEASURED,
             )
@@ -106,7 +107,8 @@ def _tuning_copies(plan: Plan) -> list[MemoryTerm]:
         MemoryTerm(
             "pinned copies of logits",
             2 * size * len(stages),
-            f"{many(len(stages), 'rank')} x 2 x {values / 1e6:,.0f} M fp32 values, rounded up to a power of two; from step 1 on",
+            f"{format_count(len(stages), 'rank')} x 2 x {format_magnitude(values)} fp32 values, rounded up to a power "
+            "of two; from step 1 on",
             "torch/_inductor/runtime/triton_heuristics.py: copy_args_to_cpu_if_needed; " + _MEASURED,
         )
     ]
@@ -134,7 +136,7 @@ def _on_cpu(plan: Plan, ranks: int, steps: int | None) -> list[MemoryTerm]:
         MemoryTerm(
             "CPU kernels",
             ranks * learnt * _CPU_KERNELS,
-            f"{many(ranks, 'rank')} x {learnt} steps x {_CPU_KERNELS // _MIB} MiB",
+            f"{format_count(ranks, 'rank')} x {learnt} steps x {format_bytes(_CPU_KERNELS)}",
             "oneDNN compiles a kernel for each shape, and experts get another number of tokens each time; "
             + _MEASURED,
         ),
@@ -202,13 +204,14 @@ def _offloaded(plan: Plan) -> list[MemoryTerm]:
         MemoryTerm(
             "offloaded optimizer",
             math.ceil(plain),
-            f"{fraction:.0%} of it: {what} bytes a parameter",
+            f"{format_ratio(fraction)} of it: {what} bytes a parameter",
             _HYBRID,
         ),
         MemoryTerm(
             "pinned buffers of it",
             math.ceil(rounded),
-            f"{fraction:.0%} of it: {pin} bytes a parameter, each tensor rounded up to a power of two (x {rounded / pinned:.2f})"
+            f"{format_ratio(fraction)} of it: {pin} bytes a parameter, each tensor rounded up to a power of "
+            f"two (x {rounded / pinned:.2f})"
             if pinned
             else "none",
             _HYBRID + "; PyTorch's pinned allocator",
@@ -285,7 +288,7 @@ def _megatron_save(plan: Plan) -> list[MemoryTerm]:
             MemoryTerm(
                 "writer processes",
                 ranks * writer,
-                f"{many(ranks, 'rank')} x {writer // _MIB} MiB, kept",
+                f"{format_count(ranks, 'rank')} x {format_bytes(writer)}, kept",
                 _FILES + "; " + _MEASURED,
             )
         )
@@ -305,7 +308,7 @@ def _megatron_save(plan: Plan) -> list[MemoryTerm]:
             MemoryTerm(
                 "gathered optimizer",
                 math.ceil(12 * first * holders),
-                f"12 bytes x {first / 1e9:.3f} B parameters on {many(holders, 'rank')}, in ordinary memory",
+                f"12 bytes x {format_magnitude(first)} parameters on {format_count(holders, 'rank')}, in ordinary memory",
                 "Megatron-LM distrib_optimizer.py: get_parameter_state_dp_zero",
             )
         )
@@ -320,8 +323,8 @@ def _megatron_save(plan: Plan) -> list[MemoryTerm]:
             MemoryTerm(
                 "safetensors on rank 0",
                 shard + (tensor if more else 0),
-                f"one shard of {shard / 1e9:.2f} GB"
-                + (f" and a tensor of {tensor / 1e9:.2f} GB" if more else ""),
+                f"one shard of {format_bytes(shard)}"
+                + (f" and a tensor of {format_bytes(tensor)}" if more else ""),
                 "mcore-bridge utils/safetensors.py: StreamingSafetensorSaver",
             )
         )
@@ -330,7 +333,7 @@ def _megatron_save(plan: Plan) -> list[MemoryTerm]:
                 MemoryTerm(
                     "tensors on other ranks",
                     (ranks - 1) * tensor,
-                    f"{ranks - 1} x one whole tensor of {tensor / 1e9:.2f} GB",
+                    f"{ranks - 1} x one whole tensor of {format_bytes(tensor)}",
                     "mcore-bridge bridge/gpt_bridge.py: save_weights exports to the CPU on each rank",
                 )
             )

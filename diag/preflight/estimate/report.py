@@ -10,6 +10,7 @@ from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.advice import Advice
 from diag.preflight.estimate.estimate import GPU_UNCERTAINTY, HOST_UNCERTAINTY, Estimate
 from diag.preflight.estimate.parameters import count
+from diag.text.units import format_bytes, format_ratio
 
 __all__ = ["document", "text"]
 
@@ -31,7 +32,7 @@ def text(estimate: Estimate, *, colour: bool = False, sources: bool = False) -> 
 
 
 def _gib(size: int) -> str:
-    return f"{size / _GIB:9.2f} GiB"
+    return f"{format_bytes(size):>12}"
 
 
 def _table(terms: Iterable[MemoryTerm], sources: bool) -> list[str]:
@@ -50,8 +51,8 @@ def _verdict_line(verdict: str, have: int | None, need: int, said: str, colour: 
         return f"  {said}"
     shown = f"\033[{_VERDICT_COLOUR[verdict]}m{verdict}\033[0m" if colour else verdict
     left = (have or 0) - need
-    rest = f"{left / _GIB:.1f} GiB left" if left >= 0 else f"{-left / _GIB:.1f} GiB too much"
-    return f"  {shown}: {rest} of {(have or 0) / _GIB:.1f} GiB ({said})"
+    rest = f"{format_bytes(left)} left" if left >= 0 else f"{format_bytes(-left)} too much"
+    return f"  {shown}: {rest} of {format_bytes(have or 0)} ({said})"
 
 
 def _gpu_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
@@ -63,13 +64,13 @@ def _gpu_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
     lines = [
         f"GPU memory of the rank that needs most{where}",
         *_table(worst.terms, sources),
-        f"  {'total':<26}{_gib(worst.total)}  +- {GPU_UNCERTAINTY:.0%}",
+        f"  {'total':<26}{_gib(worst.total)}  +- {format_ratio(GPU_UNCERTAINTY)}",
     ]
     if stages > 1:
         lines.append(
             "  other stages: "
             + ", ".join(
-                f"{need.stage + 1}: {need.total / _GIB:.1f} GiB"
+                f"{need.stage + 1}: {format_bytes(need.total)}"
                 for need in estimate.needs
                 if need is not worst
             )
@@ -91,12 +92,12 @@ def _host_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
     ]
     peak = estimate.host_bytes + estimate.save_bytes
     lines += _table(estimate.save, sources)
-    lines.append(f"  {'total at a save':<26}{_gib(peak)}  +- {HOST_UNCERTAINTY:.0%}")
+    lines.append(f"  {'total at a save':<26}{_gib(peak)}  +- {format_ratio(HOST_UNCERTAINTY)}")
     said = estimate.machine.host_said
     if estimate.host_verdict == "unknown":
         said = "this machine has no GPU, so its memory says nothing; --host-memory says what the job's nodes have"
     lines.append(_verdict_line(estimate.host_verdict, estimate.machine.host_bytes, peak, said, colour))
-    return [*lines, f"  a checkpoint on disk: {estimate.checkpoint_bytes / _GIB:.1f} GiB", ""]
+    return [*lines, f"  a checkpoint on disk: {format_bytes(estimate.checkpoint_bytes)}", ""]
 
 
 def _advice_lines(estimate: Estimate) -> list[str]:
@@ -130,7 +131,7 @@ def _still(estimate: Estimate, tried: Advice) -> str:
         ),
     )
     over = [
-        f"{(need - have) / _GIB:.1f} GiB {where}"
+        f"{format_bytes(need - have)} {where}"
         for verdict, need, have, where in left
         if verdict != "unknown" and have is not None and need > have
     ]
@@ -139,7 +140,7 @@ def _still(estimate: Estimate, tried: Advice) -> str:
 
 def _change(item: Advice) -> str:
     parts = [
-        f"{size / _GIB:+.1f} GiB {where}"
+        f"{format_bytes(size, sign=True)} {where}"
         for size, where in ((item.gpu_bytes, "GPU"), (item.host_bytes, "host"))
         if abs(size) > _GIB // 20
     ]

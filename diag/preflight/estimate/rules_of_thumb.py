@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from diag.preflight.estimate.parameters import count, layer_count
 from diag.preflight.estimate.plan import Plan
 from diag.preflight.estimate.states import held
+from diag.text.units import format_magnitude
 
 __all__ = ["Rule", "rules"]
 
@@ -28,7 +29,7 @@ def rules(plan: Plan) -> tuple[Rule, ...]:
         Rule(
             "16 bytes a parameter over all GPUs",
             math.ceil(16 * whole / world),
-            f"16 x {whole / 1e9:.2f} B / {world}",
+            f"16 x {format_magnitude(whole)} / {world}",
             "weights 2, gradients 2, fp32 weights and moments 12: arXiv:1910.02054",
         )
     ]
@@ -39,9 +40,9 @@ def rules(plan: Plan) -> tuple[Rule, ...]:
             Rule(
                 "Megatron-LM's report",
                 math.ceil(most * each),
-                f"{most / 1e9:.3f} B on the rank x (6 + 12 / {plan.layout.dense_copies})"
+                f"{format_magnitude(most)} on the rank x (6 + 12 / {plan.layout.dense_copies})"
                 if plan.optimizer.distributed
-                else f"{most / 1e9:.3f} B on the rank x 18",
+                else f"{format_magnitude(most)} on the rank x 18",
                 "Megatron-LM training/theoretical_memory_usage.py",
             )
         )

@@ -12,12 +12,12 @@ from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.model_shape import Shape
 from diag.preflight.estimate.parameters import layer_count, lora_count
 from diag.preflight.estimate.plan import Layout, Plan, Tuning
+from diag.text.units import format_magnitude, format_ratio
 
 __all__ = [
     "GIB",
     "Held",
     "held",
-    "many",
     "padded_vocabulary",
     "pinned_bytes",
     "stage_layer_numbers",
@@ -138,10 +138,6 @@ def _term(name: str, size: float, formula: str, source: str) -> MemoryTerm:
     return MemoryTerm(name, max(0, math.ceil(size)), formula, source)
 
 
-def _count(number: float) -> str:
-    return f"{number / 1e9:.3f} B" if number >= 1e8 else f"{number / 1e6:.2f} M"
-
-
 def _bytes(value: float) -> str:
     return f"{value:g}"
 
@@ -152,7 +148,7 @@ def _megatron_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
         _term(
             "weights",
             has.all * prec.weight,
-            f"{_count(has.all)} parameters x {_bytes(prec.weight)} bytes",
+            f"{format_magnitude(has.all)} parameters x {_bytes(prec.weight)} bytes",
             _MEGATRON_SIZES,
         )
     ]
@@ -161,7 +157,7 @@ def _megatron_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
             _term(
                 "reference model",
                 has.all * prec.weight,
-                f"{_count(has.all)} parameters x {_bytes(prec.weight)} bytes, frozen",
+                f"{format_magnitude(has.all)} parameters x {_bytes(prec.weight)} bytes, frozen",
                 "ms-swift megatron/trainers/rlhf_mixin.py: prepare_model",
             )
         )
@@ -178,7 +174,7 @@ def _megatron_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
         _term(
             "gradients",
             has.trained * prec.gradient,
-            f"{_count(has.trained)} trained x {_bytes(prec.gradient)} bytes, not divided",
+            f"{format_magnitude(has.trained)} trained x {_bytes(prec.gradient)} bytes, not divided",
             _BUFFERS,
         )
     )
@@ -197,7 +193,8 @@ def _megatron_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
             _term(
                 "main parameters",
                 shard * main * main_share,
-                f"{_count(has.trained)} trained x {_bytes(main)} bytes {divided}" + _share_words(main_share),
+                f"{format_magnitude(has.trained)} trained x {_bytes(main)} bytes {divided}"
+                + _share_words(main_share),
                 _DISTRIBUTED,
             )
         )
@@ -206,7 +203,8 @@ def _megatron_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
             _term(
                 "optimizer moments",
                 shard * moments * stays,
-                f"{_count(has.trained)} trained x {_bytes(moments)} bytes {divided}" + _share_words(stays),
+                f"{format_magnitude(has.trained)} trained x {_bytes(moments)} bytes {divided}"
+                + _share_words(stays),
                 _DISTRIBUTED,
             )
         )
@@ -214,7 +212,7 @@ def _megatron_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
 
 
 def _share_words(share: float) -> str:
-    return "" if share == 1.0 else f", {share:.0%} of it on the GPU"
+    return "" if share == 1.0 else f", {format_ratio(share)} of it on the GPU"
 
 
 def _sharded_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
@@ -235,7 +233,7 @@ def _sharded_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
             _term(
                 "weights",
                 weight / parts["weights"],
-                f"{_count(has.all)} parameters / {parts['weights']}",
+                f"{format_magnitude(has.all)} parameters / {parts['weights']}",
                 _ZERO,
             )
         )
@@ -244,7 +242,7 @@ def _sharded_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
                 _term(
                     "reference model",
                     has.all * 2 / parts["weights"],
-                    f"{_count(has.all)} parameters x 2 bytes / {parts['weights']}",
+                    f"{format_magnitude(has.all)} parameters x 2 bytes / {parts['weights']}",
                     "ms-swift arguments/rlhf_args.py; divided by ZeRO 3 and FSDP only",
                 )
             )
@@ -256,7 +254,7 @@ def _sharded_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
             _term(
                 "gathered layers",
                 live * prec.weight,
-                f"two layers (or the embedding) whole: {_count(live)} parameters",
+                f"two layers (or the embedding) whole: {format_magnitude(live)} parameters",
                 "DeepSpeed stage3_max_live_parameters; FSDP keeps the layer in work and the next",
             )
         )
@@ -265,7 +263,7 @@ def _sharded_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
             _term(
                 "gradients",
                 has.trained * prec.gradient / parts["gradients"],
-                f"{_count(has.trained)} trained x {_bytes(prec.gradient)} bytes / {parts['gradients']}",
+                f"{format_magnitude(has.trained)} trained x {_bytes(prec.gradient)} bytes / {parts['gradients']}",
                 _ZERO,
             )
         )
@@ -275,7 +273,7 @@ def _sharded_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
             _term(
                 "optimizer",
                 has.trained * states / parts["optimizer"],
-                f"{_count(has.trained)} trained x {_bytes(states)} bytes / {parts['optimizer']}",
+                f"{format_magnitude(has.trained)} trained x {_bytes(states)} bytes / {parts['optimizer']}",
                 _ZERO,
             )
         )
@@ -286,7 +284,7 @@ def _sharded_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
             _term(
                 "communication buckets",
                 bucket * prec.gradient * copies,
-                f"{_count(bucket)} values x {copies}",
+                f"{format_magnitude(bucket)} values x {copies}",
                 "DeepSpeed reduce_bucket_size, allgather_bucket_size",
             )
         )
@@ -300,10 +298,6 @@ def _sharded_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
             )
         )
     return terms
-
-
-def many(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def pinned_bytes(sizes: Iterable[float], of: float) -> int:

@@ -9,8 +9,9 @@ from diag.preflight.estimate.estimate import HOST_UNCERTAINTY
 from diag.preflight.line import Line
 from diag.preflight.manifest.container import Trainer
 from diag.preflight.manifest.job import Job, Manifests, told
-from diag.preflight.manifest.quantity import gib, quantity
+from diag.preflight.manifest.quantity import quantity
 from diag.preflight.manifest.reading import Field
+from diag.text.units import format_bytes, format_ratio
 
 __all__ = ["memory_lines", "network_lines"]
 
@@ -124,8 +125,8 @@ def _estimate(trainer: Trainer, job: Job) -> Iterator[Line]:
         yield told(
             _limit(trainer),
             "problem",
-            f"{_limit(trainer).text}, and CMD needs about {gib(peak)} of host memory on a node while "
-            f"it saves a checkpoint (+- {HOST_UNCERTAINTY:.0%}; diag estimate)",
+            f"{_limit(trainer).text}, and CMD needs about {format_bytes(peak)} of host memory on a node while "
+            f"it saves a checkpoint (+- {format_ratio(HOST_UNCERTAINTY)}; diag estimate)",
             f"memory: {-(-int(peak * (1 + HOST_UNCERTAINTY)) // (1 << 30))}Gi and more, or what `diag estimate -- CMD` advises",
             "host-oom-forecast",
         )

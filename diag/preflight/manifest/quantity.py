@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["gib", "quantity"]
+__all__ = ["quantity"]
 
 _UNITS = {
     "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30,
@@ -22,11 +22,3 @@ def quantity(text: str) -> int | None:
     if match is None:
         return None
     return int(float(match[1]) / 1000) if match[2] == "m" else int(float(match[1]) * _UNITS[match[2] or ""])
-
-
-def gib(size: int) -> str:
-    return (
-        f"{size / (1 << 30):.1f} GiB".replace(".0 GiB", " GiB")
-        if size >= 1 << 30
-        else f"{size / (1 << 20):.0f} MiB"
-    )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from diag.preflight.software.target import Target
+from diag.text.units import format_seconds
 
 __all__ = ["Load", "inventory", "load"]
 
@@ -60,7 +61,9 @@ def inventory(
         return answer
     last = (said.strip().splitlines() or [""])[-1][:200]
     return (
-        f"does not answer within {_INVENTORY_SECONDS:.0f} s" if code is None else f"ends with {code}: {last}"
+        f"does not answer within {format_seconds(_INVENTORY_SECONDS)}"
+        if code is None
+        else f"ends with {code}: {last}"
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from diag.preflight.software.ask import Load
 from diag.preflight.software.facts import Software
+from diag.text.units import format_seconds
 
 __all__ = ["Verdict", "judge"]
 
@@ -119,12 +120,12 @@ def judge(load: Load, software: Software, abi: bool | None = None) -> Verdict | 
         if load.busy:
             return Verdict(
                 "",
-                f"`import {load.name}` takes longer than {load.seconds:.0f} s here{at}",
+                f"`import {load.name}` takes longer than {format_seconds(load.seconds)} here{at}",
                 "run `diag doctor` again when the machine is idle and its files are cached",
             )
         return Verdict(
             "hang",
-            f"`import {load.name}` has not ended after {load.seconds:.0f} s{at}",
+            f"`import {load.name}` has not ended after {format_seconds(load.seconds)}{at}",
             "look at what it does there: a file system that does not answer, a lock, a build at import (nvcc, ninja)",
         )
     if load.signal:

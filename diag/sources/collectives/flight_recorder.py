@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from diag.model import Payload, Record, format_ranks
+from diag.model import Payload, Record, pack_ranks
 from diag.model.observations import (
     CollectiveEntry,
     CollectiveGroup,
@@ -259,7 +259,7 @@ def _slim(entry: dict[str, Any], is_p2p: bool) -> dict[str, Any]:
 
 def _short(ranks: Any) -> str:
     """A world of 16,384 as 0-16383: each rank's dump names all members of all of its groups."""
-    return format_ranks(members_of(ranks)) if isinstance(ranks, str) else ""
+    return pack_ranks(members_of(ranks)) if isinstance(ranks, str) else ""
 
 
 # --- reading

@@ -29,6 +29,7 @@ from diag.model.observations import GpuSample, Observation, Unparsed
 from diag.sources.gpu.nvml_gpm import Gpm
 from diag.sources.gpu.nvml_health import HealthWatch, parse_events, parse_health
 from diag.text.errors import SourceUnavailable
+from diag.text.units import format_seconds
 
 __all__ = ["SOURCE", "NvmlReader", "NvmlUnavailable", "parse"]
 
@@ -107,7 +108,9 @@ class NvmlReader:
         while True:
             message = self._message(until)
             if message is None:
-                raise self._give_up(f"NVML did not answer for {deadline:g} s (GPU {len(gpus)})", _SICK)
+                raise self._give_up(
+                    f"NVML did not answer for {format_seconds(deadline)} (GPU {len(gpus)})", _SICK
+                )
             if "gpu" not in message:
                 beside = {name: message[name] for name in ("health", "events") if message.get(name)}
                 break
@@ -161,7 +164,7 @@ class NvmlReader:
         if message is not None:
             self._ready = message
         elif time.monotonic() >= self._started + self._start_seconds:
-            raise self._give_up(f"NVML did not start within {self._start_seconds:g} s", _SICK)
+            raise self._give_up(f"NVML did not start within {format_seconds(self._start_seconds)}", _SICK)
         else:
             raise NvmlUnavailable("NVML is still starting")
 

@@ -191,7 +191,7 @@ def test_hang_of_the_bundled_job_is_named_and_the_sidecar_ends_after_the_trainer
         assert [
             (one["id"], one["class"], one["ranks"]) for one in document["findings"] if one["id"] == "hang"
         ] == [("hang", "data_loading", [1])]
-        heard = not_checked(document)["output of ranks 0,1"]
+        heard = not_checked(document)["output of ranks 0-1"]
         assert "pipe" in heard["reason"] and "--redirects 3" in heard["remedy"]
 
 
@@ -214,7 +214,7 @@ def test_healthy_job_ends_clear_with_what_its_ranks_printed_into_files_of_their_
             one["id"] for one in document["findings"] if one["id"] != "shm-too-small"
         ] == []  # 64 MB is the runtime's default
         assert document["job"]["iteration"] == 6
-        assert code in (0, 10) and "output of ranks 0,1" not in not_checked(document)
+        assert code in (0, 10) and "output of ranks 0-1" not in not_checked(document)
 
 
 def test_process_namespace_that_ends_with_the_trainer_ends_diag_with_it(
