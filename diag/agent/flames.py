@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass, field
 
 from diag.model import Placement
-from diag.outputs.http.beside import beside
+from diag.outputs.http.daemon_thread import in_daemon_thread
 from diag.outputs.view.view import FlameWanted
 from diag.sources.stacks.flame_recording import Recording, record
 from diag.text.errors import DiagError
@@ -46,7 +46,7 @@ class FlameRecorder:
         running, other = self._begin(place, wanted)
         try:
             if other is not None:
-                await beside(lambda: other.ended.wait(_END_SECONDS))
+                await in_daemon_thread(lambda: other.ended.wait(_END_SECONDS))
             return await self._recorded(place, wanted, running)
         finally:
             running.stop.set()

@@ -26,9 +26,9 @@ from diag.agent.rank_finder import Found, RankFinder
 from diag.agent.rank_logs import RankFiles
 from diag.agent.record_feed import RecordFeed
 from diag.agent.samplers.context import NodeContext
+from diag.agent.samplers.node_samplers import NodeSamplers
 from diag.agent.samplers.ras import RasSampler
 from diag.agent.samplers.sampler import Reporter
-from diag.agent.samplers.together import NodeSamplers
 from diag.agent.sidecar_pool import SidecarPool
 from diag.detectors import make_detectors
 from diag.detectors.hang import HangDetector, wants_closer_look
@@ -52,7 +52,7 @@ from diag.sources.logs.output import SOURCE as OUTPUT_SOURCE
 from diag.sources.parsers import PARSERS
 from diag.text.units import format_seconds
 
-__all__ = ["Hub", "ToldClock"]
+__all__ = ["Hub", "HubClock"]
 
 _SCAN_SECONDS = 1.0
 _CALM_SCAN_SECONDS = 5.0  # every rank of this node is found and alive: a scan costs 1 ms a torch rank
@@ -65,7 +65,7 @@ _AWAY_SECONDS = (
 _BATCH = 500  # records taken under one hold of the lock, which the outputs wait for
 
 
-class ToldClock:
+class HubClock:
     """Wall time that never goes back and never repeats, whatever is done to the system's clock."""
 
     def __init__(
@@ -119,7 +119,7 @@ class Hub:
         self.address = ""  # host:port by which others reach the server, once there is one
         self.on_change = on_change
         self._talk = talk
-        self.clock = clock or ToldClock()
+        self.clock = clock or HubClock()
         journal = JournalWriter(run_dir.path, max_bytes=settings.journal_max_bytes) if run_dir else None
         self._records = RecordFeed(self.engine, self.clock, journal, _BATCH, self._journal_failed)
         self._pool = SidecarPool(
@@ -267,7 +267,7 @@ class Hub:
                 (key, finding.klass, finding.ranks) for key, finding in self.engine.withheld.items()
             }
         if alone - self._alone or any(record and record.source == exits.SOURCE for record, _ in batch):
-            self.cluster.nudge()  # what the others may be waiting to hear
+            self.cluster.hurry()  # what the others may be waiting to hear
         self._alone = alone
         for change in changes:
             self.on_change(change)
@@ -439,7 +439,7 @@ class Hub:
             self._samplers.tend(closer, self.engine.job)
         mode = "closer" if closer else "normal"
         if mode != self._mode:
-            self.cluster.nudge()
+            self.cluster.hurry()
         self._mode = mode
         self._pool.set_mode(mode)
         self._pool.set_memory_watchers(watching)

@@ -206,12 +206,12 @@ class _Beside:
 
     def _watch(self, hub: Hub, pid: int, outputs: dict[str, str]) -> None:
         from diag.launch.launchers.nodes import nodes_of
-        from diag.launch.output_file import read_lane
+        from diag.launch.output_file import read_output_file
         from diag.launch.relay import Follower
         from diag.sources.host import run as run_source
 
         self._link.on_signal = lambda number: hub.put(run_source.interrupted(number, hub.host))
-        lanes = [(stream, read_lane(Path(path))) for stream, path in outputs.items()]
+        lanes = [(stream, read_output_file(Path(path))) for stream, path in outputs.items()]
         self._follower = Follower(lanes, hub.take_output, report=self._link.say)
         self._follower.start()
         hub.own_output(lane.path for _, lane in lanes)

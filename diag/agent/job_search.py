@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from diag.agent.process_namespace import JobSeen, Key, Look, Namespace, is_shared, loads_torch
+from diag.agent.process_namespace import JobSeen, Key, Namespace, NamespaceScan, is_shared, loads_torch
 from diag.agent.rank_finder import Found, RankFinder
 from diag.launch.launchers import redacted
 from diag.sources.host.process_tree import Processes, Tree
@@ -84,7 +84,7 @@ class JobSearch:
         self._candidates: dict[frozenset[Key], _Candidate] = {}
         self._two_since: float | None = None
         self._lone: tuple[int, int, float] | None = None  # pid, start, since when
-        self._last: Look | None = None
+        self._last: NamespaceScan | None = None
 
     def look(self) -> Chosen | None:
         """Raises DiagError where it cannot be told which of several jobs is meant."""
@@ -165,7 +165,7 @@ class JobSearch:
             loads_torch(found.placement.pid, self._namespace.proc) for found in candidate.ranks.values()
         )
 
-    def _chosen(self, job: JobSeen, candidate: _Candidate, look: Look) -> Chosen:
+    def _chosen(self, job: JobSeen, candidate: _Candidate, look: NamespaceScan) -> Chosen:
         ranks = {rank: found.placement for rank, found in sorted(candidate.ranks.items())}
         pids = tuple(place.pid for place in ranks.values())
         whole = all(place.world_size == 1 for place in ranks.values())
@@ -178,7 +178,7 @@ class JobSearch:
             pid, root, redacted(self._namespace.argv(pid)) or [f"pid {pid}"], tuple(ranks), processes
         )
 
-    def _without_ranks(self, look: Look) -> Chosen | None:
+    def _without_ranks(self, look: NamespaceScan) -> Chosen | None:
         """A launcher that waits for other nodes; or `python train.py` on one GPU, in a namespace of
         containers alone: on a machine any Python program might be it."""
         launchers = self._namespace.launchers(look)
@@ -200,7 +200,7 @@ class JobSearch:
         argv = redacted(self._namespace.argv(pid))
         return None if found is None else Chosen(pid, pid, argv, (0,), processes, found)
 
-    def _several(self, candidates: list[_Candidate], look: Look) -> DiagError:
+    def _several(self, candidates: list[_Candidate], look: NamespaceScan) -> DiagError:
         told = []
         for candidate in candidates:
             ranks = {rank: found.placement.pid for rank, found in sorted(candidate.ranks.items())}

@@ -15,7 +15,7 @@ from pathlib import Path
 from diag.launch.launchers import Identity, identify, is_diag, launches
 from diag.sources.host.process_tree import PROC, is_python, read_environ, read_raw, split_stat
 
-__all__ = ["JobSeen", "Look", "Namespace", "Process", "is_shared", "loads_torch"]
+__all__ = ["JobSeen", "Namespace", "NamespaceScan", "Process", "is_shared", "loads_torch"]
 
 # include/linux/proc_ns.h, PROC_PID_INIT_INO: the process namespace of the machine itself has this number on
 # every Linux.
@@ -62,7 +62,7 @@ class JobSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class NamespaceScan:
     """`seen` counts the processes of others, `hidden` are those among them whose variables may not be read."""
 
     processes: Mapping[int, Process]
@@ -84,7 +84,7 @@ class Namespace:
         self._known: dict[int, tuple[Process, tuple[Identity, Key] | None]] = {}
         self._hertz = os.sysconf("SC_CLK_TCK")
 
-    def look(self) -> Look:
+    def look(self) -> NamespaceScan:
         """All there is now. Costs one small file a process, and the variables of those that are new."""
         processes = self._processes()
         ours = self._ours(processes)
@@ -111,7 +111,7 @@ class Namespace:
         alive = [
             pid for pid in hidden if Path(f"{self.proc}/{pid}").exists()
         ]  # the others ended while we looked
-        return Look(processes, others, tuple(alive), _jobs(found, processes))
+        return NamespaceScan(processes, others, tuple(alive), _jobs(found, processes))
 
     def argv(self, pid: int) -> list[str]:
         raw = read_raw(f"{self.proc}/{pid}/cmdline") or b""
@@ -124,7 +124,7 @@ class Namespace:
                 return int(line.split()[1])
         return None
 
-    def root_of(self, ranks: Collection[int], look: Look, *, whole: bool = False) -> int | None:
+    def root_of(self, ranks: Collection[int], look: NamespaceScan, *, whole: bool = False) -> int | None:
         """The process that the job begins with: whose end is the job's, and below which ranks are started
         again. None where they have none of their own: tasks of srun, a shell that somebody goes on typing in,
         containers of one rank each. `whole`: there are no more ranks than these."""
@@ -154,7 +154,7 @@ class Namespace:
             return True
         return is_python(pid, self.proc)
 
-    def launchers(self, look: Look) -> tuple[int, ...]:
+    def launchers(self, look: NamespaceScan) -> tuple[int, ...]:
         """Launchers that have started no rank yet (they wait for other nodes), the topmost of each tree."""
         found = {pid for pid in look.seen if launches(self.argv(pid)) and self._is_of_our_job(pid)}
         return tuple(pid for pid in sorted(found) if not found & set(_above(pid, look.processes)))
@@ -172,7 +172,7 @@ class Namespace:
             not node or env.get("SLURMD_NODENAME", node) == node
         )  # or of another node of this one, on the same machine
 
-    def alone(self, look: Look) -> tuple[int, ...]:
+    def alone(self, look: NamespaceScan) -> tuple[int, ...]:
         """Processes with torch that have no rank's variables, the topmost of each tree."""
         torch = {pid for pid in look.seen if is_python(pid, self.proc) and loads_torch(pid, self.proc)}
         return tuple(pid for pid in sorted(torch) if not torch & set(_above(pid, look.processes)))

@@ -13,7 +13,7 @@ import diag
 from diag.engine.engine import Engine
 from diag.launch.service_discovery import Target
 from diag.model import Placement
-from diag.outputs.http.beside import beside
+from diag.outputs.http.daemon_thread import in_daemon_thread
 from diag.outputs.view.view import ClusterFacts, Counters, FlameWanted
 from diag.text.errors import DiagError
 
@@ -80,7 +80,7 @@ class RecordedView:
                     hint="a flame graph is drawn from evidence that is read again; give a file or a folder",
                 )
         args = argparse.Namespace(children=wanted.children, format=wanted.form, native=False)
-        return await beside(lambda: recorded(self._paths, args, place.rank))
+        return await in_daemon_thread(lambda: recorded(self._paths, args, place.rank))
 
     async def dump(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
         raise DiagError(

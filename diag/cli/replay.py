@@ -95,7 +95,7 @@ def _serve(engine: Engine, args: argparse.Namespace) -> int:
     from diag.cli.recorded import RecordedView
     from diag.outputs.http.app import is_loopback
     from diag.outputs.http.server import PortTaken, serve
-    from diag.outputs.http.serving import page_words, refuse_taken_port
+    from diag.outputs.http.serving import format_page_line, refuse_taken_port
     from diag.outputs.report import report
     from diag.settings import OF_EVIDENCE, load
 
@@ -113,7 +113,9 @@ def _serve(engine: Engine, args: argparse.Namespace) -> int:
         server = serve(view, host, 0, certificate=settings.tls_cert, key=settings.tls_key)
     print(report(engine)["sentence"], flush=True)
     print(
-        f"diag: page {page_words(server, settings, view.token)}; Ctrl-C ends it", file=sys.stderr, flush=True
+        f"diag: page {format_page_line(server, settings, view.token)}; Ctrl-C ends it",
+        file=sys.stderr,
+        flush=True,
     )
     signal.sigwait(signals)
     server.stop()

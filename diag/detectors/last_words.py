@@ -11,7 +11,7 @@ import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from diag.detectors.quoted import CASCADE
+from diag.detectors.echoed_errors import CASCADE
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 

@@ -6,8 +6,8 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 
+from diag.detectors.echoed_errors import CASCADE
 from diag.detectors.last_words import CRASHES, NAMED, Heard, heard
-from diag.detectors.quoted import CASCADE
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import CgroupMemory, KernelOomKill
 from diag.state.rank_view import RankView
@@ -109,7 +109,7 @@ class RankDiedDetector:
             since=root.exited_at or now,
             klass="",
             cause=cause,
-            summary=f"rank {root.rank}{_pid_words(root)} {how}{after}; {words.said}",
+            summary=f"rank {root.rank}{_format_pid(root)} {how}{after}; {words.said}",
             advice=_advice(
                 "oom_kill" if for_memory else cause,
                 root,
@@ -262,7 +262,7 @@ def _crashed_at_exit(rank: RankView, error: str) -> bool:
     return crashed and (leaving or any(words in error for words in _AT_EXIT))
 
 
-def _pid_words(rank: RankView) -> str:
+def _format_pid(rank: RankView) -> str:
     """A log need not tell it."""
     return f" (pid {rank.placement.pid})" if rank.placement.pid else ""
 

@@ -7,9 +7,9 @@ import signal
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from diag.detectors.echoed_errors import CASCADE, failed_soon, only_quoted
 from diag.detectors.last_words import CRASHES, exceptions
-from diag.detectors.memory.words import phase_words
-from diag.detectors.quoted import CASCADE, failed_soon, only_quoted
+from diag.detectors.memory.messages import format_phase
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import (
     Iteration,
@@ -161,7 +161,7 @@ class SignatureDetector:
         ranks = _blamed(hit) or (_silent(hit, job) if victims else told)
         who = format_ranks(told) if told else "the job"
         words = {"who": who, **hit.groups}
-        phase = phase_words(job, hit.at) if job.phases.then(hit.at) not in ("launch", "ended") else ""
+        phase = format_phase(job, hit.at) if job.phases.then(hit.at) not in ("launch", "ended") else ""
         kind = "output" if rule.source == "log" else "kmsg"
         evidence = [Evidence(kind, "\n".join([*_frames(hit), hit.text])[-2000:], hit.at, hit.rank)]
         evidence += [

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any, NoReturn
 
-    from diag.launch.relay import Outlet, Relay
+    from diag.launch.relay import Relay, Sink
 
 __all__ = ["Carrier", "run_alone"]
 
@@ -110,10 +110,10 @@ class Carrier:
             raise _NoHub("the hub cannot start" + (f": {how}" if (how := self._drop_hub()) else ""))
         return self._plan
 
-    def _open_outlets(self, plan: dict[str, Any]) -> tuple[Outlet, ...]:
+    def _open_outlets(self, plan: dict[str, Any]) -> tuple[Sink, ...]:
         from pathlib import Path
 
-        from diag.launch.output_file import LaneError
+        from diag.launch.output_file import OutputFileError
         from diag.launch.relay import open_outlets
 
         if plan["run_dir"] is None:
@@ -122,11 +122,11 @@ class Carrier:
             return open_outlets(
                 Path(plan["run_dir"]), keep_bytes=plan["keep_bytes"], report=self.say, closed=self._held
             )
-        except LaneError as error:
+        except OutputFileError as error:
             self.say(f"diag: {error}; CMD keeps diag's own output, which is then not watched")
             return ()
 
-    def _start_relay(self, outlets: tuple[Outlet, ...]) -> Relay:
+    def _start_relay(self, outlets: tuple[Sink, ...]) -> Relay:
         """Raises _NoHub where there are not the threads for it, and for CMD and its signals."""
         from diag.launch.relay import Relay
 
@@ -141,7 +141,7 @@ class Carrier:
             raise _NoHub("there are no more threads (ulimit -u, pids.max)")
         return relay
 
-    def _start(self, outlets: tuple[Outlet, ...], env: dict[str, str]) -> commands.Command:
+    def _start(self, outlets: tuple[Sink, ...], env: dict[str, str]) -> commands.Command:
         outputs = {outlet.stream: outlet for outlet in outlets}
         out = outputs.get("both") or outputs.get("stdout")
         err = outputs.get("both") or outputs.get("stderr")
@@ -160,7 +160,7 @@ class Carrier:
 
     # -- beside CMD ---------------------------------------------------------------------------------------
 
-    def _carry(self, command: commands.Command, outlets: tuple[Outlet, ...], relay: Relay) -> NoReturn:
+    def _carry(self, command: commands.Command, outlets: tuple[Sink, ...], relay: Relay) -> NoReturn:
         for outlet in outlets:
             outlet.lane.close_write()
         threads_report_to(self.say)

@@ -1,6 +1,6 @@
 """Starts CMD as the shell would have started it, and keeps how it ended.
 
-Where its output goes is decided in `joblog`, which signals it is sent in `signals`.
+Where its output goes is decided in `output_file`, which signals it is sent in `signals`.
 """
 
 from __future__ import annotations

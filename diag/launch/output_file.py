@@ -34,7 +34,7 @@ _IN_MODIFY = 2  # linux/inotify.h
 Report = Callable[[str], None]
 
 
-class LaneError(Exception):
+class OutputFileError(Exception):
     """No file for CMD's output can be had here; the text says why. Give CMD diag's own stdout instead."""
 
 
@@ -52,7 +52,7 @@ def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
 class Cursor:
     """A place in a lane, and what has been written after it."""
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: OutputFile) -> None:
         self._lane = lane
         self.offset = 0  # in the file
 
@@ -90,8 +90,8 @@ class Cursor:
             self.offset = size
 
 
-class Lane:
-    """One output file of CMD. Make it with `open_lane`."""
+class OutputFile:
+    """One output file of CMD. Make it with `open_output_file`."""
 
     def __init__(
         self, path: Path, fd: int, write_fd: int, *, keep_bytes: int, reserve_bytes: int, report: Report
@@ -211,7 +211,7 @@ class Watch:
     and then.
     """
 
-    def __init__(self, lanes: Sequence[Lane]) -> None:
+    def __init__(self, lanes: Sequence[OutputFile]) -> None:
         self._wake = os.eventfd(0)  # close-on-exec and blocking; read never
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
@@ -247,18 +247,20 @@ class Watch:
         self._wake = self._inotify = -1
 
 
-def open_lane(
+def open_output_file(
     path: Path,
     *,
     keep_bytes: int = KEEP_BYTES,
     reserve_bytes: int = RESERVE_BYTES,
     report: Report = lambda text: None,
-) -> Lane:
-    """Make the file and its first reserve; LaneError where it cannot be made or has no space."""
+) -> OutputFile:
+    """Make the file and its first reserve; OutputFileError where it cannot be made or has no space."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     if limit != resource.RLIM_INFINITY:
         # Alone, a terminal or pipe has no such limit; in a file SIGXFSZ would kill the job.
-        raise LaneError(f"cannot keep CMD's output in {path}: files are limited to {limit} bytes (ulimit -f)")
+        raise OutputFileError(
+            f"cannot keep CMD's output in {path}: files are limited to {limit} bytes (ulimit -f)"
+        )
     fd = write_fd = -1
     try:
         # Its own file in each run, never one that is there; 0600, because a job's output can hold secrets.
@@ -266,7 +268,9 @@ def open_lane(
         write_fd = _above_stdio(
             os.open(path, os.O_WRONLY | os.O_APPEND)
         )  # O_APPEND: the ranks share this file
-        lane = Lane(path, fd, write_fd, keep_bytes=keep_bytes, reserve_bytes=reserve_bytes, report=report)
+        lane = OutputFile(
+            path, fd, write_fd, keep_bytes=keep_bytes, reserve_bytes=reserve_bytes, report=report
+        )
         try:
             fallocate(fd, _KEEP_SIZE, 0, max(reserve_bytes, _BLOCK))
             lane._reserved = reserve_bytes
@@ -280,7 +284,7 @@ def open_lane(
                 os.close(opened)
         if fd >= 0:
             path.unlink(missing_ok=True)
-        raise LaneError(f"cannot keep CMD's output in {path}: {error.strerror}") from error
+        raise OutputFileError(f"cannot keep CMD's output in {path}: {error.strerror}") from error
     return lane
 
 
@@ -317,10 +321,10 @@ def is_written_by_nobody(path: Path) -> bool:
         os.close(fd)
 
 
-def read_lane(path: Path) -> Lane:
+def read_output_file(path: Path) -> OutputFile:
     """The same file in another process, which only follows it. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    return Lane(path, _above_stdio(fd), -1, keep_bytes=0, reserve_bytes=0, report=lambda text: None)
+    return OutputFile(path, _above_stdio(fd), -1, keep_bytes=0, reserve_bytes=0, report=lambda text: None)
 
 
 def same_file(first: int = 1, second: int = 2) -> bool:

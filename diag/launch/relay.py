@@ -24,10 +24,10 @@ from diag.launch.output_file import (
     KEEP_BYTES,
     RESERVE_BYTES,
     Cursor,
-    Lane,
+    OutputFile,
     Report,
     Watch,
-    open_lane,
+    open_output_file,
     same_file,
 )
 
@@ -47,11 +47,11 @@ OnOutput = Callable[[str, bytes, int], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Outlet:
+class Sink:
     """One followed file and where it goes; stream is "stdout", "stderr", or "both" when they are one file."""
 
     stream: str
-    lane: Lane
+    lane: OutputFile
     fd: int
 
 
@@ -62,8 +62,8 @@ def open_outlets(
     reserve_bytes: int = RESERVE_BYTES,
     report: Report = lambda text: None,
     closed: Collection[int] = (),
-) -> tuple[Outlet, ...]:
-    """The output files of a run: one when diag's stdout and stderr are one file, else two; LaneError when
+) -> tuple[Sink, ...]:
+    """The output files of a run: one when diag's stdout and stderr are one file, else two; OutputFileError when
     impossible.
 
     `closed`: descriptors that were closed when diag started (`command.hold_closed_stdio`); CMD finds them
@@ -72,12 +72,14 @@ def open_outlets(
     wanted = [(stream, fd) for stream, fd in (("stdout", 1), ("stderr", 2)) if fd not in closed]
     if len(wanted) == 2 and same_file(1, 2):
         wanted = [("both", 1)]
-    outlets: list[Outlet] = []
+    outlets: list[Sink] = []
     try:
         for stream, fd in wanted:
             name = "output.log" if stream == "both" else f"{stream}.log"
-            lane = open_lane(folder / name, keep_bytes=keep_bytes, reserve_bytes=reserve_bytes, report=report)
-            outlets.append(Outlet(stream, lane, fd))
+            lane = open_output_file(
+                folder / name, keep_bytes=keep_bytes, reserve_bytes=reserve_bytes, report=report
+            )
+            outlets.append(Sink(stream, lane, fd))
     except BaseException:
         for outlet in outlets:
             outlet.lane.close()
@@ -96,7 +98,7 @@ class Follower:
 
     def __init__(
         self,
-        lanes: Sequence[tuple[str, Lane]],
+        lanes: Sequence[tuple[str, OutputFile]],
         on_output: OnOutput | None,
         *,
         report: Report = lambda text: None,
@@ -180,7 +182,7 @@ class Relay:
 
     def __init__(
         self,
-        outlets: Sequence[Outlet],
+        outlets: Sequence[Sink],
         *,
         on_output: OnOutput | None = None,
         report: Report = lambda text: None,
@@ -270,7 +272,7 @@ class Relay:
 class _Writer:
     """The thread that writes one lane to its outlet."""
 
-    def __init__(self, outlet: Outlet, report: Report) -> None:
+    def __init__(self, outlet: Sink, report: Report) -> None:
         self.outlet = outlet
         self.wake = threading.Event()
         self.thread = threading.Thread(target=self._run, name=f"relay-{outlet.stream}", daemon=True)

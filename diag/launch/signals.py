@@ -66,7 +66,7 @@ class Mark:
     uid: int
 
 
-class Witness:
+class SignalProbe:
     """The process in diag's group that shows what came to the whole group."""
 
     def __init__(self, pid: int, questions: int, answers: int) -> None:
@@ -109,7 +109,7 @@ class Prepared:
     """What `prepare` set up; `mask` is the signal mask that diag was started with and CMD must get."""
 
     mask: frozenset[int]
-    witness: Witness
+    witness: SignalProbe
 
     def end_if_signalled(self) -> None:
         """Call right before CMD is started: a signal that came while diag was loading ends it, as it would
@@ -139,13 +139,13 @@ def prepare() -> Prepared:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         raise
     if pid == 0:
-        _be_witness(ask_r, answer_w)
+        _run_probe(ask_r, answer_w)
     os.close(ask_r)
     os.close(answer_w)
-    return Prepared(mask, Witness(pid, ask_w, answer_r))
+    return Prepared(mask, SignalProbe(pid, ask_w, answer_r))
 
 
-def _be_witness(questions: int, answers: int) -> NoReturn:
+def _run_probe(questions: int, answers: int) -> NoReturn:
     try:
         null = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):

@@ -11,7 +11,7 @@ from typing import Any
 
 from diag.engine.engine import Engine
 from diag.model import Finding, NotChecked
-from diag.outputs.lasting import lasting
+from diag.outputs.advice_after_end import lasting
 from diag.outputs.view.classes import StackClass
 from diag.outputs.view.next_step import next_command
 from diag.outputs.view.sentence import retell

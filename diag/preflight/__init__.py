@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from diag.preflight import ascend, eyes, gpus, launch, leftovers, limits, machine, storage
+from diag.preflight import ascend, gpus, launch, leftovers, limits, machine, stack_access, storage
 from diag.preflight.line import Line
 
 __all__ = ["CHECKS", "Line", "document", "sorted_lines", "summary", "text"]
@@ -20,7 +20,7 @@ CHECKS: tuple[Callable[[Sequence[str]], Iterable[Line]], ...] = (
     limits.check_ulimits,
     storage.check_disk,
     storage.check_caches,
-    eyes.check_stacks,
+    stack_access.check_stacks,
     gpus.check_gpus,
     ascend.check_npus,
     leftovers.check_leftovers,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diag.preflight.line import Line
-from diag.preflight.plan import Plan
-from diag.preflight.reach import Met
+from diag.preflight.plan import LaunchPlan
+from diag.preflight.rendezvous_probe import Met
 from diag.text.units import format_seconds
 
 __all__ = ["clock_lines"]
@@ -21,7 +21,7 @@ _REMEDY = (
 )
 
 
-def clock_lines(plan: Plan, met: Met) -> Iterator[Line]:
+def clock_lines(plan: LaunchPlan, met: Met) -> Iterator[Line]:
     """Nothing is said below what the exchange itself may be wrong by."""
     if met.ahead_seconds is None:
         return

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 from diag.knowledge import env_lint
 from diag.preflight.line import Line
-from diag.preflight.plan import Plan
+from diag.preflight.plan import LaunchPlan
 
 __all__ = ["check_environment"]
 
 _LOOPBACK = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
-def check_environment(plan: Plan) -> Iterator[Line]:
+def check_environment(plan: LaunchPlan) -> Iterator[Line]:
     """Where the number of nodes is not known, what matters between nodes only is judged as if there were
     several."""
     quiet = True

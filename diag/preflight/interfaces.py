@@ -10,8 +10,8 @@ from diag.launch.launchers.command.shell_script import is_computed
 from diag.preflight.container import has_own_network, network_lines
 from diag.preflight.line import Line
 from diag.preflight.nccl_interfaces import Address, Choice, choose
-from diag.preflight.plan import Plan, route_to
-from diag.preflight.reach import resolve
+from diag.preflight.plan import LaunchPlan, route_to
+from diag.preflight.rendezvous_probe import resolve
 
 __all__ = ["check_gloo_interface", "check_nccl_interface", "towards"]
 
@@ -26,7 +26,7 @@ _OF_HOST = "docker run --network=host (podman too), with MASTER_ADDR the address
 _OVERLAYS = ("flannel", "cilium", "weave", "vxlan", "kube-")  # between hosts, but slow, and not for this
 
 
-def towards(plan: Plan) -> str:
+def towards(plan: LaunchPlan) -> str:
     """The interface over which this machine talks to MASTER_ADDR, or that has it; "" where that cannot be
     told."""
     if plan.meeting.address is None or is_computed(plan.meeting.address):
@@ -41,7 +41,7 @@ def towards(plan: Plan) -> str:
     return ""
 
 
-def check_nccl_interface(plan: Plan, way: Callable[[Plan], str] = towards) -> Iterator[Line]:
+def check_nccl_interface(plan: LaunchPlan, way: Callable[[LaunchPlan], str] = towards) -> Iterator[Line]:
     if plan.starts is not None and has_own_network(plan.starts):
         yield from network_lines(plan.starts, plan.nodes, plan.unsure)
         return
@@ -80,7 +80,7 @@ def check_nccl_interface(plan: Plan, way: Callable[[Plan], str] = towards) -> It
         yield from _between_nodes(plan, choice, said, way(plan))
 
 
-def _between_nodes(plan: Plan, choice: Choice, said: str, way: str) -> Iterator[Line]:
+def _between_nodes(plan: LaunchPlan, choice: Choice, said: str, way: str) -> Iterator[Line]:
     """`way`: the interface towards MASTER_ADDR, "" where it is not known."""
     name, address = choice.interfaces[0]
     over = f"; the way to {plan.meeting.address} is over {way}"
@@ -145,7 +145,7 @@ def _between_nodes(plan: Plan, choice: Choice, said: str, way: str) -> Iterator[
     )
 
 
-def _bridged(plan: Plan, address: Address) -> str:
+def _bridged(plan: LaunchPlan, address: Address) -> str:
     """Why other hosts do not reach this address: the bridge network that docker and podman give a container
     by default."""
     pool = _POOLS.get(plan.container)
@@ -166,7 +166,7 @@ def _some(names: Sequence[str], most: int = 6) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def _shared(plan: Plan, choice: Choice) -> str:
+def _shared(plan: LaunchPlan, choice: Choice) -> str:
     others = [
         one.name
         for one in plan.interfaces
@@ -175,7 +175,7 @@ def _shared(plan: Plan, choice: Choice) -> str:
     return f" ({', '.join(others)})" if others else ""
 
 
-def _described(plan: Plan) -> Iterator[str]:
+def _described(plan: LaunchPlan) -> Iterator[str]:
     for one in plan.interfaces:
         places = " ".join(f"{place.ip}/{place.prefix}" for place in one.addresses) or "no address"
         yield f"{one.name} {places}" + (
@@ -183,7 +183,7 @@ def _described(plan: Plan) -> Iterator[str]:
         )
 
 
-def check_gloo_interface(plan: Plan, way: Callable[[Plan], str] = towards) -> Iterator[Line]:
+def check_gloo_interface(plan: LaunchPlan, way: Callable[[LaunchPlan], str] = towards) -> Iterator[Line]:
     """gloo carries torch's and Megatron's groups of CPU tensors: it takes GLOO_SOCKET_IFNAME, or what the
     host's name resolves to.
 
@@ -199,7 +199,7 @@ def check_gloo_interface(plan: Plan, way: Callable[[Plan], str] = towards) -> It
         yield from _gloo_by_host_name(plan, way)
 
 
-def _gloo_named(plan: Plan, wanted: str, way: Callable[[Plan], str]) -> Iterator[Line]:
+def _gloo_named(plan: LaunchPlan, wanted: str, way: Callable[[LaunchPlan], str]) -> Iterator[Line]:
     first = wanted.partition(",")[0]
     there = {one.name: one for one in plan.interfaces}
     missing = [
@@ -237,7 +237,7 @@ def _gloo_named(plan: Plan, wanted: str, way: Callable[[Plan], str]) -> Iterator
         yield Line("gloo interface", "ok", plan.said_of("GLOO_SOCKET_IFNAME"))
 
 
-def _gloo_by_host_name(plan: Plan, way: Callable[[Plan], str]) -> Iterator[Line]:
+def _gloo_by_host_name(plan: LaunchPlan, way: Callable[[LaunchPlan], str]) -> Iterator[Line]:
     name = socket.gethostname()
     addresses, why = resolve(name, 0, _RESOLVE_SECONDS)
     first = next(iter(addresses), "")
@@ -261,7 +261,7 @@ def _gloo_by_host_name(plan: Plan, way: Callable[[Plan], str]) -> Iterator[Line]
     )
 
 
-def _gloo_between(plan: Plan, said: str, name: str, address: Address, way: str) -> Line:
+def _gloo_between(plan: LaunchPlan, said: str, name: str, address: Address, way: str) -> Line:
     bridged = _bridged(plan, address)
     if bridged:
         return Line(
@@ -275,6 +275,6 @@ def _gloo_between(plan: Plan, said: str, name: str, address: Address, way: str) 
     )
 
 
-def _uses_gloo(plan: Plan) -> bool:
+def _uses_gloo(plan: LaunchPlan) -> bool:
     """Megatron makes groups of gloo beside those of NCCL; a script of one's own need not."""
     return any(word in part.lower() for part in plan.command for word in ("megatron", "gloo"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from diag.launch.launchers.command import Command, Rendezvous, read_command
 from diag.preflight.container import visible_devices
-from diag.sources.host.cgroup_places import find
+from diag.sources.host.cgroup_paths import find
 from diag.sources.host.process_tree import PROC, read_raw
 
 __all__ = ["ELASTIC", "LaunchFacts", "cores_here", "launch_facts"]

@@ -7,18 +7,18 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from diag.preflight import environment, interfaces, meeting, rdma
+from diag.preflight import environment, interfaces, rdma, rendezvous
 from diag.preflight.line import Line
-from diag.preflight.plan import Plan, make_plan
+from diag.preflight.plan import LaunchPlan, make_plan
 
 __all__ = ["CHECKS", "check_network"]
 
-CHECKS: tuple[Callable[[Plan], Iterable[Line]], ...] = (
+CHECKS: tuple[Callable[[LaunchPlan], Iterable[Line]], ...] = (
     environment.check_environment,
     interfaces.check_nccl_interface,
     interfaces.check_gloo_interface,
     rdma.check_rdma,
-    meeting.check_rendezvous,
+    rendezvous.check_rendezvous,
 )
 
 

@@ -17,11 +17,11 @@ from diag.preflight import nccl_conf
 from diag.preflight.launch_facts import launch_facts
 from diag.preflight.nccl_interfaces import Address, NetworkInterface
 
-__all__ = ["Plan", "container_here", "interfaces_here", "is_own", "make_plan", "route_to"]
+__all__ = ["LaunchPlan", "container_here", "interfaces_here", "is_own", "make_plan", "route_to"]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LaunchPlan:
     """`origins` has the file of each variable that comes from an nccl.conf; `given` whether doctor was told a
     CMD; `unsure` and `environment_unseen` are those of LaunchFacts. `container` is docker, podman, kubernetes
     or "", of diag itself; `starts` is the one that CMD makes."""
@@ -57,7 +57,7 @@ def make_plan(
     environment: Mapping[str, str],
     wait_seconds: float,
     clock: Callable[[], float] = time.time,
-) -> Plan:
+) -> LaunchPlan:
     facts = launch_facts(command, environment)
     words, env = facts.command.line, facts.environment
     inside = facts.command.container is not None  # with a NCCL and files of its own, which the image has
@@ -66,7 +66,7 @@ def make_plan(
     names = {name: value for name, value in env.items() if not old or name != "NCCL_CONF_FILE"}
     files = [] if inside else nccl_conf.read(names)
     merged, origins = nccl_conf.effective(env, files)
-    return Plan(
+    return LaunchPlan(
         command=words,
         given=facts.given,
         environment=merged,

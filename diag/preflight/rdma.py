@@ -12,7 +12,7 @@ from diag.launch.launchers.command import Container
 from diag.model import Record
 from diag.model.observations import RdmaAccess, RdmaPort, RdmaPortsSeen
 from diag.preflight.line import Line
-from diag.preflight.plan import Plan
+from diag.preflight.plan import LaunchPlan
 from diag.sources.network import infiniband, rdma_access
 
 __all__ = ["check_rdma"]
@@ -35,7 +35,7 @@ _MOST_GIDS = 32  # as many as the reader tells
 
 
 def check_rdma(
-    plan: Plan,
+    plan: LaunchPlan,
     sysfs: Path = infiniband.ROOT,
     devices: Path = Path("/dev/infiniband"),
     access: RdmaAccess | None = None,
@@ -200,7 +200,7 @@ def _libraries(ports: list[RdmaPort], access: RdmaAccess | None) -> Iterator[Lin
         )
 
 
-def _ports(plan: Plan, ports: list[RdmaPort]) -> Iterator[Line]:
+def _ports(plan: LaunchPlan, ports: list[RdmaPort]) -> Iterator[Line]:
     """What NCCL_IB_HCA leaves, and which of these ports are up: NCCL passes over the others without a word."""
     spec = plan.environment.get("NCCL_IB_HCA", "")
     chosen = [port for port in ports if matches(port.device, spec, port.port)] if spec else ports
@@ -254,7 +254,7 @@ def _ports(plan: Plan, ports: list[RdmaPort]) -> Iterator[Line]:
         )
 
 
-def _gids(plan: Plan, ports: list[RdmaPort]) -> Iterator[Line]:
+def _gids(plan: LaunchPlan, ports: list[RdmaPort]) -> Iterator[Line]:
     """RoCE needs a GID of RoCE v2 that is routed; NCCL since 2.21 finds it by itself unless NCCL_IB_GID_INDEX
     names a slot."""
     spec = plan.environment.get("NCCL_IB_HCA", "")

@@ -21,7 +21,7 @@ from diag.preflight.line import Line
 from diag.sources.storage import disk
 from diag.text.units import format_bytes
 
-__all__ = ["Place", "check_caches", "check_disk", "look"]
+__all__ = ["WrittenFolder", "check_caches", "check_disk", "look"]
 
 _GIB = 1 << 30
 _MIB = 1 << 20
@@ -30,7 +30,7 @@ _NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "fuse", "9
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WrittenFolder:
     """A folder that will be written to; `there` is the nearest one above that exists. `wrong` says why it
     cannot be written."""
 
@@ -49,7 +49,7 @@ class Place:
         return self.space.available_bytes if quota is None else min(quota, self.space.available_bytes)
 
 
-def look(path: str) -> Place:
+def look(path: str) -> WrittenFolder:
     """Raises disk.DiskUnavailable."""
     there = Path(path).expanduser().absolute()
     while not os.path.lexists(there) and there != there.parent:
@@ -57,7 +57,7 @@ def look(path: str) -> Place:
     # Blocks kept back for root are not counted on: a container's root may often not use them.
     payload = {**disk.read(str(there), "save", os.geteuid() or None), "path": path}
     space = next(fact for fact in disk.parse(Record(disk.SOURCE, payload)) if isinstance(fact, DiskSpace))
-    return Place(path, there, space, _wrong(path, there, payload["read_only"]))
+    return WrittenFolder(path, there, space, _wrong(path, there, payload["read_only"]))
 
 
 _LOOK_INSIDE = "diag doctor inside the container"
@@ -172,7 +172,7 @@ def check_disk(command: Sequence[str], environment: Mapping[str, str] | None = N
     yield from _kind(path, place, facts.nodes)
 
 
-def _kind(path: str, place: Place, nodes: int | None) -> Iterator[Line]:
+def _kind(path: str, place: WrittenFolder, nodes: int | None) -> Iterator[Line]:
     """What is worth knowing of its file system."""
     kind = place.space.file_system
     if kind == "tmpfs":
@@ -226,7 +226,7 @@ def _save_path(facts: LaunchFacts) -> tuple[str, str]:
 
 
 def _checkpoint(
-    command: Sequence[str], env: Mapping[str, str], place: Place, facts: LaunchFacts
+    command: Sequence[str], env: Mapping[str, str], place: WrittenFolder, facts: LaunchFacts
 ) -> tuple[int, int]:
     """Bytes that one checkpoint takes there (0: not known) and how many are kept (0: all)."""
     launch = facts.launch

@@ -13,11 +13,11 @@ from diag.model.observations import (
     EpochStarted,
     Iteration,
     JobVerdict,
-    LookedAway,
     MetricsLogged,
     NodeDigest,
     PhaseMarked,
     RunEnded,
+    SamplingGap,
     SaveFinished,
     SaveStarted,
     StepsPlanned,
@@ -200,8 +200,8 @@ class Progress(Reducer):
     def _rank_stopped(self, at: float, event: RankStopped) -> None:
         self.steps.disturbed()
 
-    @takes(LookedAway)
-    def _looked_away(self, at: float, fact: LookedAway) -> None:
+    @takes(SamplingGap)
+    def _looked_away(self, at: float, fact: SamplingGap) -> None:
         self.steps.looked_away(at)
 
     # -- other nodes --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_rate, format_seconds
 
-__all__ = ["save_json", "save_words"]
+__all__ = ["format_save", "save_json"]
 
 
 def save_json(job: JobView, now: float) -> dict[str, Any] | None:
@@ -34,9 +34,9 @@ def save_json(job: JobView, now: float) -> dict[str, Any] | None:
     }
 
 
-def save_words(save: Mapping[str, Any]) -> str:
+def format_save(save: Mapping[str, Any]) -> str:
     """
-    >>> save_words({"seconds": 12.4, "usual_seconds": 30.0, "written_bytes": 3 << 30, "usual_bytes": 6 << 30,
+    >>> format_save({"seconds": 12.4, "usual_seconds": 30.0, "written_bytes": 3 << 30, "usual_bytes": 6 << 30,
     ...             "bytes_per_second": 2.5e8, "asynchronous": False})
     'saving for 12 s (usually 30 s), 3 GiB of 6 GiB written, 238 MiB/s'
     """

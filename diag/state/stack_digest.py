@@ -24,8 +24,8 @@ from diag.state.stack_activity import child_role, is_idle_worker, read_stack, st
 __all__ = [
     "Merged",
     "Node",
-    "Place",
     "Spans",
+    "StackSite",
     "digest",
     "format_spans",
     "living_children",
@@ -115,7 +115,7 @@ def _count(spans: Iterable[tuple[int, int]]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StackSite:
     """Where threads stand: the one copy of a class. `role` is main, thread, child or idle (a child that waits
     for work).
 
@@ -138,7 +138,7 @@ class Place:
         return {"role": self.role, "name": self.name, "activity": self.activity, "path": list(self.path)}
 
     @classmethod
-    def from_json(cls, data: Any) -> Place:
+    def from_json(cls, data: Any) -> StackSite:
         """Raises KeyError, TypeError or ValueError for what is no class."""
         words = [data[name] for name in ("role", "name", "activity")]
         path = data["path"]
@@ -149,17 +149,17 @@ class Place:
         return cls(words[0], words[1], words[2], tuple(path))
 
 
-def _place(role: str, name: str, thread: ThreadStack) -> Place:
+def _place(role: str, name: str, thread: ThreadStack) -> StackSite:
     path = tuple(step[:_LONGEST_STEP] for step in steps(thread))
     if len(path) > _MOST_STEPS:  # a recursion: its ends tell
         half = _MOST_STEPS // 2
         path = (*path[:half], "...", *path[-half:])
-    return Place(role, name[:_LONGEST_STEP], read_stack(thread).activity.value, path)
+    return StackSite(role, name[:_LONGEST_STEP], read_stack(thread).activity.value, path)
 
 
-def places_of(rank: RankView) -> tuple[Place, ...]:
+def places_of(rank: RankView) -> tuple[StackSite, ...]:
     """All that a living rank's threads and children are at, each once; the main thread first."""
-    found: dict[Place, None] = {}
+    found: dict[StackSite, None] = {}
     sample = rank.stack if rank.alive else None
     main = sample.main if sample else None
     if main is not None:
@@ -172,7 +172,7 @@ def places_of(rank: RankView) -> tuple[Place, ...]:
         if child.main is not None and not is_idle_worker(child):
             found[_place("child", role, child.main)] = None
         else:
-            found[Place("idle", role, "", ())] = None
+            found[StackSite("idle", role, "", ())] = None
     return tuple(found)
 
 
@@ -187,7 +187,7 @@ def living_children(rank: RankView) -> list[tuple[float, StackSample]]:
     return [(at, sample) for at, sample in kept if sample.pid in alive or at > rank.tree_at]
 
 
-def digest(places: Iterable[Place]) -> str:
+def digest(places: Iterable[StackSite]) -> str:
     """One hash for all that a rank is at: as long as it stays, there is nothing new to tell of that rank."""
     return hashlib.blake2b(
         "".join(sorted(place.key for place in places)).encode(), digest_size=12
@@ -215,10 +215,10 @@ def picture(ranks: Iterable[RankView], known: Iterable[str] = ()) -> dict[str, A
     """What a hub tells of its ranks: `classes` (one copy of each that the other does not know yet), `ranks`
     of each class, and `moving`: of a class of main threads those ranks whose last samples differ, after the
     steps that they all share."""
-    classes: dict[str, Place] = {}
+    classes: dict[str, StackSite] = {}
     members: dict[str, list[int]] = {}
     moving: dict[str, tuple[int, list[int]]] = {}
-    keys: dict[Place, str] = {}
+    keys: dict[StackSite, str] = {}
     for rank in ranks:
         for place in places_of(rank):
             key = keys.get(place)
@@ -244,7 +244,7 @@ class Merged:
     """`unknown` are hashes whose class nobody sent (ask for them); `bad` counts what was no picture or no
     part of one."""
 
-    classes: dict[str, Place] = field(default_factory=dict)
+    classes: dict[str, StackSite] = field(default_factory=dict)
     ranks: dict[str, Spans] = field(default_factory=dict)
     moving: dict[str, tuple[int, Spans]] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
@@ -274,7 +274,7 @@ class Merged:
         return prefix_tree(parts)
 
 
-def merge(pictures: Iterable[Any], known: Mapping[str, Place] | None = None) -> Merged:
+def merge(pictures: Iterable[Any], known: Mapping[str, StackSite] | None = None) -> Merged:
     """Put pictures of many nodes together. Linear in what was sent; whatever is no part of a picture is left
     out and counted."""
     merged = Merged(dict(known or {}))
@@ -321,7 +321,7 @@ def _take_classes(data: Any, merged: Merged) -> None:
         if key in merged.classes:
             continue
         try:
-            place = Place.from_json(item)
+            place = StackSite.from_json(item)
         except (KeyError, TypeError, ValueError):
             merged.bad += 1
             continue

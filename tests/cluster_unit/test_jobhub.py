@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.agent.cluster.jobhub import JobHub
-from diag.agent.hub import ToldClock
+from diag.agent.hub import HubClock
 from diag.detectors.cluster import make_job_detectors
 from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
@@ -29,7 +29,7 @@ from tests.facts import ALL_REDUCE, found, stack, tree
 
 @pytest.fixture
 def job_hub(tmp_path: Path) -> Iterator[JobHub]:
-    made = JobHub("run-node-0", "node-0", ToldClock(), lambda: None, tmp_path)
+    made = JobHub("run-node-0", "node-0", HubClock(), lambda: None, tmp_path)
     yield made
     made.close()
 
@@ -222,7 +222,7 @@ def test_it_is_over_when_every_node_said_so(job_hub: JobHub) -> None:
 
 
 def test_journal_of_the_job_hub_tells_what_was_said_live(tmp_path: Path) -> None:
-    live = JobHub("run-node-0", "node-0", ToldClock(), lambda: None, tmp_path)
+    live = JobHub("run-node-0", "node-0", HubClock(), lambda: None, tmp_path)
     nodes = [NodeEngine(0), NodeEngine(0, host="other")]  # one number twice
     for node in (*nodes, *nodes):
         live.take(document(node), "" if node is nodes[0] else "10.0.0.2", now=True)

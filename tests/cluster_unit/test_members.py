@@ -21,7 +21,7 @@ from diag.agent.cluster import member as member_module
 from diag.agent.cluster.gather import Gathering, job_engine
 from diag.agent.cluster.member import Member
 from diag.agent.cluster.post import Failed, Refused, Sender, try_connection
-from diag.agent.hub import Hub, ToldClock
+from diag.agent.hub import Hub, HubClock
 from diag.launch.launchers.nodes import JobNodes, nodes_of
 from diag.model import Placement, Record
 from diag.outputs.http.server import Server, serve
@@ -40,7 +40,7 @@ class OneNode:
         self.number = number
         self.said: list[str] = []
         settings = load(run_root=tmp_path, token=token)
-        self.hub = Hub(settings, None, talk=self.said.append, clock=ToldClock())
+        self.hub = Hub(settings, None, talk=self.said.append, clock=HubClock())
         self.hub.host, self.hub.run_id = f"node-{number}", f"run-{number}"
         self.hub.bound_beyond_loopback = True  # the token counts
         self.tls = tls
@@ -119,7 +119,7 @@ def until(true: Callable[[], object], *nodes: OneNode, seconds: float = 40.0) ->
     end = time.monotonic() + seconds
     while not true():
         for node in nodes:
-            node.member.nudge()
+            node.member.hurry()
         assert time.monotonic() < end, [(node.number, node.judged_by(), node.said) for node in nodes]
         time.sleep(0.1)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from diag.model.observations import Look, NcclCommunicator, NcclLine, NcclNetChosen
+from diag.model.observations import NcclCommunicator, NcclLine, NcclNetChosen, StackSampleSummary
 from tests.cluster_unit.facts import Reports, rank
 
 LINE = NcclLine(2, "gpu-2", 31, 31, 0, "INFO", "Using network IB")
@@ -25,7 +25,9 @@ def told(trips: list[list[float]], *, waits: bool = True) -> Reports:
         reports.hear(0, nodes=4)
         for number, seconds in enumerate(row, start=1):
             reports.hear(number, nodes=4, connect_seconds=seconds)
-            looks = tuple(Look(reports.now, waits, "collective", "all_reduce") for _ in range(4))
+            looks = tuple(
+                StackSampleSummary(reports.now, waits, "collective", "all_reduce") for _ in range(4)
+            )
             reports.tell(replace(rank(number, reports.now, of=number, moved=reports.now), looks=looks))
         reports.wait(5.0)
     return reports

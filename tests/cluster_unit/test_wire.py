@@ -20,13 +20,13 @@ from diag.model.observations import (
     FlightRecorder,
     FramesSeen,
     JobVerdict,
-    Look,
     NodeDigest,
     NodeProbed,
     Observation,
     RankDigest,
     RankExited,
     RankFound,
+    StackSampleSummary,
     ThreadSeen,
     Unparsed,
     VerdictLost,
@@ -70,7 +70,7 @@ rank_digests = st.builds(
     stopped_at=maybe_times, stack_at=times, stack_since=times, stack_samples=st.integers(0, 99), standing=words, cause=words,
     child=st.one_of(st.none(), st.integers(1, 1 << 22)), gpu=words, threads=threads, exited=st.one_of(st.none(), exits),
     children=st.lists(st.tuples(st.integers(1, 1 << 22), words, words, threads), max_size=2).map(tuple),
-    looks=st.lists(st.builds(Look, times, st.booleans(), words, words, st.booleans()), max_size=3).map(tuple),
+    looks=st.lists(st.builds(StackSampleSummary, times, st.booleans(), words, words, st.booleans()), max_size=3).map(tuple),
     tail=st.lists(words, max_size=2).map(tuple),
 )  # fmt: skip
 

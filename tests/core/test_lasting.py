@@ -6,7 +6,7 @@ import pytest
 
 from diag.detectors.hang.advice import _ADVICE
 from diag.model import numbered
-from diag.outputs.lasting import lasting, needs_a_process
+from diag.outputs.advice_after_end import lasting, needs_a_process
 
 
 class _Words(dict[str, object]):

@@ -17,7 +17,7 @@ from diag.outputs.view.view import stack_classes
 from diag.state.stack_digest import (
     Merged,
     Node,
-    Place,
+    StackSite,
     _without,
     digest,
     format_spans,
@@ -219,7 +219,7 @@ def test_deep_recursion_is_cut_in_the_middle_and_its_tree_can_be_written() -> No
 
 def test_hundred_thousand_ranks_by_hashes() -> None:
     outer = tuple(f"f{i} (m.py:{i})" for i in range(20))
-    table = [Place("main", "", "collective", (*outer, f"leaf{n} (x.py:{n})")) for n in range(40)]
+    table = [StackSite("main", "", "collective", (*outer, f"leaf{n} (x.py:{n})")) for n in range(40)]
     keys = [place.key for place in table]
     chosen = random.Random(1).choices(range(40), k=100_000)
     told = []

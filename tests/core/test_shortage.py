@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 
 from diag.agent.samplers.context import NodeContext
+from diag.agent.samplers.node_samplers import NodeSamplers
 from diag.agent.samplers.sampler import Reporter
-from diag.agent.samplers.together import NodeSamplers
 from diag.agent.sidecar_pool import SidecarPool
 from diag.launch.failures import guarded, threads_report_to
 from diag.model import Placement, Record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diag.model.observations import Iteration, LookedAway
+from diag.model.observations import Iteration, SamplingGap
 from diag.outputs.view.sentence import job_sentence, summary_line
 from diag.outputs.view.steps_view import shares_json, steps_json
 from diag.state.steptimes import StepTimes, steps_sentence
@@ -70,7 +70,7 @@ def test_bunch_of_lines_teaches_nothing_of_how_long_a_step_is() -> None:
         story.tell(Iteration(0, iteration, 100, ""))
         story.wait(1.0)
     story.wait(60.0)
-    story.tell(LookedAway(None, 60.0), *(Iteration(0, iteration, 100, "") for iteration in range(21, 80)))
+    story.tell(SamplingGap(None, 60.0), *(Iteration(0, iteration, 100, "") for iteration in range(21, 80)))
     story.wait(3.0)
     job = story.engine.job
 

@@ -150,14 +150,14 @@ def test_causes_are_collected_from_the_code_of_every_kind() -> None:
     assert "same_gpu" in found["network/duplicate_gpu.py"]
     assert "went_down" in found["gpu/nvlink_fault.py"]
     assert "wrong_gid_index" in found["network/ib_error.py"]
-    assert "dataloader_worker_stopped" in found["hang/standing.py"]
+    assert "dataloader_worker_stopped" in found["hang/rank_wait.py"]
     assert "signal_N" in found["rank_died.py"]
     assert sum(map(len, found.values())) > 180
 
 
 def test_every_file_with_causes_is_known_to_belong_to_findings() -> None:
     assert [name for name in causes_by_file() if not findings_of(name)] == []
-    assert findings_of("hang/standing.py") == findings_of("hang/advice.py") == {"hang"}
+    assert findings_of("hang/rank_wait.py") == findings_of("hang/advice.py") == {"hang"}
     assert findings_of("memory/limits.py") == {"shm-too-small", "fd-limit"}
     assert findings_of("network/causes.py") >= {"ib-fallback"}
 

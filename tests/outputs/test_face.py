@@ -201,7 +201,7 @@ def test_no_other_file_is_served(hung: Any, name: str) -> None:
 # ----------------------------------------------------------------------------------------------------
 
 
-class Looks:
+class StepSamples:
     """What `Events` is told to show, look by look; the last again and again."""
 
     def __init__(self, *told: dict[str, Any]) -> None:
@@ -238,7 +238,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_what_changed_is_told_again() -> None:
     async def play() -> list[tuple[str, Any]]:
         shown = Events(
-            Looks(parts("a", (0, "running"), (1, "running")), parts("a", (0, "running"), (1, "hung")))
+            StepSamples(parts("a", (0, "running"), (1, "running")), parts("a", (0, "running"), (1, "hung")))
         )
         stream = await shown.listen()
         found = await heard(stream, 3)
@@ -259,7 +259,9 @@ def test_only_what_changed_is_told_again() -> None:
 def test_rank_that_is_gone_goes_from_the_page_though_another_came_at_the_same_look() -> None:
     async def play() -> list[tuple[str, Any]]:
         shown = Events(
-            Looks(parts("a", (0, "running"), (1, "running")), parts("a", (0, "running"), (2, "starting")))
+            StepSamples(
+                parts("a", (0, "running"), (1, "running")), parts("a", (0, "running"), (2, "starting"))
+            )
         )
         stream = await shown.listen()
         found = await heard(stream, 3)
@@ -273,7 +275,7 @@ def test_rank_that_is_gone_goes_from_the_page_though_another_came_at_the_same_lo
 @pytest.mark.usefixtures("quick")
 def test_who_comes_while_there_is_no_rank_is_told_so() -> None:
     async def play() -> list[tuple[str, Any]]:
-        shown = Events(Looks(parts("a")))
+        shown = Events(StepSamples(parts("a")))
         await heard(await shown.listen(), 2)
         found = await heard(await shown.listen(), 2)
         shown.close()
@@ -285,7 +287,7 @@ def test_who_comes_while_there_is_no_rank_is_told_so() -> None:
 @pytest.mark.usefixtures("quick")
 def test_listener_that_goes_before_its_first_byte_leaves_its_place() -> None:
     async def play() -> None:
-        shown = Events(Looks(parts("a", (0, "running"))))
+        shown = Events(StepSamples(parts("a", (0, "running"))))
         for _ in range(MOST_LISTENERS):
             stream = await shown.listen()
             await stream.aclose()  # type: ignore[attr-defined]
@@ -319,7 +321,7 @@ def test_end_of_the_server_does_not_wait_for_a_page_that_reads_nothing(
 
 def test_who_comes_while_the_server_ends_is_told_so() -> None:
     async def play() -> bytes:
-        shown = Events(Looks(parts("a", (0, "running"))))
+        shown = Events(StepSamples(parts("a", (0, "running"))))
         shown.close()
         return b"".join([chunk async for chunk in await asyncio.wait_for(shown.listen(), 10)])
 
@@ -329,7 +331,7 @@ def test_who_comes_while_the_server_ends_is_told_so() -> None:
 @pytest.mark.usefixtures("quick")
 def test_listener_that_does_not_read_gets_the_latest_and_holds_no_more() -> None:
     async def play() -> list[tuple[str, Any]]:
-        looks = Looks(*(parts(f"say {n}", (0, f"state {n}")) for n in range(200)))
+        looks = StepSamples(*(parts(f"say {n}", (0, f"state {n}")) for n in range(200)))
         shown = Events(looks)
         stream = await shown.listen()
         while looks.count < 202:  # the last of the 200 was taken in before one more look was asked for
@@ -347,7 +349,7 @@ def test_listener_that_does_not_read_gets_the_latest_and_holds_no_more() -> None
 @pytest.mark.usefixtures("quick")
 def test_nobody_looks_when_nobody_listens_any_more() -> None:
     async def play() -> tuple[int, int]:
-        looks = Looks(parts("a", (0, "running")))
+        looks = StepSamples(parts("a", (0, "running")))
         shown = Events(looks)
         stream = await shown.listen()
         await heard(stream, 2)
@@ -392,7 +394,7 @@ def test_looks_that_cost_much_are_made_seldom(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.usefixtures("quick")
 def test_what_is_large_and_changes_slowly_is_made_at_each_fifth_look_only() -> None:
     async def play() -> list[bool]:
-        looks = Looks(*(parts(f"say {n}", (0, "running")) for n in range(12)))
+        looks = StepSamples(*(parts(f"say {n}", (0, "running")) for n in range(12)))
         shown = Events(looks)
         stream = await shown.listen()  # kept: a stream that nobody has is closed
         while looks.count < 11:
@@ -450,7 +452,7 @@ def test_server_answers_others_while_one_waits_for_the_job_hub(
 
 def test_listeners_are_counted_and_the_end_of_the_server_ends_them() -> None:
     async def play() -> bytes:
-        shown = Events(Looks(parts("a", (0, "running"))))
+        shown = Events(StepSamples(parts("a", (0, "running"))))
         streams = [await shown.listen() for _ in range(MOST_LISTENERS)]
         with pytest.raises(TooMany):
             await shown.listen()

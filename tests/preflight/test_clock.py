@@ -11,7 +11,7 @@ import pytest
 
 from diag.preflight.clock import clock_lines
 from diag.preflight.plan import make_plan
-from diag.preflight.reach import Met, connect, listen
+from diag.preflight.rendezvous_probe import Met, connect, listen
 from tests.netlab import Node
 from tests.preflight.test_two_nodes import ADDRESSES, PORT, check, doctor, lab, nodes, ranked, report
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from diag.preflight.eyes import check_stacks
+from diag.preflight.stack_access import check_stacks
 from diag.sources.stacks.pyspy import explain
 
 MINE = {"uid": 1000, "our_uid": 1000}

@@ -11,7 +11,7 @@ from diag.launch.launchers.command import read_command
 from diag.preflight.interfaces import check_gloo_interface, check_nccl_interface
 from diag.preflight.line import Line
 from diag.preflight.nccl_interfaces import Address, NetworkInterface
-from diag.preflight.plan import Plan, container_here
+from diag.preflight.plan import LaunchPlan, container_here
 
 
 def card(name: str, *addresses: str) -> NetworkInterface:
@@ -24,9 +24,9 @@ BRIDGES = [card("cni0", "10.42.0.1/24"), card("flannel.1", "10.42.0.0/32")]
 PODS = [card(f"cali{number}", "fe80::1/64") for number in range(9)]
 
 
-def plan(*cards: NetworkInterface, nodes: int = 2, rdma: bool = False, **env: str) -> Plan:
+def plan(*cards: NetworkInterface, nodes: int = 2, rdma: bool = False, **env: str) -> LaunchPlan:
     words = ("torchrun", "--nnodes", str(nodes), "--master_addr", "127.0.0.1", "t.py")
-    return Plan(words, True, env, {}, read_command(words, env).meeting, None, cards, rdma, 0.0)
+    return LaunchPlan(words, True, env, {}, read_command(words, env).meeting, None, cards, rdma, 0.0)
 
 
 def nccl(*cards: NetworkInterface, nodes: int = 2, rdma: bool = False, **env: str) -> Line:

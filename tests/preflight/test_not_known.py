@@ -31,7 +31,7 @@ from diag.preflight import (
 )
 from diag.preflight import environment as environment_check
 from diag.preflight.manifest.reading import read_text
-from diag.preflight.plan import Plan, make_plan
+from diag.preflight.plan import LaunchPlan, make_plan
 from diag.preflight.software import check_software
 from tests.preflight.test_manifest import RIGHT, changed, lines_of
 
@@ -63,7 +63,7 @@ OF_NODES = (
 )
 
 
-def plan(command: list[str], **env: str) -> Plan:
+def plan(command: list[str], **env: str) -> LaunchPlan:
     return make_plan(command, env, 0.0)
 
 

@@ -89,7 +89,7 @@ def report(command: list[str], env: Mapping[str, str], monkeypatch: pytest.Monke
         "SLURM_NNODES",
     ):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("diag.preflight.meeting.check_other_node", lambda plan, where, *_, **__: [
+    monkeypatch.setattr("diag.preflight.rendezvous.check_other_node", lambda plan, where, *_, **__: [
         Line("rendezvous", "ok", f"node {plan.meeting.node_rank} of {plan.meeting.nodes}: {where}")])  # fmt: skip
     here = [
         line

@@ -12,7 +12,7 @@ import pytest
 from diag.launch.launchers.command import read_command
 from diag.model.observations import RdmaAccess
 from diag.preflight.line import Line
-from diag.preflight.plan import Plan
+from diag.preflight.plan import LaunchPlan
 from diag.preflight.rdma import check_rdma
 
 HAS_ALL = RdmaAccess(
@@ -21,9 +21,9 @@ HAS_ALL = RdmaAccess(
 )  # fmt: skip
 
 
-def plan(nodes: int = 2, **env: str) -> Plan:
+def plan(nodes: int = 2, **env: str) -> LaunchPlan:
     words = ("torchrun", "--nnodes", str(nodes), "--master_addr", "a", "t.py")
-    return Plan(words, True, env, {}, read_command(words, env).meeting, None, (), True, 0.0)
+    return LaunchPlan(words, True, env, {}, read_command(words, env).meeting, None, (), True, 0.0)
 
 
 class Machine:

@@ -43,7 +43,7 @@ def main(prepared: signals.Prepared) -> NoReturn:
         outlets = relay.open_outlets(
             folder, keep_bytes=options.keep, reserve_bytes=options.reserve, report=note, closed=closed
         )
-    except output_file.LaneError as error:
+    except output_file.OutputFileError as error:
         note(str(error))
         outlets = ()
 

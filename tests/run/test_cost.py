@@ -51,8 +51,8 @@ def test_idle_cpu_and_memory(drive: Start, capsys: pytest.CaptureFixture[str]) -
 def test_latency(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # given a relay to a pipe
     read, write = os.pipe()
-    lane = output_file.open_lane(tmp_path / "log")
-    relayed = relay.Relay([relay.Outlet("stdout", lane, write)], on_output=lambda *_: None)
+    lane = output_file.open_output_file(tmp_path / "log")
+    relayed = relay.Relay([relay.Sink("stdout", lane, write)], on_output=lambda *_: None)
     relayed.start()
     # when lines come one by one
     delays = []
@@ -71,7 +71,7 @@ def test_latency(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_throughput(tmp_path: Path, capsys: pytest.CaptureFixture[str], observed: bool) -> None:
     # given 256 MiB that the job has written, and a reader as quick as can be
     null = os.open(os.devnull, os.O_WRONLY)
-    lane = output_file.open_lane(tmp_path / "log")
+    lane = output_file.open_output_file(tmp_path / "log")
     line = b"x" * 99 + b"\n"
     for _ in range(256):
         os.write(lane.write_fd, line * 10486)
@@ -82,7 +82,7 @@ def test_throughput(tmp_path: Path, capsys: pytest.CaptureFixture[str], observed
 
     # when they are relayed
     began, cpu = time.monotonic(), time.process_time()
-    relayed = relay.Relay([relay.Outlet("stdout", lane, null)], on_output=observe if observed else None)
+    relayed = relay.Relay([relay.Sink("stdout", lane, null)], on_output=observe if observed else None)
     relayed.start()
     assert relayed.drain(60)
     took, cpu = time.monotonic() - began, time.process_time() - cpu

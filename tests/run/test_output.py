@@ -226,8 +226,8 @@ def test_a_file_size_limit_is_no_trap_for_the_job(tmp_path: Path, drive: Start) 
 
 def test_an_existing_file_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "output.log").write_text("of another run")
-    with pytest.raises(output_file.LaneError, match="File exists"):
-        output_file.open_lane(tmp_path / "output.log")
+    with pytest.raises(output_file.OutputFileError, match="File exists"):
+        output_file.open_output_file(tmp_path / "output.log")
     assert (tmp_path / "output.log").read_text() == "of another run"
 
 
@@ -291,9 +291,9 @@ def test_a_full_disk_is_said_and_older_output_gives_way(tmp_path: Path) -> None:
     disk.mkdir()
     code = f"""
 import os, pathlib, sys
-from diag import joblog
+from diag.launch import output_file
 disk, said = pathlib.Path({str(disk)!r}), []
-lane = joblog.open_lane(disk / "log", keep_bytes=4 << 20, reserve_bytes=1 << 20, report=said.append)
+lane = output_file.open_output_file(disk / "log", keep_bytes=4 << 20, reserve_bytes=1 << 20, report=said.append)
 os.write(lane.write_fd, bytes(3 << 20))
 lane.relayed = lane.size()
 def fill():
@@ -306,8 +306,8 @@ lane.maintain()
 assert len(said) == 1 and "is full" in said[0], said
 for i in range(16): assert os.write(lane.write_fd, bytes(1 << 16)) == 1 << 16
 fill()
-try: joblog.open_lane(disk / "second")
-except joblog.LaneError as error: assert "No space left" in str(error) and not (disk / "second").exists()
+try: output_file.open_output_file(disk / "second")
+except output_file.OutputFileError as error: assert "No space left" in str(error) and not (disk / "second").exists()
 else: raise AssertionError("opened")
 """
     mount = f'mount -t tmpfs -o size=8m tmpfs {disk} || exit 99; exec "$@"'
@@ -331,7 +331,7 @@ def test_where_fallocate_is_not_supported_it_is_said_once(
 
     monkeypatch.setattr(output_file, "fallocate", unsupported)
     said: list[str] = []
-    lane = output_file.open_lane(tmp_path / "log", keep_bytes=1 << 16, report=said.append)
+    lane = output_file.open_output_file(tmp_path / "log", keep_bytes=1 << 16, report=said.append)
     os.write(lane.write_fd, bytes(1 << 20))
     lane.relayed = lane.size()
     for _ in range(3):
@@ -341,11 +341,11 @@ def test_where_fallocate_is_not_supported_it_is_said_once(
 
 
 @pytest.fixture
-def piped(tmp_path: Path) -> Iterator[tuple[relay.Relay, output_file.Lane, int]]:
+def piped(tmp_path: Path) -> Iterator[tuple[relay.Relay, output_file.OutputFile, int]]:
     """A relay of both outputs into a pipe: (relay, lane, the pipe's end to read)."""
     read, write = os.pipe()
-    lane = output_file.open_lane(tmp_path / "log")
-    relayed = relay.Relay([relay.Outlet("both", lane, write)])
+    lane = output_file.open_output_file(tmp_path / "log")
+    relayed = relay.Relay([relay.Sink("both", lane, write)])
     relayed.start()
     yield relayed, lane, read
     relayed.drain(10)
@@ -361,7 +361,9 @@ def read_exactly(fd: int, count: int) -> bytes:
     return data
 
 
-def test_a_message_does_not_tear_a_progress_bar(piped: tuple[relay.Relay, output_file.Lane, int]) -> None:
+def test_a_message_does_not_tear_a_progress_bar(
+    piped: tuple[relay.Relay, output_file.OutputFile, int],
+) -> None:
     # given a bar on the screen
     relayed, lane, screen = piped
     bar = b"\r\x1b[32m 10%|#  |"
@@ -377,7 +379,7 @@ def test_a_message_does_not_tear_a_progress_bar(piped: tuple[relay.Relay, output
 
 
 def test_a_message_waits_for_the_end_of_the_line(
-    piped: tuple[relay.Relay, output_file.Lane, int], monkeypatch: pytest.MonkeyPatch
+    piped: tuple[relay.Relay, output_file.OutputFile, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given half a line
     relayed, lane, screen = piped
@@ -392,7 +394,7 @@ def test_a_message_waits_for_the_end_of_the_line(
     assert read_exactly(screen, len(rest[0])) in rest
 
 
-def test_a_message_at_the_end_is_not_lost(piped: tuple[relay.Relay, output_file.Lane, int]) -> None:
+def test_a_message_at_the_end_is_not_lost(piped: tuple[relay.Relay, output_file.OutputFile, int]) -> None:
     relayed, lane, screen = piped
     os.write(lane.write_fd, b"last")
     relayed.say("[diag] message")
@@ -427,8 +429,8 @@ def test_an_observer_that_fails_does_not_cost_the_output(tmp_path: Path) -> None
 
     said: list[str] = []
     read, write = os.pipe()
-    lane = output_file.open_lane(tmp_path / "log")
-    relayed = relay.Relay([relay.Outlet("stdout", lane, write)], on_output=observe, report=said.append)
+    lane = output_file.open_output_file(tmp_path / "log")
+    relayed = relay.Relay([relay.Sink("stdout", lane, write)], on_output=observe, report=said.append)
     relayed.start()
     # when the job writes
     os.write(lane.write_fd, b"one\n")

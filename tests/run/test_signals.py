@@ -147,9 +147,7 @@ def test_signals_ignored_by_nohup_stay_ignored_in_cmd(tmp_path: Path, drive: Sta
 def test_a_signal_while_diag_loads_ends_it_before_cmd_starts(tmp_path: Path, drive: Start) -> None:
     # given diag stopped before it has started CMD (its signals are blocked from the first moment)
     mark = tmp_path / "mark"
-    early = (
-        "import os, signal, sys; sys.argv = sys.argv[1:]; from diag import signals; p = signals.prepare(); "
-    )
+    early = "import os, signal, sys; sys.argv = sys.argv[1:]; from diag.launch import signals; p = signals.prepare(); "
     early += "os.kill(os.getpid(), signal.SIGTERM); p.end_if_signalled(); open(sys.argv[0], 'w')"
     done = subprocess.run(
         [sys.executable, "-c", early, str(mark)], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False

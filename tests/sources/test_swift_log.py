@@ -16,7 +16,7 @@ from diag.model import Record
 from diag.model.observations import (
     EpochStarted,
     Iteration,
-    LayoutTold,
+    LayoutReported,
     LogLine,
     Observation,
     PhaseMarked,
@@ -58,7 +58,7 @@ def facts(name: str) -> list[Observation]:
         fact
         for record in records(name)
         for fact in output.parse(record)
-        if not isinstance(fact, (LogLine, VersionSeen, LayoutTold, SavesBehind))
+        if not isinstance(fact, (LogLine, VersionSeen, LayoutReported, SavesBehind))
     ]
 
 

@@ -13,7 +13,7 @@ from diag.detectors.precedence import PRECEDENCE
 from diag.detectors.relations import Precedence
 from diag.engine.engine import Engine
 from diag.model import Record
-from diag.model.observations import Iteration, LayoutTold, PhaseMarked, VersionSeen
+from diag.model.observations import Iteration, LayoutReported, PhaseMarked, VersionSeen
 from diag.sources.logs import output, swift_log
 from diag.sources.logs.output import LineAssembler
 from diag.sources.parsers import PARSERS
@@ -88,7 +88,7 @@ def test_versions_between_print_the_same_lines_up_to_their_save(name: str) -> No
     assert [
         fact.version for fact in facts if isinstance(fact, VersionSeen) and fact.package == "ms-swift"
     ] == [version]
-    assert [fact.stages for fact in facts if isinstance(fact, LayoutTold)] == [1]
+    assert [fact.stages for fact in facts if isinstance(fact, LayoutReported)] == [1]
     steps = {
         fact.iteration: dict(fact.metrics) for fact in facts if isinstance(fact, Iteration) and fact.metrics
     }
@@ -110,7 +110,7 @@ def test_versions_between_print_the_same_lines_up_to_their_save(name: str) -> No
         ("[INFO:swift] The training of Epoch 0 starts...", "EpochStarted"),
         ("[INFO:swift] Training of 2 epochs has been completed, the training has finished.", "teardown"),
         ("[INFO:swift] rank: 0, local_rank: 0, world_size: 8, local_world_size: 8", "model_load"),
-        ("[INFO:swift] TP: 2, PP: 4, VPP: None, CP: 1, EP: 8, ETP: 1", "LayoutTold"),
+        ("[INFO:swift] TP: 2, PP: 4, VPP: None, CP: 1, EP: 8, ETP: 1", "LayoutReported"),
         ("[INFO:swift] Start time of running main: 2026-11-20 23:38:14.422170", "data_prep"),
         ("[INFO:swift] End time of running main: 2026-11-20 23:29:22.296012", "teardown"),
         ("[INFO:swift] Successfully saved Megatron model weights in `/out/v0-20261120/checkpoint-4`.", "SaveFinished"),
@@ -148,7 +148,9 @@ def test_log_tells_versions_layout_steps_and_saves_and_raises_nothing(name: str)
     versions = {fact.package: fact.version for fact in facts if isinstance(fact, VersionSeen)}
     assert (versions["ms-swift"], versions.get("megatron-core")) == (swift, core)
     assert ("mcore-bridge" in versions) is (core is not None and swift.startswith("4."))
-    assert {fact.stages for fact in facts if isinstance(fact, LayoutTold)} == ({stages} if stages else set())
+    assert {fact.stages for fact in facts if isinstance(fact, LayoutReported)} == (
+        {stages} if stages else set()
+    )
     steps = [fact.iteration for fact in facts if isinstance(fact, Iteration) and fact.metrics]
     assert list(dict.fromkeys(steps)) == list(range(first, total + 1))
     assert {fact.total for fact in facts if isinstance(fact, Iteration)} == {total}

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from diag.cli.main import main
-from diag.cli.tui import spark, words
+from diag.cli.tui import rendering, spark
 from diag.cli.tui.line import plain
 from diag.cli.tui.once import picture
 from diag.cli.tui.state import State
 from diag.cli.tui.table import ORDERS, Table
 from diag.outputs.terminal.tree_text import class_lines
-from diag.outputs.view.classes import frame_words
+from diag.outputs.view.classes import format_frame
 from diag.outputs.view.view import stack_classes
 from tests.top.screens import CAPTURES, document, recorded
 
@@ -32,14 +32,14 @@ def state_of(told: dict[str, Any]) -> State:
 
 def all_of(state: State, width: int = 80) -> str:
     """Everything that is drawn."""
-    lines = [*words.head_lines(state, "LIVE", "", width), *words.findings_lines(state, width, "zh"),
-             *words.findings_pane(state, 0, width, 12, "en"), *words.stacks_lines(state, width),
+    lines = [*rendering.head_lines(state, "LIVE", "", width), *rendering.findings_lines(state, width, "zh"),
+             *rendering.findings_pane(state, 0, width, 12, "en"), *rendering.stacks_lines(state, width),
              *spark.timeline_lines(state, width), *spark.timeline_lines(state, width, spark.PLAIN, 6)]  # fmt: skip
     for order in ORDERS:
         table = Table(state, width, order, wanted="")
         lines += [table.head(), *(table.row(index) for index in range(len(table.rows)))]
     for row in state.rows.values():
-        lines += words.rank_lines(row, state, None, "", width)
+        lines += rendering.rank_lines(row, state, None, "", width)
     return "\n".join(map(plain, lines)) + picture(state, "LIVE", width=width, colour=False, lang="en")
 
 
@@ -49,8 +49,8 @@ def test_merged_stacks_read_as_where_they_were_made(name: str) -> None:
     made = stack_classes(recorded(name)._view.engine)
 
     assert [one.title() for one in state.stacks] == [one.title() for one in made]
-    assert [list(map(frame_words, one.frames)) for one in state.stacks] == [
-        list(map(frame_words, one.frames)) for one in made
+    assert [list(map(format_frame, one.frames)) for one in state.stacks] == [
+        list(map(format_frame, one.frames)) for one in made
     ]
     assert class_lines(state.stacks, 100, 10) == class_lines(made, 100, 10)
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 from diag.model import Finding, NotChecked
 from diag.model.observations import (
     FlightRecorder,
-    Look,
     NcclFact,
     Observation,
     RankFound,
     RasReading,
     StackSample,
+    StackSampleSummary,
 )
 from diag.sources.digest import FORWARDED
 from diag.state.stack_activity import Activity, read_stack
@@ -42,7 +42,7 @@ class Collector:
             tuple[str, int | None], tuple[int, Observation]
         ] = {}  # of a kind that replaces itself
         self._facts: dict[int | None, deque[tuple[int, Observation]]] = {}
-        self._looks: dict[int, deque[Look]] = {}
+        self._looks: dict[int, deque[StackSampleSummary]] = {}
         self.stamp = 0  # grows with each fact
         self._pids: dict[int, int] = {}
 
@@ -81,7 +81,7 @@ class Collector:
         kept = [*(fact for facts in self._facts.values() for fact in facts), *self._newest.values()]
         return [fact for stamp, fact in kept if stamp > after]
 
-    def take_looks(self, rank: int) -> tuple[Look, ...]:
+    def take_looks(self, rank: int) -> tuple[StackSampleSummary, ...]:
         """Those since the last time."""
         return tuple(self._looks.pop(rank, ()))
 
@@ -91,7 +91,7 @@ class Collector:
             return
         reading = read_stack(main)
         where = reading.where or main.frames[-1]
-        look = Look(
+        look = StackSampleSummary(
             at,
             reading.activity in _WAITS,
             reading.activity.value,

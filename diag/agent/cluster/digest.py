@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diag.agent.cluster.collector import Collector
-from diag.detectors.hang.standing import busy_child, cause_of, standing_of
+from diag.detectors.hang.rank_wait import busy_child, cause_of, classify_rank
 from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
 from diag.model import Finding, NotChecked
@@ -205,7 +205,7 @@ def _rank(
 ) -> RankDigest:
     tree = rank.tree
     looked = detail > 0 and rank.alive and rank.stack is not None
-    standing = standing_of(rank) if looked or rank.stopped else ""
+    standing = classify_rank(rank) if looked or rank.stopped else ""
     cause, child = (
         cause_of(rank, standing) if standing and standing not in ("stopped", "blind") else ("", None)
     )

@@ -188,10 +188,10 @@ class Membership:
         """The job hub suspects the job."""
         return self.member is not None and self.member.detail_wanted
 
-    def nudge(self) -> None:
+    def hurry(self) -> None:
         """Something happened that the job hub should hear of now."""
         if self.member is not None:
-            self.member.nudge()
+            self.member.hurry()
 
     def leave(self) -> None:
         if self.member is not None:

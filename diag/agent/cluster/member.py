@@ -192,7 +192,7 @@ class Member:
         except (Failed, KeyError, TypeError):
             return known
 
-    def nudge(self) -> None:
+    def hurry(self) -> None:
         """Something happened that the job hub should hear of now: a rank ended, or nothing moves any more."""
         self._wake.set()
 

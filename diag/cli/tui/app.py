@@ -17,12 +17,12 @@ from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.widgets import Input
 
-from diag.cli.tui import spark, words
+from diag.cli.tui import rendering, spark
 from diag.cli.tui.asking import Asking
 from diag.cli.tui.keys import help_lines, key_line
 from diag.cli.tui.line import Line, line
-from diag.cli.tui.look import CSS, KEYS, Pager
 from diag.cli.tui.panes import ListPane, Pane, RankPane, Row
+from diag.cli.tui.screen import CSS, KEYS, Pager
 from diag.cli.tui.source import Link, Source
 from diag.cli.tui.state import State
 from diag.cli.tui.table import ORDERS, Table
@@ -155,7 +155,7 @@ class TopApp(Asking):
             3 + min(len(self.state.rows), 8) + (_TIMELINE_MOST + 1 if height >= _TALL else 0)
         )  # lines of the panes below
         most = max(4, int(height * 0.4) - 1, height - 4 - others)
-        lines = words.findings_pane(self.state, pane.chosen, width, most, self.lang)
+        lines = rendering.findings_pane(self.state, pane.chosen, width, most, self.lang)
         pane.styles.height = len(lines) + 1
         over = f"{len(self.state.past)} over" if self.state.past else ""
         title = ", ".join(filter(None, [str(len(found)) if found else "", over]))
@@ -170,7 +170,7 @@ class TopApp(Asking):
         about = self.link.about
         if self.link.word == "LOST":
             about = f"{format_seconds(time.monotonic() - self._linked_at)}: {about}"
-        lines = words.head_lines(self.state, self.link.word, about, self.size.width)
+        lines = rendering.head_lines(self.state, self.link.word, about, self.size.width)
         for row in self._rows("head"):
             row.show(lines)
 
@@ -242,16 +242,16 @@ class TopApp(Asking):
     def _finding(self, name: str, subject: str, width: int) -> list[Line]:
         for finding in [*self.state.findings, *self.state.past]:
             if (finding["id"], finding["subject"]) == (name, subject):
-                return words.finding_lines(finding, self.state, width, self.lang)
+                return rendering.finding_lines(finding, self.state, width, self.lang)
         return [line("it is over", "dim")]
 
     def action_stacks(self) -> None:
-        make = lambda width: words.stacks_lines(self.state, width)  # noqa: E731
+        make = lambda width: rendering.stacks_lines(self.state, width)  # noqa: E731
         self.show_page("Merged stacks, those that stand apart first", make, "stacks")
 
     def action_findings(self) -> None:
         self.show_page(
-            "Findings", lambda width: words.findings_lines(self.state, width, self.lang), "findings"
+            "Findings", lambda width: rendering.findings_lines(self.state, width, self.lang), "findings"
         )
 
     def action_timeline(self) -> None:
@@ -273,7 +273,7 @@ class TopApp(Asking):
         )["id"]
         self.show_page(
             f"diag explain {name}",
-            lambda width: words.manual_lines(name, self.lang, min(width, 110)),
+            lambda width: rendering.manual_lines(name, self.lang, min(width, 110)),
             "explain",
         )
 

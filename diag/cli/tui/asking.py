@@ -11,7 +11,7 @@ from typing import Any
 
 from textual.app import App
 
-from diag.cli.tui import words
+from diag.cli.tui import rendering
 from diag.cli.tui.line import Line, line
 from diag.cli.tui.source import Source
 from diag.cli.tui.state import State
@@ -54,7 +54,7 @@ class Asking(App[None]):
         row = self.state.rows.get(rank)
         if row is None:
             return [line(f"rank {rank} is no longer told of", "dim")]
-        return words.rank_lines(row, self.state, *self.stacks.get(rank, (None, "")), width)
+        return rendering.rank_lines(row, self.state, *self.stacks.get(rank, (None, "")), width)
 
     def ask_stacks(self, rank: int) -> None:
         """Once, and again when the rank moved."""
@@ -109,6 +109,6 @@ class Asking(App[None]):
         if isinstance(told, DiagError):
             self.say(f"no dump: {told}" + (f" ({told.hint})" if told.hint else ""), "critical")
             return
-        self.next_command = words.next_words(told)
-        self.show_page("Dump", partial(words.dump_lines, told), "dump")
-        self.say(words.bundle_words(told))
+        self.next_command = rendering.format_next(told)
+        self.show_page("Dump", partial(rendering.dump_lines, told), "dump")
+        self.say(rendering.format_bundle(told))

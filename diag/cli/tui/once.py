@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from diag.cli.tui import spark, words
+from diag.cli.tui import rendering, spark
 from diag.cli.tui.line import Line, plain
 from diag.cli.tui.state import State
 from diag.cli.tui.table import Table
@@ -21,7 +21,7 @@ def picture(
     state: State, source: str, *, width: int, colour: bool, lang: str, marks: str = spark.PLAIN
 ) -> str:
     """Ends without a newline."""
-    head = [plain(line) for line in words.head_lines(state, source, "", 10_000)]
+    head = [plain(line) for line in rendering.head_lines(state, source, "", 10_000)]
     parts = ["\n".join("\n".join(wrap(text, width, "", "  ")) for text in head)]
     report = {**state.report, "job": state.report["job"]}
     heading = "" if report["sentence"] else "no report yet"
@@ -36,7 +36,7 @@ def picture(
         )
         parts.append("\n".join(["Ranks:", plain(table.head()), *rows, *more]))
     if state.stacks:
-        parts.append("\n".join(["Stacks:", *_plain(words.stacks_lines(state, width))]))
+        parts.append("\n".join(["Stacks:", *_plain(rendering.stacks_lines(state, width))]))
     parts.append("\n".join(["Time line:", *_plain(spark.timeline_lines(state, width, marks, _MOST_SERIES))]))
     command: Mapping[str, str] = state.report
     if command["next_command"]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from diag.cli.tui.told_class import ToldClass, told_frame
+from diag.cli.tui.stack_class_json import ReportedClass, frame_of_text
 from diag.model import Severity
 from diag.outputs.view.classes import StackClass
 from diag.text.sanitize import clean
@@ -283,8 +283,8 @@ def _finding(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stack_class(value: Mapping[str, Any]) -> StackClass:
-    frames = tuple(told_frame(text) for text in value.get("frames") or () if isinstance(text, str))
-    return ToldClass(
+    frames = tuple(frame_of_text(text) for text in value.get("frames") or () if isinstance(text, str))
+    return ReportedClass(
         kind=_text(value.get("kind")), ranks=tuple(_ranks(value.get("ranks"))), pids=tuple(_ranks(value.get("pids"))),
         activity=_text(value.get("activity")), frames=frames, reason=_text(value.get("reason")), role=_text(value.get("role")),
         path=tuple(_text(step) for step in value.get("path") or ()), stands_seconds=_number(value.get("stands_seconds")),

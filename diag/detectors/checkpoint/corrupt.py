@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.checkpoint.folders import Broken, Folders, cut_off_save, name_of, pointed_at
-from diag.detectors.checkpoint.lines import Rule, SaidLines, failed_at, failed_by, ranks_of
+from diag.detectors.checkpoint.lines import QuotedLines, Rule, failed_at, failed_by, ranks_of
 from diag.knowledge.checkpoint_args import resume_advice
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import CheckpointFolder, CheckpointsSeen, LogLine
@@ -81,7 +81,7 @@ class CheckpointCorruptDetector:
 
     def __init__(self) -> None:
         self._folders = Folders()
-        self._lines = SaidLines(_RULES, _WORDS)
+        self._lines = QuotedLines(_RULES, _WORDS)
 
     def observe(self, at: float, fact: CheckpointsSeen | LogLine) -> None:
         if isinstance(fact, CheckpointsSeen):

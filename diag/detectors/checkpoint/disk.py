@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
-from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_by, in_a_save, ranks_of
+from diag.detectors.checkpoint.lines import QuotedLine, QuotedLines, Rule, failed_by, in_a_save, ranks_of
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import CheckpointFolder, DiskSpace, LogLine
 from diag.state.saves import never_saves
@@ -64,7 +64,7 @@ class DiskFullDetector:
     listens = (LogLine,)
 
     def __init__(self) -> None:
-        self._lines = SaidLines(_RULES, _WORDS, _OF_SHARED_MEMORY)
+        self._lines = QuotedLines(_RULES, _WORDS, _OF_SHARED_MEMORY)
 
     def observe(self, at: float, fact: LogLine) -> None:
         self._lines.observe(at, fact)
@@ -84,7 +84,7 @@ class DiskFullDetector:
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
-    def _by_lines(self, job: JobView, said: list[Said]) -> Finding:
+    def _by_lines(self, job: JobView, said: list[QuotedLine]) -> Finding:
         first = said[0]
         saving = in_a_save(job, first)
         space = self._space_of(
@@ -226,7 +226,7 @@ _ADVICE = {
 }
 
 
-def _happened(job: JobView, item: Said) -> bool:
+def _happened(job: JobView, item: QuotedLine) -> bool:
     """A sample of the data, or an example that somebody prints, has the words too."""
     return item.traced or item.text.startswith("[rank") or in_a_save(job, item) or failed_by(job, item)
 

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diag.detectors.quoted import failed_soon, is_traced, only_quoted
+from diag.detectors.echoed_errors import failed_soon, is_traced, only_quoted
 from diag.model import Evidence
 from diag.model.observations import LogLine
 from diag.state.view import JobView
 
-__all__ = ["Rule", "Said", "SaidLines", "failed_at", "failed_by", "in_a_save", "ranks_of"]
+__all__ = ["QuotedLine", "QuotedLines", "Rule", "failed_at", "failed_by", "in_a_save", "ranks_of"]
 
 _MOST = 64
 _MOST_RANKS = 4096
@@ -44,7 +44,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class QuotedLine:
     """`rank` is the one that it happened to; `saving`: frames of a save stood right above it, `traced`: those
     of any call."""
 
@@ -60,7 +60,7 @@ class Said:
         return Evidence("output", self.text.strip()[:500], self.at, self.rank)
 
 
-class SaidLines:
+class QuotedLines:
     """The first lines of each cause. `words`: one of them stands in every line that a rule could match."""
 
     def __init__(self, rules: Sequence[Rule], words: tuple[str, ...], without: tuple[str, ...] = ()) -> None:
@@ -70,7 +70,7 @@ class SaidLines:
         self._frames: dict[int | None, float] = {}
         self._told_of: dict[int | None, tuple[float, int]] = {}
         self._above: dict[int | None, deque[str]] = {}
-        self.said: list[Said] = []
+        self.said: list[QuotedLine] = []
 
     def observe(self, at: float, fact: LogLine) -> None:
         if fact.bar:
@@ -95,11 +95,11 @@ class SaidLines:
                 rank = of[1] if at - of[0] < _NEAR_SECONDS else fact.rank
                 saving = at - self._frames.get(fact.rank, -_NEAR_SECONDS) < _NEAR_SECONDS
                 traced = saving or is_traced(self._above.get(fact.rank, ()))
-                self.said.append(Said(at, rank, text, rule.cause, match, saving, traced))
+                self.said.append(QuotedLine(at, rank, text, rule.cause, match, saving, traced))
                 return
 
 
-def in_a_save(job: JobView, said: Said) -> bool:
+def in_a_save(job: JobView, said: QuotedLine) -> bool:
     """By the frames above the line, or by the time at which it came."""
     return said.saving or any(
         save.began - 2.0 <= said.at and (save.ended is None or said.at <= save.ended + 10.0)
@@ -107,7 +107,7 @@ def in_a_save(job: JobView, said: Said) -> bool:
     )
 
 
-def failed_by(job: JobView, said: Said) -> bool:
+def failed_by(job: JobView, said: QuotedLine) -> bool:
     """Whether it is what the job, or a rank, failed of: soon after it, and not of something else by its own
     last words."""
     return failed_at(job, said.at) and (said.saving or not only_quoted(job, said.text))
@@ -118,5 +118,5 @@ def failed_at(job: JobView, at: float) -> bool:
     return failed_soon(job, at)
 
 
-def ranks_of(said: Sequence[Said]) -> tuple[int, ...]:
+def ranks_of(said: Sequence[QuotedLine]) -> tuple[int, ...]:
     return tuple(sorted({item.rank for item in said if item.rank is not None}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_by, ranks_of
+from diag.detectors.checkpoint.lines import QuotedLine, QuotedLines, Rule, failed_by, ranks_of
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity
 from diag.model.observations import LogLine
 from diag.state.view import JobView
@@ -118,7 +118,7 @@ class CheckpointArgsMismatchDetector:
     listens = (LogLine,)
 
     def __init__(self) -> None:
-        self._lines = SaidLines(_RULES, _WORDS)
+        self._lines = QuotedLines(_RULES, _WORDS)
 
     def observe(self, at: float, fact: LogLine) -> None:
         self._lines.observe(at, fact)
@@ -148,7 +148,7 @@ class CheckpointArgsMismatchDetector:
         return ()
 
 
-def _is_fatal(job: JobView, item: Said) -> bool:
+def _is_fatal(job: JobView, item: QuotedLine) -> bool:
     if failed_by(job, item):
         return True
     return item.cause in _EXITS_WITH_0 and job.returncode == 0 and job.iteration is None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
 from diag.detectors.checkpoint.folders import Folders, name_of, pointed_at
-from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_at, failed_by, ranks_of
+from diag.detectors.checkpoint.lines import QuotedLine, QuotedLines, Rule, failed_at, failed_by, ranks_of
 from diag.knowledge.checkpoint_args import named_paths, resume_advice
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import CheckpointsSeen, LogLine
@@ -75,7 +75,7 @@ class CheckpointMissingDetector:
 
     def __init__(self) -> None:
         self._folders = Folders()
-        self._lines = SaidLines(_RULES, _WORDS)
+        self._lines = QuotedLines(_RULES, _WORDS)
 
     def observe(self, at: float, fact: CheckpointsSeen | LogLine) -> None:
         if isinstance(fact, CheckpointsSeen):
@@ -183,7 +183,7 @@ class CheckpointMissingDetector:
             evidence=tuple(item.evidence() for item in said[:3]),
         )
 
-    def _matters(self, job: JobView, item: Said) -> bool:
+    def _matters(self, job: JobView, item: QuotedLine) -> bool:
         if item.cause == "absent":
             return failed_by(job, item) or (job.returncode == 0 and job.iteration is None)
         if (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
-from diag.state.savefacts import save_json, save_words
+from diag.state.savefacts import format_save, save_json
 from diag.state.view import JobView
 from diag.text.units import format_seconds
 
@@ -49,7 +49,7 @@ class SlowSaveDetector:
             cause="save_slower_than_before",
             summary=f"the save after iteration {save.iteration} has taken {format_seconds(took)}, the longest of {len(earlier)} before "
             "it took "
-            f"{format_seconds(longest)}: {save_words(facts)}",
+            f"{format_seconds(longest)}: {format_save(facts)}",
             advice="Look at the file system that it goes to: who else writes there, quota, `df`, the storage's own health. "
             "Where it grows slowly, fewer bytes help: --no_save_optim true for all but the last, a local disk first, "
             "--async_save true (ms-swift).",

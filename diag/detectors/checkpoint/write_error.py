@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_by, in_a_save, ranks_of
+from diag.detectors.checkpoint.lines import QuotedLine, QuotedLines, Rule, failed_by, in_a_save, ranks_of
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity
 from diag.model.observations import LogLine
 from diag.state.view import JobView
@@ -110,7 +110,7 @@ class CheckpointWriteErrorDetector:
     listens = (LogLine,)
 
     def __init__(self) -> None:
-        self._lines = SaidLines(_RULES, _WORDS)
+        self._lines = QuotedLines(_RULES, _WORDS)
 
     def observe(self, at: float, fact: LogLine) -> None:
         self._lines.observe(at, fact)
@@ -127,7 +127,7 @@ class CheckpointWriteErrorDetector:
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
-    def _finding(self, job: JobView, said: list[Said]) -> Finding:
+    def _finding(self, job: JobView, said: list[QuotedLine]) -> Finding:
         first, ranks = said[0], ranks_of(said)
         who = format_ranks(ranks) if ranks else "the job"
         when = f" after iteration {job.iteration}" if job.iteration is not None else ""

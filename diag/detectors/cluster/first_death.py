@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from diag.detectors.quoted import CASCADE
+from diag.detectors.echoed_errors import CASCADE
 from diag.model import Confidence, Finding, NotChecked, Severity
 from diag.state.cluster import NodeState
 from diag.state.view import JobView

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from diag.detectors.gpu.evidence import mattered, victim_of_line, when
 from diag.detectors.gpu.oom_cause import Holders, cause_of, holders_of, memory_advice
-from diag.detectors.gpu.said import mattered, victim_of_line, when
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import CudaOutOfMemory, GpuSample, Iteration
 from diag.state.gpufaults import MEMORY_ERRORS

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from diag.detectors.gpu.cuda_errors import CORE_DUMP, CUDA_ERRORS, CudaError
-from diag.detectors.gpu.said import mattered, victim_of_line, when
+from diag.detectors.gpu.evidence import mattered, victim_of_line, when
 from diag.detectors.last_words import heard
 from diag.knowledge.xids import ACTIONS, NVLINK_XIDS, Xid, xid_of
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity

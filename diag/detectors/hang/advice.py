@@ -3,9 +3,9 @@ the culprits."""
 
 from __future__ import annotations
 
-from diag.detectors.hang.standing import WAITS, standing_of
+from diag.detectors.hang.messages import children_of
+from diag.detectors.hang.rank_wait import WAITS, classify_rank
 from diag.detectors.hang.verdict import Verdict
-from diag.detectors.hang.words import children_of
 from diag.model import numbered
 from diag.state.view import JobView
 from diag.text.units import format_ranks
@@ -150,7 +150,7 @@ def _somebody_waits(verdict: Verdict, job: JobView) -> bool:
     if verdict.cause != "not_in_collective" or verdict.collectives is not None:
         return bool(verdict.waiting)
     waiting = [job.ranks[rank] for rank in verdict.waiting if rank in job.ranks]
-    return any(standing_of(rank) in WAITS for rank in waiting)
+    return any(classify_rank(rank) in WAITS for rank in waiting)
 
 
 def _lock(verdict: Verdict, job: JobView) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diag.detectors.hang.pipeline import pipeline_fronts
 from diag.knowledge.parallel_layout import pipeline_parallel_size
-from diag.model.observations import FlightRecorder, LayoutTold, RankFound
+from diag.model.observations import FlightRecorder, LayoutReported, RankFound
 from diag.state.stack_activity import Activity
 from diag.state.view import JobView
 from diag.state.wait_graph import Explanation, Front, build
@@ -20,7 +20,7 @@ _WAITING = (Activity.COLLECTIVE, Activity.GPU_SYNC)
 class Collectives:
     """Keeps the last two readings of each rank: what stands in both of them stands still."""
 
-    listens = (RankFound, LayoutTold, FlightRecorder)
+    listens = (RankFound, LayoutReported, FlightRecorder)
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[float, FlightRecorder]] = {}
@@ -29,10 +29,10 @@ class Collectives:
         self._explain_at = 0.0
         self._explained: tuple[tuple[object, ...], Explanation | None] = ((), None)
 
-    def observe(self, at: float, fact: RankFound | LayoutTold | FlightRecorder) -> None:
+    def observe(self, at: float, fact: RankFound | LayoutReported | FlightRecorder) -> None:
         if isinstance(fact, RankFound):
             self._stages = pipeline_parallel_size(fact.command) or self._stages
-        elif isinstance(fact, LayoutTold):
+        elif isinstance(fact, LayoutReported):
             self._stages = fact.stages
         elif fact.rank is not None:
             if (

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from diag.detectors.hang.advice import advice_for
-from diag.detectors.hang.blame import blame
+from diag.detectors.hang.attribution import attribute_hang
+from diag.detectors.hang.corroborate import EvidenceFusion
 from diag.detectors.hang.evidence import evidence_of
-from diag.detectors.hang.joined import Joined
+from diag.detectors.hang.messages import describe
 from diag.detectors.hang.moment import began_still, proven, unproven, with_unseen
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
 from diag.detectors.hang.printing import last_printed
+from diag.detectors.hang.rank_wait import classify_rank
 from diag.detectors.hang.silence import is_blind, silent_since
-from diag.detectors.hang.standing import standing_of
 from diag.detectors.hang.verdict import Verdict, others
-from diag.detectors.hang.words import describe
 from diag.detectors.memory.stall import waits_for
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity
 from diag.model.observations import Observation, SnapshotTaken
@@ -53,11 +53,11 @@ class HangDetector:
     """
 
     name = "hang"
-    listens = (SnapshotTaken, *Joined.listens)
+    listens = (SnapshotTaken, *EvidenceFusion.listens)
 
     def __init__(self) -> None:
-        self._joined = Joined()
-        self._said = _Said()
+        self._joined = EvidenceFusion()
+        self._said = _LastReported()
         self._judged: tuple[float, Verdict | None] | None = None  # as of the last tick
         self._snapshot: SnapshotTaken | None = None
 
@@ -127,17 +127,17 @@ class HangDetector:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _LastReported:
     """The hang that was reported last. `stirs`: the first and the last of the moves of children and files that
     followed each other since."""
 
     verdict: Verdict | None = None
     stirs: tuple[float, float] = (_NEVER, _NEVER)
 
-    def followed_by(self, verdict: Verdict | None) -> _Said:
-        return _Said() if verdict is None else _Said(verdict, self.stirs)
+    def followed_by(self, verdict: Verdict | None) -> _LastReported:
+        return _LastReported() if verdict is None else _LastReported(verdict, self.stirs)
 
-    def after_stirs(self, now: float, job: JobView) -> _Said:
+    def after_stirs(self, now: float, job: JobView) -> _LastReported:
         if self.verdict is None:
             return self
         first, last = self.stirs
@@ -146,7 +146,7 @@ class _Said:
         if stirred <= max(last, self.verdict.since):
             return self
         apart = stirred - last > min(_PAUSE_SECONDS, patience(job, self.verdict))
-        return _Said(self.verdict, (stirred if apart else first, stirred))
+        return _LastReported(self.verdict, (stirred if apart else first, stirred))
 
     @property
     def standing(self) -> Verdict | None:
@@ -159,7 +159,7 @@ class _Said:
 def judge(
     now: float,
     job: JobView,
-    joined: Joined,
+    joined: EvidenceFusion,
     said: Verdict | None = None,
     moment: SnapshotTaken | None = None,
 ) -> Verdict | None:
@@ -178,11 +178,11 @@ def judge(
         return None
     dead = _failed(job)
     standing = {
-        rank.rank: "blind" if is_blind(rank, now) and not rank.stopped else standing_of(rank)
+        rank.rank: "blind" if is_blind(rank, now) and not rank.stopped else classify_rank(rank)
         for rank in alive
     }
     seen = [rank for rank in alive if standing[rank.rank] != "blind"]
-    verdict = blame(job, (seen if moment else alive) or alive, dead, standing, since, lost)
+    verdict = attribute_hang(job, (seen if moment else alive) or alive, dead, standing, since, lost)
     if moment and seen and not dead:
         verdict = with_unseen(verdict, alive)
     found = joined.join(verdict, now, job, standing, once=moment is not None)

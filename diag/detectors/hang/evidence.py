@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from diag.detectors.hang.words import calls_that_differ
+from diag.detectors.hang.messages import calls_that_differ
 from diag.model import Evidence, numbered
 from diag.model.observations import ThreadStack
 from diag.state.rank_view import RankView
@@ -70,7 +70,7 @@ def _of_culprit(rank: RankView, verdict: Verdict) -> Iterator[Evidence]:
         text = f"child pid {child[1].pid}: " + stack_excerpt(child[1].main, read_stack(child[1].main))
         yield Evidence(child[1].how, text, child[0], rank.rank)
     if rank.tree is not None:
-        yield Evidence("proc", _process_words(rank), rank.tree_at, rank.rank)
+        yield Evidence("proc", _format_process(rank), rank.tree_at, rank.rank)
 
 
 def _main_stack(rank: RankView) -> Iterator[Evidence]:
@@ -102,7 +102,7 @@ def _other_thread(rank: RankView, verdict: Verdict) -> Iterator[Evidence]:
         yield Evidence(rank.stack.how, text, rank.stack_at, rank.rank)
 
 
-def _process_words(rank: RankView) -> str:
+def _format_process(rank: RankView) -> str:
     assert rank.tree is not None
     main = rank.tree.main
     words = [f"pid {main.pid} state {main.state}"]

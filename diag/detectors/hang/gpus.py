@@ -14,7 +14,7 @@ from diag.state.gpustate import gpu_of_rank, rank_of_bus
 from diag.state.view import JobView
 from diag.text.units import format_quantity, format_ratio, format_seconds
 
-__all__ = ["GpuReading", "Gpus", "told_readings"]
+__all__ = ["GpuReading", "Gpus", "reported_readings"]
 
 # Seen on 2 x H200 (NCCL 2.28.9), several hangs: a rank in a collective 100 % at 122-130 W of 700 W, within 1
 # W for as long as it waits; the rank that they wait for 0 %. A training step moves between 0.2 and 0.9 of the
@@ -97,7 +97,7 @@ class Gpus:
         return found
 
 
-def told_readings(job: JobView) -> dict[int, GpuReading]:
+def reported_readings(job: JobView) -> dict[int, GpuReading]:
     """Of ranks on other nodes, as their hubs read them."""
     return {
         rank.rank: GpuReading(-1, rank.gpu_told, 0.0 if rank.gpu_told == "idle" else 1.0, None, None, 0.0)

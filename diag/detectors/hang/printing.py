@@ -6,7 +6,7 @@ monitor of memory.
 
 from __future__ import annotations
 
-from diag.detectors.hang.standing import WAITS, standing_of
+from diag.detectors.hang.rank_wait import WAITS, classify_rank
 from diag.detectors.hang.verdict import Verdict
 from diag.state.printed import PRINTED, WROTE
 from diag.state.view import JobView
@@ -23,7 +23,7 @@ def last_printed(verdict: Verdict, job: JobView, now: float) -> float:
     stacks says so, each may be on its way: a step that is one long call shows no other line."""
     ranks = [job.ranks[number] for number in (*verdict.culprits, *verdict.waiting) if number in job.ranks]
     if verdict.culprits or verdict.collectives is not None or verdict.klass != "unknown":
-        ranks = [rank for rank in ranks if standing_of(rank) not in (*WAITS, "stopped")]
+        ranks = [rank for rank in ranks if classify_rank(rank) not in (*WAITS, "stopped")]
     for_long = now - verdict.since >= _NO_STEPS_SECONDS
     channels = [PRINTED] * (not for_long or job.iteration is None) + [WROTE] * (not for_long)
     return max((rank.last_moved(channels) for rank in ranks), default=0.0)

@@ -9,13 +9,13 @@ from diag.model.observations import CollectiveTimedOut, WatchdogState
 from diag.state.view import JobView
 from diag.text.units import format_ranks, format_seconds
 
-__all__ = ["Watchdog", "WatchdogSays"]
+__all__ = ["Watchdog", "WatchdogReport"]
 
 _Calls = dict[tuple[str, int, int], list[int]]  # ranks by the operation and its numbers of elements
 
 
 @dataclass(frozen=True, slots=True)
-class WatchdogSays:
+class WatchdogReport:
     """`kind`: mismatch (calls differ), absent (some are behind), silent (some say nothing at all), all
     (nobody stands apart)."""
 
@@ -44,7 +44,7 @@ class Watchdog:
         elif fact.desc == "default_pg":
             self._states.setdefault(fact.rank, fact)
 
-    def explain(self, job: JobView) -> WatchdogSays | None:
+    def explain(self, job: JobView) -> WatchdogReport | None:
         """None when no watchdog spoke since the ranks that live now were started."""
         front = self._front(job)
         if not front:
@@ -59,7 +59,7 @@ class Watchdog:
             text = ", ".join(
                 f"{format_ranks(ranks)} {op} of {numel} elements" for (op, numel, _), ranks in calls.items()
             )
-            return WatchdogSays("mismatch", _fewer(calls), waiting, seconds, f"at call {seq}: {text}")
+            return WatchdogReport("mismatch", _fewer(calls), waiting, seconds, f"at call {seq}: {text}")
         op = next(iter(front.values())).op
         text = f"{format_ranks(waiting)} waited {format_seconds(seconds)} in {op} {seq}"
         behind = tuple(
@@ -69,7 +69,7 @@ class Watchdog:
         )
         if behind:
             reached = max(self._states[rank].last_enqueued for rank in behind)
-            return WatchdogSays(
+            return WatchdogReport(
                 "absent",
                 behind,
                 waiting,
@@ -79,8 +79,8 @@ class Watchdog:
         silent = tuple(sorted(rank for rank in job.ranks if rank not in front and rank not in self._states))
         if silent and len(silent) <= len(front):
             text += f"; the watchdog of {format_ranks(silent)} says nothing"
-            return WatchdogSays("silent", silent, waiting, seconds, text)
-        return WatchdogSays("all", (), waiting, seconds, text)
+            return WatchdogReport("silent", silent, waiting, seconds, text)
+        return WatchdogReport("all", (), waiting, seconds, text)
 
     def _front(self, job: JobView) -> dict[int, CollectiveTimedOut]:
         """Those who waited in the earliest call, of the ranks that live now."""

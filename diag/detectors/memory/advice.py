@@ -7,8 +7,8 @@ and Megatron-LM.
 from __future__ import annotations
 
 from diag.detectors.memory.causes import Verdict
+from diag.detectors.memory.messages import flag
 from diag.detectors.memory.refusals import STRICT, Refusal
-from diag.detectors.memory.words import flag
 from diag.model.observations import HostMemory
 from diag.state.view import JobView
 from diag.text.units import format_bytes

@@ -18,9 +18,9 @@ from diag.detectors.memory.causes import (
     resolve,
 )
 from diag.detectors.memory.growth import Growth
+from diag.detectors.memory.messages import filled_by, format_grower, format_phase, format_victim, phase_of
 from diag.detectors.memory.refusals import STRICT, Refusal, Refusals
 from diag.detectors.memory.stall import Stall, Stalls
-from diag.detectors.memory.words import filled_by, grower_words, phase_of, phase_words, victim_words
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import (
     CgroupMemory,
@@ -200,14 +200,14 @@ class HostOomDetector:
 
     def _killed(self, job: JobView, event: Event, verdict: Verdict) -> Finding:
         phase = phase_of(job, event.at)
-        grower = grower_words(job, event.holders, verdict.victim)
-        who = victim_words(job, verdict)
+        grower = format_grower(job, event.holders, verdict.victim)
+        who = format_victim(job, verdict)
         tail = f"; {grower}" if grower else ""
         filled = filled_by(event, verdict, self._growth.known_pids())
         told = [kill for kill, seen in event.kernel if seen is not None or kill is verdict.kernel]
         evidence = [Evidence("kmsg", kill.text[:500], event.at) for kill in told[:3]]
         if verdict.group is not None:
-            evidence.append(Evidence("cgroup", _cgroup_words(verdict), event.at, verdict.group.rank))
+            evidence.append(Evidence("cgroup", _format_cgroup(verdict), event.at, verdict.group.rank))
         if event.host is not None:
             evidence.append(
                 Evidence(
@@ -231,8 +231,8 @@ class HostOomDetector:
             waiting_ranks=victims,
             since=event.at,
             cause=verdict.cause,
-            summary=f"the kernel killed {who}{_with_all(event)} for memory {phase_words(job, event.at, phase)}: "
-            f"{_limit_words(verdict, event)}{tail}",
+            summary=f"the kernel killed {who}{_with_all(event)} for memory {format_phase(job, event.at, phase)}: "
+            f"{_format_limit(verdict, event)}{tail}",
             advice=advice.after_kill(
                 job, verdict, phase, f"{who} {grower}" if grower.startswith("it ") else grower
             ),
@@ -256,7 +256,7 @@ class HostOomDetector:
             ranks=refusal.ranks,
             since=refusal.at,
             cause=refusal.cause,
-            summary=f"{who} could not {what} {phase_words(job, refusal.at)}: {self._why(refusal)}",
+            summary=f"{who} could not {what} {format_phase(job, refusal.at)}: {self._why(refusal)}",
             advice=advice.after_refusal(refusal, self._host),
             evidence=tuple(Evidence("output", text[:500], at, rank) for rank, at, text in refusal.lines),
             final=True,
@@ -305,7 +305,7 @@ def _stalled(job: JobView, stall: Stall) -> Finding:
         since=stall.since,
         cause="reclaim_stall",
         summary=f"{format_ranks(stall.ranks)} wait{'s' if len(stall.ranks) == 1 else ''} for memory "
-        f"{phase_words(job, stall.since)}: cgroup {group.path} is {above} ({format_bytes(group.usage_bytes)} used)"
+        f"{format_phase(job, stall.since)}: cgroup {group.path} is {above} ({format_bytes(group.usage_bytes)} used)"
         + (
             f", all its tasks stood still for {format_ratio(stall.ratio)} of the last 10 s"
             if stall.ratio is not None
@@ -342,7 +342,7 @@ def _culprits(verdict: Verdict, event: Event) -> tuple[int, ...]:
     return (grower[0],) if mine >= _PLAINLY * whole and mine >= _TIMES * theirs else verdict.ranks
 
 
-def _limit_words(verdict: Verdict, event: Event) -> str:
+def _format_limit(verdict: Verdict, event: Event) -> str:
     if verdict.cause == "global_oom":
         host = event.host_before or event.host
         left = (
@@ -356,7 +356,7 @@ def _limit_words(verdict: Verdict, event: Event) -> str:
     return f"cgroup {verdict.path} ({whose}{limit}, peak {format_bytes(verdict.peak_bytes)})"
 
 
-def _cgroup_words(verdict: Verdict) -> str:
+def _format_cgroup(verdict: Verdict) -> str:
     group = verdict.group
     assert group is not None
     levels = "".join(

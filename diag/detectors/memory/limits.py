@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from diag.detectors.quoted import failed_soon, is_traced, only_quoted
+from diag.detectors.echoed_errors import failed_soon, is_traced, only_quoted
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import LogLine, SharedMemory
 from diag.state.rank_view import RankView

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from diag.detectors.memory.messages import format_phase
 from diag.detectors.memory.refusals import first_failed
-from diag.detectors.memory.words import phase_words
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import CgroupPids, KernelRefusal, LogLine
 from diag.state.view import JobView
@@ -106,7 +106,7 @@ class PidsLimitDetector:
             ranks,
             since,
             "cgroup_pids",
-            f"{_who(ranks)} could not start a process or thread {phase_words(job, since)}: cgroup {newest.path} "
+            f"{_who(ranks)} could not start a process or thread {format_phase(job, since)}: cgroup {newest.path} "
             f"allows no more ({limit}, {newest.refused - self._first[newest.rank].refused} refused)",
             (
                 Evidence(
@@ -128,7 +128,7 @@ class PidsLimitDetector:
             ranks,
             at,
             "cgroup_pids",
-            f"{_who(ranks)} could not start a process or thread {phase_words(job, at)}: the kernel says that "
+            f"{_who(ranks)} could not start a process or thread {format_phase(job, at)}: the kernel says that "
             f"cgroup {_path_of(job, refusal.cgroup)} allows no more",
             (Evidence("kmsg", refusal.text, at), *self._said(self._lines)),
         )
@@ -141,7 +141,7 @@ class PidsLimitDetector:
             ranks,
             at,
             "rlimit_nproc",
-            f"{_who(ranks)} could not start a process or thread {phase_words(job, at)}: RLIMIT_NPROC allows its "
+            f"{_who(ranks)} could not start a process or thread {format_phase(job, at)}: RLIMIT_NPROC allows its "
             f"user {limit}",
             self._said(self._lines),
         )

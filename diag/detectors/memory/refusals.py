@@ -6,7 +6,7 @@ import re
 import signal
 from dataclasses import dataclass
 
-from diag.detectors.quoted import only_quoted
+from diag.detectors.echoed_errors import only_quoted
 from diag.model.observations import HostMemory, KernelRefusal, LogLine
 from diag.state.rank_view import RankView
 from diag.state.view import JobView

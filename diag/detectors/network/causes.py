@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diag.detectors.network.said import line_evidence
+from diag.detectors.network.evidence import line_evidence
 from diag.knowledge.env_lint import number
 from diag.knowledge.nccl_filters import matches
 from diag.model import Evidence
@@ -78,11 +78,11 @@ class _View:
         if not self.ports:
             return ()
         at = self.job.network.ports.last[0] if self.job.network.ports.last else 0.0
-        text = ", ".join(port_words(port) for port in self.ports[:8])
+        text = ", ".join(format_port(port) for port in self.ports[:8])
         return (Evidence("infiniband", text, at, None),)
 
 
-def port_words(port: RdmaPort) -> str:
+def format_port(port: RdmaPort) -> str:
     """`mlx5_0:1 InfiniBand 400 Gb/s ACTIVE`."""
     states = {1: "DOWN", 2: "INIT", 3: "ARMED", 4: "ACTIVE", 5: "ACTIVE_DEFER"}
     rate = f" {port.rate_bytes_per_second * 8 / 1e9:.0f} Gb/s" if port.rate_bytes_per_second else ""
@@ -267,7 +267,7 @@ def _port_down(view: _View) -> Cause | None:
     )
     return Cause(
         "port_down",
-        f"no RDMA port is ACTIVE: {', '.join(port_words(port) for port in view.ports[:8])}{waits}",
+        f"no RDMA port is ACTIVE: {', '.join(format_port(port) for port in view.ports[:8])}{waits}",
         view.ports_evidence(),
         True,
     )
@@ -351,7 +351,7 @@ _LOOKS = (
 
 
 def _devices(ports: tuple[RdmaPort, ...]) -> str:
-    return ", ".join(port_words(port) for port in ports[:4]) + (
+    return ", ".join(format_port(port) for port in ports[:4]) + (
         f" and {len(ports) - 4} more" if len(ports) > 4 else ""
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from diag.detectors.network.said import line_evidence
+from diag.detectors.network.evidence import line_evidence
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity
 from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView

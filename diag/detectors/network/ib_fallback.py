@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from diag.detectors.network.advice import advice_for
-from diag.detectors.network.causes import Cause, find_cause, port_words
-from diag.detectors.network.said import line_evidence, who
+from diag.detectors.network.causes import Cause, find_cause, format_port
+from diag.detectors.network.evidence import line_evidence, who
 from diag.detectors.network.transport_mismatch import differing
-from diag.detectors.network.unlogged import Unlogged, Verdict, one_node, several_nodes
+from diag.detectors.network.unlogged import Unlogged, UnloggedFallback, one_node, several_nodes
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import GpuSample, NcclVersion
 from diag.state.ncclprocess import NcclProcess
@@ -191,10 +191,10 @@ def _unused(job: JobView, cause: Cause) -> str:
     ports = job.network.active_ports()
     if not ports or any(port.device in cause.said for port in ports):
         return ""
-    return f"; unused: {', '.join(port_words(port) for port in ports[:4])}"
+    return f"; unused: {', '.join(format_port(port) for port in ports[:4])}"
 
 
-def _unlogged_finding(job: JobView, quiet: Verdict, cause: Cause) -> Finding:
+def _unlogged_finding(job: JobView, quiet: UnloggedFallback, cause: Cause) -> Finding:
     known = cause.name not in ("unknown", "no_device")
     ranks = quiet.ranks
     return Finding(

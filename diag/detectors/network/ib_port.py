@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from diag.detectors.network.causes import port_words
+from diag.detectors.network.causes import format_port
 from diag.detectors.network.unlogged import one_node
 from diag.knowledge.nccl_filters import matches
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
@@ -115,7 +115,7 @@ class IbPortDetector:
                 severity,
                 "went_down",
                 at,
-                f"RDMA port {name} went down {format_seconds(now - at)} ago{times}: {port_words(port)}",
+                f"RDMA port {name} went down {format_seconds(now - at)} ago{times}: {format_port(port)}",
                 self._events(port),
             )
         count = max(job.network.downs[key], _counted_downs(job, port))
@@ -142,7 +142,7 @@ class IbPortDetector:
                 Severity.WARNING,
                 "down",
                 now,
-                f"RDMA port {name} is not active ({port_words(port)}{waits}) though NCCL_IB_HCA={wanted} names it",
+                f"RDMA port {name} is not active ({format_port(port)}{waits}) though NCCL_IB_HCA={wanted} names it",
             )
         best = max(
             (
@@ -184,7 +184,7 @@ def _finding(  # noqa: PLR0917 - the parts of one sentence
 ) -> Finding:
     evidence = [
         Evidence(
-            "infiniband", port_words(port), job.network.ports.last[0] if job.network.ports.last else since
+            "infiniband", format_port(port), job.network.ports.last[0] if job.network.ports.last else since
         )
     ]
     evidence += [

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.network.advice import advice_for
 from diag.detectors.network.causes import find_cause
+from diag.detectors.network.evidence import line_evidence, on_ranks
 from diag.detectors.network.memlock import is_memlock
 from diag.detectors.network.no_interface import lost_interfaces
-from diag.detectors.network.said import line_evidence, on_ranks
 from diag.detectors.network.transport_mismatch import differing
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import LogLine, NcclLine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from diag.detectors.network.said import line_evidence, on_ranks
+from diag.detectors.network.evidence import line_evidence, on_ranks
 from diag.detectors.network.unlogged import one_node, several_nodes
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity
 from diag.state.ncclprocess import NcclProcess

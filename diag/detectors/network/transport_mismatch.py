@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from diag.detectors.network.advice import advice_for
 from diag.detectors.network.causes import find_cause
-from diag.detectors.network.said import line_evidence, who
+from diag.detectors.network.evidence import line_evidence, who
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView

@@ -12,7 +12,7 @@ from diag.state.traffic import Traffic, recent
 from diag.state.view import JobView
 from diag.text.units import format_rate, format_seconds
 
-__all__ = ["Unlogged", "Verdict", "one_node", "several_nodes"]
+__all__ = ["Unlogged", "UnloggedFallback", "one_node", "several_nodes"]
 
 # Bytes are looked at over a minute: a batch of data or a save over the network takes less of it than every
 # step's gradients.
@@ -31,7 +31,7 @@ _TRAINING = ("first_step", "steady", "training", "eval", "ckpt_save")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class UnloggedFallback:
     """`sure`: closed devices and bytes on the wire tell the same."""
 
     ranks: tuple[int, ...]
@@ -58,7 +58,7 @@ class Unlogged:
         else:
             self._nccl = True
 
-    def verdict(self, now: float, job: JobView) -> Verdict | None:
+    def verdict(self, now: float, job: JobView) -> UnloggedFallback | None:
         """None while it cannot be told, or RDMA is in use."""
         ports = job.network.active_ports()
         if not ports or not several_nodes(job) or job.phase not in _TRAINING:
@@ -92,7 +92,7 @@ class Unlogged:
             evidence.append(
                 Evidence("interfaces", f"{words[-1]} (over {format_seconds(traffic.seconds)})", now)
             )
-        return Verdict(tuple(alive), now, " and ".join(words), closed and flows, tuple(evidence))
+        return UnloggedFallback(tuple(alive), now, " and ".join(words), closed and flows, tuple(evidence))
 
 
 def _speaks_for_sockets(job: JobView, traffic: Traffic | None, *, closed: bool) -> bool:

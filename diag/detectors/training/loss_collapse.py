@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from diag.detectors.training.numbers import Numbers, Point, PointReader, iteration_words, say
+from diag.detectors.training.numbers import Numbers, Point, PointReader, format_iteration, say
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.view import JobView
 
@@ -117,7 +117,7 @@ class LossCollapseDetector:
             cause=cause,
             since=first.at,
             summary=f"the loss is {say(last.loss)} in {self._length} lines in a row, since "
-            f"{iteration_words(first.iteration).removeprefix('at ')}{same}{why}",
+            f"{format_iteration(first.iteration).removeprefix('at ')}{same}{why}",
             advice=_ADVICE[cause],
             evidence=(Evidence("output", last.text[:500], last.at),),
         )

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from diag.detectors.training.numbers import Numbers, Point, PointReader, iteration_words, say
+from diag.detectors.training.numbers import Numbers, Point, PointReader, format_iteration, say
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.exact import fisher
 from diag.state.view import JobView
@@ -101,7 +101,7 @@ class LossSpikeDetector:
             severity=Severity.WARNING,
             confidence=Confidence.MEDIUM,
             since=first.at,
-            summary=f"the loss jumped to {say(first.loss)} {iteration_words(first.iteration)}: {say(self._usual)} is the "
+            summary=f"the loss jumped to {say(first.loss)} {format_iteration(first.iteration)}: {say(self._usual)} is the "
             f"median of the {len(self._before)} lines before, {say(last.loss)} the value now{grad}",
             advice="Mostly it comes back within some tens of steps. If not: go on from the last checkpoint before it, skip "
             "these batches (another --seed, --data_seed) and look at them; clip gradients (--clip_grad 1.0, --max_grad_norm "
@@ -191,7 +191,7 @@ class LossDivergenceDetector:
             confidence=Confidence.MEDIUM,
             since=rise.since.at,
             summary=f"the loss rises: {say(rise.now)} is the median of the last {_WINDOW} lines, {say(rise.best)} was the "
-            f"lowest ({iteration_words(rise.best_at)}){first}",
+            f"lowest ({format_iteration(rise.best_at)}){first}",
             advice="Lower the learning rate (a tenth; --lr or --learning_rate) and give it a warm-up (--lr_warmup_fraction or "
             "--warmup_ratio 0.05); for DPO raise --beta (0.1) or add --rpo_alpha; check template and labels. Go on from the "
             "checkpoint with the lowest loss.",

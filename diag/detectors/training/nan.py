@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from diag.detectors.quoted import failed_soon, only_quoted
-from diag.detectors.training.numbers import Numbers, Point, PointReader, iteration_words, say
+from diag.detectors.echoed_errors import failed_soon, only_quoted
+from diag.detectors.training.numbers import Numbers, Point, PointReader, format_iteration, say
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import LossScaleReduced, NonFiniteReported, RankFound
 from diag.state.view import JobView
@@ -49,7 +49,7 @@ class LossNanDetector:
         self._before: Point | None = None  # the last that was finite
         self._first: Point | None = None  # the first that was not, since then
         self._count = self._finite_since = 0
-        self._said = _Said("loss")
+        self._said = _ReportedByChecks("loss")
 
     def observe(self, at: float, fact: Numbers | NonFiniteReported | RankFound) -> None:
         if isinstance(fact, (NonFiniteReported, RankFound)):
@@ -74,10 +74,10 @@ class LossNanDetector:
             return
         before = ""
         if self._before is not None:
-            before = f"; the last good value was {say(self._before.loss)} {iteration_words(self._before.iteration)}"
+            before = f"; the last good value was {say(self._before.loss)} {format_iteration(self._before.iteration)}"
         if first is not None:
             more = f", and in {self._count} lines in all" if self._count > 1 else ""
-            summary = f"the loss is {say(first.loss)} {iteration_words(first.iteration)}{more}{before}"
+            summary = f"the loss is {say(first.loss)} {format_iteration(first.iteration)}{more}{before}"
             if said.ranks:
                 summary += f"; {said.words()} met it first"
         else:
@@ -126,7 +126,7 @@ class GradNanDetector:
         self._length = 0
         self._before: Point | None = None
         self._scaled = False
-        self._said = _Said("grad")
+        self._said = _ReportedByChecks("grad")
 
     def observe(self, at: float, fact: Numbers | LossScaleReduced | NonFiniteReported | RankFound) -> None:
         if isinstance(fact, (NonFiniteReported, RankFound)):
@@ -163,13 +163,13 @@ class GradNanDetector:
             summary = f"{said.words()} met nan or inf in its own gradients{where} {_after(job)}"
         else:
             first = self._row[0]
-            since = iteration_words(first.iteration).removeprefix("at ")
+            since = format_iteration(first.iteration).removeprefix("at ")
             summary = (
                 f"the gradient norm is {say(first.grad)} since {since}, in {self._length} lines in a row"
             )
             evidence.append(Evidence("output", first.text[:500], first.at))
         if self._before is not None:
-            summary += f"; the last good value was {say(self._before.grad)} {iteration_words(self._before.iteration)}"
+            summary += f"; the last good value was {say(self._before.grad)} {format_iteration(self._before.iteration)}"
         rank = "It is the named rank's own batch, or its GPU: compare after a restart. " if said.ranks else ""
         yield Finding(
             id="grad-nan",
@@ -195,7 +195,7 @@ def _after(job: JobView) -> str:
     )
 
 
-class _Said:
+class _ReportedByChecks:
     """What checks inside the program reported, until another attempt of the job begins."""
 
     listens = (NonFiniteReported, RankFound)
@@ -227,14 +227,14 @@ class _Said:
         if fact.what == self._what and len(self.reports) < _MOST_RANKS and soon:
             self.reports.append((at, fact))
 
-    def heard(self, job: JobView) -> _Said:
+    def heard(self, job: JobView) -> _ReportedByChecks:
         """Itself, or nothing where no rank ended of it: the words may stand in the data. torch's prefix tells
         an end."""
         ends = any(
             fact.text.startswith("[rank") or (failed_soon(job, at) and not only_quoted(job, fact.text))
             for at, fact in self.reports
         )
-        return self if ends else _Said(self._what)
+        return self if ends else _ReportedByChecks(self._what)
 
     @property
     def ranks(self) -> tuple[int, ...]:

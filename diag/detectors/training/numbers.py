@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from diag.model.observations import BarMoved, Iteration, MetricsLogged
 
-__all__ = ["Point", "PointReader", "iteration_words", "say"]
+__all__ = ["Point", "PointReader", "format_iteration", "say"]
 
 # ms-swift and transformers; Megatron-LM (pretrain_gpt.py); trl's and ms-swift's Megatron path take `loss`
 _LOSS = ("loss", "lm loss")
@@ -92,7 +92,7 @@ def _first(numbers: Mapping[str, float], names: Iterable[str]) -> float | None:
     return next((numbers[name] for name in names if name in numbers), None)
 
 
-def iteration_words(iteration: int | None) -> str:
+def format_iteration(iteration: int | None) -> str:
     return "in a step whose number is not printed" if iteration is None else f"at iteration {iteration}"
 
 

@@ -16,7 +16,7 @@ from diag.state.stack_activity import child_role
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_quantity, format_ranks, format_ratio
 
-__all__ = ["Cause", "Surroundings", "cause_of", "shares_words"]
+__all__ = ["Cause", "Surroundings", "cause_of", "format_shares"]
 
 _LEAST_SAMPLES = 6  # of each rank, and of each GPU, before and after
 _MORE = 0.2  # of a rank's samples; 12 samples a minute tell no less
@@ -209,7 +209,7 @@ def _share(counts: Counter[str], kind: str) -> float:
     return counts[kind] / max(1, sum(counts.values()))
 
 
-def shares_words(counts: Mapping[int, Counter[str]]) -> Iterator[str]:
+def format_shares(counts: Mapping[int, Counter[str]]) -> Iterator[str]:
     for kind, share in Residence.shares(counts.values()).items():
         if share >= 0.01:
             yield f"{kind} {format_ratio(share)}"

@@ -7,14 +7,14 @@ import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from diag.detectors.training.straggler_samples import GpuLook, Look, Looks, Split, split
+from diag.detectors.training.straggler_samples import GpuWaitSample, RankSample, Split, StepSamples, split
 from diag.knowledge.parallel_layout import pipeline_parallel_size
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, Severity, numbered
 from diag.model.observations import (
     EnvironmentSeen,
     GpuSample,
     Iteration,
-    LayoutTold,
+    LayoutReported,
     MetricsLogged,
     Observation,
     PhaseMarked,
@@ -77,7 +77,7 @@ _ADVICE = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdict:
+class _StragglerVerdict:
     found: Split
     by_stacks: bool
     agreed: bool  # stacks and GPUs tell the same
@@ -111,19 +111,19 @@ class StragglerDetector:
         GpuSample,
         Iteration,
         RankFound,
-        LayoutTold,
+        LayoutReported,
         RankDigest,
         EnvironmentSeen,
-        *Looks.listens,
+        *StepSamples.listens,
     )
 
     def __init__(self) -> None:
-        self._looks = Looks()
+        self._looks = StepSamples()
         self._places: dict[int, Placement] = {}
         self._pipeline: int | None = None  # stages, as the command line or the log says
         self._has_stages = False  # calls between stages were seen
         self._visible: dict[int, str] = {}  # rank -> CUDA_VISIBLE_DEVICES
-        self._verdict: _Verdict | None = None
+        self._verdict: _StragglerVerdict | None = None
         self._verdict_at = 0.0  # when it held last
 
     # -- being told ---------------------------------------------------------------------------------------
@@ -132,17 +132,17 @@ class StragglerDetector:
         if isinstance(fact, StackSample):
             self._see_stack(at, fact)
         elif isinstance(fact, GpuSample):
-            self._looks.see_gpu(fact.index, GpuLook.of(at, fact))
+            self._looks.see_gpu(fact.index, GpuWaitSample.of(at, fact))
         elif isinstance(fact, Iteration):
             if self._looks.step_reported(at, fact.iteration, bool(fact.metrics)):
                 self._judge(at)
         elif isinstance(fact, RankFound):
             self._see_rank(fact)
-        elif isinstance(fact, LayoutTold):
+        elif isinstance(fact, LayoutReported):
             self._pipeline = fact.stages
         elif isinstance(fact, RankDigest):
             for look in fact.looks:
-                told = Look.told(look.at, look.activity, look.where, waits=look.waits, saves=look.saves)
+                told = RankSample.told(look.at, look.activity, look.where, waits=look.waits, saves=look.saves)
                 self._looks.see_stack(fact.placement.rank, told)
         elif isinstance(fact, EnvironmentSeen):
             if fact.rank is not None:
@@ -164,7 +164,7 @@ class StragglerDetector:
             return
         if any(part in frame.file for frame in fact.main.frames for part in _STAGE_CALLS):
             self._has_stages = True
-        self._looks.see_stack(fact.rank, Look.of(at, fact.main, read_stack(fact.main)))
+        self._looks.see_stack(fact.rank, RankSample.of(at, fact.main, read_stack(fact.main)))
 
     def _judge(self, at: float) -> None:
         """A step was made: do the samples so far tell a slow rank? What they told stands for a while when
@@ -181,7 +181,7 @@ class StragglerDetector:
         elif self._verdict is not None and at - self._verdict_at > _VERDICT_STANDS_SECONDS:
             self._verdict = None
 
-    def _find(self) -> _Verdict | None:
+    def _find(self) -> _StragglerVerdict | None:
         stages = self._stages()
         if stages is None:
             return None
@@ -200,7 +200,7 @@ class StragglerDetector:
                 gpu = None
             found = stacks or gpu
             if found is not None:
-                return _Verdict(
+                return _StragglerVerdict(
                     found,
                     stacks is not None,
                     stacks is not None and gpu is not None and stacks.slow == gpu.slow,
@@ -231,10 +231,10 @@ class StragglerDetector:
         stages = [tuple(rank for rank in ranks if rank // size == stage) for stage in range(count)]
         return [stage for stage in stages if len(stage) > 1]
 
-    def _gpus(self) -> dict[int, list[GpuLook]]:
+    def _gpus(self) -> dict[int, list[GpuWaitSample]]:
         """Each rank's GPU: by its pid where the driver tells pids of our namespace, else by its local rank."""
         pids = {place.pid: rank for rank, place in self._places.items()}
-        found: dict[int, list[GpuLook]] = {}
+        found: dict[int, list[GpuWaitSample]] = {}
         for looks in self._looks.gpus.values():
             owner = next((pids[pid] for look in reversed(looks) for pid in look.pids if pid in pids), None)
             if owner is not None:
@@ -286,7 +286,7 @@ class StragglerDetector:
 
     # -- words --------------------------------------------------------------------------------------------
 
-    def _finding(self, verdict: _Verdict, job: JobView, now: float) -> Finding:
+    def _finding(self, verdict: _StragglerVerdict, job: JobView, now: float) -> Finding:
         found, gpus = verdict.found, self._gpus()
         place = self._looks.excess(found.slow, found.waiting)
         cause = self._cause(found, place.activity if place else None, gpus)
@@ -340,7 +340,7 @@ class StragglerDetector:
             holds_seconds=_HOLDS_SECONDS,
         )
 
-    def _cause(self, found: Split, activity: Activity | None, gpus: dict[int, list[GpuLook]]) -> str:
+    def _cause(self, found: Split, activity: Activity | None, gpus: dict[int, list[GpuWaitSample]]) -> str:
         if activity in _CAUSES:
             return _CAUSES[activity]
         slow = [_clock(gpus[rank]) for rank in found.slow if rank in gpus]
@@ -351,7 +351,7 @@ class StragglerDetector:
             return "gpu_slow"
         return "own_code"
 
-    def _evidence(self, found: Split, gpus: dict[int, list[GpuLook]]) -> Iterator[Evidence]:
+    def _evidence(self, found: Split, gpus: dict[int, list[GpuWaitSample]]) -> Iterator[Evidence]:
         for rank in (*found.slow[:2], *found.waiting[:2]):
             looks = self._looks.stacks.get(rank)
             if looks:
@@ -392,5 +392,5 @@ def _of(waits: dict[int, list[bool]], stage: tuple[int, ...]) -> dict[int, list[
     )
 
 
-def _clock(looks: list[GpuLook]) -> float:
+def _clock(looks: list[GpuWaitSample]) -> float:
     return statistics.median([look.sm_clock_hertz for look in looks if look.sm_clock_hertz] or [0.0])

@@ -21,7 +21,7 @@ from diag.state.exact import fisher
 from diag.state.stack_activity import Activity, Reading
 from diag.text.units import format_path
 
-__all__ = ["Excess", "GpuLook", "Look", "Looks", "Split", "fisher", "split"]
+__all__ = ["Excess", "GpuWaitSample", "RankSample", "Split", "StepSamples", "fisher", "split"]
 
 _WINDOW = 128  # samples of a rank that are looked at together
 _OLDEST_SECONDS = 1800.0
@@ -33,7 +33,7 @@ _NCCL_BUSY, _NCCL_POWER = 0.7, 0.35
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class RankSample:
     """One sample of a rank's main thread."""
 
     at: float
@@ -44,7 +44,7 @@ class Look:
     saves: bool = False  # it writes a checkpoint, or waits in one
 
     @classmethod
-    def of(cls, at: float, main: ThreadStack, reading: Reading) -> Look:
+    def of(cls, at: float, main: ThreadStack, reading: Reading) -> RankSample:
         where = reading.where or main.frames[-1]
         deepest = (
             main.frames.index(where) + 1 if reading.activity is not Activity.OTHER else _DEEPEST
@@ -58,14 +58,14 @@ class Look:
         return cls(at, reading.activity in _WAITS, reading.activity, places, text, saves)
 
     @classmethod
-    def told(cls, at: float, activity: str, where: str, *, waits: bool, saves: bool) -> Look:
+    def told(cls, at: float, activity: str, where: str, *, waits: bool, saves: bool) -> RankSample:
         """As another node's hub tells it: only where it stood, not by which way."""
         known = activity in Activity._value2member_map_
         return cls(at, waits, Activity(activity) if known else Activity.OTHER, (where,), where, saves)
 
 
 @dataclass(frozen=True, slots=True)
-class GpuLook:
+class GpuWaitSample:
     """One sample of a rank's GPU. `waits`: busy at low power, as in a collective whose peers have not come."""
 
     at: float
@@ -77,7 +77,7 @@ class GpuLook:
     pids: tuple[int, ...]
 
     @classmethod
-    def of(cls, at: float, sample: GpuSample) -> GpuLook | None:
+    def of(cls, at: float, sample: GpuSample) -> GpuWaitSample | None:
         if sample.utilization_ratio is None:
             return None
         power, limit = sample.power_watts, sample.power_limit_watts
@@ -99,27 +99,27 @@ class Excess:
 
 
 @dataclass(slots=True)
-class Looks:
+class StepSamples:
     """Samples count when the step that they were taken in was reported as done, as many a rank as steps were
     made."""
 
     listens: ClassVar[tuple[type[Observation], ...]] = (SaveStarted, SaveFinished, PhaseMarked, MetricsLogged)
 
-    stacks: dict[int, deque[Look]] = field(default_factory=dict)
-    gpus: dict[int, deque[GpuLook]] = field(default_factory=dict)
-    _pending_stacks: dict[int, list[Look]] = field(default_factory=dict)
-    _pending_gpus: dict[int, list[GpuLook]] = field(default_factory=dict)
+    stacks: dict[int, deque[RankSample]] = field(default_factory=dict)
+    gpus: dict[int, deque[GpuWaitSample]] = field(default_factory=dict)
+    _pending_stacks: dict[int, list[RankSample]] = field(default_factory=dict)
+    _pending_gpus: dict[int, list[GpuWaitSample]] = field(default_factory=dict)
     _iteration: int | None = None
     _other_work: bool = False  # an evaluation or a save since the last step was reported
 
-    def see_stack(self, rank: int, look: Look) -> None:
+    def see_stack(self, rank: int, look: RankSample) -> None:
         if look.saves:
             self._other_work = True
         pending = self._pending_stacks.setdefault(rank, [])
         if len(pending) < 2 * _WINDOW:
             pending.append(look)
 
-    def see_gpu(self, index: int, look: GpuLook | None) -> None:
+    def see_gpu(self, index: int, look: GpuWaitSample | None) -> None:
         pending = self._pending_gpus.setdefault(index, [])
         if look is not None and len(pending) < 2 * _WINDOW:
             pending.append(look)
@@ -179,7 +179,7 @@ class Looks:
 
 
 def _keep(
-    pending: dict[int, list[Look]] | dict[int, list[GpuLook]], kept: object, steps: int, at: float
+    pending: dict[int, list[RankSample]] | dict[int, list[GpuWaitSample]], kept: object, steps: int, at: float
 ) -> None:
     for key, looks in pending.items():
         store = kept.setdefault(key, deque(maxlen=_WINDOW))  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from diag.detectors.training.slower import Cause, Surroundings, cause_of, shares_words
+from diag.detectors.training.slower import Cause, Surroundings, cause_of, format_shares
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import CgroupMemory, GpuSample, HostMemory
 from diag.state.pace import Drop
@@ -67,7 +67,7 @@ class ThroughputDropDetector:
             return
         cause = self._cause(drop, job)
         grave = drop.matters or cause.word != "unknown"
-        shares = ", ".join(shares_words(job.residence.counts(since=drop.since)))
+        shares = ", ".join(format_shares(job.residence.counts(since=drop.since)))
         evidence = [
             Evidence(
                 "output",
@@ -198,5 +198,5 @@ def _slow(part: _Part, share: float, busy: float | None, job: JobView, now: floa
         id="slow", subject=JOB, severity=part.severity, confidence=Confidence.MEDIUM if busy is None else Confidence.HIGH,
         summary=f"every rank {part.words} in {format_ratio(share)} of its samples or more{of_step} ({samples} samples a rank){gpus}",
         advice=part.advice, since=job.residence.oldest(), cause=part.cause,
-        evidence=(Evidence("stacks", "all ranks: " + ", ".join(shares_words(counts)), now),), holds_seconds=120.0,
+        evidence=(Evidence("stacks", "all ranks: " + ", ".join(format_shares(counts)), now),), holds_seconds=120.0,
     )  # fmt: skip

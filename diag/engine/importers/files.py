@@ -13,7 +13,7 @@ from pathlib import Path
 from diag.sources.collectives import nccl_ras
 from diag.sources.gpu import cuda_core
 
-__all__ = ["LooseFile", "classify", "leads_out", "rank_of_log", "read_some"]
+__all__ = ["EvidenceFile", "classify", "leads_out", "rank_of_log", "read_some"]
 
 LARGEST_FILE = 64 << 20  # of anything but a log: a py-spy dump is 100 kB, a Flight Recorder file some MB
 _HEAD = 64 << 10
@@ -28,7 +28,7 @@ _MOMENT = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class LooseFile:
+class EvidenceFile:
     """`kind`: log, pyspy_json, pyspy_text, faulthandler, recorder, ras, nvml, dmesg, manifest, power_caps,
     gpu_core, or proc_WHAT. Of a GPU core dump `pids` are the numbers in its name: one of them is a process,
     not a rank."""
@@ -70,9 +70,9 @@ def read_some(path: Path, most: int = LARGEST_FILE) -> bytes:
         return file.read(most)
 
 
-def classify(paths: Iterable[Path]) -> tuple[list[LooseFile], list[Path]]:
+def classify(paths: Iterable[Path]) -> tuple[list[EvidenceFile], list[Path]]:
     """What can be used, and what cannot. Raises OSError for a file that cannot be read."""
-    used: list[LooseFile] = []
+    used: list[EvidenceFile] = []
     unused: list[Path] = []
     for path in paths:
         kind = _kind(path)
@@ -87,7 +87,9 @@ def classify(paths: Iterable[Path]) -> tuple[list[LooseFile], list[Path]]:
         )
         pids = tuple(map(int, re.findall(r"(?<!\d)\d{1,9}(?!\d)", path.name))) if kind == "gpu_core" else ()
         used.append(
-            LooseFile(path, kind, number, int(child[1]) if child else None, moment[1] if moment else "", pids)
+            EvidenceFile(
+                path, kind, number, int(child[1]) if child else None, moment[1] if moment else "", pids
+            )
         )
     return used, unused
 

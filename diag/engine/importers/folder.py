@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from diag.engine.importers.files import LooseFile, classify, leads_out, read_some
-from diag.engine.importers.logs import LooseLogs
+from diag.engine.importers.files import EvidenceFile, classify, leads_out, read_some
+from diag.engine.importers.logs import FolderLogs
 from diag.engine.importers.snapshots import Moment, moments_of
 from diag.engine.importers.stall_duration import flat_seconds, recorder_seconds
 from diag.model import Placement, Record
@@ -68,14 +68,14 @@ def _files(directory: Path) -> list[Path]:
 
 
 class _Folder:
-    def __init__(self, files: list[LooseFile], notes: list[str], progress: Progress) -> None:
+    def __init__(self, files: list[EvidenceFile], notes: list[str], progress: Progress) -> None:
         self._files = files
         self._notes = notes
         self._progress = progress
         progress.expect(sum(item.path.stat().st_size for item in files))
         self._manifest = _manifest(self._of("manifest"))
         looked = self._of("pyspy_json", "pyspy_text", "faulthandler")
-        self._logs = LooseLogs(
+        self._logs = FolderLogs(
             self._of("log"),
             to_dump=bool(looked and self._of("gpu_core")),
             read=lambda size: progress.passed(size * _LOG_SHARE),
@@ -91,7 +91,7 @@ class _Folder:
         self._gpu_cores = self._read_gpu_cores()
         self._rows = self._read_rows()
 
-    def _of(self, *kinds: str) -> list[LooseFile]:
+    def _of(self, *kinds: str) -> list[EvidenceFile]:
         return [item for item in self._files if item.kind in kinds]
 
     # -- in order -----------------------------------------------------------------------------------------
@@ -403,7 +403,7 @@ def _gpu_record(rows: list[dict[str, Any]], caps: dict[int, int]) -> Record:
     return Record(nvml.SOURCE, {"gpus": gpus})
 
 
-def _manifest(files: list[LooseFile]) -> dict[str, Any]:
+def _manifest(files: list[EvidenceFile]) -> dict[str, Any]:
     for item in files:
         try:
             data = json.loads(read_some(item.path))

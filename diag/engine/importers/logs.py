@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from diag.engine.importers.files import LooseFile
+from diag.engine.importers.files import EvidenceFile
 from diag.engine.importers.log_outcome import LogOutcome
 from diag.engine.importers.stall_duration import LogClock, epoch_of
 from diag.model import Record
@@ -14,19 +14,19 @@ from diag.sources.gpu.cuda_log import DUMP
 from diag.sources.logs.output import PLAIN_RUN, LineAssembler, read_text
 from diag.sources.logs.output import SOURCE as OUTPUT
 
-__all__ = ["LooseLogs"]
+__all__ = ["FolderLogs"]
 
 _CHUNK = 1 << 20
 
 
-class LooseLogs:
+class FolderLogs:
     """Reads every log once at its making, and once more for `records`. `to_dump`: no further than to where
     the driver began to write GPU core dumps, which end the ranks: what was looked at before is to be
     explained, not that. `read` is told how many bytes were read, both times."""
 
     def __init__(
         self,
-        files: list[LooseFile],
+        files: list[EvidenceFile],
         *,
         to_dump: bool = False,
         read: Callable[[int], None] = lambda size: None,
@@ -85,7 +85,7 @@ class LooseLogs:
                     lines.append(line)
                 yield at, Record(OUTPUT, {**payload, "lines": lines}, rank=item.rank)
 
-    def _learn(self, item: LooseFile) -> None:
+    def _learn(self, item: EvidenceFile) -> None:
         for payload in self._payloads(item):
             for held, kind in payload["lines"]:
                 text = (
@@ -97,7 +97,7 @@ class LooseLogs:
                 for fact in facts:
                     self._outcome.observe(0.0, fact)
 
-    def _payloads(self, item: LooseFile) -> Iterator[dict[str, Any]]:
+    def _payloads(self, item: EvidenceFile) -> Iterator[dict[str, Any]]:
         for payload in _lines(item, self._read):
             dumps = [
                 number for number, line in enumerate(payload["lines"]) if self._to_dump and DUMP in line[0]
@@ -108,7 +108,7 @@ class LooseLogs:
             yield payload
 
 
-def _lines(item: LooseFile, read: Callable[[int], None]) -> Iterator[dict[str, Any]]:
+def _lines(item: EvidenceFile, read: Callable[[int], None]) -> Iterator[dict[str, Any]]:
     lines = LineAssembler(item.path.name)
     with item.path.open("rb") as file:
         while True:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from diag.engine.importers.files import LooseFile, read_some
+from diag.engine.importers.files import EvidenceFile, read_some
 from diag.engine.importers.pyspy_text import threads_of_text, with_names_of
 from diag.model import Record
 from diag.sources.collectives import nccl_ras
@@ -28,7 +28,7 @@ class Moment:
     cpu_seconds: dict[int, float] = field(default_factory=dict)  # by pid: of two moments the later has more
 
 
-def moments_of(files: list[LooseFile], notes: list[str]) -> list[Moment]:
+def moments_of(files: list[EvidenceFile], notes: list[str]) -> list[Moment]:
     """In the order of their taking, as far as the processes' CPU times tell; else by name."""
     names = sorted(
         {item.moment for item in files if item.kind.startswith(("pyspy", "proc_", "ras", "faulthandler"))}
@@ -42,7 +42,7 @@ def moments_of(files: list[LooseFile], notes: list[str]) -> list[Moment]:
     return sorted(moments, key=lambda moment: (sum(moment.cpu_seconds[pid] for pid in known), moment.name))
 
 
-def _moment(name: str, files: list[LooseFile], notes: list[str]) -> Moment:
+def _moment(name: str, files: list[EvidenceFile], notes: list[str]) -> Moment:
     moment = Moment(name)
     samples: dict[int, list[tuple[int, list[dict[str, Any]]]]] = {}
     children: dict[int, list[tuple[int, list[dict[str, Any]]]]] = {}
@@ -123,7 +123,7 @@ def _add_rank(
         (moment.first if number == 0 else moment.rest).append(record)
 
 
-def _threads(item: LooseFile) -> tuple[int, list[dict[str, Any]]] | None:
+def _threads(item: EvidenceFile) -> tuple[int, list[dict[str, Any]]] | None:
     text = read_some(item.path).decode("utf-8", "replace")
     if item.kind == "pyspy_text":
         return threads_of_text(text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from diag.knowledge.env_lint.advice import Advice, Job, number
+from diag.knowledge.env_lint.advice import Advice, LintedJob, number
 from diag.knowledge.env_lint.harmful import HARMFUL
 from diag.knowledge.env_lint.no_effect import NO_EFFECT
 
@@ -31,7 +31,7 @@ def lint(
     >>> [a.variable for a in lint({"NCCL_TIMEOUT": "3600", "NCCL_IB_DISABLE": "1"}, nodes=2, nccl_version=None, rdma=True)]
     ['NCCL_IB_DISABLE', 'NCCL_TIMEOUT']
     """
-    job = Job(environment, nodes, nccl_version, rdma)
+    job = LintedJob(environment, nodes, nccl_version, rdma)
     told = set()
     for check in (*HARMFUL, *NO_EFFECT):
         for advice in check(job):

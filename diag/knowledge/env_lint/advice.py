@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from diag.model import Severity
 
-__all__ = ["Advice", "Check", "Job", "number"]
+__all__ = ["Advice", "Check", "LintedJob", "number"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class LintedJob:
     env: Mapping[str, str]
     nodes: int | None
     nccl_version: tuple[int, ...] | None
@@ -42,7 +42,7 @@ class Job:
         return Advice("env-no-effect", name, self.env[name], severity, does, instead)
 
 
-Check = Callable[[Job], Iterator[Advice]]
+Check = Callable[[LintedJob], Iterator[Advice]]
 
 
 def number(text: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from diag.knowledge.env_lint.advice import Advice, Check, Job
+from diag.knowledge.env_lint.advice import Advice, Check, LintedJob
 from diag.model import Severity
 from diag.text.units import format_seconds
 
@@ -14,7 +14,7 @@ __all__ = ["HARMFUL"]
 _INFO, _WARNING = Severity.INFO, Severity.WARNING
 
 
-def _rdma_switched_off(job: Job) -> Iterator[Advice]:
+def _rdma_switched_off(job: LintedJob) -> Iterator[Advice]:
     if job.nodes == 1 or job.rdma is False:
         return
     severity = _WARNING if job.rdma else _INFO
@@ -41,7 +41,7 @@ def _rdma_switched_off(job: Job) -> Iterator[Advice]:
         )
 
 
-def _gpu_direct_switched_off(job: Job) -> Iterator[Advice]:
+def _gpu_direct_switched_off(job: LintedJob) -> Iterator[Advice]:
     if job.nodes == 1 or job.rdma is False:
         return
     if job.env.get("NCCL_NET_GDR_LEVEL", "").upper() in ("LOC", "0"):
@@ -52,7 +52,7 @@ def _gpu_direct_switched_off(job: Job) -> Iterator[Advice]:
         )
 
 
-def _paths_inside_a_node_switched_off(job: Job) -> Iterator[Advice]:
+def _paths_inside_a_node_switched_off(job: LintedJob) -> Iterator[Advice]:
     if job.number("NCCL_P2P_DISABLE"):
         yield job.harmful(
             "NCCL_P2P_DISABLE",
@@ -73,7 +73,7 @@ def _paths_inside_a_node_switched_off(job: Job) -> Iterator[Advice]:
         )
 
 
-def _loopback_between_nodes(job: Job) -> Iterator[Advice]:
+def _loopback_between_nodes(job: LintedJob) -> Iterator[Advice]:
     if job.nodes is None or job.nodes < 2:
         return
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
@@ -85,7 +85,7 @@ def _loopback_between_nodes(job: Job) -> Iterator[Advice]:
             )
 
 
-def _everything_waits(job: Job) -> Iterator[Advice]:
+def _everything_waits(job: LintedJob) -> Iterator[Advice]:
     if job.number("CUDA_LAUNCH_BLOCKING"):
         yield job.harmful(
             "CUDA_LAUNCH_BLOCKING",
@@ -116,7 +116,7 @@ def _everything_waits(job: Job) -> Iterator[Advice]:
         )
 
 
-def _hidden_errors(job: Job) -> Iterator[Advice]:
+def _hidden_errors(job: LintedJob) -> Iterator[Advice]:
     """Driver 580.159.04, H200, a failed assert and a bad store in a kernel, each tried once: of both
     cudaDeviceSynchronize said "no error", and without these variables 710 and 700. Not tried without
     skip_abort, nor with other drivers."""
@@ -130,7 +130,7 @@ def _hidden_errors(job: Job) -> Iterator[Advice]:
         )
 
 
-def _tuned_by_hand(job: Job) -> Iterator[Advice]:
+def _tuned_by_hand(job: LintedJob) -> Iterator[Advice]:
     for name, what in (("NCCL_ALGO", "algorithm"), ("NCCL_PROTO", "protocol")):
         if job.env.get(name):
             yield job.harmful(
@@ -175,7 +175,7 @@ def _tuned_by_hand(job: Job) -> Iterator[Advice]:
             )
 
 
-def _noisy(job: Job) -> Iterator[Advice]:
+def _noisy(job: LintedJob) -> Iterator[Advice]:
     if job.env.get("NCCL_DEBUG", "").upper() == "TRACE":
         yield job.harmful(
             "NCCL_DEBUG",

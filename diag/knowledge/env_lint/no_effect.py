@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Iterator
 
-from diag.knowledge.env_lint.advice import Advice, Check, Job
+from diag.knowledge.env_lint.advice import Advice, Check, LintedJob
 from diag.knowledge.nccl_variables import NEWEST_NCCL, REMOVED_FROM_NCCL, TORCH, nccl_variables
 from diag.model import Severity
 
@@ -61,7 +61,7 @@ _NOT_NCCLS = re.compile(
 )
 
 
-def _old_names_of_torch(job: Job) -> Iterator[Advice]:
+def _old_names_of_torch(job: LintedJob) -> Iterator[Advice]:
     for old, (new, version) in _RENAMED_IN_TORCH.items():
         if job.env.get(old):
             also = f"; {new} is set too and wins" if job.env.get(new) else ""
@@ -81,7 +81,7 @@ def _old_names_of_torch(job: Job) -> Iterator[Advice]:
         )
 
 
-def _read_by_nothing(job: Job) -> Iterator[Advice]:
+def _read_by_nothing(job: LintedJob) -> Iterator[Advice]:
     for name, instead in _INVENTED.items():
         if job.env.get(name):
             yield job.useless(
@@ -91,7 +91,7 @@ def _read_by_nothing(job: Job) -> Iterator[Advice]:
             )
 
 
-def _not_of_this_nccl(job: Job) -> Iterator[Advice]:
+def _not_of_this_nccl(job: LintedJob) -> Iterator[Advice]:
     version = job.nccl_version
     for name, (gone, instead) in REMOVED_FROM_NCCL.items():
         if not job.env.get(name):
@@ -121,7 +121,7 @@ def _not_of_this_nccl(job: Job) -> Iterator[Advice]:
             )
 
 
-def _misspelt(job: Job) -> Iterator[Advice]:
+def _misspelt(job: LintedJob) -> Iterator[Advice]:
     known = nccl_variables()
     for name in sorted(job.env):
         if not name.startswith(("NCCL_", "TORCH_NCCL_")) or not job.env[name]:
@@ -154,7 +154,7 @@ def _misspelt(job: Job) -> Iterator[Advice]:
             )
 
 
-def _contradictory(job: Job) -> Iterator[Advice]:
+def _contradictory(job: LintedJob) -> Iterator[Advice]:
     debug = job.env.get("NCCL_DEBUG", "").upper()
     levels = ("VERSION", "WARN", "ATTN", "INFO", "ABORT", "TRACE")
     if debug and debug not in levels:

@@ -10,10 +10,10 @@ from diag.model.observations.base import Observation, Parser
 from diag.model.observations.cluster import (
     FramesSeen,
     JobVerdict,
-    Look,
     NodeDigest,
     NodeProbed,
     RankDigest,
+    StackSampleSummary,
     ThreadSeen,
     VerdictLost,
 )
@@ -46,7 +46,7 @@ from diag.model.observations.log import (
     EpochStarted,
     Iteration,
     KernelLine,
-    LayoutTold,
+    LayoutReported,
     LogLine,
     LossScaleReduced,
     MetricsLogged,
@@ -64,7 +64,6 @@ from diag.model.observations.machine import (
     ProcessSample,
     ProcessTree,
 )
-from diag.model.observations.meeting import StoreTried, StoreWaited
 from diag.model.observations.memory import (
     CgroupLevel,
     CgroupMemory,
@@ -115,16 +114,17 @@ from diag.model.observations.network import (
     RdmaPort,
     RdmaPortsSeen,
 )
+from diag.model.observations.rendezvous import StoreTried, StoreWaited
 from diag.model.observations.run import (
     EnvironmentSeen,
     Interrupted,
     JournalCutOff,
     LogsEnded,
-    LookedAway,
     RankExited,
     RankFound,
     RunEnded,
     RunStarted,
+    SamplingGap,
     SnapshotTaken,
     SourceFailed,
     SourceWorks,
@@ -176,12 +176,10 @@ __all__ = [
     "KernelLine",
     "KernelOomKill",
     "KernelRefusal",
-    "LayoutTold",
+    "LayoutReported",
     "LimitsSeen",
     "LogLine",
     "LogsEnded",
-    "Look",
-    "LookedAway",
     "LossScaleReduced",
     "MemoryEstimated",
     "MemoryTerm",
@@ -238,6 +236,7 @@ __all__ = [
     "RecorderAsked",
     "RunEnded",
     "RunStarted",
+    "SamplingGap",
     "SaveFinished",
     "SaveStarted",
     "SavesBehind",
@@ -246,6 +245,7 @@ __all__ = [
     "SourceFailed",
     "SourceWorks",
     "StackSample",
+    "StackSampleSummary",
     "StepsPlanned",
     "StoreTried",
     "StoreWaited",

@@ -13,10 +13,10 @@ from diag.model.observations.stacks import Frame
 __all__ = [
     "FramesSeen",
     "JobVerdict",
-    "Look",
     "NodeDigest",
     "NodeProbed",
     "RankDigest",
+    "StackSampleSummary",
     "ThreadSeen",
     "VerdictLost",
 ]
@@ -91,7 +91,7 @@ class ThreadSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StackSampleSummary:
     """A sample of a rank in steady state: did it wait for its peers, and where did it stand."""
 
     at: float
@@ -130,7 +130,7 @@ class RankDigest(Observation):
     children: tuple[
         tuple[int, str, str, tuple[ThreadSeen, ...]], ...
     ] = ()  # pid, state, how it was read, threads
-    looks: tuple[Look, ...] = ()
+    looks: tuple[StackSampleSummary, ...] = ()
     exited: RankExited | None = None
     tail: tuple[str, ...] = ()  # of a rank that ended
 

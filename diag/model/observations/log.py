@@ -11,7 +11,7 @@ __all__ = [
     "EpochStarted",
     "Iteration",
     "KernelLine",
-    "LayoutTold",
+    "LayoutReported",
     "LogLine",
     "LossScaleReduced",
     "MetricsLogged",
@@ -133,7 +133,7 @@ class SavesBehind(Observation):
 
 
 @dataclass(frozen=True, slots=True)
-class LayoutTold(Observation):
+class LayoutReported(Observation):
     """The program says into how many pipeline stages its ranks are laid out; 1 is none."""
 
     stages: int

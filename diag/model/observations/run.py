@@ -12,11 +12,11 @@ __all__ = [
     "Interrupted",
     "JournalCutOff",
     "LogsEnded",
-    "LookedAway",
     "RankExited",
     "RankFound",
     "RunEnded",
     "RunStarted",
+    "SamplingGap",
     "SnapshotTaken",
     "SourceFailed",
     "SourceWorks",
@@ -83,7 +83,7 @@ class Interrupted(Observation):
 
 
 @dataclass(frozen=True, slots=True)
-class LookedAway(Observation):
+class SamplingGap(Observation):
     """diag itself did not run for so long (it was stopped, or the machine slept): what comes now comes late,
     in a bunch."""
 

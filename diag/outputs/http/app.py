@@ -95,7 +95,7 @@ def _add_ranks(app: "FastAPI", view: HubView, reading: "Reading") -> None:
 
     from diag.outputs.http import schema
     from diag.outputs.http.answers import answer
-    from diag.outputs.http.beside import beside
+    from diag.outputs.http.daemon_thread import in_daemon_thread
 
     @app.get("/findings", responses={200: {"model": schema.Report}}, response_class=Response)
     async def findings() -> Response:
@@ -107,7 +107,7 @@ def _add_ranks(app: "FastAPI", view: HubView, reading: "Reading") -> None:
         """Every rank of this node, and of all where this hub judges the whole job: its state, what its main
         thread does, what moved last, what it uses."""
         rows, at = await reading(lambda: (ranks_json(view.engine), view.engine.now))
-        others = await beside(view.cluster.other_ranks) if view.cluster.takes_digests else []
+        others = await in_daemon_thread(view.cluster.other_ranks) if view.cluster.takes_digests else []
         return answer({"schema": "diag.ranks/1", "at": at, "ranks": rows_of_job(rows, others)})
 
     @app.get(
@@ -132,7 +132,7 @@ def _add_nodes(app: "FastAPI", view: HubView) -> None:
 
     from diag.outputs.http import schema
     from diag.outputs.http.answers import answer
-    from diag.outputs.http.beside import beside
+    from diag.outputs.http.daemon_thread import in_daemon_thread
 
     @app.post(
         "/digests",
@@ -181,7 +181,7 @@ def _add_nodes(app: "FastAPI", view: HubView) -> None:
     @app.get("/nodes", responses={200: {"model": schema.Nodes}}, response_class=Response)
     async def nodes() -> Response:
         """The nodes of the job: who was heard when. Complete on the job hub."""
-        return answer({"schema": "diag.nodes/1", "nodes": await beside(view.cluster.nodes)})
+        return answer({"schema": "diag.nodes/1", "nodes": await in_daemon_thread(view.cluster.nodes)})
 
 
 def _add_metrics(app: "FastAPI", view: HubView, reading: "Reading") -> None:
@@ -190,13 +190,13 @@ def _add_metrics(app: "FastAPI", view: HubView, reading: "Reading") -> None:
 
     from diag.outputs.http import schema
     from diag.outputs.http.answers import answer
-    from diag.outputs.http.beside import beside
+    from diag.outputs.http.daemon_thread import in_daemon_thread
     from diag.outputs.prometheus.prometheus import exposition, families
 
     @app.get("/metrics", responses=schema.METRICS, response_class=Response)
     async def metrics(request: Request) -> Response:
         """Prometheus text, or OpenMetrics where the scraper accepts it."""
-        cluster = await beside(view.cluster.facts) if view.cluster.takes_digests else None
+        cluster = await in_daemon_thread(view.cluster.facts) if view.cluster.takes_digests else None
         taken = await reading(lambda: families(view, cluster))
         body, content_type = exposition(taken, request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": content_type})

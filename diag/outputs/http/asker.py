@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from diag.outputs.http.beside import beside
+from diag.outputs.http.daemon_thread import in_daemon_thread
 
 __all__ = ["Asker", "uid_of"]
 
@@ -32,7 +32,7 @@ class Asker:
     async def owns_the_run(self) -> bool:
         if self._owns is None:
             client, server = self._ends
-            uid = await beside(lambda: uid_of(client, server)) if client and server else None
+            uid = await in_daemon_thread(lambda: uid_of(client, server)) if client and server else None
             self._owns = uid in (os.geteuid(), _ROOT)
         return self._owns
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from diag.outputs.http import flame, schema
 from diag.outputs.http.answers import Reading, answer
-from diag.outputs.http.beside import beside
+from diag.outputs.http.daemon_thread import in_daemon_thread
 from diag.outputs.http.drawings import Drawings
 from diag.outputs.http.guard import asker_of
 from diag.outputs.view.view import FlameWanted, HubView
@@ -52,7 +52,9 @@ def add_flames(app: FastAPI, view: HubView, reading: Reading) -> None:
         state = await reading(lambda: view.engine.job.ranks.get(rank))
         if state is None:
             seen = await reading(lambda: format_ranks(list(view.engine.job.ranks)))
-            there = next((node for node in await beside(view.cluster.nodes) if rank in node["ranks"]), None)
+            there = next(
+                (node for node in await in_daemon_thread(view.cluster.nodes) if rank in node["ranks"]), None
+            )
             if there is not None:
                 hint = f"it is on {there['host']}: give --endpoint {there['url']} and the run's token"
                 return answer({"detail": f"rank {rank} is on another node", "hint": hint}, 404)

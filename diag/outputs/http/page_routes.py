@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from importlib import resources
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from diag.outputs.http.beside import beside
+from diag.outputs.http.daemon_thread import in_daemon_thread
 from diag.outputs.http.events import Events, TooMany
 from diag.outputs.http.guard import asker_of
 from diag.outputs.view import parts
@@ -58,7 +58,7 @@ def add_face(app: "FastAPI", view: HubView, reading: Callable[[Callable[[], Any]
         told: dict[str, Any] = await reading(lambda: parts.own_parts(view, slow=slow))
         if not view.cluster.takes_digests:
             return parts.with_others(told, view, slow=slow)  # no other node, no other lock
-        return await beside(lambda: parts.with_others(told, view, slow=slow))
+        return await in_daemon_thread(lambda: parts.with_others(told, view, slow=slow))
 
     events = Events(look)
 

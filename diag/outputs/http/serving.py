@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from diag.outputs.output import OutputContext
     from diag.settings import Settings
 
-__all__ = ["Serving", "page_words", "refuse_taken_port"]
+__all__ = ["Serving", "format_page_line", "refuse_taken_port"]
 
 _LOOPBACK = "127.0.0.1"
 _LEAVING_SECONDS = 2.0  # for the run before, which may be on its way out: a script starts one after the other
@@ -49,7 +49,7 @@ class Serving(Output):
         if self.server is None:
             return ""
         run_dir = self._hub.run_dir
-        return page_words(
+        return format_page_line(
             self.server,
             self._settings,
             self._hub.token,
@@ -149,7 +149,7 @@ def _any_address() -> str:
     return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
 
 
-def page_words(server: Server, settings: Settings, token: str | None, *, kept_in: str = "") -> str:
+def format_page_line(server: Server, settings: Settings, token: str | None, *, kept_in: str = "") -> str:
     """Where the page is, and what has to be known to see it. `kept_in`: the file in which its owner finds the
     token."""
     from diag.launch.service_discovery import reachable_host

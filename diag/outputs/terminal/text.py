@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from diag.model import Change, ChangeKind
-from diag.outputs.view.sentence import job_sentence, lasted, name_of, span_words, split
+from diag.outputs.view.sentence import format_span, job_sentence, lasted, name_of, split
 from diag.text.columns import cut, wrap, wrap_long, wrap_wide
 from diag.text.sanitize import clean
 from diag.text.units import format_ranks, format_seconds, format_time
@@ -88,7 +88,9 @@ def _how_resolved(change: Change) -> str:
     if change.replaced:
         return f"{_title(finding)} another finding takes its place"
     length = lasted(finding)
-    after = f"after {format_seconds(length)} ({span_words(finding, change.at)})" if length is not None else ""
+    after = (
+        f"after {format_seconds(length)} ({format_span(finding, change.at)})" if length is not None else ""
+    )
     if change.moved_again:
         verb = "moves" if len(change.moved_again) == 1 else "move"
         return f"{name_of(finding)}: {_who(change.moved_again)} {verb} again {after}".rstrip()
@@ -107,7 +109,7 @@ def _head(kind: str, text: str, colour: bool, room: int) -> list[str]:
 def over_head(finding: Mapping[str, Any], now: float | None) -> str:
     """Of a finding that is over: what, who, from when to when."""
     length = lasted(finding)
-    when = f" {span_words(finding, now)} ({format_seconds(length)})," if length is not None else ""
+    when = f" {format_span(finding, now)} ({format_seconds(length)})," if length is not None else ""
     return f"{_title(finding)}{when} was {finding['severity']}, {finding['confidence']} confidence"
 
 
@@ -254,7 +256,7 @@ def dump_text(document: dict[str, Any], *, colour: bool, width: int, lang: str =
     for native in document.get("native", ()):
         parts += _native_lines(native, max(width, _NARROWEST))
     parts.append(
-        f"{len(document['ranks'])} ranks in {format_seconds(document['seconds'])}, {_paused_words(document['probes'])}"
+        f"{len(document['ranks'])} ranks in {format_seconds(document['seconds'])}, {_format_paused(document['probes'])}"
     )
     if document.get("bundle"):
         parts.append(f"bundle: {document['bundle']}   (look again: diag replay {document['bundle']})")
@@ -265,7 +267,7 @@ def dump_text(document: dict[str, Any], *, colour: bool, width: int, lang: str =
     return "\n".join(parts)
 
 
-def _paused_words(probes: Iterable[Mapping[str, Any]]) -> str:
+def _format_paused(probes: Iterable[Mapping[str, Any]]) -> str:
     paused = [probe for probe in probes if probe.get("paused_target")]
     if not paused:
         return "no process was paused"

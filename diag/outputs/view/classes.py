@@ -15,7 +15,7 @@ from diag.state.stack_activity import child_role, is_idle_worker, read_stack, st
 from diag.state.stack_digest import living_children, standing_steps
 from diag.text.units import format_path, format_ranks
 
-__all__ = ["StackClass", "exit_words", "frame_words", "living_children", "stack_classes", "why_no_stack"]
+__all__ = ["StackClass", "format_exit", "format_frame", "living_children", "stack_classes", "why_no_stack"]
 
 _BY_MEMORY: tuple[str, ...] = (
     "remote_stack",
@@ -61,7 +61,7 @@ class StackClass:
             "count": self.count,
             "title": self.title(),
             "activity": self.activity,
-            "frames": [frame_words(frame) for frame in self.frames],
+            "frames": [format_frame(frame) for frame in self.frames],
             "at": self.at,
             "reason": self.reason,
             "role": self.role,
@@ -84,7 +84,7 @@ class StackClass:
         if self.kind == "child":
             pids = ", ".join(map(str, self.pids[:8])) + (", ..." if self.count > 8 else "")
             who += f", {self._children()} (pid {pids})"
-        standing = f"{self.activity} in {frame_words(self.where)}" if self.where else self.activity
+        standing = f"{self.activity} in {format_frame(self.where)}" if self.where else self.activity
         return f"{who}: {standing}" + (f" [{self.reason}]" if self.reason else "")
 
     def _children(self) -> str:
@@ -165,7 +165,7 @@ def _ranks(numbers: Iterable[int]) -> tuple[int, ...]:
 def why_no_stack(engine: Engine, rank: RankView) -> str:
     """Why a rank has no stack, or none newer than the one shown; empty when there is nothing to say."""
     if rank.exit is not None:
-        return exit_words(rank.exit.exit_code, rank.exit.signal)
+        return format_exit(rank.exit.exit_code, rank.exit.signal)
     failed = engine.job.sources.failed
     # Where one source is denied and another reads the stacks, nothing is missing.
     sources = (
@@ -186,9 +186,9 @@ def why_no_stack(engine: Engine, rank: RankView) -> str:
     return "" if rank.stack else "none was read yet"
 
 
-def exit_words(code: int | None, number: int | None) -> str:
+def format_exit(code: int | None, number: int | None) -> str:
     """
-    >>> exit_words(None, 9)
+    >>> format_exit(None, 9)
     'killed by signal 9 (SIGKILL)'
     """
     if number is not None:
@@ -199,5 +199,5 @@ def exit_words(code: int | None, number: int | None) -> str:
     return "ended, exit code not known" if code is None else f"exited with code {code}"
 
 
-def frame_words(frame: Frame) -> str:
+def format_frame(frame: Frame) -> str:
     return f"{frame.function} ({format_path(frame.file)}:{frame.line})"

@@ -123,13 +123,13 @@ def _rank_lines(engine: Engine) -> list[str]:
     """One line for all ranks that are alike; none where nobody has anything of RDMA."""
     alike: dict[str, list[int]] = {}
     for rank in engine.job.alive_ranks():
-        words = _access_words(rank.rdma) if rank.rdma is not None else ""
+        words = _format_access(rank.rdma) if rank.rdma is not None else ""
         if words:
             alike.setdefault(words, []).append(rank.rank)
     return [f"network of {format_ranks(ranks)}: {words}" for words, ranks in alike.items()]
 
 
-def _access_words(access: RdmaAccess) -> str:
+def _format_access(access: RdmaAccess) -> str:
     ports = [node for node in access.device_nodes or () if node.startswith("uverbs")]
     held = [node for node in access.open_nodes or () if node.startswith("uverbs")]
     if not ports and not held:

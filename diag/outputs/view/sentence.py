@@ -12,12 +12,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diag.model import Severity
-from diag.state.savefacts import save_words
+from diag.state.savefacts import format_save
 from diag.text.sanitize import clean
 from diag.text.units import format_ranks, format_seconds, format_time
 
 __all__ = [
-    "has_ended", "job_sentence", "lasted", "name_of", "retell", "span_words", "split",
+    "format_span",
+    "has_ended",
+    "job_sentence",
+    "lasted",
+    "name_of",
+    "retell",
+    "split",
     "summary_line",
 ]  # fmt: skip
 
@@ -50,11 +56,11 @@ def lasted(finding: Mapping[str, Any]) -> float | None:
     return max(0.0, resolved - since) if resolved is not None and since >= _EARLIEST else None
 
 
-def span_words(finding: Mapping[str, Any], now: float | None = None) -> str:
+def format_span(finding: Mapping[str, Any], now: float | None = None) -> str:
     """From when to when a finding that is over was; empty where its evidence tells no times.
 
     >>> import os, time; os.environ["TZ"] = "UTC"; time.tzset()
-    >>> span_words({"since": 1000.0, "resolved_at": 1031.2}, 1040.0)
+    >>> format_span({"since": 1000.0, "resolved_at": 1031.2}, 1040.0)
     '00:16:40-00:17:11'
     """
     if lasted(finding) is None:
@@ -105,7 +111,7 @@ def job_sentence(document: Mapping[str, Any]) -> str:
     if pace:
         parts.append(f"{format_seconds(pace)} a step")
     if job.get("save"):
-        parts.append(save_words(job["save"]))
+        parts.append(format_save(job["save"]))
     if job.get("world_size"):
         parts.append(f"{job.get('ranks_seen', 0)} of {job['world_size']} ranks seen")
     open_now, over = split(document)
@@ -116,7 +122,7 @@ def job_sentence(document: Mapping[str, Any]) -> str:
     else:
         parts.append("nothing open" if over else "nothing found")
     if over:
-        parts.append(_over_words(document, over))
+        parts.append(_format_over(document, over))
     unchecked = len(document.get("not_checked", ()))
     if unchecked:
         parts.append(f"{unchecked} not checked")
@@ -163,9 +169,9 @@ def _hung_since(document: Mapping[str, Any]) -> float | None:
     return min((at for at in since if at >= _EARLIEST), default=None)
 
 
-def _over_words(document: Mapping[str, Any], over: Sequence[Mapping[str, Any]]) -> str:
+def _format_over(document: Mapping[str, Any], over: Sequence[Mapping[str, Any]]) -> str:
     """
-    >>> _over_words({"job": {}}, [{"id": "hang", "class": "data_loading", "ranks": [1], "since": 0.0, "resolved_at": 9.0}])
+    >>> _format_over({"job": {}}, [{"id": "hang", "class": "data_loading", "ranks": [1], "since": 0.0, "resolved_at": 9.0}])
     '1 over: hang (data_loading), rank 1'
     """
     now = document["job"].get("at")
@@ -174,7 +180,7 @@ def _over_words(document: Mapping[str, Any], over: Sequence[Mapping[str, Any]]) 
         said = name_of(finding) + (f", {format_ranks(finding['ranks'])}" if finding["ranks"] else "")
         length = lasted(finding)
         named.append(
-            said + (f", {span_words(finding, now)} ({format_seconds(length)})" if length is not None else "")
+            said + (f", {format_span(finding, now)} ({format_seconds(length)})" if length is not None else "")
         )
     count = len(over) + int(document.get("past_left_out", 0))
     more = f" and {count - len(named)} more" if count > len(named) else ""
@@ -211,7 +217,7 @@ def summary_line(document: Mapping[str, Any], *, seconds: float | None = None, r
     else:
         said += "; nothing open" if over else "; nothing found"
     if over:
-        said += f"; {_over_words(document, over)}"
+        said += f"; {_format_over(document, over)}"
     if document["not_checked"]:
         said += f"; {len(document['not_checked'])} not checked"
     counts = [finding for finding in (*open_now, *over) if Severity(finding["severity"]).counts]

@@ -20,8 +20,8 @@ from diag.model import Placement
 from diag.model.observations import Frame, LimitsSeen, StackSample, ThreadStack
 from diag.outputs.view.classes import (
     StackClass,
-    exit_words,
-    frame_words,
+    format_exit,
+    format_frame,
     living_children,
     stack_classes,
     why_no_stack,
@@ -353,7 +353,7 @@ def heartbeat(rank: RankView) -> float:
 def _frame_json(frame: Frame | None) -> dict[str, Any] | None:
     if frame is None:
         return None
-    return {"function": frame.function, "file": frame.file, "line": frame.line, "text": frame_words(frame)}
+    return {"function": frame.function, "file": frame.file, "line": frame.line, "text": format_frame(frame)}
 
 
 def _limits_json(limits: LimitsSeen | None) -> dict[str, Any] | None:
@@ -379,7 +379,7 @@ def _exit_json(rank: RankView) -> dict[str, Any] | None:
         "signal": end.signal,
         "at": rank.exited_at,
         "how": end.how,
-        "text": exit_words(end.exit_code, end.signal),
+        "text": format_exit(end.exit_code, end.signal),
     }
 
 

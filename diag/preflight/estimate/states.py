@@ -194,7 +194,7 @@ def _megatron_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
                 "main parameters",
                 shard * main * main_share,
                 f"{format_magnitude(has.trained)} trained x {_bytes(main)} bytes {divided}"
-                + _share_words(main_share),
+                + _format_share(main_share),
                 _DISTRIBUTED,
             )
         )
@@ -204,14 +204,14 @@ def _megatron_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
                 "optimizer moments",
                 shard * moments * stays,
                 f"{format_magnitude(has.trained)} trained x {_bytes(moments)} bytes {divided}"
-                + _share_words(stays),
+                + _format_share(stays),
                 _DISTRIBUTED,
             )
         )
     return terms
 
 
-def _share_words(share: float) -> str:
+def _format_share(share: float) -> str:
     return "" if share == 1.0 else f", {format_ratio(share)} of it on the GPU"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from diag.preflight.line import Line
 from diag.preflight.manifest.counts import count_lines
 from diag.preflight.manifest.environment import environment_lines
-from diag.preflight.manifest.job import Job, Manifests, known
+from diag.preflight.manifest.job import ManifestJob, Manifests, known
 from diag.preflight.manifest.memory import memory_lines, network_lines
 from diag.preflight.manifest.names import name_lines
 from diag.preflight.manifest.pods import WORKLOADS
@@ -76,7 +76,7 @@ def manifest_lines(documents: Sequence[Document]) -> Iterator[Line]:
         )
 
 
-def _unknown(job: Job) -> str:
+def _unknown(job: ManifestJob) -> str:
     """What of the job cannot be told from what was given; "" where nothing is missing, or an operator fills
     it in."""
     for trainer in job.trainers:
@@ -117,7 +117,7 @@ def _unknown(job: Job) -> str:
     return ""
 
 
-def _said(job: Job) -> str:
+def _said(job: ManifestJob) -> str:
     first = job.trainers[0]
     pods = job.pods
     parts = [f"{pods if pods is not None else 'some'} pod{'' if pods == 1 else 's'}"]

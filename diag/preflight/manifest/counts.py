@@ -8,7 +8,7 @@ from diag.preflight.launch_devices import trains_on_cpu
 from diag.preflight.launch_layout import layout_lines
 from diag.preflight.line import Line
 from diag.preflight.manifest.container import INDEX, POD_NAME, Trainer
-from diag.preflight.manifest.job import Job, Manifests, told
+from diag.preflight.manifest.job import ManifestJob, Manifests, told
 from diag.preflight.visible import visible_gpus
 
 __all__ = ["count_lines"]
@@ -174,7 +174,7 @@ def _joined(trainer: Trainer) -> bool:
     )
 
 
-def _nodes(trainer: Trainer, job: Job) -> Iterator[Line]:
+def _nodes(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     pods, nodes = job.pods, job.nodes_of(trainer)
     if pods is None or nodes is None or not trainer.all_known:
         return
@@ -240,7 +240,7 @@ def _count_remedy(trainer: Trainer, nodes: int, pods: int) -> str:
     return f"{trainer.meeting.nodes_from}: {pods}, or\n{field}"
 
 
-def _node_rank(trainer: Trainer, job: Job) -> Iterator[Line]:
+def _node_rank(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     group, rank, launcher = trainer.group, job.rank_of(trainer), trainer.meeting.launcher
     nodes = job.nodes_of(trainer)
     if (
@@ -298,7 +298,7 @@ def _node_rank(trainer: Trainer, job: Job) -> Iterator[Line]:
         )
 
 
-def _same_rank(job: Job) -> Iterator[Line]:
+def _same_rank(job: ManifestJob) -> Iterator[Line]:
     """Of nodes that are written out, one manifest each."""
     seen: dict[str, Trainer] = {}
     for trainer in job.trainers:
@@ -317,7 +317,7 @@ def _same_rank(job: Job) -> Iterator[Line]:
         seen.setdefault(rank, trainer)
 
 
-def _layout(trainer: Trainer, job: Job) -> Iterator[Line]:
+def _layout(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     if not trainer.ranks_are_known or job.nodes_of(trainer) is None:
         return
     for line in layout_lines(trainer.facts):

@@ -11,14 +11,14 @@ from diag.preflight.manifest.container import INDEX, UNKNOWN, Trainer, trainer_o
 from diag.preflight.manifest.pods import PodGroup, pod_groups
 from diag.preflight.manifest.reading import Document, Field
 
-__all__ = ["Job", "Manifests", "told"]
+__all__ = ["ManifestJob", "Manifests", "told"]
 
 _NODES = ("NNODES ", "PET_NNODES ", "--nnodes ", "--num_machines ", "--num_nodes ")
 _RANKS = ("NODE_RANK ", "PET_NODE_RANK ", "--node_rank ", "--node-rank ", "--machine_rank ")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ManifestJob:
     """Trainers of one document, or of several that name the same address."""
 
     trainers: tuple[Trainer, ...]
@@ -50,7 +50,7 @@ class Job:
 class Manifests:
     documents: tuple[Document, ...]
     groups: tuple[PodGroup, ...]
-    jobs: tuple[Job, ...]
+    jobs: tuple[ManifestJob, ...]
 
     @classmethod
     def of(cls, documents: Sequence[Document]) -> Manifests:
@@ -66,7 +66,7 @@ class Manifests:
             )
             single = trainer.group.kind in ("Pod", "Job") and trainer.group.count == 1
             sets.setdefault(shared if single and shared else id(trainer.group.document), []).append(trainer)
-        return cls(tuple(documents), tuple(groups), tuple(Job(tuple(each)) for each in sets.values()))
+        return cls(tuple(documents), tuple(groups), tuple(ManifestJob(tuple(each)) for each in sets.values()))
 
     def service(self, name: str, group: PodGroup) -> Document | None:
         return next(

@@ -8,7 +8,7 @@ from diag.preflight.estimate import EstimateError, Machine, estimate
 from diag.preflight.estimate.estimate import HOST_UNCERTAINTY
 from diag.preflight.line import Line
 from diag.preflight.manifest.container import Trainer
-from diag.preflight.manifest.job import Job, Manifests, told
+from diag.preflight.manifest.job import ManifestJob, Manifests, told
 from diag.preflight.manifest.quantity import quantity
 from diag.preflight.manifest.reading import Field
 from diag.text.units import format_bytes, format_ratio
@@ -99,7 +99,7 @@ def _shm(trainer: Trainer) -> Iterator[Line]:
         )
 
 
-def _estimate(trainer: Trainer, job: Job) -> Iterator[Line]:
+def _estimate(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     limit, launch = quantity(_limit(trainer).text), trainer.facts.launch
     if (
         limit is None
@@ -170,7 +170,7 @@ def network_lines(manifests: Manifests) -> Iterator[Line]:
                 )
 
 
-def _no_rdma(trainer: Trainer, job: Job) -> Iterator[Line]:
+def _no_rdma(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     if (job.pods or 1) < 2 or not trainer.gpus or job.is_one_node(trainer):
         return
     annotations = trainer.group.owner.at("template", "metadata", "annotations").mapping

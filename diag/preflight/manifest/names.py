@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from diag.preflight.line import Line
 from diag.preflight.manifest.container import Trainer
-from diag.preflight.manifest.job import Job, Manifests, known, told
+from diag.preflight.manifest.job import ManifestJob, Manifests, known, told
 from diag.preflight.manifest.pods import PodGroup
 from diag.preflight.manifest.reading import Document, Field
 
@@ -38,7 +38,7 @@ def name_lines(manifests: Manifests) -> Iterator[Line]:
                     yield line
 
 
-def _of_trainer(trainer: Trainer, job: Job, manifests: Manifests) -> Iterator[Line]:
+def _of_trainer(trainer: Trainer, job: ManifestJob, manifests: Manifests) -> Iterator[Line]:
     group, address = trainer.group, trainer.meeting.address
     place = trainer.place(*_ADDRESS)
     if address is not None and known(address):
@@ -102,7 +102,9 @@ def _random(trainer: Trainer) -> Line:
     )
 
 
-def _resolves(trainer: Trainer, job: Job, manifests: Manifests, address: str, place: Field) -> Iterator[Line]:
+def _resolves(
+    trainer: Trainer, job: ManifestJob, manifests: Manifests, address: str, place: Field
+) -> Iterator[Line]:
     group = trainer.group
     host, *rest = address.split(".")
     space = _namespace(rest)
@@ -182,7 +184,9 @@ def _own_words(group: PodGroup) -> tuple[str, ...]:
     return tuple(word for word in (group.subdomain, group.document.name) if word)
 
 
-def _no_such(trainer: Trainer, job: Job, manifests: Manifests, address: str, place: Field) -> Iterator[Line]:
+def _no_such(
+    trainer: Trainer, job: ManifestJob, manifests: Manifests, address: str, place: Field
+) -> Iterator[Line]:
     group, pods = trainer.group, job.pods
     host, *rest = address.split(".")
     nodes = job.nodes_of(trainer)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from diag.preflight.line import Line
 from diag.preflight.manifest.container import Trainer
-from diag.preflight.manifest.job import Job, Manifests, told
+from diag.preflight.manifest.job import ManifestJob, Manifests, told
 
 __all__ = ["restart_lines"]
 
@@ -20,7 +20,7 @@ def restart_lines(manifests: Manifests) -> Iterator[Line]:
                 yield from _all_at_once(trainer, job)
 
 
-def _for_ever(trainer: Trainer, job: Job) -> Iterator[Line]:
+def _for_ever(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     group = trainer.group
     if group.forever is None or trainer.waits:
         return
@@ -65,7 +65,7 @@ def _job_policy(trainer: Trainer) -> Iterator[Line]:
     )
 
 
-def _all_at_once(trainer: Trainer, job: Job) -> Iterator[Line]:
+def _all_at_once(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     owner, nodes = trainer.group.owner, job.nodes_of(trainer)
     completions, parallelism = owner.at("completions"), owner.at("parallelism")
     wanted = completions.number

@@ -14,7 +14,7 @@ from diag.preflight.software.ask import Load
 from diag.preflight.software.facts import Software
 from diag.text.units import format_seconds
 
-__all__ = ["Verdict", "judge"]
+__all__ = ["LoadResult", "judge"]
 
 # ld.so of glibc 2.36, as Python shows it; github.com/Dao-AILab/flash-attention/issues/1644 (torch 2.7.0,
 # flash-attn 2.7.4.post1):
@@ -72,7 +72,7 @@ _DISTS = {"flash_attn": "flash-attn", "transformer_engine": "transformer-engine"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LoadResult:
     """`id` is "" where it cannot be told from here; then `said` is the reason."""
 
     id: str
@@ -103,13 +103,13 @@ class _Case:
         return f"{self.software.executable} -m pip {what}"
 
 
-def judge(load: Load, software: Software, abi: bool | None = None) -> Verdict | None:
+def judge(load: Load, software: Software, abi: bool | None = None) -> LoadResult | None:
     """None where nothing is wrong with it."""
     case = _Case(load, software, abi)
     if load.went_well:
         built = _XFORMERS.search(load.printed)
         if built is not None:
-            return Verdict(
+            return LoadResult(
                 "extension-abi-mismatch",
                 f"{case.named} was built for torch {built[1]}, {case.torch} is here: its kernels are not loaded",
                 _again(case),
@@ -118,12 +118,12 @@ def judge(load: Load, software: Software, abi: bool | None = None) -> Verdict | 
     if not load.ended:
         at = f"; it stands at {load.stood}" if load.stood else ""
         if load.busy:
-            return Verdict(
+            return LoadResult(
                 "",
                 f"`import {load.name}` takes longer than {format_seconds(load.seconds)} here{at}",
                 "run `diag doctor` again when the machine is idle and its files are cached",
             )
-        return Verdict(
+        return LoadResult(
             "hang",
             f"`import {load.name}` has not ended after {format_seconds(load.seconds)}{at}",
             "look at what it does there: a file system that does not answer, a lock, a build at import (nvcc, ninja)",
@@ -137,25 +137,25 @@ def judge(load: Load, software: Software, abi: bool | None = None) -> Verdict | 
     )  # fmt: skip
 
 
-def _without_gpu(case: _Case, text: str) -> Verdict | None:
+def _without_gpu(case: _Case, text: str) -> LoadResult | None:
     found = _NEEDS_GPU.search(text)
     if found is None:
         return None
-    return Verdict(
+    return LoadResult(
         "",
         f"{case.named} cannot be loaded without a GPU driver ({_short(text)})",
         "run `diag doctor` where the job will run",
     )
 
 
-def _crashed(case: _Case) -> Verdict:
+def _crashed(case: _Case) -> LoadResult:
     try:
         name = signal.Signals(case.load.signal).name
     except ValueError:
         name = f"signal {case.load.signal}"
     at = f" at {case.load.stood}" if case.load.stood else ""
     if name == "SIGILL":
-        return Verdict(
+        return LoadResult(
             "extension-abi-mismatch",
             f"`import {case.load.name}` ends with SIGILL{at}: {case.named} was built for another CPU",
             _again(case),
@@ -165,12 +165,12 @@ def _crashed(case: _Case) -> Verdict:
         if name == "SIGKILL"
         else f": {case.named} does not fit {case.torch} or its libraries"
     )
-    return Verdict(
+    return LoadResult(
         "extension-abi-mismatch", f"`import {case.load.name}` ends with {name}{at}{why}", _again(case)
     )
 
 
-def _undefined(case: _Case, text: str) -> Verdict | None:
+def _undefined(case: _Case, text: str) -> LoadResult | None:
     found = _SYMBOL.search(text)
     if found is None:
         return None
@@ -180,19 +180,19 @@ def _undefined(case: _Case, text: str) -> Verdict | None:
     if _CUDA_LIBRARY.search(path) or symbol.startswith(
         ("nccl", "__nvJitLink", "cublas", "cudnn", "cusparse")
     ):
-        return Verdict(
+        return LoadResult(
             "cuda-version-mismatch",
             f"{library} finds no symbol {plain}: a CUDA or NCCL library of another version is loaded "
             "in place of the one that it was built with",
             _path_remedy(case),
         )
     if symbol == "iJIT_NotifyEvent":
-        return Verdict(
+        return LoadResult(
             "version-mismatch",
             f"{library} finds no symbol {plain}: mkl 2024.1 and later lack it",
             "conda install 'mkl<2024.1', or torch from pip",
         )
-    return Verdict(
+    return LoadResult(
         "extension-abi-mismatch",
         f"{case.named} was not built for {case.torch}{_built_for(case, symbol)}: {library} lacks {plain[:160]}",
         _again(case),
@@ -215,7 +215,7 @@ def _built_for(case: _Case, symbol: str) -> str:
     return told
 
 
-def _absent_library(case: _Case, text: str) -> Verdict | None:
+def _absent_library(case: _Case, text: str) -> LoadResult | None:
     found = _LIBRARY.search(text)
     if found is None:
         return None
@@ -226,7 +226,7 @@ def _absent_library(case: _Case, text: str) -> Verdict | None:
         r"lib(?:cudart|cublas|cublasLt|cufft|cusparse|cusolver|nvrtc|curand|cupti)\.so\.(\d+)", name
     )
     if version is not None:
-        return Verdict(
+        return LoadResult(
             "cuda-version-mismatch",
             f"{case.named} needs {name} (CUDA {version[1]}), which is not found; {here}",
             _again(case),
@@ -241,7 +241,7 @@ def _absent_library(case: _Case, text: str) -> Verdict | None:
     )
     if wheel:
         major = (cuda or "12").partition(".")[0]
-        return Verdict(
+        return LoadResult(
             "cuda-version-mismatch",
             f"{case.named} needs {name}, which is not found; {here}",
             case.pip(f"install {_pinned(case, f'nvidia-{wheel}-cu{major}')}"),
@@ -249,16 +249,16 @@ def _absent_library(case: _Case, text: str) -> Verdict | None:
     # torchaudio 2.7.0 on torch 2.13.0+cpu: OSError: libtorch_cuda.so: cannot open shared object file: No such
     # file or directory
     if name.startswith(("libtorch_cuda", "libc10_cuda")) and cuda is None:
-        return Verdict(
+        return LoadResult(
             "cuda-version-mismatch", f"{case.named} was built for a torch with CUDA; {here}", _again(case)
         )
     if name.startswith(("libtorch", "libc10")):
-        return Verdict(
+        return LoadResult(
             "extension-abi-mismatch",
             f"{case.named} needs {name}, which {case.torch} does not have",
             _again(case),
         )
-    return Verdict(
+    return LoadResult(
         "missing-module",
         f"{case.named} needs {name}, which is not found",
         "install the system package that has it (`apt-file search "
@@ -275,27 +275,27 @@ def _pinned(case: _Case, wheel: str) -> str:
     return wheel
 
 
-def _old_library(case: _Case, text: str) -> Verdict | None:
+def _old_library(case: _Case, text: str) -> LoadResult | None:
     found = _VERSION.search(text)
     if found is None:
         return None
     if found[2] == "GLIBC":
-        return Verdict(
+        return LoadResult(
             "extension-abi-mismatch",
             f"{case.named} was built for glibc {found[3]}, which is newer than this system's",
             f"a newer image or system (`ldd --version`), or build it here: {_again(case)}",
         )
-    return Verdict(
+    return LoadResult(
         "extension-abi-mismatch",
         f"{case.named} needs {found[2]}_{found[3]}, which {found[1]} does not have",
         "conda install -c conda-forge libstdcxx-ng, with $CONDA_PREFIX/lib first in LD_LIBRARY_PATH; or a newer image",
     )
 
 
-def _known(case: _Case, text: str) -> Verdict | None:
+def _known(case: _Case, text: str) -> LoadResult | None:
     if _EMPTY_TE in text:
         version = case.software.version("transformer-engine") or "VERSION"
-        return Verdict(
+        return LoadResult(
             "missing-module",
             f"{case.named} is an empty package: its part for torch is not installed ({_EMPTY_TE})",
             case.pip(f"install --no-build-isolation 'transformer-engine[pytorch]=={version}'"),
@@ -308,45 +308,45 @@ def _known(case: _Case, text: str) -> Verdict | None:
             if operator[1] == "torchvision"
             else ""
         )
-        return Verdict(
+        return LoadResult(
             "extension-abi-mismatch",
             f"{whose.named} was not built for {case.torch}: {operator[0]}{also}",
             _again(whose),
         )
     if _NO_CUDA_HOME.search(text):
-        return Verdict(
+        return LoadResult(
             "missing-header",
             f"{case.named} wants to compile, and there is no CUDA toolkit: {_short(text)}",
             f"install the toolkit of CUDA {case.software.torch_cuda or ''} and set CUDA_HOME, or use an image -devel",
         )
     if _NUMPY.search(text):
-        return Verdict(
+        return LoadResult(
             "version-mismatch",
             f"{case.named} was built for another numpy than {case.software.version('numpy')}: {_short(text)}",
             case.pip("install 'numpy<2'") + ", or newer releases of what was built for numpy 1",
         )
     if _NO_CUDA_BUILD in text:
-        return Verdict(
+        return LoadResult(
             "cuda-version-mismatch",
             f"{case.named} needs a torch with CUDA, {case.torch} has none",
             "install a CUDA build of torch",
         )
     if "cuDNN version incompatibility" in text:
-        return Verdict("cuda-version-mismatch", _short(text, 200), _path_remedy(case))
+        return LoadResult("cuda-version-mismatch", _short(text, 200), _path_remedy(case))
     return None
 
 
-def _absent_module(case: _Case, text: str) -> Verdict | None:
+def _absent_module(case: _Case, text: str) -> LoadResult | None:
     found = _MODULE.search(text)
     if found is not None:
         top = found[1].partition(".")[0]
         if case.software.has(top):
-            return Verdict(
+            return LoadResult(
                 "version-mismatch",
                 f"{case.named} needs {found[1]}, which the installed {top} does not have",
                 f"install the releases that belong together; see `{case.software.executable} -m pip check`",
             )
-        return Verdict(
+        return LoadResult(
             "missing-module",
             f"{case.named} needs {found[1]}, which is not installed",
             case.pip(f"install {_PACKAGES.get(top) or _DISTS.get(top, top).replace('_', '-')}"),
@@ -355,7 +355,7 @@ def _absent_module(case: _Case, text: str) -> Verdict | None:
     if found is not None:
         other = _DISTS.get(found[2].partition(".")[0], found[2].partition(".")[0])
         there = f"{other} {case.software.version(other)}".strip()
-        return Verdict(
+        return LoadResult(
             "version-mismatch",
             f"{case.named} does not fit {there}: {_short(text.partition(' (/')[0])}",
             f"install releases of {case.dist} and {other} that belong together; see `{case.software.executable} -m pip check`",
@@ -363,8 +363,8 @@ def _absent_module(case: _Case, text: str) -> Verdict | None:
     return None
 
 
-def _other(case: _Case, text: str) -> Verdict:
-    return Verdict(
+def _other(case: _Case, text: str) -> LoadResult:
+    return LoadResult(
         "missing-module",
         f"`import {case.load.name}` fails: {case.load.kind}: {_short(text)}",
         f"{case.software.executable} -c 'import {case.load.name}' shows all of it",

@@ -23,7 +23,7 @@ from diag.model.observations import (
     SourceFailed,
     Unparsed,
 )
-from diag.sources.host.cgroup_places import find
+from diag.sources.host.cgroup_paths import find
 from diag.sources.host.job_files import JobFiles
 from diag.sources.host.process_tree import PROC, read_raw, split_stat
 

@@ -12,13 +12,13 @@ from diag.model.observations import (
     Interrupted,
     JournalCutOff,
     LogsEnded,
-    LookedAway,
     NetworkExpected,
     Observation,
     RankFound,
     RecorderAsked,
     RunEnded,
     RunStarted,
+    SamplingGap,
     SnapshotTaken,
     SourceFailed,
     SourceWorks,
@@ -129,7 +129,7 @@ def parse(record: Record) -> Iterator[Observation]:
         elif event == "interrupted":
             yield Interrupted(None, int(payload["signal"]))
         elif event == "away":
-            yield LookedAway(None, float(payload["seconds"]))
+            yield SamplingGap(None, float(payload["seconds"]))
         elif event == "rank":
             place = Placement.from_json(payload["placement"])
             yield RankFound(place.rank, place, str(payload["command"]), bool(payload["distributed"]))

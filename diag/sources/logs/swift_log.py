@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from diag.model.observations import (
     EpochStarted,
     Iteration,
-    LayoutTold,
+    LayoutReported,
     MetricsLogged,
     Observation,
     PhaseMarked,
@@ -190,11 +190,11 @@ def _save(text: str, rank: int | None) -> SaveStarted | SaveFinished | None:
     return None
 
 
-def _layout(text: str, rank: int | None) -> LayoutTold | None:
+def _layout(text: str, rank: int | None) -> LayoutReported | None:
     if "TP: " not in text and "initialized pipeline" not in text:
         return None
     match = _LAYOUT.search(text) or _STAGES.match(text)
-    return LayoutTold(rank, int(match[match.lastindex or 1]), text.strip()[:300]) if match else None
+    return LayoutReported(rank, int(match[match.lastindex or 1]), text.strip()[:300]) if match else None
 
 
 def _evaluated(text: str, rank: int | None) -> Iterator[Observation]:

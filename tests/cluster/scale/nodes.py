@@ -21,7 +21,6 @@ from diag.model.observations import (
     CollectiveGroup,
     FlightRecorder,
     Iteration,
-    Look,
     NcclCommunicator,
     NcclLine,
     NcclNetChosen,
@@ -29,6 +28,7 @@ from diag.model.observations import (
     RankFound,
     RunStarted,
     StackSample,
+    StackSampleSummary,
     ThreadStack,
 )
 from diag.sources.digest import wire_all
@@ -122,7 +122,7 @@ def _recorder(rank: int, world: int, at: float, pending: bool) -> FlightRecorder
 class _Looks(Collector):
     """Keeps what it gives: many nodes are told from one."""
 
-    def take_looks(self, rank: int) -> tuple[Look, ...]:
+    def take_looks(self, rank: int) -> tuple[StackSampleSummary, ...]:
         return tuple(self._looks.get(rank, ()))
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from diag.state.stack_digest import Place, format_spans, merge, spans_of
+from diag.state.stack_digest import StackSite, format_spans, merge, spans_of
 
 from .machine import ROOT, bench_env
 from .runs import NotReady
@@ -24,14 +24,16 @@ _FRAMES = 22  # of a main thread of the real Megatron DPO job: 17 to 27
 _PLACES = 40  # of main threads in one moment of a job that moves
 
 
-def table_of(rnd: random.Random) -> dict[str, list[Place]]:
+def table_of(rnd: random.Random) -> dict[str, list[StackSite]]:
     """Places by role, as a job has them: main threads part late, threads and children are much alike."""
     outer = [
         f"function_{n} (megatron/core/pipeline_parallel/module_{n}.py:{100 + n})" for n in range(_FRAMES)
     ]
 
-    def place(role: str, name: str, keep: int, leaf: int) -> Place:
-        return Place(role, name, "other", (*outer[:keep], f"leaf_{leaf} (torch/nn/modules/module.py:{leaf})"))
+    def place(role: str, name: str, keep: int, leaf: int) -> StackSite:
+        return StackSite(
+            role, name, "other", (*outer[:keep], f"leaf_{leaf} (torch/nn/modules/module.py:{leaf})")
+        )
 
     return {
         "main": [place("main", "", rnd.randrange(10, _FRAMES), n) for n in range(_PLACES)],
@@ -40,11 +42,13 @@ def table_of(rnd: random.Random) -> dict[str, list[Place]]:
     }
 
 
-def _of_rank(table: dict[str, list[Place]], rnd: random.Random) -> list[Place]:
+def _of_rank(table: dict[str, list[StackSite]], rnd: random.Random) -> list[StackSite]:
     return [rnd.choice(table["main"]), *table["thread"], *rnd.choices(table["child"], k=4)]
 
 
-def pictures(size: int, table: dict[str, list[Place]], keys: dict[Place, str], seed: int = 0) -> list[str]:
+def pictures(
+    size: int, table: dict[str, list[StackSite]], keys: dict[StackSite, str], seed: int = 0
+) -> list[str]:
     """What the hubs of `size` ranks send when the classes are known: hashes and ranges, as JSON text."""
     rnd = random.Random(seed)
     texts = []
@@ -57,7 +61,7 @@ def pictures(size: int, table: dict[str, list[Place]], keys: dict[Place, str], s
     return texts
 
 
-def whole_stacks(size: int, table: dict[str, list[Place]], seed: int = 0) -> Iterator[str]:
+def whole_stacks(size: int, table: dict[str, list[StackSite]], seed: int = 0) -> Iterator[str]:
     """The same ranks as others send them: every stack of every rank in full."""
     rnd = random.Random(seed)
     for rank in range(size):

@@ -70,11 +70,11 @@ def a_hub(nodes: int = 4) -> Iterator[Any]:
     never started."""
     from diag.agent.cluster.member import Member
     from diag.agent.cluster.post import Sender
-    from diag.agent.hub import Hub, ToldClock
+    from diag.agent.hub import Hub, HubClock
     from diag.launch.launchers.nodes import JobNodes
     from diag.settings import Settings
 
-    hub = Hub(Settings(token="t"), None, clock=ToldClock())
+    hub = Hub(Settings(token="t"), None, clock=HubClock())
     told = JobNodes(count=nodes, node_rank=0, hosts=("10.0.0.1",), address="10.0.0.1", port=29500)
     hub.cluster.member = Member(
         hub, told, 9095, Sender("t"), hub.cluster.collector, lambda text: None, clock=hub.clock
@@ -248,7 +248,7 @@ def _shown(what: Any) -> str:
 
 def _top(data: bytes, home: Path) -> None:
     """`diag top --once`: the state as JSON, then one picture, and what its panes say."""
-    from diag.cli.tui import words
+    from diag.cli.tui import rendering
     from diag.cli.tui.once import picture
     from diag.cli.tui.state import State
     from diag.cli.tui.table import Table
@@ -261,16 +261,16 @@ def _top(data: bytes, home: Path) -> None:
     _shown(picture(state, "LIVE", width=100, colour=False, lang="en"))
     for order in ("trouble", "rank"):
         Table(state, 80, order)
-    words.findings_lines(state, 80, "zh")
+    rendering.findings_lines(state, 80, "zh")
     for rank in list(state.rows)[:2]:
         state.url_of(rank)
-        words.rank_lines(state.rows[rank], state, None, "", 80)
+        rendering.rank_lines(state.rows[rank], state, None, "", 80)
     state.culprits()
 
 
 def _stacks(data: bytes, home: Path) -> None:
     """The stacks of a rank and a dump, as `diag top` shows them."""
-    from diag.cli.tui import words
+    from diag.cli.tui import rendering
     from diag.cli.tui.line import plain
     from diag.cli.tui.state import State
 
@@ -283,10 +283,10 @@ def _stacks(data: bytes, home: Path) -> None:
     if not isinstance(document, dict):
         return  # Live._ask says that this is no hub
     row = next(iter(state.rows.values()))
-    for line in (*words.rank_lines(row, state, document, "", 80), *words.dump_lines(document, 80)):
+    for line in (*rendering.rank_lines(row, state, document, "", 80), *rendering.dump_lines(document, 80)):
         _shown(plain(line))
-    _shown(words.next_words(document))
-    _shown(words.bundle_words(document))
+    _shown(rendering.format_next(document))
+    _shown(rendering.format_bundle(document))
 
 
 def _events(data: bytes, home: Path) -> None:

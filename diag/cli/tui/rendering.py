@@ -18,8 +18,16 @@ from diag.text.sanitize import clean
 from diag.text.units import format_bytes, format_quantity, format_ratio, format_seconds, format_time
 
 __all__ = [
-    "bundle_words", "dump_lines", "finding_lines", "findings_lines", "findings_pane", "head_lines", "manual_lines", "next_words",
-    "rank_lines", "stacks_lines",
+    "dump_lines",
+    "finding_lines",
+    "findings_lines",
+    "findings_pane",
+    "format_bundle",
+    "format_next",
+    "head_lines",
+    "manual_lines",
+    "rank_lines",
+    "stacks_lines",
 ]  # fmt: skip
 
 _WORD_STYLES = {
@@ -47,7 +55,7 @@ def head_lines(state: State, source: str, about: str, width: int) -> list[Line]:
     if style == "ok" and state.report["job"]["returncode"] is not None and found(state.report):
         style = "warning"  # it ended well, and not without trouble
     first = ((f" {word} ", style + " reverse"), (" " + sentence, "bold"))
-    source = source_word(state, source)
+    source = format_source(state, source)
     told = [f"elapsed {format_seconds(state.elapsed)}"] if state.elapsed is not None else []
     if about:
         told.insert(len(told) if source == "RECORDED" else 0, about)
@@ -58,7 +66,7 @@ def head_lines(state: State, source: str, about: str, width: int) -> list[Line]:
     return [_with_dots(first, width), _with_dots(second, width)]
 
 
-def source_word(state: State, told: str) -> str:
+def format_source(state: State, told: str) -> str:
     """LIVE is only what lives: what answers may show evidence on disk, or a job that ended."""
     if told != "LIVE":
         return told
@@ -324,11 +332,11 @@ def _process(process: Mapping[str, Any], row: Row, width: int, *, child: bool) -
     return lines
 
 
-def next_words(dump: Mapping[str, Any]) -> str:
+def format_next(dump: Mapping[str, Any]) -> str:
     return clean(str(dump.get("next_command") or ""))
 
 
-def bundle_words(dump: Mapping[str, Any]) -> str:
+def format_bundle(dump: Mapping[str, Any]) -> str:
     if dump.get("bundle"):
         return f"bundle: {clean(str(dump['bundle']))}"
     return f"no bundle: {clean(str(dump.get('bundle_error') or 'the run has no run directory'))}"
@@ -337,9 +345,9 @@ def bundle_words(dump: Mapping[str, Any]) -> str:
 def dump_lines(dump: Mapping[str, Any], width: int) -> list[Line]:
     """What `diag dump` prints, with where the bundle is and what to type next before it: they are at its end
     there."""
-    first = [bundle_words(dump)]
-    if next_words(dump):
-        first.append(f"next: {next_words(dump)}   ({clean(str(dump.get('next_reason') or ''))})")
+    first = [format_bundle(dump)]
+    if format_next(dump):
+        first.append(f"next: {format_next(dump)}   ({clean(str(dump.get('next_reason') or ''))})")
     lines = [line(text, "bold") for each in first for text in wrap(each, width, "", "  ")]
     lines.append(line(""))
     for each in str(dump.get("screen") or "").splitlines():

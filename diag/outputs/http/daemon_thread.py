@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["beside"]
+__all__ = ["in_daemon_thread"]
 
 _T = TypeVar("_T")
 
 
-async def beside(work: Callable[[], _T]) -> _T:
+async def in_daemon_thread(work: Callable[[], _T]) -> _T:
     """`work` on a thread that the end of the process does not wait for (those of asyncio.to_thread it does)."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[_T] = loop.create_future()

@@ -7,7 +7,7 @@ from diag.model.observations import StackSample
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import Activity, Reading, is_idle_worker, read_stack
 
-__all__ = ["WAITS", "busy_child", "cause_of", "standing_of"]
+__all__ = ["WAITS", "busy_child", "cause_of", "classify_rank"]
 
 _WAITS_FOR_CHILD = ("multiprocessing/popen_fork.py", "multiprocessing/popen_spawn_posix.py", "subprocess.py")
 
@@ -34,7 +34,7 @@ _WITH_OTHERS = {
 }
 
 
-def standing_of(rank: RankView) -> str:
+def classify_rank(rank: RankView) -> str:
     """How a living rank stands: stopped, joined (waits for peers), gpu, init, blind, or a class it is blocked
     in."""
     if rank.stopped:

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from diag.sources.host.process_tree import PROC, read_raw
 
-__all__ = ["Places", "find"]
+__all__ = ["CgroupPaths", "find"]
 
 
-class Places(NamedTuple):
+class CgroupPaths(NamedTuple):
     """`levels` are (path as it is mounted, directory to open). `version` 0: this kernel has no such
     controller."""
 
@@ -31,12 +31,12 @@ def find(  # noqa: PLR0917 - one caller
     limit_files: dict[int, str],
     root: Path = PROC,
     own: Path = Path("/"),
-) -> Places:
+) -> CgroupPaths:
     """Looked up in the process's own view (/proc/PID/root, which works from a sidecar with another cgroup
     namespace) and in ours (on the host it shows more parents); the view with more levels is taken."""
     version, path = _membership(membership, controller)
     if not version:
-        return Places(0, "", [], f"the kernel has no {controller} cgroups")
+        return CgroupPaths(0, "", [], f"the kernel has no {controller} cgroups")
     views = (
         ("rank", root / str(pid) / "root", root / str(pid) / "mountinfo"),
         ("own", own, root / "self" / "mountinfo"),
@@ -62,7 +62,7 @@ def find(  # noqa: PLR0917 - one caller
             if len(levels) > len(best):
                 best, best_view = levels, view
     # No level with a limit file is the top cgroup: nothing limits it.
-    return Places(version, best_view, best, "" if found_mount else f"no cgroup mount shows {path}")
+    return CgroupPaths(version, best_view, best, "" if found_mount else f"no cgroup mount shows {path}")
 
 
 # /proc/PID/cgroup, Linux 6.18, hybrid (v1 memory, empty v2 beside it), 2026-11-21:

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from diag.detectors.hang.standing import WAITS, cause_of
+from diag.detectors.hang.rank_wait import WAITS, cause_of
 from diag.detectors.hang.verdict import Verdict, others
 from diag.model import Confidence
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
-__all__ = ["blame"]
+__all__ = ["attribute_hang"]
 
 # Ranks blocked in several ways at once: a class that explains itself outranks "outside of any known wait".
 _ORDER = (
@@ -25,7 +25,7 @@ _ORDER = (
 )
 
 
-def blame(  # noqa: PLR0917 - one caller
+def attribute_hang(  # noqa: PLR0917 - one caller
     job: JobView,
     alive: list[RankView],
     dead: list[RankView],

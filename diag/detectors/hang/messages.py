@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from diag.detectors.hang.standing import cause_of, standing_of
+from diag.detectors.hang.rank_wait import cause_of, classify_rank
 from diag.model import numbered
 from diag.model.observations import StackSample
 from diag.state.rank_view import RankView
@@ -186,13 +186,13 @@ def _how_exited(ranks: Sequence[int], job: JobView) -> str:
     ways: dict[str, list[int]] = {}
     for number in ranks:
         rank = job.ranks.get(number)
-        ways.setdefault("gone" if rank is None else _exit_words(rank), []).append(number)
+        ways.setdefault("gone" if rank is None else _format_exit(rank), []).append(number)
     if len(ways) == 1:
         return f" ({next(iter(ways))})"
     return " (" + _cut([f"{format_ranks(of)} {way}" for way, of in ways.items()], ways.values()) + ")"
 
 
-def _exit_words(rank: RankView) -> str:
+def _format_exit(rank: RankView) -> str:
     if rank.exit is None:
         return "gone"
     if rank.exit.signal is not None:
@@ -307,7 +307,7 @@ def children_of(verdict: Verdict, job: JobView) -> dict[int, int]:
     found = {verdict.culprits[0]: verdict.blamed_child}
     for number in verdict.culprits[1:]:
         rank = job.ranks.get(number)
-        cause, child = cause_of(rank, standing_of(rank)) if rank is not None else ("", None)
+        cause, child = cause_of(rank, classify_rank(rank)) if rank is not None else ("", None)
         if child is not None and cause == verdict.cause:
             found[number] = child
     return found

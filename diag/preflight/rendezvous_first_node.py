@@ -10,9 +10,9 @@ from diag.launch.launchers import redacted
 from diag.launch.port_owner import owner_of
 from diag.preflight.clock import clock_lines
 from diag.preflight.line import Line
-from diag.preflight.meeting_names import absent, is_translated, mine, name_of, translated
-from diag.preflight.plan import Plan
-from diag.preflight.reach import listen
+from diag.preflight.plan import LaunchPlan
+from diag.preflight.rendezvous_names import absent, is_translated, mine, name_of, translated
+from diag.preflight.rendezvous_probe import listen
 from diag.text.units import format_seconds
 
 __all__ = ["bind", "check_first_node"]
@@ -21,7 +21,7 @@ _WHAT = "rendezvous"
 
 
 def check_first_node(
-    plan: Plan, where: str, addresses: tuple[str, ...], own: bool, loopback: list[str]
+    plan: LaunchPlan, where: str, addresses: tuple[str, ...], own: bool, loopback: list[str]
 ) -> Iterator[Line]:
     meeting = plan.meeting
     if not own:
@@ -58,11 +58,11 @@ def check_first_node(
         yield from _wait_for_nodes(plan, place)
 
 
-def _by_default(plan: Plan) -> str:
+def _by_default(plan: LaunchPlan) -> str:
     return " (no node rank is given, and 0 is the default)" if plan.meeting.rank_from == "the default" else ""
 
 
-def bind(plan: Plan) -> tuple[socket.socket | None, Line | None]:
+def bind(plan: LaunchPlan) -> tuple[socket.socket | None, Line | None]:
     """As torch's TCPStore binds: all addresses, IPv6 and IPv4, SO_REUSEADDR. A socket, or the line that says
     why not."""
     port = plan.meeting.port
@@ -119,7 +119,7 @@ def _not_bound(port: int, error: Exception) -> Line:
     return Line(_WHAT, "problem", f"port {port} is in use here: {who}", remedy, "port-in-use", "critical")
 
 
-def _wait_for_nodes(plan: Plan, place: socket.socket) -> Iterator[Line]:
+def _wait_for_nodes(plan: LaunchPlan, place: socket.socket) -> Iterator[Line]:
     meeting, wait_seconds = plan.meeting, plan.wait_seconds or 0.0
     came = []
     strangers = 0

@@ -12,7 +12,7 @@ from diag.state.stack_activity import Activity, is_idle_worker, read_stack
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_ranks, format_seconds
 
-__all__ = ["filled_by", "flag", "grower_words", "phase_of", "phase_words", "role_of", "victim_words"]
+__all__ = ["filled_by", "flag", "format_grower", "format_phase", "format_victim", "phase_of", "role_of"]
 
 _WORKER_NAMED = re.compile(
     r"DataLoader worker \(pid\(?s?\)? ?([\d, ]{1,200})\)? (?:is killed|exited unexpectedly)"
@@ -60,7 +60,7 @@ def _save_due(job: JobView, iteration: int | None) -> bool:
     return iteration % int(every) == 0
 
 
-def phase_words(job: JobView, at: float, known: str = "") -> str:
+def format_phase(job: JobView, at: float, known: str = "") -> str:
     """What the job did then, as it is said of that moment: a restart has begun to count anew since."""
     phase = known or phase_of(job, at)
     iteration = job.progress.iteration_then(at)
@@ -110,7 +110,7 @@ def _kind(job: JobView, seen: Seen) -> str:
     return f"child process ({seen.name})"
 
 
-def victim_words(job: JobView, verdict: Verdict) -> str:
+def format_victim(job: JobView, verdict: Verdict) -> str:
     kill, seen = verdict.kernel, verdict.victim
     held = f", which held {format_bytes(_held(kill))}," if kill is not None else ""
     if seen is not None:
@@ -145,7 +145,7 @@ def _held(kill: KernelOomKill) -> int:
     return kill.anon_bytes + kill.file_bytes + kill.shmem_bytes
 
 
-def grower_words(job: JobView, holders: Holders, victim: Seen | None) -> str:
+def format_grower(job: JobView, holders: Holders, victim: Seen | None) -> str:
     """Who grew most, said apart from who was killed."""
     if holders.grower is None:
         return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
-from diag.detectors.quoted import only_quoted
+from diag.detectors.echoed_errors import only_quoted
 from diag.state.gpufaults import SETTLE_SECONDS
 from diag.state.rank_view import RankView
 from diag.state.view import JobView

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from diag.launch.launchers.nodes import nodes_of
 from diag.preflight.line import Line
-from diag.preflight.plan import Plan, is_own
-from diag.preflight.reach import Met, own_name, resolve
+from diag.preflight.plan import LaunchPlan, is_own
+from diag.preflight.rendezvous_probe import Met, own_name, resolve
 
 __all__ = ["absent", "is_translated", "mine", "name_of", "translated"]
 
@@ -16,7 +16,7 @@ _RESOLVE_SECONDS = 5.0
 _MOST_NAMED = 8
 
 
-def mine(plan: Plan) -> dict[str, int | str | None]:
+def mine(plan: LaunchPlan) -> dict[str, int | str | None]:
     name = ""
     if plan.meeting.backend == "c10d":
         name = plan.meeting.local_address or own_name(_RESOLVE_SECONDS)
@@ -28,7 +28,7 @@ def mine(plan: Plan) -> dict[str, int | str | None]:
     }
 
 
-def name_of(plan: Plan, met: Met) -> Line | None:
+def name_of(plan: LaunchPlan, met: Met) -> Line | None:
     """Of torchrun's c10d rendezvous, whose rank 0 gives the ranks its own name as MASTER_ADDR, whatever the
     endpoint was.
 
@@ -75,7 +75,7 @@ def translated(said: str, what: str) -> Line:
     )
 
 
-def absent(plan: Plan, came: Sequence[Met]) -> str:
+def absent(plan: LaunchPlan, came: Sequence[Met]) -> str:
     """ ": node 2 (gpu3)": which nodes did not come, with their names where the engine tells them; "" where a rank is not known."""
     ranks = {met.node_rank for met in came}
     nodes = plan.meeting.nodes

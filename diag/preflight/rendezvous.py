@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from diag.launch.launchers.command.shell_script import is_computed
-from diag.preflight.first_node import bind, check_first_node
 from diag.preflight.line import Line
-from diag.preflight.other_node import check_other_node
-from diag.preflight.plan import Plan, is_own
-from diag.preflight.reach import resolve
+from diag.preflight.plan import LaunchPlan, is_own
+from diag.preflight.rendezvous_first_node import bind, check_first_node
+from diag.preflight.rendezvous_other_node import check_other_node
+from diag.preflight.rendezvous_probe import resolve
 
 __all__ = ["check_rendezvous"]
 
@@ -24,7 +24,7 @@ _NAMED = (
 )
 
 
-def check_rendezvous(plan: Plan) -> Iterator[Line]:
+def check_rendezvous(plan: LaunchPlan) -> Iterator[Line]:
     meeting = plan.meeting
     yield from map(_no_number, meeting.bad)
     if meeting.port > 65535:
@@ -56,7 +56,7 @@ def check_rendezvous(plan: Plan) -> Iterator[Line]:
     yield from _where_they_meet(plan, meeting.address)
 
 
-def _where_they_meet(plan: Plan, address: str) -> Iterator[Line]:
+def _where_they_meet(plan: LaunchPlan, address: str) -> Iterator[Line]:
     meeting = plan.meeting
     where = f"{address}:{meeting.port}"
     addresses, why = resolve(address, meeting.port, _RESOLVE_SECONDS)
@@ -94,7 +94,7 @@ def _no_number(value: str) -> Line:
     return Line(_WHAT, "problem", f"{value} is no number", "correct it", "launch-mismatch")
 
 
-def _one_node(plan: Plan) -> Iterator[Line]:
+def _one_node(plan: LaunchPlan) -> Iterator[Line]:
     """Of a job of one node only the port matters, and only when one was asked for."""
     if plan.meeting.port_from:
         place, line = bind(plan)
@@ -107,7 +107,7 @@ def _one_node(plan: Plan) -> Iterator[Line]:
         yield Line(_WHAT, "ok", "one node")
 
 
-def _no_address(plan: Plan) -> Line:
+def _no_address(plan: LaunchPlan) -> Line:
     meeting = plan.meeting
     nodes = f"{meeting.nodes} nodes ({meeting.nodes_from})"
     if meeting.launcher == "deepspeed":
@@ -139,7 +139,7 @@ def _no_address(plan: Plan) -> Line:
     return Line(_WHAT, "problem", said, flags, "rendezvous-failure", "critical")
 
 
-def _unresolved(plan: Plan) -> str:
+def _unresolved(plan: LaunchPlan) -> str:
     if "KUBERNETES_SERVICE_HOST" in plan.environment:
         return (
             "Pods of a plain Job have random names and no DNS entry: use an Indexed Job or JobSet with a headless Service "
@@ -149,7 +149,7 @@ def _unresolved(plan: Plan) -> str:
     return "check the spelling; put the name into DNS or into /etc/hosts of each node (docker: --add-host), or use its address"
 
 
-def _loopback(plan: Plan, addresses: tuple[str, ...]) -> Line:
+def _loopback(plan: LaunchPlan, addresses: tuple[str, ...]) -> Line:
     meeting = plan.meeting
     if meeting.address in ("localhost", *addresses):
         return Line(

@@ -12,14 +12,14 @@ from dataclasses import replace
 
 from diag.detectors.hang.collectives import Collectives
 from diag.detectors.hang.core_dumps import Kernels, RunningKernels
-from diag.detectors.hang.gpus import GpuReading, Gpus, told_readings
+from diag.detectors.hang.gpus import GpuReading, Gpus, reported_readings
 from diag.detectors.hang.kernels import beside, endless
 from diag.detectors.hang.network import Network
 from diag.detectors.hang.pipeline import is_between_stages
+from diag.detectors.hang.rank_wait import WAITS
 from diag.detectors.hang.ras import Ras, RasExplanation, not_made
-from diag.detectors.hang.standing import WAITS
 from diag.detectors.hang.verdict import Note, Verdict, others
-from diag.detectors.hang.watchdog import Watchdog, WatchdogSays
+from diag.detectors.hang.watchdog import Watchdog, WatchdogReport
 from diag.model import Confidence
 from diag.model.observations import Observation
 from diag.model.observations.base import by_type
@@ -27,7 +27,7 @@ from diag.state.stack_activity import Activity
 from diag.state.view import JobView
 from diag.state.wait_graph import Explanation
 
-__all__ = ["Joined", "lowered", "undecided"]
+__all__ = ["EvidenceFusion", "lowered", "undecided"]
 
 _LEVELS = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 # What one node alone may decide, whoever waits on the others.
@@ -52,7 +52,7 @@ def _raised(confidence: Confidence) -> Confidence:
     return _LEVELS[min(len(_LEVELS) - 1, _LEVELS.index(confidence) + 1)]
 
 
-class Joined:
+class EvidenceFusion:
     """Keeps what each kind of evidence was told, and joins it when a verdict is at hand."""
 
     listens = tuple(
@@ -88,7 +88,7 @@ class Joined:
             return None  # ranks launch collectives: whatever stands, the job does not
         verdict = _with_ras(verdict, says, standing, job)
         verdict = _with_watchdog(verdict, self.watchdog.explain(job), standing)
-        readings = self.gpus.read(now, job, 0.0 if once else verdict.since) or told_readings(job)
+        readings = self.gpus.read(now, job, 0.0 if once else verdict.since) or reported_readings(job)
         if _computes(verdict, readings):
             return None
         verdict = self._with_driver(verdict, job, standing)
@@ -284,7 +284,7 @@ def _with_ras(
     return noted
 
 
-def _with_watchdog(verdict: Verdict, says: WatchdogSays | None, standing: dict[int, str]) -> Verdict:
+def _with_watchdog(verdict: Verdict, says: WatchdogReport | None, standing: dict[int, str]) -> Verdict:
     if says is None:
         return verdict
     noted = replace(verdict, notes=(*verdict.notes, Note("output", says.text)))

@@ -8,11 +8,11 @@ from diag.model.observations import Frame
 from diag.outputs.view.classes import StackClass
 from diag.text.sanitize import clean
 
-__all__ = ["ToldClass", "told_frame"]
+__all__ = ["ReportedClass", "frame_of_text"]
 
 
 @dataclass(frozen=True, slots=True)
-class ToldClass(StackClass):
+class ReportedClass(StackClass):
     """A class as the hub said it: its title was made where the frames were read."""
 
     told: str = ""
@@ -21,11 +21,11 @@ class ToldClass(StackClass):
         return self.told
 
 
-def told_frame(text: str) -> Frame:
-    """Of words as `frame_words` makes them, so that it makes the same again: the path was shortened already.
+def frame_of_text(text: str) -> Frame:
+    """Of words as `format_frame` makes them, so that it makes the same again: the path was shortened already.
 
-    >>> from diag.outputs.view.classes import frame_words
-    >>> frame_words(told_frame("Layer.forward (a/b/c/d/e/layer.py:359)"))
+    >>> from diag.outputs.view.classes import format_frame
+    >>> format_frame(frame_of_text("Layer.forward (a/b/c/d/e/layer.py:359)"))
     'Layer.forward (a/b/c/d/e/layer.py:359)'
     """
     function, _, place = clean(text).rpartition(" (")

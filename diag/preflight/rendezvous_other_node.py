@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from diag.preflight.clock import clock_lines
 from diag.preflight.line import Line
-from diag.preflight.meeting_names import is_translated, mine, name_of, translated
-from diag.preflight.plan import Plan
-from diag.preflight.reach import Outcome, connect
+from diag.preflight.plan import LaunchPlan
+from diag.preflight.rendezvous_names import is_translated, mine, name_of, translated
+from diag.preflight.rendezvous_probe import Outcome, connect
 from diag.text.units import format_seconds
 
 __all__ = ["check_other_node"]
@@ -18,7 +18,7 @@ _WHAT = "rendezvous"
 
 
 def check_other_node(
-    plan: Plan, where: str, addresses: tuple[str, ...], *, diag_listens: bool
+    plan: LaunchPlan, where: str, addresses: tuple[str, ...], *, diag_listens: bool
 ) -> Iterator[Line]:
     tried = addresses[:_MOST_ADDRESSES]
     outcomes: list[Outcome] = []
@@ -50,7 +50,7 @@ def check_other_node(
             yield from clock_lines(plan, outcome.met)
 
 
-def _line_of(plan: Plan, where: str, outcome: Outcome) -> Line:
+def _line_of(plan: LaunchPlan, where: str, outcome: Outcome) -> Line:
     meeting = plan.meeting
     at = where if outcome.address == meeting.address else f"{where} ({outcome.address})"
     took = f"{outcome.tries} {'try' if outcome.tries == 1 else 'tries'} in {format_seconds(outcome.seconds)}"
