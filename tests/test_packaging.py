@@ -136,13 +136,13 @@ def test_wheel_has_the_code_and_its_data_and_no_tests(installed: Installed) -> N
     names = {name for name in zipfile.ZipFile(installed.wheel).namelist() if ".dist-info/" not in name}
 
     assert {f"diag/_data/{name}" for name in tracked(*DATA)} <= names
-    assert tracked("diag") <= names
+    assert tracked("diag", "diag_job") <= names
     script = f"diag-{diag.__version__}.data/scripts/diag"
     others = names - {script}
     assert not [
         name
         for name in others
-        if not name.startswith("diag/") or "test" in Path(name).parts[0] or "captures" in name
+        if not name.startswith(("diag/", "diag_job/")) or "test" in Path(name).parts[0] or "captures" in name
     ]
     assert zipfile.ZipFile(installed.wheel).getinfo(script).external_attr >> 16 & 0o111
     assert zipfile.ZipFile(installed.wheel).getinfo("diag/py.typed")
@@ -154,7 +154,7 @@ def test_sdist_has_what_it_takes_to_build_and_test(installed: Installed) -> None
     with tarfile.open(installed.sdist) as tar:
         names = {name.partition("/")[2] for name in tar.getnames()}
 
-    assert tracked("diag", "tests", "docs", *DATA) <= names
+    assert tracked("diag", "diag_job", "tests", "docs", *DATA) <= names
     assert {
         "pyproject.toml",
         "README.md",

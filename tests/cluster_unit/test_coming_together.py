@@ -44,7 +44,7 @@ def test_nodes_without_names_or_numbers_are_counted() -> None:
     waiting(numbered, (1,), 100.0, nodes=4)
     waiting(unnumbered, (1,), 100.0, nodes=4, node_rank=None)
 
-    assert "3 never came: nodes 0,2-3" in numbered.the("rendezvous-failure").summary
+    assert "3 never came: nodes 0, 2-3" in numbered.the("rendezvous-failure").summary
     assert unnumbered.the("rendezvous-failure").summary.endswith("3 never came")
 
 

@@ -49,7 +49,7 @@ _DUMP = """schema run_id diag_version host at seconds found next_command next_re
  network.devices[].**
  pace.text[] pace.steps pace.steps.** pace.time_shares.* pace.sources[].* arrivals arrivals.**"""
 # One line a record: what read it, of which rank, when, and what it read.
-_RECORD = "source at emitted host rank schema segment"
+_RECORD = "source at emitted host rank schema segment policy"
 _PAYLOADS = {
     "cgroup": "levels[].* meminfo missing overcommit pid pressure version view vmstat",
     "disk": "bavail bfree blocks favail ffree files frsize path purpose quota quota.** read_only type uid",
