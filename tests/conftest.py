@@ -77,12 +77,12 @@ def small_cgroup() -> Iterator[Path]:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """What people see has a target of its own (`make test-faces`), and what is done to diag itself (`make
     test-hardening`)."""
-    folder = (
-        Path(item.path).relative_to(CAPTURES.parent) if CAPTURES.parent in Path(item.path).parents else Path()
-    )
-    if folder.parts and folder.parts[0] in _FACES:
+    tests, path = CAPTURES.parent, Path(item.path)
+    parts = path.relative_to(tests).parts if tests in path.parents else ()
+    folder = parts[1] if parts[:1] == ("labs",) else parts[0] if parts else ""
+    if folder in _FACES:
         item.add_marker("faces")
-    elif folder.parts and folder.parts[0] in _HARDENING:
+    elif folder in _HARDENING:
         item.add_marker("hardening")
 
 

@@ -110,7 +110,9 @@ def test_links_lead_to_dashboards_and_manual_pages_that_there_are(uid: str) -> N
     )
     assert linked <= set(DOCUMENTS)
     assert explained <= set(pages()) and "${manual}/" in text
-    assert all((FOLDER.parent / "diag" / "outputs" / "manual" / "en" / f"{kind}.md").is_file() for kind in explained)
+    assert all(
+        (FOLDER.parent / "diag" / "outputs" / "manual" / "en" / f"{kind}.md").is_file() for kind in explained
+    )
 
 
 def test_what_is_recorded_is_used() -> None:

@@ -16,7 +16,6 @@ from diag.preflight import (
     CHECKS,
     Line,
     ascend,
-    eyes,
     gpus,
     interfaces,
     launch,
@@ -27,6 +26,7 @@ from diag.preflight import (
     meeting,
     network,
     rdma,
+    stack_access,
     storage,
 )
 from diag.preflight import environment as environment_check
@@ -150,7 +150,7 @@ WORLDS: dict[Callable[..., Iterable[Line]], tuple[Callable[[], Iterable[Line]], 
         lambda: check_software(["docker", "run", "image", "swift", "sft"], {}, loads=False),
     ),
 }
-NEED_A_DEVICE = {gpus.check_gpus, ascend.check_npus, eyes.check_stacks}  # tests of their own below
+NEED_A_DEVICE = {gpus.check_gpus, ascend.check_npus, stack_access.check_stacks}  # tests of their own below
 
 
 def test_every_check_has_a_world_in_which_it_knows_nothing() -> None:
@@ -207,10 +207,10 @@ def test_stacks_that_neither_reader_can_read(monkeypatch: pytest.MonkeyPatch) ->
         def can_read(self, *_: object) -> Blind:
             return self
 
-    monkeypatch.setattr(eyes, "RemoteStacks", Blind)
-    monkeypatch.setattr(eyes, "PySpy", Blind)
+    monkeypatch.setattr(stack_access, "RemoteStacks", Blind)
+    monkeypatch.setattr(stack_access, "PySpy", Blind)
 
-    assert [line.status for line in eyes.check_stacks([])] == ["problem"]
+    assert [line.status for line in stack_access.check_stacks([])] == ["problem"]
 
 
 def test_right_to_lock_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
