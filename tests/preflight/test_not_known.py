@@ -23,9 +23,9 @@ from diag.preflight import (
     limits,
     machine,
     manifest,
-    meeting,
     network,
     rdma,
+    rendezvous,
     stack_access,
     storage,
 )
@@ -59,7 +59,7 @@ OF_NODES = (
     interfaces.check_nccl_interface,
     interfaces.check_gloo_interface,
     rdma.check_rdma,
-    meeting.check_rendezvous,
+    rendezvous.check_rendezvous,
 )
 
 
