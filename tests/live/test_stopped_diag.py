@@ -34,15 +34,15 @@ def _sidecars(run: LiveRun) -> Sequence[int]:
 
 
 def all_of(diag: Diag) -> Sequence[int]:
-    return (diag.agent.hub, *diag.agent.sidecar_pool)
+    return (diag.hub, *diag.sidecars)
 
 
 def only_sidecars(diag: Diag) -> Sequence[int]:
-    return diag.agent.sidecar_pool
+    return diag.sidecars
 
 
 def only_hub(diag: Diag) -> Sequence[int]:
-    return (diag.agent.hub,)
+    return (diag.hub,)
 
 
 @pytest.mark.parametrize("which", [all_of, only_sidecars, only_hub])

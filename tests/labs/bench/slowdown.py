@@ -124,7 +124,7 @@ def switched(pairs: int, say: Say) -> list[Row]:
             until(lambda: target.complete(folder, _RANKS), 60, "the loop runs under diag")
             time.sleep(5.0)
             diag = processes(run)
-            if len(diag.agent.sidecar_pool) != _RANKS:
+            if len(diag.sidecars) != _RANKS:
                 raise NotReady("a rank has no sidecar")
             blocks = switch(diag, pairs, _BLOCK_SECONDS)
             steps = [step for rank in range(_RANKS) for step in target.read_steps(folder, rank)]
@@ -151,24 +151,24 @@ def switched(pairs: int, say: Say) -> list[Row]:
 def switch(diag: Diag, pairs: int, seconds: float) -> list[tuple[Block, Block]]:
     """Begin and end of each pair's blocks, on and off; which comes first is chance. What is due waits for the
     next on. Raises NotReady."""
-    found, pid = [], diag.agent.hub
+    found, pid = [], diag.hub
     try:
         for _ in range(pairs):
             block: dict[bool, Block] = {}
             for is_on in random.sample((True, False), 2):
-                for pid in (diag.agent.hub, *diag.agent.sidecar_pool):
+                for pid in (diag.hub, *diag.sidecars):
                     os.kill(pid, signal.SIGCONT if is_on else signal.SIGSTOP)
                 began = time.time()
                 time.sleep(seconds)
                 block[is_on] = (began, began + seconds)
             found.append((block[True], block[False]))
     except ProcessLookupError:
-        which = "the hub" if pid == diag.agent.hub else "a sidecar"
+        which = "the hub" if pid == diag.hub else "a sidecar"
         raise NotReady(
             f"{which} (pid {pid}) ended while its cost was measured, after {len(found)} pairs of blocks"
         ) from None
     finally:
-        for pid in (diag.agent.hub, *diag.agent.sidecar_pool):
+        for pid in (diag.hub, *diag.sidecars):
             with contextlib.suppress(ProcessLookupError):  # the others must go on
                 os.kill(pid, signal.SIGCONT)
     return found

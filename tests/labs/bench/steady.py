@@ -49,8 +49,8 @@ def rows(ranks: int, seconds: float, scrapes: int, say: Callable[[str], None]) -
         app = stack.enter_context(_peer_app(series_in(fetched(f"{url}/metrics"))))
         scraped = [f"{url}/metrics", f"http://127.0.0.1:{app[1]}/metrics/"]
         groups = {
-            "hub": [diag.agent.hub],
-            "sidecar": list(diag.agent.sidecar_pool),
+            "hub": [diag.hub],
+            "sidecar": list(diag.sidecars),
             "other": list(diag.others),
             "app": [app[0]],
         }
@@ -61,7 +61,7 @@ def rows(ranks: int, seconds: float, scrapes: int, say: Callable[[str], None]) -
         )
         found = _table(use, loop, _bare_rss(), ranks)
         if scrapes:
-            found += scrape.rows((diag.agent.hub, scraped[0]), (app[0], scraped[1]), scrapes, say)
+            found += scrape.rows((diag.hub, scraped[0]), (app[0], scraped[1]), scrapes, say)
         say(f"{ranks} ranks hang: measuring {seconds:.0f} s under suspicion")
         stop.touch()
         until(lambda: run.opened("hang"), _SUSPECTS_SECONDS, "the hang is told")

@@ -101,9 +101,7 @@ def story() -> tuple[Record, ...]:
     )
 
 
-def told(
-    records: Iterable[Record], engine: Engine | None = None, log: dict[str, Any] | None = None
-) -> Engine:
+def told(records: Iterable[Record], engine: Engine | None = None) -> Engine:
     """An engine that was told a story and then these, and what it says of them, as JSON and as text."""
     if engine is None:
         engine = Engine(PARSERS, make_detectors(), PRECEDENCE)
@@ -113,7 +111,7 @@ def told(
         engine.feed(record)
     engine.advance(engine.now + 3.0)
     engine.advance(engine.now + 700.0)  # a gap that is not filled with checks: one that is late
-    engine.finish(log=log)
+    engine.finish()
     document = report(engine)
     json.dumps(document)
     text = report_text(document, width=100)
