@@ -79,15 +79,15 @@ def test_commands_that_colour_have_the_option_and_the_others_have_not() -> None:
 
 
 def test_no_other_place_asks_the_environment_whether_to_colour() -> None:
-    package = Path(main.__file__).parent
+    package = Path(main.__file__).parents[1]
     asking = {
         path.relative_to(package).as_posix()
         for path in package.rglob("*.py")
         if "NO_COLOR" in path.read_text()
     }
 
-    # command.py and software/ask.py set it for the processes that they start; cli.py names it in its help.
-    assert asking == {"colour.py", "cli.py", "command.py", "preflight/software/ask.py"}
+    # launch/command.py and software/ask.py set it for the processes that they start; cli/main.py names it in its help.
+    assert asking == {"text/colour.py", "cli/main.py", "launch/command.py", "preflight/software/ask.py"}
 
 
 def test_cmd_inherits_nothing_of_it(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from diag.model import Change, ChangeKind
 from diag.outputs.terminal.text import panel
+from diag.text.columns import columns as width_of
 from tests.cli.terminal import Terminal, terminal
 
 pytest.importorskip("tqdm")
@@ -116,7 +117,7 @@ def test_panel_stands_between_the_bar_and_the_bar_that_goes_on(
     lines, told = seen.lines, wanted_panel(tmp_path, columns, lang)
     at = lines.index(told[0])
     assert lines[at : at + len(told)] == told
-    assert all(columns(line) <= columns for line in told)
+    assert all(width_of(line) <= columns for line in told)
     assert sum(line.startswith("diag| ") for line in lines) == len(told)
     before, after = [bar_at(line) for line in lines[:at]], [bar_at(line) for line in lines[at + len(told) :]]
     assert 20 <= (before[-1] or 0) < STEPS  # the bar as it stood

@@ -61,7 +61,11 @@ def test_culprit_is_on_a_screen_of_80_columns_and_keys_lead_to_the_rest(
 
         pane.keys("s")
         stacks = pane.until(
-            lambda text: "Merged stacks" in text and "waits_for_the_others (tests/live/ranks.py" in text
+            lambda text: (
+                "Merged stacks" in text
+                and "waits_for_the_others (" in text
+                and "tests/live/ranks.py:" in text
+            )
         )
         assert "ranks 0, 2: " in stacks and "rank 1: no stack: killed by signal 9" in stacks
         pane.keys("Escape")

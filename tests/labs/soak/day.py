@@ -183,7 +183,9 @@ def _parts(engine: Engine) -> dict[str, dict[str, Any]]:
     roots: dict[str, Any] = {f"job.{name}": value for name, value in vars(engine.job).items()}
     roots["timeline"] = engine.timeline
     roots |= {f"detector {detector.name}": detector for detector in engine._detectors}
-    roots |= {f"engine.{name}": getattr(engine, name) for name in ("_past", "_open", "withheld", "opened_total")}
+    roots |= {
+        f"engine.{name}": getattr(engine, name) for name in ("_past", "_open", "withheld", "opened_total")
+    }
     found = {}
     for name, root in roots.items():
         part = held(root, seen)
