@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 __all__ = [
+    "compact",
     "format_bytes", "format_count", "format_link_rate", "format_magnitude", "format_number", "format_path", "format_quantity",
     "format_ranges", "format_ranks", "format_rate", "format_ratio", "format_seconds", "format_time",
 ]  # fmt: skip
@@ -92,7 +93,7 @@ def format_quantity(value: float, unit: str) -> str:
     >>> format_quantity(652.4, "W"), format_quantity(1410.0, "MHz"), format_quantity(83.5, "°C")
     ('652 W', '1410 MHz', '84 °C')
     """
-    return f"{math.floor(value + 0.5)} {unit}"
+    return f"{math.floor(value + 0.5)} {unit}" if math.isfinite(value) else f"? {unit}"
 
 
 def format_magnitude(number: float) -> str:
@@ -103,7 +104,7 @@ def format_magnitude(number: float) -> str:
     """
     for size, letter in ((1e9, "B"), (1e6, "M")):
         if number >= 0.9995 * size:
-            return _digits(number / size, 3) + letter
+            return _digits(number / size, 3) + letter if math.isfinite(number) else "?"
     return f"{number:.0f}"
 
 
@@ -114,6 +115,8 @@ def format_ratio(ratio: float) -> str:
     ['0 %', '<0.01 %', '0.4 %', '3.5 %', '50 %', '99.9 %', '100 %', '125 %']
     """
     percent = ratio * 100
+    if not math.isfinite(percent):
+        return "?"
     if 0 < percent < 0.01:
         return "<0.01 %"
     if 99.5 <= percent < 100:
@@ -127,6 +130,17 @@ def format_count(number: int, noun: str, plural: str = "") -> str:
     ('1 rank', '1,234 lines', '2 tries')
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def compact(text: str) -> str:
+    """A formatted number as cells of a table have it, where each column counts: without its space, and of a unit
+    the first letter.
+
+    >>> compact("2.53 GiB"), compact("48 %"), compact("12 s"), compact("1 min 22 s"), compact("?")
+    ('2.5G', '48%', '12s', '1m22s', '?')
+    """
+    short = re.sub(r" ([KMGTPE])iB\b", r"\1", re.sub(r"(\d\.\d)\d(?= [KMGTPE]iB)", r"\1", text))
+    return re.sub(r"(?<=\d) ?(%|µs|ms|[smhdB])(?:in)?\b ?", r"\1", short.replace(" %", "%")).rstrip()
 
 
 def _digits(value: float, figures: int) -> str:

@@ -307,7 +307,7 @@ def test_how_we_know_is_told_as_a_word() -> None:
         await until(
             app,
             pilot,
-            lambda text: re.search(r"^ LOST  \d s: connection refused; trying again; elapsed", text, re.M),
+            lambda text: re.search(r"^ LOST  \d+ s: connection refused; trying again; elapsed", text, re.M),
         )
         source.link(Link("ENDED", "the job ended with exit code 1, and diag with it", "diag top /runs/1"))
         text = await until(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from diag.cli.tui.line import Line, right
 from diag.cli.tui.state import Row, State
 from diag.text.columns import columns, cut
-from diag.text.units import format_bytes, format_ratio, format_seconds
+from diag.text.units import compact, format_bytes, format_ratio, format_seconds
 
 __all__ = ["ORDERS", "Table"]
 
@@ -26,11 +26,11 @@ _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?(?:,|$)")
 
 
 def _share(value: float | None) -> str:
-    return _NEVER if value is None else format_ratio(min(value, 99.99))
+    return _NEVER if value is None else compact(format_ratio(min(value, 99.99)))
 
 
 def _bytes(value: float | None) -> str:
-    return _NEVER if value is None else format_bytes(value)
+    return _NEVER if value is None else compact(format_bytes(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class _Column:
 
 
 def _moved(row: Row, now: float) -> str:
-    return _NEVER if row.progress_at is None else format_seconds(now - row.progress_at)
+    return _NEVER if row.progress_at is None else compact(format_seconds(now - row.progress_at))
 
 
 _COLUMNS = (
