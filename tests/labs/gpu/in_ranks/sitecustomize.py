@@ -17,7 +17,7 @@ _SCHEDULES = (
 
 
 def _wrap(module):
-    sys.path.append(str(_HERE.parents[2]))
+    sys.path.append(str(_HERE.parents[3]))
     from tests.labs.bench.target import Recorder
 
     recorder = Recorder(Path(os.environ["BENCH_FOLDER"]), int(os.environ["RANK"]))
@@ -38,7 +38,7 @@ def _arm():
         and not any("multiprocessing" in word for word in sys.orig_argv)
     ):
         spec = importlib.util.spec_from_file_location(
-            "after_import_here", _HERE.parents[2] / "diag_job" / "after_import.py"
+            "after_import_here", _HERE.parents[3] / "diag_job" / "after_import.py"
         )
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module

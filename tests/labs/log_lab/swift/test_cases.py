@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .__main__ import _blocks
 
-_FOLDER = Path(__file__).parents[2] / "captures" / "logs" / "swift"
+_FOLDER = Path(__file__).parents[3] / "captures" / "logs" / "swift"
 
 
 def _entries() -> list[dict[str, str]]:
