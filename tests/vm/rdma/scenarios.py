@@ -80,7 +80,7 @@ SCENARIOS = (
     Scenario(
         "memlock",
         (Rank(16 * MIB, memlock=8 * MIB), Rank(16 * MIB, memlock=0)),
-        (Wanted("memlock-limit", "registration_failed", ranks=(0, 1), words="0 MiB to 8 MiB"),),
+        (Wanted("memlock-limit", "registration_failed", ranks=(0, 1), words="0 B to 8 MiB"),),
         user=NOBODY,
     ),
     Scenario(
