@@ -26,10 +26,10 @@ def run(flags: str, engine: str = "docker") -> list[str]:
 @pytest.mark.parametrize(
     ("flags", "expected", "said"),
     [
-        ("--shm-size=50G", "ok", "50.0 GiB (--shm-size=50G)"),
-        ("--shm-size 16gb", "ok", "16.0 GiB"),
-        ("", "problem", "0.1 GiB (docker's default)"),
-        ("--shm-size=128m", "problem", "0.1 GiB (--shm-size=128m)"),
+        ("--shm-size=50G", "ok", "50 GiB (--shm-size=50G)"),
+        ("--shm-size 16gb", "ok", "16 GiB"),
+        ("", "problem", "64 MiB (docker's default)"),
+        ("--shm-size=128m", "problem", "128 MiB (--shm-size=128m)"),
         ("-v /mnt/shm:/dev/shm", "not checked", "a mount"),
         ("--ipc=container:other", "not checked", "--ipc=container:other"),
         ("--shm-size=lots", "not checked", "--shm-size=lots"),
