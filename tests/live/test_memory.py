@@ -112,9 +112,9 @@ def test_killed_worker_is_found_and_named_with_its_rank(tmp_path: Path) -> None:
         (found,) = findings(run).values()
 
         assert (found["id"], found["cause"], found["ranks"]) == ("host-oom", "cgroup_limit", [0])
-        assert re.search(r"killed DataLoader worker \d+ of rank 0, which held [\d.]+ MiB,", found["summary"]), (
-            found["summary"]
-        )
+        assert re.search(
+            r"killed DataLoader worker \d+ of rank 0, which held [\d.]+ MiB,", found["summary"]
+        ), found["summary"]
         assert "--dataloader_num_workers" in found["advice"]
         assert sizes(found["summary"])[1] == pytest.approx(peak_told_by(cgroup) / MIB, rel=0.05)
 

@@ -120,7 +120,7 @@ def test_core_dump_that_is_cut_off_while_it_is_read_says_so_and_kills_nobody(tmp
     script = """if True:
         import os, sys
         from pathlib import Path
-        from diag.sources import cuda_core, cuda_coredump
+        from diag.sources.gpu import cuda_core, cuda_coredump
 
         sections = cuda_core._sections
 

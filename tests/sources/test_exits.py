@@ -164,7 +164,7 @@ def test_zero_that_the_kernel_shows_to_strangers_is_not_taken_for_success() -> N
     target = subprocess.Popen(["sh", "-c", "read line; exit 3"], stdin=subprocess.PIPE)
     code = f"""
 import json, os
-from diag.sources import exits
+from diag.sources.host import exits
 from diag.sources.host.exits import ExitWatch
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 watch = ExitWatch({target.pid})

@@ -72,7 +72,7 @@ def test_ptrace_denied_is_told_by_py_spy_and_the_signal_still_brings_the_stack(t
     if without_ptrace() and shutil.which("setpriv") is None:
         pytest.skip("root, and no setpriv to drop the capability")
     reader = (
-        "import json, sys; from pathlib import Path\nfrom diag.sources import faulthandler, pyspy\npid = int(sys.argv[1])\n"
+        "import json, sys; from pathlib import Path\nfrom diag.sources.stacks import faulthandler, pyspy\npid = int(sys.argv[1])\n"
         "spy = pyspy.PySpy(); payload = spy.dump(pid, 5.0)\n"
         f"print(json.dumps([payload, pyspy.explain(payload), faulthandler.dump(pid, Path(sys.argv[2]), {SIGNAL}, 5.0)]))"
     )

@@ -373,7 +373,7 @@ def test_rank_that_ended_or_became_another_program_is_not_read_from_what_was_kep
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 def test_process_of_another_user_is_denied() -> None:
     code = (
-        "import json, sys\nfrom diag.sources import remote_stack\n"
+        "import json, sys\nfrom diag.sources.stacks import remote_stack\n"
         "print(json.dumps(remote_stack.RemoteStacks().dump(int(sys.argv[1]))))"
     )
     with Target(WAIT, plain_env()) as rank:

@@ -151,7 +151,7 @@ def test_environment_and_program_of_another_user_are_not_guessed() -> None:
     )
     home = str(Path(__file__).parents[2])
     # imports first: the checkout may lie where nobody may read
-    code = "from diag.sources import tree\n" + code
+    code = "from diag.sources.host import process_tree as tree\n" + code
     done = subprocess.run(
         [sys.executable, "-c", code],
         check=False,
