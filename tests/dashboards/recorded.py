@@ -78,7 +78,11 @@ class _View:
     token: str | None = None
     bound_beyond_loopback: bool = False
 
-    def cluster_facts(self) -> ClusterFacts:
+    @property
+    def cluster(self) -> _View:
+        return self
+
+    def facts(self) -> ClusterFacts:
         """A job of two nodes, of which this one judges."""
         active = tuple((finding.id, finding.severity.value) for finding in self.engine.active())
         sent = self.counters.records_total
