@@ -280,9 +280,8 @@ def write_bundle(document: dict[str, Any], facts: dict[str, Any], run_dir: Path,
                 files.append((name, io.BytesIO(data), len(data), hashlib.sha256(data).hexdigest()))
             written = segments(run_dir)
             for segment in written:
-                with contextlib.suppress(
-                    FileNotFoundError
-                ):  # the journal dropped it meanwhile, to keep its size
+                # the journal dropped it meanwhile, to keep its size
+                with contextlib.suppress(FileNotFoundError):
                     file: IO[bytes] = stack.enter_context(open(segment, "rb"))
                     if segment == written[-1]:
                         file = _closed(file)

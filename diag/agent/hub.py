@@ -150,15 +150,13 @@ class Hub:
         self._finder_from = 0.0
         self._intake = Intake(lambda payload, then: self._put_lines(payload, None, then), self._left_out)
         self._files = RankFiles(self._put_lines, self._lost_file)
-        self._job_dir = (
-            stack_dir.resolve() if stack_dir else None
-        )  # of the `diag run` that started this job and died
+        # of the `diag run` that started this job and died
+        self._job_dir = stack_dir.resolve() if stack_dir else None
         self._next: dict[str, float] = {}
         self._mode = "normal"
         self._took_at = time.monotonic()
-        self._alone: set[tuple[object, ...]] = (
-            set()
-        )  # what this node by itself would say of the job, as the job hub was told
+        # what this node by itself would say of the job, as the job hub was told
+        self._alone: set[tuple[object, ...]] = set()
 
     @property
     def nccl_ras_address(self) -> str | None:
@@ -413,9 +411,8 @@ class Hub:
                     )
                 )
             for stream, path, appended in printed:
-                earlier = (
-                    appended and path.parent != self._job_dir
-                )  # `>> train.log`: an older run's lines come first
+                # `>> train.log`: an older run's lines come first
+                earlier = appended and path.parent != self._job_dir
                 self._files.follow(
                     path,
                     f"{stream}:{path.name}",

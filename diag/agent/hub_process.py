@@ -57,9 +57,8 @@ def main() -> int:
 
 def _wire() -> Wire:
     os.set_inheritable(WIRE_FD, False)
-    os.closerange(
-        WIRE_FD + 1, os.sysconf("SC_OPEN_MAX")
-    )  # what diag was given for CMD, a make job server's say, is CMD's
+    # what diag was given for CMD, a make job server's say, is CMD's
+    os.closerange(WIRE_FD + 1, os.sysconf("SC_OPEN_MAX"))
     return Wire(socket.socket(fileno=WIRE_FD))
 
 
@@ -70,9 +69,8 @@ def _prepare(task: dict[str, Any], link: Link) -> _Beside:
     from diag.settings import load, unread_variables
 
     settings = load(**task["flags"], refused=link.say)
-    refuse_taken_port(
-        settings, asked_for=task["flags"]["port"] is not None
-    )  # of a variable only a line: CMD comes first
+    # of a variable only a line: CMD comes first
+    refuse_taken_port(settings, asked_for=task["flags"]["port"] is not None)
     for line in unread_variables(os.environ):
         link.say(f"diag: {line}")
     run_dir = _make_run_dir(settings, link)
@@ -114,9 +112,8 @@ def _variables(
 
     found: dict[str, str] = {}
     if settings.inject:
-        found.update(
-            hook_variables(run_dir.path, os.getpid(), environment)
-        )  # under Yama this process and its own may read them
+        # under Yama this process and its own may read them
+        found.update(hook_variables(run_dir.path, os.getpid(), environment))
         if not settings.flight_recorder:
             found["DIAG_FLIGHT_RECORDER"] = "0"
         if terminal:

@@ -108,9 +108,8 @@ class Namespace:
                 found[pid] = known[1]
         for pid in [pid for pid in self._known if pid not in processes]:
             del self._known[pid]
-        alive = [
-            pid for pid in hidden if Path(f"{self.proc}/{pid}").exists()
-        ]  # the others ended while we looked
+        # the others ended while we looked
+        alive = [pid for pid in hidden if Path(f"{self.proc}/{pid}").exists()]
         return NamespaceScan(processes, others, tuple(alive), _jobs(found, processes))
 
     def argv(self, pid: int) -> list[str]:
@@ -168,9 +167,8 @@ class Namespace:
         job, node = self._environ.get("SLURM_JOB_ID"), self._environ.get("SLURMD_NODENAME")
         if job and env.get("SLURM_JOB_ID") != job:
             return False  # of another job on this machine,
-        return (
-            not node or env.get("SLURMD_NODENAME", node) == node
-        )  # or of another node of this one, on the same machine
+        # or of another node of this one, on the same machine
+        return not node or env.get("SLURMD_NODENAME", node) == node
 
     def alone(self, look: NamespaceScan) -> tuple[int, ...]:
         """Processes with torch that have no rank's variables, the topmost of each tree."""

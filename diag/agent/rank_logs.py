@@ -23,10 +23,8 @@ __all__ = ["RankFiles"]
 
 # NCCL makes its file with the first communicator, which a model that loads may hold up for long.
 _AWAIT_SECONDS = 4 * 3600.0
-_MOST_FILES, _OLD_SECONDS = (
-    256,
-    600.0,
-)  # three a rank of the largest nodes; beyond, those that nobody has used for so long
+# three a rank of the largest nodes; beyond, those that nobody has used for so long
+_MOST_FILES, _OLD_SECONDS = (256, 600.0)
 _THROUGH_ROOT = re.compile(r"/proc/\d+/root(?=/)", re.ASCII)
 _LOOK_SECONDS = 2.0  # a rank that root started may become another user at any time
 _DESCRIPTORS = {"stdout": 1, "stderr": 2}
@@ -48,9 +46,8 @@ class RankFiles:
             tuple[JobFiles, Path, int | None, float, float]
         ] = []  # whose, path, rank, not before, until
         self._look_at = 0.0
-        self._jobs: weakref.WeakValueDictionary[int, JobFiles] = (
-            weakref.WeakValueDictionary()
-        )  # by pid; followers hold them
+        # by pid; followers hold them
+        self._jobs: weakref.WeakValueDictionary[int, JobFiles] = weakref.WeakValueDictionary()
 
     def leave_out(self, paths: Iterable[Path]) -> None:
         for path in paths:

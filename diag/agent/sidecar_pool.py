@@ -137,9 +137,8 @@ class SidecarPool:
         with contextlib.ExitStack() as stack:
             log: int | IO[bytes] = subprocess.DEVNULL
             if self._run_dir is not None:
-                with contextlib.suppress(
-                    OSError
-                ):  # a full disk, a directory that went: the rank is watched all the same
+                # a full disk, a directory that went: the rank is watched all the same
+                with contextlib.suppress(OSError):
                     log = stack.enter_context(open(self._run_dir / "sidecars.log", "ab"))
             return subprocess.Popen(
                 isolated.argv("diag.agent.sidecar", json.dumps(task)),
@@ -250,9 +249,8 @@ class SidecarPool:
                     self._erred(*message["error"])
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # a line torn by the sidecar's death
-        if _killed(
-            sidecar.process
-        ):  # nobody else may be left to read the host's counter: the kernel takes sidecars first
+        # nobody else may be left to read the host's counter: the kernel takes sidecars first
+        if _killed(sidecar.process):
             self._put(
                 Record(cgroup.SOURCE, cgroup.host_sample(), host=sidecar.place.host, emitted=time.time())
             )

@@ -78,9 +78,8 @@ def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = _as_option(list(sys.argv[1:] if argv is None else argv))
-    if (
-        sys.executable
-    ):  # relative where `python -m diag` was found by `PATH=.venv/bin:$PATH`: our helpers start in /
+    # relative where `python -m diag` was found by `PATH=.venv/bin:$PATH`: our helpers start in /
+    if sys.executable:
         sys.executable = os.path.abspath(sys.executable)  # noqa: PTH100 - resolve() would leave a virtual environment
     verb = words[0] if words and words[0] in VERBS else ""
     for stream in (sys.stdout, sys.stderr):  # a log line has any characters, a terminal's encoding may not
@@ -135,9 +134,8 @@ def _as_option(words: list[str]) -> list[str]:
 
 
 def _say(error: DiagError) -> None:
-    from diag.text.sanitize import (
-        clean_lines,
-    )  # a file's name and a server's words may hold what moves the cursor
+    # a file's name and a server's words may hold what moves the cursor
+    from diag.text.sanitize import clean_lines
 
     print(f"error: {clean_lines(str(error))}", file=sys.stderr)
     if error.hint:

@@ -104,9 +104,8 @@ def _serve(engine: Engine, args: argparse.Namespace) -> int:
     host = settings.host or "127.0.0.1"
     view = RecordedView(engine, args.paths, beyond_loopback=not is_loopback(host), token=settings.token)
     signals = {signal.SIGINT, signal.SIGTERM}
-    signal.pthread_sigmask(
-        signal.SIG_BLOCK, signals
-    )  # before the server's threads, which would take them otherwise
+    # before the server's threads, which would take them otherwise
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         server = serve(view, host, settings.port, certificate=settings.tls_cert, key=settings.tls_key)
     except PortTaken:

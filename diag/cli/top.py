@@ -80,14 +80,11 @@ def run(args: argparse.Namespace) -> int:
     from diag.cli.tui.spark import BLOCKS
     from diag.text.language import can_show
 
-    for name in (
-        "COLUMNS",
-        "LINES",
-    ):  # what a shell exported once: the terminal knows better, also after a change of its size
+    # what a shell exported once: the terminal knows better, also after a change of its size
+    for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
-    app = TopApp(
-        source, document, lang=lang, blocks=can_show(BLOCKS, sys.stderr)
-    )  # which is where Textual draws
+    # which is where Textual draws
+    app = TopApp(source, document, lang=lang, blocks=can_show(BLOCKS, sys.stderr))
     app.run(mouse=False)  # the terminal's own selection copies text
     if app.copied:
         print(app.copied)

@@ -39,10 +39,8 @@ _TRACED_LINES = (
 )
 _LONGEST = 500
 _MOST_RANKS = 32  # the first that failed
-_JUST_BEFORE_SECONDS, _BEFORE_DEATH_SECONDS = (
-    5.0,
-    120.0,
-)  # ranks that fail wait for each other, then torchelastic ends them
+# ranks that fail wait for each other, then torchelastic ends them
+_JUST_BEFORE_SECONDS, _BEFORE_DEATH_SECONDS = (5.0, 120.0)
 
 
 def failed_soon(job: JobView, at: float) -> bool:

@@ -121,9 +121,8 @@ def heard(rank: RankView, job: JobView, alone: bool) -> Heard:
 def _why(lines: list[str], rank: RankView) -> str:
     raised = exceptions(lines)
     own = [line for line in raised if not CASCADE.search(line)]
-    uncaught = [
-        line for line in own if line.startswith("[rank")
-    ]  # what a program catches and prints has no prefix
+    # what a program catches and prints has no prefix
+    uncaught = [line for line in own if line.startswith("[rank")]
     crashed = rank.exit is not None and (
         rank.exit.signal in CRASHES or (rank.exit.exit_code or 0) - 128 in CRASHES
     )

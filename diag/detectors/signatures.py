@@ -11,14 +11,7 @@ from diag.detectors.echoed_errors import CASCADE, failed_soon, only_quoted
 from diag.detectors.last_words import CRASHES, exceptions
 from diag.detectors.memory.messages import format_phase
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.model.observations import (
-    Iteration,
-    KernelLine,
-    LogLine,
-    NcclPlainLines,
-    PlainLines,
-    VersionSeen,
-)
+from diag.model.observations import Iteration, KernelLine, LogLine, NcclPlainLines, PlainLines, VersionSeen
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 
@@ -63,9 +56,8 @@ class SignatureDetector:
     listens = (LogLine, PlainLines, NcclPlainLines, KernelLine, Iteration, VersionSeen)
 
     def __init__(self, rules: RuleSet | None = None) -> None:
-        from diag.detectors.rules.load import (
-            packaged,
-        )  # late: whoever only names detectors needs no YAML, pydantic or RE2
+        # late: whoever only names detectors needs no YAML, pydantic or RE2
+        from diag.detectors.rules.load import packaged
         from diag.detectors.rules.reader import LogReader
 
         self._reader = LogReader(packaged() if rules is None else rules)

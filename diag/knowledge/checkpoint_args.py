@@ -90,9 +90,8 @@ def named_paths(argv: Sequence[str]) -> list[NamedPath]:
 def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
     for place, word in enumerate(argv):
         flag, equals, value = word.partition("=")
-        if equals and (
-            word.startswith("--") or ("." in flag and "/" not in flag)
-        ):  # Hydra: trainer.default_local_dir=/out
+        # Hydra: trainer.default_local_dir=/out
+        if equals and (word.startswith("--") or ("." in flag and "/" not in flag)):
             yield flag, value
         elif word.startswith("--") and place + 1 < len(argv) and not argv[place + 1].startswith("--"):
             yield word, argv[place + 1]
@@ -118,9 +117,8 @@ def resume_advice(argv: Sequence[str], path: str, kind: str) -> str:
     >>> resume_advice(["pretrain_gpt.py"], "/save/iter_0000500", "torch_dist")
     '--load /save --ckpt-step 500'
     """
-    megatron = any(
-        PurePosixPath(word).name == "megatron" or "/_megatron/" in word for word in argv
-    )  # ms-swift's own command
+    # ms-swift's own command
+    megatron = any(PurePosixPath(word).name == "megatron" or "/_megatron/" in word for word in argv)
     if kind in ("torch_dist", "torch_dcp", "megatron_legacy"):
         above, step = PurePosixPath(path).parent, iteration_of(path)
         if PurePosixPath(path).name.startswith("checkpoint-"):

@@ -219,9 +219,8 @@ def _spawn(
         try:
             return spawn(path, argv)
         except OSError as error:
-            if error.errno == errno.ENOEXEC and _is_text(
-                path
-            ):  # a script without "#!": sh runs it, as execvp does
+            # a script without "#!": sh runs it, as execvp does
+            if error.errno == errno.ENOEXEC and _is_text(path):
                 return spawn("/bin/sh", ["sh", path, *argv[1:]])
             raise
     except FileNotFoundError as error:
@@ -304,16 +303,14 @@ def exit_as(command: Command) -> NoReturn:
             except OSError:
                 pass
     if command.term_signal is not None:
-        resource.setrlimit(
-            resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1])
-        )  # one core: CMD's
+        # one core: CMD's
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         if command.term_signal not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(command.term_signal, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {command.term_signal})
         os.kill(os.getpid(), command.term_signal)
-    os._exit(
-        command.returncode or 0
-    )  # no flush of what could not be written: its failure would be the exit code
+    # no flush of what could not be written: its failure would be the exit code
+    os._exit(command.returncode or 0)
 
 
 def terminal_env(

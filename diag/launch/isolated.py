@@ -29,9 +29,8 @@ def argv(module: str, *words: str) -> list[str]:
     if not sys.flags.isolated and len(_folders) == 1:
         from importlib.util import find_spec
 
-        needed = find_spec(
-            "pydantic_settings"
-        )  # may come from PYTHONPATH or the user's site folder, as diag itself may
+        # may come from PYTHONPATH or the user's site folder, as diag itself may
+        needed = find_spec("pydantic_settings")
         if needed is not None and needed.origin:
             _folders.append(os.path.dirname(os.path.dirname(needed.origin)))  # noqa: PTH120
     return [sys.executable, "-I", os.path.abspath(__file__), os.pathsep.join(_folders), module, *words]  # noqa: PTH100

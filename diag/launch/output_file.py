@@ -265,9 +265,8 @@ def open_output_file(
     try:
         # Its own file in each run, never one that is there; 0600, because a job's output can hold secrets.
         fd = _above_stdio(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
-        write_fd = _above_stdio(
-            os.open(path, os.O_WRONLY | os.O_APPEND)
-        )  # O_APPEND: the ranks share this file
+        # O_APPEND: the ranks share this file
+        write_fd = _above_stdio(os.open(path, os.O_WRONLY | os.O_APPEND))
         lane = OutputFile(
             path, fd, write_fd, keep_bytes=keep_bytes, reserve_bytes=reserve_bytes, report=report
         )
@@ -309,9 +308,8 @@ def is_written_by_nobody(path: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.fcntl(
-            fd, fcntl.F_SETSIG, signal.SIGURG
-        )  # who opens it in this moment makes a signal: not SIGIO, which ends us
+        # who opens it in this moment makes a signal: not SIGIO, which ends us
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
         return True

@@ -10,9 +10,8 @@ from pathlib import Path
 __all__ = ["free_port"]
 
 _FIRST, _LAST = 20_000, 60_999
-_KNOWN = frozenset(
-    {28028, 29400, 29500, 29501}
-)  # NCCL RAS, torchrun's rendezvous, MASTER_PORT of torch and of ms-swift
+# NCCL RAS, torchrun's rendezvous, MASTER_PORT of torch and of ms-swift
+_KNOWN = frozenset({28028, 29400, 29500, 29501})
 _TRIES = 50
 
 
@@ -51,9 +50,7 @@ def _is_free(port: int) -> bool:
                 probe.bind(place)
                 free = True
         except OSError as error:
-            if error.errno not in (
-                errno.EAFNOSUPPORT,
-                errno.EADDRNOTAVAIL,
-            ):  # a host without IPv6 has it in /etc/hosts
+            # a host without IPv6 has it in /etc/hosts
+            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                 return False
     return free

@@ -331,9 +331,8 @@ class _Writer:
                 self._write(data[:cut])
                 self._speak()
         self._write(data[cut:])
-        if (
-            self._messages and data and self._line.moves_up
-        ):  # between two of its frames, not at one of its line breaks
+        # between two of its frames, not at one of its line breaks
+        if self._messages and data and self._line.moves_up:
             self._speak()
         if self._messages and len(data) < CHUNK and time.monotonic() - self._said_at > _NEWLINE_WAIT_S:
             self._speak()

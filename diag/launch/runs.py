@@ -34,9 +34,8 @@ def places(configured: str | None) -> list[str]:
         os.path.join(state, "diag", "runs"),
         *(os.path.join(place, f"diag-{os.getuid()}", "runs") for place in temporary),
     ]
-    found = [
-        place for place in found if place.startswith("/")
-    ]  # a user without a home: os.path leaves the tilde, Path raises
+    # a user without a home: os.path leaves the tilde, Path raises
+    found = [place for place in found if place.startswith("/")]
     # Ranks get it in their environment, and their working directory may be another.
     return ([os.path.abspath(os.path.expanduser(configured))] if configured else []) + found  # noqa: PTH100, PTH111 - the same
 
@@ -75,9 +74,8 @@ def live_in(roots: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         {path for root in roots for path in _runs_in(root)}, key=os.path.basename, reverse=True
     ):
         try:
-            run = read_run(
-                path, ours=True
-            )  # in a shared place: who asks it would talk to another user's program
+            # in a shared place: who asks it would talk to another user's program
+            run = read_run(path, ours=True)
             if (
                 not run.get("ended")
                 and is_ours(run)

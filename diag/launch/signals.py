@@ -302,17 +302,15 @@ class Forwarder:
         if signal.SIGCONT in signal.sigpending():  # continued meanwhile; our own SIGTSTP would discard that
             return
         signal.pthread_kill(threading.get_ident(), signal.SIGTSTP)
-        signal.pthread_sigmask(
-            signal.SIG_UNBLOCK, {signal.SIGTSTP}
-        )  # the whole process stops here until SIGCONT
+        # the whole process stops here until SIGCONT
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
 
 
 def _let_group_kill_finish() -> None:
     """Return when a kill(2) on a group that had begun before has reached all its processes; see the module."""
     try:
-        os.setpgid(
-            0, 1 << 30
-        )  # no such group, nor can there be (PID_MAX_LIMIT is 2**22): it takes the lock and fails
+        # no such group, nor can there be (PID_MAX_LIMIT is 2**22): it takes the lock and fails
+        os.setpgid(0, 1 << 30)
     except OSError:
         pass

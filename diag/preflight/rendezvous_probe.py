@@ -105,10 +105,8 @@ def connect(
     """
     began = time.monotonic()
     tries = 0
-    word = (
-        "silence",
-        "",
-    )  # what was said last; silence only where nothing ever was: ICMP answers come once a second at most
+    # what was said last; silence only where nothing ever was: ICMP answers come once a second at most
+    word = ("silence", "")
     while True:
         left = wait_seconds - (time.monotonic() - began)
         tries += 1

@@ -109,9 +109,8 @@ def in_use(heap: Heap, proc: Path = PROC) -> tuple[set[str], bool]:
         maps = read_raw(f"{base}/maps")
         if maps is None:
             command = read_raw(f"{base}/cmdline") or b""
-            complete = (
-                complete and b"python" not in command.partition(b"\0")[0]
-            )  # what else may not be asked does not train
+            # what else may not be asked does not train
+            complete = complete and b"python" not in command.partition(b"\0")[0]
             continue
         for found in inside.finditer(maps[:_MOST_MAP_BYTES]):
             held.add(os.fsdecode(found[1]).removesuffix(" (deleted)"))

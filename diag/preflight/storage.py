@@ -205,10 +205,8 @@ def _kind(path: str, place: WrittenFolder, nodes: int | None) -> Iterator[Line]:
         )
 
 
-_DEFAULTS = {
-    "megatron": "megatron_output",
-    "swift": "output",
-}  # ms-swift 3.7-4.6: megatron_output/MODEL and output/MODEL
+# ms-swift 3.7-4.6: megatron_output/MODEL and output/MODEL
+_DEFAULTS = {"megatron": "megatron_output", "swift": "output"}
 
 
 def _has_default(launch: Command | None) -> bool:

@@ -7,14 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from diag.model.observations import (
-    Frame,
-    FramesSeen,
-    JobVerdict,
-    NodeDigest,
-    NodeProbed,
-    VerdictLost,
-)
+from diag.model.observations import Frame, FramesSeen, JobVerdict, NodeDigest, NodeProbed, VerdictLost
 from diag.state.rank_view import RankView
 from diag.state.reducer import Reducer, takes
 
@@ -96,9 +89,8 @@ class Cluster(Reducer):
             if fact.seq >= known.digest.seq:
                 same = (known.digest.node_rank, known.digest.host) == (fact.node_rank, fact.host)
                 known.digest, known.heard_at = fact, at
-                if (
-                    self._doubled or not same
-                ):  # of two of one number it matters who spoke last, and whether one has left
+                # of two of one number it matters who spoke last, and whether one has left
+                if self._doubled or not same:
                     self._current = None
             return
         if len(self.nodes) >= _MOST_NODES:  # hubs that others have taken the place of
@@ -110,9 +102,8 @@ class Cluster(Reducer):
     @takes(FramesSeen)
     def see_frames(self, at: float, fact: FramesSeen) -> None:
         if len(self.frames) >= MOST_FRAMES:
-            for key in list(
-                islice(self.frames, MOST_FRAMES // 4)
-            ):  # the oldest; where they are still shown they come again
+            # the oldest; where they are still shown they come again
+            for key in list(islice(self.frames, MOST_FRAMES // 4)):
                 del self.frames[key]
         self.frames[fact.key] = fact.frames
 

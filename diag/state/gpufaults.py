@@ -7,13 +7,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from diag.knowledge.xids import xid_of
-from diag.model.observations import (
-    CudaErrorRaised,
-    CudaOutOfMemory,
-    LogLine,
-    SxidReported,
-    XidReported,
-)
+from diag.model.observations import CudaErrorRaised, CudaOutOfMemory, LogLine, SxidReported, XidReported
 from diag.state.reducer import AttemptBegan, Reducer, StepMade, takes
 
 __all__ = ["MEMORY_ERRORS", "SETTLE_SECONDS", "GpuFaults", "XidEvent", "same_bus"]
@@ -75,9 +69,8 @@ class XidEvent:
 
     def merged(self, at: float, fact: XidReported) -> XidEvent:
         pids = self.pids if fact.pid is None or fact.pid in self.pids else (*self.pids, fact.pid)[:64]
-        better = (
-            self.fact.origin == "nvml" and fact.origin != "nvml"
-        )  # the kernel's line has a text and often a process
+        # the kernel's line has a text and often a process
+        better = self.fact.origin == "nvml" and fact.origin != "nvml"
         return replace(
             self, last_at=at, fact=fact if better else self.fact, pids=pids, reports=self.reports + 1
         )

@@ -63,9 +63,8 @@ def _by_order(rank: RankView, job: JobView) -> int | None:
 
 
 def _is_one_gpu_a_rank(job: JobView) -> bool:  # nobody could read what the ranks may see
-    if len(job.ranks) != len(
-        job.machine.gpus
-    ):  # asked for each line of each rank: thousands of ranks are not sorted for it
+    # asked for each line of each rank: thousands of ranks are not sorted for it
+    if len(job.ranks) != len(job.machine.gpus):
         return False
     local = sorted(rank.placement.local_rank for rank in job.ranks.values())
     return bool(local) and local == sorted(job.machine.gpus)

@@ -78,9 +78,8 @@ class NcclProcess:
     missing: dict[str, NcclLibraryMissing] = field(default_factory=dict)
     no_interface: list[NcclInterfaceMissing] = field(default_factory=list)
     plugins: list[NcclPlugin] = field(default_factory=list)
-    channels: Counter[tuple[str, bool]] = field(
-        default_factory=Counter
-    )  # (net, GPU direct) -> connections between nodes
+    # (net, GPU direct) -> connections between nodes
+    channels: Counter[tuple[str, bool]] = field(default_factory=Counter)
     first_channel: dict[str, NcclChannel] = field(default_factory=dict)
     gpu_direct_off: NcclGpuDirect | None = None
     communicators: dict[str, Communicator] = field(default_factory=dict)
@@ -89,22 +88,19 @@ class NcclProcess:
     lost: list[tuple[float, NcclPeerLost]] = field(default_factory=list)
     results: list[tuple[float, NcclResult]] = field(default_factory=list)
     differs: list[NcclNetDiffers] = field(default_factory=list)
-    retries: dict[str, tuple[float, NcclRetry]] = field(
-        default_factory=dict
-    )  # call -> when it began, the last attempt
+    # call -> when it began, the last attempt
+    retries: dict[str, tuple[float, NcclRetry]] = field(default_factory=dict)
     events: list[tuple[float, NcclPortEvent]] = field(default_factory=list)
     connected: bool = False  # a communicator of it has its connections: NCCL is set up
-    past_nets: set[str] = field(
-        default_factory=set
-    )  # of communicators between nodes that are over and forgotten
+    # of communicators between nodes that are over and forgotten
+    past_nets: set[str] = field(default_factory=set)
     duplicates: list[NcclDuplicateGpu] = field(default_factory=list)
     warnings_total: int = 0
     init_seconds: float = 0.0  # of all its communicators together
     told: dict[NcclLine, float] = field(default_factory=dict)  # when, for the lines that facts came from
     warnings: deque[tuple[float, NcclLine]] = field(default_factory=lambda: deque(maxlen=_MOST_ERRORS))
-    _last_net: dict[int, str] = field(
-        default_factory=dict
-    )  # thread -> the net chosen last: a communicator's own comes before it
+    # thread -> the net chosen last: a communicator's own comes before it
+    _last_net: dict[int, str] = field(default_factory=dict)
 
     @property
     def node(self) -> str:

@@ -34,9 +34,8 @@ _KEPT_ATTEMPTS = 2  # before the present one: what their NCCL said may be why th
 #   gpu-node-0:626:626 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 0
 _CONNECTED = "Connected all "
 
-_Key = tuple[
-    str, int, int
-]  # host, pid, and a rank where two of the same host and pid were told apart by it (-1: no)
+# host, pid, and a rank where two of the same host and pid were told apart by it (-1: no)
+_Key = tuple[str, int, int]
 
 
 @dataclass(slots=True)
@@ -58,9 +57,8 @@ class NcclState(Reducer):
     version: str = ""  # the last that was told: "2.28.9"
     ras_address: str = ""  # where RAS listens, as NCCL writes it
     lines: int = 0  # how many were read
-    _open: dict[tuple[int, str], float] = field(
-        default_factory=dict
-    )  # (pid, communicator) -> told time of its Init START
+    # (pid, communicator) -> told time of its Init START
+    _open: dict[tuple[int, str], float] = field(default_factory=dict)
 
     @takes(NcclLine)
     def _line(self, at: float, fact: NcclLine) -> None:
@@ -96,16 +94,13 @@ class NcclProcesses(Reducer):
     """Owns all processes whose NCCL said something, and what libibverbs itself said beside them."""
 
     by_pid: dict[_Key, NcclProcess] = field(default_factory=dict)
-    drivers_missing: dict[int | None, list[VerbsDriverMissing]] = field(
-        default_factory=dict
-    )  # by rank, where a line tells it
-    _rank_pids: dict[int, int] = field(
-        default_factory=dict
-    )  # pid -> rank, as the job's own processes have them
+    # by rank, where a line tells it
+    drivers_missing: dict[int | None, list[VerbsDriverMissing]] = field(default_factory=dict)
+    # pid -> rank, as the job's own processes have them
+    _rank_pids: dict[int, int] = field(default_factory=dict)
     _pids: dict[int, int] = field(default_factory=dict)  # rank -> pid
-    _before: dict[int, deque[tuple[str, int]]] = field(
-        default_factory=dict
-    )  # rank -> host and pid of its earlier processes
+    # rank -> host and pid of its earlier processes
+    _before: dict[int, deque[tuple[str, int]]] = field(default_factory=dict)
     _of_rank: dict[int, NcclProcess] = field(default_factory=dict)  # as lines told, the last one
     _stamp: int = 0
     _facts: int = 0

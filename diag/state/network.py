@@ -54,9 +54,8 @@ class NetworkState(Reducer):
     interfaces: Readings[InterfacesSeen] = field(default_factory=Readings)
     expected: tuple[str, ...] = ()
     was_active: dict[tuple[str, int], float] = field(default_factory=dict)  # when a port was last seen active
-    down_since: dict[tuple[str, int], float] = field(
-        default_factory=dict
-    )  # ports that were active and are not
+    # ports that were active and are not
+    down_since: dict[tuple[str, int], float] = field(default_factory=dict)
     downs: Counter[tuple[str, int]] = field(default_factory=Counter)  # how often each went down
 
     @takes(RdmaPortsSeen)

@@ -53,9 +53,8 @@ class Printed:
         self._seen: dict[
             int | None, dict[str, float]
         ] = {}  # text without clocks -> when it came last, oldest first
-        self._new: deque[tuple[float, int]] = deque(
-            maxlen=_LINES
-        )  # of nobody in particular: when, how many characters
+        # of nobody in particular: when, how many characters
+        self._new: deque[tuple[float, int]] = deque(maxlen=_LINES)
         self._second = (0, 0)
         self._processes = False  # of a log alone there are none to judge
         self._shown = False  # the job's output is seen by diag
@@ -96,9 +95,8 @@ class Printed:
             for when, size in reversed(self._new):
                 if when <= read_at:
                     break
-                if (
-                    count is None or size <= count - first_count
-                ):  # where the kernel does not tell, it may be its own
+                # where the kernel does not tell, it may be its own
+                if count is None or size <= count - first_count:
                     rank.see_move(PRINTED, when)
                     break
             if not self._shown and (count or 0) > last_count:

@@ -192,9 +192,8 @@ class RankState:
         # worker server (the Flight Recorder) takes some MB for a moment, and diag must not take its own trace
         # for progress.
         grows = (fact.main.rss_bytes - before.main.rss_bytes) / seconds > _RSS_BYTES_PER_SECOND
-        grows &= (
-            at - self.asked_at > _OWN_TRACE_SECONDS
-        )  # a dump reads twice within a second: one growth would count as two
+        # a dump reads twice within a second: one growth would count as two
+        grows &= at - self.asked_at > _OWN_TRACE_SECONDS
         if grows and self.grew:
             self.moved["memory"] = at
         self.grew = grows

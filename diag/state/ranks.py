@@ -62,9 +62,8 @@ class Ranks(Reducer, Mapping[int, RankView]):
         self._numbers: list[int] = []  # of them, in order
         self._past: list[RankState] = []  # of earlier attempts (elastic restarts)
         self.world_size = 0  # the largest that the command, a rank or a node told
-        self.failures: deque[tuple[float, WorkerFailureReported]] = deque(
-            maxlen=_MOST_FAILURES
-        )  # by torchrun
+        # by torchrun
+        self.failures: deque[tuple[float, WorkerFailureReported]] = deque(maxlen=_MOST_FAILURES)
         self.training: set[int] = set()  # living ranks whose stacks show a part of a training step
         self.saving: set[int] = set()  # and those whose stacks show a save
         self._printed = Printed()

@@ -38,10 +38,8 @@ _UNSEEN_GROWTH = (
 _PACE = 0.1  # how well the pace of two equal stagings agrees, of the pace: links and disks are shared
 _LOWEST = 0.06  # of the usual rise: below it are the steps' own comings and goings
 _CLOSE_SECONDS = 1.2  # twice the time between two looks, and some
-_SIZE_BY_PACE, _GROWTH = (
-    0.1,
-    0.3,
-)  # belief that its pace tells a size that no earlier save tells, and how far that is believed
+# belief that its pace tells a size that no earlier save tells, and how far that is believed
+_SIZE_BY_PACE, _GROWTH = (0.1, 0.3)
 _HELD_UP = 1.0  # belief, beside a density, that a pace tells nothing because one of the two saves was held up
 _LOOKAHEAD = 0.1  # seconds by which a rise that goes on is ahead of its last reading, at the least
 _STANDS = 0.1  # a second without a rise leaves so much of the belief that it goes on

@@ -67,9 +67,8 @@ class Save:
     path: str = ""
     cut_off: bool = False  # the job or a rank ended in it
     written: float | None = None
-    growth: deque[tuple[float, int]] = field(
-        default_factory=lambda: deque(maxlen=_GROWTH)
-    )  # bytes on disk, when they changed
+    # bytes on disk, when they changed
+    growth: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_GROWTH))
 
     @property
     def bytes_per_second(self) -> float | None:
@@ -92,10 +91,8 @@ class SaveLog:
         self.count = 0  # of all
         self.asynchronous = False  # the job's arguments or its log say so
         self._lines = False  # the log of this node tells of saves
-        self._forgotten = (
-            [0] * (len(SAVE_SECONDS) + 1),
-            0.0,
-        )  # the histogram of those that `saves` has no room for
+        # the histogram of those that `saves` has no room for
+        self._forgotten = ([0] * (len(SAVE_SECONDS) + 1), 0.0)
 
     @property
     def current(self) -> Save | None:

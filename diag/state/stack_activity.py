@@ -15,15 +15,7 @@ from dataclasses import dataclass
 from diag.model.observations import Frame, StackSample, ThreadStack
 from diag.text.units import format_path
 
-__all__ = [
-    "Activity",
-    "Reading",
-    "child_role",
-    "is_idle_worker",
-    "read_stack",
-    "signature",
-    "steps",
-]
+__all__ = ["Activity", "Reading", "child_role", "is_idle_worker", "read_stack", "signature", "steps"]
 
 
 class Activity(str, enum.Enum):
@@ -307,11 +299,10 @@ def is_idle_worker(sample: StackSample) -> bool:
     thread = sample.main
     if thread is None:
         return True
+    # Hugging Face's datasets bring their own multiprocessing
     return not _any(thread.frames, "torch/utils/data/_utils/fetch.py") and (
         _any(thread.frames, "multiprocessing/queues.py")
-        or _any(
-            thread.frames, "multiprocess/queues.py"
-        )  # Hugging Face's datasets bring their own multiprocessing
+        or _any(thread.frames, "multiprocess/queues.py")
         or _any(thread.frames, "multiprocessing/managers.py")
         or _any(thread.frames, "multiprocess/managers.py")
         or _any(thread.frames, "multiprocessing/resource_tracker.py")

@@ -42,9 +42,8 @@ Spans = tuple[tuple[int, int], ...]  # first and last rank of each range, in ord
 
 MOST_RANKS = 1 << 20  # as model.Placement has it: ten times the largest jobs there are
 _MOST_TEXT = 8 * MOST_RANKS  # every second rank, written out
-_MOST_CLASSES = (
-    1 << 16
-)  # ours: a job has some hundreds; each rank in a place of its own would be no merge any more
+# ours: a job has some hundreds; each rank in a place of its own would be no merge any more
+_MOST_CLASSES = 1 << 16
 _MOST_STEPS = 200  # of one path; deeper ones lose their middle
 _LONGEST_STEP = 500
 _ROLES = ("main", "thread", "child", "idle")

@@ -74,9 +74,8 @@ class StepTimes:
         self.counted = 0  # steps that were measured
         self.left_out = 0  # steps in which something else happened
         self.samples_per_step: float | None = None  # the global batch, where the log tells it
-        self._seen: deque[tuple[float, int, int, float]] = deque(
-            maxlen=_KEPT
-        )  # at, last iteration, steps, seconds each
+        # at, last iteration, steps, seconds each
+        self._seen: deque[tuple[float, int, int, float]] = deque(maxlen=_KEPT)
         self._short: _Interval | None = None  # since the last report that was measured
         self._lap: _Interval | None = None  # and the lap under way, for the pace
         self._iteration = 0  # the last that was reported

@@ -235,9 +235,8 @@ class _Group:
         for rank, entry in self.first.items():
             by_seq.setdefault(entry.seq, []).append(rank)
         ordered = sorted(by_seq.items())
-        if (
-            len(ordered) > _MOST_FRONTS
-        ):  # the last one then stands for all further on: they too wait for who is missing there
+        # the last one then stands for all further on: they too wait for who is missing there
+        if len(ordered) > _MOST_FRONTS:
             further = [rank for _, ranks in ordered[_MOST_FRONTS - 1 :] for rank in ranks]
             ordered[_MOST_FRONTS - 1 :] = [(ordered[_MOST_FRONTS - 1][0], further)]
         for seq, waiting in ordered:

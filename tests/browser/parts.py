@@ -24,9 +24,8 @@ __all__ = [
 ]
 
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
-_DAY = re.compile(
-    r"\b\d{4}-\d\d-\d\d (?=\d\d:\d\d:\d\d\b)"
-)  # told of moments of another day, and of recorded ones
+# told of moments of another day, and of recorded ones
+_DAY = re.compile(r"\b\d{4}-\d\d-\d\d (?=\d\d:\d\d:\d\d\b)")
 _AGES = re.compile(r"\b\d+(?:\.\d+)?(?: (?:d|h|min|s|ms))+\b(?: \d+ (?:h|min|s))*")
 
 

@@ -186,9 +186,8 @@ def test_bundle_of_a_dump_and_run_directory_read_like_the_live_page(
             expect(page.get_by_role("gridcell")).to_have_count(4)
             again = told(page)
             end = time.monotonic() + 15
-            while (
-                told(live) != again and time.monotonic() < end
-            ):  # the open page hears of a look with its next event
+            # the open page hears of a look with its next event
+            while told(live) != again and time.monotonic() < end:
                 live.wait_for_timeout(200)
             assert told(live) == again
             assert facts(state_of(url)) == state
@@ -236,9 +235,8 @@ def test_page_says_that_a_killed_diag_does_not_answer_and_comes_back_with_the_ne
     ready(page, "The job is hung")
     before = told(page)["findings"]
     family = [stuck.run.process, *stuck.run.process.children(recursive=True)]
-    stuck.left += [
-        process for process in family if JOB[1] in process.cmdline()[1:3]
-    ]  # a rank is `python -u stuck_ranks.py ...`
+    # a rank is `python -u stuck_ranks.py ...`
+    stuck.left += [process for process in family if JOB[1] in process.cmdline()[1:3]]
     for process in family:
         if process not in stuck.left:
             process.kill()

@@ -59,9 +59,8 @@ def test_nodes_of_a_job_are_told_and_one_that_falls_silent_stands_first(
         try:
             expect(nodes.nth(1)).to_contain_text(re.compile(r"^1.*silent"), timeout=60_000)
             expect(nodes.nth(1)).to_contain_text("ago")
-            expect(article(page, re.compile("node-failure"))).to_have_count(
-                0
-            )  # its ranks go on: only its hub stands
+            # its ranks go on: only its hub stands
+            expect(article(page, re.compile("node-failure"))).to_have_count(0)
         finally:
             os.kill(hub, signal.SIGCONT)
         expect(nodes.nth(2)).to_contain_text(re.compile("^1.*heard"), timeout=60_000)

@@ -87,9 +87,8 @@ def test_script_is_one_that_the_shell_reads(name: str, tmp_path: Path) -> None:
         pytest.skip(f"{name} is not installed")
     file = tmp_path / "script"
     file.write_text(script(name) + "\n")
-    words = (
-        [name, "-f", str(file)] if name == "tcsh" else [name, "-n", str(file)]
-    )  # tcsh -n does not look into `complete`
+    # tcsh -n does not look into `complete`
+    words = [name, "-f", str(file)] if name == "tcsh" else [name, "-n", str(file)]
 
     done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
 

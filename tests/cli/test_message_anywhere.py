@@ -69,9 +69,8 @@ def test_message_stays_whole_wherever_it_comes_once_the_first_frame_is_drawn(
 ) -> None:
     data = draw(count)
     ends = [line for line in screen_of(data) if line][-count - 1 :]
-    drawn = (
-        len(data) // 4 if count > 1 else 0
-    )  # by then each line has been drawn once, and the cursor has gone up
+    # by then each line has been drawn once, and the cursor has gone up
+    drawn = len(data) // 4 if count > 1 else 0
     places = [place for place in whole_places(data) if place >= drawn]
     assert len(places) > 50
     for place in places[::4]:

@@ -69,9 +69,8 @@ def test_reading_of_any_evidence_is_shown_up_to_its_end_and_then_gone(kind: str,
         r"\r(diag: \[[# ]{16}\] ([\d.]+ [KMG]?i?B) of ([\d.]+ [KMG]?i?B), [\d.]+ [KMG]?i?B/s, [\dmins ]+ left)\x1b\[K",
         stream.getvalue(),
     )
-    assert drawn and stream.getvalue() == "".join(
-        f"\r{line}\x1b[K" for line, _, _ in drawn
-    )  # no torn and no other line
+    # no torn and no other line
+    assert drawn and stream.getvalue() == "".join(f"\r{line}\x1b[K" for line, _, _ in drawn)
     done = [quantity(at.replace(" ", "").removesuffix("B")) or 0 for _, at, _ in drawn]
     assert done == sorted(done) and drawn[-1][0].startswith(f"diag: [{'#' * 16}]")
     assert len({total for _, _, total in drawn}) == 1

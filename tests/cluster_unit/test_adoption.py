@@ -95,9 +95,8 @@ def test_the_words_of_a_hang_are_those_of_one_who_saw_the_stacks() -> None:
 
     seen = next(finding for finding in told_all.active() if finding.id == "hang")
     assert said.advice == seen.advice
-    assert (
-        said.summary.split(" for ")[0] == seen.summary.split(" for ")[0]
-    )  # subject, line of code, worker's pid
+    # subject, line of code, worker's pid
+    assert said.summary.split(" for ")[0] == seen.summary.split(" for ")[0]
     assert "DataLoader worker pid" in said.summary
 
 

@@ -11,10 +11,8 @@ from diag.model.observations import NcclCommunicator, NcclLine, NcclNetChosen, S
 from tests.cluster_unit.facts import Reports, rank
 
 LINE = NcclLine(2, "gpu-2", 31, 31, 0, "INFO", "Using network IB")
-QUICK, LATE = (
-    0.00004,
-    0.012,
-)  # seconds: 40 us and, through a full token bucket of 5 Mbit/s, 12 ms (network namespaces)
+# seconds: 40 us and, through a full token bucket of 5 Mbit/s, 12 ms (network namespaces)
+QUICK, LATE = (0.00004, 0.012)
 
 
 def told(trips: list[list[float]], *, waits: bool = True) -> Reports:

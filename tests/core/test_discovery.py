@@ -139,9 +139,8 @@ def test_file_that_diag_did_not_write_is_neither_replaced_nor_removed(tmp_path: 
 
 def test_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     said: list[str] = []
-    (tmp_path / "mine.json").write_text(
-        json.dumps(sd_document([HERE]))
-    )  # even where diag wrote what it leads to
+    # even where diag wrote what it leads to
+    (tmp_path / "mine.json").write_text(json.dumps(sd_document([HERE])))
     (tmp_path / "diag.json").symlink_to("mine.json")
 
     keeper = SdFile(tmp_path / "diag.json", Known((THERE,)), said.append).start()

@@ -89,10 +89,8 @@ def test_finding_that_holds_is_not_resolved_by_a_gap_and_a_final_one_never() -> 
 
     assert quiet == []
     assert [change.finding.id for change in resolved] == ["hang"]
-    assert (resolved[0].at, resolved[0].resolved_at) == (
-        15.0,
-        11.0,
-    )  # told late, and not called longer than it was
+    # told late, and not called longer than it was
+    assert (resolved[0].at, resolved[0].resolved_at) == (15.0, 11.0)
     assert [found.id for found in engine.active()] == ["rank-died"]
 
 

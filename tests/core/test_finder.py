@@ -347,9 +347,8 @@ def test_files_that_a_rank_prints_to_are_named_and_pipes_are_not(job: Job, tmp_p
     script = f'exec "{sys.executable}" -c "{code}" 2>>{log}'
     rank = job.start("rank0", ["bash", "-c", script], torchrun(0))
 
-    assert list(finder_of(job).output_files(rank)) == [
-        ("stderr", log, True)
-    ]  # appended to: what stands in it may be older
+    # appended to: what stands in it may be older
+    assert list(finder_of(job).output_files(rank)) == [("stderr", log, True)]
     assert list(finder_of(job).output_files(0)) == []
 
 

@@ -99,9 +99,8 @@ def test_hang_among_stages_tells_apart_who_waits_for_the_other_stage_and_who_in_
     said = [item.excerpt for item in hang.evidence if item.kind == "nccl_ras"]
     assert said and all("launched up to operation" in text for text in said)
     assert any("process 1230 on node" in text for text in said)  # rank 2's
-    assert "straggler" not in {
-        item.what for item in engine.not_checked()
-    }  # "TP: 2, PP: 2" in the log tells who its peers are
+    # "TP: 2, PP: 2" in the log tells who its peers are
+    assert "straggler" not in {item.what for item in engine.not_checked()}
 
 
 def test_mismatch_shows_both_calls() -> None:
@@ -120,9 +119,8 @@ def test_two_hosts_without_rdma_are_on_sockets_and_nobody_is_hung() -> None:
 
     assert list(found) == ["ib-fallback"]
     assert (found["ib-fallback"].ranks, found["ib-fallback"].cause) == ((0, 1), "no_device")
-    assert (
-        found["ib-fallback"].severity.value == "warning"
-    )  # the log does not tell whether the machine has RDMA at all
+    # the log does not tell whether the machine has RDMA at all
+    assert found["ib-fallback"].severity.value == "warning"
 
 
 def test_interface_that_is_not_there_is_named_with_the_variable_that_asks_for_it() -> None:
@@ -369,9 +367,8 @@ def test_nonsense_in_any_file_is_no_finding_and_no_error(name: str, content: byt
 
 def test_moments_are_put_in_order_by_the_cpu_that_the_ranks_used(tmp_path: Path) -> None:
     part_of("megatron_data_hang", tmp_path, lambda name: name.startswith("hang_") or name == "job.log")
-    for path in list(
-        tmp_path.glob("hang_pyspy_rank?.json")
-    ):  # an earlier moment, whose name comes later in the alphabet
+    # an earlier moment, whose name comes later in the alphabet
+    for path in list(tmp_path.glob("hang_pyspy_rank?.json")):
         rank = path.name.split("rank")[1][0]
         earlier = (LOOSE / "megatron_healthy" / f"steps_pyspy_rank{rank}.json").read_text()
         pid = 2237 + int(rank)

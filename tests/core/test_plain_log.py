@@ -323,9 +323,8 @@ def test_no_line_of_a_large_log_is_dropped(tmp_path: Path) -> None:
 def test_report_of_a_failure_is_little_more_than_a_screen(tmp_path: Path) -> None:
     for log in (LOGS / "elastic_2.13.log", CAPTURES / "loose" / "cudnn_mismatch" / "job.log"):
         engine, _, _ = replay([log])
-        assert (
-            len(report_text(report(engine), width=80).splitlines()) <= 34
-        )  # of 80 columns, whole lines of evidence included
+        # of 80 columns, whole lines of evidence included
+        assert len(report_text(report(engine), width=80).splitlines()) <= 34
 
 
 class Terminal(io.StringIO):

@@ -56,10 +56,8 @@ def test_secret_that_the_job_prints_is_hidden_and_the_line_stays(line: str) -> N
 
     assert S not in hidden and "***" in hidden
     words = [word for word in line.split() if S not in word and word != "Bearer"]
-    assert [word for word in words if word not in hidden] in (
-        [],
-        ["csrf=1"],
-    )  # the rest of a cookie goes with it
+    # the rest of a cookie goes with it
+    assert [word for word in words if word not in hidden] in ([], ["csrf=1"])
 
 
 def test_private_key_is_hidden_line_by_line() -> None:

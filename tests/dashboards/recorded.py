@@ -152,9 +152,8 @@ def _told(start: float) -> Iterator[tuple[float, Iterable[Sample]]]:
             )
             for fact in (gpu, health):
                 hub.engine.feed(Record("told", fact, at=at))
-        step = Iteration(
-            None, 1 + second, 100, f"{1 + second}/100", (("global batch size", 64.0),)
-        )  # Megatron's own line
+        # Megatron's own line
+        step = Iteration(None, 1 + second, 100, f"{1 + second}/100", (("global batch size", 64.0),))
         hub.engine.feed(Record("told", step, at=at))
         if second == 12:
             hub.engine.feed(Record("told", XidReported(None, "0000:01:00", 79, None, "NVRM: Xid"), at=at))

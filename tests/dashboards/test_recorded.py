@@ -78,9 +78,8 @@ def test_panel_shows_what_happened(answers: Answers, told: Told) -> None:
     fitting = [row for row in found if told.labels.items() <= row["metric"].items()]
     assert fitting, found
     values = [float(value) for row in fitting for _, value in row["values"]]
-    assert (
-        max(value for value in values if not math.isnan(value)) >= told.least
-    )  # 0/0 where nothing was read meanwhile
+    # 0/0 where nothing was read meanwhile
+    assert max(value for value in values if not math.isnan(value)) >= told.least
 
 
 def test_job_is_not_mixed_with_another(answers: Answers) -> None:

@@ -110,9 +110,8 @@ def test_rank_of_a_communicator_is_not_taken_for_the_jobs_rank(name: str) -> Non
     found = standstill("mega4_data_hang", name)  # "Rank 0 has launched ... process 1230"
 
     assert accused(found) == {"lagging": (2,)}
-    assert (
-        found.waiting == (3,) and not found.all_joined
-    )  # ranks 0 and 1 wait in P2P calls, which RAS does not count
+    # ranks 0 and 1 wait in P2P calls, which RAS does not count
+    assert found.waiting == (3,) and not found.all_joined
 
 
 @pytest.mark.parametrize("name", ["ras_json.txt", "ras_verbose.txt"])
@@ -142,9 +141,8 @@ def test_killed_rank_is_found_though_the_job_knows_that_it_ended() -> None:
 
 
 def test_hang_that_ras_calls_ok_accuses_nobody() -> None:
-    found = standstill(
-        "megatron_data_hang", "hang_ras.json"
-    )  # rank 1 waits for data, before a communicator RAS knows of
+    # rank 1 waits for data, before a communicator RAS knows of
+    found = standstill("megatron_data_hang", "hang_ras.json")
 
     assert accused(found) == {} and found.words == ()
     assert found.all_joined and found.stands

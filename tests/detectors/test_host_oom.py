@@ -343,9 +343,8 @@ def test_grower_is_named_apart_from_the_victim() -> None:
     )
     story.wait(1.0)
 
-    story.tell(
-        replace(kernel(pid_of(1), "/pod/main", "/pod/main", 4 * GIB), anon_bytes=GIB)
-    )  # as big as it was
+    # as big as it was
+    story.tell(replace(kernel(pid_of(1), "/pod/main", "/pod/main", 4 * GIB), anon_bytes=GIB))
     dies(story, signal=9)
 
     found = story.the("host-oom")

@@ -74,9 +74,8 @@ def test_loss_that_is_nan_is_said_at_once_with_its_iteration_and_the_last_good_v
         found.severity.value == "critical" and "nan at iteration 31; the last good value was" in found.summary
     )
     assert "at iteration 30" in found.summary and "bfloat16" in found.advice
-    assert ids(story) == [
-        ("loss-nan", "critical")
-    ]  # of the gradients that are nan with it nothing new can be said
+    # of the gradients that are nan with it nothing new can be said
+    assert ids(story) == [("loss-nan", "critical")]
 
 
 def test_megatron_names_the_loss_otherwise_and_is_understood() -> None:

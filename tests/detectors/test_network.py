@@ -266,9 +266,8 @@ def test_port_that_loses_packets_for_a_minute_is_named_and_a_few_losses_are_not(
 
 
 def test_retried_connection_is_no_error() -> None:
-    line = (
-        MODIFY.format("110 Connection timed out") + ", retrying 1/35 after 100 msec of sleep"
-    )  # 2.24 and later, at INFO
+    # 2.24 and later, at INFO
+    line = MODIFY.format("110 Connection timed out") + ", retrying 1/35 after 100 msec of sleep"
 
     assert told(two_nodes(), *nccl(pid_of(0), line)) == {}
 

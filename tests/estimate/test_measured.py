@@ -210,10 +210,8 @@ TINY_FLAGS = (
     "--cross_entropy_loss_fusion true --max_length 1024 --dataloader_num_workers 2 --attention_backend unfused "
     "--gradient_accumulation_fusion false --no_save_optim false --moe_aux_loss_coeff 1e-3 "
 )
-COMMUNICATORS = {
-    "2": [1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2],
-    "1": [1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2],
-}  # by TP, in NCCL's log
+# by TP, in NCCL's log
+COMMUNICATORS = {"2": [1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2], "1": [1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2]}
 UNDER_DIAG = [
     (
         "--tensor_model_parallel_size 2 --sequence_parallel true --save_safetensors true",

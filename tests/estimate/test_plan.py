@@ -125,9 +125,8 @@ def test_each_rank_that_tokens_are_sent_to_has_its_buffers() -> None:
         next(term for term in of(f"{words} {ep}", 8).needs[0].terms if term.name == "NCCL buffers")
         for ep in (2, 8)
     )
-    assert many.size_bytes - few.size_bytes == 6 * 96 * (1 << 20) + (388 - 484) * (
-        1 << 20
-    )  # experts have no copies to reduce with
+    # experts have no copies to reduce with
+    assert many.size_bytes - few.size_bytes == 6 * 96 * (1 << 20) + (388 - 484) * (1 << 20)
 
 
 def test_megatron_lm_is_read_from_its_own_flags() -> None:

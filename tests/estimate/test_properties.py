@@ -79,9 +79,8 @@ def test_stages_and_ranks_together_hold_the_whole_model(model: str, pp: int) -> 
 
     plan = plan_of(model, f"--pipeline_model_parallel_size {pp}")
     held_by_all = sum(held(plan, stage).all for stage in range(pp))
-    copies = (
-        plan.shape.vocabulary * plan.shape.hidden if plan.shape.tied and pp > 1 else 0
-    )  # the last stage has its own
+    # the last stage has its own
+    copies = plan.shape.vocabulary * plan.shape.hidden if plan.shape.tied and pp > 1 else 0
     assert held_by_all == count(plan.shape) + copies
 
 

@@ -150,9 +150,8 @@ def test_tutorial_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixtur
             shows(block, reader)
             if other.text.startswith("hang\n===="):
                 assert main(["explain", "hang", "--lang", "zh"]) == 0
-                said = "".join(
-                    capsys.readouterr().out.split()
-                )  # Chinese has no spaces: lines break where the terminal ends
+                # Chinese has no spaces: lines break where the terminal ends
+                said = "".join(capsys.readouterr().out.split())
                 for piece in re.split(r"^\s*\.\.\.$", other.text, flags=re.MULTILINE):
                     assert "".join(piece.split()) in said
             else:

@@ -131,9 +131,8 @@ def test_save_killed_leaves_half_a_file_and_no_metadata(rank: Start, tmp_path: P
 
     run.struck()
 
-    assert (
-        run.process.wait() == -signal.SIGKILL
-    )  # not its output's end: Megatron's Manager process outlives a killed rank
+    # not its output's end: Megatron's Manager process outlives a killed rank
+    assert run.process.wait() == -signal.SIGKILL
     shards = tmp_path / "out" / "checkpoint-3" / "iter_0000003"
     assert (shards / "__0_0.distcp").stat().st_size == 300_000
     assert not (shards / ".metadata").exists()

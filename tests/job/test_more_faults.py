@@ -24,9 +24,8 @@ def test_data_lock_leaves_the_rank_waiting_for_its_worker(rank: Start) -> None:
     worker = child_of(run.struck(), "pid")
 
     assert worker.pid != run.pid
-    while (
-        "_try_get_data" not in run.stack()
-    ):  # the worker announces it before the rank asks; the test's timeout ends this
+    # the worker announces it before the rank asks; the test's timeout ends this
+    while "_try_get_data" not in run.stack():
         assert run.process.poll() is None
 
 
@@ -61,9 +60,8 @@ def test_the_rank_stands_where_its_fault_put_it(rank: Start, fault: str, stands:
 
     run.struck()
 
-    while stands not in (
-        stack := run.stack()
-    ):  # announced a moment before it waits; the test's timeout ends this
+    # announced a moment before it waits; the test's timeout ends this
+    while stands not in (stack := run.stack()):
         assert run.process.poll() is None, run.output + stack
 
 

@@ -41,9 +41,8 @@ def test_promtool_takes_the_example(path: Path, tmp_path: Path) -> None:
     config["rule_files"] = [str(rules / name) for name in ("diag.yaml", "diag-records.yaml")]
 
     told = _check(config, tmp_path)
-    if (
-        "kubernetes_sd_configs not found" in told.stderr
-    ):  # Debian builds it without: all but these lines is checked
+    # Debian builds it without: all but these lines is checked
+    if "kubernetes_sd_configs not found" in told.stderr:
         del config["scrape_configs"][0]["kubernetes_sd_configs"]
         told = _check(config, tmp_path)
 

@@ -191,8 +191,7 @@ def test_rank_killed_by_hand_while_a_neighbour_is_killed_for_memory_is_no_want_o
             run.wait(60)
 
             died = next(c["finding"] for c in run.changes() if c["finding"]["id"] == "rank-died")
-            assert (
-                eater.returncode == -9 and NEAR_SECONDS > 5.0
-            )  # both within the time in which they would be joined
+            # both within the time in which they would be joined
+            assert eater.returncode == -9 and NEAR_SECONDS > 5.0
             assert died["cause"] == "signal_9"
             assert findings(run) == {}

@@ -99,9 +99,8 @@ def causes_by_file() -> dict[str, set[str]]:
 def _takers(trees: list[ast.Module]) -> dict[str, tuple[int, bool]]:
     """Functions and classes by name: the position of their parameter or field `cause`, and whether `self`
     comes before it."""
-    found: dict[str, tuple[int, bool]] = {
-        "Cause": (0, False)
-    }  # its field is called `name` or `word`: it is the cause
+    # its field is called `name` or `word`: it is the cause
+    found: dict[str, tuple[int, bool]] = {"Cause": (0, False)}
     for tree in trees:
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):

@@ -172,9 +172,8 @@ def test_every_cause_that_a_detector_can_give_has_its_line_in_both_pages(name: s
 
 @pytest.mark.parametrize("lang", manual.LANGUAGES)
 def test_every_part_of_a_step_that_can_be_the_cause_of_a_drop_is_spoken_of(lang: str) -> None:
-    assert {*KINDS} - {"collective"} <= {
-        *manual.causes("throughput-drop", lang)
-    }  # which is called communication
+    # which is called communication
+    assert {*KINDS} - {"collective"} <= {*manual.causes("throughput-drop", lang)}
 
 
 @pytest.mark.parametrize("lang", manual.LANGUAGES)

@@ -63,9 +63,8 @@ def test_rank_that_a_restart_gave_to_another_node_is_shown_where_it_lives(
 ) -> None:
     view = RecordedView(replay([HANG])[0], [HANG])
     others = [{**row, "host": "node-b", "pid": 1} for row in ranks_json(view.engine) if row["rank"] in (2, 3)]
-    late = [
-        row for row in ranks_json(view.engine) if row["rank"] == 1
-    ]  # what the job hub heard of a rank before it died here
+    # what the job hub heard of a rank before it died here
+    late = [row for row in ranks_json(view.engine) if row["rank"] == 1]
     for number in (1, 3):
         rank = view.engine.job.ranks[number]
         rank.exit, rank.exited_at = RankExited(number, rank.placement.pid, 1, None, "waited"), view.engine.now
@@ -440,9 +439,8 @@ def test_server_answers_others_while_one_waits_for_the_job_hub(
             return other.status_code, done, (await asked).status_code
 
     job_hub_lock.acquire()
-    watchdog = threading.Timer(
-        20, job_hub_lock.release
-    )  # where the loop itself waits, or the test would never end
+    # where the loop itself waits, or the test would never end
+    watchdog = threading.Timer(20, job_hub_lock.release)
     watchdog.start()
     try:
         assert asyncio.run(play()) == (200, False, 200)

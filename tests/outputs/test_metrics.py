@@ -294,9 +294,8 @@ def test_collector_fits_any_registry(hung: Any) -> None:
     shutil.which("promtool") is None, reason="promtool (Debian package prometheus) is not installed"
 )
 def test_promtool_has_nothing_to_say(hung: Any) -> None:
-    body = exposition(families(hung))[
-        0
-    ]  # promtool reads this text only; OpenMetrics is judged by the parser above
+    # promtool reads this text only; OpenMetrics is judged by the parser above
+    body = exposition(families(hung))[0]
 
     checked = subprocess.run(
         ["promtool", "check", "metrics"], input=body, capture_output=True, check=False, timeout=30

@@ -314,12 +314,10 @@ def test_rank_left_in_the_environment() -> None:
     (said,) = problems("python train.py", EIGHT[:1], **left)
 
     assert "are left in the environment from another job: it would wait for 3 others" in said
-    assert (
-        problems("torchrun --nproc_per_node 1 train.py", EIGHT[:1], **left) == []
-    )  # it gives its ranks their own
-    assert (
-        problems("env RANK=0 WORLD_SIZE=2 MASTER_ADDR=a python train.py", EIGHT[:1]) == []
-    )  # by hand, and on purpose
+    # it gives its ranks their own
+    assert problems("torchrun --nproc_per_node 1 train.py", EIGHT[:1], **left) == []
+    # by hand, and on purpose
+    assert problems("env RANK=0 WORLD_SIZE=2 MASTER_ADDR=a python train.py", EIGHT[:1]) == []
 
 
 @pytest.mark.parametrize(

@@ -85,9 +85,8 @@ spec:
     assert line.said.startswith(f"job.yaml:2 kind: a {kind} starts every pod again")
     assert "kind: Job" in line.remedy and "restartPolicy: Never" in line.remedy
 
-    assert [each.status for each in lines_of(text.replace("swift sft", "swift deploy"))] == [
-        "not checked"
-    ]  # a server
+    # a server
+    assert [each.status for each in lines_of(text.replace("swift sft", "swift deploy"))] == ["not checked"]
     asleep = text.replace(
         '[bash, -c, "NPROC_PER_NODE=1 swift sft --model Qwen/Qwen3-0.6B"]', "[sleep, infinity]"
     ).replace("        resources", '        env: [{name: NPROC_PER_NODE, value: "1"}]\n        resources')

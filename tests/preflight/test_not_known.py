@@ -226,9 +226,8 @@ def test_right_to_lock_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
     assert status("none", "no/kernel") == "not checked"  # sysfs is not there
     assert status("no/dev", "none") == "not checked"
-    assert (
-        status("devices", "kernel") == "not checked"
-    )  # the kernel has one, and this container does not (yet)
+    # the kernel has one, and this container does not (yet)
+    assert status("devices", "kernel") == "not checked"
     (tmp_path / "devices/uverbs0").touch()
     assert status("devices", "kernel") == "not checked"  # the capabilities cannot be read
     assert status("none", "none") == "ok"  # there is none, and that is known

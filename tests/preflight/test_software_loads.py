@@ -79,9 +79,8 @@ def test_flash_attn_that_was_built_for_another_torch_is_named_with_the_other_abi
     assert verdict.said.startswith(
         "flash-attn 2.7.4.post1 was not built for torch 2.7.0 but for one with the old C++ ABI"
     )
-    assert (
-        "c10::Error::Error(c10::SourceLocation" in verdict.said or symbol in verdict.said
-    )  # without c++filt
+    # without c++filt
+    assert "c10::Error::Error(c10::SourceLocation" in verdict.said or symbol in verdict.said
     assert (
         "--no-build-isolation --no-cache-dir --force-reinstall --no-deps 'flash-attn==2.7.4.post1'"
         in verdict.remedy

@@ -252,10 +252,8 @@ def test_name_of_this_machine_that_is_loopback_breaks_gloo(nodes: tuple[Node, No
     told = report(doctor(nodes[1], command=megatron, GLOO_SOCKET_IFNAME="eth0", **env))
 
     assert "gloo" in found["summary"] and "GLOO_SOCKET_IFNAME=eth0" in found["advice"]
-    assert (found["severity"], perhaps["severity"]) == (
-        "warning",
-        "info",
-    )  # not every script has groups of gloo
+    # not every script has groups of gloo
+    assert (found["severity"], perhaps["severity"]) == ("warning", "info")
     assert network_findings(told) == []
 
 

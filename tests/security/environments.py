@@ -91,9 +91,8 @@ def _run(what: Environment, folder: Path, diag: tuple[str, ...]) -> Seen:
         _, shown, _ = _once(what, folder, diag, _SHOW)
         lines = shown.decode("utf-8", "surrogateescape").splitlines()
         variables = frozenset(line for line in lines if not _ADDED.match(line))
-    lines = [
-        line for line in err.splitlines(keepends=True) if b"getcwd" not in line
-    ]  # sh says it, once for each sh
+    # sh says it, once for each sh
+    lines = [line for line in err.splitlines(keepends=True) if b"getcwd" not in line]
     said = [line for line in lines if line.startswith(b"diag")]
     rest = b"".join(line for line in lines if line not in said)
     return Seen(code, out, rest, variables, b"".join(said).decode("utf-8", "replace"))

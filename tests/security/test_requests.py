@@ -248,9 +248,8 @@ def test_body_of_nonsense_is_refused_in_little_time_and_memory(
     )
 
     assert answer.status_code == status and time.monotonic() - began < 20.0
-    assert (
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
-    )  # KiB: twice the longest digest, and room
+    # KiB: twice the longest digest, and room
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
 
 
 def test_body_that_is_announced_too_long_is_not_read(hub: FakeHub) -> None:

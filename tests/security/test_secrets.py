@@ -129,9 +129,8 @@ def test_secret_that_the_job_prints_is_in_its_own_output_alone(tmp_path: Path) -
                                   timeout=60)  # fmt: skip
         live = run.changes()
 
-    assert (
-        run.text.count("s3cretvalue") >= 5
-    )  # what the terminal gets is as the job printed it, twice the traceback's source
+    # what the terminal gets is as the job printed it, twice the traceback's source
+    assert run.text.count("s3cretvalue") >= 5
     output = b"".join(body for name, body in found.items() if name.startswith("output"))
     assert f"{PRINTED}\n".encode() in output  # byte for byte
     telling = {

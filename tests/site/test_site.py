@@ -132,9 +132,8 @@ def test_no_page_fetches_anything_from_a_network(site: Path) -> None:
         assert 'class="mermaid"' not in text, f"{page}: mermaid is drawn by a script from a network"
         for source in filter(None, resources.found):
             if not source.startswith("data:"):
-                place = (
-                    site / source[1:] if source.startswith("/") else page.parent / source
-                )  # 404.html is served from anywhere
+                # 404.html is served from anywhere
+                place = site / source[1:] if source.startswith("/") else page.parent / source
                 assert place.exists(), f"{page} wants {source}"
     for sheet in site.rglob("*.css"):
         fetched = re.findall(

@@ -162,9 +162,8 @@ def test_recorded_failure_is_one_error_in_cudas_own_words(name: str, error: str)
     facts = captured(name)
 
     assert {fact.error for fact in facts if isinstance(fact, CudaErrorRaised)} == {error}
-    assert len(facts) == (
-        5 if name == "device_assert" else 1
-    )  # four threads print the assertion, and the exception follows
+    # four threads print the assertion, and the exception follows
+    assert len(facts) == (5 if name == "device_assert" else 1)
 
 
 def test_nccl_that_gets_no_memory_says_it_twice() -> None:

@@ -110,10 +110,8 @@ def test_long_record_is_cut_to_the_last_of_each_group_and_all_that_is_pending() 
     )
     found = recorder(payload)
     assert [entry.seq for entry in found.entries] == [3, *range(1951, 2001)]
-    assert [entry.seq for entry in found.entries if entry.pending] == [
-        3,
-        2000,
-    ]  # NCCL retires what timed out, too
+    # NCCL retires what timed out, too
+    assert [entry.seq for entry in found.entries if entry.pending] == [3, 2000]
     assert found.groups[0].members == tuple(range(16384))
     assert len(json.dumps(payload)) < 25_000
 
@@ -283,11 +281,7 @@ def gloo_job(scenario: str, run_dir: Path) -> Iterator[dict[int, int]]:
 
 @pytest.mark.parametrize(
     ("scenario", "kind", "culprits"),
-    [
-        ("absent", "absent_rank", (2,)),
-        ("order", "order_cycle", (0, 2)),
-        ("mismatch", "mismatch", (1,)),
-    ],
+    [("absent", "absent_rank", (2,)), ("order", "order_cycle", (0, 2)), ("mismatch", "mismatch", (1,))],
 )
 def test_live_gloo_job_is_explained(
     scenario: str, kind: str, culprits: tuple[int, ...], tmp_path_factory: pytest.TempPathFactory

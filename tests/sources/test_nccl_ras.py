@@ -162,9 +162,8 @@ def test_states_that_were_not_captured_are_judged_as_nccl_does() -> None:
         return only(reading({"json": new}))
 
     assert (changed().status, changed().errors) == ("RUNNING", ())
-    assert changed(('"init_state": 0', '"init_state": 7')).errors == (
-        "MISMATCH",
-    )  # one initialises, one runs
+    # one initialises, one runs
+    assert changed(('"init_state": 0', '"init_state": 7')).errors == ("MISMATCH",)
     assert changed(('"async_error": 0', '"async_error": 6')).errors == ("ERROR",)
     both = changed(('"init_state": 0', '"init_state": 7'), ('"init_state": 0', '"init_state": 7'))
     assert (both.status, both.errors) == ("INIT", ())

@@ -125,12 +125,10 @@ def test_rank_in_a_container_is_seen_by_its_own_files(start: Start, tmp_path: Pa
     library = root / "usr/lib" / TRIPLE
     (library / "libibverbs.so.1").symlink_to("libibverbs.so.1.14.44.0")
     (library / "libibverbs").mkdir()
-    (library / "libibverbs/libmlx5-rdmav34.so").symlink_to(
-        f"/usr/lib/{TRIPLE}/libmlx5.so.1.24.44.0"
-    )  # as the rank sees it
-    (library / "libibverbs/libefa-rdmav34.so").symlink_to(
-        "../libefa.so.1.2.44.0"
-    )  # of a package that was taken out
+    # as the rank sees it
+    (library / "libibverbs/libmlx5-rdmav34.so").symlink_to(f"/usr/lib/{TRIPLE}/libmlx5.so.1.24.44.0")
+    # of a package that was taken out
+    (library / "libibverbs/libefa-rdmav34.so").symlink_to("../libefa.so.1.2.44.0")
 
     access = read(start(CHROOT, str(root), "/dev/infiniband/uverbs0", environment={}))
 

@@ -414,9 +414,7 @@ def test_thousand_ranks_are_scrolled_through_at_once() -> None:
             await pilot.pause()
         told = time.process_time() - began
         print(f"{paged / 40 * 1000:.0f} ms a page, {told / 20 * 1000:.0f} ms a state of 1,024 ranks")
-        assert paged / 40 < 0.2 and told / 20 < 0.5, (
-            paged,
-            told,
-        )  # measured: some 20 and 60 ms, of which the test has a part
+        # measured: some 20 and 60 ms, of which the test has a part
+        assert paged / 40 < 0.2 and told / 20 < 0.5, (paged, told)
 
     play(source, SMALL, script)

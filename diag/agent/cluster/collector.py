@@ -64,9 +64,8 @@ class Collector:
                 and fact.line.rank is None
                 and (rank := self._pids.get(fact.line.pid)) is not None
             ):
-                fact = replace(
-                    fact, rank=rank, line=replace(fact.line, rank=rank)
-                )  # elsewhere its pid tells nothing
+                # elsewhere its pid tells nothing
+                fact = replace(fact, rank=rank, line=replace(fact.line, rank=rank))
             self.stamp += 1
             self._facts.setdefault(rank, deque(maxlen=_MOST_FACTS)).append((self.stamp, fact))
 

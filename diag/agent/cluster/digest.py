@@ -133,9 +133,8 @@ def _node(
     job = engine.job
     known = [finding for finding in engine.active() if not finding.reported_by]
     withheld = list(engine.withheld.values())
-    known += [
-        finding for finding in withheld if finding.id not in PRECEDENCE.whole_job or finding.rule
-    ]  # the job hub says it of more nodes
+    # the job hub says it of more nodes
+    known += [finding for finding in withheld if finding.id not in PRECEDENCE.whole_job or finding.rule]
     return NodeDigest(
         rank=None,
         run_id=me.run_id,
@@ -264,9 +263,8 @@ def _fitting(fact: Observation, world_size: int) -> Observation:
         key = (entry.backend, entry.group, entry.is_p2p)
         left[key] = left.get(key, most) - 1
         if entry.pending or left[key] >= 0:
-            kept.append(
-                replace(entry, op_id=0, record_id=0, time_created=0.0)
-            )  # so that equal calls of many ranks are one
+            # so that equal calls of many ranks are one
+            kept.append(replace(entry, op_id=0, record_id=0, time_created=0.0))
     return replace(fact, entries=tuple(reversed(kept)))
 
 

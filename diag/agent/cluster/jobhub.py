@@ -117,14 +117,12 @@ class JobHub:
             scheme = "https" if document.get("scheme") == "https" else "http"  # others will ask this address
             node["url"] = f"{scheme}://{host}:{int(document['port'])}"
         skew, trip = float(document["wall"]) - time.time(), float(node.get("round_trip_seconds") or 1.0)
-        node["every_seconds"] = max(
-            float(node["every_seconds"]), self.every()
-        )  # it will keep to what it is told now
+        # it will keep to what it is told now
+        node["every_seconds"] = max(float(node["every_seconds"]), self.every())
         node["skew_seconds"] = round(skew, 1) if abs(skew) > max(2.0, trip + 0.5) else None
         self._taken_at = time.monotonic()
-        if (
-            len(self._frames) > MOST_FRAMES
-        ):  # the engine has let the oldest go: who still shows them sends them again
+        # the engine has let the oldest go: who still shows them sends them again
+        if len(self._frames) > MOST_FRAMES:
             self._frames = set(self.engine.job.cluster.frames.copy())
         self._frames.update(document["frames"])
         want = any(thread["key"] not in self._frames for rank in ranks for thread in rank.get("threads", ()))
@@ -215,9 +213,8 @@ class JobHub:
         if seen.get("roster_seen") != [self.own_id, self.roster_version]:
             answer["roster"] = self._entries
         said = self._said.get(run_id == self.own_id)
-        if (
-            said is None
-        ):  # this hub's own node, on a thread of its own: nobody who is served waits for the engine
+        # this hub's own node, on a thread of its own: nobody who is served waits for the engine
+        if said is None:
             with self.lock:
                 said = self.verdict(run_id)
         answer["verdict"] = said

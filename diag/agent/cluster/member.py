@@ -139,9 +139,8 @@ class Member:
         self._wake = threading.Event()
         self._ending = threading.Event()
         self._make_lock = threading.Lock()
-        self._dump_lock = (
-            threading.Lock()
-        )  # of its own: the other is held while a hub that may not answer is waited for
+        # of its own: the other is held while a hub that may not answer is waited for
+        self._dump_lock = threading.Lock()
         self._start_lock = threading.Lock()
         self._given_up = False  # at the end something held up more than is waited for
         self._thread = threading.Thread(target=self._work, name="cluster", daemon=True)
@@ -301,9 +300,8 @@ class Member:
 
     def _report(self, *, leaving: bool = False) -> float:
         """Send one digest to whoever takes it. Returns the seconds until the next."""
-        if (
-            self._target and self.nodes.node_rank != 0 and time.monotonic() > self._back_at
-        ):  # also when this hub took over
+        # also when this hub took over
+        if self._target and self.nodes.node_rank != 0 and time.monotonic() > self._back_at:
             self._back_at = time.monotonic() + _BACK_SECONDS
             if self._target != (first := self._candidates()[0]) and self._try(first, leaving=leaving):
                 return self._pause()
@@ -334,9 +332,8 @@ class Member:
         """Where the job hub may be, best first. Who was never told of anybody has only the address of the
         rendezvous."""
         found: list[str] = []
-        if (
-            self.nodes.address
-        ):  # of node 0 its own: another that calls itself node 0 by mistake is told by asking
+        # of node 0 its own: another that calls itself node 0 by mistake is told by asking
+        if self.nodes.address:
             found.append(_url(self._scheme, self.nodes.address, self._port_of_first() or self._peer_port))
         if self.nodes.node_rank == 0:
             found.append("self")
@@ -391,11 +388,8 @@ class Member:
                     self._say(
                         f"diag: the hub at {url} is not trusted: {error}; tls_ca (DIAG_TLS_CA) names the certificates"
                     )
-                if isinstance(error, Refused) and error.status in (
-                    401,
-                    403,
-                    422,
-                ):  # 409: it waits for its own ranks still
+                # 409: it waits for its own ranks still
+                if isinstance(error, Refused) and error.status in (401, 403, 422):
                     self._say(f"diag: the hub at {url} takes no digests from here: {error}")
                 return False
         self.counts.digests["sent", "ok"] += 1
@@ -498,9 +492,8 @@ class Member:
             # once.
             self._linger(max(0.3, spread(self._every)))
             self._report()
-        if (
-            failed and self._target
-        ):  # all is told: it is judged within a second, and then the others come for the verdict
+        # all is told: it is judged within a second, and then the others come for the verdict
+        if failed and self._target:
             self._linger(_JUDGED_SECONDS * (2 if self._target == "self" else 1))
             self._report()
 

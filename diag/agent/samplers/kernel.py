@@ -202,9 +202,8 @@ class KernelLogSampler(NodeSampler):
             read += count
             waited = time.monotonic() - began
             if read >= _MOST_READ:
-                self._ending.wait(
-                    max(0.0, 1.0 - waited)
-                )  # a flood: what is overwritten meanwhile is lost, and costs nothing
+                # a flood: what is overwritten meanwhile is lost, and costs nothing
+                self._ending.wait(max(0.0, 1.0 - waited))
                 break
             if not taken or waited >= _LONGEST_GATHER_SECONDS or (not count and waited >= _GATHER_SECONDS):
                 break

@@ -41,9 +41,8 @@ class CollectivesSampler(RankSampler):
                     asked, self.stuck = 0, False
                     self.rank.changed.wait(5.0)
                     continue
-            if not self.stuck and not (
-                self._by_pipe and asked >= 2
-            ):  # each question is a line in the job's log
+            # each question is a line in the job's log
+            if not self.stuck and not (self._by_pipe and asked >= 2):
                 self.ask(_ANSWER_SECONDS, _PIPE_SECONDS)
                 asked += 1
             self.rank.gone.wait(_AGAIN_SECONDS if asked < 2 else _LATER_SECONDS)

@@ -201,9 +201,8 @@ class RasSampler(NodeSampler):
     def _case(self, job: JobView) -> _Case:
         pids = tuple(rank.placement.pid for rank in job.alive_ranks())
         known = frozenset(rank.placement.pid for rank in job.ranks.values())
-        told = (
-            job.nccl.ras_address
-        )  # where NCCL says that it listens; not where a line of a log may send us to
+        # where NCCL says that it listens; not where a line of a log may send us to
+        told = job.nccl.ras_address
         address = told if told.startswith(("127.", "::1")) else self.address
         disabled = any(variables.get("NCCL_RAS_ENABLE") == "0" for variables in self._variables.values())
         return _Case(
@@ -286,9 +285,8 @@ def creating(job: JobView) -> Refusal | None:
     """Whether communicators may be under way, as phase, stacks and NCCL's own lines tell."""
     if job.phase in _EARLY_PHASES:
         return Refusal(f"not asked while communicators may be made: the job is in its {job.phase} phase")
-    if (
-        job.phase == "first_step" and not job.nccl.lines
-    ):  # those of pipeline and tensor groups are made when first used
+    # those of pipeline and tensor groups are made when first used
+    if job.phase == "first_step" and not job.nccl.lines:
         return Refusal(
             "not asked before the first step: without lines of NCCL it cannot be told whether communicators are made",
             "set NCCL_DEBUG=INFO (`diag run` does, into a file of its own)",

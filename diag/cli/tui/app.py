@@ -77,9 +77,8 @@ class TopApp(Asking):
         yield Row("keys")
 
     def on_mount(self) -> None:
-        with contextlib.suppress(
-            NotImplementedError, RuntimeError, ValueError
-        ):  # not in the main thread: tests
+        # not in the main thread: tests
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
         self.query_one("#ranks").focus()
         self.refill()
@@ -151,9 +150,8 @@ class TopApp(Asking):
         found = self.state.findings
         pane.of = len(found)
         pane.chosen = max(0, min(pane.chosen, len(found) - 1))
-        others = (
-            3 + min(len(self.state.rows), 8) + (_TIMELINE_MOST + 1 if height >= _TALL else 0)
-        )  # lines of the panes below
+        # lines of the panes below
+        others = 3 + min(len(self.state.rows), 8) + (_TIMELINE_MOST + 1 if height >= _TALL else 0)
         most = max(4, int(height * 0.4) - 1, height - 4 - others)
         lines = rendering.findings_pane(self.state, pane.chosen, width, most, self.lang)
         pane.styles.height = len(lines) + 1

@@ -34,11 +34,8 @@ class Asking(App[None]):
         super().__init__(ansi_color=True)
         self.stacks: dict[int, tuple[dict[str, Any] | None, str]] = {}
         self.next_command = ""
-        self._asked: tuple[int | None, float | None, float] = (
-            None,
-            None,
-            0.0,
-        )  # rank, since when it stood there, when
+        # rank, since when it stood there, when
+        self._asked: tuple[int | None, float | None, float] = (None, None, 0.0)
         self._dumping = False
 
     def refill(self) -> None:

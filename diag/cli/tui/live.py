@@ -33,13 +33,8 @@ __all__ = ["Live"]
 
 _CONNECT_SECONDS = 5.0
 _SILENT_SECONDS = 25.0  # a hub says something at least every 15 s
-_BACKOFF_SECONDS = (
-    0.5,
-    1.0,
-    2.0,
-    4.0,
-    8.0,
-)  # and then the last again and again, each a little longer by chance
+# and then the last again and again, each a little longer by chance
+_BACKOFF_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 _STEADY_SECONDS = 10.0  # of a connection, after which the waiting begins anew
 _END_SECONDS = 5.0  # from the end of the events to run.json that says it
 _STACKS_SECONDS = 6.0
@@ -128,9 +123,8 @@ class Live:
         connection = self._open()
         try:
             connection.connect()
-            wire = self._wire = (
-                connection.sock
-            )  # http.client forgets it where the answer ends with the connection
+            # http.client forgets it where the answer ends with the connection
+            wire = self._wire = connection.sock
             connection.request("GET", "/events", headers={**self._headers(), "Accept": "text/event-stream"})
             answer = connection.getresponse()
             if answer.status != 200:

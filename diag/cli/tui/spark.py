@@ -26,13 +26,8 @@ _NAMES = {
     "host_memory_bytes": "memory (host)", "shm_bytes": "/dev/shm", "rdma_bytes_per_second": "RDMA",
     "socket_bytes_per_second": "sockets",
 }  # fmt: skip
-_FIRST = (
-    "step_seconds",
-    "gpu_utilization_ratio",
-    "gpu_memory_bytes",
-    "memory_bytes",
-    "host_memory_bytes",
-)  # what counts most
+# what counts most
+_FIRST = ("step_seconds", "gpu_utilization_ratio", "gpu_memory_bytes", "memory_bytes", "host_memory_bytes")
 _NEAR = 0.9  # of a limit, ours: it is then told as a warning
 
 

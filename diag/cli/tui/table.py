@@ -16,11 +16,8 @@ __all__ = ["ORDERS", "Table"]
 _NEVER = "-"  # nobody could read it
 _WHERE_LEAST = 20  # columns of where a rank stands; less tells nothing
 _HOST_MOST = 24
-_STATE_ORDER = (
-    "hung",
-    "dead",
-    "stalled",
-)  # what comes first when sorted by trouble; of the others none is more urgent
+# what comes first when sorted by trouble; of the others none is more urgent
+_STATE_ORDER = ("hung", "dead", "stalled")
 _STATE_STYLES = {"hung": "critical", "dead": "critical", "stalled": "warning", "finished": "dim"}
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?(?:,|$)")
 

@@ -186,9 +186,8 @@ class CheckpointMissingDetector:
     def _matters(self, job: JobView, item: QuotedLine) -> bool:
         if item.cause == "absent":
             return failed_by(job, item) or (job.returncode == 0 and job.iteration is None)
-        if (
-            item.match[1] == "because"
-        ):  # "... the metadata file because load directory is not defined": none was asked for
+        # "... the metadata file because load directory is not defined": none was asked for
+        if item.match[1] == "because":
             return False
         saves = {saved.path.rstrip("/") for saved in named_paths(job.run.words) if saved.role == "save"}
         loads = [saved for saved in named_paths(job.run.words) if saved.role == "load"]

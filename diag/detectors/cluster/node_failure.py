@@ -86,9 +86,8 @@ def _moves(job: JobView, speaking: Sequence[NodeState], now: float) -> bool:
 def _ends_well(job: JobView, speaking: Sequence[NodeState]) -> bool:
     """A rank that is seen came through to its end: the job does not stand still, it is over."""
     seen = {node.digest.run_id for node in speaking}
-    return any(
-        not rank.alive and not rank.failed for rank in job.ranks.values() if rank.node in seen
-    )  # its code may be unread
+    # its code may be unread
+    return any(not rank.alive and not rank.failed for rank in job.ranks.values() if rank.node in seen)
 
 
 def _ranks(nodes: Sequence[NodeState], job: JobView) -> tuple[int, ...]:

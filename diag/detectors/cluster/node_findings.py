@@ -14,12 +14,8 @@ from diag.text.units import format_seconds
 __all__ = ["NodeFindingsDetector"]
 
 _MOST_EVIDENCE = 8
-_OF_A_NODE = (
-    "rank ",
-    "GPU ",
-    "port ",
-    "NVSwitch ",
-)  # subjects that another node has too, and that are not the same there
+# subjects that another node has too, and that are not the same there
+_OF_A_NODE = ("rank ", "GPU ", "port ", "NVSwitch ")
 _MOST_NAMED = 4
 
 

@@ -76,9 +76,8 @@ class CudaOomDetector:
         gpu = gpu_of_rank(rank, job) if rank is not None else None
         holders = holders_of(fact, gpu.process_memory if gpu else (), rank.placement.pid if rank else 0)
         cause = cause_of(fact, holders, rank, job)
-        numbers = [
-            told.rank if one is None else one.rank for _, told, one in found
-        ]  # its log may come before it is found
+        # its log may come before it is found
+        numbers = [told.rank if one is None else one.rank for _, told, one in found]
         ranks = tuple(sorted({number for number in numbers if number is not None}))
         who = format_ranks([numbers[0]]) if numbers[0] is not None else "a rank"
         more = (

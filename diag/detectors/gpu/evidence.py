@@ -34,9 +34,8 @@ def mattered(at: float, text: str, rank: RankView | None, now: float, job: JobVi
         return any(one.failed for one in job.ranks.values())
     if rank.failed:
         return True
-    return (
-        rank.alive and now - at >= _STANDS_SECONDS and rank.last_moved() <= at + 2.0
-    )  # it hangs in its own clean-up
+    # it hangs in its own clean-up
+    return rank.alive and now - at >= _STANDS_SECONDS and rank.last_moved() <= at + 2.0
 
 
 def victim_of_line(rank: int | None, device: int | None, job: JobView) -> RankView | None:

@@ -155,9 +155,8 @@ def _against_fragments(fact: CudaOutOfMemory, rank: RankView | None) -> str:
     said = variables.get("PYTORCH_ALLOC_CONF", "") + variables.get("PYTORCH_CUDA_ALLOC_CONF", "")
     if "expandable_segments:true" in said.lower():
         return _EXPANDS
-    if (
-        " (GPU " in fact.text and " total capacity; " in fact.text
-    ):  # torch 2.0 and older has no expandable segments
+    # torch 2.0 and older has no expandable segments
+    if " (GPU " in fact.text and " total capacity; " in fact.text:
         return f"Set {name}=max_split_size_mb:512 for all ranks, or take torch 2.1 or newer and {name}=expandable_segments:True."
     return f"Set {name}=expandable_segments:True for all ranks: what PyTorch holds and does not use is enough, but in pieces."
 

@@ -35,9 +35,8 @@ class Collectives:
         elif isinstance(fact, LayoutReported):
             self._stages = fact.stages
         elif fact.rank is not None:
-            if (
-                fact.rank in self._last and self._last[fact.rank][1].emitted != fact.emitted
-            ):  # not the same one told again
+            # not the same one told again
+            if fact.rank in self._last and self._last[fact.rank][1].emitted != fact.emitted:
                 self._before[fact.rank] = self._last[fact.rank]
             self._last[fact.rank] = (at, fact)
 

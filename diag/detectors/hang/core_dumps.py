@@ -56,9 +56,8 @@ class Kernels:
             at, fact = self._last.get(rank.rank, (0.0, None))
             if fact is None or at < since:
                 continue
-            names = [
-                kernel.name for kernel in fact.kernels if kernel.blocks
-            ]  # others are queued behind those
+            # others are queued behind those
+            names = [kernel.name for kernel in fact.kernels if kernel.blocks]
             if fact.kernels and not names:
                 continue  # nothing tells which of them run
             waits = tuple(name for name in names if _OF_NCCL.match(name) or _OF_PEERS.search(name))

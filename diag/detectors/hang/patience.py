@@ -61,16 +61,14 @@ def _default(job: JobView, verdict: Verdict) -> float:
         return _SERVICE_SECONDS
     if verdict.klass == "checkpoint_io" and _waits_for_disk(job, verdict):
         return _DISK_SECONDS
-    if (
-        not verdict.culprits or verdict.cause == "kernel_does_not_end"
-    ):  # until it ends, a slow one looks the same
+    # until it ends, a slow one looks the same
+    if not verdict.culprits or verdict.cause == "kernel_does_not_end":
         if job.phase == "steady" and step:
             return max(60.0, _SYMMETRIC_STEPS * step)
         return _SYMMETRIC_SECONDS
     if verdict.klass == "teardown" and len(verdict.culprits) == len(job.alive_ranks()):
-        return _PATIENCE[
-            "teardown"
-        ]  # all are leaving; one that leaves while others wait for it is another matter
+        # all are leaving; one that leaves while others wait for it is another matter
+        return _PATIENCE["teardown"]
     if job.phase == "steady":
         return max(STEADY_SECONDS, _STEADY_STEPS * step)
     return _PATIENCE.get(job.phase, _OTHER_PHASES_SECONDS)

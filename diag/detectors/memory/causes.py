@@ -36,9 +36,8 @@ class Event:
 
     at: float
     holders: Holders
-    groups: dict[str, tuple[CgroupMemory, CgroupMemory]] = field(
-        default_factory=dict
-    )  # by leaf: the reading before, and after
+    # by leaf: the reading before, and after
+    groups: dict[str, tuple[CgroupMemory, CgroupMemory]] = field(default_factory=dict)
     host_before: HostMemory | None = None  # the last reading before
     host: HostMemory | None = None  # the reading that shows the host's counter risen
     kernel: list[tuple[KernelOomKill, Seen | None]] = field(default_factory=list)
@@ -152,11 +151,7 @@ def _ended_otherwise(job: JobView, seen: Seen) -> bool:
 
 
 def _by_kernel(
-    event: Event,
-    kill: KernelOomKill,
-    seen: Seen,
-    ranks: tuple[int, ...],
-    newest: dict[int, CgroupMemory],
+    event: Event, kill: KernelOomKill, seen: Seen, ranks: tuple[int, ...], newest: dict[int, CgroupMemory]
 ) -> Verdict:
     group = _group_of(event, seen.rank, newest)
     if kill.cgroup == "?" and event.groups:
@@ -251,9 +246,7 @@ def _is_full(level: CgroupLevel) -> bool:
 
 
 def _by_host(
-    event: Event,
-    killed: list[RankView],
-    last: dict[int, tuple[float, CgroupMemory]],
+    event: Event, killed: list[RankView], last: dict[int, tuple[float, CgroupMemory]]
 ) -> Verdict | None:
     """The host's counter counts kills of cgroups too, and a cgroup that went with its last process tells no
     more."""

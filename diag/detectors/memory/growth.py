@@ -133,10 +133,8 @@ class Growth:
 
         first, recent, window = most(_WINDOW_SECONDS), most(_RECENT_SECONDS), _WINDOW_SECONDS
         if first is not None and recent is not None and recent[0] >= _RECENT_SHARE * first[0]:
-            first, window = (
-                recent,
-                _RECENT_SECONDS,
-            )  # what grew when it happened, not a model that was loaded before
+            # what grew when it happened, not a model that was loaded before
+            first, window = (recent, _RECENT_SECONDS)
         grower = (
             None
             if first is None

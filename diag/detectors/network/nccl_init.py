@@ -110,9 +110,8 @@ class NcclInitErrorDetector:
         }
         failing = {rank: process for rank, process in placed.items() if process.results and process.warnings}
         trying = {rank: process for rank, process in placed.items() if _tries(process)}
-        told = (
-            self._torch if placed or not job.nccl_processes.living() else {}
-        )  # all are set up: another error, later
+        # all are set up: another error, later
+        told = self._torch if placed or not job.nccl_processes.living() else {}
         if not (failing or trying or told) or _has_own_finding(job):
             return
         if told and not failing and job.returncode is None and now - self._first_at() < _SETTLE_SECONDS:

@@ -18,9 +18,8 @@ from diag.text.errors import DiagError
 
 __all__ = ["Loaded", "Problem", "for_a_run", "load", "packaged", "packaged_folder", "read_rules"]
 
-_Loader = getattr(
-    yaml, "CSafeLoader", yaml.SafeLoader
-)  # libyaml's where PyYAML was built with it: ten times as quick
+# libyaml's where PyYAML was built with it: ten times as quick
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _LARGEST_FILE = 1 << 20
 _DEEPEST = 64
 

@@ -58,9 +58,8 @@ class Hit:
     ranks: set[int] = field(default_factory=set)
     times: int = 1
     last_at: float = 0.0
-    beside: set[tuple[str, int]] = field(
-        default_factory=set
-    )  # patterns of `also` and `unless` seen `within` seconds of it
+    # patterns of `also` and `unless` seen `within` seconds of it
+    beside: set[tuple[str, int]] = field(default_factory=set)
 
 
 class LogReader:

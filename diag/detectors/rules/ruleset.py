@@ -115,9 +115,8 @@ class RuleSet:
         """Patterns that a line is for, by its candidates and its message: the line without its prefixes."""
         if not candidates:
             return []
-        message = (
-            message[:_LONGEST].encode("utf-8", "replace").decode()
-        )  # half of a surrogate pair is no text to RE2
+        # half of a surrogate pair is no text to RE2
+        message = message[:_LONGEST].encode("utf-8", "replace").decode()
         found = []
         for number in candidates:
             for one in self._of_literal[number]:

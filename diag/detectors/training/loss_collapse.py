@@ -106,9 +106,8 @@ class LossCollapseDetector:
         }.get(cause, "")
         severity = Severity.CRITICAL if cause == "nan_hidden" else Severity.WARNING
         if cause == "zero" and (last.grad or 0.0) > 0:
-            severity = (
-                Severity.INFO
-            )  # gradients come: it is below what is printed, and the model knows its data
+            # gradients come: it is below what is printed, and the model knows its data
+            severity = Severity.INFO
         yield Finding(
             id="loss-collapse",
             subject=JOB,

@@ -151,9 +151,8 @@ class GradNanDetector:
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         said = self._said.heard(job)
-        lost = any(
-            point.loss is not None and not point.finite_loss for point in self._row
-        )  # loss-nan says it then
+        # loss-nan says it then
+        lost = any(point.loss is not None and not point.finite_loss for point in self._row)
         in_row = self._length >= (10 if self._scaled else 2) and not lost
         if not in_row and not said.reports:
             return

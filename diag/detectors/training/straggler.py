@@ -153,9 +153,8 @@ class StragglerDetector:
     def _see_rank(self, fact: RankFound) -> None:
         self._pipeline = pipeline_parallel_size(fact.command) or self._pipeline
         known, self._places[fact.placement.rank] = self._places.get(fact.placement.rank), fact.placement
-        if (
-            known is not None and known.pid != fact.placement.pid
-        ):  # another attempt: what was seen is of the one before
+        # another attempt: what was seen is of the one before
+        if known is not None and known.pid != fact.placement.pid:
             self._looks.start_over()
             self._verdict, self._has_stages = None, False
 

@@ -46,9 +46,8 @@ class RankSample:
     @classmethod
     def of(cls, at: float, main: ThreadStack, reading: Reading) -> RankSample:
         where = reading.where or main.frames[-1]
-        deepest = (
-            main.frames.index(where) + 1 if reading.activity is not Activity.OTHER else _DEEPEST
-        )  # not into the wait itself
+        # not into the wait itself
+        deepest = main.frames.index(where) + 1 if reading.activity is not Activity.OTHER else _DEEPEST
         places = tuple(
             f"{frame.function} ({format_path(frame.file)}:{frame.line})"
             for frame in main.frames[: min(deepest, _DEEPEST)]

@@ -113,9 +113,8 @@ def _kind(path: Path) -> str | None:
     text = head.decode("utf-8", "replace")
     if head[:1] == b"\x80" or head.startswith(b"\xef\xbf\xbd\x02"):
         return "recorder" if b"pg_config" in head or b"entries" in head else None
-    if re.match(
-        r"Process \d+: ", text
-    ):  # py-spy dump, 0.3-0.4: "Process 751: /usr/local/bin/python3 /app/train.py"
+    # py-spy dump, 0.3-0.4: "Process 751: /usr/local/bin/python3 /app/train.py"
+    if re.match(r"Process \d+: ", text):
         return "pyspy_text"
     if text.lstrip()[:1] in ("[", "{"):
         found = _json_kind(text)

@@ -187,16 +187,14 @@ class LogOutcome:
             and not words.startswith("Traceback")
         ):
             raised.exception = words
-            raised.signal = (
-                signal.SIGINT if words.startswith("KeyboardInterrupt") else 0
-            )  # somebody ended it, as by Ctrl-C
+            # somebody ended it, as by Ctrl-C
+            raised.signal = signal.SIGINT if words.startswith("KeyboardInterrupt") else 0
             if words.strip() in NOT_FATAL:
                 del self._open[who]
             elif raised.by_launcher:
                 self.broken = True
-                if (
-                    raised.chained or self.raised.get(who) is raised
-                ):  # the first of a chain has no frame of the launcher's
+                # the first of a chain has no frame of the launcher's
+                if raised.chained or self.raised.get(who) is raised:
                     self.raised.pop(who, None)
                 if not any(name in words for name in OF_LAUNCHER):
                     self.launchers_own = raised
@@ -221,9 +219,8 @@ class LogOutcome:
             self._iteration = fact.iteration
         self.moved_at = at
         if isinstance(fact, MetricsLogged):
-            self.ended_well = any(
-                name == "train_runtime" for name, _ in fact.metrics
-            )  # the last words of transformers' Trainer
+            # the last words of transformers' Trainer
+            self.ended_well = any(name == "train_runtime" for name, _ in fact.metrics)
         elif not isinstance(fact, SaveStarted):  # the model is saved behind the last step
             self.ended_well = False
         self.raised.pop(None, None)

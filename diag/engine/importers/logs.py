@@ -88,9 +88,8 @@ class FolderLogs:
     def _learn(self, item: EvidenceFile) -> None:
         for payload in self._payloads(item):
             for held, kind in payload["lines"]:
-                text = (
-                    held.rpartition("\n")[2] if kind == PLAIN_RUN else held
-                )  # the last of a run stands for all
+                # the last of a run stands for all
+                text = held.rpartition("\n")[2] if kind == PLAIN_RUN else held
                 bar = bool(kind) and kind != PLAIN_RUN
                 facts = list(read_text(text, item.path.name, item.rank, bar=bar))
                 self.clock.see(text, facts)

@@ -16,12 +16,8 @@ __all__ = ["threads_of_text", "with_names_of"]
 _PROCESS = re.compile(r"Process (\d{1,10}): ")
 _THREAD = re.compile(r"Thread (0x[0-9A-Fa-f]{1,16}|\d{1,20}) \(([\w+ ]{1,40})\)(?:: \"(.{0,200})\")?")
 _FRAME = re.compile(r" {4}(.{1,500}) \((.{1,1000}):(\d{1,9})\)$")
-_PYTHON = (
-    ".py",
-    ".pyx",
-    ".pyi",
-    ">",
-)  # "<string>", "<frozen runpy>"; C code with debug information has lines too
+# "<string>", "<frozen runpy>"; C code with debug information has lines too
+_PYTHON = (".py", ".pyx", ".pyi", ">")
 _MOST_THREADS = 500
 _MOST_FRAMES = 1000
 
@@ -37,9 +33,8 @@ def threads_of_text(text: str) -> tuple[int, list[dict[str, Any]]] | None:
     for line in text.splitlines():
         head = _THREAD.match(line)
         if head and len(threads) < _MOST_THREADS:
-            number = int(
-                head[1], 16 if head[1].startswith("0x") else 10
-            )  # not 0: a leading zero is none of Python's numbers
+            # not 0: a leading zero is none of Python's numbers
+            number = int(head[1], 16 if head[1].startswith("0x") else 10)
             threads.append(
                 {
                     "pid": pid,

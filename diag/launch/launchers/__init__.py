@@ -231,17 +231,8 @@ _NAMES = frozenset({
     "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
 })
 # fmt: on
-_SECRET = (
-    "TOKEN",
-    "SECRET",
-    "PASSW",
-    "_PASS",
-    "_KEY",
-    "APIKEY",
-    "CREDENTIAL",
-    "AUTH",
-    "JWT",
-)  # and is_secret's
+# and is_secret's
+_SECRET = ("TOKEN", "SECRET", "PASSW", "_PASS", "_KEY", "APIKEY", "CREDENTIAL", "AUTH", "JWT")
 RELEVANT_VARIABLES = (_PREFIXES, _NAMES)
 
 

@@ -15,6 +15,7 @@ from diag.launch.launchers.secret_forms import HIDDEN, HINTS, without_forms
 
 __all__ = ["hidden_in_lines", "is_secret", "redacted", "without_secrets"]
 
+# anywhere in a name
 _ALWAYS = (
     "SECRET",
     "PASSW",
@@ -32,7 +33,7 @@ _ALWAYS = (
     "API_TOKEN",
     "ACCESS_TOKEN",
     "AUTH_TOKEN",
-)  # anywhere in a name
+)
 _WORDS = frozenset(
     {
         "AUTH",
@@ -162,9 +163,8 @@ _TOOLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 _MORE_COMMANDS = frozenset({";", "|", "||", "&&", "&", "--"})
 _LOGINS = frozenset({"wandb", "swanlab", "comet"})  # `wandb login KEY`
-_LOGGED_IN_AT = frozenset(
-    {"docker", "podman", "nerdctl", "helm", "az"}
-)  # elsewhere -p is a port: docker run -p 80:80
+# elsewhere -p is a port: docker run -p 80:80
+_LOGGED_IN_AT = frozenset({"docker", "podman", "nerdctl", "helm", "az"})
 _OPTION = re.compile(r"--[A-Za-z][\w.\-]*(?:=.*)?|-[A-Za-z]", re.DOTALL)
 # A name whose value is a secret in whatever text it stands. In a log `key`, `tokens` and `pad_token` are
 # words of the trade.
@@ -212,9 +212,8 @@ def is_secret(name: str) -> bool:
         return True
     if any(word.endswith("TOKEN") or word == "TOKENS" for word in words):
         return not _BESIDE_TOKEN.intersection(words)
-    key = ("KEY" in words or "KEYS" in words) and (
-        len(words) > 1 or name.startswith("-")
-    )  # {"key": ...} is anything
+    # {"key": ...} is anything
+    key = ("KEY" in words or "KEYS" in words) and (len(words) > 1 or name.startswith("-"))
     return key and not _BESIDE_KEY.intersection(words)
 
 

@@ -66,9 +66,8 @@ class FlightRecorder(Observation):
 
     emitted: float
     version: str
-    backends: tuple[
-        str, ...
-    ]  # the recorders that answered; of others nothing is known. Empty: it does not say
+    # the recorders that answered; of others nothing is known. Empty: it does not say
+    backends: tuple[str, ...]
     groups: tuple[CollectiveGroup, ...]
     entries: tuple[CollectiveEntry, ...]
     pid: int = 0

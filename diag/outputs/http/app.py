@@ -144,9 +144,8 @@ def _add_nodes(app: "FastAPI", view: HubView) -> None:
         """A digest of another node's hub (for hubs only). The answer tells the job hub's verdict, and when to
         report again."""
         try:
-            if (
-                not view.cluster.takes_digests
-            ):  # before anything is read: on loopback any user of the machine may ask
+            # before anything is read: on loopback any user of the machine may ask
+            if not view.cluster.takes_digests:
                 raise HTTPException(409, _NOT_JOINED)
             document = _unpacked(await _body(request), request.headers.get("content-encoding", ""))
             told = view.cluster.take_digest(

@@ -82,9 +82,8 @@ class Serving(Output):
             self.server.stop(1.0)
             self._serve(_any_address(), (port,))
             self.run.publish()
-            if (
-                self.server is not None
-            ):  # the page that was told of answers to nobody without the token from now on
+            # the page that was told of answers to nobody without the token from now on
+            if self.server is not None:
                 self._say(f"diag: open to the other nodes: page {self.page}")
         if self.server is not None and self._settings.port and self.server.port != self._settings.port:
             self._say(

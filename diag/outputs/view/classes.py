@@ -17,10 +17,8 @@ from diag.text.units import format_path, format_ranks
 
 __all__ = ["StackClass", "format_exit", "format_frame", "living_children", "stack_classes", "why_no_stack"]
 
-_BY_MEMORY: tuple[str, ...] = (
-    "remote_stack",
-    "pyspy",
-)  # the second is asked where the first fails, and says why
+# the second is asked where the first fails, and says why
+_BY_MEMORY: tuple[str, ...] = ("remote_stack", "pyspy")
 _STACK_SOURCES = (*_BY_MEMORY, "faulthandler", "stacks")
 
 

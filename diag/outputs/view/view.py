@@ -57,9 +57,8 @@ __all__ = [
 
 RANK_STATES = ("starting", "running", "checkpointing", "stalled", "hung", "dead", "finished")
 
-_STARTING = frozenset(
-    {"launch", "rendezvous", "model_load", "data_prep", "comm_init"}
-)  # as report.job_status has it
+# as report.job_status has it
+_STARTING = frozenset({"launch", "rendezvous", "model_load", "data_prep", "comm_init"})
 
 
 # --- what a hub gives

@@ -51,9 +51,8 @@ def tokens_on_rank(plan: Plan) -> float:
 def layer_activations(plan: Plan, layer: int) -> Layer:
     shape, layout = plan.shape, plan.layout
     tokens, tp = tokens_on_rank(plan), layout.tp
-    outside = (
-        tp if layout.sequence_parallel else 1
-    )  # norms and residuals are divided only by sequence parallelism
+    # norms and residuals are divided only by sequence parallelism
+    outside = tp if layout.sequence_parallel else 1
     h, query, kv = shape.hidden, shape.query_size, shape.kv_size
     if shape.latent is not None:
         lat = shape.latent
@@ -73,9 +72,8 @@ def layer_activations(plan: Plan, layer: int) -> Layer:
     work_attention = 2 * (query + 2 * kv) * 2 * tokens / tp
     if plan.attention == "unfused":
         scores = _scores(plan) / tp
-        spread = (
-            4 * (query - kv) * tokens / tp if kv < query else 0.0
-        )  # keys and values repeated for each query head
+        # keys and values repeated for each query head
+        spread = 4 * (query - kv) * tokens / tp if kv < query else 0.0
         kept += 0.0 if "core_attn" in drop else 2 * scores + spread
         work_attention += 6 * scores + (2 * scores + spread if "core_attn" in drop else 0.0)
     inner, work_inner = (

@@ -70,14 +70,12 @@ def communicators(plan: Plan, stage: int) -> tuple[Communicator, ...]:
     if layout.pp > 1:
         found += [Communicator("between stages", 2, ring=False, peers=1)] * 2
     if experts and layout.ep > 1:
-        found.append(
-            Communicator("expert parallel", layout.ep, peers=min(layout.ep, layout.processes) - 1)
-        )  # all to all
+        # all to all
+        found.append(Communicator("expert parallel", layout.ep, peers=min(layout.ep, layout.processes) - 1))
         found.append(Communicator("expert data parallel", layout.expert_copies))
     if experts and layout.ep * layout.etp > 1:
-        found.append(
-            Communicator("tensor and expert parallel", layout.ep * layout.etp)
-        )  # tokens of each expert
+        # tokens of each expert
+        found.append(Communicator("tensor and expert parallel", layout.ep * layout.etp))
     return tuple(found)
 
 

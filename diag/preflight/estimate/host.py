@@ -21,24 +21,18 @@ _MEASURED = "measured, docs/estimate.md"
 
 # Anonymous memory of processes as the cgroup counts it (shared pages once): ms-swift 4.6.0 on H200 (torch
 # 2.11, 32 CPUs), and on a CPU (torch 2.13). docs/estimate.md has the measurements.
-_PROGRAM_GPU, _PROGRAM_CPU = (
-    290 * _MIB,
-    155 * _MIB,
-)  # a process that only imports torch and waits: the CLI, torchrun
+# a process that only imports torch and waits: the CLI, torchrun
+_PROGRAM_GPU, _PROGRAM_CPU = (290 * _MIB, 155 * _MIB)
 _RANK_GPU, _RANK_CPU = 2000 * _MIB, 400 * _MIB  # after the first step
 _WORKER = 70 * _MIB  # what comes to be a forked DataLoader worker's own
-_COMPILER, _COMPILE_WORKER, _MOST_COMPILE_WORKERS = (
-    250 * _MIB,
-    18 * _MIB,
-    32,
-)  # torch/_inductor/config.py: compile_threads
+# torch/_inductor/config.py: compile_threads
+_COMPILER, _COMPILE_WORKER, _MOST_COMPILE_WORKERS = (250 * _MIB, 18 * _MIB, 32)
 _MAPPED = 32 * _MIB  # malloc gives larger pieces back at once: M_MMAP_THRESHOLD_MAX
 # Holds the queue of written files. It is spawned, so that it imports all again, and kept after the save; 410
 # to 490 on H200.
 _WRITER_GPU, _WRITER_CPU = 450 * _MIB, 200 * _MIB
-_CPU_KERNELS = (
-    43 * _MIB
-)  # a step: oneDNN keeps a kernel for each shape it meets, and experts meet a new one each time
+# a step: oneDNN keeps a kernel for each shape it meets, and experts meet a new one each time
+_CPU_KERNELS = 43 * _MIB
 _CPU_KERNEL_STEPS = 16
 
 
@@ -70,9 +64,8 @@ def host_terms(plan: Plan, steps: int | None = None, cpus: int = 32) -> list[Mem
         )
     workers = ranks * plan.data.workers
     if workers:
-        batch = (
-            plan.data.prefetch * plan.batch.tokens * 8 * 5
-        )  # input_ids, labels, positions, loss scale, mask: 64 bits each
+        # input_ids, labels, positions, loss scale, mask: 64 bits each
+        batch = plan.data.prefetch * plan.batch.tokens * 8 * 5
         each = _WORKER + batch + (0 if plan.data.forked else program)
         terms.append(
             MemoryTerm(
@@ -193,9 +186,8 @@ def _offloaded(plan: Plan) -> list[MemoryTerm]:
         plain += share * fraction * (8 if params_pinned else 12)
         pinned += share * fraction * (8 if params_pinned else 4)
         rounded += pinned_bytes(sizes, 4.0) * fraction * (2 if params_pinned else 1)
-        if (
-            not params_pinned
-        ):  # each tensor passes through a pinned 16-bit copy, and one of each size class is kept
+        # each tensor passes through a pinned 16-bit copy, and one of each size class is kept
+        if not params_pinned:
             rounded += sum({pinned_bytes([size], 2.0) for size in sizes})
             main += fraction * (4 * share + 4 * sum(size for size in sizes if 2 * size < _MAPPED))
     what = "moments 8" if not plan.optimizer.precision_aware else "fp32 parameters 4, moments 8"

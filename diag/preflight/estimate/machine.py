@@ -57,9 +57,8 @@ def look(gpu: str | None, host: str | None, gpus: int | None) -> Machine:
     gpu_said, host_said = ("--gpu-memory", "--host-memory")
     seen = _gpus_seen() if gpu_bytes is None or host_bytes is None else []
     is_node = bool(seen) or host_bytes is not None
-    cpus = (
-        (os.cpu_count() or _CPUS) if seen else _CPUS
-    )  # those of a machine without GPUs mean nothing for a node with some
+    # those of a machine without GPUs mean nothing for a node with some
+    cpus = (os.cpu_count() or _CPUS) if seen else _CPUS
     if gpu_bytes is None:
         gpu_said = f"{len(seen)} x {seen[0].name} here" if seen else NO_GPU
         gpu_bytes = min((sample.memory_total_bytes or 0 for sample in seen), default=None)

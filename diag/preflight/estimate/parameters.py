@@ -48,9 +48,8 @@ def attention_count(shape: Shape, tp: int = 1) -> tuple[int, int, tuple[int, ...
         ]
         whole = [*down, h * (lat.kv_rank + lat.rope_dim), lat.query_rank + lat.kv_rank]
         return sum(split), sum(whole), (*split, *whole)
-    kv = shape.kv_size // min(
-        tp, shape.kv_heads
-    )  # with more ranks than key heads each rank keeps a whole head
+    # with more ranks than key heads each rank keeps a whole head
+    kv = shape.kv_size // min(tp, shape.kv_heads)
     qkv = h * (shape.query_size // tp + 2 * kv)
     proj = shape.query_size // tp * h
     split = [qkv, proj]

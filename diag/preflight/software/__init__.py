@@ -38,9 +38,8 @@ _LOADS = {
 }  # fmt: skip
 _DIST = {"flash_attn": "flash-attn", "transformer_engine": "transformer-engine", "mcore_bridge": "mcore-bridge",
          "megatron.core": "megatron-core"}  # fmt: skip
-_LIGHT = frozenset(
-    ["flash_attn", "transformer_engine", "apex", "triton", "torchvision"]
-)  # other packages import them by themselves
+# other packages import them by themselves
+_LIGHT = frozenset(["flash_attn", "transformer_engine", "apex", "triton", "torchvision"])
 _PROGRAMS = {
     "megatron": "ms-swift",
     "swift": "ms-swift",

@@ -160,9 +160,8 @@ def _environment(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     if "PYTHONPATH" in env:  # the process runs in another folder
         new["PYTHONPATH"] = os.pathsep.join(str(here / part) for part in env["PYTHONPATH"].split(os.pathsep))
     if env.get("HOME"):
-        new.setdefault(
-            "PYTHONUSERBASE", str(Path(env["HOME"]) / ".local")
-        )  # where `pip install --user` put packages
+        # where `pip install --user` put packages
+        new.setdefault("PYTHONUSERBASE", str(Path(env["HOME"]) / ".local"))
     for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR",
                  "TRITON_CACHE_DIR",
                  "TRITON_HOME", "MPLCONFIGDIR", "HF_HOME", "HF_MODULES_CACHE", "MODELSCOPE_CACHE", "NUMBA_CACHE_DIR", "TMPDIR",

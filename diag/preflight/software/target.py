@@ -184,9 +184,8 @@ def _of_program(words: list[str], env: dict[str, str], here: Path) -> Target:
     interpreter = _shebang(program)
     python = _which(interpreter[0], env, here) if interpreter else None
     if python is None or not _PYTHON.match(python.name):
-        beside = (
-            program.parent / "python3"
-        )  # a launcher that is no Python script lies beside its Python in conda and venv
+        # a launcher that is no Python script lies beside its Python in conda and venv
+        beside = program.parent / "python3"
         if not beside.exists():
             return _own(
                 env,

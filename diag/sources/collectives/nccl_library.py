@@ -62,9 +62,8 @@ def _version_in(fd: int) -> str:
             if not data:
                 break
             found = _WORDS.search(rest + data)
-            if found is not None and found.end() < len(rest) + len(
-                data
-            ):  # else its digits may go on in the next read
+            # else its digits may go on in the next read
+            if found is not None and found.end() < len(rest) + len(data):
                 return found[1].decode()
             rest = (rest + data)[-_OVERLAP:]
         found = _WORDS.search(rest)

@@ -43,9 +43,8 @@ _REMEDIES = {
     "not_ras": "set NCCL_RAS_ADDR to a free port (`diag run` does)",
 }
 
-MAX_BYTES = (
-    8 << 20
-)  # ours: a member of a communicator takes 540 bytes of JSON, and a GPU is in 25 of Megatron's
+# ours: a member of a communicator takes 540 bytes of JSON, and a GPU is in 25 of Megatron's
+MAX_BYTES = 8 << 20
 _MAX_LINE = 4096
 _DEADLINE_SECONDS = (
     15.0  # longer than RAS's own: the connection is not closed on a question that is under way

@@ -168,9 +168,8 @@ def _sections(data: _Data, base: int, size: int) -> Iterator[_Section]:
     entry, number, _ = data.unpack(_TABLE, base + 0x3A)
     if entry < _HEADER.size or start + entry > size:
         raise NoCoreDump("it is cut off: it has no table of sections")
-    number = (
-        number or data.unpack(_HEADER, base + start)[5]
-    )  # more than 65,279 of them: the first says how many
+    # more than 65,279 of them: the first says how many
+    number = number or data.unpack(_HEADER, base + start)[5]
     if number > _MOST_SECTIONS or start + entry * number > size:
         raise NoCoreDump(f"it is cut off or damaged: {number} sections")
     for index in range(number):

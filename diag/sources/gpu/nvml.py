@@ -366,9 +366,8 @@ def _gpu_sample(record: Record, gpu: Mapping[str, Any]) -> GpuSample:
 
     def share(name: str) -> float | None:
         value = gpu.get(name)
-        if (
-            isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100
-        ):  # NaN is not either
+        # NaN is not either
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
             return None
         return value * 0.01
 

@@ -80,11 +80,10 @@ class Gpm:
         for place, metric in enumerate(_METRICS.values()):
             asked.metrics[place].metricId = metric
         self._nvml.nvmlGpmMetricsGet(asked)
+        # the array has room for all metrics there are
         return {
             name: round(answer.value, 4)
-            for name, answer in zip(
-                _METRICS, asked.metrics, strict=False
-            )  # the array has room for all metrics there are
+            for name, answer in zip(_METRICS, asked.metrics, strict=False)
             if answer.nvmlReturn == 0 and math.isfinite(answer.value)
         }
 

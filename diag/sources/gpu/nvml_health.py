@@ -133,12 +133,13 @@ class HealthWatch:
         try:
             return question(*args)
         except nvml.NVMLError as error:
+            # the last: a link that the GPU does not have
             if error.value in (
                 nvml.NVML_ERROR_NOT_SUPPORTED,
                 nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
                 nvml.NVML_ERROR_NO_PERMISSION,
                 nvml.NVML_ERROR_INVALID_ARGUMENT,
-            ):  # the last: a link that the GPU does not have
+            ):
                 self._refused.add(key)
             return None
 

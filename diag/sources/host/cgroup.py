@@ -332,9 +332,8 @@ def _cgroup_memory(record: Record, payload: Mapping[str, Any], levels: list[Any]
 class _Read(NamedTuple):
     told: CgroupLevel
     limit: int | None
-    hidden: (
-        int | None
-    )  # the tightest limit of this level and all above it, those that we cannot see too: v1 tells
+    # the tightest limit of this level and all above it, those that we cannot see too: v1 tells
+    hidden: int | None
     cache: int
     shmem: int
     anon: int
@@ -357,9 +356,8 @@ def _level(level: object) -> _Read | None:
     if not isinstance(level, Mapping) or (usage := _number(level.get("usage"))) is None:
         return None
     stat = _numbers(level.get("stat"))
-    total = (
-        "total_" if "total_inactive_file" in stat else ""
-    )  # v1 has both: of the cgroup alone, and with those below it
+    # v1 has both: of the cgroup alone, and with those below it
+    total = "total_" if "total_inactive_file" in stat else ""
     limit = _limit(level.get("limit"))
     hidden = stat.get("hierarchical_memory_limit")
     events = _numbers(level.get("events"))

@@ -27,9 +27,8 @@ SOURCE = "exits"
 # (s32).
 _PIDFD_INFO = struct.Struct("=QQ11Ii")
 _PIDFD_INFO_EXIT = 1 << 3
-_PIDFD_GET_INFO = (
-    (3 << 30) | (_PIDFD_INFO.size << 16) | (0xFF << 8) | 11
-)  # _IOWR(0xFF, 11, struct pidfd_info)
+# _IOWR(0xFF, 11, struct pidfd_info)
+_PIDFD_GET_INFO = (3 << 30) | (_PIDFD_INFO.size << 16) | (0xFF << 8) | 11
 
 POLL_SECONDS = 0.1  # only where the kernel has no pidfd_open (before 5.3); ours
 

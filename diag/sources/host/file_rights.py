@@ -67,9 +67,8 @@ def acting_as(rights: Rights) -> Iterator[bool]:
         yield True
         return
     own = Rights(os.geteuid(), os.getegid(), tuple(os.getgroups()))
-    if (
-        own.uid != 0 or not _can_drop() or not _switch(rights)
-    ):  # another uid than 0 keeps its capabilities when it changes
+    # another uid than 0 keeps its capabilities when it changes
+    if own.uid != 0 or not _can_drop() or not _switch(rights):
         yield False
         return
     try:
@@ -128,10 +127,8 @@ def open_beneath(root: int, path: str, flags: int, *, links: bool = True) -> int
         if fd >= 0:
             return fd
         number = ctypes.get_errno()
-        if number in (
-            errno.ENOSYS,
-            errno.EPERM,
-        ):  # an older kernel; a container's filter that does not know the call
+        # an older kernel; a container's filter that does not know the call
+        if number in (errno.ENOSYS, errno.EPERM):
             return walk_beneath(root, path, flags, links=links)
         if number != errno.EAGAIN:  # something was renamed on the way
             break

@@ -131,9 +131,8 @@ class JobFiles(Files):
         except OSError:
             self.gone = True
             return
-        with contextlib.suppress(
-            OSError
-        ):  # a zombie, or hidden from us: then we have no more rights through it
+        # a zombie, or hidden from us: then we have no more rights through it
+        with contextlib.suppress(OSError):
             places = (("root", "/"), ("ns/mnt", f"{self._proc}/self/ns/mnt"))
             self.apart = any(
                 not os.path.samestat(os.stat(theirs, dir_fd=self._folder), os.stat(ours))  # noqa: PTH116 - dir_fd
@@ -181,9 +180,8 @@ class JobFiles(Files):
         try:
             with acting_as(self.rights) as acted:
                 if acted:
-                    return open_beneath(
-                        root, path, _flags(flags), links=is_theirs
-                    )  # theirs lead elsewhere in our root
+                    # theirs lead elsewhere in our root
+                    return open_beneath(root, path, _flags(flags), links=is_theirs)
             return walk_beneath(root, path, _flags(flags), links=is_theirs, judged=self.rights)
         finally:
             os.close(root)
@@ -241,9 +239,8 @@ class JobFiles(Files):
         theirs = _fdinfo(f"fdinfo/{number}", self._folder)
         ours = _fdinfo(f"/proc/self/fdinfo/{held}", None)
         flags = int(theirs.get("flags", "0"), 8)
-        same = all(
-            name in theirs and theirs[name] == ours.get(name) for name in ("ino", "mnt_id")
-        )  # ino: Linux 5.14
+        # ino: Linux 5.14
+        same = all(name in theirs and theirs[name] == ours.get(name) for name in ("ino", "mnt_id"))
         return same and not flags & os.O_PATH and flags & os.O_ACCMODE in (os.O_WRONLY, os.O_RDWR)
 
     # -- what else is asked of files

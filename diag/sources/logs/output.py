@@ -89,9 +89,8 @@ class LineAssembler:
         """The payload of the lines that `data` completes; None when it completes none. Redrawn bars keep the
         last."""
         text = self._rest + self._decoder.decode(data, final)
-        held = (
-            "\r" if text.endswith("\r") and not final else ""
-        )  # a bar's end, or half of a CRLF: the next byte tells
+        # a bar's end, or half of a CRLF: the next byte tells
+        held = "\r" if text.endswith("\r") and not final else ""
         whole, newline, rest = text.removesuffix(held).replace("\r\n", "\n").rpartition("\n")
         lines: list[list[Any]] = []
         first = self.lines + 1
@@ -119,9 +118,8 @@ class LineAssembler:
         elif len(lines) > MAX_LINES_PER_RECORD:
             half = MAX_LINES_PER_RECORD // 2
             middle = lines[half:-half]
-            kept = [
-                item for item in middle if item[1] == PLAIN_RUN or " NCCL " in item[0]
-            ]  # what NCCL says comes once
+            # what NCCL says comes once
+            kept = [item for item in middle if item[1] == PLAIN_RUN or " NCCL " in item[0]]
             payload["dropped"] = len(middle) - len(kept)
             self.dropped_lines += len(middle) - len(kept)
             lines = [*lines[:half], *kept, *lines[-half:]]

@@ -215,9 +215,8 @@ def _metrics(text: str, rank: int | None) -> Iterator[Observation]:
 def read_bar(text: str, rank: int | None) -> Iterator[Observation]:
     """A progress bar's last drawing: the training bar counts as steps, any other as progress of data
     preparation."""
-    match = _BAR.match(
-        text.strip()[:1000] + " "
-    )  # a terminal's width; blanks before it would cost their square
+    # a terminal's width; blanks before it would cost their square
+    match = _BAR.match(text.strip()[:1000] + " ")
     if match is None:
         return
     name, done, total = match[1].strip(), int(match[2]), int(match[3])

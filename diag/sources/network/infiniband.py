@@ -150,9 +150,8 @@ class InfinibandReader:
     def _port(self, base: str, device_counters: str, now: float) -> Payload:
         port: dict[str, Any] = {"link_layer": self._read(f"{base}/link_layer", now)}
         port["state"] = self._read(f"{base}/state", now)
-        if (
-            port["state"] is not None
-        ):  # one query of the driver answers all three: where it fails, each is a line in dmesg
+        # one query of the driver answers all three: where it fails, each is a line in dmesg
+        if port["state"] is not None:
             port["phys_state"] = self._read(f"{base}/phys_state", now)
             port["rate"] = self._read(f"{base}/rate", now)
         port["counters"] = self._read_all(f"{base}/counters", _COUNTERS, now)

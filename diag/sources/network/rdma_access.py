@@ -178,9 +178,8 @@ class RdmaAccessReader:
 
         NCCL's own words: `initEnv` and `setEnvFile` of src/misc/param.cc.
         """
-        named = (environment or {}).get(
-            "NCCL_CONF_FILE", ""
-        )  # read from 2.23 on, and then ~/.nccl.conf is not
+        # read from 2.23 on, and then ~/.nccl.conf is not
+        named = (environment or {}).get("NCCL_CONF_FILE", "")
         if environment is None:
             files = []  # which one it is may not be seen
         elif named:
@@ -271,11 +270,7 @@ _LIBRARY = re.compile(
 # asked.
 _CACHED = re.compile(rb"(?:^|\0)(/[^\0\n]{1,4000}/libibverbs\.so\.1)(?=\0)")
 _CONF_NAME = re.compile(r"(?:NCCL|RCCL|HCCL|UCX|FI|OFI|RDMAV|MLX5|IBV|TORCH_NCCL)_[A-Z0-9_]{1,80}$", re.ASCII)
-_MARKS = {
-    "kubernetes": "/run/secrets/kubernetes.io",
-    "docker": "/.dockerenv",
-    "podman": "/run/.containerenv",
-}
+_MARKS = {"kubernetes": "/run/secrets/kubernetes.io", "docker": "/.dockerenv", "podman": "/run/.containerenv"}
 
 
 def _find_verbs(view: _RankFiles, folders: Iterable[str]) -> tuple[list[str], list[str]]:

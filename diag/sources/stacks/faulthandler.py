@@ -119,9 +119,8 @@ def _ask(target: _Target, run_dir: Path, end: float) -> str:
         target.send()
         text = _answer(target, file, end, watch_mask=not status.blocked)
         os.ftruncate(file, 0)
-    if len(set(found := _THREAD_ID.findall(text))) != len(
-        found
-    ):  # forked children have their parent's thread ids
+    # forked children have their parent's thread ids
+    if len(set(found := _THREAD_ID.findall(text))) != len(found):
         raise _Failed("mixed", f"{len(found)} threads, some twice")
     return text
 

@@ -121,12 +121,8 @@ def test_node_whose_cable_is_pulled_is_named_by_the_others_and_says_so_itself(la
         # and when the cable is back, so is the job
         lab[3].plug_cable()
         job.await_step(job.iteration + 3, 180)
-        broken = {
-            "hang",
-            "node-failure",
-            "rank-died",
-            "straggler",
-        }  # not: what the machine under it runs out of
+        # not: what the machine under it runs out of
+        broken = {"hang", "node-failure", "rank-died", "straggler"}
         job.until(
             lambda: not any(name in broken for node in range(4) for name, _ in active(job, node)),
             120,

@@ -32,9 +32,8 @@ pytestmark = [pytest.mark.cluster, needs_prometheus, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[3]
 NODES = int(os.environ.get("DIAG_SCALE_NODES", "1024"))
-SECONDS = float(
-    os.environ.get("DIAG_SCALE_SECONDS", "60")
-)  # measured, after all targets are up and the window below is full
+# measured, after all targets are up and the window below is full
+SECONDS = float(os.environ.get("DIAG_SCALE_SECONDS", "60"))
 SCRAPE_SECONDS = int(os.environ.get("DIAG_SCALE_SCRAPE", "15"))
 POINTS = 240  # an hour of 15 s: what a panel asks for by default
 SLOW_SECONDS = 5.0  # of CPU for one query; 0.5 s here, and up to 1.8 s where ten others used the two cores
@@ -170,12 +169,8 @@ def test_dashboards_of_a_large_job_are_drawn_while_it_is_scraped(measured: Measu
     assert measured.series > NODES * RANKS * 35
     assert measured.samples_per_second > 0.8 * measured.series / SCRAPE_SECONDS  # no scrape was left out
     assert max(one.cpu for one in times) < SLOW_SECONDS
-    troubles = {
-        "diag_gpu_xid_total",
-        "diag_gpu_row_remap_pending",
-        "diag_ib_port_up",
-        "diag_finding_active",
-    }  # that no node has
+    # that no node has
+    troubles = {"diag_gpu_xid_total", "diag_gpu_row_remap_pending", "diag_ib_port_up", "diag_finding_active"}
     assert {name for query in empty for name in re.findall(r"diag_\w+", query)} <= troubles
 
 
@@ -187,9 +182,8 @@ def test_alerts_of_a_large_job_are_few(measured: Measured) -> None:
 
     counted = {row["metric"]["alertname"]: int(row["value"][1]) for row in pending}
     assert set(counted) <= set(names)
-    assert counted["DiagRankHung"] == math.ceil(
-        (NODES * RANKS - 3) / 500
-    )  # the culprits, not those that wait for them
+    # the culprits, not those that wait for them
+    assert counted["DiagRankHung"] == math.ceil((NODES * RANKS - 3) / 500)
     assert counted["DiagNcclSocketFallback"] == 1  # of the job, however many ranks it concerns
 
 

@@ -177,9 +177,8 @@ def _started(base: Path, daemons: list[subprocess.Popen[bytes]]) -> Iterator[Clu
     (base / "munge" / "key").write_bytes(os.urandom(1024))
     (base / "munge" / "key").chmod(0o600)
     (base / "slurm.conf").write_text(_CONF.format(host=host, base=base, ports=_ports()))
-    for number in range(
-        8
-    ):  # Slurm counts them; that they are no devices it would only see with ConstrainDevices
+    # Slurm counts them; that they are no devices it would only see with ConstrainDevices
+    for number in range(8):
         (base / f"gpu{number}").touch()
     (base / "gres.conf").write_text(f"Name=gpu File={base}/gpu[0-7]\n")
     kept = {

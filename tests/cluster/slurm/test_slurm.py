@@ -48,9 +48,8 @@ def test_job_under_diag_ends_as_it_would_and_nothing_is_found(submit: Submit) ->
     assert job.ended(150) == ("COMPLETED", "0:0"), job.log
     assert "'iteration': '6/6'" in job.log
     assert "nothing found" in job.log
-    assert re.search(
-        r"not checked|problem|note", job.log.partition("watching pid")[0]
-    )  # doctor had its word before
+    # doctor had its word before
+    assert re.search(r"not checked|problem|note", job.log.partition("watching pid")[0])
     assert "\nok " not in job.log
     assert changes(job) == []
     assert run_json(job)["ended"] and run_json(job)["returncode"] == 0

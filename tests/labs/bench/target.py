@@ -153,9 +153,8 @@ def _rank(options: argparse.Namespace, rank: int) -> None:
         threading.Thread(target=_deep, args=(_DEPTH, threading.Event().wait), daemon=True).start()
     if options.calls:
         _collectives(options.folder, options.calls)
-    if (
-        options.core >= 0
-    ):  # of this thread alone: torch's server has the other cores, as it has beside a real rank
+    # of this thread alone: torch's server has the other cores, as it has beside a real rank
+    if options.core >= 0:
         os.sched_setaffinity(0, {options.core})
     recorder = Recorder(options.folder, rank)
     work = _modules if options.modules else _spin
@@ -170,9 +169,8 @@ def _rank(options: argparse.Namespace, rank: int) -> None:
             if options.rest:
                 time.sleep(options.rest)
             number += 1
-            if (
-                rank == 0 and time.monotonic() - said >= 1.0
-            ):  # a Megatron line a second: diag sees the job move
+            # a Megatron line a second: diag sees the job move
+            if rank == 0 and time.monotonic() - said >= 1.0:
                 said = time.monotonic()
                 print(f" iteration {number:8d}/{10**7:8d} | loss: 1.0 | grad norm: 2.0 |", flush=True)
 

@@ -29,10 +29,7 @@ _STEPS = 5
 _MOST_SECONDS = 400.0
 _ID = "host-oom-forecast"
 _SPARE = 900  # megabytes: what the real job's own memory grew by in 25 steps, and some
-_JOBS = {
-    "light": [*JOB, "--step-seconds", "0.4"],
-    "megatron": [sys.executable, "-m", "diag_job.megatron"],
-}
+_JOBS = {"light": [*JOB, "--step-seconds", "0.4"], "megatron": [sys.executable, "-m", "diag_job.megatron"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +167,8 @@ def _replayed(run_dir: Path, stages: list[dict[str, Any]]) -> tuple[float | None
     for record in JournalReader(segments(run_dir)):
         while left and record.at > left[0]["at"]:
             outlook = engine.job.saves.memory.outlook(engine.now, engine.job.run.argv)
-            if (
-                outlook is not None and outlook[0].path != HOST
-            ):  # before the limit is set there is only the machine's
+            # before the limit is set there is only the machine's
+            if outlook is not None and outlook[0].path != HOST:
                 told[left[0]["number"]] = outlook[1].peak
             left.pop(0)
         if record.source == exits.SOURCE:

@@ -20,10 +20,8 @@ __all__ = ["Simulated", "simulate"]
 
 MIB = 1 << 20
 _UNIT, _OWN = 700 * MIB, 24 * MIB
-_JOB, _HELPERS = (
-    500 * MIB,
-    405 * MIB,
-)  # ranks in their steps; Manager processes that the first save leaves behind
+# ranks in their steps; Manager processes that the first save leaves behind
+_JOB, _HELPERS = (500 * MIB, 405 * MIB)
 _STEPS, _STEP_SECONDS = 5, 0.45
 _SAVING = (
     "<module> /app/train.py:300",

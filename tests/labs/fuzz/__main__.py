@@ -49,9 +49,8 @@ def main() -> int:
     names = _names(options.only)
     began = time.time()
     for number, name in enumerate(names):
-        share = max(
-            1.0, (began + options.seconds - time.time()) / (len(names) - number)
-        )  # what one leaves is the others'
+        # what one leaves is the others'
+        share = max(1.0, (began + options.seconds - time.time()) / (len(names) - number))
         rows.append(_http(share, options) if name == HTTP else _one(name, share, options))
         row = rows[-1]
         print(
@@ -151,9 +150,8 @@ def _one(name: str, share: float, options: argparse.Namespace) -> Row:
     ]
     try:
         with (scratch / "log").open("wb") as log:
-            if (
-                row.engine == "seeded"
-            ):  # all is imported here already: on a busy machine that takes longer than the share
+            # all is imported here already: on a busy machine that takes longer than the share
+            if row.engine == "seeded":
                 code = _forked(
                     [name, *_worker(name, options, scratch, *words)[4:]], log.fileno(), share + _GRACE_SECONDS
                 )

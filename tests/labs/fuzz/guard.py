@@ -48,9 +48,8 @@ _PATHS = frozenset(
         "shutil.rmtree",
     }
 )
-_SECOND = frozenset(
-    {"os.symlink", "os.link", "os.rename", "shutil.copyfile"}
-)  # of these the second argument is what is made
+# of these the second argument is what is made
+_SECOND = frozenset({"os.symlink", "os.link", "os.rename", "shutil.copyfile"})
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 

@@ -165,9 +165,8 @@ def trial_of(case: Case, seed: int) -> Trial:
     ]
     fault = None
     if case.fault:
-        if (
-            case.fault == "p2p-mismatch"
-        ):  # not in the last stage, which has nobody after it: the first half of the ranks
+        # not in the last stage, which has nobody after it: the first half of the ranks
+        if case.fault == "p2p-mismatch":
             rank %= ranks // 2
         options = {"rank": float(0 if case.fault == "preprocess-on-rank-0" else rank), **(case.options or {})}
         known = next(kind.keys for kind in faults.KINDS if kind.name == case.fault)

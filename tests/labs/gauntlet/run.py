@@ -27,10 +27,8 @@ _HOOK = Path(__file__).parent / "in_ranks"
 # itself.
 _BEFORE_THEIR_MOMENT = ("shm-full",)
 _START_SECONDS = 300.0  # eight ranks that import torch on two shared cores
-_FOUND_SECONDS = {
-    False: 120.0,
-    True: 420.0,
-}  # after the fault; slow cases have five minutes of patience by design
+# after the fault; slow cases have five minutes of patience by design
+_FOUND_SECONDS = {False: 120.0, True: 420.0}
 _SETTLED_SECONDS = 6.0  # no change for so long: the finding has said what it has to say
 _BENIGN_SECONDS = 420.0
 _RECORDER_SECONDS = 6.0

@@ -41,9 +41,8 @@ def environment(gpus: Sequence[int], port: int, folder: Path) -> dict[str, str]:
 def run_drill(drill: Drill, gpus: Sequence[int], port: int, keep: Path) -> dict[str, Any]:
     """The row of the results. Evidence goes to `keep`; nothing that the drill started lives on."""
     began = time.monotonic()
-    folder = Path(
-        tempfile.mkdtemp(prefix="gd-", dir="/tmp")
-    )  # short: a UNIX socket's path has 107 characters
+    # short: a UNIX socket's path has 107 characters
+    folder = Path(tempfile.mkdtemp(prefix="gd-", dir="/tmp"))
     trial = drill.trial()
     env = {**environment(gpus, port, folder), **drill.variables}
     if drill.fault:

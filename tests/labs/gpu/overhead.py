@@ -137,9 +137,8 @@ def _measured(  # noqa: PLR0917 - one caller, above
         try:
             blocks = switch(processes(run), blocks_each, _BLOCK_SECONDS)
         except NotReady as error:
-            with contextlib.suppress(
-                AssertionError
-            ):  # the job goes on: then diag lost a process and goes on, too
+            # the job goes on: then diag lost a process and goes on, too
+            with contextlib.suppress(AssertionError):
                 run.until(lambda: run.process.poll() is not None, _LAST_WORDS_SECONDS)
             return walls, {"error": f"{error}; exit code of the job: {run.process.poll()}"}
         over = max(end for pair in blocks for _, end in pair)

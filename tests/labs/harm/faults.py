@@ -9,9 +9,8 @@ from tests.labs.harm.strikes import clients, disk, nodes, output, processes, wor
 
 __all__ = ["FAULTS"]
 
-_MANY = int(
-    os.environ.get("HARM_RANKS", "64")
-)  # a sidecar each: 17 MB and a third of a second of a core to start
+# a sidecar each: 17 MB and a third of a second of a core to start
+_MANY = int(os.environ.get("HARM_RANKS", "64"))
 _LAB = ("root", "lab")
 
 _ALL: tuple[Fault, ...] = (

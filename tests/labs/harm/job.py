@@ -73,9 +73,8 @@ def rank_main(results: str, rank: int, seconds: float, words: dict[str, list[str
     flooded = None
     while (now := time.monotonic()) - began < seconds:
         longest, last = max(longest, now - last), now
-        os.write(
-            1, b"rank %d attempt %d line %d\n" % (rank, attempt, count)
-        )  # one call: ranks share the pipe
+        # one call: ranks share the pipe
+        os.write(1, b"rank %d attempt %d line %d\n" % (rank, attempt, count))
         count += 1
         if burst_at is not None and now >= burst_at:
             burst_at = None

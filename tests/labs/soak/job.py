@@ -155,9 +155,8 @@ class Rank:
         Path("/proc/self/comm").write_text("pt_data_worker")
         waits = self.stacks["worker-waits"][number % 2]
         reads = self.stacks["worker-reads"][0]
-        while not waits(functools.partial(select.select, [pipe], [], [], 0.5))[
-            0
-        ]:  # readable: the rank has closed it, or died
+        # readable: the rank has closed it, or died
+        while not waits(functools.partial(select.select, [pipe], [], [], 0.5))[0]:
             reads(functools.partial(time.sleep, 0.005))
         os._exit(0)
 

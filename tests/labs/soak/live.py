@@ -102,9 +102,8 @@ class _Askers:
             try:
                 work()
             except (OSError, http.client.HTTPException, subprocess.SubprocessError, ValueError) as error:
-                if (
-                    not self._over.wait(_ENDING_SECONDS) and self._lives()
-                ):  # at the end it is no longer there to answer
+                # at the end it is no longer there to answer
+                if not self._over.wait(_ENDING_SECONDS) and self._lives():
                     with self._lock:
                         self.refused.append(f"{name}: {type(error).__name__}: {error}")
             else:

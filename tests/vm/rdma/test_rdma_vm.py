@@ -79,9 +79,8 @@ def test_a_device_that_goes_and_comes_is_listed_while_it_is_there(answers: Answe
     listed = {when: [item["device"] for item in ports] for when, ports in seen.items()}
 
     assert listed == {"one_gone": ["rxe0"], "both_again": ["rxe0", "rxe1"]}
-    assert (
-        dict(port(answers["ports"]["both_again"], "rxe1")["counters"])["link_downed"] == 0
-    )  # a new device, and new counters
+    # a new device, and new counters
+    assert dict(port(answers["ports"]["both_again"], "rxe1")["counters"])["link_downed"] == 0
 
 
 def test_rate_link_layer_and_gids_are_those_of_the_port(answers: Answers) -> None:
@@ -116,9 +115,8 @@ def test_a_process_that_registers_memory_is_seen_to_hold_its_device(answers: Ans
     assert access(seen)["open_nodes"] == ["uverbs0"]
     assert {"libibverbs", "librxe-rdmav34"} <= set(access(seen)["mapped"])
     assert (access(seen)["verbs_library"], "rxe" in access(seen)["providers"]) == (True, True)
-    assert (
-        fact(seen["tree"], "ProcessTree")["pinned_bytes"] == 16 * MIB
-    )  # VmPin: what RDMA registered, and not VmLck
+    # VmPin: what RDMA registered, and not VmLck
+    assert fact(seen["tree"], "ProcessTree")["pinned_bytes"] == 16 * MIB
     assert fact(seen["tree"], "ProcessTree")["locked_bytes"] == 0
 
 
@@ -146,9 +144,8 @@ def test_limit_of_locked_memory_and_the_right_to_ignore_it(  # noqa: PLR0917
     )
     assert (dict(limits["soft"])["Max locked memory"], limits["rdma_devices"]) == (limit, True)
     assert access(seen)["ipc_lock"] is ipc_lock
-    assert access(seen)["open_nodes"] == [
-        "uverbs0"
-    ]  # a device that is open, though no memory could be registered
+    # a device that is open, though no memory could be registered
+    assert access(seen)["open_nodes"] == ["uverbs0"]
 
 
 def test_a_device_that_may_not_be_opened_is_there_and_not_held(answers: Answers) -> None:

@@ -24,9 +24,8 @@ def openmpi(env: Environment) -> Engine | None:
     count, count_from = _count(size, on_node, "OMPI_COMM_WORLD_SIZE / OMPI_COMM_WORLD_LOCAL_SIZE")
     nodes, nodes_from = number(env, "OMPI_MCA_orte_num_nodes")
     if nodes and nodes != count:
-        return Engine(
-            "openmpi", count=nodes, count_from=nodes_from
-        )  # nodes of different sizes: nothing follows from a rank
+        # nodes of different sizes: nothing follows from a rank
+        return Engine("openmpi", count=nodes, count_from=nodes_from)
     mapped = any(name.startswith("OMPI_MCA_rmaps_") and "oversubscribe" not in name for name in env)
     node_rank = None
     if on_node == 1:

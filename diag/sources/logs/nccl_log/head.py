@@ -108,9 +108,8 @@ def _one_of_several(text: str, rank: int | None) -> NcclLine | Torn | None:
         at = text.find(_MARK, at + 5)
     if first is None or last is None:
         return first
-    if last.host != first.host and last.host.endswith(
-        first.host
-    ):  # "Channel 00gpu-node-0:3:4": the host begins later
+    # "Channel 00gpu-node-0:3:4": the host begins later
+    if last.host != first.host and last.host.endswith(first.host):
         last = NcclLine(rank, first.host, last.pid, last.tid, last.gpu, last.level, last.text, last.where)
     return Torn(first, last)
 

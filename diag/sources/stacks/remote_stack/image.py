@@ -30,9 +30,8 @@ SYMBOLS = (
 )
 
 _PAGE = mmap.PAGESIZE
-_LARGEST_TABLE = (
-    64 << 20
-)  # ours: libpython's .dynsym is 50 KB, .symtab of a static build with symbols some MB
+# ours: libpython's .dynsym is 50 KB, .symtab of a static build with symbols some MB
+_LARGEST_TABLE = 64 << 20
 _MOST_FILES = 64
 _LIBPYTHON = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ [^\n]*?(/[^\n]*/libpython3[^/\n]*)$", re.MULTILINE)
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -90,9 +89,8 @@ def _candidates(folder: Path, maps: bytes) -> Iterator[str]:
 
 def _open(path: str, pid: int, proc: Path) -> int:
     if path == os.readlink(proc / str(pid) / "exe"):
-        return os.open(
-            proc / str(pid) / "exe", os.O_RDONLY | os.O_CLOEXEC
-        )  # what it runs, whatever has that name by now
+        # what it runs, whatever has that name by now
+        return os.open(proc / str(pid) / "exe", os.O_RDONLY | os.O_CLOEXEC)
     with JobFiles(pid, proc) as files:
         return files.open_file(path)
 

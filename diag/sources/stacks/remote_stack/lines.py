@@ -39,8 +39,7 @@ def line_of(table: bytes, first_line: int, instruction: int) -> int:
             at += 1 if kind == _NO_LOCATION else 2
         if done > instruction:
             return first_line if kind == _NO_LOCATION else line
-        while (
-            at < size and table[at] < 128
-        ):  # an entry begins with the high bit set: what was not read is columns
+        # an entry begins with the high bit set: what was not read is columns
+        while at < size and table[at] < 128:
             at += 1
     return first_line

@@ -30,10 +30,8 @@ _TRAMPOLINE = "<interpreter trampoline>"
 _TRIES = 6
 _STACK_TRIES = 3
 _SAME = 3  # so often the same unusual beginning: an embedded interpreter, a fork out of a thread
-_BEGINS = (
-    "<module>",
-    "_run_module_as_main",
-)  # of main threads; those of forked and spawned children are _bootstrap
+# of main threads; those of forked and spawned children are _bootstrap
+_BEGINS = ("<module>", "_run_module_as_main")
 
 
 class _Code:

@@ -238,9 +238,8 @@ def remove_package(run: Running, chance: random.Random) -> str:
         told = "removed"
     if chance.random() < 0.5:
         package.mkdir()
-        (package / "__init__.py").write_text(
-            "__version__ = '99'\n"
-        )  # another version that has none of the modules
+        # another version that has none of the modules
+        (package / "__init__.py").write_text("__version__ = '99'\n")
         told += ", another one in its place"
     if chance.random() < 0.5:
         told += "; " + kill_one(run, chance)
@@ -270,9 +269,8 @@ def own_pids(folder: Path) -> tuple[str, ...]:
 
 def reuse_pid(run: Running, chance: random.Random) -> str:
     """The rank that ends does so while its sidecar is stopped, killed or well, and a stranger gets its pid."""
-    with contextlib.suppress(
-        TimeoutError
-    ):  # the other ranks may have ended by now; this one waits to be told
+    # the other ranks may have ended by now; this one waits to be told
+    with contextlib.suppress(TimeoutError):
         run.until_sidecars(5.0)
     how = chance.choice(["stopped", "killed", "well", "killed after"])
     found = sidecars(run)

@@ -154,9 +154,8 @@ def bad_pyspy(script: str) -> Callable[[Path, dict[str, str]], Undo]:
         (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\n")
         site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
         site.mkdir(parents=True)
-        packages = [
-            path for path in sys.path if path.endswith("-packages")
-        ]  # not purelib alone: a .pth may add others
+        # not purelib alone: a .pth may add others
+        packages = [path for path in sys.path if path.endswith("-packages")]
         (site / "beside.pth").write_text("\n".join([str(REPOSITORY), *packages]) + "\n")
         (folder / "bin/py-spy").write_text(script)
         (folder / "bin/py-spy").chmod(0o755)

@@ -94,9 +94,8 @@ def main() -> None:
     config = {key: value for key, value in {**BASE, **CONFIGS.get(case, {})}.items() if value is not None}
     deepspeed.init_distributed(dist_backend="gloo")
     if case == "json":
-        Path("ds_config.json").write_text(
-            json.dumps(config)[:-12]
-        )  # a comma too many is none to DeepSpeed, which reads Hjson
+        # a comma too many is none to DeepSpeed, which reads Hjson
+        Path("ds_config.json").write_text(json.dumps(config)[:-12])
         config = "ds_config.json"  # type: ignore[assignment]
     elif case == "no-file":
         config = "ds_z3.json"  # type: ignore[assignment]
@@ -105,9 +104,8 @@ def main() -> None:
     if case == "low-cpu-mem":
         hugging_face(config)
     if case in {"overflow", "scale-found"}:
-        get_accelerator().is_fp16_supported = lambda: (
-            True
-        )  # torch can, if slowly; DeepSpeed asks for oneDNN's fp16
+        # torch can, if slowly; DeepSpeed asks for oneDNN's fp16
+        get_accelerator().is_fp16_supported = lambda: True
     if case == "outside":
         with deepspeed.zero.Init(config_dict_or_path=config):
             model: torch.nn.Module = Net()
