@@ -22,8 +22,6 @@ from diag.text.units import format_seconds
 from diag_job import assets
 from diag_job.faults.runtime import release
 
-__all__ = ["main"]
-
 _START_SECONDS = 240.0  # imports of ms-swift on a slow, busy machine
 _FIND_SECONDS = 90.0
 _END_SECONDS = 240.0

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from . import faults
 
-__all__ = ["FOLDER"]
-
 FOLDER = Path(__file__).parent / "cpu"
 
 

@@ -26,8 +26,6 @@ from diag.agent.dump import (
 from diag.agent.sidecar_pool import SidecarPool
 from diag.launch.rundir import forget_old_bundles
 
-__all__ = ["DumpTaker"]
-
 _OWN_SECONDS = 0.5  # left after the other nodes, to put all together
 _NODE_SECONDS = 0.006  # and so much more for each of them
 _NATIVE_SHARE = 5.0  # of a dump's deadline, left for native frames

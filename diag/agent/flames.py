@@ -13,8 +13,6 @@ from diag.outputs.view.view import FlameWanted
 from diag.sources.stacks.flame_recording import Recording, record
 from diag.text.errors import DiagError
 
-__all__ = ["FlameRecorder"]
-
 _MOST_AT_ONCE = (
     4  # ours: py-spy takes 1 % of a core at 50 samples a second, 2.5 % at 200 (a torch process, 2 cores)
 )

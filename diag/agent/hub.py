@@ -52,8 +52,6 @@ from diag.sources.logs.output import SOURCE as OUTPUT_SOURCE
 from diag.sources.parsers import PARSERS
 from diag.text.units import format_seconds
 
-__all__ = ["Hub", "HubClock"]
-
 _SCAN_SECONDS = 1.0
 _CALM_SCAN_SECONDS = 5.0  # every rank of this node is found and alive: a scan costs 1 ms a torch rank
 _QUICK_SCAN_SECONDS = 0.25  # while ranks are still appearing

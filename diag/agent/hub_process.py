@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from diag.outputs.wiring import Outputs
     from diag.settings import Settings
 
-__all__ = ["main"]
-
 
 def main() -> int:
     with open(0, "rb", closefd=False) as file:

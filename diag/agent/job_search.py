@@ -14,8 +14,6 @@ from diag.sources.host.process_tree import Processes, Tree
 from diag.text.errors import DiagError
 from diag.text.units import format_count, format_ranks
 
-__all__ = ["Chosen", "JobSearch"]
-
 _TWO_JOBS_SECONDS = 5.0  # ranks of a job that ends and of the next may be there together for a moment
 
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from diag.sources.logs.output import LineAssembler
 
-__all__ = ["Intake"]
-
 _MOST_BYTES = 16 << 20  # ours: read in a second or two, and some 60 MB as lines
 _TAIL_BYTES = 256 << 10  # kept of what is left out: what a job says last tells why it ended
 

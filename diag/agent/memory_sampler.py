@@ -14,8 +14,6 @@ from diag.agent.samplers.rank_context import RankSampler
 from diag.sources.host import cgroup
 from diag.state.rank_view import RankView
 
-__all__ = ["MemoryPeek", "MemorySampler", "watchers"]
-
 _SECONDS, _NEAR_SECONDS = 0.5, 0.15
 _NEAR = 0.7  # of the limit: a rise that has come so far is looked at closely
 _LEAST_CHANGE = 8 << 20  # of a small job; the allocator's own coming and going is less

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["Probe", "Probes"]
-
 
 class Probe:
     """One part. Its work fills in what it found; whoever waits for it reads that, or that it has not come

@@ -15,8 +15,6 @@ from pathlib import Path
 from diag.launch.launchers import Identity, identify, is_diag, launches
 from diag.sources.host.process_tree import PROC, is_python, read_environ, read_raw, split_stat
 
-__all__ = ["JobSeen", "Namespace", "NamespaceScan", "Process", "is_shared", "loads_torch"]
-
 # include/linux/proc_ns.h, PROC_PID_INIT_INO: the process namespace of the machine itself has this number on
 # every Linux.
 _MACHINE_NAMESPACE = 0xEFFFFFFC

@@ -13,8 +13,6 @@ from diag.launch.launchers import Identity, helps, identify, launches, redacted,
 from diag.model import Placement
 from diag.sources.host.process_tree import Processes, Tree, is_python, read_environ, read_raw, split_stat
 
-__all__ = ["Found", "RankFinder"]
-
 PROC = Path("/proc")
 # A shell with a rank's variables sets up its environment before it starts Python: 3 s of the hub's quick
 # scans. Ours.

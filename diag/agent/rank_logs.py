@@ -19,8 +19,6 @@ import psutil
 from diag.sources.host.job_files import JobFiles
 from diag.sources.logs.output import FileFollower
 
-__all__ = ["RankFiles"]
-
 # NCCL makes its file with the first communicator, which a model that loads may hold up for long.
 _AWAIT_SECONDS = 4 * 3600.0
 # three a rank of the largest nodes; beyond, those that nobody has used for so long

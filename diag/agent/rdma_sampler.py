@@ -10,8 +10,6 @@ import time
 from diag.agent.samplers.rank_context import RankContext, RankSampler
 from diag.sources.network import rdma_access
 
-__all__ = ["RdmaSampler"]
-
 _FIRST_SECONDS = 60.0  # NCCL opens its devices after the process group is made, most often within a minute
 _SECONDS = 300.0  # a reading costs 2 ms of CPU for a torch rank, 45 ms with 10,000 open files
 _AGAIN_SECONDS = 10.0  # however often suspicions come and go

@@ -15,8 +15,6 @@ from diag.engine.engine import Engine
 from diag.engine.journal import JournalWriter
 from diag.model import Change, Record
 
-__all__ = ["Queued", "RecordFeed"]
-
 Queued = tuple[Record | None, Callable[[], None] | None]  # what to feed, what to call when that is in
 
 

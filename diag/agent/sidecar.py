@@ -31,8 +31,6 @@ from diag.model import Payload, Record
 from diag.sources.host import exits, proc
 from diag.sources.host.versions import versions
 
-__all__ = ["Sidecar", "main"]
-
 _DUMP_CHILDREN = 64
 _RECORDER_SECONDS = 1.5  # in a dump; a server that answers does so in some milliseconds
 _MOST_DUMPS = 4  # at once: those that the kernel holds up leave their threads behind

@@ -19,8 +19,6 @@ from diag.model import Placement, Record
 from diag.settings import Settings
 from diag.sources.host import cgroup
 
-__all__ = ["DumpWait", "SidecarPool"]
-
 _RESTART_SECONDS = 30.0
 _MOST_RESTARTS = 5
 

@@ -11,8 +11,6 @@ from diag.launch.runs import is_alive
 from diag.model import Payload
 from diag.sources.stacks import faulthandler, pyspy, remote_stack
 
-__all__ = ["RankStacks", "StackSampler"]
-
 # A signal interrupts a sleeping system call of the rank: seldom while it is healthy.
 _SIGNAL_SECONDS = 60.0
 _CHILD_STACK_SECONDS = 6.0  # children are sampled less often than their rank, and only under suspicion

@@ -7,8 +7,6 @@ import argparse
 import re
 from collections.abc import Iterator
 
-__all__ = ["SHELLS", "add", "run", "script"]
-
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 # By what an option's value is called in its help.

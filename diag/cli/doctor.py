@@ -16,8 +16,6 @@ from diag.text.units import format_seconds
 if TYPE_CHECKING:
     from diag.preflight import Line
 
-__all__ = ["add", "run"]
-
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print diag.report/1")

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-__all__ = ["add", "run"]
-
 _SECONDS, _NATIVE_SECONDS = 8.0, 30.0
 _COUNT_SECONDS = 1.0  # for the question how many ranks there are
 _GRACE_SECONDS = 4.0  # past its deadline the hub still writes the bundle

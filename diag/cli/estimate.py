@@ -10,8 +10,6 @@ import os
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
 
-__all__ = ["add", "run"]
-
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print diag.estimate/1")

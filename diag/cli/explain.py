@@ -17,8 +17,6 @@ from diag.text.errors import DiagError
 if TYPE_CHECKING:
     from diag.outputs import manual
 
-__all__ = ["add", "pages", "rule_page", "run"]
-
 _WIDEST = 110  # columns: longer lines are hard to read
 _NAMES = 26  # columns of the list's first word
 

@@ -19,8 +19,6 @@ from diag.text.units import format_ranks, format_seconds
 if TYPE_CHECKING:
     from diag.outputs.http.flame import Profile
 
-__all__ = ["add", "recorded", "run"]
-
 _ENDINGS = {"svg": "svg", "speedscope": "speedscope.json", "collapsed": "txt"}
 _GRACE_SECONDS = (
     30.0  # of the hub, beyond the recording: py-spy starts, writes, and is given up by the hub after 15 s

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from diag.text.language import language_of
 
-__all__ = ["language"]
-
 
 def language() -> str:
     """For commands that need no other setting: pydantic is imported only where it has something to read or to

@@ -16,8 +16,6 @@ from diag.launch.isolated import given_encoding
 from diag.text import colour
 from diag.text.errors import DiagError
 
-__all__ = ["VERBS", "main", "make_parser"]
-
 # Verb -> (module, one-line help). The module is imported only when its verb is used: `diag --help` stays
 # quick.
 VERBS: dict[str, tuple[str, str]] = {

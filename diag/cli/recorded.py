@@ -17,8 +17,6 @@ from diag.outputs.http.daemon_thread import in_daemon_thread
 from diag.outputs.view.view import ClusterFacts, Counters, FlameWanted
 from diag.text.errors import DiagError
 
-__all__ = ["NoOtherNodes", "RecordedView"]
-
 
 class NoOtherNodes:
     """The ClusterView of who has joined nobody."""

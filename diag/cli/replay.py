@@ -16,8 +16,6 @@ from diag.text.errors import DiagError
 if TYPE_CHECKING:
     from diag.engine.engine import Engine
 
-__all__ = ["add", "run"]
-
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

@@ -11,8 +11,6 @@ from pathlib import Path
 from diag.text.errors import DiagError
 from diag.text.units import format_seconds
 
-__all__ = ["add", "run"]
-
 
 def add(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="what", metavar="WHAT", required=True, help="test, list or schema")

@@ -13,8 +13,6 @@ from pathlib import Path
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
 
-__all__ = ["add", "run"]
-
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_hub_options(parser)

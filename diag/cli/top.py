@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from diag.cli.tui.source import Source
     from diag.cli.tui.state import State
 
-__all__ = ["add", "run"]
-
 
 def add(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()

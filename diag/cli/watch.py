@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from diag.outputs.wiring import Outputs
     from diag.settings import Settings
 
-__all__ = ["add", "run"]
-
 
 def add(parser: argparse.ArgumentParser) -> None:
     from diag.cli.run import add_hub_options

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from diag.agent.job_search import Chosen, JobSearch
     from diag.sources.host.exits import ExitWatch
 
-__all__ = ["await_job", "watch_until_the_end"]
-
 _SAY_AGAIN_SECONDS = 60.0
 _SAY_FIRST_SECONDS = 5.0
 _SEARCH_SECONDS = 1.0

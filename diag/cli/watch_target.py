@@ -13,8 +13,6 @@ from diag.text.errors import DiagError
 if TYPE_CHECKING:
     from diag.launch.launchers.nodes import JobNodes
 
-__all__ = ["WatchTarget", "find_target", "nodes_of_job"]
-
 
 @dataclass(frozen=True, slots=True)
 class WatchTarget:

@@ -8,8 +8,6 @@ from dataclasses import replace
 
 from diag.model import Evidence, Finding, Severity
 
-__all__ = ["explained"]
-
 # A failure is told up to so long before a rank ends of it (a core dump of a GPU's memory, peers that are
 # waited for) and so shortly after (who knows more than a line speaks last). Ours.
 _BEFORE_SECONDS, _AFTER_SECONDS = 120.0, 15.0

@@ -9,8 +9,6 @@ from diag.model import Finding, NotChecked
 from diag.model.observations import Observation
 from diag.state.view import JobView
 
-__all__ = ["Detector"]
-
 
 class Detector(Protocol):
     """One judgement. `check` reports and changes nothing. One that `listens` to facts is a `Listener`, whose

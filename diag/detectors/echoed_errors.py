@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
-__all__ = ["CASCADE", "failed_soon", "is_traced", "only_quoted"]
-
 # torch's own hook for uncaught exceptions (torch 2.4-2.13) writes the rank before each line:
 #   [rank1]: Traceback (most recent call last):
 #   [rank1]:   File "/app/train.py", line 3, in main

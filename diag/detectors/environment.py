@@ -11,8 +11,6 @@ from diag.state.rank_view import RankView
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 
-__all__ = ["EnvHarmfulDetector", "EnvNoEffectDetector"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Question:

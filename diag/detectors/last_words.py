@@ -15,8 +15,6 @@ from diag.detectors.echoed_errors import CASCADE
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
-__all__ = ["CRASHES", "NAMED", "Heard", "exceptions", "heard", "native"]
-
 # The line of a traceback that names the exception: `[rank1]: RuntimeError: DataLoader worker (pid 20352) is
 # killed ...`
 NAMED = re.compile(r"^(?:\[rank\d+\]: ?)?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.*")

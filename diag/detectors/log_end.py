@@ -8,8 +8,6 @@ from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.view import JobView
 from diag.text.units import format_seconds
 
-__all__ = ["LogEndDetector"]
-
 
 class LogEndDetector:
     """Meaning: the launcher died of an error of its own, with no rank that is known to have failed.

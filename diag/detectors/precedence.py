@@ -10,8 +10,6 @@ from __future__ import annotations
 from diag.detectors.aftermath import explained
 from diag.detectors.relations import Kind, OneAtATime, Precedence, ReadAfter, Retold, StandsStill, WholeJob
 
-__all__ = ["PRECEDENCE"]
-
 _DIED = Kind("rank-died")
 _PEER_LOST = Kind("hang", "peer_lost")
 _TORN = Kind("checkpoint-corrupt", "left_behind")

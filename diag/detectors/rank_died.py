@@ -15,8 +15,6 @@ from diag.state.stack_activity import Activity
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 
-__all__ = ["RankDiedDetector"]
-
 # torchelastic polls its workers ten times a second and then ends the others: who died first is known after
 # this.
 _SETTLE_SECONDS = 2.0

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from diag.model import Finding
 
-__all__ = ["Kind", "OneAtATime", "Precedence", "ReadAfter", "Retold", "Row", "StandsStill", "WholeJob"]
-
 
 @dataclass(frozen=True, slots=True)
 class Kind:

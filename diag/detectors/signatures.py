@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from diag.detectors.rules.reader import Hit
     from diag.detectors.rules.ruleset import RuleSet
 
-__all__ = ["SignatureDetector", "fill"]
-
 _SETTLE_SECONDS = (
     2.5  # after a failure: those who know more than a line (limits, exits, the kernel) have spoken by then
 )

@@ -11,8 +11,6 @@ from diag.model.observations import RankFound, StoreTried, StoreWaited
 from diag.state.view import JobView
 from diag.text.units import format_ranks, format_seconds
 
-__all__ = ["StoreDetector"]
-
 # Ours: a node 0 that starts half a minute later is nothing to tell of.
 _PATIENCE_SECONDS = 40.0
 _GRAVE_SECONDS = 90.0  # as long as nodes are waited for that never came: see detectors/cluster/missing.py

@@ -24,8 +24,6 @@ from diag.state.job import JobState
 from diag.state.rank import STRONG
 from diag.state.timeline import Timeline
 
-__all__ = ["CHECK_SECONDS", "Engine"]
-
 # Checks run at whole multiples of this many seconds of told time, however often the driver calls.
 CHECK_SECONDS = 1.0
 # A gap longer than this (a suspended machine, two captures after one another) is not filled with checks.

@@ -17,8 +17,6 @@ from typing import IO, Any
 from diag.model import Record
 from diag.text.errors import DiagError
 
-__all__ = ["SCHEMA", "JournalReader", "JournalWriter", "segments", "whole"]
-
 SCHEMA = "diag.journal/1"
 _SUPPORTED = (SCHEMA,)
 # zcat reads what was flushed at most this long ago.

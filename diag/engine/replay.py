@@ -27,8 +27,6 @@ from diag.text.progress_line import Progress
 if TYPE_CHECKING:
     from diag.detectors.rules.ruleset import RuleSet
 
-__all__ = ["Evidence", "replay", "replay_records", "when_read_again"]
-
 
 def replay(
     paths: list[Path], progress: Progress | None = None, rules: RuleSet | None = None

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-__all__ = ["NamedPath", "iteration_of", "named_paths", "resume_advice", "save_root"]
-
 # Megatron-LM --save; ms-swift and HF Trainer --output_dir (4.x and the transformers path) or --save (ms-swift
 # 3.x, Megatron); torchtitan, nanotron and own scripts the others.
 _SAVE_FLAGS = (

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
-__all__ = ["Message", "Outer", "message_of", "strip_outer", "without_outer"]
-
 
 @dataclass(frozen=True, slots=True)
 class Outer:

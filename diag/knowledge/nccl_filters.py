@@ -3,8 +3,6 @@ preflight."""
 
 from __future__ import annotations
 
-__all__ = ["matches", "parse_conf"]
-
 _LONGEST = 1023  # characters of a name and of a value
 
 

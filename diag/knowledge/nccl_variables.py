@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from functools import cache
 
-__all__ = ["NEWEST_NCCL", "REMOVED_FROM_NCCL", "TORCH", "nccl_variables"]
-
 NEWEST_NCCL = (2, 32)  # the newest that was looked at
 
 # First version seen with it: names without "NCCL_".

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["peer_stage", "pipeline_parallel_size"]
-
 # megatron-core 0.12-0.18, ms-swift 3.7-4.6 (underscores), Megatron-LM (hyphens), the bundled job (--pp)
 _PIPELINE = re.compile(r"--(?:pipeline[-_]model[-_]parallel[-_]size|pp)[= ](\d{1,5})\b")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["ACTIONS", "ECC_XIDS", "HARDWARE_XIDS", "NVLINK_XIDS", "XIDS", "Xid", "xid_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Xid:

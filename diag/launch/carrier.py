@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from diag.launch.relay import Relay, Sink
 
-__all__ = ["Carrier", "run_alone"]
-
 _STACK_BYTES = 512 << 10  # of a thread: 8 MiB each are too much under a small ulimit -v
 _PREPARE_SECONDS = 60.0  # ours: loading takes 0.3 s, and on a node at load 100 a hundred times as long
 _CONCLUDE_SECONDS = 60.0  # ours: the last checks take 1-3 s, with other nodes' up to 30 s

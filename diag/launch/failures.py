@@ -10,8 +10,6 @@ from typing import TypeVar
 
 from diag.text.errors import is_replaced, shortage
 
-__all__ = ["guarded", "in_a_line", "threads_report_to"]
-
 T = TypeVar("T")
 
 _NO_ROOM_BYTES = 16 << 20  # ours: less than a module with a library takes

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["WIRE_FD", "HubHandle"]
-
 WIRE_FD = 3  # in the hub's process; 0 is the file of its task, 1 and 2 that of its last words
 _LAST_WORDS_BYTES = 4096
 

@@ -9,8 +9,6 @@ library, and runs a module of it. Imports as little as it can: it is on the way 
 import os
 import sys
 
-__all__ = ["argv", "given_encoding", "given_environment", "restart"]
-
 _HOME = os.path.abspath(__file__).rpartition("/diag/launch/")[0]  # noqa: PTH100 - no pathlib at start-up
 # Of the variables that `python -I` ignores, those that change nothing that diag does.
 _HARMLESS = frozenset(

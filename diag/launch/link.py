@@ -10,8 +10,6 @@ from typing import Any
 
 from diag.launch.wire import Wire
 
-__all__ = ["Link"]
-
 
 class Link:
     """`on_signal` is called on the link's thread with the number of each signal that would end CMD."""

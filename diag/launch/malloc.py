@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 
-__all__ = ["use_few_heaps"]
-
 _M_ARENA_MAX = -8  # malloc.h of glibc
 _HEAPS = 2
 

@@ -4,11 +4,8 @@ is."""
 from __future__ import annotations
 
 import os
-from pathlib import Path
-
-__all__ = ["Owner", "owner_of"]
-
 from dataclasses import dataclass
+from pathlib import Path
 
 _LISTEN = "0A"
 

@@ -7,8 +7,6 @@ import random
 import socket
 from pathlib import Path
 
-__all__ = ["free_port"]
-
 _FIRST, _LAST = 20_000, 60_999
 # NCCL RAS, torchrun's rendezvous, MASTER_PORT of torch and of ms-swift
 _KNOWN = frozenset({28028, 29400, 29500, 29501})

@@ -21,8 +21,6 @@ from diag.launch.runs import SCHEMA
 from diag.text.errors import DiagError
 from diag.text.units import format_bytes
 
-__all__ = ["MIN_FREE_BYTES", "RunDir", "forget_old_bundles", "live_runs", "roots"]
-
 # A run directory on a disk with less than this is no help: the next candidate is tried.
 MIN_FREE_BYTES = 64 << 20
 _KEEP_RUNS = 20

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-__all__ = ["SCHEMA", "is_alive", "is_ours", "live_in", "places", "read_run", "start_ticks"]
-
 SCHEMA = "diag.run/1"
 _MOST_BYTES = 8 << 20  # ours are some kB; a folder that is replayed may hold anything under this name
 

@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["SdFile", "Target", "TargetSource", "reachable_host", "sd_document", "sd_path"]
-
 _LOOK_SECONDS = (
     5.0  # Prometheus itself looks at its files every 5 min, or at once where it is told of the change
 )

@@ -25,8 +25,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["NAME", "OF_EVIDENCE", "RefusedFile", "SettingsFile", "read_settings_file"]
-
 NAME = "diag.toml"
 # What a diag.toml beside evidence is asked (replay, explain): what is said, and by which rules. Others open a
 # door (host, port, http, nodes, token, token_file, tls_*), write or read elsewhere (sd_file, run_root) or are

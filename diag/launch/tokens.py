@@ -11,8 +11,6 @@ import sys
 
 from diag.text.errors import DiagError
 
-__all__ = ["SHORTEST", "WHERE", "options", "read_token", "warn_of_arguments"]
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse

@@ -15,8 +15,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Wire", "pair"]
-
 _MOST_BYTES = 128 << 10  # below the kernel's usual bound of a datagram (net.core.wmem_default, 208 KiB)
 _MOST_TEXT = 64 << 10  # characters, of which JSON may make six bytes each: longer ones are cut until they fit
 

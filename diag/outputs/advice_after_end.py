@@ -6,8 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-__all__ = ["lasting", "needs_a_process"]
-
 # Commands that look at a living process or change it. A pid that is given again belongs to a stranger by
 # then. `/proc/PID/maps` and the like in general advice say how to look next time, and stay.
 _LIVE = re.compile(

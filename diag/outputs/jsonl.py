@@ -14,8 +14,6 @@ from diag.outputs.view.view import json_bytes
 if TYPE_CHECKING:
     from diag.outputs.output import OutputContext
 
-__all__ = ["FindingsFile", "JsonlOutput"]
-
 
 class FindingsFile(Output):
     """findings.jsonl of the run directory."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from diag.model import Change
     from diag.settings import Settings
 
-__all__ = ["Output", "OutputContext", "RunHub"]
-
 
 class RunCluster(ClusterView, Protocol):
     open_port: Callable[[], int | None]  # to the hubs of other nodes; None: there is none

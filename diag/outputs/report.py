@@ -18,8 +18,6 @@ from diag.outputs.view.sentence import retell
 from diag.state.savefacts import save_json
 from diag.state.view import JobView
 
-__all__ = ["job_status", "report"]
-
 _MOST_OVER = 100  # told again with each step of the job
 
 

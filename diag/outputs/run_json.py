@@ -10,8 +10,6 @@ from diag.outputs.output import Output
 if TYPE_CHECKING:
     from diag.outputs.output import OutputContext, RunHub
 
-__all__ = ["RunJson"]
-
 
 class RunJson(Output):
     """Written anew when what it says has changed, and at the end."""

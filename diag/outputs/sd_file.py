@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from diag.launch.service_discovery import SdFile
     from diag.outputs.output import OutputContext
 
-__all__ = ["ServiceDiscoveryFile"]
-
 
 class ServiceDiscoveryFile(Output):
     """Where one was asked for and there is a server to find."""

@@ -13,8 +13,6 @@ from diag.outputs.run_json import RunJson
 from diag.outputs.sd_file import ServiceDiscoveryFile
 from diag.outputs.terminal.panels import Terminal
 
-__all__ = ["OUTPUTS", "Outputs"]
-
 # In the order in which they start and are told; they are closed from the last to the first.
 OUTPUTS: tuple[type[Output], ...] = (
     Terminal,

@@ -13,8 +13,6 @@ from pathlib import Path
 from diag.preflight.line import Line
 from diag.text.units import format_seconds
 
-__all__ = ["check_npus", "npus_here", "parse_list"]
-
 _SECONDS = 5.0
 
 # npu-smi info -l, Atlas A3, HDK 26.1.0 (hiascend.com, A3npu/npusmia3_0014):

@@ -9,8 +9,6 @@ from diag.preflight.plan import LaunchPlan
 from diag.preflight.rendezvous_probe import Met
 from diag.text.units import format_seconds
 
-__all__ = ["clock_lines"]
-
 _SKEW_SECONDS = 1.0  # times of logs and of diag's own findings are told by the second
 # torch 2.13, elastic/rendezvous/dynamic_rendezvous.py: a node whose last sign of life is older than three
 # keep_alive_interval (5 s), by the reader's own clock, is taken for dead.

@@ -10,8 +10,6 @@ from diag.launch.launchers.command import Container, read_command
 from diag.preflight.line import Line
 from diag.text.units import format_bytes
 
-__all__ = ["container_of", "has_own_network", "limit_lines", "network_lines", "shm_lines", "visible_devices"]
-
 _MIB = 1 << 20
 _SMALL_SHM = 256 * _MIB
 _FEW_FILES = 4096

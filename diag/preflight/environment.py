@@ -9,8 +9,6 @@ from diag.knowledge import env_lint
 from diag.preflight.line import Line
 from diag.preflight.plan import LaunchPlan
 
-__all__ = ["check_environment"]
-
 _LOOPBACK = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 

@@ -21,8 +21,6 @@ from diag.sources.gpu.nvml_health import HEALTH_SECONDS
 from diag.sources.host.process_tree import read_raw
 from diag.text.units import format_bytes
 
-__all__ = ["check_gpus", "count_lines", "gpu_lines", "memory_of_processes", "names_host_pids", "uuids_here"]
-
 _HEALTH_WAIT_SECONDS = 3.0  # 70 ms a GPU on an H200, eight of them one after the other
 _MOST_NAMED = 8  # processes of one GPU
 _MOST_LETTERS = 80  # of a command line

@@ -13,8 +13,6 @@ from diag.preflight.nccl_interfaces import Address, Choice, choose
 from diag.preflight.plan import LaunchPlan, route_to
 from diag.preflight.rendezvous_probe import resolve
 
-__all__ = ["check_gloo_interface", "check_nccl_interface", "towards"]
-
 _RESOLVE_SECONDS = 3.0
 # Bridges and tunnels of containers and virtual machines: each host has its own, with nobody else's nodes
 # behind it.

@@ -15,8 +15,6 @@ from pathlib import Path
 from diag.launch.launchers import identify, launches
 from diag.sources.host.process_tree import PROC, read_environ, read_raw, split_stat
 
-__all__ = ["JobGroup", "Process", "group", "processes_here"]
-
 _REAPERS = frozenset(
     {
         "systemd",

@@ -13,8 +13,6 @@ from diag.preflight.launch_layout import core_lines, layout_lines
 from diag.preflight.launch_nodes import environment_lines, node_lines
 from diag.preflight.line import Line
 
-__all__ = ["check_launch", "launch_lines"]
-
 WHAT = "launch"
 
 

@@ -11,8 +11,6 @@ from diag.preflight.line import Line
 from diag.preflight.visible import Visible, visible_gpus, visible_npus
 from diag.text.units import format_count
 
-__all__ = ["device_lines", "ranks_here", "seen_by_ranks", "trains_on_cpu"]
-
 _WHAT = "launch"
 _ID = "launch-mismatch"
 

@@ -12,8 +12,6 @@ from diag.preflight.container import visible_devices
 from diag.sources.host.cgroup_paths import find
 from diag.sources.host.process_tree import PROC, read_raw
 
-__all__ = ["ELASTIC", "LaunchFacts", "cores_here", "launch_facts"]
-
 # Programs whose ranks are started by torch's elastic agent.
 ELASTIC = ("torchrun", "accelerate")
 

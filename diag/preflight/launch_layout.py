@@ -12,8 +12,6 @@ from diag.preflight.launch_devices import ranks_here
 from diag.preflight.launch_facts import ELASTIC, LaunchFacts
 from diag.preflight.line import Line
 
-__all__ = ["core_lines", "layout_lines", "world_size"]
-
 _WHAT = "launch"
 _ID = "launch-mismatch"
 _NOT_BY_PAIRS = ("grpo", "gkd")  # their global batch is counted in generations

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from diag.preflight.launch_facts import ELASTIC, LaunchFacts
 from diag.preflight.line import Line
 
-__all__ = ["environment_lines", "node_lines"]
-
 _WHAT = "launch"
 _ID = "launch-mismatch"
 _SWIFTS = ("swift", "megatron")

@@ -15,8 +15,6 @@ from diag.preflight.shm_files import Heap, heap_of, in_use
 from diag.sources.host.process_tree import PROC
 from diag.text.units import format_bytes, format_seconds
 
-__all__ = ["check_leftovers", "check_shm_files", "process_lines", "shm_line"]
-
 _GIB = 1 << 30
 _ID = "leftover-process"
 _MOST_PIDS = 16

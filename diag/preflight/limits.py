@@ -19,8 +19,6 @@ from diag.sources.host import cgroup
 from diag.sources.host.process_tree import PROC, read_raw
 from diag.text.units import format_bytes
 
-__all__ = ["check_processes", "check_ulimits", "needed_processes"]
-
 _GIB = 1 << 30
 _INFINITY = resource.RLIM_INFINITY
 _THREADS = 150  # of a rank at work: 67 to 90 on H200 without compiling, more with several process groups of gloo (two and one each)

@@ -16,8 +16,6 @@ from diag.sources.host import cgroup
 from diag.sources.network.rdma_access import ipc_lock, lock_rights
 from diag.text.units import format_bytes
 
-__all__ = ["check_host_memory", "check_locked_memory", "check_open_files", "check_shared_memory"]
-
 _MIB = 1 << 20
 
 

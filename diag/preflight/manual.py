@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["PAGES"]
-
 PAGES: dict[str, str] = {
     "disk-full": """\
 Meaning: too little room, or too few files, where CMD writes its checkpoints, or where caches and temporary files go.

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from diag.knowledge.nccl_filters import parse_conf
 
-__all__ = ["effective", "read"]
-
 _MOST_BYTES = 1 << 20
 
 

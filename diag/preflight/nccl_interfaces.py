@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from diag.knowledge.nccl_filters import matches
 
-__all__ = ["Address", "Choice", "NetworkInterface", "choose"]
-
 _MOST = 16  # MAX_IFS
 _FAMILIES = {"AF_INET": 4, "AF_INET6": 6}
 # Since NCCL 2.28.3 (its release notes): interfaces without IFF_RUNNING are skipped, and libvirt's bridges

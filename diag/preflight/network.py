@@ -11,8 +11,6 @@ from diag.preflight import environment, interfaces, rdma, rendezvous
 from diag.preflight.line import Line
 from diag.preflight.plan import LaunchPlan, make_plan
 
-__all__ = ["CHECKS", "check_network"]
-
 CHECKS: tuple[Callable[[LaunchPlan], Iterable[Line]], ...] = (
     environment.check_environment,
     interfaces.check_nccl_interface,

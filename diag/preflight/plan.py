@@ -17,8 +17,6 @@ from diag.preflight import nccl_conf
 from diag.preflight.launch_facts import launch_facts
 from diag.preflight.nccl_interfaces import Address, NetworkInterface
 
-__all__ = ["LaunchPlan", "container_here", "interfaces_here", "is_own", "make_plan", "route_to"]
-
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:

@@ -15,8 +15,6 @@ from diag.preflight.line import Line
 from diag.preflight.plan import LaunchPlan
 from diag.sources.network import infiniband, rdma_access
 
-__all__ = ["check_rdma"]
-
 _WHAT = "RDMA"
 _STATES = {1: "DOWN", 2: "INIT (no subnet manager has seen it)", 3: "ARMED", 4: "ACTIVE", 5: "ACTIVE_DEFER"}
 _LINK_LAYERS = ("InfiniBand", "Ethernet")  # NCCL's net_ib takes no other

@@ -15,8 +15,6 @@ from diag.preflight.rendezvous_first_node import bind, check_first_node
 from diag.preflight.rendezvous_other_node import check_other_node
 from diag.preflight.rendezvous_probe import resolve
 
-__all__ = ["check_rendezvous"]
-
 _RESOLVE_SECONDS = 5.0
 _WHAT = "rendezvous"
 _NAMED = (

@@ -15,8 +15,6 @@ from diag.preflight.rendezvous_names import absent, is_translated, mine, name_of
 from diag.preflight.rendezvous_probe import listen
 from diag.text.units import format_seconds
 
-__all__ = ["bind", "check_first_node"]
-
 _WHAT = "rendezvous"
 
 

@@ -10,8 +10,6 @@ from diag.preflight.line import Line
 from diag.preflight.plan import LaunchPlan, is_own
 from diag.preflight.rendezvous_probe import Met, own_name, resolve
 
-__all__ = ["absent", "is_translated", "mine", "name_of", "translated"]
-
 _RESOLVE_SECONDS = 5.0
 _MOST_NAMED = 8
 

@@ -11,8 +11,6 @@ from diag.preflight.rendezvous_names import is_translated, mine, name_of, transl
 from diag.preflight.rendezvous_probe import Outcome, connect
 from diag.text.units import format_seconds
 
-__all__ = ["check_other_node"]
-
 _MOST_ADDRESSES = 4
 _WHAT = "rendezvous"
 

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 
 from diag.text.units import format_seconds
 
-__all__ = ["Met", "Outcome", "connect", "listen", "own_name", "resolve"]
-
 _GREETING = b"diag-doctor/1\n"
 _MOST_BYTES = 4096
 _SPEAK_SECONDS = 1.0  # who listens and is diag greets at once

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from diag.sources.host.process_tree import PROC, read_raw
 
-__all__ = ["Heap", "heap_of", "in_use", "pattern_of"]
-
 # torch 2.13, multiprocessing's file_system strategy: torch_PID_RANDOM_COUNTER; NCCL 2.13 to 2.32, shm:
 # nccl-XXXXXX; CPython: shared_memory psm_XXXXXXXX, semaphores of multiprocessing sem.mp-XXXXXXXX (XXXXXXXX
 # random); joblib's loky; Open MPI's vader.

@@ -11,8 +11,6 @@ from diag.preflight.line import Line
 from diag.sources.stacks.pyspy import PySpy
 from diag.sources.stacks.remote_stack import RemoteStacks
 
-__all__ = ["check_stacks"]
-
 
 def check_stacks(command: Sequence[str]) -> Iterator[Line]:
     """Reads the stack of a process that stands to us as a rank stands to a sidecar: a child of another

@@ -21,8 +21,6 @@ from diag.preflight.line import Line
 from diag.sources.storage import disk
 from diag.text.units import format_bytes
 
-__all__ = ["WrittenFolder", "check_caches", "check_disk", "look"]
-
 _GIB = 1 << 30
 _MIB = 1 << 20
 _FEW_INODES = 1000

@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Visible", "visible_gpus", "visible_npus"]
-
 _LEADING_NUMBER = re.compile(r"[+-]?\d{1,9}")
 
 

@@ -46,20 +46,6 @@ from diag.state.stack_digest import parse_spans
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-__all__ = [
-    "FORWARDED",
-    "SCHEMA",
-    "SOURCE",
-    "VERDICT_SOURCE",
-    "lost",
-    "parse",
-    "parse_verdict",
-    "probed",
-    "verdict",
-    "wire",
-    "wire_all",
-]
-
 SOURCE = "digest"
 VERDICT_SOURCE = "verdict"
 SCHEMA = "diag.digest/1"

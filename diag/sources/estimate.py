@@ -8,8 +8,6 @@ from typing import Any
 from diag.model import Record
 from diag.model.observations import MemoryEstimated, MemoryTerm, Observation, Unparsed
 
-__all__ = ["SOURCE", "parse", "record"]
-
 SOURCE = "estimate"
 
 _MOST_TERMS = 64

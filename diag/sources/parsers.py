@@ -12,8 +12,6 @@ from diag.sources.network import infiniband, interfaces, rdma_access
 from diag.sources.stacks import faulthandler, pyspy, remote_stack
 from diag.sources.storage import checkpoint, disk
 
-__all__ = ["PARSERS"]
-
 PARSERS: dict[str, Parser] = {
     run.SOURCE: run.parse,
     output.SOURCE: output.parse,

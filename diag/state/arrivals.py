@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from diag.model.observations import FlightRecorder
 
-__all__ = ["Arrivals", "Latecomer", "arrivals"]
-
 _LEAST_CALLS = 4
 
 

@@ -11,8 +11,6 @@ from diag.model.observations import Frame, FramesSeen, JobVerdict, NodeDigest, N
 from diag.state.rank_view import RankView
 from diag.state.reducer import Reducer, takes
 
-__all__ = ["MOST_FRAMES", "Cluster", "NodeState", "furthest"]
-
 # Ours: three digests and their way; a busy node's hub may be a little late, a dead one stays silent.
 _SILENT_DIGESTS, _SILENT_SECONDS = 3.0, 15.0
 # No digest at all for so long: another hub judged the job, and what is known of the nodes is old.

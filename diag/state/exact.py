@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["fisher"]
-
 
 def fisher(few: int, of_few: int, many: int, of_many: int) -> float:
     """One-sided: the chance of `few` or fewer among the first, were both drawn alike."""

@@ -10,8 +10,6 @@ from diag.knowledge.xids import xid_of
 from diag.model.observations import CudaErrorRaised, CudaOutOfMemory, LogLine, SxidReported, XidReported
 from diag.state.reducer import AttemptBegan, Reducer, StepMade, takes
 
-__all__ = ["MEMORY_ERRORS", "SETTLE_SECONDS", "GpuFaults", "XidEvent", "same_bus"]
-
 # CudaErrorRaised.error of memory that ran out
 MEMORY_ERRORS = (
     "out of memory",

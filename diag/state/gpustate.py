@@ -7,8 +7,6 @@ from diag.state.gpufaults import same_bus
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
-__all__ = ["device_of", "gpu_of_rank", "gpus_of_ranks", "rank_of_bus", "ranks_of_gpu"]
-
 
 def gpu_of_rank(rank: RankView, job: JobView) -> GpuSample | None:
     """By the processes that NVML has seen on it, else by the order of the devices that the rank may see.

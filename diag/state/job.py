@@ -25,8 +25,6 @@ from diag.state.rank import STRONG
 from diag.state.reducer import Taken
 from diag.state.view import JobView
 
-__all__ = ["JobState"]
-
 # Observations that can show that something moved: the channels that a silence is told by.
 _MOVES = frozenset(
     {

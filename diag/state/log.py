@@ -8,8 +8,6 @@ from diag.model.observations import LogLine, LogsEnded, NcclPlainLines, PlainLin
 from diag.state.rank import TAIL_LINES
 from diag.state.reducer import Reducer, takes
 
-__all__ = ["Log"]
-
 
 class Log(Reducer):
     """Owns the end of the output of all ranks together; each rank's own is in `RankState.tail`."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 from diag.model.observations import DiskSpace, GpuHealth, GpuSample, HostMemory, MemoryEstimated
 from diag.state.reducer import Reducer, takes
 
-__all__ = ["Machine"]
-
 
 class Machine(Reducer):
     """Owns the newest readings."""

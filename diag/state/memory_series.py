@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["MemoryPoint", "MemorySeries", "slope"]
-
 _KEPT = 2048
 _MOST_FITTED = 40
 

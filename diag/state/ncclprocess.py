@@ -35,8 +35,6 @@ from diag.model.observations import (
     Observation,
 )
 
-__all__ = ["KEEP", "UNTIMED", "Communicator", "NcclProcess"]
-
 # A job of a node has some hundred communicators a process; what is beyond is no log of NCCL.
 _MOST_COMMUNICATORS = 4096
 _MANY_COMMUNICATORS = 256  # beyond, those that are over are forgotten

@@ -23,8 +23,6 @@ from diag.model.observations import (
 from diag.state.ncclprocess import KEEP, UNTIMED, NcclProcess
 from diag.state.reducer import Reducer, takes
 
-__all__ = ["NcclProcesses", "NcclState"]
-
 _MOST_OPEN = 100_000  # communicators under way at once, of all ranks of a node; more is no log of NCCL
 _MOST_PROCESSES = 1 << 17
 _MOST_LINES = 256  # that stand as evidence, with their times

@@ -10,8 +10,6 @@ from typing import Generic, TypeVar
 from diag.model.observations import InterfacesSeen, NetworkExpected, Observation, RdmaPort, RdmaPortsSeen
 from diag.state.reducer import Reducer, takes
 
-__all__ = ["NetworkState", "Readings"]
-
 _KEPT = 31  # five minutes of a reading each 10 s
 
 T = TypeVar("T", bound=Observation)

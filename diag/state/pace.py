@@ -22,8 +22,6 @@ from dataclasses import dataclass
 
 from diag.state.exact import fisher
 
-__all__ = ["Drop", "Lap", "Pace"]
-
 LEAST_RATIO = 1.25  # ours: below that the loss is within what a change of data or of neighbours does
 _WINDOWS = (6, 12, 24, 48, 96)
 _LEAST_SECONDS = 60.0

@@ -31,8 +31,6 @@ from diag.model.observations import NodeDigest, RunEnded, RunStarted
 from diag.state.ranks import Ranks
 from diag.state.reducer import MainStackRead, PhaseChanged, RankStarted, Reducer, Tell, takes
 
-__all__ = ["STARTING_PHASES", "Phases"]
-
 # Marks of the start-up that other processes of the job may print again at any time.
 STARTING_PHASES = ("launch", "rendezvous", "model_load")
 _INTERRUPTED_BY_SAVES = ("steady", "first_step", "training", "eval")

@@ -16,8 +16,6 @@ from collections import deque
 from diag.model.observations import LogLine
 from diag.state.rank import RankState
 
-__all__ = ["PRINTED", "WROTE", "Printed"]
-
 # Channels of `RankState.moved`: text that diag saw change, and bytes of output that it cannot see (a
 # terminal's, after `watch`).
 PRINTED, WROTE = "printed", "wrote"

@@ -28,8 +28,6 @@ from diag.state.reducer import AttemptBegan, PhaseChanged, RankStopped, Reducer,
 from diag.state.run import Run
 from diag.state.steptimes import StepTimes
 
-__all__ = ["Progress"]
-
 _FEW_NODES = 128  # of more, the word of the one that speaks is taken instead of asking all at each digest
 
 

@@ -27,8 +27,6 @@ from diag.model.observations import (
 )
 from diag.state.stack_activity import Activity, Reading, read_stack, steps
 
-__all__ = ["CHANNELS", "STRONG", "TAIL_LINES", "RankState"]
-
 CHANNELS = ("log", "stack", "cpu", "child_cpu", "io", "child_io", "memory")
 STRONG = ("log", "stack", "cpu")  # channels whose movement means that the job itself moves
 

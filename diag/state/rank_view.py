@@ -19,8 +19,6 @@ from diag.model.observations import (
 )
 from diag.state.stack_activity import Activity, Reading
 
-__all__ = ["RankView"]
-
 
 # fmt: off
 class RankView(Protocol):

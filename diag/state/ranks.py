@@ -46,8 +46,6 @@ from diag.state.reducer import (
 )
 from diag.state.stack_activity import Activity
 
-__all__ = ["Ranks"]
-
 _TRAINING_ACTIVITIES = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.DATA, Activity.GPU_SYNC)
 _MOST_FAILURES = 64  # of earlier attempts
 _STALE_SECONDS = 1.0  # lines come a moment later than the stack of what follows them

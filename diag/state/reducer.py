@@ -15,19 +15,6 @@ from typing import Any, ClassVar, TypeVar
 from diag.model.observations import RankFound, ThreadStack
 from diag.state.stack_activity import Reading
 
-__all__ = [
-    "AttemptBegan",
-    "MainStackRead",
-    "PhaseChanged",
-    "RankStarted",
-    "RankStopped",
-    "Reducer",
-    "StepMade",
-    "Taken",
-    "Tell",
-    "takes",
-]
-
 Tell = Callable[[float, object], None]
 _Method = TypeVar("_Method", bound=Callable[..., None])
 

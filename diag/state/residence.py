@@ -15,8 +15,6 @@ from diag.state.phases import Phases
 from diag.state.reducer import AttemptBegan, MainStackRead, Reducer, takes
 from diag.state.stack_activity import Activity, Reading
 
-__all__ = ["KINDS", "WAITING", "Residence"]
-
 KINDS = (
     "data", "forward", "backward", "collective", "gpu_sync", "optimizer", "cpu_optimizer", "checkpoint", "compile", "lock",
     "other",

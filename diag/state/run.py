@@ -5,8 +5,6 @@ from __future__ import annotations
 from diag.model.observations import Interrupted, NodeDigest, RunEnded, RunStarted
 from diag.state.reducer import RankStarted, Reducer, takes
 
-__all__ = ["Run"]
-
 
 class Run(Reducer):
     """Owns the command and its exit status."""

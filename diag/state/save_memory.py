@@ -19,8 +19,6 @@ from diag.state.progress import Progress
 from diag.state.save_shape import Component, Mixture, Running, SaveShape, before_save, in_save, shape_of
 from diag.state.saves import Save, SaveLog
 
-__all__ = ["HOST", "LimitMemory", "Outlook", "SaveMemory", "save_every"]
-
 HOST = "host"
 _KEPT_SHAPES = 32
 _SETTLES = 1.5  # seconds after a save in which it gives back what it took

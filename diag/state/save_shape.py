@@ -15,19 +15,6 @@ from operator import mul
 
 from diag.state.memory_series import MemoryPoint
 
-__all__ = [
-    "Component",
-    "Mixture",
-    "Running",
-    "SaveShape",
-    "before_save",
-    "given_back",
-    "in_save",
-    "quicker",
-    "shape_of",
-]
-
-
 _EPSILON = 8 << 20  # less is no rise: what diag's own readings may miss (memory_peek)
 _CURVE = 64
 # Of a rise: how well even saves that were all alike tell the next; of the base: readings are so far apart.

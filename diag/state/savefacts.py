@@ -9,8 +9,6 @@ from typing import Any
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_rate, format_seconds
 
-__all__ = ["format_save", "save_json"]
-
 
 def save_json(job: JobView, now: float) -> dict[str, Any] | None:
     """None while nothing is saved. Numbers that nobody could read are null."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from diag.knowledge.checkpoint_args import iteration_of
 
-__all__ = ["SAVE_SECONDS", "Save", "SaveLog", "never_saves", "switched_on"]
-
 _KEPT = 256
 # Upper bounds of the histogram of durations: a LoRA adapter takes a second, a 700B model on a slow file
 # system an hour.

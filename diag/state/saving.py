@@ -22,8 +22,6 @@ from diag.state.run import Run
 from diag.state.save_memory import SaveMemory
 from diag.state.saves import SaveLog, switched_on
 
-__all__ = ["Saves"]
-
 
 class Saves(Reducer):
     """Owns what is known of saves."""

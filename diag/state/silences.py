@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from diag.model.observations import NodeDigest
 from diag.state.reducer import AttemptBegan, PhaseChanged, Reducer, Taken, takes
 
-__all__ = ["Silences"]
-
 # Ours: shorter ones are below every patience and would only fill the history.
 _SHORTEST_SECONDS = 5.0
 _MOST_KEPT = 64

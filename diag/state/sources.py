@@ -11,8 +11,6 @@ from diag.state.rank_view import RankView
 from diag.state.reducer import Reducer, takes
 from diag.text.units import format_bytes, format_ranks, format_ratio
 
-__all__ = ["Sources"]
-
 _FULL = 0.8  # of its limit when last read: a save takes the rest in less than the time between two readings
 
 

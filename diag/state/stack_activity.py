@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from diag.model.observations import Frame, StackSample, ThreadStack
 from diag.text.units import format_path
 
-__all__ = ["Activity", "Reading", "child_role", "is_idle_worker", "read_stack", "signature", "steps"]
-
 
 class Activity(str, enum.Enum):
     """What a main thread is doing, as far as its frames tell."""

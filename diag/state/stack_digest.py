@@ -21,23 +21,6 @@ from diag.model.observations import StackSample, ThreadStack
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import child_role, is_idle_worker, read_stack, steps
 
-__all__ = [
-    "Merged",
-    "Node",
-    "Spans",
-    "StackSite",
-    "digest",
-    "format_spans",
-    "living_children",
-    "merge",
-    "parse_spans",
-    "picture",
-    "places_of",
-    "prefix_tree",
-    "spans_of",
-    "standing_steps",
-]
-
 Spans = tuple[tuple[int, int], ...]  # first and last rank of each range, in order, none touching another
 
 MOST_RANKS = 1 << 20  # as model.Placement has it: ten times the largest jobs there are

@@ -16,8 +16,6 @@ from typing import Any
 from diag.state.pace import Lap, Pace
 from diag.text.units import format_seconds
 
-__all__ = ["StepTimes", "steps_sentence"]
-
 # Ours: lines arrive in bursts (a pipe's buffer, the relay's look at the file), so that the time of one quick
 # step is not to be had; over so long the error is below 4 %.
 _LAP_SECONDS = 5.0

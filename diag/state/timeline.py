@@ -30,8 +30,6 @@ from diag.state.gpustate import ranks_of_gpu
 from diag.state.traffic import recent
 from diag.state.view import JobView
 
-__all__ = ["BUCKETS", "UNITS", "Timeline"]
-
 BUCKETS: Final = 240
 _FIRST_SECONDS = 1.0
 _MOST_PHASES = 512

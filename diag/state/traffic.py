@@ -14,8 +14,6 @@ from typing import TypeVar
 from diag.model.observations import Interface, InterfacesSeen, RdmaPort, RdmaPortsSeen
 from diag.state.network import NetworkState, Readings
 
-__all__ = ["Traffic", "between", "port_bytes", "recent"]
-
 _Seen = TypeVar("_Seen", RdmaPortsSeen, InterfacesSeen)
 
 # The headers of an IPoIB packet are in the port's counters only: 36 bytes of 2044 at the most common MTU,

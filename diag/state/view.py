@@ -26,8 +26,6 @@ from diag.state.saving import Saves
 from diag.state.silences import Silences
 from diag.state.sources import Sources
 
-__all__ = ["JobView"]
-
 
 class JobView:
     """The job as observed so far."""

@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 
 from diag.model.observations import CollectiveEntry, FlightRecorder
 
-__all__ = ["Explanation", "Front", "Signature", "Wait", "WaitGraph", "build"]
-
 # Operations of which only one side has the tensor on every rank; elsewhere both are compared.
 _SIDE = {"broadcast": "input", "reduce": "input", "gather": "input", "scatter": "output"}
 # Sizes differ between ranks by intent: v-collectives, the parts of uneven ones (_oop), barriers (a dummy

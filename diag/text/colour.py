@@ -13,8 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["COMMANDS", "WHEN", "choose", "is_wanted", "wanted"]
-
 WHEN = ("auto", "always", "never")
 COMMANDS = ("run", "watch", "top", "dump", "replay", "doctor", "estimate")  # those that colour
 

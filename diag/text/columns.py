@@ -6,8 +6,6 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-__all__ = ["char_columns", "columns", "cut", "fitting", "pad", "wrap", "wrap_long", "wrap_wide"]
-
 _LONGEST_LINE = 900  # characters of a line of evidence; most have less than a tenth of that
 # A command in backticks stays on one line where it can: people copy it.
 _TOKEN = re.compile(r"`[^`\n]*`|\s+|[^\s`]|`")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 
-__all__ = ["Busy", "DiagError", "OtherJob", "SourceUnavailable", "is_replaced", "shortage"]
-
 _LACKING = {
     errno.ENOMEM: "memory",
     errno.EMFILE: "file descriptors (ulimit -n)",

@@ -7,8 +7,6 @@ import os
 from collections.abc import Mapping
 from typing import TextIO
 
-__all__ = ["CHINESE", "can_show", "language_for", "language_of"]
-
 CHINESE = "中文"  # what a stream has to be able to show
 
 

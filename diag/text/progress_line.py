@@ -10,8 +10,6 @@ from typing import IO, TextIO
 from diag.text.ticker import bar, columns, is_terminal
 from diag.text.units import format_bytes, format_rate, format_seconds
 
-__all__ = ["Progress"]
-
 _AFTER_SECONDS = 1.0  # what is done sooner needs no bar
 _EACH_SECONDS = 0.2
 _BAR = 16  # columns: all of the line fits into 80

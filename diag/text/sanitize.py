@@ -6,8 +6,6 @@ from __future__ import annotations
 import re
 import unicodedata
 
-__all__ = ["clean", "clean_lines"]
-
 _LONGEST_LINE = 2000  # characters of a log line that are looked at
 
 # CSI, OSC (closed by BEL or ST, or left open), DCS and kin, two-character escapes; 8-bit CSI.

@@ -8,8 +8,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["address_of", "command_in_path", "did_you_mean", "file_beside", "near"]
-
 _SCHEMES = ("http", "https", "ftp", "s3", "gs", "oss", "hdfs")
 _MOST = 3  # words told
 _AS_GOOD = 0.1  # of likeness (0 to 1): a word that much further away than the best one is not told

@@ -13,8 +13,6 @@ if TYPE_CHECKING:  # `diag dump` waits for no import that it can do without
     from collections.abc import Callable
     from typing import TextIO
 
-__all__ = ["Ticker", "bar", "columns", "is_terminal"]
-
 AFTER_SECONDS = 0.5  # what is done sooner needs no line
 _EACH_SECONDS = 0.2
 

@@ -12,12 +12,6 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-__all__ = [
-    "compact",
-    "format_bytes", "format_count", "format_link_rate", "format_magnitude", "format_number", "format_path", "format_quantity",
-    "format_ranges", "format_ranks", "format_rate", "format_ratio", "format_seconds", "format_time",
-]  # fmt: skip
-
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _LONGEST_RANKS = 60  # characters of a list of scattered ranks

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["KINDS", "SAVES", "Plan", "SavePlan", "limit_of", "plan_of", "rises"]
-
 SAVES = 5
 KINDS = ("linear", "exponential", "step", "noisy", "leak", "flat")
 

@@ -24,8 +24,6 @@ from .growing_plan import Plan, limit_of, plan_of
 from .runtime import Runtime
 from .spec import FaultError
 
-__all__ = ["GrowingSave"]
-
 _SLICES = 40  # of one staging
 _OWN = 24 << 20  # what a save of the small job needs besides, measured: forked writers, buffers
 _MOST_CACHE = 512 << 20

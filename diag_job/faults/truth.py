@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from .spec import Fault
 
-__all__ = ["TRUTHS", "Truth", "culprits"]
-
 _RANK = "rank"  # the fault's own rank, nobody else
 _MINORITY = "minority"  # the same; both, in a job of two ranks
 _PAIR = "pair"  # the rank, or the rank and the peer that it waits for

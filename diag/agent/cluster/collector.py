@@ -22,8 +22,6 @@ from diag.state.stack_activity import Activity, read_stack
 from diag.state.view import JobView
 from diag.text.units import format_path
 
-__all__ = ["Collector"]
-
 _MOST_FACTS = 192  # of a rank: NCCL says some dozens while communicators are made
 _MOST_LOOKS = 64  # of a rank between two digests
 _WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.BACKWARD)

@@ -29,8 +29,6 @@ from diag.sources.digest import SCHEMA, wire, wire_all
 from diag.state.cluster import MOST_FRAMES
 from diag.state.rank_view import RankView
 
-__all__ = ["DigestMaker", "Identity"]
-
 _MOST_FRAMES = 200  # of one stack; a deeper one loses its middle
 _MOST_THREADS = 64
 _TAIL = 20

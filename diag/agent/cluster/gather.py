@@ -16,8 +16,6 @@ from diag.model import Record
 from diag.sources import digest as digest_source
 from diag.text.units import format_seconds
 
-__all__ = ["Gathering", "NodeAnswer", "job_engine", "with_verdict"]
-
 _THREADS = 128
 _WORDS = {
     "timeout": "did not answer in time",

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from diag.launch.rundir import RunDir
     from diag.settings import Settings
 
-__all__ = ["Membership"]
-
 
 class OwnHub(NodeHub, Protocol):
     """What it needs of the hub that holds it."""

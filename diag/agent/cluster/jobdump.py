@@ -13,8 +13,6 @@ from diag.engine.engine import Engine
 from diag.model import found
 from diag.outputs.view.sentence import retell
 
-__all__ = ["job_document", "nodes_json"]
-
 
 def job_document(
     own: dict[str, Any], member: Member, answers: Sequence[NodeAnswer], host: str

@@ -26,8 +26,6 @@ from diag.sources import digest as digest_source
 from diag.state.cluster import MOST_FRAMES
 from diag.text.errors import Busy
 
-__all__ = ["WHOLE_ROSTER", "JobHub", "every_of"]
-
 _log = logging.getLogger(__name__)
 
 _PROBE_SECONDS = 3.0

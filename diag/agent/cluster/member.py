@@ -28,8 +28,6 @@ from diag.sources import digest as digest_source
 from diag.text.errors import OtherJob
 from diag.text.units import format_seconds
 
-__all__ = ["Counts", "Member", "NodeHub", "spread"]
-
 _TIMEOUT_SECONDS = 4.0
 _FIRST_SECONDS = 2.0  # between two tries while no job hub was ever reached: the others are still starting
 _AGAIN_SECONDS = 1.0

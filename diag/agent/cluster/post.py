@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["Exchange", "Failed", "Refused", "Sender", "try_connection"]
-
 _LONGEST_ANSWER = 256 << 20
 _RTT_AT = 68  # 8 bytes, then tcpi_rto as the first of the 32-bit numbers, tcpi_rtt the sixteenth
 _PACK_ABOVE = 1024  # bytes; smaller ones fit into one packet as they are

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["checked"]
-
 _PARTS = 4  # of a rank's place: rank, local rank, pid, start in ticks
 _MOST = 1 << 20  # of ranks and of nodes: as in model
 

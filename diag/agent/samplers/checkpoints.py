@@ -21,8 +21,6 @@ from diag.model import Payload
 from diag.sources.host.job_files import Files, JobFiles
 from diag.sources.storage import checkpoint, disk
 
-__all__ = ["CheckpointSampler"]
-
 _SECONDS = 10.0
 _SAVING_SECONDS = 2.0
 _COST_RATIO = 0.01  # of a core; and of the wall clock ten times that, for a server that is slow to answer

@@ -17,8 +17,6 @@ from diag.sources.host.process_tree import Processes, Tree
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
-__all__ = ["Connecting", "NodeContext", "NodeSampler", "WatchedJob"]
-
 _STACK_SECONDS = 30.0  # a calm rank's stack is read seldom
 _INNERMOST = 4
 

@@ -16,8 +16,6 @@ from diag.model import Placement, Record
 from diag.sources.host.file_rights import acting_as
 from diag.sources.host.job_files import JobFiles
 
-__all__ = ["EstimateSampler", "estimate_watched"]
-
 
 class EstimateSampler(NodeSampler):
     """Once for CMD, and once for what its first rank was started with."""

@@ -8,8 +8,6 @@ from diag.sources.gpu.nvml import SOURCE, NvmlReader
 from diag.sources.gpu.nvml_health import HEALTH_SECONDS
 from diag.state.view import JobView
 
-__all__ = ["GpuSampler"]
-
 
 class GpuSampler(NodeSampler):
     """Under suspicion also what runs on the SMs."""

@@ -14,8 +14,6 @@ from diag.agent.samplers.context import NodeContext, NodeSampler
 from diag.agent.samplers.sampler import Reporter
 from diag.sources.host.kmsg import SOURCE
 
-__all__ = ["KernelLogSampler", "KmsgLines", "open_log"]
-
 # What a line must hold to be taken. Rows of the table of tasks and the numbers of a cgroup count only inside
 # a report of a kill, which begins with the first word and ends with the second.
 _BEGINS, _ENDS = b"invoked oom-killer", b"Killed process"

@@ -9,8 +9,6 @@ from diag.agent.samplers.sampler import Reporter
 from diag.model import Payload
 from diag.sources.network import infiniband, interfaces
 
-__all__ = ["NetworkSampler"]
-
 
 class NetworkSampler(NodeSampler):
     """`rank_pid` gives a living rank, whose network namespace is looked at, or None for now."""

@@ -17,8 +17,6 @@ from diag.model import Placement
 from diag.state.view import JobView
 from diag.text.errors import shortage
 
-__all__ = ["NODE_SAMPLERS", "NodeSamplers"]
-
 T = TypeVar("T", bound=NodeSampler)
 
 NODE_SAMPLERS: tuple[type[NodeSampler], ...] = (

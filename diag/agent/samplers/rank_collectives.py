@@ -8,8 +8,6 @@ from diag.agent.samplers.rank_context import RankContext, RankSampler
 from diag.sources.collectives import flight_recorder
 from diag.sources.host import run as run_source
 
-__all__ = ["CollectivesSampler"]
-
 _AGAIN_SECONDS, _LATER_SECONDS = 5.0, 30.0
 _ANSWER_SECONDS = 3.0
 _PIPE_SECONDS = 10.0  # twice what the dump of torch's pipe took on an H200 machine

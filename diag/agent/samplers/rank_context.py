@@ -10,8 +10,6 @@ from typing import Any, ClassVar
 from diag.agent.samplers.sampler import Reporter, Sampler
 from diag.sources.host import cgroup, shm
 
-__all__ = ["RankContext", "RankMemory", "RankSampler"]
-
 
 class RankMemory:
     """Readings of the limits that the rank lives under, for several threads. Each returns why there is none,

@@ -9,8 +9,6 @@ from diag.agent.samplers.rank_context import RankContext, RankSampler
 from diag.model import Payload
 from diag.sources.host import cgroup, exits, proc, shm
 
-__all__ = ["ExitSampler", "ProcessSampler"]
-
 _LIMITS_SECONDS = 60.0
 _LEAST_PAUSE_SECONDS = 0.05
 

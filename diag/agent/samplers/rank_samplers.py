@@ -9,8 +9,6 @@ from diag.agent.samplers.rank_context import RankSampler
 from diag.agent.samplers.rank_process import ExitSampler, ProcessSampler
 from diag.agent.stack_sampler import StackSampler
 
-__all__ = ["RANK_SAMPLERS"]
-
 RANK_SAMPLERS: tuple[type[RankSampler], ...] = (
     ExitSampler,
     ProcessSampler,

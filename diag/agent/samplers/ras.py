@@ -30,8 +30,6 @@ from diag.sources.host.process_tree import PROC
 from diag.state.stack_activity import Activity
 from diag.state.view import JobView
 
-__all__ = ["Budget", "RasSampler", "Refusal", "creating", "refusal"]
-
 SOURCE = nccl_ras.SOURCE
 
 PATIENCE_SECONDS = 8.0  # a suspicion this old is no slow step

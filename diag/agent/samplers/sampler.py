@@ -12,8 +12,6 @@ from diag.model import Payload, Record
 from diag.sources.host import run as run_source
 from diag.text.errors import SourceUnavailable
 
-__all__ = ["Reporter", "Sampler"]
-
 _COST_RATIO = 0.01  # of a core: what is dear to read is read less often,
 _LONGEST_SECONDS = 60.0  # but not so seldom that nobody sees a port go down
 

@@ -15,8 +15,6 @@ from diag.sources.collectives import store
 from diag.sources.host.process_tree import PROC, Processes, is_python, read_environ, read_raw
 from diag.sources.stacks.remote_stack import RemoteStacks
 
-__all__ = ["StoreSampler"]
-
 # Ours: four looks before a connection that does not come is told.
 _EVERY_SECONDS = 5.0
 _STACK_SECONDS = 0.5

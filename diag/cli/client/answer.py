@@ -18,8 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["check_address", "document_of", "no_answer", "refusal"]
-
 _NO_DIAG = (
     "is that another server's port? `diag run` prints its own address, run.json of the run directory has it"
 )

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from diag.settings import Settings
 
-__all__ = ["endpoint"]
-
 
 def endpoint(args: argparse.Namespace) -> tuple[str, str | None, str | None, str | None]:
     """Address, token, run directory and certificates of the hub to ask, of the options `endpoint`, `run_dir`,

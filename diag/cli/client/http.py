@@ -8,8 +8,6 @@ import time
 
 from diag.text.units import format_bytes
 
-__all__ = ["get", "post"]
-
 _LONGEST = 256 << 20
 _LONGEST_HEAD = 1 << 16
 _NO_SUCH_METHOD = 405

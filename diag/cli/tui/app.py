@@ -30,8 +30,6 @@ from diag.text.columns import cut
 from diag.text.sanitize import clean
 from diag.text.units import format_seconds
 
-__all__ = ["TopApp"]
-
 _WIDE = 130  # columns: from here on the chosen rank's details stand beside the table
 _TALL = 34  # lines: from here on the time line stands below it
 _TIMELINE_MOST = 9  # lines of it

@@ -17,8 +17,6 @@ from diag.cli.tui.source import Source
 from diag.cli.tui.state import State
 from diag.text.errors import DiagError
 
-__all__ = ["Asking"]
-
 _STACKS_SECONDS = 2.0  # between two questions for the stacks of one rank: it may move all the time
 _DUMP_SECONDS = 12.0  # of the hub, with what it is given beyond its deadline
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from diag.cli.tui.line import Line, line, text_lines
 from diag.text.columns import wrap
 
-__all__ = ["help_lines", "key_line"]
-
 # In the order of what a person needs first; as many as fit are shown.
 _MAIN = (
     ("q", "quit"), ("Enter", "details"), ("s", "stacks"), ("f", "findings"), ("t", "time"), ("d", "dump"), ("e", "explain"),

@@ -8,8 +8,6 @@ from typing import TypeAlias
 
 from diag.text.columns import char_columns, columns
 
-__all__ = ["Line", "fit", "line", "plain", "right", "text_lines"]
-
 # (text, style); a style is one of `panes.STYLES` or empty. A word always says the same as a colour.
 Line: TypeAlias = tuple[tuple[str, str], ...]
 

@@ -29,8 +29,6 @@ from diag.text.errors import DiagError
 from diag.text.sanitize import clean
 from diag.text.units import format_seconds
 
-__all__ = ["Live"]
-
 _CONNECT_SECONDS = 5.0
 _SILENT_SECONDS = 25.0  # a hub says something at least every 15 s
 # and then the last again and again, each a little longer by chance

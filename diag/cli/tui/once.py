@@ -11,8 +11,6 @@ from diag.cli.tui.table import Table
 from diag.outputs.terminal.text import report_text
 from diag.text.columns import wrap
 
-__all__ = ["picture"]
-
 _MOST_SERIES = 32
 _MOST_ROWS = 40  # of the table; culprits stand first
 

@@ -17,8 +17,6 @@ from diag.cli.tui.line import Line, fit, line
 from diag.cli.tui.table import Table
 from diag.text.columns import columns, cut
 
-__all__ = ["STYLES", "Growing", "ListPane", "Pane", "RankPane", "Row"]
-
 # The terminal's own colours, so that they fit its background.
 STYLES: dict[str, Style] = {
     "": Style(),

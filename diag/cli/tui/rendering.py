@@ -17,19 +17,6 @@ from diag.text.columns import columns, cut, wrap, wrap_long
 from diag.text.sanitize import clean
 from diag.text.units import format_bytes, format_quantity, format_ratio, format_seconds, format_time
 
-__all__ = [
-    "dump_lines",
-    "finding_lines",
-    "findings_lines",
-    "findings_pane",
-    "format_bundle",
-    "format_next",
-    "head_lines",
-    "manual_lines",
-    "rank_lines",
-    "stacks_lines",
-]  # fmt: skip
-
 _WORD_STYLES = {
     "hung": "critical",
     "dead": "critical",

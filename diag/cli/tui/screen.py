@@ -12,8 +12,6 @@ from textual.screen import Screen
 from diag.cli.tui.line import Line
 from diag.cli.tui.panes import Growing, Row
 
-__all__ = ["CSS", "KEYS", "Pager"]
-
 CSS = """
 Screen, Row, Pane, Horizontal, Vertical { background: ansi_default; color: ansi_default; }
 #head, #page-head { height: 2; }

@@ -10,8 +10,6 @@ from typing import Any, Protocol
 
 from diag.text.errors import DiagError
 
-__all__ = ["Inbox", "Link", "Recorded", "Source"]
-
 
 @dataclass(frozen=True, slots=True)
 class Link:

@@ -16,8 +16,6 @@ from diag.text.units import (
     format_seconds,
 )
 
-__all__ = ["BLOCKS", "PLAIN", "spark", "timeline_lines"]
-
 BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN = "_.-=+*#@"  # where the terminal's encoding has no blocks
 _NAMES = {

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["EventParser"]
-
 _LONGEST = 64 << 20  # bytes of one event; 16,384 ranks take some 20 MB
 
 

@@ -8,8 +8,6 @@ from diag.model.observations import Frame
 from diag.outputs.view.classes import StackClass
 from diag.text.sanitize import clean
 
-__all__ = ["ReportedClass", "frame_of_text"]
-
 
 @dataclass(frozen=True, slots=True)
 class ReportedClass(StackClass):

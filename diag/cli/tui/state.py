@@ -14,8 +14,6 @@ from diag.model import Severity
 from diag.outputs.view.classes import StackClass
 from diag.text.sanitize import clean
 
-__all__ = ["Gpu", "Row", "Series", "State", "Timeline"]
-
 _SEVERITIES = frozenset(severity.value for severity in Severity)
 _MOST_EVIDENCE = 64
 

@@ -11,8 +11,6 @@ from diag.cli.tui.state import Row, State
 from diag.text.columns import columns, cut
 from diag.text.units import compact, format_bytes, format_ratio, format_seconds
 
-__all__ = ["ORDERS", "Table"]
-
 _NEVER = "-"  # nobody could read it
 _WHERE_LEAST = 20  # columns of where a rank stands; less tells nothing
 _HOST_MOST = 24

@@ -15,8 +15,6 @@ from diag.model.observations import CheckpointFolder, CheckpointsSeen, LogLine
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_ranks
 
-__all__ = ["CheckpointCorruptDetector"]
-
 _RULES = (
     # torch 2.13, torch.load and torch.distributed.checkpoint of a cut-off file, 2026-11-21:
     #   RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory. This is an internal ...

@@ -13,8 +13,6 @@ from diag.state.saves import never_saves
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_ranks
 
-__all__ = ["DiskFullDetector"]
-
 _RULES = (
     # CPython 3.8-3.14, any write: OSError: [Errno 28] No space left on device:
     # '/out/checkpoint-4/optimizer.pt' safetensors 0.8.0 on a full tmpfs, 2026-11-21:

@@ -11,8 +11,6 @@ from diag.model.observations import CheckpointFolder, CheckpointsSeen
 from diag.state.saves import Save
 from diag.state.view import JobView
 
-__all__ = ["Broken", "Folders", "name_of", "pointed_at"]
-
 _PATIENCE_SECONDS = 300.0  # without a change: the job lives, and may still write
 _ASYNC_PATIENCE_SECONDS = 3600.0
 _BEFORE_START_SECONDS = 60.0  # clocks of file servers differ

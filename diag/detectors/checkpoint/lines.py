@@ -13,8 +13,6 @@ from diag.model import Evidence
 from diag.model.observations import LogLine
 from diag.state.view import JobView
 
-__all__ = ["QuotedLine", "QuotedLines", "Rule", "failed_at", "failed_by", "in_a_save", "ranks_of"]
-
 _MOST = 64
 _MOST_RANKS = 4096
 _NEAR_SECONDS = 5.0  # between a traceback's frames and its last line

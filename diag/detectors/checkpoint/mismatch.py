@@ -11,8 +11,6 @@ from diag.model.observations import LogLine
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 
-__all__ = ["CheckpointArgsMismatchDetector"]
-
 _RULES = (
     # Megatron-LM core_r0.13, megatron/training/checkpointing.py:
     #   AssertionError: num_layers value from checkpoint (48) is not equal to the input argument value (24).

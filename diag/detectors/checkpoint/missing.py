@@ -14,8 +14,6 @@ from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import CheckpointsSeen, LogLine
 from diag.state.view import JobView
 
-__all__ = ["CheckpointMissingDetector"]
-
 _RULES = (
     # Megatron-LM core_r0.13, megatron/training/checkpointing.py; it goes on with random weights:
     #   WARNING: could not find the metadata file /load/latest_checkpointed_iteration.txt

@@ -9,8 +9,6 @@ from diag.state.savefacts import format_save, save_json
 from diag.state.view import JobView
 from diag.text.units import format_seconds
 
-__all__ = ["SlowSaveDetector"]
-
 _TIMES = 5.0
 _MORE_SECONDS = 60.0  # saves that are over between two looks at the stacks are measured too short
 _EARLIER = 3

@@ -11,8 +11,6 @@ from diag.model.observations import LogLine
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 
-__all__ = ["CheckpointWriteErrorDetector"]
-
 # CPython 3.8-3.14: OSError: [Errno 30] Read-only file system: '/out/checkpoint-4'; the words are glibc's
 # strerror. Rust (safetensors): ... I/O error: Read-only file system (os error 30)
 _PATH = r"(?:: '([^'\n]{1,500})')?"

@@ -13,8 +13,6 @@ from diag.state.cluster import NodeState
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 
-__all__ = ["FirstDeathDetector"]
-
 # Ours: other nodes' ranks fail at once when a connection closes; their nodes wait 2 s for who was first among
 # them, and report.
 _SETTLE_SECONDS = 5.0

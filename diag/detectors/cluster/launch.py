@@ -10,8 +10,6 @@ from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.cluster import NodeState
 from diag.state.view import JobView
 
-__all__ = ["LaunchMismatchDetector"]
-
 _EARLY = ("launch", "rendezvous")
 
 

@@ -9,8 +9,6 @@ from diag.state.cluster import NodeState
 from diag.state.view import JobView
 from diag.text.units import format_ranks, format_seconds
 
-__all__ = ["RendezvousDetector"]
-
 # Ours: images are pulled and pods scheduled one after the other; torchrun itself waits for minutes.
 _PATIENCE_SECONDS = 90.0
 _EARLY = ("launch", "rendezvous")

@@ -9,8 +9,6 @@ from diag.state.cluster import NodeState
 from diag.state.view import JobView
 from diag.text.units import format_ranks, format_seconds
 
-__all__ = ["NodeFailureDetector"]
-
 # So long nothing of the ranks that are seen may have moved: a job that goes on has lost no node, only a hub
 # of ours.
 _STANDS_SECONDS = 12.0

@@ -11,8 +11,6 @@ from diag.state.cluster import NodeState
 from diag.state.view import JobView
 from diag.text.units import format_seconds
 
-__all__ = ["NodeFindingsDetector"]
-
 _MOST_EVIDENCE = 8
 # subjects that another node has too, and that are not the same there
 _OF_A_NODE = ("rank ", "GPU ", "port ", "NVSwitch ")

@@ -12,8 +12,6 @@ from diag.state.cluster import NodeState
 from diag.state.view import JobView
 from diag.text.units import format_ranks, format_ratio, format_seconds
 
-__all__ = ["SlowLinkDetector"]
-
 _SAMPLES = 5  # exchanges in a row, all of them late: 25 s at the usual pace
 # Ours: within a data centre a connection takes 0.1-0.5 ms, over a routed network some ms.
 _RATIO, _LEAST_SECONDS = 10.0, 0.005

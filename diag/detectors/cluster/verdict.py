@@ -8,8 +8,6 @@ from dataclasses import replace
 from diag.model import Finding, NotChecked
 from diag.state.view import JobView
 
-__all__ = ["VerdictDetector"]
-
 
 class VerdictDetector:
     """Passes on what the job hub said last, while it is heard of. Says nothing of its own."""

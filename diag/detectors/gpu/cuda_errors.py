@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CORE_DUMP", "CUDA_ERRORS", "CudaError"]
-
 
 @dataclass(frozen=True, slots=True)
 class CudaError:

@@ -16,8 +16,6 @@ from diag.state.rank_view import RankView
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_ranks
 
-__all__ = ["CudaOomDetector"]
-
 _KEPT = 512  # steps of which the peak is remembered
 _TREND_STEPS = 24
 _GROWS_RATIO = 0.03  # of the GPU's memory between the first and the last third; ours

@@ -12,8 +12,6 @@ from diag.state.gpustate import ranks_of_gpu
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 
-__all__ = ["EccErrorDetector"]
-
 _MANY_CORRECTED = 1000  # since the job's first reading; single ones are what ECC is for. Ours
 
 

@@ -10,8 +10,6 @@ from diag.state.gpufaults import SETTLE_SECONDS
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
-__all__ = ["mattered", "victim_of_line", "when"]
-
 # torch's own hook for uncaught exceptions writes the rank before each line; what a program catches and prints
 # has none.
 _UNCAUGHT = re.compile(r"^\[rank\d+\]: ?(?:[\w.]+\.)?[A-Z]\w*Error: ")

@@ -18,8 +18,6 @@ from diag.state.rank_view import RankView
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 
-__all__ = ["GpuFaultDetector"]
-
 _TOGETHER_SECONDS = 5.0  # ranks that fail alike within it failed of the same input
 _AFTER_DUMP_SECONDS = 120.0  # one with the memory of a whole GPU is written for that long
 _MOST_DUMPS = 4096

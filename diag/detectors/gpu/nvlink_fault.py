@@ -12,8 +12,6 @@ from diag.state.gpustate import gpus_of_ranks
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 
-__all__ = ["NvlinkFaultDetector"]
-
 # In a minute: NVLink repeats a damaged flit by itself, and a sound link of an H200 counts none at all
 # (2026-11-21, 36 links).
 _MANY_REPEATS = 100

@@ -12,8 +12,6 @@ from diag.state.rank_view import RankView
 from diag.state.view import JobView
 from diag.text.units import format_bytes
 
-__all__ = ["Holders", "cause_of", "holders_of", "memory_advice"]
-
 _GIB = 1 << 30
 # cudaMemGetInfo leaves out what the driver keeps: of an H200 alone with one process 0.01 GiB are nobody's
 # (capture, 2026-11-20).

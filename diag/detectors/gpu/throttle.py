@@ -12,8 +12,6 @@ from diag.state.gpustate import gpus_of_ranks
 from diag.state.view import JobView
 from diag.text.units import format_quantity, format_ranks, format_seconds
 
-__all__ = ["PowerBrakeDetector", "ThermalThrottleDetector"]
-
 # nvml.h, nvmlClocksEventReason*. Not of interest: idle 0x1, application clocks 0x2, the power cap of the
 # software 0x4 (what a GPU at full load does), sync boost 0x10, display 0x100.
 _HW_SLOWDOWN, _SW_THERMAL, _HW_THERMAL, _POWER_BRAKE = 0x8, 0x20, 0x40, 0x80

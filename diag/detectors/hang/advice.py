@@ -10,8 +10,6 @@ from diag.model import numbered
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 
-__all__ = ["advice_for"]
-
 _ADVICE = {
     "dataloader_worker_blocked": "Look at what the worker reads (file, network file system, URL, lock) at the line shown; `ls "
     "-l /proc/{child}/fd` names the open file. To go on without it: --dataloader_num_workers 0 shows the error in the rank "

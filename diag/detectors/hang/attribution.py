@@ -9,8 +9,6 @@ from diag.model import Confidence
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
-__all__ = ["attribute_hang"]
-
 # Ranks blocked in several ways at once: a class that explains itself outranks "outside of any known wait".
 _ORDER = (
     "resource_wait",

@@ -9,8 +9,6 @@ from diag.state.stack_activity import Activity
 from diag.state.view import JobView
 from diag.state.wait_graph import Explanation, Front, build
 
-__all__ = ["Collectives"]
-
 # A reading older than this tells nothing of now; under suspicion they come every 30 s.
 _FRESH_SECONDS = 90.0
 _RANKS_A_SECOND = 1024  # ours, put into graphs; a graph of 8,192 ranks takes a second or two

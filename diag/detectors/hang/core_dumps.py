@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from diag.model.observations import GpuKernels
 from diag.state.view import JobView
 
-__all__ = ["Kernels", "RunningKernels"]
-
 # NCCL 2.28.9 in a core dump of an H200, driver 580.159.04: ncclDevKernel_AllReduce_Sum_f32_RING_LL. By their sources others are
 # ncclSymkDevKernel_..., and ncclKernel_... before 2.19.
 _OF_NCCL = re.compile(r"(?:\w+::)*nccl\w*Kernel")

@@ -27,8 +27,6 @@ from diag.state.stack_activity import Activity
 from diag.state.view import JobView
 from diag.state.wait_graph import Explanation
 
-__all__ = ["EvidenceFusion", "lowered", "undecided"]
-
 _LEVELS = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 # What one node alone may decide, whoever waits on the others.
 _OF_A_NODE = ("gpu_side", "network_transport", "resource_wait")

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from diag.detectors.hang.verdict import Verdict
     from diag.state.wait_graph import Explanation
 
-__all__ = ["evidence_of", "stack_excerpt"]
-
 # Of /proc/PID/stat, in the words of ps(1).
 _STATES = {
     "S": "[sleeps|sleep]",

@@ -14,8 +14,6 @@ from diag.state.gpustate import gpu_of_rank, rank_of_bus
 from diag.state.view import JobView
 from diag.text.units import format_quantity, format_ratio, format_seconds
 
-__all__ = ["GpuReading", "Gpus", "reported_readings"]
-
 # Seen on 2 x H200 (NCCL 2.28.9), several hangs: a rank in a collective 100 % at 122-130 W of 700 W, within 1
 # W for as long as it waits; the rank that they wait for 0 %. A training step moves between 0.2 and 0.9 of the
 # limit.

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from diag.model.observations import GpuSample
 from diag.text.units import format_ratio
 
-__all__ = ["Kernel", "beside", "endless"]
-
 _WARPS_OF_AN_SM = 64  # compute capability 9.0 and 10.0; where it is 48, warps come out a third too many, which blames nobody
 _SAMPLES = 3
 # Seen on 4 x H200: within 0.0006 of the mean for as long as a kernel stands; occupancy has four decimals of a

@@ -21,8 +21,6 @@ from diag.text.units import format_path, format_ranks, format_seconds
 if TYPE_CHECKING:
     from diag.detectors.hang.verdict import Verdict
 
-__all__ = ["calls_that_differ", "children_of", "describe"]
-
 # Phases of which people know the line that the log stopped at, not the name.
 _QUOTED_PHASES = ("launch", "rendezvous", "model_load", "comm_init")
 _PHASES = {

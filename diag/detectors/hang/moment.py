@@ -15,8 +15,6 @@ from diag.model.observations import SnapshotTaken
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
-__all__ = ["began_still", "proven", "unproven", "with_unseen"]
-
 _SAMPLES = 2  # equal stacks within one captured moment that show a rank standing
 _BLOCKED_FOR_LONG = ("data_loading", "lock_deadlock", "gil_deadlock", "checkpoint_io", "resource_wait")
 

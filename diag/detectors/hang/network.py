@@ -5,8 +5,6 @@ from __future__ import annotations
 from diag.model.observations import NcclCompletionError, NcclLine, NcclPortEvent
 from diag.state.view import JobView
 
-__all__ = ["Network"]
-
 
 class Network:
     """Per rank the first error of the network in its NCCL lines, and when."""

@@ -6,8 +6,6 @@ from diag.detectors.hang.verdict import Verdict
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
-__all__ = ["STEADY_SECONDS", "may_be_idle", "patience"]
-
 # Seconds without any progress before a rank that blocks outside of a collective is called hung. Steady state:
 # training steps of seconds, so three steps or 15 s, whichever is more. Elsewhere, first batch, first
 # communicator, first kernel: twice that. A save waits for disks.

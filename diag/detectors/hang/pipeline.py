@@ -7,8 +7,6 @@ from diag.knowledge.parallel_layout import peer_stage
 from diag.state.rank_view import RankView
 from diag.state.wait_graph import Front
 
-__all__ = ["is_between_stages", "pipeline_fronts"]
-
 _FILE = "megatron/core/pipeline_parallel/p2p_communication.py"
 # megatron-core 0.12-0.18: with which stage each call exchanges, and what the peer has to call for it.
 _NEXT, _PREVIOUS = 1, -1

@@ -7,8 +7,6 @@ from diag.model.observations import StackSample
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import Activity, Reading, is_idle_worker, read_stack
 
-__all__ = ["WAITS", "busy_child", "cause_of", "classify_rank"]
-
 _WAITS_FOR_CHILD = ("multiprocessing/popen_fork.py", "multiprocessing/popen_spawn_posix.py", "subprocess.py")
 
 # How a rank stands that waits for others. On a GPU the wait for a peer's kernel shows as a wait for the GPU.

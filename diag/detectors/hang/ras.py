@@ -20,8 +20,6 @@ from diag.state.stack_activity import Activity
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 
-__all__ = ["Ras", "RasExplanation", "not_made", "ranks_of"]
-
 _APART_SECONDS = 4.5  # they are asked 5 s apart
 _TOGETHER_SECONDS = 60.0  # further apart they are of two suspicions, and the job may have moved between
 _IN_PROGRESS = 7  # ncclInProgress

@@ -8,8 +8,6 @@ from diag.state.rank import CHANNELS, STRONG
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
-__all__ = ["is_blind", "silent_since"]
-
 # Children or IO that keep moving without any step, stack or log line moving (a side process, a service).
 _BUSY_WITHOUT_PROGRESS = {"steady": 600.0}
 _BUSY_WITHOUT_PROGRESS_SECONDS = 7200.0  # DLRover's ceiling for the first step

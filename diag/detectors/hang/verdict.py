@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from diag.model import Confidence
 from diag.state.wait_graph import Explanation
 
-__all__ = ["Note", "Verdict", "others"]
-
 
 @dataclass(frozen=True, slots=True)
 class Note:

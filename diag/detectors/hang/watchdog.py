@@ -9,8 +9,6 @@ from diag.model.observations import CollectiveTimedOut, WatchdogState
 from diag.state.view import JobView
 from diag.text.units import format_ranks, format_seconds
 
-__all__ = ["Watchdog", "WatchdogReport"]
-
 _Calls = dict[tuple[str, int, int], list[int]]  # ranks by the operation and its numbers of elements
 
 

@@ -13,8 +13,6 @@ from diag.model.observations import HostMemory
 from diag.state.view import JobView
 from diag.text.units import format_bytes
 
-__all__ = ["after_kill", "after_refusal", "in_stall"]
-
 _RAISE = {
     "cgroup_limit": "Raise the memory limit of the container (docker run --memory=SIZE, Kubernetes resources.limits.memory, "
     "Slurm --mem), or use less host memory: ",

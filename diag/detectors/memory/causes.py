@@ -11,18 +11,6 @@ from diag.model.observations import CgroupLevel, CgroupMemory, HostMemory, Kerne
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
-__all__ = [
-    "NEAR_SECONDS",
-    "Event",
-    "Verdict",
-    "decide",
-    "is_full",
-    "is_short",
-    "killed_ranks",
-    "leaf_of",
-    "resolve",
-]
-
 NEAR_SECONDS = 10.0  # between a counter that rose, the kernel's own line, and the death that belongs to them
 _FULL = (
     0.97  # of a limit: the kernel kills at the limit, and what the process held is given back before we look

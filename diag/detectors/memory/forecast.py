@@ -13,8 +13,6 @@ from diag.state.saves import never_saves
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_ratio, format_seconds
 
-__all__ = ["HostOomForecastDetector"]
-
 _WARNS = 0.9  # probability that the save does not fit; chosen on simulated runs (tests/labs/forecast), see DECISIONS
 _CRITICAL = 0.975  # the lower bound of the peak is over the limit
 _LEAK_SECONDS = 1800.0

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from diag.model.observations import KernelOomKill, ProcessSample, ProcessTree
 
-__all__ = ["Growth", "Holders", "Seen"]
-
 _WINDOW_SECONDS = 60.0
 _RECENT_SECONDS = 10.0
 _RECENT_SHARE = 0.3

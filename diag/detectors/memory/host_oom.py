@@ -33,8 +33,6 @@ from diag.model.observations import (
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_ranks, format_ratio
 
-__all__ = ["HostOomDetector"]
-
 _KEPT_EVENTS = 32
 _SETTLE_SECONDS = (
     1.5  # exits, counters and the kernel's log tell of one kill in any order, the log within a second

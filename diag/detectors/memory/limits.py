@@ -15,8 +15,6 @@ from diag.state.rank_view import RankView
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_ranks
 
-__all__ = ["FdLimitDetector", "ShmDetector"]
-
 _MIB = 1 << 20
 # docker's default /dev/shm; DataLoader workers and NCCL both outgrow it.
 _SHM_TOO_SMALL_BYTES = 64 * _MIB

@@ -12,8 +12,6 @@ from diag.state.stack_activity import Activity, is_idle_worker, read_stack
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_ranks, format_seconds
 
-__all__ = ["filled_by", "flag", "format_grower", "format_phase", "format_victim", "phase_of", "role_of"]
-
 _WORKER_NAMED = re.compile(
     r"DataLoader worker \(pid\(?s?\)? ?([\d, ]{1,200})\)? (?:is killed|exited unexpectedly)"
 )

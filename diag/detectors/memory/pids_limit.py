@@ -12,8 +12,6 @@ from diag.model.observations import CgroupPids, KernelRefusal, LogLine
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 
-__all__ = ["PidsLimitDetector"]
-
 # CPython 3.10-3.13, os.fork and threading: BlockingIOError: [Errno 11] Resource temporarily unavailable
 #   RuntimeError: can't start new thread
 # OpenBLAS: blas_thread_init: pthread_create failed for thread 3 of 8: Resource temporarily unavailable

@@ -11,8 +11,6 @@ from diag.model.observations import HostMemory, KernelRefusal, LogLine
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
-__all__ = ["Refusal", "Refusals", "first_failed"]
-
 # CPython: MemoryError; glibc via OSError: [Errno 12] Cannot allocate memory
 # torch 2.13, c10/core/impl/alloc_cpu.cpp: RuntimeError: [enforce fail at alloc_cpu.cpp:128] err == 0.
 #   DefaultCPUAllocator: can't allocate memory: you tried to allocate 1073741824 bytes. Error code 12 (Cannot allocate memory)

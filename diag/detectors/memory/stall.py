@@ -9,8 +9,6 @@ from diag.model.observations import CgroupMemory
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
-__all__ = ["Stall", "Stalls", "throttled", "waits_for"]
-
 _RATIO = 0.2  # of the last 10 s: the machine above memory.high showed 0.35; page cache that is taken back stays below 0.05
 _SECONDS = 10.0  # held so long over readings: one full look at a burst is none
 

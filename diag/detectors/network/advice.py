@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from diag.state.view import JobView
 
-__all__ = ["advice_for", "surroundings"]
-
 # By cause: what to do, with {image}, {devices}, {memlock} and {variable} filled in for the place where the
 # rank runs.
 _ADVICE = {

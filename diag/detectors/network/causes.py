@@ -13,8 +13,6 @@ from diag.model.observations import NcclFact, RdmaAccess, RdmaPort
 from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView
 
-__all__ = ["Cause", "find_cause"]
-
 # Devices that are called like their driver; others (ibp3s0, rocep1s0f0) tell nothing.
 _DRIVERS = frozenset({"mlx5", "mlx4", "rxe", "efa", "hfi1", "irdma", "siw", "bnxt"})
 

@@ -10,8 +10,6 @@ from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 
-__all__ = ["DuplicateGpuDetector"]
-
 
 class DuplicateGpuDetector:
     """Meaning: two ranks of one communicator run on the same GPU, which NCCL refuses.

@@ -9,8 +9,6 @@ from diag.model.observations import NcclLine
 from diag.state.ncclprocess import NcclProcess
 from diag.text.units import format_ranks
 
-__all__ = ["line_evidence", "on_ranks", "who"]
-
 
 def line_evidence(line: NcclLine, process: NcclProcess | None, rank: int | None, at: float = 0.0) -> Evidence:
     """The line with its head, at the time at which it was told (`at` where that was not kept). A rank below 0

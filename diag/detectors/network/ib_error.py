@@ -19,8 +19,6 @@ from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView
 from diag.text.units import format_ranks, format_seconds
 
-__all__ = ["IbErrorDetector"]
-
 # ibv_wc_status (rdma-core, libibverbs/verbs.h): (cause, what it means, what to do)
 _STATUS = {
     12: (

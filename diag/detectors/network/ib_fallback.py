@@ -17,9 +17,6 @@ from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 
-__all__ = ["IbFallbackDetector"]
-
-
 # The sidecar reads it when it finds the rank; NCCL's lines come with the same seconds.
 _PATIENCE_SECONDS = 10.0
 

@@ -13,8 +13,6 @@ from diag.model.observations import NcclPortEvent, RdmaPort
 from diag.state.view import JobView
 from diag.text.units import format_ranks, format_seconds
 
-__all__ = ["IbPortDetector"]
-
 # gpud's rule for a flapping port (components/accelerator/nvidia/infiniband): three times down.
 _FLAPS = 3
 

@@ -13,8 +13,6 @@ from diag.state.rank_view import RankView
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_ranks
 
-__all__ = ["MemlockDetector", "is_memlock", "is_resource", "may_lock_all"]
-
 # Docker's default is 8 MiB, a distribution's 64 KiB to 8 GiB; NCCL registers some GiB a rank. What is far
 # above is a share of the host's memory that somebody chose.
 _ENOUGH_BYTES = 64 << 30

@@ -17,8 +17,6 @@ from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 
-__all__ = ["NcclInitErrorDetector"]
-
 # torch 2.11, captured on 2 x H200, 2026-11-20:
 #   torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3135, invalid
 #   usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9

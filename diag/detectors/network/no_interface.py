@@ -11,8 +11,6 @@ from diag.model import JOB, Confidence, Finding, NotChecked, Severity
 from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView
 
-__all__ = ["NoInterfaceDetector", "lost_interfaces"]
-
 # Addresses of these mean something on their own machine only.
 # br- and 12 hexadecimal digits is docker's; a host's own uplink may be called br-ex or br0.
 _NOWHERE = re.compile(

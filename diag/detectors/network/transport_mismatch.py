@@ -12,8 +12,6 @@ from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView
 
-__all__ = ["Mixed", "TransportMismatchDetector", "differing"]
-
 
 class TransportMismatchDetector:
     """Meaning: ranks of one communicator that spans nodes chose different networks: InfiniBand here, sockets

@@ -12,8 +12,6 @@ from diag.state.traffic import Traffic, recent
 from diag.state.view import JobView
 from diag.text.units import format_rate, format_seconds
 
-__all__ = ["Unlogged", "UnloggedFallback", "one_node", "several_nodes"]
-
 # Bytes are looked at over a minute: a batch of data or a save over the network takes less of it than every
 # step's gradients.
 _WINDOW_SECONDS = 60.0

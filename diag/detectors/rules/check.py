@@ -17,8 +17,6 @@ from diag.detectors.rules.schema import Pattern, Rule
 from diag.knowledge.log_prefix import message_of, strip_outer
 from diag.text.units import format_seconds
 
-__all__ = ["check", "lines_of"]
-
 _PLACE = re.compile(r"\{(\w{1,40})\}")
 # A literal that stands in ordinary lines is no prefilter. Of ms-swift 4.6, Megatron-LM, transformers,
 # torchrun, NCCL, tqdm.

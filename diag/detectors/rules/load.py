@@ -16,8 +16,6 @@ from diag.detectors.rules.ruleset import RuleSet
 from diag.detectors.rules.schema import Rule
 from diag.text.errors import DiagError
 
-__all__ = ["Loaded", "Problem", "for_a_run", "load", "packaged", "packaged_folder", "read_rules"]
-
 # libyaml's where PyYAML was built with it: ten times as quick
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _LARGEST_FILE = 1 << 20

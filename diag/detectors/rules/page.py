@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from diag.detectors.rules.schema import Rule
 
-__all__ = ["page", "sections"]
-
 _HEADS = {
     "en": (
         "Meaning",

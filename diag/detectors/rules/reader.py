@@ -11,8 +11,6 @@ from diag.detectors.rules.ruleset import RuleSet
 from diag.detectors.rules.schema import Rule
 from diag.knowledge.log_prefix import message_of
 
-__all__ = ["Hit", "LogReader"]
-
 _ABOVE = (
     12  # lines that are kept above the newest: a frame, its source and carets, a message of several lines
 )

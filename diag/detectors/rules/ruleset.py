@@ -14,8 +14,6 @@ from packaging.version import InvalidVersion, Version
 
 from diag.detectors.rules.schema import Pattern, Rule
 
-__all__ = ["Match", "RuleSet", "winners"]
-
 _MEMORY = 64 << 20  # of the automaton: with RE2's 8 MiB some hundred literals make it forget states, and slow
 _NEVER = r"\b\B"
 _LONGEST = 4096  # characters of a line that are looked at: what tells stands at its beginning

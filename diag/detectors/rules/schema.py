@@ -7,8 +7,6 @@ from typing import Annotated, Literal
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
-__all__ = ["Example", "Pattern", "Rule", "Silent", "Translation"]
-
 _Kebab = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
 _Snake = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(_[a-z0-9]+)*$", max_length=60)]
 _Sentence = Annotated[str, StringConstraints(min_length=8, max_length=300, strip_whitespace=True)]

@@ -10,8 +10,6 @@ from diag.detectors.training.numbers import Numbers, Point, PointReader, format_
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.view import JobView
 
-__all__ = ["LossCollapseDetector"]
-
 _LN_2 = math.log(2)  # the sigmoid loss of DPO where policy and reference agree: where each run begins
 _FEW = 10  # lines with a reason to see (no gradient, no learning rate)
 _MANY = 50  # without: a warm-up that moves bf16 weights by less than they can tell looks the same for some tens of steps

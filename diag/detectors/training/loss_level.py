@@ -12,8 +12,6 @@ from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.exact import fisher
 from diag.state.view import JobView
 
-__all__ = ["LossDivergenceDetector", "LossSpikeDetector"]
-
 _TRAILING, _LEAST_TRAILING = 50, 20
 _IN_A_ROW = 3  # one bad batch is every run's; three lines of them are not
 _SIGMAS = 10.0

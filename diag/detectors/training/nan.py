@@ -11,8 +11,6 @@ from diag.model.observations import LossScaleReduced, NonFiniteReported, RankFou
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 
-__all__ = ["GradNanDetector", "LossNanDetector"]
-
 _HEALED = 3  # finite values after which one that was not is taken for a step that was left out
 _MOST_RANKS = 64
 _MOST_KEPT = 16

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from diag.model.observations import BarMoved, Iteration, MetricsLogged
 
-__all__ = ["Point", "PointReader", "format_iteration", "say"]
-
 # ms-swift and transformers; Megatron-LM (pretrain_gpt.py); trl's and ms-swift's Megatron path take `loss`
 _LOSS = ("loss", "lm loss")
 _GRAD = ("grad_norm", "grad norm")

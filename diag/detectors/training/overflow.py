@@ -10,8 +10,6 @@ from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import LossScaleReduced
 from diag.state.view import JobView
 
-__all__ = ["Fp16OverflowDetector"]
-
 # Dynamic scales begin at 2^16 (DeepSpeed, torch) or 2^32 (Megatron-LM) and halve until the gradients fit: 20
 # steps.
 _BEGIN = 50

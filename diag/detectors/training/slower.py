@@ -16,8 +16,6 @@ from diag.state.stack_activity import child_role
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_quantity, format_ranks, format_ratio
 
-__all__ = ["Cause", "Surroundings", "cause_of", "format_shares"]
-
 _LEAST_SAMPLES = 6  # of each rank, and of each GPU, before and after
 _MORE = 0.2  # of a rank's samples; 12 samples a minute tell no less
 _CHANCE = 1e-3  # of calling a rank the slow one; that it got slower at that very time speaks for it already

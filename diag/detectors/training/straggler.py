@@ -29,8 +29,6 @@ from diag.state.stack_activity import Activity, read_stack
 from diag.state.view import JobView
 from diag.text.units import format_quantity, format_ranks, format_ratio, format_seconds
 
-__all__ = ["StragglerDetector"]
-
 # Chance of naming a rank of a job whose ranks wait alike, at one look at one window of samples. Windows
 # overlap, and there are some hundred independent ones in a day.
 _FALSE_ALARM = 1e-6

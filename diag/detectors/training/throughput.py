@@ -12,8 +12,6 @@ from diag.state.pace import Drop
 from diag.state.view import JobView
 from diag.text.units import format_ratio, format_seconds
 
-__all__ = ["SlowDetector", "ThroughputDropDetector"]
-
 _ADVICE = {
     "straggler": "See that rank's stack (`diag flame RANK`, `diag dump --all-ranks`) and its GPU; `straggler` names the line "
     "once there are samples enough.",

@@ -15,8 +15,6 @@ from diag.model import Record
 from diag.text.errors import DiagError
 from diag.text.progress_line import Progress
 
-__all__ = ["ENDINGS", "is_archive", "read_bundle"]
-
 ENDINGS = (".tar", ".tar.gz", ".tgz")
 _MOST_MEMBERS = 10_000
 # Of an archive at once: tarfile takes a header of any length (a name of 10 GB) into memory.

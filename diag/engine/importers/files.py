@@ -13,8 +13,6 @@ from pathlib import Path
 from diag.sources.collectives import nccl_ras
 from diag.sources.gpu import cuda_core
 
-__all__ = ["EvidenceFile", "classify", "leads_out", "rank_of_log", "read_some"]
-
 LARGEST_FILE = 64 << 20  # of anything but a log: a py-spy dump is 100 kB, a Flight Recorder file some MB
 _HEAD = 64 << 10
 

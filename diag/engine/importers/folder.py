@@ -29,8 +29,6 @@ from diag.sources.host import exits, kmsg
 from diag.sources.host import run as run_source
 from diag.text.progress_line import Progress
 
-__all__ = ["folder_records", "holds_evidence"]
-
 _BEFORE_SECONDS = 60.0  # between two moments, and between the logs and the first: only the order matters
 _SETTLE_SECONDS = 5.0  # a death is judged some seconds after it
 _CLOCKS_APART_SECONDS = 3600.0  # further away a log's times are another day's, or another time zone's

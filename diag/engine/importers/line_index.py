@@ -8,8 +8,6 @@ from diag.model import Finding, NotChecked
 from diag.model.observations import LogLine
 from diag.state.view import JobView
 
-__all__ = ["LineIndex"]
-
 _MOST = 50_000  # lines that are remembered: the last
 _KEY = 200  # characters
 _STEPS = ("{'loss'", " iteration ", "%|")  # reports of steps are most of what is read, and no error

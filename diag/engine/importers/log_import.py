@@ -24,8 +24,6 @@ from diag.sources.parsers import PARSERS
 from diag.text.errors import DiagError
 from diag.text.progress_line import Progress
 
-__all__ = ["LogImport", "read_log", "read_logs"]
-
 
 class LogImport:
     """`parsers` give the facts of the record that was given last without a second reading: they are needed for the

@@ -47,8 +47,6 @@ from diag.model.observations import (
 from diag.sources.host import exits
 from diag.sources.host import run as run_source
 
-__all__ = ["LogOutcome"]
-
 # ms-swift 4.6.0:   [INFO:swift] rank: 0, local_rank: 0, world_size: 2, local_world_size: 2
 _WORLD = re.compile(r"\bworld_size[\"']?(?:=|: ?)(\d{1,7})\b")
 _ROOT = "Root Cause"

@@ -14,8 +14,6 @@ from diag.model import Record
 from diag.sources.logs.output import PLAIN_LINES, PLAIN_RUN, LineAssembler
 from diag.sources.logs.output import SOURCE as OUTPUT
 
-__all__ = ["log_records", "merged"]
-
 _CHUNK = 1 << 20
 _LAST = 3  # lines of a run that tell nothing: one of them may tell the time
 

@@ -14,8 +14,6 @@ from diag.sources.gpu.cuda_log import DUMP
 from diag.sources.logs.output import PLAIN_RUN, LineAssembler, read_text
 from diag.sources.logs.output import SOURCE as OUTPUT
 
-__all__ = ["FolderLogs"]
-
 _CHUNK = 1 << 20
 
 

@@ -24,8 +24,6 @@ from diag.text.errors import DiagError
 if TYPE_CHECKING:
     from diag.detectors.rules.ruleset import RuleSet
 
-__all__ = ["JOB", "LOG", "RUN", "Policy", "policy_named"]
-
 
 @dataclass(frozen=True, slots=True)
 class Policy:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = ["threads_of_text", "with_names_of"]
-
 # py-spy 0.4.3, H200 machine, 2026-11-20; the second form is that of --native, whose frames of C code have no
 # line:
 #   Process 751: /usr/local/bin/python3 /app/train.py

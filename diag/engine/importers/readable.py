@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 from typing import IO, Protocol
 
-__all__ = ["Head", "Readable", "why_unusable"]
-
 _HEAD_BYTES = 1 << 16
 # Logs have tabs, line ends, colours (ESC), bars (CR, BS), bells and form feeds. Random bytes have 9 % of the
 # other controls, packed files about as many; GBK and other old encodings of Chinese have none.

@@ -14,8 +14,6 @@ from diag.sources.collectives import nccl_ras
 from diag.sources.host import proc
 from diag.sources.stacks import faulthandler, pyspy
 
-__all__ = ["Moment", "moments_of"]
-
 
 @dataclass(slots=True)
 class Moment:

@@ -19,8 +19,6 @@ from diag.model.observations import (
     SaveStarted,
 )
 
-__all__ = ["LogClock", "epoch_of", "flat_seconds", "recorder_seconds"]
-
 _PROGRESS = (Iteration, EpochStarted, PhaseMarked, SaveStarted, SaveFinished)
 # Ours; H200 job, and torch 2.11's C++ log (no year in it):
 #   [2026-11-20 22:48:23] [rank1] iteration      4/200 | loss: 1.1127E-01

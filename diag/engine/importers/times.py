@@ -8,8 +8,6 @@ from datetime import datetime, timezone
 
 from diag.knowledge.log_prefix import strip_outer
 
-__all__ = ["LineTimes"]
-
 _MOST_CHARS = 120  # of a line: a time stands at its beginning
 # ms-swift, DeepSpeed, Megatron-LM, logging.Formatter; glog and torch's own (no year); mmengine; transformers'
 # examples:

@@ -9,11 +9,6 @@ from dataclasses import dataclass, field
 
 from diag.knowledge.log_prefix import message_of
 
-__all__ = [
-    "CHAIN", "EXCEPTION", "MORE_LINES", "MOST_LINES", "NATIVE", "NOT_FATAL", "NOT_ITS_END", "OF_LAUNCHER", "PREFIX", "SIGNALS",
-    "TRACEBACK", "Raised", "goes_on",
-]  # fmt: skip
-
 TRACEBACK = re.compile(
     r"^(?:\[rank\d{1,6}\]: ?)?\s{0,8}(?:\+ Exception Group )?Traceback \(most recent call last\):"
 )

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from diag.model import Severity
 
-__all__ = ["Advice", "Check", "LintedJob", "number"]
-
 
 @dataclass(frozen=True, slots=True)
 class Advice:

@@ -9,8 +9,6 @@ from diag.knowledge.env_lint.advice import Advice, Check, LintedJob
 from diag.model import Severity
 from diag.text.units import format_seconds
 
-__all__ = ["HARMFUL"]
-
 _INFO, _WARNING = Severity.INFO, Severity.WARNING
 
 

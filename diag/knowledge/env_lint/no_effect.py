@@ -11,8 +11,6 @@ from diag.knowledge.env_lint.advice import Advice, Check, LintedJob
 from diag.knowledge.nccl_variables import NEWEST_NCCL, REMOVED_FROM_NCCL, TORCH, nccl_variables
 from diag.model import Severity
 
-__all__ = ["NO_EFFECT"]
-
 _INFO = Severity.INFO
 
 _TIMEOUT = (

@@ -6,8 +6,6 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-__all__ = ["MOST_NODES", "Hostfile", "Hosts", "is_host", "mpi_hosts", "parse_hostfile"]
-
 MOST_NODES = 65536  # as many as Slurm takes; a list of more is somebody's mistake
 # each with its port, or with its slots, as the place where it stands has it
 Hosts = tuple[tuple[str, "int | None"], ...]

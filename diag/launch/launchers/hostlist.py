@@ -6,8 +6,6 @@ from __future__ import annotations
 import itertools
 import re
 
-__all__ = ["MOST_HOSTS", "BadHostlist", "expand_hostlist"]
-
 MOST_HOSTS = 65536  # as Slurm, src/common/hostlist.c: MAX_RANGE ("Too many hosts in range")
 _MOST_TEXT = 1 << 20
 _PART = re.compile(r"([^\[\]]*)(?:\[([^\[\]]*)\])?")

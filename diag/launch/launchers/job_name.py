@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from diag.launch.launchers.command import read_command
 
-__all__ = ["job_name"]
-
 _LONGEST = 128  # a label value is in every series
 # torchrun's own default of --rdzv_id, which every job without one has.
 _NO_NAME = frozenset({"", "none"})

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["HIDDEN", "HINTS", "without_forms"]
-
 HIDDEN = "***"
 
 # What stands in each token of an issuer, and the token. Letters enough that no ordinary name is one.

@@ -13,8 +13,6 @@ from functools import cache
 
 from diag.launch.launchers.secret_forms import HIDDEN, HINTS, without_forms
 
-__all__ = ["hidden_in_lines", "is_secret", "redacted", "without_secrets"]
-
 # anywhere in a name
 _ALWAYS = (
     "SECRET",

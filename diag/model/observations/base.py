@@ -8,8 +8,6 @@ from typing import Any, Protocol
 
 from diag.model import Record
 
-__all__ = ["Listener", "Observation", "Parser", "by_type"]
-
 
 @dataclass(frozen=True, slots=True)
 class Observation:

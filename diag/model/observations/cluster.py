@@ -10,17 +10,6 @@ from diag.model.observations.base import Observation
 from diag.model.observations.run import RankExited
 from diag.model.observations.stacks import Frame
 
-__all__ = [
-    "FramesSeen",
-    "JobVerdict",
-    "NodeDigest",
-    "NodeProbed",
-    "RankDigest",
-    "StackSampleSummary",
-    "ThreadSeen",
-    "VerdictLost",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class NodeDigest(Observation):

@@ -6,19 +6,6 @@ from dataclasses import dataclass
 
 from diag.model.observations.base import Observation
 
-__all__ = [
-    "CollectiveEntry",
-    "CollectiveGroup",
-    "CollectiveTimedOut",
-    "FlightRecorder",
-    "RasCommunicator",
-    "RasMissing",
-    "RasRank",
-    "RasReading",
-    "RecorderAsked",
-    "WatchdogState",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class CollectiveEntry:

@@ -6,19 +6,6 @@ from dataclasses import dataclass
 
 from diag.model.observations.base import Observation
 
-__all__ = [
-    "CudaErrorRaised",
-    "CudaOutOfMemory",
-    "GpuDumpStarted",
-    "GpuHealth",
-    "GpuKernel",
-    "GpuKernels",
-    "GpuSample",
-    "NvlinkSeen",
-    "SxidReported",
-    "XidReported",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class GpuSample(Observation):

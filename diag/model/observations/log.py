@@ -6,25 +6,6 @@ from dataclasses import dataclass, field
 
 from diag.model.observations.base import Observation
 
-__all__ = [
-    "BarMoved",
-    "EpochStarted",
-    "Iteration",
-    "KernelLine",
-    "LayoutReported",
-    "LogLine",
-    "LossScaleReduced",
-    "MetricsLogged",
-    "NonFiniteReported",
-    "PhaseMarked",
-    "PlainLines",
-    "SaveFinished",
-    "SaveStarted",
-    "SavesBehind",
-    "StepsPlanned",
-    "VersionSeen",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class LogLine(Observation):

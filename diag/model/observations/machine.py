@@ -6,12 +6,6 @@ from dataclasses import dataclass
 
 from diag.model.observations.base import Observation
 
-__all__ = [
-    "LimitsSeen",
-    "ProcessSample",
-    "ProcessTree",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:

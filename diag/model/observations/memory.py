@@ -6,18 +6,6 @@ from dataclasses import dataclass
 
 from diag.model.observations.base import Observation
 
-__all__ = [
-    "CgroupLevel",
-    "CgroupMemory",
-    "CgroupPids",
-    "HostMemory",
-    "KernelOomKill",
-    "KernelRefusal",
-    "MemoryEstimated",
-    "MemoryTerm",
-    "SharedMemory",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class CgroupLevel:

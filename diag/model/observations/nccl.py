@@ -7,37 +7,6 @@ from dataclasses import dataclass
 
 from diag.model.observations.base import Observation
 
-__all__ = [
-    "NcclBootstrap",
-    "NcclChannel",
-    "NcclCommunicator",
-    "NcclCompletionError",
-    "NcclDuplicateGpu",
-    "NcclEnvironment",
-    "NcclFact",
-    "NcclGpuDirect",
-    "NcclIbDevice",
-    "NcclIbDevices",
-    "NcclInitTimings",
-    "NcclInterfaceMissing",
-    "NcclLibraryMissing",
-    "NcclLine",
-    "NcclNetChosen",
-    "NcclNetDiffers",
-    "NcclNetFailed",
-    "NcclPeerLost",
-    "NcclPlainLines",
-    "NcclPlugin",
-    "NcclPortEvent",
-    "NcclRasListening",
-    "NcclResult",
-    "NcclRetry",
-    "NcclSockets",
-    "NcclVerbsError",
-    "NcclVersion",
-    "VerbsDriverMissing",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class NcclLine(Observation):

@@ -6,16 +6,6 @@ from dataclasses import dataclass
 
 from diag.model.observations.base import Observation
 
-__all__ = [
-    "Interface",
-    "InterfacesSeen",
-    "NetworkExpected",
-    "RdmaAccess",
-    "RdmaGid",
-    "RdmaPort",
-    "RdmaPortsSeen",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class RdmaGid:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from diag.model.observations.base import Observation
 
-__all__ = ["StoreTried", "StoreWaited"]
-
 
 @dataclass(frozen=True, slots=True)
 class StoreTried(Observation):

@@ -7,24 +7,6 @@ from dataclasses import dataclass
 from diag.model import Placement
 from diag.model.observations.base import Observation
 
-__all__ = [
-    "EnvironmentSeen",
-    "Interrupted",
-    "JournalCutOff",
-    "LogsEnded",
-    "RankExited",
-    "RankFound",
-    "RunEnded",
-    "RunStarted",
-    "SamplingGap",
-    "SnapshotTaken",
-    "SourceFailed",
-    "SourceWorks",
-    "Unparsed",
-    "WorkerFailureReported",
-    "WorkerNamed",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class RunStarted(Observation):

@@ -7,12 +7,6 @@ from typing import Any
 
 from diag.model.observations.base import Observation
 
-__all__ = [
-    "Frame",
-    "StackSample",
-    "ThreadStack",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Frame:

@@ -9,8 +9,6 @@ from starlette.responses import Response
 
 from diag.outputs.view.view import json_bytes
 
-__all__ = ["Reading", "answer"]
-
 _T = TypeVar("_T")
 
 

@@ -7,8 +7,6 @@ import html
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["docs_page"]
-
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884;
   --crit: light-dark(#a40000, #ff8a80); --warn: light-dark(#7a4f00, #ffcc66); }

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from diag.outputs.http.daemon_thread import in_daemon_thread
 
-__all__ = ["Asker", "uid_of"]
-
 _ESTABLISHED = "01"  # include/net/tcp_states.h
 _NO_INODE = "0"
 _ROOT = 0

@@ -14,8 +14,6 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-__all__ = ["Connection", "forget_readers_that_stopped"]
-
 _REQUEST_SECONDS = 10.0  # for the head of a request, from the connection or the last answer on
 _UNREAD_SECONDS = 60  # an answer that is not taken for so long is given up, and its memory with it
 

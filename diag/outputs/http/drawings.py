@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-__all__ = ["Drawings"]
-
 _MOST = 4  # some MiB at worst, in the memory of the job's node
 
 

@@ -14,8 +14,6 @@ from diag.outputs.terminal.text import dump_text
 from diag.outputs.view.view import HubView
 from diag.text.units import format_seconds
 
-__all__ = ["add_dump"]
-
 _DUMP_SECONDS = 10.0  # contracts: complete or explained within 10 s
 _LONGEST_DUMP_SECONDS = 60.0
 _DUMP_GRACE_SECONDS = 3.0  # past its own deadline a dump is broken, and its caller must hear of it

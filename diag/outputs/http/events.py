@@ -15,8 +15,6 @@ from typing import Any
 from diag.outputs.view.parts import changed_rows
 from diag.outputs.view.view import json_bytes
 
-__all__ = ["LOOK_SECONDS", "MOST_LISTENERS", "Events", "TooMany"]
-
 LOOK_SECONDS = 1.0  # ours: as often as the engine checks
 MOST_LISTENERS = 32
 _FOR_ALL = 16  # of them: the others are for who owns the run, whoever else of the machine looks at it

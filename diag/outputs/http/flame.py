@@ -22,18 +22,6 @@ from diag.state.stack_digest import living_children
 from diag.text.sanitize import clean
 from diag.text.units import format_ranges, format_ratio, format_seconds
 
-__all__ = [
-    "FORMATS",
-    "Profile",
-    "Sampled",
-    "SeriesBuilder",
-    "collapsed",
-    "merged_profile",
-    "speedscope",
-    "svg",
-    "write",
-]
-
 FORMATS: Mapping[str, str] = {
     "svg": "image/svg+xml; charset=utf-8",
     "speedscope": "application/json",

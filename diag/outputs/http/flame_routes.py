@@ -16,8 +16,6 @@ from diag.outputs.view.view import FlameWanted, HubView
 from diag.text.errors import DiagError
 from diag.text.units import format_ranks
 
-__all__ = ["NOT_YOURS", "add_flames"]
-
 # A dump or a recording of another user must not stop ranks, nor hold up what the run's own user asks for.
 NOT_YOURS = {
     "detail": "native frames and dumps of more than 10 s are for the user of this run and for bearers of its token",

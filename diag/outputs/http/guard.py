@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["ROUTES", "Access", "Guard", "asker_of", "is_loopback", "plain_address"]
-
 _log = logging.getLogger(__name__)
 
 

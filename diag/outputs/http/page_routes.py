@@ -17,8 +17,6 @@ from diag.outputs.view.view import HubView, json_bytes
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-__all__ = ["add_face"]
-
 _TYPES = {
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",

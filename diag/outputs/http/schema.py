@@ -6,26 +6,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-__all__ = [
-    "DIGEST_BODY",
-    "DRAWINGS",
-    "EVENTS",
-    "METRICS",
-    "REFUSED",
-    "Dump",
-    "Error",
-    "Explained",
-    "Health",
-    "Nodes",
-    "Ranks",
-    "Report",
-    "SdGroup",
-    "Stacks",
-    "State",
-    "Timeline",
-    "Told",
-]
-
 
 class Evidence(BaseModel):
     """One reading that a finding rests on."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from diag.outputs.http.events import Events
 
-__all__ = ["CannotServe", "PortTaken", "Server", "serve"]
-
 _MOST_REQUESTS = 4096  # at once, and connections: all nodes may report in the same second
 _MOST_ACCEPTED = 16  # at one time: asyncio takes as many before it looks at any of them
 _MOST_WAITING = 4096  # for that, in the kernel: who finds no place there tries again after a second

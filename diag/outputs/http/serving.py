@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from diag.outputs.output import OutputContext
     from diag.settings import Settings
 
-__all__ = ["Serving", "format_page_line", "refuse_taken_port"]
-
 _LOOPBACK = "127.0.0.1"
 _LEAVING_SECONDS = 2.0  # for the run before, which may be on its way out: a script starts one after the other
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from diag.state.saves import SAVE_SECONDS
 from diag.state.view import JobView
 
-__all__ = ["CHECKPOINT_METRICS", "checkpoint_samples"]
-
 # As METRICS of prometheus.py: name, type, unit, labels, help.
 CHECKPOINT_METRICS = (
     (

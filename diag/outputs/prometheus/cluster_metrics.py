@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 from diag.outputs.view.view import ClusterFacts
 
-__all__ = ["CLUSTER_METRICS", "cluster_samples"]
-
 # As METRICS of prometheus.py: name, type, unit, labels, help.
 CLUSTER_METRICS = (
     ("diag_job_hub", "gauge", "", "", "1 where this hub judges the whole job, 0 where another does."),

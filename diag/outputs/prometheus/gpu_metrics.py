@@ -10,8 +10,6 @@ from diag.model.observations import GpuHealth, GpuSample
 from diag.state.gpustate import gpus_of_ranks, rank_of_bus
 from diag.state.view import JobView
 
-__all__ = ["GPU_METRICS", "gpu_samples"]
-
 # As METRICS of prometheus.py: name, type, unit, labels, help.
 GPU_METRICS = (
     (

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from diag.engine.engine import Engine
 
-__all__ = ["NCCL_METRICS", "nccl_samples"]
-
 # As METRICS of prometheus.py: name, type, unit, labels, help.
 NCCL_METRICS = (
     (

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from diag.state.traffic import port_bytes
 from diag.state.view import JobView
 
-__all__ = ["NETWORK_METRICS", "network_samples"]
-
 # As METRICS of prometheus.py: name, type, unit, labels, help.
 NETWORK_METRICS = (
     ("diag_ib_port_up", "gauge", "", "device port", "1 where an RDMA port is active, 0 where it is not."),

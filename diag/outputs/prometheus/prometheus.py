@@ -44,8 +44,6 @@ from diag.outputs.view.view import (
 from diag.state.gpustate import gpus_of_ranks
 from diag.state.rank_view import RankView
 
-__all__ = ["METRICS", "HubCollector", "MetricSpec", "exposition", "families"]
-
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:

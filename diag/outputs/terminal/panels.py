@@ -9,8 +9,6 @@ from diag.outputs.output import Output
 if TYPE_CHECKING:
     from diag.model import Change
 
-__all__ = ["Terminal"]
-
 
 class Terminal(Output):
     """A panel for each change."""

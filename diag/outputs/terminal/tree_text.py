@@ -15,8 +15,6 @@ from diag.text.columns import cut, wrap, wrap_long
 from diag.text.sanitize import clean
 from diag.text.units import format_ranks, format_seconds
 
-__all__ = ["class_lines"]
-
 # Of a kind; a healthy job of thousands of ranks has some hundred, and nobody reads them.
 _RAREST = 30
 _LARGEST = 10

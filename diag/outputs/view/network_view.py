@@ -10,8 +10,6 @@ from diag.model.observations import InterfacesSeen, RdmaAccess, RdmaPortsSeen
 from diag.state.traffic import recent
 from diag.text.units import format_link_rate, format_ranks, format_rate, format_seconds
 
-__all__ = ["network_json", "rdma_json"]
-
 _RECENT_SECONDS = 60.0
 _MOST_NAMES = 4
 

@@ -9,8 +9,6 @@ from diag.engine.engine import Engine
 from diag.model import Finding
 from diag.outputs.view.classes import StackClass, stack_classes
 
-__all__ = ["next_command"]
-
 
 def next_command(engine: Engine, classes: Sequence[StackClass] | None = None) -> tuple[str, str]:
     """(command, why); both empty where nothing was found. `classes`: the merged stacks, where they were made

@@ -16,8 +16,6 @@ from diag.outputs.view.classes import StackClass, stack_classes, why_no_stack
 from diag.outputs.view.view import HubView, ranks_json, rows_of_job
 from diag.state.gpustate import gpus_of_ranks
 
-__all__ = ["PARTS", "SLOW_PARTS", "changed_rows", "own_parts", "with_others"]
-
 SLOW_PARTS = ("timeline", "nodes")  # large, and they change slowly: looked at more seldom
 PARTS = ("now", "head", "report", "ranks", "stacks", "timeline", "nodes")
 

@@ -16,17 +16,6 @@ from diag.state.savefacts import format_save
 from diag.text.sanitize import clean
 from diag.text.units import format_ranks, format_seconds, format_time
 
-__all__ = [
-    "format_span",
-    "has_ended",
-    "job_sentence",
-    "lasted",
-    "name_of",
-    "retell",
-    "split",
-    "summary_line",
-]  # fmt: skip
-
 _MOST_NAMED = 3  # findings that are over, in one sentence
 _EARLIEST = 1.0  # of a log from stdin whose lines tell no times, all stands at none
 

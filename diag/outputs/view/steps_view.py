@@ -12,8 +12,6 @@ from diag.state.residence import Residence
 from diag.state.steptimes import steps_sentence
 from diag.text.units import format_ratio, format_seconds
 
-__all__ = ["arrivals_json", "shares_json", "steps_json"]
-
 _FRESH_SECONDS = 120.0
 _MOST_LATECOMERS = 16
 _LEAST_SHARE = 0.01

@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from diag.preflight.estimate.plan import Plan
 from diag.preflight.estimate.states import padded_vocabulary, stage_layer_numbers
 
-__all__ = ["UNEVEN", "Activations", "Layer", "layer_activations", "stage_activations", "tokens_on_rank"]
-
-
 # Measured with a fresh router, 16 experts over two ranks: the busier rank got 17 % more than its share over
 # eight layers, and twice its share in one of them. Trained routers with an auxiliary loss are told to stay
 # within some ten per cent.

@@ -9,8 +9,6 @@ from diag.preflight.estimate.gpu import gpu_needs
 from diag.preflight.estimate.host import host_terms, save_terms
 from diag.preflight.estimate.plan import Plan
 
-__all__ = ["Advice", "Combination", "advise", "combine", "peaks"]
-
 _WORTH = 0.02  # of the total: less is not worth a line
 _TOGETHER = 3  # changes at most: with more it is another job
 _ANOTHER_WAY = "another way to train"

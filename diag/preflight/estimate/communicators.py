@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from diag.preflight.estimate.plan import Plan
 from diag.text.units import format_bytes, format_count
 
-__all__ = ["Communicator", "buffer_bytes", "communicators", "exporting", "in_words"]
-
 _MIB = 1 << 20
 
 # NCCL 2.28.9 on two H200 over NVLink, read off as a job ended and gave its communicators back one by one. A ring takes 9.19 MiB

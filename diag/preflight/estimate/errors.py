@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from diag.launch.launchers.command.errors import CommandError
 
-__all__ = ["EstimateError"]
-
 
 class EstimateError(CommandError):
     """Also of what the reader of CMD finds wrong in it."""

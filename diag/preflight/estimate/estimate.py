@@ -26,8 +26,6 @@ from diag.preflight.estimate.plan import Plan
 from diag.preflight.estimate.rules_of_thumb import Rule, rules
 from diag.text.units import format_bytes, format_count, format_magnitude
 
-__all__ = ["GPU_UNCERTAINTY", "HOST_UNCERTAINTY", "Estimate", "estimate"]
-
 # How far the totals may be off: more than in the runs of docs/estimate.md, which leave out less even routers,
 # more ranks and networks for NCCL, and other versions.
 GPU_UNCERTAINTY = 0.10

@@ -7,8 +7,6 @@ The field names of the argument classes of ms-swift 3.7.3, 3.8.3, 3.9.3, 3.10.3,
 
 from __future__ import annotations
 
-__all__ = ["FLAG_NAMES"]
-
 _NAMES = """
 _n_gpu acc_strategy accelerator_config account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split
 accumulate_allreduce_grads_in_fp32 act_layer activation_func_clamp_value adafactor adalora_beta1 adalora_beta2 adalora_deltaT

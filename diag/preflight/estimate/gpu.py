@@ -12,8 +12,6 @@ from diag.preflight.estimate.plan import Plan
 from diag.preflight.estimate.states import padded_vocabulary, state_terms
 from diag.text.units import format_bytes, format_ratio
 
-__all__ = ["RankNeed", "gpu_needs"]
-
 _MIB = 1 << 20
 
 # All measured on H200 (driver 580, CUDA 13, torch 2.11, NCCL 2.28.9, TransformerEngine 2.16):

@@ -29,8 +29,6 @@ from diag.preflight.estimate.plan import (
     Tuning,
 )
 
-__all__ = ["hf_plan"]
-
 _PAIRS = ("dpo", "orpo", "cpo", "simpo", "rm")
 _WITH_REFERENCE = ("dpo", "kto", "ppo", "grpo")
 _PRESETS: dict[str, tuple[int, bool, bool]] = {  # swift/config: stage, optimizer and parameters on the CPU

@@ -12,8 +12,6 @@ from diag.preflight.estimate.plan import Plan
 from diag.preflight.estimate.states import Held, held, padded_vocabulary, pinned_bytes, state_terms
 from diag.text.units import format_bytes, format_count, format_magnitude, format_ratio
 
-__all__ = ["checkpoint_bytes", "host_terms", "save_terms"]
-
 _MIB = 1 << 20
 _FILES = "Megatron-LM core/dist_checkpointing/strategies/filesystem_async.py"
 _HYBRID = "Megatron-LM core/optimizer/cpu_offloading/hybrid_optimizer.py"

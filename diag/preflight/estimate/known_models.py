@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = ["KNOWN_MODELS", "known_config"]
-
 
 def _qwen3(hidden: int, layers: int, heads: int, ffn: int, *, tied: bool = False) -> dict[str, Any]:
     return {"model_type": "qwen3", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,

@@ -13,8 +13,6 @@ from diag.preflight.estimate.errors import EstimateError
 from diag.sources.gpu import nvml
 from diag.sources.host import cgroup
 
-__all__ = ["Machine", "look", "parse_size"]
-
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _NVML_SECONDS = 20.0
 _CPUS = 32  # or more: PyTorch starts no more compile workers

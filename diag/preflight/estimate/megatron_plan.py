@@ -25,8 +25,6 @@ from diag.preflight.estimate.plan import (
     Tuning,
 )
 
-__all__ = ["megatron_plan"]
-
 _OLD_NAMES = (
     "train_type",
     "save",

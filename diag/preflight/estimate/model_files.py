@@ -16,8 +16,6 @@ from diag.preflight.estimate.errors import EstimateError
 from diag.preflight.estimate.known_models import KNOWN_MODELS, known_config
 from diag.preflight.estimate.model_shape import Shape, shape_from_config
 
-__all__ = ["dataset_bytes", "find_shape", "read_config"]
-
 _LARGEST = 10_000_000  # bytes: a config.json has a few thousand
 
 # Megatron-LM's own flags for what config.json would tell: megatron/training/arguments.py.

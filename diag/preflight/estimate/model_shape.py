@@ -9,8 +9,6 @@ from typing import Any
 
 from diag.preflight.estimate.errors import EstimateError
 
-__all__ = ["Latent", "Shape", "shape_from_config"]
-
 
 @dataclass(frozen=True, slots=True)
 class Latent:

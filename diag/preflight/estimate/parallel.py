@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from diag.launch.launchers.command.flags import Flags
 
-__all__ = ["ParallelSizes", "parallel_sizes"]
-
 _MOST = 4096
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from diag.preflight.estimate.model_shape import Shape
 
-__all__ = ["LayerCount", "attention_count", "count", "layer_count", "lora_count"]
-
 
 @dataclass(frozen=True, slots=True)
 class LayerCount:

@@ -7,19 +7,6 @@ from dataclasses import dataclass
 
 from diag.preflight.estimate.model_shape import Shape
 
-__all__ = [
-    "Batch",
-    "Data",
-    "Layout",
-    "Optimizer",
-    "Plan",
-    "Precision",
-    "Recompute",
-    "Save",
-    "Sharding",
-    "Tuning",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Layout:

@@ -12,8 +12,6 @@ from diag.preflight.estimate.estimate import GPU_UNCERTAINTY, HOST_UNCERTAINTY, 
 from diag.preflight.estimate.parameters import count
 from diag.text.units import format_bytes, format_ratio
 
-__all__ = ["document", "text"]
-
 _GIB = 1 << 30
 _WIDTH = 110
 _SHOWN_ADVICE = 5

@@ -11,8 +11,6 @@ from diag.preflight.estimate.plan import Plan
 from diag.preflight.estimate.states import held
 from diag.text.units import format_magnitude
 
-__all__ = ["Rule", "rules"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rule:

@@ -14,16 +14,6 @@ from diag.preflight.estimate.parameters import layer_count, lora_count
 from diag.preflight.estimate.plan import Layout, Plan, Tuning
 from diag.text.units import format_magnitude, format_ratio
 
-__all__ = [
-    "GIB",
-    "Held",
-    "held",
-    "padded_vocabulary",
-    "pinned_bytes",
-    "stage_layer_numbers",
-    "state_terms",
-]
-
 GIB = 1 << 30
 
 _MEGATRON_SIZES = "Megatron-LM training/theoretical_memory_usage.py"

@@ -18,8 +18,6 @@ from diag.preflight.manifest.pods import PodGroup
 from diag.preflight.manifest.quantity import quantity
 from diag.preflight.manifest.reading import Document, Field
 
-__all__ = ["INDEX", "POD_NAME", "UNKNOWN", "Trainer", "is_sidecar", "trainer_of"]
-
 INDEX, POD_NAME, UNKNOWN = "\x01index\x01", "\x01name\x01", "\x01unknown\x01"  # no variable can hold them
 _TRAINS = re.compile(
     r"\b(torchrun|torch\.distributed\.(run|launch)|deepspeed|accelerate +launch|(megatron|swift) +(sft|rlhf|pt)|mpirun|"

@@ -11,8 +11,6 @@ from diag.preflight.manifest.container import INDEX, POD_NAME, Trainer
 from diag.preflight.manifest.job import ManifestJob, Manifests, told
 from diag.preflight.visible import visible_gpus
 
-__all__ = ["count_lines"]
-
 _ID = "launch-mismatch"
 
 

@@ -8,8 +8,6 @@ from diag.knowledge import env_lint
 from diag.preflight.line import Line
 from diag.preflight.manifest.job import Manifests, told
 
-__all__ = ["environment_lines"]
-
 
 def environment_lines(manifests: Manifests) -> Iterator[Line]:
     for job in manifests.jobs:

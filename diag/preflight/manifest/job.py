@@ -11,8 +11,6 @@ from diag.preflight.manifest.container import INDEX, UNKNOWN, Trainer, trainer_o
 from diag.preflight.manifest.pods import PodGroup, pod_groups
 from diag.preflight.manifest.reading import Document, Field
 
-__all__ = ["ManifestJob", "Manifests", "told"]
-
 _NODES = ("NNODES ", "PET_NNODES ", "--nnodes ", "--num_machines ", "--num_nodes ")
 _RANKS = ("NODE_RANK ", "PET_NODE_RANK ", "--node_rank ", "--node-rank ", "--machine_rank ")
 

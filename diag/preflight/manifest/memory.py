@@ -13,8 +13,6 @@ from diag.preflight.manifest.quantity import quantity
 from diag.preflight.manifest.reading import Field
 from diag.text.units import format_bytes, format_ratio
 
-__all__ = ["memory_lines", "network_lines"]
-
 _SMALL_SHM = 1 << 30
 
 

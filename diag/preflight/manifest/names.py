@@ -11,8 +11,6 @@ from diag.preflight.manifest.job import ManifestJob, Manifests, known, told
 from diag.preflight.manifest.pods import PodGroup
 from diag.preflight.manifest.reading import Document, Field
 
-__all__ = ["name_lines"]
-
 _ID = "hostname-resolution"
 _ADDRESS = ("MASTER_ADDR", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT")
 # Labels that only one pod of a set has.

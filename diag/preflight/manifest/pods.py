@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 
 from diag.preflight.manifest.reading import Document, Field
 
-__all__ = ["WORKLOADS", "PodGroup", "pod_groups"]
-
 _MOST_NAMES = 4096
 _PET = ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NPROC_PER_NODE")
 _STEP = "trainer.kubeflow.org/trainjob-ancestor-step"

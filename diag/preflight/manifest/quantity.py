@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["quantity"]
-
 _UNITS = {
     "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30,
     "Ti": 1 << 40, "Pi": 1 << 50,

@@ -18,8 +18,6 @@ import yaml
 from diag.preflight.line import Line
 from diag.text.errors import DiagError
 
-__all__ = ["Document", "Field", "read_manifests", "read_text"]
-
 _MOST_BYTES = 4 << 20  # etcd takes no object above 1.5 MiB
 _MOST_NODES = 200_000  # a few lines of aliases can stand for billions
 _MOST_FILES = 500

@@ -8,8 +8,6 @@ from diag.preflight.line import Line
 from diag.preflight.manifest.container import Trainer
 from diag.preflight.manifest.job import ManifestJob, Manifests, told
 
-__all__ = ["restart_lines"]
-
 
 def restart_lines(manifests: Manifests) -> Iterator[Line]:
     for job in manifests.jobs:

@@ -10,8 +10,6 @@ from diag.preflight.manifest.job import Manifests, told
 from diag.preflight.manifest.pods import PodGroup
 from diag.preflight.manifest.reading import Field
 
-__all__ = ["monitor_lines", "sidecar_lines"]
-
 
 def sidecar_lines(manifests: Manifests) -> Iterator[Line]:
     trainers = {id(trainer.group): trainer for job in manifests.jobs for trainer in job.trainers}

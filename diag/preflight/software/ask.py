@@ -17,8 +17,6 @@ from typing import IO, Any
 from diag.preflight.software.target import Target
 from diag.text.units import format_seconds
 
-__all__ = ["Load", "inventory", "load"]
-
 _TAIL_BYTES = 16384
 _INVENTORY_SECONDS = 30.0
 

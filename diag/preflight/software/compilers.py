@@ -13,8 +13,6 @@ from diag.preflight.line import Line
 from diag.preflight.software.facts import Software
 from diag.preflight.software.target import Target
 
-__all__ = ["check_compilers", "compiles"]
-
 _WHAT = "compilers"
 
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from diag.preflight.software.facts import Software
 from diag.preflight.software.target import Target
 
-__all__ = ["is_megatron", "used_by"]
-
 _TRANSFORMERS = frozenset(
     [
         "transformers",

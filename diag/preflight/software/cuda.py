@@ -11,8 +11,6 @@ from typing import Any
 from diag.preflight.line import Line
 from diag.preflight.software.facts import Software
 
-__all__ = ["check_copies", "check_driver", "nvml_cuda"]
-
 _WHAT = "CUDA"
 
 

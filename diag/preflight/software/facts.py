@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DISTS", "MODULES", "Software", "parse"]
-
 # In the summary, and the packages whose own requirements are looked at.
 DISTS = (
     "torch", "triton", "flash-attn", "transformer-engine", "apex", "megatron-core", "mcore-bridge", "ms-swift", "transformers",

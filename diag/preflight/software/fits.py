@@ -15,8 +15,6 @@ from packaging.version import InvalidVersion, Version
 from diag.preflight.line import Line
 from diag.preflight.software.facts import DISTS, Software
 
-__all__ = ["CLASHES", "Clash", "clashes", "fits", "unmet"]
-
 _ABSENT = "absent"
 
 

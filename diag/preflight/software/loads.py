@@ -14,8 +14,6 @@ from diag.preflight.software.ask import Load
 from diag.preflight.software.facts import Software
 from diag.text.units import format_seconds
 
-__all__ = ["LoadResult", "judge"]
-
 # ld.so of glibc 2.36, as Python shows it; github.com/Dao-AILab/flash-attention/issues/1644 (torch 2.7.0,
 # flash-attn 2.7.4.post1):
 #   ImportError: /h/.local/lib/python3.10/site-packages/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol:

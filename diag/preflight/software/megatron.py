@@ -11,8 +11,6 @@ from diag.preflight.software.concern import is_megatron
 from diag.preflight.software.facts import Software
 from diag.preflight.software.target import Target
 
-__all__ = ["before", "check_megatron"]
-
 _WHAT = "Megatron"
 # Of ms-swift 3.x, where its own swift/megatron/init.py does not tell: swift/megatron/init.py of 3.7.3 to
 # 3.12.6.

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from diag.launch.launchers.command.names import ELSEWHERE, MODULES, SHELLS
 
-__all__ = ["Target", "find_target"]
-
 _MOST_BYTES = 1 << 16
 _LAUNCHERS = frozenset(["torchrun", "megatron", "swift", "accelerate", "deepspeed"])
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?")

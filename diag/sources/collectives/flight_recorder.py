@@ -42,18 +42,6 @@ from diag.sources.collectives.fr_trace import (
 )
 from diag.sources.collectives.worker_server import MAX_BYTES, NoAnswer, ask
 
-__all__ = [
-    "FAILURES",
-    "SOURCE",
-    "explain",
-    "load_file",
-    "parse",
-    "rank_of",
-    "reachable",
-    "read",
-    "socket_path",
-]
-
 SOURCE = "flight_recorder"
 
 # What can go wrong, by the word in the payload.

@@ -17,8 +17,6 @@ from pathlib import Path
 from diag.sources.collectives.worker_server import MAX_BYTES, NoAnswer
 from diag.sources.host.job_files import JobFiles
 
-__all__ = ["PIPE", "ask_pipe", "pipe_of", "variables"]
-
 # torch 2.4-2.14, ProcessGroupNCCL; FIFO <prefix><rank>.pipe, file <prefix><rank>. The second name is that
 # before 2.11.
 PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"

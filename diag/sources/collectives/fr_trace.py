@@ -10,19 +10,6 @@ from typing import Any
 
 from diag.model.observations import CollectiveEntry
 
-__all__ = [
-    "MAX_TENSORS",
-    "count",
-    "integer",
-    "mapping",
-    "members_of",
-    "sequence",
-    "settle",
-    "shapes",
-    "status_of",
-    "word",
-]
-
 MAX_TENSORS = 64
 _MAX_RANKS = 1 << 20
 _MAX_WORD = 200

@@ -8,8 +8,6 @@ from pathlib import Path, PurePath
 from diag.sources.host.job_files import JobFiles
 from diag.sources.host.process_tree import PROC, read_raw
 
-__all__ = ["library_of", "version_of"]
-
 # torch 2.11.0+cu130 from its wheel, H200, 2026-11-20:
 #   7f..-7f.. r--p 00000000 00:2e 1234 /usr/local/lib/python3.12/dist-packages/nvidia/nccl/lib/libnccl.so.2
 # Debian's package has /usr/lib/x86_64-linux-gnu/libnccl.so.2.28.9.

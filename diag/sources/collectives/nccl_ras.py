@@ -20,8 +20,6 @@ from diag.sources.collectives.fr_trace import integer, mapping, sequence, word
 from diag.sources.collectives.ras_json import load, read_communicators
 from diag.sources.collectives.ras_text import read_text
 
-__all__ = ["DEFAULT_ADDRESS", "FAILURES", "SOURCE", "explain", "is_answer", "parse", "read", "split_address"]
-
 SOURCE = "nccl_ras"
 DEFAULT_ADDRESS = "localhost:28028"  # NCCL's own
 

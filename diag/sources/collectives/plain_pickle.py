@@ -8,8 +8,6 @@ import pickle
 import struct
 from typing import Any
 
-__all__ = ["loads"]
-
 # Of protocols 2 to 4: numbers, strings, dicts, lists, tuples and references to them. No GLOBAL, REDUCE,
 # BUILD, PERSID.
 _OPCODES = b"\x80\x95\x94(.NJKM\x88\x89\x8aGX\x8c}])tqrhjus\x85\x86\x87ae"

@@ -10,8 +10,6 @@ from typing import Any
 from diag.model.observations import RasCommunicator, RasMissing, RasRank
 from diag.sources.collectives.fr_trace import integer, mapping, sequence, word
 
-__all__ = ["IN_PROGRESS", "judge", "load", "read_communicators"]
-
 IN_PROGRESS = 7  # ncclInProgress of ncclResult_t
 _MOST_OPS = 32  # NCCL 2.28 counts five collectives
 _DEEPEST = 50  # a report has six levels

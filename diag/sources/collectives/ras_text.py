@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from diag.model.observations import RasCommunicator, RasMissing, RasRank
 from diag.sources.collectives.ras_json import IN_PROGRESS
 
-__all__ = ["TextReport", "read_text"]
-
 # All of these: NCCL 2.28.9, captured on 2 and 4 x H200, 2026-11-20/21; what was not captured is from NCCL
 # 2.32, src/ras/client_support.cc, and marked so.
 #   NCCL version 2.28.9 compiled with CUDA 13.0

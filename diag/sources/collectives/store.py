@@ -17,19 +17,6 @@ from diag.launch.launchers.command import read_command
 from diag.model import Payload, Record
 from diag.model.observations import Observation, StoreTried, StoreWaited, Unparsed
 
-__all__ = [
-    "SOURCE",
-    "WORDS",
-    "Connections",
-    "connections",
-    "connects",
-    "parse",
-    "payload",
-    "place_of_launcher",
-    "place_of_rank",
-    "read_line",
-]  # fmt: skip
-
 SOURCE = "store"
 
 # --- the stack

@@ -9,8 +9,6 @@ import socket
 import time
 from pathlib import Path
 
-__all__ = ["MAX_BYTES", "NoAnswer", "ask"]
-
 MAX_BYTES = 16 << 20  # ours: 2,000 entries of the Flight Recorder, torch's default, are 1 MB
 
 

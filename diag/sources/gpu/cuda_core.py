@@ -18,8 +18,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["NoCoreDump", "is_core_dump", "kernels"]
-
 _USER = 0x80000000  # SHT_LOUSER; numbers of CudbgSectionHeaderTypes
 _RELOCATED_IMAGE, _DEVICES, _GRIDS, _BLOCKS, _MODULES = (_USER + number for number in (7, 9, 12, 13, 16))
 _SYMBOLS = 2

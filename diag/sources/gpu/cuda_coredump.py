@@ -17,8 +17,6 @@ from diag.model.observations import GpuKernel, GpuKernels, Observation, Unparsed
 from diag.sources.collectives.fr_trace import integer, mapping, sequence, word
 from diag.sources.gpu import cuda_core
 
-__all__ = ["SOURCE", "kernel_name", "load_file", "parse"]
-
 SOURCE = "cuda_coredump"
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from diag.model.observations import CudaErrorRaised, CudaOutOfMemory, GpuDumpStarted, Observation
 
-__all__ = ["DUMP", "WORDS", "may_tell", "read_line"]
-
 _LONGEST = 4000  # the message of 16 processes on one GPU has 1700 characters
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = r"(\d{1,7}(?:\.\d{1,4})? (?:bytes|[KMG]iB))"

@@ -31,8 +31,6 @@ from diag.sources.gpu.nvml_health import HealthWatch, parse_events, parse_health
 from diag.text.errors import SourceUnavailable
 from diag.text.units import format_seconds
 
-__all__ = ["SOURCE", "NvmlReader", "NvmlUnavailable", "parse"]
-
 SOURCE = "nvml"
 
 BACKOFF_SECONDS = 10.0  # doubled at each failure in a row, up to the next; ours

@@ -10,8 +10,6 @@ from typing import Any
 
 from diag.model import Payload
 
-__all__ = ["Gpm"]
-
 _METRICS = {"sm_util": 2, "sm_occupancy": 3}  # nvml.h: NVML_GPM_METRIC_SM_UTIL, _SM_OCCUPANCY; percent
 
 

@@ -15,8 +15,6 @@ from typing import Any
 from diag.model import Payload, Record
 from diag.model.observations import GpuHealth, NvlinkSeen, Observation, Unparsed, XidReported
 
-__all__ = ["HEALTH_SECONDS", "HealthWatch", "parse_events", "parse_health"]
-
 HEALTH_SECONDS = 60.0  # gpud and dcgm-exporter read these each 30-60 s
 _EVENT_WAIT_MS = 1000
 _EVENT_RETRY_SECONDS = 10.0

@@ -27,8 +27,6 @@ from diag.sources.host.cgroup_paths import find
 from diag.sources.host.job_files import JobFiles
 from diag.sources.host.process_tree import PROC, read_raw, split_stat
 
-__all__ = ["SOURCE", "CgroupReader", "host_sample", "parse"]
-
 SOURCE = "cgroup"
 
 FILES = {

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from diag.sources.host.process_tree import PROC, read_raw
 
-__all__ = ["CgroupPaths", "find"]
-
 
 class CgroupPaths(NamedTuple):
     """`levels` are (path as it is mounted, directory to open). `version` 0: this kernel has no such

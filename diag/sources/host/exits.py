@@ -19,8 +19,6 @@ from diag.model import Payload, Record
 from diag.model.observations import Observation, RankExited, Unparsed
 from diag.sources.host.process_tree import PROC, split_stat
 
-__all__ = ["SOURCE", "ExitWatch", "parse"]
-
 SOURCE = "exits"
 
 # include/uapi/linux/pidfd.h of Linux 6.15: struct pidfd_info is mask, cgroupid (u64), 11 ids (u32), exit_code

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePosixPath
 
-__all__ = ["Rights", "acting_as", "open_beneath", "rights_in", "walk_beneath"]
-
 # setgroups(2) of one thread: libc's function changes all threads of the process. asm/unistd.h of each.
 _SETGROUPS = {"x86_64": 116, "aarch64": 159, "riscv64": 159, "loongarch64": 159, "ppc64le": 81, "s390x": 206}
 _OPENAT2 = 437  # on all machines; Linux 5.6

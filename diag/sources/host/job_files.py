@@ -19,8 +19,6 @@ from pathlib import Path
 
 from diag.sources.host.file_rights import Rights, acting_as, open_beneath, rights_in, walk_beneath
 
-__all__ = ["Files", "JobFiles"]
-
 _PROC = Path("/proc")
 _LOOK_SECONDS = 1.0
 _LISTED = 20_000

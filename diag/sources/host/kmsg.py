@@ -9,8 +9,6 @@ from diag.model import Record
 from diag.model.observations import KernelLine, Observation, Unparsed
 from diag.sources.host import kmsg_gpu, kmsg_memory
 
-__all__ = ["SOURCE", "parse"]
-
 SOURCE = "kmsg"
 
 _LONGEST = 1000

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 from diag.model.observations import Observation, SxidReported, XidReported
 
-__all__ = ["LITERALS", "read_line"]
-
 LITERALS = ("NVRM: Xid", "SXid (", "fallen off the bus")  # a line of ours has one of these
 
 # driver 580.159.04, H200, 2026-11-20, after a device-side assert:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from diag.model.observations import KernelOomKill, KernelRefusal, Observation
 
-__all__ = ["Reader"]
-
 _MOST_TASKS = 8
 _MOST_SEEN = 4096
 

@@ -18,8 +18,6 @@ from diag.model.observations import LimitsSeen, Observation, ProcessSample, Proc
 from diag.sources.host.process_tree import FULL_SCAN_EVERY, PROC, Tree, read_raw, split_stat
 from diag.sources.network.rdma_access import device_nodes, ipc_lock, lock_rights
 
-__all__ = ["SOURCE", "ProcessGone", "ProcessReader", "parse"]
-
 SOURCE = "proc"
 
 # Of the ~60 lines of /proc/PID/status, those that say what stat does not.

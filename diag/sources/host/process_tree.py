@@ -13,8 +13,6 @@ from typing import Protocol
 
 from diag.sources.host.vm import read_memory
 
-__all__ = ["PROC", "Processes", "Tree", "descendants", "is_python", "read_environ", "read_raw", "split_stat"]
-
 PROC = Path("/proc")
 
 # Children forked by a thread other than the main one stand in that thread's own file. A rank has 60 to 90

@@ -25,21 +25,6 @@ from diag.model.observations import (
     Unparsed,
 )
 
-__all__ = [
-    "SOURCE",
-    "cut_off",
-    "ended",
-    "failed",
-    "interrupted",
-    "logs_ended",
-    "looked_away",
-    "parse",
-    "rank_found",
-    "snapshot",
-    "started",
-    "works",
-]
-
 SOURCE = "run"
 _OF_LOGS = tuple(field.name for field in fields(LogsEnded) if field.name != "rank")
 

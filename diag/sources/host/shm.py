@@ -10,8 +10,6 @@ from diag.model import Payload, Record
 from diag.model.observations import Observation, SharedMemory, Unparsed
 from diag.text.errors import SourceUnavailable
 
-__all__ = ["SOURCE", "SharedMemoryUnavailable", "parse", "read"]
-
 SOURCE = "shm"
 
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from diag.sources.host.process_tree import PROC, read_raw, split_stat
 from diag.text.errors import DiagError
 
-__all__ = ["StepProcess", "find_step", "parse_pids", "root_of"]
-
 # A job step may start minutes after its job (srun waits for its nodes); what is longer has not been started
 # at all. Ours.
 WAIT_SECONDS = 120.0

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from diag.sources.host.job_files import JobFiles
 
-__all__ = ["versions"]
-
 # .../lib/libpython3.11.so.1.0, .../site-packages/torch/lib/libtorch_cpu.so, .../nvidia/nccl/lib/libnccl.so.2
 _TORCH = re.compile(rb"(/[^\n]*/torch)/lib/libtorch[^/\n]*\.so")
 _NCCL = re.compile(rb"(/[^\n]*)/nvidia/nccl/lib/libnccl\.so")

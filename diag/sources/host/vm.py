@@ -12,8 +12,6 @@ import os
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["read_memory"]
-
 
 class _Part(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))

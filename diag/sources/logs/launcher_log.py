@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from diag.model.observations import Observation, WorkerFailureReported
 
-__all__ = ["WORDS", "read_line"]
-
 # DeepSpeed 0.9-0.18, launcher/launch.py, the command of the process that failed, with its LOCAL rank (one
 # node: the rank):
 #   [2023-05-12 07:24:57,912] [ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/python', '-u', 'train.py', '--local_rank=3', ...]

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from diag.model.observations import LossScaleReduced, NonFiniteReported, Observation
 
-__all__ = ["WORDS", "read_line"]
-
 # DeepSpeed 0.9-0.16, runtime/fp16/loss_scaler.py (source; logs of users), rank 0 only:
 #   [2023-08-02 00:41:17,526] [INFO] [loss_scaler.py:183:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted
 #   loss scale: 4294967296, reducing to 2147483648

@@ -31,17 +31,6 @@ from diag.sources.logs import (
 )
 from diag.sources.logs.prefilter import plain_lines
 
-__all__ = [
-    "PLAIN_LINES",
-    "PLAIN_RUN",
-    "SOURCE",
-    "FileFollower",
-    "LineAssembler",
-    "parse",
-    "plain_run",
-    "read_text",
-]
-
 SOURCE = "output"
 
 # Longer lines are cut here (the 15 kB of `args: MegatronRLHFArguments(...)` fit); the cut is said in the

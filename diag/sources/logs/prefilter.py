@@ -22,8 +22,6 @@ from diag.sources.logs import (
     watchdog_log,
 )
 
-__all__ = ["ERRORS", "WORDS", "plain_lines"]
-
 # Lines around a word of an error that are read too: the frames above an exception (detectors look at 8), its
 # message below.
 _BEFORE, _AFTER = 10, 10

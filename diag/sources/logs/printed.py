@@ -6,8 +6,6 @@ from __future__ import annotations
 import ast
 import re
 
-__all__ = ["numbers_of"]
-
 # ms-swift 4.6.0 (swift/megatron/callbacks/print.py rounds with round(), which keeps nan), transformers 4.57
 # and 5 (source: the numbers are strings there), torch 2.x tensors that were never turned into numbers:
 #   {'loss': nan, 'grad_norm': inf, ...}     {'loss': '4.36', ...}     {'loss': tensor(nan, device='cuda:0'), ...}

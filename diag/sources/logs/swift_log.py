@@ -18,8 +18,6 @@ from diag.model.observations import (
 )
 from diag.sources.logs.printed import numbers_of
 
-__all__ = ["WORDS", "read_bar", "read_line"]
-
 # ms-swift 3.7-4.6, swift/megatron/trainers/base.py, stderr; printed BEFORE the first batch is fetched:
 #   [INFO:swift] The training of Epoch 0 starts...
 _EPOCH = re.compile(r"The training of Epoch (\d{1,9}) starts\.\.\.")

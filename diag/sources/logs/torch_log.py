@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from diag.model.observations import Observation, WorkerFailureReported, WorkerNamed
 
-__all__ = ["WORDS", "rank_of_line", "read_line"]
-
 # torch 2.4-2.13 prefix each line of an uncaught exception and of the C++ log with the rank:
 #   [rank1]: RuntimeError: DataLoader worker (pid 20352) is killed by signal: Killed.
 #   [rank1]:[W1120 22:48:19.163027360 WorkerServer.cpp:155] [c10d] Server listening to TCP :::0

@@ -18,8 +18,6 @@ from diag.model.observations import (
 )
 from diag.sources.logs.printed import numbers_of
 
-__all__ = ["WORDS", "read_bar", "read_line", "read_metrics"]
-
 # transformers 4.57.6 Trainer (trainer_callback.py), stdout of rank 0, whatever the log level is; two gloo
 # ranks, 2026-11-21:
 #   {'loss': 4.3605, 'grad_norm': 1.9662383794784546, 'learning_rate': 4.375e-05, 'epoch': 0.04}

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from diag.model.observations import Observation, VersionSeen
 
-__all__ = ["WORDS", "may_tell", "read_line"]
-
 _FORMS = (
     # ms-swift 4.6.0, stderr of rank 0:   [INFO:swift] swift.__version__: 4.6.0
     ("ms-swift", re.compile(r"^\[INFO:swift\] swift\.__version__: ([\w.+-]{1,40})")),

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 
 from diag.model.observations import CollectiveTimedOut, Observation, WatchdogState
 
-__all__ = ["WORDS", "read_line"]
-
 # torch 2.11.0, NCCL 2.28.9, two H200, 2026-11-20 (before the ]: [rank0]:[E1120 22:50:13.696955209
 # ProcessGroupNCCL.cpp:689):
 #   [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=22, OpType=ALLREDUCE, NumelIn=1048576,

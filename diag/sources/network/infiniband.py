@@ -19,8 +19,6 @@ from diag.model import Payload, Record
 from diag.model.observations import Observation, RdmaGid, RdmaPort, RdmaPortsSeen, Unparsed
 from diag.text.errors import SourceUnavailable
 
-__all__ = ["SOURCE", "InfinibandReader", "InfinibandUnavailable", "parse"]
-
 SOURCE = "infiniband"
 
 ROOT = Path("/sys/class/infiniband")

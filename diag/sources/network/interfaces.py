@@ -21,8 +21,6 @@ from diag.sources.host.job_files import Files, JobFiles
 from diag.sources.host.process_tree import PROC, read_raw
 from diag.text.errors import SourceUnavailable
 
-__all__ = ["SOURCE", "InterfacesReader", "InterfacesUnavailable", "parse"]
-
 SOURCE = "interfaces"
 
 SYS_NET = Path("/sys/class/net")

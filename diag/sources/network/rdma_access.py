@@ -22,8 +22,6 @@ from diag.model.observations import Observation, RdmaAccess, Unparsed
 from diag.sources.host.job_files import JobFiles
 from diag.sources.host.process_tree import PROC, read_environ, read_raw, split_stat
 
-__all__ = ["SOURCE", "RdmaAccessReader", "device_nodes", "ipc_lock", "lock_rights", "parse"]
-
 SOURCE = "rdma_access"
 
 _MOST_FDS = 16384  # 15 us each

@@ -31,8 +31,6 @@ from diag.model.observations import (
     Unparsed,
 )
 
-__all__ = ["DEFAULT_SIGNAL", "FAILURES", "SOURCE", "dump", "parse"]
-
 SOURCE = "faulthandler"
 DEFAULT_SIGNAL = 50  # same as diag/launch/inject/_diag_hook.py, where the choice is explained
 

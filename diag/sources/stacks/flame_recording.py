@@ -18,8 +18,6 @@ from pathlib import Path
 from diag.sources.stacks.pyspy import _ENVIRONMENT, PySpy, explain
 from diag.text.errors import DiagError
 
-__all__ = ["FORMATS", "Recording", "record"]
-
 # Ours -> py-spy's.
 FORMATS = {"svg": "flamegraph", "speedscope": "speedscope", "collapsed": "raw"}
 _GRACE_SECONDS = (

@@ -32,8 +32,6 @@ from diag.model.observations import (
     Unparsed,
 )
 
-__all__ = ["FAILURES", "SOURCE", "PySpy", "explain", "find_executable", "parse"]
-
 SOURCE = "pyspy"
 
 # What can go wrong, by the word in the payload.

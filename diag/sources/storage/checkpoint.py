@@ -21,16 +21,6 @@ from diag.sources.host.job_files import Files
 from diag.sources.storage.checkpoint_kinds import read_folder
 from diag.text.errors import SourceUnavailable
 
-__all__ = [
-    "MOST_HEADS",
-    "SOURCE",
-    "CheckpointReader",
-    "CheckpointUnavailable",
-    "is_checkpoint_name",
-    "parse",
-    "version_folders",
-]
-
 SOURCE = "checkpoint"
 OURS = Files()
 

@@ -20,8 +20,6 @@ from typing import Any
 from diag.knowledge.checkpoint_args import iteration_of
 from diag.model.observations import CheckpointFolder
 
-__all__ = ["read_folder"]
-
 _MOST_NAMED = 8  # of a thousand missing files; the rest is counted
 _SHARD = re.compile(r"(.{0,200})-(\d{5})-of-(\d{5})\.(safetensors|bin)\Z", re.ASCII)
 _MP_RANK = re.compile(r"mp_rank_\d{2,3}(?:_\d{3}){0,2}\Z", re.ASCII)

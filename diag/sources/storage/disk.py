@@ -15,8 +15,6 @@ from diag.model.observations import DiskSpace, Observation, Unparsed
 from diag.sources.host.job_files import Files
 from diag.text.errors import SourceUnavailable
 
-__all__ = ["SOURCE", "DiskUnavailable", "parse", "read"]
-
 SOURCE = "disk"
 OURS = Files()
 

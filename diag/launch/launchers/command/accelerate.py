@@ -9,8 +9,6 @@ from typing import Any
 from diag.launch.launchers.command.errors import CommandError
 from diag.launch.launchers.command.options import number, split_options
 
-__all__ = ["Accelerate", "accelerate_flags", "read_accelerate"]
-
 _BARE = frozenset(
     {"--multi_gpu", "--use_deepspeed", "--use_fsdp", "--cpu", "--debug", "--no_python", "--same_network", "--module", "-m",
      "--quiet", "-q", "--use_megatron_lm"}

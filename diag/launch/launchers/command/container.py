@@ -9,8 +9,6 @@ from pathlib import PurePosixPath
 
 from diag.launch.launchers.command.errors import CommandError
 
-__all__ = ["ENGINES", "Container", "run_in", "size_of"]
-
 ENGINES = frozenset({"docker", "podman", "nerdctl"})
 # docker 29 and podman 5, `run --help`: the flags without a value; every other one takes one.
 _BARE = """

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from diag.launch.launchers.command.options import number, split_options
 from diag.launch.launchers.hostfile import Hostfile, parse_hostfile
 
-__all__ = ["DEFAULT_HOSTFILE", "DeepSpeed", "deepspeed_options", "read_deepspeed"]
-
 DEFAULT_HOSTFILE = "/job/hostfile"  # launcher/runner.py: DLTS_HOSTFILE
 _BARE = frozenset(
     {"--no_ssh", "--no_ssh_check", "--no_python", "--module", "--force_multi", "--save_pid", "--no_local_rank",

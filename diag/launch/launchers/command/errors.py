@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from diag.text.errors import DiagError
 
-__all__ = ["CommandError"]
-
 
 class CommandError(DiagError):
     def __init__(self, message: str, *, hint: str = "") -> None:

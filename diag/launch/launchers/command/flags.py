@@ -10,8 +10,6 @@ from pathlib import Path
 
 from diag.launch.launchers.command.errors import CommandError
 
-__all__ = ["Flags", "parse_flags"]
-
 _NUMBER_LIKE = re.compile(r"-\d")
 _TRUE, _FALSE = ("true", "1", "yes", "y", "t", "on"), ("false", "0", "no", "n", "f", "off", "none")
 

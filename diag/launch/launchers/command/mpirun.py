@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from diag.launch.launchers.hostfile import Hosts, mpi_hosts
 
-__all__ = ["Mpirun", "read_mpirun"]
-
 _FILES = ("--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f")
 _HOSTS = ("--host", "-host", "-H", "-hosts", "--hosts")
 _PROCESSES = ("-np", "--np", "-n", "--n")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["ELSEWHERE", "MODULES", "MPI", "SHELLS", "before_program", "is_shell"]
-
 # `python -m`
 MODULES = {
     "torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun",

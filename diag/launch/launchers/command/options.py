@@ -6,8 +6,6 @@ from collections.abc import Container, Mapping, Sequence
 
 from diag.launch.launchers.command.errors import CommandError
 
-__all__ = ["after_options", "first", "number", "split_options"]
-
 
 def number(text: str, who: str) -> int | None:
     """None for no text. Raises CommandError for what is no number of processes."""

@@ -24,8 +24,6 @@ from diag.launch.launchers.command.srun import NO_STEPS, Srun, read_srun
 from diag.launch.launchers.command.variables import split_environment
 from diag.launch.launchers.hostfile import Hostfile
 
-__all__ = ["Reading"]
-
 ReadText = Callable[[str], "str | None"]
 
 # Programs that only run another: how many words of their own follow as values of these options.

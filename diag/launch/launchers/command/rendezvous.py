@@ -11,8 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Rendezvous", "flags_among", "rendezvous"]
-
 _DEFAULT_PORT = 29500  # torchrun's --master_port and, with MASTER_PORT unset, what people's scripts use
 _C10D_PORT = 29400  # torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py: DEFAULT_PORT
 

@@ -14,8 +14,6 @@ from diag.launch.launchers.command.shell_script import is_computed
 from diag.launch.launchers.command.srun import Srun
 from diag.launch.launchers.hostfile import Hostfile
 
-__all__ = ["Command"]
-
 _UNREAD = "CMD could not be read (see launch)"
 # Programs whose ranks are started by torch's elastic agent.
 _ELASTIC = ("torchrun", "accelerate")

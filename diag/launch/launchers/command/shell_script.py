@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from diag.launch.launchers.command.container import ENGINES
 from diag.launch.launchers.command.names import MPI, is_shell
 
-__all__ = ["Script", "is_computed", "read_script", "unseen"]
-
 _STARTS = frozenset(
     {"megatron", "swift", "torchrun", "accelerate", "deepspeed", "srun", "python", "python3", *MPI, *ENGINES}
 )

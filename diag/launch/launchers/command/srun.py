@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from diag.launch.launchers.command.options import number, split_options
 
-__all__ = ["NO_STEPS", "Srun", "read_srun"]
-
 # slurm.h: the numbers of what is no step of srun: interactive (salloc's shell), batch, extern
 NO_STEPS = frozenset({"", "4294967290", "4294967291", "4294967292"})
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-__all__ = ["split_environment"]
-
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 

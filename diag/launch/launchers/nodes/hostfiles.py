@@ -16,8 +16,6 @@ from diag.launch.launchers.hostfile import is_host, mpi_hosts
 from diag.launch.launchers.hostlist import BadHostlist, expand_hostlist
 from diag.launch.launchers.nodes.facts import MOST_NODES, Engine, Environment, Hosts, ReadText, first, shown
 
-__all__ = ["allocation", "deepspeed", "given_hosts", "world_info"]
-
 _LOWEST_PORT = 1024  # below it a number behind a colon in a hostfile is MPICH's number of processes: no hub listens there
 
 

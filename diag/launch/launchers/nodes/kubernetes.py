@@ -10,8 +10,6 @@ import re
 
 from diag.launch.launchers.nodes.facts import MOST_NODES, Engine, Environment, first, number, shown
 
-__all__ = ["of_kubernetes", "pod_names"]
-
 # kubeflow/training-operator at 5fa872f (1.5), pkg/controller.v1/pytorch (envvar, master, elastic):
 # MASTER_ADDR is <job>-master-0, RANK and WORLD_SIZE are the pod's. Later ones (from users' scripts, not read)
 # set PET_NNODES, PET_NODE_RANK and PET_MASTER_ADDR too and multiply WORLD_SIZE. With elasticPolicy

@@ -8,8 +8,6 @@ from __future__ import annotations
 from diag.launch.launchers.command.mpirun import Mpirun
 from diag.launch.launchers.nodes.facts import Engine, Environment, Hosts, number, shown
 
-__all__ = ["hydra", "mpirun", "openmpi"]
-
 
 def openmpi(env: Environment) -> Engine | None:
     """Seen of Open MPI 4.1.4 on two nodes: OMPI_MCA_orte_num_nodes counts nodes. OMPI_COMM_WORLD_NODE_RANK is

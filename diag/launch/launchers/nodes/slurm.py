@@ -10,8 +10,6 @@ from diag.launch.launchers.command.srun import NO_STEPS
 from diag.launch.launchers.hostlist import BadHostlist, expand_hostlist
 from diag.launch.launchers.nodes.facts import Engine, Environment, Hosts, first, number, shown
 
-__all__ = ["of_slurm", "slots"]
-
 # Words that bring CMD to the other nodes; a shell script may contain them.
 _SPREADS = frozenset({"srun", "mpirun", "mpiexec", "mpiexec.hydra", "prterun", "bash", "sh", "zsh", "dash"})
 

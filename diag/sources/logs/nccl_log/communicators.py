@@ -13,8 +13,6 @@ from diag.model.observations import (
     NcclLine,
 )
 
-__all__ = ["READERS", "communicator"]
-
 # src/init.cc. In order of NCCL's version; captured are those of 2.28.9 without a parent:
 #   2.18-2.20  comm 0x5591 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0x7a65 - Init START
 #   2.21-2.22  ncclCommInitRank comm 0x55d9 rank 1 nranks 2 cudaDev 0 nvmlDev 0 busId 61000 commId 0x1fc5 - Init COMPLETE

@@ -17,8 +17,6 @@ from diag.model.observations import (
     VerbsDriverMissing,
 )
 
-__all__ = ["READERS", "driver_missing", "ib_error", "peer", "result"]
-
 # What glibc's strerror says, where NCCL tells the text alone.
 _ERRNO = {
     "Operation not permitted": 1,

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from diag.model.observations import NcclLine
 
-__all__ = ["Torn", "bare_version", "split"]
-
 _MARK = " NCCL "
 _LONGEST_HEAD = (
     700  # a host name of 253, a path of 200, a timestamp of 256 (NCCL's own bound), and some prefix

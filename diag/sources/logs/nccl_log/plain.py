@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-__all__ = ["plain_runs"]
-
 _SHORTEST_RUN = 3  # fewer lines are as cheap one by one
 _MARK = " NCCL INFO Channel "
 # NCCL 2.28.9, captured on 2 x H200, 2026-11-20 (in 2.18-2.31 the same):

@@ -23,8 +23,6 @@ from diag.model.observations import (
     NcclVersion,
 )
 
-__all__ = ["READERS", "ib_setup", "variable"]
-
 # src/init.cc, 2.18-2.31; NCCL 2.28.9, captured on 2 x H200, 2026-11-20:
 #   NCCL version 2.28.9+cuda13.0
 _VERSION = re.compile(r"NCCL version (\d{1,4}\.\d{1,4}\.\d{1,6})[^\s+]{0,40}(?:\+cuda(\d{1,3}\.\d{1,3}))?")

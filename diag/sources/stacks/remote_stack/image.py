@@ -16,8 +16,6 @@ from pathlib import Path
 
 from diag.sources.host.job_files import JobFiles
 
-__all__ = ["SYMBOLS", "Image", "Unsupported", "find_image"]
-
 # What the reader needs to know the place of. `Py_Version` is there from Python 3.11 on.
 SYMBOLS = (
     "_PyRuntime",

@@ -13,8 +13,6 @@ from dataclasses import dataclass, fields
 
 from diag.sources.stacks.remote_stack.image import Unsupported
 
-__all__ = ["DEBUG_COOKIE", "DEBUG_SIZE", "Layout", "layout_of", "published"]
-
 DEBUG_COOKIE = b"xdebugpy"
 DEBUG_SIZE = 584  # of 3.13
 

@@ -5,8 +5,6 @@ The format is that of CPython's Objects/locations.md; columns are skipped.
 
 from __future__ import annotations
 
-__all__ = ["line_of"]
-
 _NO_LOCATION, _LONG, _NO_COLUMNS, _FIRST_ONE_LINE = 15, 14, 13, 10
 
 

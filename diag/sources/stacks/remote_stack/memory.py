@@ -15,8 +15,6 @@ from pathlib import Path
 
 from diag.sources.host.vm import read_memory
 
-__all__ = ["Gone", "Memory", "Torn"]
-
 _MOST_BYTES = 64 << 20
 _MOST_CALLS = 60_000  # 1.2 us each
 _MOST_CHARACTERS = 4096  # of a name or a path

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from diag.sources.stacks.remote_stack.layouts import Layout
 from diag.sources.stacks.remote_stack.memory import Memory, Torn
 
-__all__ = ["ThreadNames"]
-
 _MOST_ENTRIES = 1 << 16  # of sys.modules; torch with all of its packages has 3000
 _UNICODE_KEYS = (1, 2)  # dk_kind: entries without a hash; 0 has them
 _TP_BASICSIZE, _TP_FLAGS, _HT_CACHED_KEYS = 32, 168, {11: 872, 12: 880, 13: 880}

@@ -18,8 +18,6 @@ from diag.sources.stacks.remote_stack.lines import line_of
 from diag.sources.stacks.remote_stack.memory import Memory, Torn
 from diag.sources.stacks.remote_stack.names import ThreadNames
 
-__all__ = ["ProcessStacks"]
-
 _MOST_THREADS = 500  # ours, as for py-spy
 _MOST_FRAMES = 1000  # Python's own recursion limit
 _MOST_CODES = 20_000  # kept of one process: a long training job runs some thousands
