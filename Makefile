@@ -100,8 +100,9 @@ docs: $(VENV)/.diag ## build the documentation into build/site, strict: a broken
 docs-serve: $(VENV)/.diag ## the same on http://127.0.0.1:8000, anew at each change
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --strict
 
+# MATRIX="sigstop or healthy" runs a part of it.
 matrix: $(VENV)/.job ## every fault on the bundled job with default settings, as a table (about 20 minutes)
-	$(PYTEST) -m matrix tests/matrix -n $(WORKERS)
+	$(PYTEST) -m matrix tests/matrix -n $(WORKERS) $(if $(MATRIX),-k "$(MATRIX)")
 
 # Longer runs of what `make test-hardening` does in short; each writes its table or pictures into build/.
 # Goes on where it was cut off; rm build/harm.jsonl begins anew.
