@@ -59,6 +59,17 @@ def _command_line(pid: int) -> list[str]:
     return [word.decode("utf-8", "replace") for word in raw.split(b"\0") if word]
 
 
+def cwd_of(pid: int) -> str:
+    """The working directory by the process's own name for it; empty where it cannot be read."""
+    from diag.sources.host.job_files import JobFiles
+
+    try:
+        with JobFiles(pid) as files:
+            return files.cwd()
+    except OSError:  # it has ended, or is another user's
+        return ""
+
+
 def nodes_of_job(words: list[str], pid: int, given: str) -> JobNodes:
     """What our own environment says, as a manifest gives it to the sidecar, and above it that of the job."""
     from diag.launch.launchers.nodes import nodes_of
