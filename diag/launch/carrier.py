@@ -136,7 +136,7 @@ class Carrier:
             enough = False
         if not enough:
             self._drop_hub()
-            raise _NoHub("there are no more threads (ulimit -u, pids.max)")
+            raise _NoHub("no more threads can be started (ulimit -u, pids.max)")
         return relay
 
     def _start(self, outlets: tuple[Sink, ...], env: dict[str, str]) -> commands.Command:

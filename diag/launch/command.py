@@ -255,13 +255,13 @@ def _not_found(name: str, env: Mapping[str, str]) -> str:
 
     if "/" in name:
         hint = file_beside(Path(name))
-        return f"error: cannot run {name!r}: no such file; hint: {hint or 'check the word after `--`'}"
-    hint = "check the word after `--`, and that its environment is active"
+        return f"error: cannot run {name!r}: no such file; hint: {hint or 'check the command after `--`'}"
+    hint = "check the command after `--` and that its environment is active"
     if name.endswith(".py") and Path(name).is_file():
         hint = f"name its interpreter (python {name})"
     elif near := command_in_path(name, env.get("PATH", os.defpath)):
         hint = f"did you mean {near}? Else {hint}"
-    return f"error: cannot run {name!r}: no such command in PATH; hint: {hint}"
+    return f"error: cannot run {name!r}: command not found in PATH; hint: {hint}"
 
 
 def _not_executable(path: str, reason: str) -> str:

@@ -374,7 +374,7 @@ class _Writer:
 
     def _tell(self, error: OSError) -> None:
         self._report(
-            f"cannot write the job's {self.outlet.stream}: {error.strerror}; the job goes on, "
+            f"cannot write the job's {self.outlet.stream}: {error.strerror}; the job continues, "
             f"its output is in {self.outlet.lane.path}"
         )
 

@@ -159,9 +159,9 @@ def test_what_is_published_is_never_seen_half_and_only_by_its_owner(tmp_path: Pa
         (b'{"schema": "diag.run/1", "run_id": ', "cannot be read"),
         (b"\xff\xfe", "cannot be read"),
         (b"[" * 100_000, "cannot be read"),
-        (b'{"schema": "diag.run/7"}', "written by another diag"),
-        (b"[]", "written by another diag"),
-        (b"null", "written by another diag"),
+        (b'{"schema": "diag.run/7"}', "written by another version of diag"),
+        (b"[]", "written by another version of diag"),
+        (b"null", "written by another version of diag"),
     ],
 )
 def test_run_json_that_is_no_run_says_what_it_is_instead(tmp_path: Path, content: bytes, words: str) -> None:
@@ -173,7 +173,7 @@ def test_run_json_that_is_no_run_says_what_it_is_instead(tmp_path: Path, content
 
 
 def test_directory_without_run_json_and_a_file_are_no_runs(tmp_path: Path) -> None:
-    with pytest.raises(DiagError, match="no run directory"):
+    with pytest.raises(DiagError, match="not a run directory"):
         read_run(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(DiagError):

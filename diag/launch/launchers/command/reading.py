@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from diag.launch.launchers.command.accelerate import Accelerate, accelerate_flags, read_accelerate
+from diag.launch.launchers.command.accelerate import Accelerate, read_accelerate
 from diag.launch.launchers.command.container import ENGINES, Container, run_in
-from diag.launch.launchers.command.deepspeed import deepspeed_options, read_deepspeed
+from diag.launch.launchers.command.deepspeed import read_deepspeed
 from diag.launch.launchers.command.errors import CommandError
 from diag.launch.launchers.command.mpirun import Mpirun, read_mpirun
 from diag.launch.launchers.command.names import ELSEWHERE, MODULES, MPI, before_program, is_shell
-from diag.launch.launchers.command.options import after_options, first, number, split_options
+from diag.launch.launchers.command.options import first, last_options, number, read_options, runs_another
 from diag.launch.launchers.command.rendezvous import Rendezvous, flags_among, rendezvous
 from diag.launch.launchers.command.result import Command
 from diag.launch.launchers.command.shell_script import read_script, unseen
@@ -26,26 +26,10 @@ from diag.launch.launchers.hostfile import Hostfile
 
 ReadText = Callable[[str], "str | None"]
 
-# Programs that only run another: how many words of their own follow as values of these options.
-_PREFIXES: dict[str, frozenset[str]] = {
-    "nohup": frozenset(),
-    "exec": frozenset(),
-    "time": frozenset({"-f", "-o"}),
-    "nice": frozenset({"-n"}),
-    "ionice": frozenset({"-c", "-n"}),
-    "setsid": frozenset(),
-    "stdbuf": frozenset({"-i", "-o", "-e"}),
-    "timeout": frozenset({"-k", "-s"}),
-    "numactl": frozenset({"-C", "-N", "-m", "-i", "-p"}),
-    "taskset": frozenset(),
-    "sudo": frozenset({"-u", "-g"}),
-    "nsys": frozenset({"-o", "-t"}),
-}
 _SWIFTS = ("megatron", "swift")
 _SWIFT_VERBS = ("sft", "rlhf", "pt")
 # These go by what they are told themselves, however many of them srun starts.
 _BY_THEMSELVES = ("torchrun", "accelerate", *_SWIFTS)
-_BARE_TORCHRUN = frozenset({"--standalone", "--no_python", "-m", "--module", "--run_path", "--use_env"})
 _DEEP = 8  # wrappers within wrappers
 _PASS_ITSELF = "pass the training command itself"
 
@@ -164,9 +148,8 @@ class Reading:
             return self._srun(words[1:])
         if name == "diag":
             return words[words.index("--") + 1 :] if "--" in words else []
-        if name in _PREFIXES:
-            rest = after_options(words[1:], _PREFIXES[name])
-            return rest[1:] if name in ("timeout", "taskset") else rest
+        if runs_another(name):
+            return read_options(words[1:], name)[1]
         if name == "torchrun":
             return self._torchrun(words[1:])
         if name == "accelerate" and words[1:2] == ["launch"]:
@@ -238,7 +221,7 @@ class Reading:
                 self.nodes_from = "WORLD_SIZE and LOCAL_WORLD_SIZE"
 
     def _torchrun(self, words: list[str]) -> list[str]:
-        self.options, rest = split_options(words, _BARE_TORCHRUN)
+        self.options, rest = last_options(words, "torchrun")
         self.launcher = self.told = "torchrun"
         text, self.processes_from = first(
             self.options, self.environment, "--nproc_per_node", "PET_NPROC_PER_NODE"
@@ -256,7 +239,7 @@ class Reading:
 
     def _accelerate(self, words: list[str]) -> list[str]:
         self.launcher = self.told = "accelerate"
-        flags, rest = accelerate_flags(words)
+        flags, rest = last_options(words, "accelerate")
         self.accelerate = Accelerate(flags=flags)  # should a file or a number of it not be readable
         found = self.accelerate = read_accelerate(flags, self.environment, self._required, self._maybe)
         self.options = found.options
@@ -266,7 +249,7 @@ class Reading:
 
     def _deepspeed(self, words: list[str]) -> list[str]:
         self.launcher = self.told = "deepspeed"
-        self.options, rest = deepspeed_options(words)
+        self.options, rest = last_options(words, "deepspeed")
         found = read_deepspeed(self.options, self._maybe)
         self.hosts, self.slots = found.hosts, found.slots
         self.processes, self.processes_from = found.processes, found.processes_from

@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from diag.launch.launchers.command.options import tables
+
 _DEFAULT_PORT = 29500  # torchrun's --master_port and, with MASTER_PORT unset, what people's scripts use
 _C10D_PORT = 29400  # torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py: DEFAULT_PORT
 
@@ -41,42 +43,6 @@ class Rendezvous:
     bad: tuple[str, ...] = ()  # values that are no number where one is needed: "--nnodes two"
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """Of each value the flag and, where that is not given, the variables in this order."""
-
-    nodes: tuple[str, ...]
-    address: tuple[str, ...]
-    port: tuple[str, ...]
-    rank: tuple[str, ...]
-
-
-_TORCHRUN = _Names(
-    ("--nnodes", "PET_NNODES"),
-    ("--master_addr", "PET_MASTER_ADDR"),
-    ("--master_port", "PET_MASTER_PORT"),
-    ("--node_rank", "PET_NODE_RANK"),
-)
-_SWIFT = _Names(("NNODES",), ("MASTER_ADDR",), ("MASTER_PORT",), ("NODE_RANK",))
-_ACCELERATE = _Names(
-    ("--num_machines",), ("--main_process_ip",), ("--main_process_port",), ("--machine_rank",)
-)
-_DEEPSPEED = _Names(("--num_nodes",), ("--master_addr",), ("--master_port",), ("--node_rank",))
-# A script that does the rendezvous itself, or a shell script that hands these on: the names that people and
-# operators use.
-_SCRIPT = _Names(
-    ("--nnodes", "PET_NNODES", "NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
-    ("--master_addr", "MASTER_ADDR", "PET_MASTER_ADDR"),
-    ("--master_port", "MASTER_PORT", "PET_MASTER_PORT"),
-    ("--node_rank", "PET_NODE_RANK", "NODE_RANK", "SLURM_NODEID", "JOB_COMPLETION_INDEX"),
-)
-_LAUNCHERS = {
-    "torchrun": _TORCHRUN,
-    "swift": _SWIFT,
-    "megatron": _SWIFT,
-    "accelerate": _ACCELERATE,
-    "deepspeed": _DEEPSPEED,
-}
 _PLAIN = ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK")
 
 
@@ -86,7 +52,8 @@ def flags_among(words: Sequence[str]) -> dict[str, str]:
     >>> flags_among(["python", "t.py", "--master-addr", "a", "--nnodes=2", "--lr", "1"])
     {'--master_addr': 'a', '--nnodes': '2'}
     """
-    wanted = {names[0] for names in (_SCRIPT.nodes, _SCRIPT.address, _SCRIPT.port, _SCRIPT.rank)}
+    script = tables()["rendezvous"]["script"]
+    wanted = {script[what][0] for what in ("nodes", "address", "port", "rank")}
     found: dict[str, str] = {}
     for word, after in zip(words, [*words[1:], ""], strict=False):
         name, equals, value = word.partition("=")
@@ -121,18 +88,19 @@ def rendezvous(
                 return environment[name], name
         return "", ""
 
-    names = _LAUNCHERS.get(launcher, _SCRIPT)
+    rows = tables()["rendezvous"]
+    names = rows.get("swift" if launcher == "megatron" else launcher, rows["script"])
     bad: list[str] = []
-    nodes_text, nodes_from = find(names.nodes)
-    address, address_from = find(names.address)
-    port_text, port_from = find(names.port)
-    rank_text, rank_from = find(names.rank)
+    nodes_text, nodes_from = find(names["nodes"])
+    address, address_from = find(names["address"])
+    port_text, port_from = find(names["port"])
+    rank_text, rank_from = find(names["rank"])
     # "1:4": least and most
     nodes = _number(nodes_text.rpartition(":")[2], nodes_from, bad) if nodes_text else None
     port = _number(port_text, port_from, bad) if port_text else None
     rank = _number(rank_text, rank_from, bad) if rank_text else None
     backend, local_address, run_id = "static", "", ""
-    if names is _TORCHRUN:
+    if launcher == "torchrun":
         backend = find(("--rdzv_backend", "PET_RDZV_BACKEND"))[0] or "static"
         endpoint, endpoint_from = find(("--rdzv_endpoint", "PET_RDZV_ENDPOINT"))
         if endpoint:
@@ -144,9 +112,9 @@ def rendezvous(
             address, address_from = "", ""
         local_address = find(("--local_addr", "PET_LOCAL_ADDR"))[0]
         run_id = find(("--rdzv_id", "PET_RDZV_ID"))[0]
-    if rank is None and backend == "static" and names in (_TORCHRUN, _SWIFT, _ACCELERATE):
-        rank, rank_from = 0, "the default"  # all three take 0 where none is given
-    reads_flags = names in (_TORCHRUN, _ACCELERATE, _DEEPSPEED)
+    if rank is None and backend == "static" and "default_rank" in names:
+        rank, rank_from = names["default_rank"], "the default"
+    reads_flags = launcher in ("torchrun", "accelerate", "deepspeed")
     return Rendezvous(
         launcher=launcher,
         nodes=max(nodes or 1, 1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from diag.launch.launchers.command.names import before_program
+from diag.launch.launchers.command.options import last_options
 from diag.launch.launchers.command.srun import NO_STEPS
 from diag.launch.launchers.hostlist import BadHostlist, expand_hostlist
 from diag.launch.launchers.nodes.facts import Engine, Environment, Hosts, first, number, shown
@@ -61,13 +61,9 @@ def _nodes_of_srun(words: Sequence[str]) -> int | None:
     >>> _nodes_of_srun(["srun", "-N2", "a"]), _nodes_of_srun(["srun", "--nodes", "1-4", "a"]), _nodes_of_srun(["srun", "a"])
     (2, 4, None)
     """
-    own = before_program(words)
-    for word, after in zip(own, [*own[1:], ""], strict=False):
-        found = re.fullmatch(r"(?:-N|--nodes)(?:=?(\d{1,6}(?:-\d{1,6})?))?", word)
-        text = (found[1] or after) if found else ""
-        if re.fullmatch(r"\d{1,6}(?:-\d{1,6})?", text):
-            return int(text.rpartition("-")[2]) or None
-    return None
+    options, _ = last_options(words[1:], "srun")
+    text = options.get("-N") or options.get("--nodes", "")
+    return int(text.rpartition("-")[2]) or None if re.fullmatch(r"\d{1,6}(?:-\d{1,6})?", text) else None
 
 
 def slots(env: Environment, hosts: Sequence[str]) -> Hosts:
