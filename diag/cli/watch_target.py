@@ -33,9 +33,9 @@ def find_target(args: argparse.Namespace) -> WatchTarget | None:
         return WatchTarget(root_of(tasks), _command_line(tasks[0].pid))
     if args.run_dir is not None:
         from diag.launch.inject import STACK_SIGNAL
-        from diag.launch.rundir import read_run
+        from diag.launch.runs import read_run
 
-        data: dict[str, Any] = read_run(args.run_dir)
+        data: dict[str, Any] = read_run(str(args.run_dir))
         pid = data.get("pid")
         if not isinstance(pid, int) or not Path(f"/proc/{pid}").is_dir():
             raise DiagError(

@@ -11,7 +11,6 @@ import shutil
 import socket
 import stat
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,24 +144,13 @@ def _check_above(root: Path) -> None:
                 raise DiagError(f"{path}: belongs to another user")
 
 
-def read_run(path: Path) -> dict[str, Any]:
-    """run.json of a run directory. Raises DiagError that says what the directory is instead."""
-    return runs.read_run(str(path))
-
-
-def live_runs(configured: Path | None = None) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Runs of this user whose hub still lives on this machine, newest first."""
-    for path, run in runs.live_in(map(str, roots(configured))):
-        yield Path(path), run
-
-
 def forget_old_bundles(newest: Path) -> None:
-    """Keep the newest bundles beside this one, which always stays: somebody was just told where it is."""
+    """Keep the newest bundles beside this one, which always stays: its path was just reported."""
     found = []
     for path in newest.parent.glob("dump-*.tar.gz"):
         with contextlib.suppress(OSError):  # another dump removed it
-            told = path.stat()
-            found.append((path != newest, -told.st_mtime_ns, path, told.st_size))
+            facts = path.stat()
+            found.append((path != newest, -facts.st_mtime_ns, path, facts.st_size))
     held = 0
     for number, (is_other, _, path, size) in enumerate(sorted(found)):
         held += size

@@ -26,7 +26,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from diag.launch.command import Command
 
 FORWARDED = frozenset(
     {
@@ -47,13 +50,6 @@ _STOP_S = 10.0  # ours: how long CMD may tidy up after Ctrl-Z before diag no lon
 _SI_KERNEL = 0x80  # asm-generic/siginfo.h: sent by the terminal driver
 _MARK = struct.Struct("iiiI")
 _NAME = b"signal-witness"
-
-
-class Target(Protocol):
-    """What is forwarded to: a `command.Command`."""
-
-    def send_signal(self, signo: int) -> bool: ...
-    def is_stopped(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +186,7 @@ class Forwarder:
     def __init__(
         self,
         prepared: Prepared,
-        target: Target,
+        target: Command,
         *,
         before_stop: Callable[[], object] = lambda: None,
         on_signal: Callable[[int, bool], object] = lambda signo, forwarded: None,

@@ -7,8 +7,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from diag.launch.launchers.command.accelerate import Accelerate, read_accelerate
 from diag.launch.launchers.command.container import ENGINES, Container, run_in
@@ -35,7 +36,8 @@ _PASS_ITSELF = "pass the training command itself"
 
 
 class Reading:
-    """One reading of one command. What was found until an error is kept: half a command tells something too."""
+    """One reading of one command, its findings under the names that `Command` has. What was found before an error
+    is kept: half a command says something too."""
 
     def __init__(
         self, environment: Mapping[str, str], folder: Path, read_text: ReadText, *, certain: bool
@@ -68,34 +70,19 @@ class Reading:
             self._peel(list(argv))
         except CommandError as error:
             unread, hint, self.program = str(error), error.hint, ""
+        held: dict[str, Any] = {
+            field.name: tuple(value) if isinstance(value, list) else value
+            for field in fields(Command)
+            if (value := getattr(self, field.name, None)) is not None
+        }
         return Command(
-            environment=self.environment,
+            **held,
             meeting=self._meeting(),
             argv=tuple(argv),
-            chain=tuple(self.chain),
-            line=tuple(self.line),
-            program=self.program,
-            verb=self.verb,
-            words=tuple(self.words),
-            launcher=self.launcher,
-            options=self.options,
-            processes=self.processes,
-            processes_from=self.processes_from,
-            by_word=self.by_word,
             total=self.accelerate.total,
-            hosts=self.hosts,
-            slots=self.slots,
             distributed=self.accelerate.distributed,
-            srun=self.srun,
-            mpirun=self.mpirun,
-            container=self.container,
-            elsewhere=self.elsewhere,
-            notes=tuple(self.notes),
-            unseen=self.unseen,
-            opaque=self.opaque,
             unread=unread,
             hint=hint,
-            folder=self.folder,
         )
 
     def _meeting(self) -> Rendezvous:

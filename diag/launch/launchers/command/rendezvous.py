@@ -88,6 +88,9 @@ def rendezvous(
                 return environment[name], name
         return "", ""
 
+    def own(names: Sequence[str]) -> str:
+        return find(names)[0] if launcher == "torchrun" else ""
+
     rows = tables()["rendezvous"]
     names = rows.get("swift" if launcher == "megatron" else launcher, rows["script"])
     bad: list[str] = []
@@ -99,19 +102,17 @@ def rendezvous(
     nodes = _number(nodes_text.rpartition(":")[2], nodes_from, bad) if nodes_text else None
     port = _number(port_text, port_from, bad) if port_text else None
     rank = _number(rank_text, rank_from, bad) if rank_text else None
-    backend, local_address, run_id = "static", "", ""
+    backend = "static"
     if launcher == "torchrun":
-        backend = find(("--rdzv_backend", "PET_RDZV_BACKEND"))[0] or "static"
+        backend = find(("--rdzv_backend", "PET_RDZV_BACKEND"))[0] or backend
         endpoint, endpoint_from = find(("--rdzv_endpoint", "PET_RDZV_ENDPOINT"))
         if endpoint:
             address, after = _split_endpoint(endpoint)
             address_from = port_from = endpoint_from
-            port = _number(after, endpoint_from, bad) if after else None
-            port = _C10D_PORT if not after and backend == "c10d" else port
+            default = _C10D_PORT if backend == "c10d" else None
+            port = _number(after, endpoint_from, bad) if after else default
         elif backend != "static":
             address, address_from = "", ""
-        local_address = find(("--local_addr", "PET_LOCAL_ADDR"))[0]
-        run_id = find(("--rdzv_id", "PET_RDZV_ID"))[0]
     if rank is None and backend == "static" and "default_rank" in names:
         rank, rank_from = names["default_rank"], "the default"
     reads_flags = launcher in ("torchrun", "accelerate", "deepspeed")
@@ -127,8 +128,8 @@ def rendezvous(
         port_from=port_from,
         rank_from=rank_from,
         ignored=tuple(name for name in _PLAIN if reads_flags and environment.get(name)),
-        local_address=local_address,
-        run_id=run_id,
+        local_address=own(("--local_addr", "PET_LOCAL_ADDR")),
+        run_id=own(("--rdzv_id", "PET_RDZV_ID")),
         bad=tuple(bad),
     )
 

@@ -222,13 +222,9 @@ def _given(found: JobNodes, given: str, env: Environment, read_text: ReadText) -
     if "count" in told and found.count != len(hosts):
         bad = (*bad, f"nodes={given[:120]!r} names {len(hosts)} hosts, {told['count']} says {found.count}")
     sure = "node_rank" in told and (told["node_rank"] != "the default" or found.count == len(hosts))
-    node_rank = (
-        found.node_rank if sure and found.node_rank is not None and found.node_rank < len(hosts) else None
-    )
-    if node_rank is None:
-        here = first(env, "SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")[0]
-        places = [place for place, name in enumerate(names) if here and same_host(name, here)]
-        node_rank = places[0] if len(places) == 1 else None
+    node_rank = found.node_rank if sure else None
+    if node_rank is None or node_rank >= len(hosts):
+        node_rank = _place_in(names, env)
         told["node_rank"] = "its name in the list" if node_rank is not None else ""
     told |= {"count": "nodes", "hosts": "nodes", "address": "nodes"}
     return replace(
@@ -242,3 +238,9 @@ def _given(found: JobNodes, given: str, env: Environment, read_text: ReadText) -
         told=tuple((what, who) for what, who in told.items() if who),
         bad=(*found.bad, *bad),
     )
+
+
+def _place_in(names: Sequence[str], env: Environment) -> int | None:
+    here = first(env, "SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")[0]
+    places = [place for place, name in enumerate(names) if here and same_host(name, here)]
+    return places[0] if len(places) == 1 else None
