@@ -144,7 +144,7 @@ def load(
     """Settings with the flags that were given (None = not given). Raises DiagError naming what is wrong and
     where.
 
-    `take`: of diag.toml these alone (flags and variables all the same). A diag.toml that somebody else can
+    `take`: of diag.toml these alone (flags and variables all the same). A diag.toml that another user can
     write is an error where going on without it would do something else than was asked; with `take`, or with
     `refused` (a job must start), a line.
     """

@@ -1,4 +1,4 @@
-"""The hub's end of the wire: what the carrier has said by now, heard on a thread of its own."""
+"""The hub's end of the wire: what the carrier has sent by now, received on a thread of its own."""
 
 from __future__ import annotations
 

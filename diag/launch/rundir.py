@@ -116,16 +116,16 @@ def _of_anybody(root: Path) -> Path | None:
 
 
 def _make_own(place: Path) -> None:
-    """Make it, or see that it was made by this user and can be changed by nobody else: who owns it, or the
+    """Make it, or see that it was made by this user and can be changed by no other: who owns it, or the
     target of a link in its place, could read what is kept below, and put something else there. Raises OSError
     and DiagError."""
     with contextlib.suppress(FileExistsError):
         place.mkdir(mode=0o700)
     found = place.lstat()
     if stat.S_ISLNK(found.st_mode):
-        raise DiagError(f"{place}: somebody has put a link there")
+        raise DiagError(f"{place}: it is a link")
     if not stat.S_ISDIR(found.st_mode):
-        raise DiagError(f"{place}: somebody has put a file there")
+        raise DiagError(f"{place}: it is a file")
     if found.st_uid != os.getuid():
         raise DiagError(f"{place}: belongs to another user")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -180,7 +180,7 @@ def _forget_old(root: Path) -> None:
 
 
 def _is_over(path: Path) -> bool:
-    """Whether nobody needs the directory any more: its hub has ended, and so has the job, which goes on when
+    """Whether the directory is not needed any more: its hub has ended, and so has the job, which goes on when
     a hub is killed and writes into it."""
     try:
         run = runs.read_run(str(path), ours=True)
@@ -190,7 +190,7 @@ def _is_over(path: Path) -> bool:
         # Of a hub that was killed while it loaded, or loads now. What its job has open for writing the kernel
         # knows.
         old = time.time() - path.lstat().st_mtime > _LOADED_SECONDS
-        return old and all(output_file.is_written_by_nobody(log) for log in path.glob("*.log"))
+        return old and all(output_file.has_no_writer(log) for log in path.glob("*.log"))
     if run.get("ended"):
         return True
     hub = runs.is_alive(int(run["hub_pid"]), run.get("hub_start_ticks"))

@@ -2,7 +2,7 @@
 (file_sd).
 
 Both name this hub and those of the job that it knows of (`Membership.other_targets`). The file is written by a
-thread of its own: it often is on a network file system, which may stand still, and the checks must not. It
+thread of its own: it often is on a network file system, which may hang, and the checks must not. It
 replaces and removes what a diag wrote, and nothing else: a wrong path must not cost anybody a file.
 """
 
@@ -168,7 +168,7 @@ class SdFile:
         self._written, self._last = (path, made), targets
 
     def _remove(self) -> None:
-        """Where no other hub, and nobody else, has put its own in its place."""
+        """Where no other hub or program has put its own in its place."""
         if self._written is None:
             return
         path, made = self._written

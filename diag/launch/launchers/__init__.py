@@ -24,7 +24,7 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a launcher told one process. `launcher` is torchrun, deepspeed, slurm, openmpi, pmi or env."""
+    """What a launcher set for one process. `launcher` is torchrun, deepspeed, slurm, openmpi, pmi or env."""
 
     rank: int
     local_rank: int

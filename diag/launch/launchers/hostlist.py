@@ -35,7 +35,7 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
 
 
 def _entries(text: str) -> list[str]:
-    """What stands between commas or blanks outside of brackets, without the empty ones (Slurm takes `a,,b` as
+    """What is between commas or blanks outside of brackets, without the empty ones (Slurm takes `a,,b` as
     well)."""
     entries, start, inside = [], 0, False
     for place, sign in enumerate(text):

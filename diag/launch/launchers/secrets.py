@@ -1,7 +1,7 @@
 """Secrets of command lines and of what the job prints: which names have a secret as their value, and both
 without those values.
 
-A name is secret by what stands in it (TOKEN, PASSWORD, API_KEY), but for the words of language models: an
+A name is secret by what it contains (TOKEN, PASSWORD, API_KEY), but for the terms of language models: an
 `eos_token` is none.
 """
 
@@ -81,7 +81,7 @@ _LOGINS = frozenset({"wandb", "swanlab", "comet"})  # `wandb login KEY`
 # elsewhere -p is a port: docker run -p 80:80
 _LOGGED_IN_AT = frozenset({"docker", "podman", "nerdctl", "helm", "az"})
 _OPTION = re.compile(r"--[A-Za-z][\w.\-]*(?:=.*)?|-[A-Za-z]", re.DOTALL)
-# A name whose value is a secret in whatever text it stands. In a log `key`, `tokens` and `pad_token` are
+# A name whose value is a secret in any text. In a log `key`, `tokens` and `pad_token` are
 # words of the trade.
 _IN_TEXT = re.compile(
     r"SECRET|PASSW|PASSPHRASE|API_?KEY|ACCESS_?KEY|ACCOUNT_?KEY|PRIVATE_?KEY|(?:API|ACCESS|AUTH|HUB|HF)_?TOKEN"

@@ -29,7 +29,7 @@ ReadText = Callable[[str], "str | None"]
 
 _SWIFTS = ("megatron", "swift")
 _SWIFT_VERBS = ("sft", "rlhf", "pt")
-# These go by what they are told themselves, however many of them srun starts.
+# These go by their own options, however many of them srun starts.
 _BY_THEMSELVES = ("torchrun", "accelerate", *_SWIFTS)
 _DEEP = 8  # wrappers within wrappers
 _PASS_ITSELF = "pass the training command itself"
@@ -49,12 +49,12 @@ class Reading:
         self.program, self.verb = "", ""
         self.words: list[str] = []
         self.launcher = ""
-        self.told = ""  # the launcher that is told where the nodes meet
+        self.meets_by = ""  # the launcher whose options say where the nodes meet
         self.options: dict[str, str] = {}
         self.accelerate = Accelerate()
         self.processes: int | None = None
         self.processes_from, self.by_word = "", ""
-        self.nodes: int | None = None  # as something else tells than the launcher's own options
+        self.nodes: int | None = None  # from something else than the launcher's own options
         self.nodes_from = ""
         self.hosts: Hostfile | None = None
         self.slots: dict[str, int] = {}
@@ -86,15 +86,15 @@ class Reading:
         )
 
     def _meeting(self) -> Rendezvous:
-        """Where the nodes meet, with the number of them: as the launcher is told, or what starts it (srun, a
+        """Where the nodes meet, with the number of them: from the launcher's options, or from what starts it (srun, a
         file of hosts)."""
         file = self.accelerate
-        options: Mapping[str, str] = self.options if self.told else flags_among(self.line)
-        options = file.flags if self.told == "accelerate" else options
-        found = rendezvous(self.told, options, self.environment, file.file, file.path)
+        options: Mapping[str, str] = self.options if self.meets_by else flags_among(self.line)
+        options = file.flags if self.meets_by == "accelerate" else options
+        found = rendezvous(self.meets_by, options, self.environment, file.file, file.path)
         if self.nodes is None and found.nodes_from.startswith("SLURM_") and self._stays_on_one_node():
             return replace(found, nodes=1, nodes_from="")
-        if self.nodes is None or self.told in _BY_THEMSELVES:
+        if self.nodes is None or self.meets_by in _BY_THEMSELVES:
             return found
         return replace(found, nodes=self.nodes, nodes_from=self.nodes_from)
 
@@ -178,7 +178,7 @@ class Reading:
     def _swift(self, name: str, rest: list[str]) -> None:
         """swift/cli/main.py, use_torchrun: with NPROC_PER_NODE or NNODES it starts torchrun, whoever starts
         it."""
-        self.told = self.told or name
+        self.meets_by = self.meets_by or name
         if not rest or rest[0] not in _SWIFT_VERBS:
             raise CommandError(
                 f"`{name} {rest[0] if rest else 'nothing'}` trains nothing",
@@ -209,7 +209,7 @@ class Reading:
 
     def _torchrun(self, words: list[str]) -> list[str]:
         self.options, rest = last_options(words, "torchrun")
-        self.launcher = self.told = "torchrun"
+        self.launcher = self.meets_by = "torchrun"
         text, self.processes_from = first(
             self.options, self.environment, "--nproc_per_node", "PET_NPROC_PER_NODE"
         )
@@ -225,7 +225,7 @@ class Reading:
         return _python_line(self.options, rest)
 
     def _accelerate(self, words: list[str]) -> list[str]:
-        self.launcher = self.told = "accelerate"
+        self.launcher = self.meets_by = "accelerate"
         flags, rest = last_options(words, "accelerate")
         self.accelerate = Accelerate(flags=flags)  # should a file or a number of it not be readable
         found = self.accelerate = read_accelerate(flags, self.environment, self._required, self._maybe)
@@ -235,7 +235,7 @@ class Reading:
         return _python_line(flags, rest)
 
     def _deepspeed(self, words: list[str]) -> list[str]:
-        self.launcher = self.told = "deepspeed"
+        self.launcher = self.meets_by = "deepspeed"
         self.options, rest = last_options(words, "deepspeed")
         found = read_deepspeed(self.options, self._maybe)
         self.hosts, self.slots = found.hosts, found.slots
@@ -265,7 +265,9 @@ class Reading:
                 self._program("", module.replace(".", "/") + ".py", rest)
                 return None
             if words[index] == "-c":
-                raise CommandError("`python -c` has no arguments that tell of memory", hint=_PASS_ITSELF)
+                raise CommandError(
+                    "`python -c` has no arguments to read memory needs from", hint=_PASS_ITSELF
+                )
             index += 2 if words[index] in ("-X", "-W") else 1
         if index >= len(words):
             raise CommandError("python starts nothing here", hint=_PASS_ITSELF)
@@ -277,7 +279,7 @@ class Reading:
         return None
 
     def _elsewhere(self, name: str, words: list[str]) -> list[str]:
-        """`docker run` makes a container of this machine, whose flags tell what it will be. What others start
+        """`docker run` makes a container of this machine, whose flags describe it. What others start
         runs somewhere else."""
         verb = next((word for word in words[1:3] if word in ("run", "exec")), "")
         if name in ENGINES and verb == "run" and not self.elsewhere:
@@ -318,7 +320,7 @@ class Reading:
             )
         self.environment.update(found.variables)
         self.notes.append(
-            f"read from {where}: {shlex.join(found.words[:6])} ... (variables filled in as far as a look at the text tells)"
+            f"read from {where}: {shlex.join(found.words[:6])} ... (variables expanded where the script sets them)"
         )
         if is_shell(found.words[0]) and found.folder:
             self._cd(found.folder)

@@ -19,7 +19,7 @@ _C10D_PORT = 29400  # torch/distributed/elastic/rendezvous/c10d_rendezvous_backe
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """`address` and `node_rank` are None where nothing tells them; `*_from` say who told ("--nnodes",
+    """`address` and `node_rank` are None where they are not known; `*_from` say where each is from ("--nnodes",
     "MASTER_ADDR").
 
     `backend` is static (node rank 0 listens), c10d (whichever machine owns the address listens) or another of
@@ -47,7 +47,7 @@ _PLAIN = ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK")
 
 
 def flags_among(words: Sequence[str]) -> dict[str, str]:
-    """The first of each flag by which people's own scripts are told where they meet.
+    """The first of each flag by which people's own scripts learn where they meet.
 
     >>> flags_among(["python", "t.py", "--master-addr", "a", "--nnodes=2", "--lr", "1"])
     {'--master_addr': 'a', '--nnodes': '2'}
@@ -70,7 +70,7 @@ def rendezvous(
     file: Mapping[str, str] | None = None,
     path: str = "",
 ) -> Rendezvous:
-    """What `launcher` will meet at, told these options. `file` is what accelerate's file at `path` says,
+    """What `launcher` will meet at, given these options. `file` is what accelerate's file at `path` says,
     under the names of the flags. One node and no address where nothing says otherwise.
 
     >>> r = rendezvous("torchrun", {"--nnodes": "2", "--master_addr": "a"}, {"NODE_RANK": "1"})

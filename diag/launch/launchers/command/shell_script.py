@@ -1,4 +1,4 @@
-"""The training command in a shell script, by looking at its text: assignments, exports, arrays, continued
+"""The training command in a shell script, from its text: assignments, exports, arrays, continued
 lines. No shell is run, so what a script computes stays unknown."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def unseen(text: str) -> str:
 class Script:
     """The last command in the text that looks like training, else another script that it runs; None where
     there is neither. `variables` are those set before it, `folder` where the last `cd` leads, "" for none or
-    one that only the shell can tell."""
+    one that only the shell knows."""
 
     words: list[str] | None
     variables: dict[str, str]

@@ -1,4 +1,4 @@
-"""`srun`: the nodes and tasks that it is told of, and the variables that it hands on."""
+"""`srun`: the nodes and tasks that it is given, and the variables that it hands on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Srun:
 def read_srun(
     words: list[str], environment: Mapping[str, str]
 ) -> tuple[Srun, int | None, dict[str, str], list[str]]:
-    """What it is told, the number of all its tasks, the environment of its program, and the program's words.
+    """What it is given, the number of all its tasks, the environment of its program, and the program's words.
 
     >>> read_srun("-N2 --ntasks-per-node 8 --export=ALL,A=1 python t.py".split(), {})
     (Srun(nodes=2, nodes_from='srun -N', tasks=8), None, {'A': '1'}, ['python', 't.py'])

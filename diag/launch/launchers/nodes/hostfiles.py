@@ -97,16 +97,16 @@ def world_info(words: Sequence[str]) -> tuple[str, ...]:
             text = value if equals else after
             break
     try:
-        told = json.loads(base64.urlsafe_b64decode(text[: 1 << 20].encode()))
+        ranks = json.loads(base64.urlsafe_b64decode(text[: 1 << 20].encode()))
     except (ValueError, binascii.Error, RecursionError):
         return ()
-    hosts = tuple(str(host) for host in told) if isinstance(told, dict) else ()
+    hosts = tuple(str(host) for host in ranks) if isinstance(ranks, dict) else ()
     return hosts if len(hosts) <= MOST_NODES and all(is_host(host) for host in hosts) else ()
 
 
 def allocation(env: Environment, read_text: ReadText) -> tuple[Hosts, str, str, tuple[str, ...]]:
-    """What PBS and LSF allocated: the hosts with their slots, who told, the job's id, and what cannot be
-    read. How many of the hosts CMD uses is not told. PBS: PBS_NODEFILE has a line for each slot. LSF 10.1: so
+    """What PBS and LSF allocated: the hosts with their slots, the variable they are from, the job's id, and what cannot be
+    read. How many of the hosts CMD uses is not known. PBS: PBS_NODEFILE has a line for each slot. LSF 10.1: so
     has LSB_DJOB_HOSTFILE, LSB_HOSTS a word for each, and LSB_MCPU_HOSTS a host and its number in turn."""
     job, _ = first(env, "PBS_JOBID", "LSB_JOBID")
     path, who = first(env, "PBS_NODEFILE", "LSB_DJOB_HOSTFILE")

@@ -37,7 +37,7 @@ _PATTERNS = {
 
 
 def of_kubernetes(env: Environment, address: str) -> Engine | None:
-    """`address` is where CMD's nodes meet, as its launcher reads it, "" where nothing tells it."""
+    """`address` is where CMD's nodes meet, as its launcher reads it, "" where it is not known."""
     address = address or first(env, "MASTER_ADDR", "PET_MASTER_ADDR")[0]
     return _volcano(env, address) or _kubeflow(env, address) or _job(env, address)
 
@@ -95,7 +95,7 @@ def _kubeflow(env: Environment, address: str) -> Engine | None:
 
 
 def _job(env: Environment, address: str) -> Engine | None:
-    """A Job or JobSet tells no number of nodes, only which of them this is."""
+    """A Job or JobSet gives no number of nodes, only which of them this is."""
     index, index_from = number(env, "JOB_COMPLETION_INDEX")
     own = env.get("HOSTNAME", "")
     found = _JOBSET.fullmatch(address)
@@ -178,8 +178,8 @@ def pod_names(
 def _one_of(
     by_pod: tuple[str, ...], by_job: tuple[str, ...], own: str, node_rank: int, replicas: str
 ) -> tuple[str, ...]:
-    """A JobSet's nodes are the pods of one Job or the Jobs of one ReplicatedJob. The first node cannot tell
-    which by its name."""
+    """A JobSet's nodes are the pods of one Job or the Jobs of one ReplicatedJob. The first node's name
+    does not show which."""
     if replicas == "1":
         return by_pod
     if replicas == str(len(by_job)):
