@@ -34,7 +34,7 @@ class CommandNotFound(CommandError):
 
 
 class CommandNotExecutable(CommandError):
-    exit_code = 126
+    pass
 
 
 class Command:

@@ -24,9 +24,8 @@ from diag.text.units import format_bytes
 MIN_FREE_BYTES = 64 << 20
 _KEEP_RUNS = 20
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
-_LOADED_SECONDS = (
-    3600.0  # ours: a hub has written its run.json after a second, on a crowded machine after a minute
-)
+# ours: a hub has written its run.json after a second, on a crowded machine after a minute
+_LOADED_SECONDS = 3600.0
 # A bundle holds the whole journal (256 MiB at most), and an alert may ask for one each hour for weeks.
 _KEEP_BUNDLES, _KEEP_BUNDLE_BYTES = 20, 1 << 30
 

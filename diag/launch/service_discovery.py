@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_LOOK_SECONDS = (
-    5.0  # Prometheus itself reads its files every 5 min, or at once where inotify reports the change
-)
+# Prometheus itself reads its files every 5 min, or at once where inotify reports the change
+_LOOK_SECONDS = 5.0
 _LONGEST_NAME = 100
 _MOST_BYTES = 4 << 20
 _RUN_LABEL = "__meta_diag_run_id"

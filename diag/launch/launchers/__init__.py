@@ -50,9 +50,8 @@ def _torchrun(env: Environment) -> Identity | None:
         return None
     launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in env else "env"
     if launcher == "env" and "CROSS_RANK" in env:
-        launcher = (
-            "deepspeed"  # deepspeed/launcher/launch.py sets CROSS_RANK, CROSS_SIZE, LOCAL_SIZE beside RANK
-        )
+        # deepspeed/launcher/launch.py sets CROSS_RANK, CROSS_SIZE, LOCAL_SIZE beside RANK
+        launcher = "deepspeed"
     return Identity(
         rank,
         local_rank,
