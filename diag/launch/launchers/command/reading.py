@@ -110,9 +110,7 @@ class Reading:
                 self.chain.append("env")
             words, self.environment = split_environment(words, self.environment)
             if not words:
-                raise CommandError(
-                    "there is no command to read", hint="diag estimate -- megatron rlhf --model ..."
-                )
+                raise CommandError("no command given", hint="diag estimate -- megatron rlhf --model ...")
             if not self.line or shell:
                 self.line = list(words)
             shell = is_shell(words[0]) or words[0].rpartition("/")[2] in ENGINES
@@ -304,7 +302,7 @@ class Reading:
             if words[index].endswith("c") and not words[index].startswith("--"):
                 text = words[index + 1] if index + 1 < len(words) else ""
                 # The first word after the text is $0
-                return self._script(text, words[index + 3 :], "the words after -c")
+                return self._script(text, words[index + 3 :], "the text after -c")
             index += 1
         if index >= len(words):
             raise CommandError("the shell is given no script", hint=_PASS_ITSELF)

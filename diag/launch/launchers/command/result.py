@@ -96,7 +96,7 @@ class Command:
             "",
         )
         if wrong:
-            why = "is computed when the job starts" if is_computed(wrong) else "is no number"
+            why = "is computed when the job starts" if is_computed(wrong) else "is not a number"
             return f"`{wrong}` {why}"
         if not self.argv:
             return "" if meeting.nodes > 1 else "no command was given"
