@@ -9,12 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from diag.launch.settings_file import NAME, OF_EVIDENCE, RefusedFile, SettingsFile, read_settings_file
 from diag.launch.tokens import read_token
@@ -62,62 +57,66 @@ class Settings(BaseSettings):
     http: bool = Field(True, description="serve HTTP at all")
     job_id: str = Field(
         "",
-        description="what the job is called in labels, the same on all its nodes; default: Slurm's job id, "
+        description="job name in metric labels, the same on all nodes; default: Slurm's job id, "
         "torchrun's --rdzv-id, else the run's id",
     )
     sd_file: Path | None = Field(
-        None, description="tell Prometheus of this hub in a file for file_sd; in a directory: one a hub"
+        None,
+        description="file_sd file that announces this hub to Prometheus; for a directory: one file per hub",
     )
     token: str | None = Field(
-        None, description="bearer token; made up when the server listens beyond loopback"
+        None, description="bearer token; generated when the server binds to a non-loopback address"
     )
     token_file: Path | None = Field(None, description="file that holds the token, such as a mounted secret")
     nodes: str = Field(
         "auto",
-        description="the nodes whose hubs join: auto (as the launcher's environment tells), off, a list "
-        "host[:port],... in the order of node ranks, or @FILE with one host a line",
+        description="nodes whose hubs join: auto (from the launcher's environment), off, host[:port],... "
+        "in node-rank order, or @FILE with one host per line",
     )
     tls_cert: Path | None = Field(None, description="certificate (PEM) for HTTPS; with tls_key")
-    tls_key: Path | None = Field(None, description="its key")
-    tls_ca: Path | None = Field(None, description="certificates that other nodes' hubs are trusted by")
+    tls_key: Path | None = Field(None, description="private key (PEM) of tls_cert")
+    tls_ca: Path | None = Field(None, description="CA certificates for verifying other nodes' hubs")
     inject: bool = Field(
         True, description="put the in-rank hook on PYTHONPATH (ptrace permission, stacks by signal)"
     )
     flight_recorder: bool = Field(
-        True, description="let torch's worker server answer for the Flight Recorder of each rank"
+        True, description="open torch's worker server in each rank so that its Flight Recorder can be read"
     )
     nccl_debug: bool = Field(
-        True, description="set NCCL_DEBUG=INFO into a file of its own when the user set neither"
+        True, description="set NCCL_DEBUG=INFO and NCCL_DEBUG_FILE unless the user set either"
     )
     ras: Literal["auto", "force", "off"] = Field(
         "auto", description="whether NCCL RAS is asked under suspicion"
     )
     expected_net: str = Field(
         "",
-        description="networks that NCCL is meant to use between nodes: names with * and ? and commas, "
-        "as NCCL writes them (IB, IBext*, AWS Libfabric, Socket); empty: anything but sockets",
+        description="networks NCCL should use between nodes: names with * and ? and commas, "
+        "as NCCL writes them (IB, IBext*, AWS Libfabric, Socket); empty: any but sockets",
     )
     rules: Path | None = Field(
         None, description="a folder of rules for lines of the log, beside those that come with diag"
     )
     stack_seconds: float = Field(5.0, ge=0.5, description="time between stack samples of a healthy rank")
-    close_stack_seconds: float = Field(2.0, ge=0.5, description="the same once progress is overdue")
+    close_stack_seconds: float = Field(
+        2.0, ge=0.5, description="time between stack samples once progress is overdue"
+    )
     proc_seconds: float = Field(2.0, ge=0.2, description="time between readings of /proc of a rank")
     node_seconds: float = Field(
         5.0, ge=0.5, description="time between readings of GPU, memory cgroup and /dev/shm"
     )
-    journal_max_bytes: int = Field(256 << 20, ge=1 << 20, description="most that the journal keeps on disk")
+    journal_max_bytes: int = Field(256 << 20, ge=1 << 20, description="maximum size of the journal on disk")
     output_max_bytes: int = Field(
-        1 << 30, ge=1 << 20, description="most that the job's kept output takes on disk"
+        1 << 30, ge=1 << 20, description="maximum size of the job's kept output on disk"
     )
     lone_process_seconds: float = Field(
         15.0, ge=0.0, description="wait this long for ranks, then watch CMD as rank 0"
     )
     dump_seconds: float = Field(
-        8.0, ge=1.0, le=60.0, description="a dump is complete or explained after this long"
+        8.0, ge=1.0, le=60.0, description="deadline of a dump; what is missing then is reported as such"
     )
     lang: Literal["", "en", "zh"] = Field(
-        "", description="language of pages and of the lines beside findings: en, zh; empty: by locale"
+        "",
+        description="language of manual pages and of explanations under findings: en or zh; empty: from the locale",
     )
 
     _file: Path | None = PrivateAttr(None)
@@ -145,7 +144,7 @@ def load(
     """Settings with the flags that were given (None = not given). Raises DiagError naming what is wrong and
     where.
 
-    `take`: of diag.toml these alone (flags and variables all the same). A diag.toml that somebody else can
+    `take`: of diag.toml these alone (flags and variables all the same). A diag.toml that another user can
     write is an error where going on without it would do something else than was asked; with `take`, or with
     `refused` (a job must start), a line.
     """
@@ -160,14 +159,18 @@ def load(
     except DiagError:
         raise
     except ValidationError as error:
-        lines = [_told(item) for item in error.errors()]
+        lines = [_complaint(item) for item in error.errors()]
         raise DiagError(
             "settings cannot be used: " + "; ".join(lines),
             hint="settings come from flags, DIAG_* variables and diag.toml, in this order; docs/reference/settings.md lists them",
             exit_code=2,
         ) from None
-    except (ValueError, OSError, RecursionError) as error:  # a diag.toml that is no TOML, or not ours to read
-        raise DiagError(f"{NAME} cannot be read: {error}", hint="mend or remove it", exit_code=2) from None
+    except (
+        ValueError,
+        OSError,
+        RecursionError,
+    ) as error:  # a diag.toml that is not TOML, or not ours to read
+        raise DiagError(f"{NAME} cannot be read: {error}", hint="fix or remove it", exit_code=2) from None
     if file is not None:
         settings._file = file.path
     if settings.token is not None and settings.token.strip():
@@ -207,7 +210,7 @@ def say_once(line: str) -> None:
         print(line, file=sys.stderr)
 
 
-def _told(item: Mapping[str, Any]) -> str:
+def _complaint(item: Mapping[str, Any]) -> str:
     """One complaint of pydantic, beginning with the setting's name."""
     name = ".".join(map(str, item["loc"]))
     if item["type"] != "extra_forbidden":
@@ -215,7 +218,7 @@ def _told(item: Mapping[str, Any]) -> str:
     from diag.text.suggest import did_you_mean
 
     meant = did_you_mean(name.lower().replace("-", "_").removeprefix("diag_"), Settings.model_fields)
-    return f"{name}: there is no such setting" + (f", {meant}" if meant else "")
+    return f"{name}: unknown setting" + (f", {meant}" if meant else "")
 
 
 def unread_variables(environment: Mapping[str, str]) -> list[str]:
@@ -236,8 +239,8 @@ def unread_variables(environment: Mapping[str, str]) -> list[str]:
         return []
     from diag.text.suggest import near
 
-    told = []
+    lines = []
     for name in sorted(wrong):
         found = near(name.upper(), known, 1, _AS_TYPED)
-        told += [f"{name} is read by nothing: did you mean {found[0]}?"] if found else []
-    return told
+        lines += [f"{name} is read by nothing: did you mean {found[0]}?"] if found else []
+    return lines

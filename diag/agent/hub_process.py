@@ -53,6 +53,14 @@ def main() -> int:
     return 0
 
 
+def _cwd() -> str:
+    """Where CMD was started, and this process with it. CMD's own may be another by now: `bash` after a `cd`."""
+    try:
+        return str(Path.cwd())
+    except OSError:  # removed meanwhile
+        return ""
+
+
 def _wire() -> Wire:
     os.set_inheritable(WIRE_FD, False)
     # what diag was given for CMD, a make job server's say, is CMD's
@@ -210,7 +218,7 @@ class _Beside:
         self._follower = Follower(lanes, hub.take_output, report=self._link.say)
         self._follower.start()
         hub.own_output(lane.path for _, lane in lanes)
-        hub.watch_job(self._words, pid)
+        hub.watch_job(self._words, pid, _cwd())
         self._outputs.start(self._words, pid)
         if not self._task["quiet"]:
             self._link.say(f"diag {hub.version}: watching pid {pid}{self._outputs.places}")

@@ -201,7 +201,7 @@ def recorded(sources: Sequence[Path], args: argparse.Namespace, rank: int | None
 
 
 def _of_rank(sources: Sequence[Path], args: argparse.Namespace, rank: int) -> Profile:
-    from diag.model.observations import StackSample
+    from diag.model.observations import RunStarted, StackSample
     from diag.outputs.http.flame import SeriesBuilder
 
     builder = SeriesBuilder(rank, children=args.children)
@@ -210,6 +210,8 @@ def _of_rank(sources: Sequence[Path], args: argparse.Namespace, rank: int) -> Pr
         if isinstance(fact, StackSample) and fact.rank is not None:
             seen.add(fact.rank)
             builder.add(at, fact)
+        elif isinstance(fact, RunStarted):
+            builder.cwd = fact.cwd
     if not builder.seen:
         hint = f"it has stacks of {format_ranks(list(seen))}" if seen else "it has no stacks of any rank"
         raise DiagError(f"{', '.join(map(str, sources))} has no stack of rank {rank}", hint=hint)

@@ -144,11 +144,11 @@ def _make_run_dir(settings: Settings) -> RunDir | None:
 def _watch(hub: Hub, outputs: Outputs, target: WatchTarget, is_to_end: Callable[[], bool]) -> int | None:
     """The job that was named, until its end. Returns its exit code, if it may be known."""
     from diag.cli.watch_loop import watch_until_the_end
-    from diag.cli.watch_target import nodes_of_job
+    from diag.cli.watch_target import cwd_of, nodes_of_job
     from diag.sources.host.exits import ExitWatch
 
     watch = ExitWatch(target.pid)
-    hub.watch_job(target.words, target.pid)
+    hub.watch_job(target.words, target.pid, cwd_of(target.pid))
     outputs.start(target.words, target.pid)
     _say(f"diag {hub.version}: watching pid {target.pid}{outputs.places}")
     hub.cluster.join(nodes_of_job(target.words, target.pid, hub.settings.nodes))
@@ -158,7 +158,7 @@ def _watch(hub: Hub, outputs: Outputs, target: WatchTarget, is_to_end: Callable[
 def _await_and_watch(hub: Hub, outputs: Outputs, is_to_end: Callable[[], bool]) -> int | None:
     """The job that appears, until its end. Returns its exit code, if it may be known."""
     from diag.cli.watch_loop import await_job, watch_until_the_end
-    from diag.cli.watch_target import nodes_of_job
+    from diag.cli.watch_target import cwd_of, nodes_of_job
     from diag.sources.host.exits import ExitWatch
 
     outputs.start((), os.getpid())
@@ -168,7 +168,7 @@ def _await_and_watch(hub: Hub, outputs: Outputs, is_to_end: Callable[[], bool]) 
         return None
     outputs.name_job(chosen.argv, chosen.pid)
     watch = None if chosen.root is None else ExitWatch(chosen.root)
-    hub.watch_job(chosen.argv, chosen.pid, among=chosen.processes)
+    hub.watch_job(chosen.argv, chosen.pid, cwd_of(chosen.pid), among=chosen.processes)
     hub.cluster.join(nodes_of_job(chosen.argv, chosen.pid, hub.settings.nodes))
     if chosen.lone is not None:
         hub.add_rank(chosen.lone)

@@ -33,9 +33,9 @@ def find_target(args: argparse.Namespace) -> WatchTarget | None:
         return WatchTarget(root_of(tasks), _command_line(tasks[0].pid))
     if args.run_dir is not None:
         from diag.launch.inject import STACK_SIGNAL
-        from diag.launch.rundir import read_run
+        from diag.launch.runs import read_run
 
-        data: dict[str, Any] = read_run(args.run_dir)
+        data: dict[str, Any] = read_run(str(args.run_dir))
         pid = data.get("pid")
         if not isinstance(pid, int) or not Path(f"/proc/{pid}").is_dir():
             raise DiagError(
@@ -57,6 +57,17 @@ def _command_line(pid: int) -> list[str]:
     except OSError:
         return [f"pid {pid}"]
     return [word.decode("utf-8", "replace") for word in raw.split(b"\0") if word]
+
+
+def cwd_of(pid: int) -> str:
+    """The working directory by the process's own name for it; empty where it cannot be read."""
+    from diag.sources.host.job_files import JobFiles
+
+    try:
+        with JobFiles(pid) as files:
+            return files.cwd()
+    except OSError:  # it has ended, or is another user's
+        return ""
 
 
 def nodes_of_job(words: list[str], pid: int, given: str) -> JobNodes:

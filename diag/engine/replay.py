@@ -15,7 +15,7 @@ from diag.engine.importers.folder import folder_records, holds_evidence
 from diag.engine.importers.log_import import read_log, read_logs
 from diag.engine.importers.policy import JOB, RUN, Policy, policy_named
 from diag.engine.journal import JournalReader, segments
-from diag.launch.rundir import read_run
+from diag.launch.runs import read_run
 from diag.model import Change, Record
 from diag.model.observations import Parser
 from diag.sources.digest import SOURCE as DIGESTS
@@ -126,7 +126,7 @@ class Evidence:
     def _directory(self, path: Path) -> Iterator[Record]:
         found = [segment for segment in segments(path) if not leads_out(segment, path)]
         if (path / "run.json").exists():
-            read_run(path)  # says so when another diag wrote it
+            read_run(str(path))  # raises where another version of diag wrote it
         if found:
             yield from self._journal(found)
         elif holds_evidence(path):

@@ -34,7 +34,7 @@ _DRAIN_SECONDS = 30.0
 
 
 class _NoHub(Exception):
-    """There is nobody to watch CMD; the text says why."""
+    """There is no hub to watch CMD; the text says why."""
 
 
 class Carrier:
@@ -99,7 +99,7 @@ class Carrier:
                 raise _NoHub(f"the hub was not ready within {format_seconds(_PREPARE_SECONDS)}")
             if signal.sigpending() & signals.FORWARDED - {signal.SIGWINCH, signal.SIGCONT}:
                 self._prepared.end_if_signalled()
-            hub.hear(0.2, self._heard)
+            hub.hear(0.2, self._take)
         if self._refused is not None:
             self._drop_hub()
             self._prepared.witness.close()
@@ -136,7 +136,7 @@ class Carrier:
             enough = False
         if not enough:
             self._drop_hub()
-            raise _NoHub("there are no more threads (ulimit -u, pids.max)")
+            raise _NoHub("no more threads can be started (ulimit -u, pids.max)")
         return relay
 
     def _start(self, outlets: tuple[Sink, ...], env: dict[str, str]) -> commands.Command:
@@ -169,13 +169,13 @@ class Carrier:
             self._prepared, command, before_stop=lambda: self._before_stop(relay), on_signal=self._on_signal
         )
         forwarder.start()
-        self._tell(
+        self._send(
             started=command.pid,
             at=time.time(),
             outputs={outlet.stream: str(outlet.lane.path) for outlet in outlets},
         )
         while command.wait(0) is None:
-            if not guarded(self.say, "the hub is not heard any more", lambda: self._hear(command)):
+            if not guarded(self.say, "the hub is not heard any more", lambda: self._await_hub(command)):
                 self._drop_hub()
         forwarder.close()
         guarded(self.say, "the last checks failed", lambda: self._conclude(command, relay))
@@ -183,15 +183,15 @@ class Carrier:
             relay.close()
         commands.exit_as(command)
 
-    def _hear(self, command: commands.Command) -> bool:
+    def _await_hub(self, command: commands.Command) -> bool:
         if self._hub is None:
             command.wait(None)
             return True
-        self._hub.hear(0.05 if command.pidfd < 0 else 60.0, self._heard, also=command.pidfd)
+        self._hub.hear(0.05 if command.pidfd < 0 else 60.0, self._take, also=command.pidfd)
         if self._hub.wire.gone:
             how = self._drop_hub(5.0)
             why = f" ({how})" if how else ""
-            if not self._concluded:  # else it has said why
+            if not self._concluded:  # else it has reported why
                 self.say(
                     f"diag: the hub ended while CMD runs{why}; CMD is not touched, its output and exit code still come "
                     f"through, but it is not watched any more (diag watch --pid {command.pid} watches it again)"
@@ -203,10 +203,10 @@ class Carrier:
         if self._hub is None:
             return
         relay.flush(5.0)
-        if self._tell(ended=command.returncode, sizes=relay.sizes()):
+        if self._send(ended=command.returncode, sizes=relay.sizes()):
             deadline = time.monotonic() + _CONCLUDE_SECONDS
             while not (self._concluded or self._hub.wire.gone) and time.monotonic() < deadline:
-                self._hub.hear(1.0, self._heard)
+                self._hub.hear(1.0, self._take)
         concluded = self._concluded
         how = self._drop_hub(1.0)
         if not concluded:
@@ -215,7 +215,7 @@ class Carrier:
                 f"diag: the hub {what} before its last checks were; what it found until then is in the run directory"
             )
 
-    def _heard(self, message: dict[str, Any]) -> None:
+    def _take(self, message: dict[str, Any]) -> None:
         if "say" in message:
             self.say(message["say"])
         elif "plan" in message:
@@ -226,8 +226,8 @@ class Carrier:
         elif "concluded" in message:
             self._concluded = True
 
-    def _tell(self, **message: Any) -> bool:
-        hub = self._hub  # the signals' thread may tell what the main thread drops
+    def _send(self, **message: Any) -> bool:
+        hub = self._hub  # the signals' thread may send while the main thread drops it
         return hub is not None and hub.wire.send(**message)
 
     def _drop_hub(self, seconds: float = 0.0) -> str:
@@ -242,15 +242,15 @@ class Carrier:
 
     def _on_signal(self, number: int, sent: bool) -> None:
         if number == signal.SIGWINCH:
-            self._tell(width=commands.columns())
+            self._send(width=commands.columns())
         elif number == signal.SIGCONT:
-            self._tell(paused=False)
+            self._send(paused=False)
         else:
-            self._tell(signal=number)
+            self._send(signal=number)
 
     def _before_stop(self, relay: Relay) -> None:
         """Ctrl-Z: the hub must not take a job that a person stopped, and diag with it, for a job that hangs."""
-        self._tell(paused=True)
+        self._send(paused=True)
         relay.flush(1.0)
 
 

@@ -34,7 +34,7 @@ class CommandNotFound(CommandError):
 
 
 class CommandNotExecutable(CommandError):
-    exit_code = 126
+    pass
 
 
 class Command:
@@ -45,9 +45,8 @@ class Command:
     3
     """
 
-    def __init__(self, pid: int, argv: Sequence[str]) -> None:
+    def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.argv = tuple(argv)
         self.returncode: int | None = None  # as the shell's $?: the exit code, or 128 + the signal
         self.term_signal: int | None = None  # the signal that ended it, if one did
         self._lock = threading.Lock()  # a pid may be given to another process once it is reaped
@@ -89,7 +88,7 @@ class Command:
         with self._lock:
             if self.returncode is not None:
                 return False
-            try:  # WNOWAIT: looking must not use up the status that another wait may want
+            try:  # WNOWAIT: this must not use up the status that another wait may want
                 found = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return False
@@ -122,7 +121,6 @@ def start(
     stdout: int | None = None,
     stderr: int | None = None,
     env: Mapping[str, str] | None = None,
-    cwd: str | None = None,
     sigmask: Iterable[int] = (),
 ) -> Command:
     """Start CMD with the given descriptors (None: diag's own) and the signal mask that diag was started with.
@@ -138,20 +136,9 @@ def start(
         # has differently.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     environment = dict(os.environ if env is None else env)
-    actions: list[tuple[int, int, int]] = []
-    for source, target in ((stdout, 1), (stderr, 2)):
-        if source is not None:
-            actions.append((os.POSIX_SPAWN_DUP2, source, target))
-    here = None if cwd is None else os.open(".", os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        if cwd is not None:
-            os.chdir(cwd)  # posix_spawn has no cwd; diag reads no relative path while it starts CMD
-        pid = _spawn(argv, environment, actions, tuple(sigmask))
-    finally:
-        if here is not None:
-            os.fchdir(here)
-            os.close(here)
-    return Command(pid, argv)
+    ends = ((stdout, 1), (stderr, 2))
+    actions = [(os.POSIX_SPAWN_DUP2, source, target) for source, target in ends if source is not None]
+    return Command(_spawn(argv, environment, actions, tuple(sigmask)))
 
 
 def run_alone(argv: Sequence[str], sigmask: Iterable[int] | None) -> NoReturn:
@@ -255,13 +242,13 @@ def _not_found(name: str, env: Mapping[str, str]) -> str:
 
     if "/" in name:
         hint = file_beside(Path(name))
-        return f"error: cannot run {name!r}: no such file; hint: {hint or 'check the word after `--`'}"
-    hint = "check the word after `--`, and that its environment is active"
+        return f"error: cannot run {name!r}: no such file; hint: {hint or 'check the command after `--`'}"
+    hint = "check the command after `--` and that its environment is active"
     if name.endswith(".py") and Path(name).is_file():
         hint = f"name its interpreter (python {name})"
     elif near := command_in_path(name, env.get("PATH", os.defpath)):
         hint = f"did you mean {near}? Else {hint}"
-    return f"error: cannot run {name!r}: no such command in PATH; hint: {hint}"
+    return f"error: cannot run {name!r}: command not found in PATH; hint: {hint}"
 
 
 def _not_executable(path: str, reason: str) -> str:

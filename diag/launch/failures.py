@@ -1,4 +1,4 @@
-"""What of diag fails is said in a line, and CMD goes on: the boundary around everything that is not CMD
+"""What fails in diag is reported in a line, and CMD goes on: the boundary around everything that is not CMD
 itself."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def guarded(say: Callable[[str], None], what: str, work: Callable[[], T]) -> T |
 
 
 def threads_report_to(say: Callable[[str], None]) -> None:
-    """A thread of diag that ends by an error is said in diag's own words, not by a traceback into the job's
+    """A thread of diag that ends by an error is reported in one line of diag's, not by a traceback into the job's
     output."""
 
     def failed(what: threading.ExceptHookArgs) -> None:
@@ -37,7 +37,7 @@ def threads_report_to(say: Callable[[str], None]) -> None:
 
 
 def in_a_line(what: str, error: BaseException) -> str:
-    """The line; with the end of the traceback only where a person has to mend diag itself.
+    """The line; with the end of the traceback only where a person has to fix diag itself.
 
     >>> in_a_line("the page cannot be served", MemoryError())
     'diag: the page cannot be served: out of memory; CMD is not touched'

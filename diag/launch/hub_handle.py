@@ -70,7 +70,7 @@ class HubHandle:
         return cls(pid, ours, last_words)
 
     def hear(self, seconds: float, heard: Callable[[dict[str, Any]], None], also: int = -1) -> None:
-        """Wait until it says something, it ends, or descriptor `also` is ready, and pass on what it said."""
+        """Wait until it sends something, it ends, or descriptor `also` is ready, and pass on its messages."""
         poll = select.poll()
         if not self.wire.gone:
             poll.register(self.wire.fileno(), select.POLLIN)
@@ -93,7 +93,7 @@ class HubHandle:
                 found = os.waitpid(self.pid, 0)
             else:
                 status = os.waitstatus_to_exitcode(found[1])
-        except (ProcessLookupError, ChildProcessError):  # SIGCHLD is ignored: nobody is told
+        except (ProcessLookupError, ChildProcessError):  # SIGCHLD is ignored: no exit status is kept
             pass
         self.wire.close()
         lines = self._read_last_words()

@@ -1,4 +1,4 @@
-"""The hub's end of the wire: what the carrier has said by now, heard on a thread of its own."""
+"""The hub's end of the wire: what the carrier has sent by now, received on a thread of its own."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ class Link:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self.width = 0  # of the carrier's terminal
-        self.started: dict[str, Any] | None = (
-            None  # CMD's pid ("started"), when it was started ("at"), its "outputs"
-        )
+        # CMD's pid ("started"), when it was started ("at"), its "outputs"
+        self.started: dict[str, Any] | None = None
         self.returncode: int | None = None  # CMD's, once it has ended
         self.sizes: list[int] = []  # of the output files at that time
         self.on_signal: Callable[[int], object] = lambda number: None

@@ -79,7 +79,7 @@ class Cursor:
         return skipped
 
     def _start_over(self, size: int) -> None:
-        self._lane.tell_once(
+        self._lane.report_once(
             "cut",
             f"{self._lane.path} was cut from {self.offset} to {size} bytes by another process; output "
             "not yet shown may be lost; diag bounds this file itself, it needs no log rotation",
@@ -104,7 +104,7 @@ class OutputFile:
         self._reserve = reserve_bytes
         self._report = report
         self.maintain_bytes = max(64 << 10, reserve_bytes // 4)  # how much new output wants a maintain()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._punched = 0
         self._reserved = 0
         self._last_size = 0
@@ -129,9 +129,9 @@ class OutputFile:
             self.relayed = min(self.relayed, size)
         self._last_size = size
         if os.fstat(self.fd).st_nlink == 0:
-            self.tell_once("deleted", f"{self.path} was deleted; its output is still shown, but not kept")
+            self.report_once("deleted", f"{self.path} was deleted; its output is still shown, but not kept")
         if size - self.relayed > self._keep:
-            self.tell_once(
+            self.report_once(
                 "behind",
                 f"the reader of diag's output is {format_bytes(size - self.relayed)} behind the job; "
                 f"{self.path} grows until it catches up",
@@ -149,7 +149,7 @@ class OutputFile:
                 give_back_reserve(self.path)
 
     def _make_room(self, size: int) -> None:
-        if "no reserve" in self._told or self._reserved - size >= self._reserve * 3 // 4:
+        if "no reserve" in self._reported or self._reserved - size >= self._reserve * 3 // 4:
             return
         want, keep = self._reserve, self._keep
         while want >= _BLOCK:
@@ -159,19 +159,19 @@ class OutputFile:
                 return
             except OSError as error:
                 if error.errno in _UNSUPPORTED:
-                    self.tell_once(
+                    self.report_once(
                         "no reserve",
                         f"{self.path.parent} cannot keep disk space in reserve "
                         f"({error.strerror}); if the disk fills up, the job's own writes can fail",
                     )
                     return
                 if error.errno not in _FULL:
-                    self.tell_once(
+                    self.report_once(
                         "reserve",
                         f"cannot keep disk space in reserve in {self.path.parent}: {error.strerror}",
                     )
                     return
-            self.tell_once(
+            self.report_once(
                 "full",
                 f"the disk of {self.path} is full; to let the job write on, older output is dropped "
                 "from this file; hint: free space, or put the run directory elsewhere",
@@ -186,26 +186,26 @@ class OutputFile:
         """Free the disk blocks of the relayed part before `upto`; offsets stay as they are, the hole reads as
         zeros."""
         upto = min(upto, self.relayed) // _BLOCK * _BLOCK
-        if "no punch" in self._told or upto - self._punched < step:
+        if "no punch" in self._reported or upto - self._punched < step:
             return
         try:
             fallocate(self.fd, _PUNCH_HOLE | _KEEP_SIZE, self._punched, upto - self._punched)
             self._punched = upto
         except OSError as error:
-            self.tell_once(
+            self.report_once(
                 "no punch",
                 f"{self.path} cannot be bounded on this file system ({error.strerror}): "
                 "it grows with the job's output",
             )
 
-    def tell_once(self, what: str, text: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
+    def report_once(self, what: str, text: str) -> None:
+        if what not in self._reported:
+            self._reported.add(what)
             self._report(text)
 
 
 class Watch:
-    """Tells when a lane is written to (inotify), so that a silent job costs no looking.
+    """Reports when a lane is written to (inotify), so that a silent job costs no looking.
 
     Where it cannot (instances used up, a sandbox without it), `works` is False and the caller has to look now
     and then.
@@ -232,7 +232,7 @@ class Watch:
         return bool(ready)
 
     def give_up(self) -> None:
-        """It did not tell of a write: do without."""
+        """It did not report a write: do without."""
         self.works = False
         self._poll.unregister(self._inotify)
 
@@ -288,19 +288,15 @@ def open_output_file(
 
 
 def give_back_reserve(path: Path) -> None:
-    """Free what is allocated behind the file's end, unless somebody has it open for writing: cutting would
+    """Free what is allocated behind the file's end, unless a process has it open for writing: cutting would
     lose what a process left behind by the job appends meanwhile."""
     found = path.lstat()
-    if (
-        stat.S_ISREG(found.st_mode)
-        and found.st_blocks * 512 > found.st_size + _BLOCK
-        and is_written_by_nobody(path)
-    ):
+    if stat.S_ISREG(found.st_mode) and found.st_blocks * 512 > found.st_size + _BLOCK and has_no_writer(path):
         with contextlib.suppress(OSError):
             os.truncate(path, path.stat().st_size)
 
 
-def is_written_by_nobody(path: Path) -> bool:
+def has_no_writer(path: Path) -> bool:
     """Whether no process has the file open for writing, as the kernel says: only then it grants a read lease.
     False where it cannot say (a network file system)."""
     try:

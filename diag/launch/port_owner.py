@@ -21,7 +21,7 @@ class Owner:
 
 
 def owner_of(port: int, proc: Path = Path("/proc")) -> Owner | None:
-    """None where nobody listens there (a connection may still hold the port)."""
+    """None where no process listens there (a connection may still hold the port)."""
     found = _listening(port, proc)
     if found is None:
         return None

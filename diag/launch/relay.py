@@ -92,7 +92,7 @@ class Follower:
     """The thread that follows lanes: `on_output(stream, data, offset)` gets each chunk with its place in the
     file.
 
-    Without `on_output` nothing is read. `after(i, count)` is called once lane `i` was looked at, `tend()`
+    Without `on_output` nothing is read. `after(i, count)` is called once lane `i` was read, `tend()`
     about once a second and each `tend_bytes`.
     """
 
@@ -136,7 +136,7 @@ class Follower:
 
     def _follow(self) -> None:
         tended, since = 0.0, 0
-        told = True  # whether we looked because there was something to see
+        woken = True  # whether we read because there was something to read
         while not self._ended:
             counts = [self._follow_one(i) for i in range(len(self._lanes))]
             since += sum(counts)
@@ -145,13 +145,13 @@ class Follower:
                 tended, since = now, 0
                 self._tend()
             if any(counts):
-                if not told and self._watch.works:
+                if not woken and self._watch.works:
                     self._watch.give_up()
-                told = True
+                woken = True
                 if max(counts) < CHUNK:  # after a short read more of it is worth a wait
                     self._pause.wait(ACTIVE_S)
             else:
-                told = self._watch.wait(_MAINTAIN_S if self._watch.works else IDLE_S)
+                woken = self._watch.wait(_MAINTAIN_S if self._watch.works else IDLE_S)
         for i, end in enumerate(self._ends):
             while self._cursors[i].offset < end and self._follow_one(i):
                 pass
@@ -213,7 +213,7 @@ class Relay:
                 return
         try:
             os.write(2, data)
-        except OSError:  # nobody there to read it
+        except OSError:  # closed: no reader is there
             pass
 
     def sizes(self) -> list[int]:
@@ -355,7 +355,7 @@ class _Writer:
 
     def _emit(self, data: bytes) -> None:
         rest = memoryview(data)
-        told = False
+        reported = False
         while rest and not self._gone:
             try:
                 rest = rest[os.write(self.outlet.fd, rest) :]
@@ -364,17 +364,17 @@ class _Writer:
                 poll.register(self.outlet.fd, select.POLLOUT)
                 poll.poll(1000)
             except OSError as error:
-                if not told:
-                    told = True
-                    self._tell(error)
+                if not reported:
+                    reported = True
+                    self._report_error(error)
                 if error.errno in _GONE or self._end is not None:
                     self._gone = True
                 else:  # a full disk under `diag run ... > file`: the lane keeps the output until there is room
                     time.sleep(1.0)
 
-    def _tell(self, error: OSError) -> None:
+    def _report_error(self, error: OSError) -> None:
         self._report(
-            f"cannot write the job's {self.outlet.stream}: {error.strerror}; the job goes on, "
+            f"cannot write the job's {self.outlet.stream}: {error.strerror}; the job continues, "
             f"its output is in {self.outlet.lane.path}"
         )
 
@@ -388,9 +388,7 @@ class _Line:
         self._tail = b""
         self._below = 0  # lines below the cursor's that the job has drawn
         self._cut_off = b""  # of a sequence whose rest is still to come
-        self._block: bytes | None = (
-            None  # since the cursor went up last; None while it stands below all lines
-        )
+        self._block: bytes | None = None  # since the cursor went up last; None while it is below all lines
 
     @property
     def at_start(self) -> bool:
@@ -427,7 +425,7 @@ class _Line:
             self._below, self._block = 0, None
 
     def leave(self) -> bytes:
-        """End the line on the screen, and the colour that it may be in; with those that stand below it."""
+        """End the line on the screen, and the colour that it may be in; with those that are below it."""
         coloured = b"\x1b[" in (self._tail if self._block is None else self._block)
         return (b"\x1b[0m" if coloured else b"") + b"\n" * (self._below + 1)
 

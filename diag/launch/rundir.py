@@ -11,7 +11,6 @@ import shutil
 import socket
 import stat
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,8 @@ from diag.text.units import format_bytes
 MIN_FREE_BYTES = 64 << 20
 _KEEP_RUNS = 20
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
-_LOADED_SECONDS = (
-    3600.0  # ours: a hub has written its run.json after a second, on a crowded machine after a minute
-)
+# ours: a hub has written its run.json after a second, on a crowded machine after a minute
+_LOADED_SECONDS = 3600.0
 # A bundle holds the whole journal (256 MiB at most), and an alert may ask for one each hour for weeks.
 _KEEP_BUNDLES, _KEEP_BUNDLE_BYTES = 20, 1 << 30
 
@@ -117,16 +115,16 @@ def _of_anybody(root: Path) -> Path | None:
 
 
 def _make_own(place: Path) -> None:
-    """Make it, or see that it was made by this user and can be changed by nobody else: who owns it, or the
+    """Make it, or see that it was made by this user and can be changed by no other: who owns it, or the
     target of a link in its place, could read what is kept below, and put something else there. Raises OSError
     and DiagError."""
     with contextlib.suppress(FileExistsError):
         place.mkdir(mode=0o700)
     found = place.lstat()
     if stat.S_ISLNK(found.st_mode):
-        raise DiagError(f"{place}: somebody has put a link there")
+        raise DiagError(f"{place}: it is a link")
     if not stat.S_ISDIR(found.st_mode):
-        raise DiagError(f"{place}: somebody has put a file there")
+        raise DiagError(f"{place}: it is a file")
     if found.st_uid != os.getuid():
         raise DiagError(f"{place}: belongs to another user")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -145,24 +143,13 @@ def _check_above(root: Path) -> None:
                 raise DiagError(f"{path}: belongs to another user")
 
 
-def read_run(path: Path) -> dict[str, Any]:
-    """run.json of a run directory. Raises DiagError that says what the directory is instead."""
-    return runs.read_run(str(path))
-
-
-def live_runs(configured: Path | None = None) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Runs of this user whose hub still lives on this machine, newest first."""
-    for path, run in runs.live_in(map(str, roots(configured))):
-        yield Path(path), run
-
-
 def forget_old_bundles(newest: Path) -> None:
-    """Keep the newest bundles beside this one, which always stays: somebody was just told where it is."""
+    """Keep the newest bundles beside this one, which always stays: its path was just reported."""
     found = []
     for path in newest.parent.glob("dump-*.tar.gz"):
         with contextlib.suppress(OSError):  # another dump removed it
-            told = path.stat()
-            found.append((path != newest, -told.st_mtime_ns, path, told.st_size))
+            facts = path.stat()
+            found.append((path != newest, -facts.st_mtime_ns, path, facts.st_size))
     held = 0
     for number, (is_other, _, path, size) in enumerate(sorted(found)):
         held += size
@@ -192,7 +179,7 @@ def _forget_old(root: Path) -> None:
 
 
 def _is_over(path: Path) -> bool:
-    """Whether nobody needs the directory any more: its hub has ended, and so has the job, which goes on when
+    """Whether the directory is not needed any more: its hub has ended, and so has the job, which goes on when
     a hub is killed and writes into it."""
     try:
         run = runs.read_run(str(path), ours=True)
@@ -202,7 +189,7 @@ def _is_over(path: Path) -> bool:
         # Of a hub that was killed while it loaded, or loads now. What its job has open for writing the kernel
         # knows.
         old = time.time() - path.lstat().st_mtime > _LOADED_SECONDS
-        return old and all(output_file.is_written_by_nobody(log) for log in path.glob("*.log"))
+        return old and all(output_file.has_no_writer(log) for log in path.glob("*.log"))
     if run.get("ended"):
         return True
     hub = runs.is_alive(int(run["hub_pid"]), run.get("hub_start_ticks"))

@@ -51,16 +51,16 @@ def read_run(path: str, *, ours: bool = False) -> dict[str, Any]:
             if ours and found.st_uid != os.getuid():
                 raise DiagError(f"{path} is another user's")
             if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
-                raise ValueError(f"no file of at most {format_bytes(_MOST_BYTES)}")
+                raise ValueError(f"not a file of at most {format_bytes(_MOST_BYTES)}")
             data = json.loads(file.read(_MOST_BYTES))
     except FileNotFoundError:
-        raise DiagError(f"{path} is no run directory of diag: it has no run.json") from None
+        raise DiagError(f"{path} is not a run directory: run.json is missing") from None
     except (OSError, ValueError, RecursionError) as error:
         raise DiagError(f"{file_name} cannot be read: {error}") from None
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        told = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        schema = data.get("schema") if isinstance(data, dict) else type(data).__name__
         raise DiagError(
-            f"{path} was written by another diag (schema {told!r}, this one reads {SCHEMA})",
+            f"{path} was written by another version of diag (schema {schema!r}; this one reads {SCHEMA})",
             hint="use the diag version that wrote it",
         )
     return data

@@ -2,7 +2,7 @@
 (file_sd).
 
 Both name this hub and those of the job that it knows of (`Membership.other_targets`). The file is written by a
-thread of its own: it often is on a network file system, which may stand still, and the checks must not. It
+thread of its own: it often is on a network file system, which may hang, and the checks must not. It
 replaces and removes what a diag wrote, and nothing else: a wrong path must not cost anybody a file.
 """
 
@@ -20,11 +20,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-_LOOK_SECONDS = (
-    5.0  # Prometheus itself looks at its files every 5 min, or at once where it is told of the change
-)
+# Prometheus itself reads its files every 5 min, or at once where inotify reports the change
+_LOOK_SECONDS = 5.0
 _LONGEST_NAME = 100
 _MOST_BYTES = 4 << 20
 _RUN_LABEL = "__meta_diag_run_id"
@@ -47,13 +46,6 @@ class Target:
         if self.scheme != "http":
             labels["__scheme__"] = self.scheme
         return {"targets": [self.address], "labels": labels}
-
-
-class TargetSource(Protocol):
-    """Whoever knows the hubs of the job: this one first. Called from other threads than the hub's; never
-    waits."""
-
-    def targets(self) -> Sequence[Target]: ...
 
 
 def sd_document(targets: Sequence[Target]) -> list[dict[str, Any]]:
@@ -95,18 +87,24 @@ def reachable_host(bound: str) -> str:
 
 
 class SdFile:
-    """The list as a file, from `start` to `close`: written whole or not at all, anew when it changes."""
+    """The list as a file, from `start` to `close`: written whole or not at all, anew when it changes.
+
+    `targets` gives the hubs of the job, this one first. It is called on the file's own thread, and never waits.
+    """
 
     def __init__(
-        self, place: Path, source: TargetSource, talk: Callable[[str], None] = lambda text: None
+        self,
+        place: Path,
+        targets: Callable[[], Sequence[Target]],
+        talk: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._place = place
-        self._source = source
+        self._targets = targets
         self._talk = talk
         self._stop = threading.Event()
         self._written: tuple[Path, os.stat_result] | None = None
         self._last: tuple[Target, ...] = ()
-        self._told = ""
+        self._reported = ""
         self._thread = threading.Thread(target=self._keep, name="diag-sd-file", daemon=True)
 
     def start(self) -> SdFile:
@@ -123,23 +121,23 @@ class SdFile:
         while True:
             try:
                 self._renew()
-                self._told = ""
+                self._reported = ""
             except OSError as error:
                 reason = f"diag: {self._place} cannot be written for Prometheus: {error.strerror or error}"
-                if reason != self._told:  # once; it is tried again
+                if reason != self._reported:  # once; it is tried again
                     self._talk(reason)
-                self._told = reason
+                self._reported = reason
             if self._stop.wait(_LOOK_SECONDS):
                 break
         self._remove()
 
     def _renew(self) -> None:
-        targets = tuple(self._source.targets())
+        targets = tuple(self._targets())
         if not targets:
             return
         path = sd_path(self._place, targets[0].job_id, targets[0].node)
         if path != self._place:
-            targets = targets[:1]  # in a directory each hub has a file of its own, which tells of it alone
+            targets = targets[:1]  # in a directory each hub has a file of its own, which names it alone
         with _folder(path.parent) as folder:
             there = _diags_own(path.name, folder)
             # Hubs that share one file do not take it from each other again and again; one that was taken away
@@ -169,7 +167,7 @@ class SdFile:
         self._written, self._last = (path, made), targets
 
     def _remove(self) -> None:
-        """Where no other hub, and nobody else, has put its own in its place."""
+        """Where no other hub or program has put its own in its place."""
         if self._written is None:
             return
         path, made = self._written

@@ -1,5 +1,5 @@
 """diag.toml of the working directory: only where this user or root wrote it, and of it only what the command
-may be told by it.
+may take from it.
 
 A folder may be another's, or come out of a stranger's archive; a file that is obeyed in it opens ports, names
 passwords and says where to write. Who may have written it is asked of the open file, as git, ssh and sudo do,
@@ -26,7 +26,7 @@ else:
     import tomli as tomllib
 
 NAME = "diag.toml"
-# What a diag.toml beside evidence is asked (replay, explain): what is said, and by which rules. Others open a
+# What a diag.toml beside evidence is read for (replay, explain): the language, and which rules. Others open a
 # door (host, port, http, nodes, token, token_file, tls_*), write or read elsewhere (sd_file, run_root) or are
 # of a job, which evidence has not.
 OF_EVIDENCE = frozenset({"lang", "rules"})
@@ -79,7 +79,7 @@ def read_settings_file(name: str = NAME) -> SettingsFile | None:
 
 
 def _open(name: str) -> int | None:
-    """Links are followed one by one: each is somebody's word, too."""
+    """Links are followed one by one: each has an owner, too."""
     for _ in range(_MOST_LINKS):
         try:
             return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -114,7 +114,7 @@ def _why_refused(found: os.stat_result) -> str:
 
 
 def _is_private_group(gid: int, uid: int) -> bool:
-    """The user's own, which has nobody else in it: with it goes umask 002 on many machines (Debian's ssh
+    """The user's own, which has no other member: with it goes umask 002 on many machines (Debian's ssh
     judges alike)."""
     import grp
     import pwd

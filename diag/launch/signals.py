@@ -1,8 +1,8 @@
 """Gives CMD exactly the signals it would get without diag; diag itself lives on until CMD ends.
 
 CMD is in diag's process group, so a signal to the group (Ctrl-C, `kill -- -PGID`, `timeout`) reaches it by
-itself and must not be sent again; one sent to diag's pid alone must be. siginfo tells the two apart only for
-the terminal, so a *witness* tells: a process of ours in the same group, with the same signals blocked, in
+itself and must not be sent again; one sent to diag's pid alone must be. siginfo shows the difference only for
+the terminal, so a *witness* does: a process of ours in the same group, with the same signals blocked, in
 which whatever came to the group is pending.
 
 Why the witness's answer can be trusted although signals arrive one process after the other: kill(2) on a
@@ -26,7 +26,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from diag.launch.command import Command
 
 FORWARDED = frozenset(
     {
@@ -47,13 +50,6 @@ _STOP_S = 10.0  # ours: how long CMD may tidy up after Ctrl-Z before diag no lon
 _SI_KERNEL = 0x80  # asm-generic/siginfo.h: sent by the terminal driver
 _MARK = struct.Struct("iiiI")
 _NAME = b"signal-witness"
-
-
-class Target(Protocol):
-    """What is forwarded to: a `command.Command`."""
-
-    def send_signal(self, signo: int) -> bool: ...
-    def is_stopped(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +179,14 @@ def _rename() -> None:
 class Forwarder:
     """The thread that takes diag's signals and hands on those that CMD did not get by itself.
 
-    `before_stop` is called when Ctrl-Z stops diag along with CMD (to show the output so far); `on_signal` is
-    told each signal and whether it was forwarded.
+    `before_stop` is called when Ctrl-Z stops diag along with CMD (to show the output so far); `on_signal` gets
+    each signal and whether it was forwarded.
     """
 
     def __init__(
         self,
         prepared: Prepared,
-        target: Target,
+        target: Command,
         *,
         before_stop: Callable[[], object] = lambda: None,
         on_signal: Callable[[int, bool], object] = lambda signo, forwarded: None,

@@ -1,4 +1,4 @@
-"""The token of a job: from a file, and what is said of one that others may read.
+"""The token of a job: from a file, and the warning about one that others may read.
 
 Without imports that `diag dump` would wait for.
 """
@@ -15,10 +15,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-SHORTEST = 16  # characters: of hexadecimal ones 64 bits, which nobody guesses at some thousand tries a second
+SHORTEST = 16  # characters: of hexadecimal ones 64 bits, beyond guessing at some thousand tries a second
 _LONGEST = 4096  # bytes; of such a file all is read
 WHERE = "give --token-file FILE or DIAG_TOKEN (run.json has it)"
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -29,12 +29,12 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="file with the bearer token of an endpoint beyond loopback (default: DIAG_TOKEN, DIAG_TOKEN_FILE)",
     )
     parser.add_argument(
-        "--token", metavar="TOKEN", help="the same as a word, which all users of this machine see in ps"
+        "--token", metavar="TOKEN", help="the token itself; visible to all users of this machine in ps"
     )
 
 
-def read_token(path: str, *, told: str = "token_file, DIAG_TOKEN_FILE") -> str:
-    """What stands in the file, without white space around it. Says in a line on stderr who else can read it.
+def read_token(path: str, *, hint: str = "token_file, DIAG_TOKEN_FILE") -> str:
+    """The content of the file, without white space around it. A line on stderr names who else can read it.
     Raises DiagError."""
     try:
         with open(path, "rb") as file:
@@ -42,11 +42,13 @@ def read_token(path: str, *, told: str = "token_file, DIAG_TOKEN_FILE") -> str:
             data = file.read(_LONGEST + 1)
         token = data.decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise DiagError(f"the token in {path} cannot be read: {error}", hint=told, exit_code=2) from None
+        raise DiagError(f"the token in {path} cannot be read: {error}", hint=hint, exit_code=2) from None
     if not token:
-        raise DiagError(f"{path} holds no token: it is empty", hint=told, exit_code=2)
+        raise DiagError(f"{path} does not hold a token: it is empty", hint=hint, exit_code=2)
     if len(data) > _LONGEST or len(token.split()) > 1:
-        raise DiagError(f"{path} holds no token: it is more than one word", hint=told, exit_code=2)
+        raise DiagError(
+            f"{path} does not hold a token: it contains more than one word", hint=hint, exit_code=2
+        )
     others = _others(path, found)
     if others:
         _warn(f"diag: the token in {path} can be read by {others}: chmod 600 {path}")
@@ -60,14 +62,14 @@ def warn_of_arguments() -> None:
 
 
 def _warn(line: str) -> None:
-    if line not in _told:
-        _told.add(line)
+    if line not in _warned:
+        _warned.add(line)
         print(line, file=sys.stderr)
 
 
 def _others(path: str, found: os.stat_result) -> str:
     """Who but its owner can read it, all folders above it considered. Not of pipes; nor of what is mounted
-    read-only, as Kubernetes does with secrets: there nobody can change the mode, and nobody else is in the
+    read-only, as Kubernetes does with secrets: there the mode cannot be changed, and no other user is in the
     container."""
     allowed = stat.S_IMODE(found.st_mode) & (stat.S_IRGRP | stat.S_IROTH)
     if not stat.S_ISREG(found.st_mode) or not allowed:

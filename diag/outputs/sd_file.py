@@ -29,7 +29,7 @@ class ServiceDiscoveryFile(Output):
         if not self.run.hub.address:
             self.run.say(f"diag: {path} is not written: without HTTP there is nothing to scrape")
             return
-        self._file = SdFile(path, self.run.hub, self.run.say).start()
+        self._file = SdFile(path, self.run.hub.targets, self.run.say).start()
 
     def close(self, returncode: int | None, *, ended: bool) -> None:
         if self._file is not None:

@@ -13,6 +13,7 @@ class Run(Reducer):
         self.argv: tuple[str, ...] = ()  # the command, as diag was given it
         self.rank_argv: tuple[str, ...] = ()  # of the first rank: what a script around the launcher hides
         self.host = ""  # where the command was started
+        self.cwd = ""  # its working directory then; empty where it is not known
         self.pid = 0  # of the command
         self.started_at: float | None = None  # the command; else the first rank that was found
         self.ended_at: float | None = None  # when the command had ended
@@ -26,7 +27,7 @@ class Run(Reducer):
 
     @takes(RunStarted)
     def _started(self, at: float, fact: RunStarted) -> None:
-        self.argv, self.host, self.pid = fact.argv, fact.host, fact.pid
+        self.argv, self.host, self.pid, self.cwd = fact.argv, fact.host, fact.pid, fact.cwd
         self.started_at = at
 
     @takes(RunEnded)

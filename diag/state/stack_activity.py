@@ -266,6 +266,15 @@ def _caller(frames: tuple[Frame, ...], index: int) -> Frame | None:
     return next((frame for frame in reversed(frames[:index]) if not frame.file.endswith(_WRAPPERS)), None)
 
 
+def format_frame(frame: Frame, cwd: str = "") -> str:
+    """As a person reads it; `cwd` is the job's working directory (`job.run.cwd`).
+
+    >>> format_frame(Frame("step", "/srv/job/train.py", 7)), format_frame(Frame("step", "/srv/job/train.py", 7), "/srv/job")
+    ('step (/srv/job/train.py:7)', 'step (train.py:7)')
+    """
+    return f"{frame.function} ({format_path(frame.file, cwd)}:{frame.line})"
+
+
 def steps(thread: ThreadStack) -> tuple[str, ...]:
     """The normalised path to where the thread stands, outermost first, cut at its wait: what goes on below
     that point (a poll loop) is not progress, and lines inside the wait may alternate, so its last step has
@@ -276,7 +285,7 @@ def steps(thread: ThreadStack) -> tuple[str, ...]:
         if frame is reading.where and reading.activity is not Activity.OTHER:
             parts.append(f"{frame.function} ({format_path(frame.file)})")
             break
-        parts.append(f"{frame.function} ({format_path(frame.file)}:{frame.line})")
+        parts.append(format_frame(frame))
     return tuple(parts)
 
 

@@ -229,17 +229,22 @@ def format_ranks(ranks: Sequence[int], *, noun: str = "rank", longest: int = _LO
 
 
 @functools.lru_cache(maxsize=8192)
-def format_path(path: str) -> str:
-    """A file of code as a person opens it: whole. Of an installed package and of the standard library what an import
-    would name, without where this machine has them.
+def format_path(path: str, folder: str = "") -> str:
+    """A file of code as a person opens it: from `folder` on, the job's working directory, where it lies below that,
+    and whole elsewhere. Of an installed package and of the standard library what an import would name, without where
+    this machine has them.
 
     >>> format_path("/opt/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py")
     'torch/utils/data/dataloader.py'
     >>> format_path("/usr/lib/python3.10/threading.py"), format_path("/home/me/job/src/data/shards.py")
     ('threading.py', '/home/me/job/src/data/shards.py')
+    >>> format_path("/home/me/job/src/data/shards.py", "/home/me/job"), format_path("/home/me/job2/x.py", "/home/me/job")
+    ('src/data/shards.py', '/home/me/job2/x.py')
     """
     for installed in (_PACKAGE, _STANDARD_LIBRARY):
         found = installed.match(path)
         if found:
             return path[found.end() :]
-    return path
+    # Below "/" lies everything: a path from there on would only look like one of the working directory.
+    below = folder.rstrip("/")
+    return path[len(below) + 1 :] if below and path.startswith(f"{below}/") else path

@@ -28,9 +28,8 @@ class Runtime:
     microbatches: int = 1  # batches in a step
     memory_cgroup: Path | None = None  # the one made for host-oom, and that whose limit is lowered
     pids_cgroup: Path | None = None
-    schedule: Callable[..., Any] | None = (
-        None  # the step's forward and backward passes, as the job is about to call them
-    )
+    # the step's forward and backward passes, as the job is about to call them
+    schedule: Callable[..., Any] | None = None
 
     @property
     def is_culprit(self) -> bool:

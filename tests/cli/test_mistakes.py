@@ -201,10 +201,8 @@ def test_unknown_key_of_diag_toml_is_an_error_with_the_near_one(
     with pytest.raises(DiagError) as error:
         load()
 
-    assert "prot: there is no such setting, did you mean port?" in str(error.value)
-    assert "xyzzy: there is no such setting" in str(
-        error.value
-    ) and "xyzzy: there is no such setting," not in str(error.value)
+    assert "prot: unknown setting, did you mean port?" in str(error.value)
+    assert "xyzzy: unknown setting" in str(error.value) and "xyzzy: unknown setting," not in str(error.value)
 
 
 OTHERS = (

@@ -84,7 +84,7 @@ def test_https_is_said_where_it_is_used() -> None:
 
 def test_file_tells_of_all_hubs_follows_them_and_goes_with_the_run(tmp_path: Path) -> None:
     known, path = Known(), tmp_path / "diag.json"
-    keeper = SdFile(path, known).start()
+    keeper = SdFile(path, known.targets).start()
     becomes(lambda: targets_in(path), [HERE.address])
     readable = stat.S_IMODE(path.stat().st_mode)
 
@@ -97,7 +97,7 @@ def test_file_tells_of_all_hubs_follows_them_and_goes_with_the_run(tmp_path: Pat
 
 
 def test_in_a_directory_each_hub_has_a_file_of_its_own_that_tells_of_it_alone(tmp_path: Path) -> None:
-    keepers = [SdFile(tmp_path, Known(now)).start() for now in ((HERE, THERE), (THERE, HERE))]
+    keepers = [SdFile(tmp_path, Known(now).targets).start() for now in ((HERE, THERE), (THERE, HERE))]
     first, second = tmp_path / "812-gpu-17.json", tmp_path / "812-gpu-18.json"
     becomes(lambda: (targets_in(first), targets_in(second)), ([HERE.address], [THERE.address]))
 
@@ -109,7 +109,7 @@ def test_in_a_directory_each_hub_has_a_file_of_its_own_that_tells_of_it_alone(tm
 
 def test_file_of_another_hub_is_not_taken_away(tmp_path: Path) -> None:
     path = tmp_path / "diag.json"
-    keeper = SdFile(path, Known()).start()
+    keeper = SdFile(path, Known().targets).start()
     becomes(lambda: targets_in(path), [HERE.address])
     other = tmp_path / "other"
     other.write_text("[]")
@@ -128,7 +128,7 @@ def test_file_that_diag_did_not_write_is_neither_replaced_nor_removed(tmp_path: 
     path = tmp_path / "settings.conf"
     path.write_text(body)
 
-    keeper = SdFile(path, Known(), said.append).start()
+    keeper = SdFile(path, Known().targets, said.append).start()
     becomes(lambda: len(said), 1)
     time.sleep(0.2)  # some more tries
     keeper.close(10.0)
@@ -143,7 +143,7 @@ def test_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text(json.dumps(sd_document([HERE])))
     (tmp_path / "diag.json").symlink_to("mine.json")
 
-    keeper = SdFile(tmp_path / "diag.json", Known((THERE,)), said.append).start()
+    keeper = SdFile(tmp_path / "diag.json", Known((THERE,)).targets, said.append).start()
     becomes(lambda: len(said), 1)
     keeper.close(10.0)
 
@@ -153,7 +153,7 @@ def test_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
 
 def test_file_that_comes_into_its_place_while_it_runs_is_left_alone(tmp_path: Path) -> None:
     known, said, path = Known(), list[str](), tmp_path / "diag.json"
-    keeper = SdFile(path, known, said.append).start()
+    keeper = SdFile(path, known.targets, said.append).start()
     becomes(lambda: targets_in(path), [HERE.address])
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "mine").replace(path)
@@ -169,7 +169,7 @@ def test_file_of_a_diag_that_was_killed_is_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "diag.json"
     path.write_text(json.dumps(sd_document([THERE])))
 
-    keeper = SdFile(path, Known()).start()
+    keeper = SdFile(path, Known().targets).start()
     becomes(lambda: targets_in(path), [HERE.address])
     keeper.close(10.0)
 
@@ -179,7 +179,7 @@ def test_file_of_a_diag_that_was_killed_is_taken_over(tmp_path: Path) -> None:
 def test_folder_that_is_not_there_is_told_once_and_used_when_it_comes(tmp_path: Path) -> None:
     said: list[str] = []
     folder = tmp_path / "targets"
-    keeper = SdFile(folder / "diag.json", Known(), said.append).start()
+    keeper = SdFile(folder / "diag.json", Known().targets, said.append).start()
     becomes(lambda: len(said), 1)
 
     folder.mkdir()
@@ -197,7 +197,7 @@ def test_file_system_that_does_not_answer_does_not_hold_up_the_end(tmp_path: Pat
             (tmp_path / "fifo").read_text()  # until somebody writes, as a dead NFS
             return ()
 
-    keeper = SdFile(tmp_path / "diag.json", Stuck()).start()
+    keeper = SdFile(tmp_path / "diag.json", Stuck().targets).start()
 
     began = time.monotonic()
     closed = keeper.close(0.2)

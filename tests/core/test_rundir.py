@@ -14,11 +14,16 @@ from typing import Any
 import pytest
 
 from diag.launch import rundir
-from diag.launch.rundir import RunDir, forget_old_bundles, live_runs, read_run, roots
+from diag.launch.rundir import RunDir, forget_old_bundles, roots
+from diag.launch.runs import live_in, read_run
 from diag.text.errors import DiagError
 
 Usage = namedtuple("Usage", "total used free")
 TICKS = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+
+
+def live(root: Path) -> list[Path]:
+    return [Path(path) for path, _ in live_in(map(str, rundir.roots(root)))]
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +150,7 @@ def test_what_is_published_is_never_seen_half_and_only_by_its_owner(tmp_path: Pa
     path = a_run(tmp_path, token="hunter2")
 
     assert (path / "run.json").stat().st_mode & 0o777 == 0o600
-    assert read_run(path)["token"] == "hunter2"
+    assert read_run(str(path))["token"] == "hunter2"
     assert not (path / ".run.json").exists()
 
 
@@ -159,25 +164,25 @@ def test_what_is_published_is_never_seen_half_and_only_by_its_owner(tmp_path: Pa
         (b'{"schema": "diag.run/1", "run_id": ', "cannot be read"),
         (b"\xff\xfe", "cannot be read"),
         (b"[" * 100_000, "cannot be read"),
-        (b'{"schema": "diag.run/7"}', "written by another diag"),
-        (b"[]", "written by another diag"),
-        (b"null", "written by another diag"),
+        (b'{"schema": "diag.run/7"}', "written by another version of diag"),
+        (b"[]", "written by another version of diag"),
+        (b"null", "written by another version of diag"),
     ],
 )
 def test_run_json_that_is_no_run_says_what_it_is_instead(tmp_path: Path, content: bytes, words: str) -> None:
     (tmp_path / "run.json").write_bytes(content)
 
     with pytest.raises(DiagError, match=words):
-        read_run(tmp_path)
-    assert list(live_runs(tmp_path.parent)) == []
+        read_run(str(tmp_path))
+    assert live(tmp_path.parent) == []
 
 
 def test_directory_without_run_json_and_a_file_are_no_runs(tmp_path: Path) -> None:
-    with pytest.raises(DiagError, match="no run directory"):
-        read_run(tmp_path)
+    with pytest.raises(DiagError, match="not a run directory"):
+        read_run(str(tmp_path))
     (tmp_path / "file").write_text("")
     with pytest.raises(DiagError):
-        read_run(tmp_path / "file")
+        read_run(str(tmp_path / "file"))
 
 
 # --- living
@@ -192,7 +197,7 @@ def edit(path: Path, **facts: Any) -> None:
 def test_run_whose_hub_lives_is_live(tmp_path: Path) -> None:
     path = a_run(tmp_path)
 
-    assert [found for found, _ in live_runs(tmp_path)] == [path]
+    assert live(tmp_path) == [path]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +216,7 @@ def test_run_whose_hub_lives_is_live(tmp_path: Path) -> None:
 def test_run_that_is_over_or_elsewhere_or_nonsense_is_not_live(tmp_path: Path, facts: dict[str, Any]) -> None:
     edit(a_run(tmp_path), **facts)
 
-    assert list(live_runs(tmp_path)) == []
+    assert live(tmp_path) == []
 
 
 def test_run_whose_hub_is_a_zombie_is_not_live(tmp_path: Path) -> None:
@@ -220,7 +225,7 @@ def test_run_whose_hub_is_a_zombie_is_not_live(tmp_path: Path) -> None:
     os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
     edit(path, hub_pid=zombie.pid, hub_start_ticks=0)
 
-    assert list(live_runs(tmp_path)) == []
+    assert live(tmp_path) == []
     zombie.wait()
 
 
@@ -229,7 +234,7 @@ def test_run_of_another_user_in_a_shared_place_is_not_ours(tmp_path: Path) -> No
     path = a_run(tmp_path)
     os.chown(path / "run.json", 12345, 12345)
 
-    assert list(live_runs(tmp_path)) == []
+    assert live(tmp_path) == []
 
 
 def test_newest_run_comes_first_whichever_place_it_is_in(tmp_path: Path) -> None:
@@ -243,7 +248,7 @@ def test_newest_run_comes_first_whichever_place_it_is_in(tmp_path: Path) -> None
     newest = newest.rename(newest.parent / "20260103-000000-b")
     oldest = oldest.rename(oldest.parent / "20260101-000000-c")
 
-    assert [path for path, _ in live_runs(tmp_path / "a")] == [newest, older, oldest]
+    assert live(tmp_path / "a") == [newest, older, oldest]
 
 
 # --- forgetting

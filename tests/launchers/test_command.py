@@ -142,8 +142,8 @@ def test_a_script_without_training_is_an_error(tmp_path: Path) -> None:
         ("bash", "no script"),
         ("bash missing.sh", "cannot read"),
         ("accelerate launch --config_file missing.yaml t.py", "cannot read"),
-        ("torchrun --nproc_per_node eight t.py", "no number of processes"),
-        ("NPROC_PER_NODE=0 megatron sft", "no number of processes"),
+        ("torchrun --nproc_per_node eight t.py", "not a number of processes"),
+        ("NPROC_PER_NODE=0 megatron sft", "not a number of processes"),
         ("nohup nohup nohup nohup nohup nohup nohup nohup nohup torchrun t.py", "too many"),
     ],
 )

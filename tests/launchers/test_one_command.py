@@ -173,7 +173,7 @@ def test_estimate_says_that_each_node_of_srun_would_train_for_itself() -> None:
         ("kubectl exec pod", "starts it elsewhere"),
         ("bash gone.sh", "cannot read"),
         ("bash -c 'make all'", "no training command"),
-        ("bash pipe", "no regular file"),
+        ("bash pipe", "not a regular file"),
     ],
 )
 def test_what_is_not_read_has_a_reason(

@@ -109,13 +109,6 @@ def test_script_without_shebang_runs_in_sh(tmp_path: Path) -> None:
     assert command.start(["script", "9"], env={"PATH": str(tmp_path)}).wait(20) == 9
 
 
-def test_cwd_is_cmds_alone(tmp_path: Path) -> None:
-    here = Path.cwd()
-    (tmp_path / "mark").touch()
-    assert command.start(["/usr/bin/test", "-e", "mark"], cwd=str(tmp_path)).wait(20) == 0
-    assert Path.cwd() == here
-
-
 def _without_glibcs_own(told: bytes) -> bytes:
     """SigIgn less signals 32 and 33, which whoever started the tests by posix_spawn may have left ignored as
     well."""

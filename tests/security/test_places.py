@@ -78,8 +78,8 @@ def ours_that_all_can_write(place: Path) -> None:
 @as_root
 @pytest.mark.parametrize("trap, said", [
     (folder_of_theirs, "belongs to another user"), (folder_of_theirs_with_ours_inside, "belongs to another user"),
-    (link_to_theirs, "somebody has put a link there"), (link_to_ours, "somebody has put a link there"),
-    (link_to_nothing, "somebody has put a link there"), (file_instead, "somebody has put a file there"),
+    (link_to_theirs, "it is a link"), (link_to_ours, "it is a link"),
+    (link_to_nothing, "it is a link"), (file_instead, "it is a file"),
     (ours_that_all_can_write, "others can write there"),
 ])  # fmt: skip
 def test_what_somebody_made_in_our_place_is_refused_and_named(

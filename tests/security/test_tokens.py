@@ -28,7 +28,7 @@ from tests.liverun import DIAG
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No token of the environment, nothing said yet. pytest's own folders are for their user alone: these are
     not."""
-    monkeypatch.setattr(tokens, "_told", set())
+    monkeypatch.setattr(tokens, "_warned", set())
     for name in ("DIAG_TOKEN", "DIAG_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)

@@ -16,8 +16,8 @@ from diag.cli.tui.once import picture
 from diag.cli.tui.state import State
 from diag.cli.tui.table import ORDERS, Table
 from diag.outputs.terminal.tree_text import class_lines
-from diag.outputs.view.classes import format_frame
 from diag.outputs.view.view import stack_classes
+from diag.state.stack_activity import format_frame
 from tests.top.screens import CAPTURES, document, recorded
 
 HANG = "gpu-drills/data-hang-TP2-PP2-EP2"

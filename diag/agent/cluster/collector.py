@@ -14,13 +14,13 @@ from diag.model.observations import (
     Observation,
     RankFound,
     RasReading,
+    RunStarted,
     StackSample,
     StackSampleSummary,
 )
 from diag.sources.digest import FORWARDED
-from diag.state.stack_activity import Activity, read_stack
+from diag.state.stack_activity import Activity, format_frame, read_stack
 from diag.state.view import JobView
-from diag.text.units import format_path
 
 _MOST_FACTS = 192  # of a rank: NCCL says some dozens while communicators are made
 _MOST_LOOKS = 64  # of a rank between two digests
@@ -43,6 +43,7 @@ class Collector:
         self._looks: dict[int, deque[StackSampleSummary]] = {}
         self.stamp = 0  # grows with each fact
         self._pids: dict[int, int] = {}
+        self._cwd = ""  # of the command on this node
 
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, StackSample):
@@ -52,6 +53,8 @@ class Collector:
             self._pids[fact.placement.pid] = fact.placement.rank
             if fact.rank is not None:
                 self._facts.pop(fact.rank, None)  # another process has this rank now
+        elif isinstance(fact, RunStarted):
+            self._cwd = fact.cwd
         elif isinstance(fact, (FlightRecorder, RasReading)):
             self.stamp += 1
             self._newest[type(fact).__name__, fact.rank] = (self.stamp, fact)
@@ -92,7 +95,7 @@ class Collector:
             at,
             reading.activity in _WAITS,
             reading.activity.value,
-            f"{where.function} ({format_path(where.file)}:{where.line})",
+            format_frame(where, self._cwd),
             Activity.CHECKPOINT in (reading.activity, reading.context),
         )
         self._looks.setdefault(rank, deque(maxlen=_MOST_LOOKS)).append(look)

@@ -59,7 +59,7 @@ def _given(args: argparse.Namespace) -> str | None:
     if args.token:
         return str(args.token)
     if args.token_file:
-        return read_token(args.token_file, told="--token-file FILE")
+        return read_token(args.token_file, hint="--token-file FILE")
     token = os.environ.get("DIAG_TOKEN", "").strip()
     if token:
         return token

@@ -22,7 +22,7 @@ class ReportedClass(StackClass):
 def frame_of_text(text: str) -> Frame:
     """Of words as `format_frame` makes them, so that it makes the same again: the path was shortened already.
 
-    >>> from diag.outputs.view.classes import format_frame
+    >>> from diag.state.stack_activity import format_frame
     >>> format_frame(frame_of_text("Layer.forward (a/b/c/d/e/layer.py:359)"))
     'Layer.forward (a/b/c/d/e/layer.py:359)'
     """

@@ -11,9 +11,9 @@ from diag.detectors.hang.messages import calls_that_differ
 from diag.model import Evidence, numbered
 from diag.model.observations import ThreadStack
 from diag.state.rank_view import RankView
-from diag.state.stack_activity import Reading, read_stack
+from diag.state.stack_activity import Reading, format_frame, read_stack
 from diag.state.view import JobView
-from diag.text.units import format_bytes, format_path, format_ranks, format_ratio, format_seconds
+from diag.text.units import format_bytes, format_ranks, format_ratio, format_seconds
 
 if TYPE_CHECKING:
     from diag.detectors.hang.verdict import Verdict
@@ -36,9 +36,9 @@ def evidence_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Evidence
     for number in verdict.culprits[:3]:
         rank = job.ranks.get(number)
         if rank is not None:
-            yield from _of_culprit(rank, verdict)
+            yield from _of_culprit(rank, verdict, job.run.cwd)
     for number in [rank for rank in verdict.waiting if rank in job.ranks and job.ranks[rank].stack][:1]:
-        yield from _main_stack(job.ranks[number])
+        yield from _main_stack(job.ranks[number], job.run.cwd)
     if verdict.collectives is not None:
         yield Evidence("flight_recorder", _recorded(verdict, verdict.collectives), now)
     save = job.saves.log.current
@@ -59,22 +59,22 @@ def evidence_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Evidence
         )
 
 
-def _of_culprit(rank: RankView, verdict: Verdict) -> Iterator[Evidence]:
-    for shown in _main_stack(rank):
+def _of_culprit(rank: RankView, verdict: Verdict, cwd: str) -> Iterator[Evidence]:
+    for shown in _main_stack(rank, cwd):
         yield shown
-        yield from _other_thread(rank, verdict)
+        yield from _other_thread(rank, verdict, cwd)
     child = rank.child_stacks.get(verdict.blamed_child or -1)
     if child is not None and child[1].main is not None:
-        text = f"child pid {child[1].pid}: " + stack_excerpt(child[1].main, read_stack(child[1].main))
+        text = f"child pid {child[1].pid}: " + stack_excerpt(child[1].main, read_stack(child[1].main), cwd)
         yield Evidence(child[1].how, text, child[0], rank.rank)
     if rank.tree is not None:
         yield Evidence("proc", _format_process(rank), rank.tree_at, rank.rank)
 
 
-def _main_stack(rank: RankView) -> Iterator[Evidence]:
+def _main_stack(rank: RankView, cwd: str) -> Iterator[Evidence]:
     main = rank.stack.main if rank.stack else None
     if rank.stack is not None and main is not None:
-        yield Evidence(rank.stack.how, stack_excerpt(main, read_stack(main)), rank.stack_at, rank.rank)
+        yield Evidence(rank.stack.how, stack_excerpt(main, read_stack(main), cwd), rank.stack_at, rank.rank)
 
 
 def _recorded(verdict: Verdict, found: Explanation) -> str:
@@ -90,13 +90,14 @@ def _recorded(verdict: Verdict, found: Explanation) -> str:
     return ", ".join(waits) + late
 
 
-def _other_thread(rank: RankView, verdict: Verdict) -> Iterator[Evidence]:
+def _other_thread(rank: RankView, verdict: Verdict, cwd: str) -> Iterator[Evidence]:
     if verdict.cause != "threads_wait_for_each_other" or rank.stack is None:
         return
     main = rank.stack.main
     others = [thread for thread in rank.stack.threads if thread is not main and len(thread.frames) > 2]
     for thread in others[:2]:
-        text = f"thread {thread.name or thread.thread_id}: " + stack_excerpt(thread, read_stack(thread))
+        excerpt = stack_excerpt(thread, read_stack(thread), cwd)
+        text = f"thread {thread.name or thread.thread_id}: {excerpt}"
         yield Evidence(rank.stack.how, text, rank.stack_at, rank.rank)
 
 
@@ -130,13 +131,11 @@ def _children(states: Counter[str]) -> str:
     )
 
 
-def stack_excerpt(thread: ThreadStack, reading: Reading, depth: int = 6) -> str:
+def stack_excerpt(thread: ThreadStack, reading: Reading, cwd: str, depth: int = 6) -> str:
     """The innermost frames, innermost first, each `function (file:line)`, the deciding one included."""
     frames = list(thread.frames[-depth:])
     if reading.where is not None and reading.where not in frames:
         frames = [reading.where, *frames[1:]]
         if reading.caller is not None:
             frames = [reading.caller, *frames[:-1]] if len(frames) > 1 else [reading.caller, *frames]
-    return " < ".join(
-        f"{frame.function} ({format_path(frame.file)}:{frame.line})" for frame in reversed(frames)
-    )
+    return " < ".join(format_frame(frame, cwd) for frame in reversed(frames))

@@ -14,7 +14,7 @@ from diag.detectors.hang.rank_wait import cause_of, classify_rank
 from diag.model import numbered
 from diag.model.observations import StackSample
 from diag.state.rank_view import RankView
-from diag.state.stack_activity import Activity, Reading
+from diag.state.stack_activity import Activity, Reading, format_frame
 from diag.state.view import JobView
 from diag.text.units import format_path, format_ranks, format_seconds
 
@@ -253,7 +253,7 @@ def _waiting(verdict: Verdict, job: JobView) -> str:
     calls: dict[str, list[int]] = {}
     for number in verdict.waiting:
         reading = job.ranks[number].reading if number in job.ranks else None
-        calls.setdefault(_call(reading), []).append(number)
+        calls.setdefault(_call(reading, job.run.cwd), []).append(number)
     groups = sorted(calls.items(), key=lambda item: -len(item[1]))
     parts = [
         f"{format_ranks(ranks)} {numbered('[waits|wait]', len(ranks))}{' in ' + call if call else ''}"
@@ -262,12 +262,14 @@ def _waiting(verdict: Verdict, job: JobView) -> str:
     return _cut(parts, [ranks for _, ranks in groups])
 
 
-def _call(reading: Reading | None) -> str:
+def _call(reading: Reading | None, cwd: str) -> str:
     if reading is None or reading.where is None:
         return ""
     inside = reading.caller
     name = reading.where.function
-    return f"{name} (from {inside.function}, {format_path(inside.file)}:{inside.line})" if inside else name
+    if inside is None:
+        return name
+    return f"{name} (from {inside.function}, {format_path(inside.file, cwd)}:{inside.line})"
 
 
 def _in(ranks: Sequence[int], job: JobView) -> str:
@@ -276,7 +278,7 @@ def _in(ranks: Sequence[int], job: JobView) -> str:
     for number in ranks:
         reading = job.ranks[number].reading if number in job.ranks else None
         frame = reading.where if reading is not None else None
-        place = "" if frame is None else f" in {frame.function} ({format_path(frame.file)}:{frame.line})"
+        place = "" if frame is None else f" in {format_frame(frame, job.run.cwd)}"
         places.setdefault(place, []).append(number)
     if len(places) == 1:
         return next(iter(places))
@@ -317,7 +319,7 @@ def _children(verdict: Verdict, job: JobView, how: str) -> str:
     said = []
     for number, child in children.items():
         sample = job.ranks[number].child_stacks.get(child) if number in job.ranks else None
-        stands = _at(sample[1]) if sample else ""
+        stands = _at(sample[1], job.run.cwd) if sample else ""
         lock = " in a lock" if verdict.cause == "child_waits_for_lock" else ""
         said.append(f" {how} {child}" + (f", which is blocked{lock}{stands}" if stands or lock else ""))
     if len(verdict.culprits) == 1:
@@ -326,9 +328,6 @@ def _children(verdict: Verdict, job: JobView, how: str) -> str:
     return ": " + _cut(parts, [[number] for number in children]) + "," if parts else ""
 
 
-def _at(sample: StackSample) -> str:
+def _at(sample: StackSample, cwd: str) -> str:
     main = sample.main
-    if main is None or not main.frames:
-        return ""
-    frame = main.frames[-1]
-    return f" in {frame.function} ({format_path(frame.file)}:{frame.line})"
+    return "" if main is None or not main.frames else f" in {format_frame(main.frames[-1], cwd)}"

@@ -20,6 +20,7 @@ from diag.model.observations import (
     PhaseMarked,
     RankDigest,
     RankFound,
+    RunStarted,
     SaveFinished,
     SaveStarted,
     StackSample,
@@ -112,12 +113,14 @@ class StragglerDetector:
         LayoutReported,
         RankDigest,
         EnvironmentSeen,
+        RunStarted,
         *StepSamples.listens,
     )
 
     def __init__(self) -> None:
         self._looks = StepSamples()
         self._places: dict[int, Placement] = {}
+        self._cwd = ""  # of the command
         self._pipeline: int | None = None  # stages, as the command line or the log says
         self._has_stages = False  # calls between stages were seen
         self._visible: dict[int, str] = {}  # rank -> CUDA_VISIBLE_DEVICES
@@ -136,6 +139,8 @@ class StragglerDetector:
                 self._judge(at)
         elif isinstance(fact, RankFound):
             self._see_rank(fact)
+        elif isinstance(fact, RunStarted):
+            self._cwd = fact.cwd
         elif isinstance(fact, LayoutReported):
             self._pipeline = fact.stages
         elif isinstance(fact, RankDigest):
@@ -161,7 +166,7 @@ class StragglerDetector:
             return
         if any(part in frame.file for frame in fact.main.frames for part in _STAGE_CALLS):
             self._has_stages = True
-        self._looks.see_stack(fact.rank, RankSample.of(at, fact.main, read_stack(fact.main)))
+        self._looks.see_stack(fact.rank, RankSample.of(at, fact.main, read_stack(fact.main), self._cwd))
 
     def _judge(self, at: float) -> None:
         """A step was made: do the samples so far tell a slow rank? What they told stands for a while when

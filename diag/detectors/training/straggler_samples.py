@@ -18,8 +18,7 @@ from diag.model.observations import (
     ThreadStack,
 )
 from diag.state.exact import fisher
-from diag.state.stack_activity import Activity, Reading
-from diag.text.units import format_path
+from diag.state.stack_activity import Activity, Reading, format_frame
 
 __all__ = ["Excess", "GpuWaitSample", "RankSample", "Split", "StepSamples", "fisher", "split"]
 
@@ -44,15 +43,12 @@ class RankSample:
     saves: bool = False  # it writes a checkpoint, or waits in one
 
     @classmethod
-    def of(cls, at: float, main: ThreadStack, reading: Reading) -> RankSample:
+    def of(cls, at: float, main: ThreadStack, reading: Reading, cwd: str) -> RankSample:
         where = reading.where or main.frames[-1]
         # not into the wait itself
         deepest = main.frames.index(where) + 1 if reading.activity is not Activity.OTHER else _DEEPEST
-        places = tuple(
-            f"{frame.function} ({format_path(frame.file)}:{frame.line})"
-            for frame in main.frames[: min(deepest, _DEEPEST)]
-        )
-        text = f"{where.function} ({format_path(where.file)}:{where.line})"
+        places = tuple(format_frame(frame, cwd) for frame in main.frames[: min(deepest, _DEEPEST)])
+        text = format_frame(where, cwd)
         saves = Activity.CHECKPOINT in (reading.activity, reading.context)
         return cls(at, reading.activity in _WAITS, reading.activity, places, text, saves)
 

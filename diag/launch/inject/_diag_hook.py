@@ -3,7 +3,7 @@ Recorder.
 
 Imported by our `sitecustomize` in processes with a rank, in the job's interpreter (3.8 to 3.14), which may
 have no diag installed: standard library only, and of that what Python has loaded anyway. Nothing here prints
-or raises into the job. What worked stands in DIAG_RUN_DIR/hook.<pid>.json; forked children write nothing and
+or raises into the job. What worked is in DIAG_RUN_DIR/hook.<pid>.json; forked children write nothing and
 share their parent's stack file.
 """
 

@@ -59,7 +59,7 @@ def _hand_on():
         return
     if spec.loader is None:  # a folder without __init__.py: an import would make an empty package of it
         return
-    # Not `import sitecustomize`: another tool that chains like us may stand before us on sys.path and would
+    # Not `import sitecustomize`: another tool that chains like us may come before us on sys.path and would
     # be found again. As the import system does it: in sys.modules while it runs, taken out when it raises,
     # the exception goes on.
     before = sys.modules.get("sitecustomize")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from diag.launch.launchers.secrets import is_secret, redacted, without_secrets
+from diag.launch.launchers.secrets import is_secret, names, redacted, without_secrets
 
 __all__ = [
     "LAUNCHERS",
@@ -24,7 +24,7 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a launcher told one process. `launcher` is torchrun, deepspeed, slurm, openmpi, pmi or env."""
+    """What a launcher set for one process. `launcher` is torchrun, deepspeed, slurm, openmpi, pmi or env."""
 
     rank: int
     local_rank: int
@@ -50,9 +50,8 @@ def _torchrun(env: Environment) -> Identity | None:
         return None
     launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in env else "env"
     if launcher == "env" and "CROSS_RANK" in env:
-        launcher = (
-            "deepspeed"  # deepspeed/launcher/launch.py sets CROSS_RANK, CROSS_SIZE, LOCAL_SIZE beside RANK
-        )
+        # deepspeed/launcher/launch.py sets CROSS_RANK, CROSS_SIZE, LOCAL_SIZE beside RANK
+        launcher = "deepspeed"
     return Identity(
         rank,
         local_rank,
@@ -119,14 +118,11 @@ def identify(env: Environment) -> Identity | None:
 # Programs that start ranks and never train themselves. `srun torchrun ...` gives them a rank's variables (the
 # task's).
 _PROGRAMS = frozenset({"torchrun", "accelerate", "deepspeed", "swift", "megatron"})
-_MODULES = frozenset(
-    {
-        "torch.distributed.run",
-        "torch.distributed.launch",
-        "accelerate.commands.launch",
-        "deepspeed.launcher.runner",
-        "deepspeed.launcher.launch",
-    }
+_MODULES = names(
+    """
+torch.distributed.run torch.distributed.launch accelerate.commands.launch deepspeed.launcher.runner
+deepspeed.launcher.launch
+"""
 )
 
 
@@ -202,35 +198,22 @@ def _started(argv: Sequence[str]) -> tuple[str, str]:
 
 
 # What goes into the journal of a rank's environment: nothing else does, so no token or password can.
-_PREFIXES = (
-    "NCCL_",
-    "TORCH_NCCL_",
-    "TORCH_FR_",
-    "TORCHELASTIC_",
-    "GLOO_",
-    "OMP_",
-    "CUDA_",
-    "UCX_",
-    "SLURM_",
-    "PET_",
-    "RDMAV_",
-    "MLX5_",
-    "MLX4_",
-    "IBV_",
-    "FI_",
-    "OFI_",
-    "HCCL_",
-    "RCCL_",
+_PREFIXES = tuple(
+    names(
+        """
+NCCL_ TORCH_NCCL_ TORCH_FR_ TORCHELASTIC_ GLOO_ OMP_ CUDA_ UCX_ SLURM_ PET_ RDMAV_ MLX5_ MLX4_ IBV_ FI_ OFI_
+HCCL_ RCCL_
+"""
+    )
 )
-# fmt: off
-_NAMES = frozenset({
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "NNODES", "NPROC_PER_NODE",
-    "MASTER_ADDR", "MASTER_PORT", "TORCH_DISTRIBUTED_DEBUG", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
-    "TOKENIZERS_PARALLELISM", "MEGATRON_LM_PATH", "ASCEND_RT_VISIBLE_DEVICES", "KUBERNETES_SERVICE_HOST", "container",
-    "APPTAINER_NAME", "SINGULARITY_NAME", "TP_SOCKET_IFNAME", "NVIDIA_VISIBLE_DEVICES", "DIAG_FAULT",
-    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-})
-# fmt: on
+_NAMES = names(
+    """
+RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK NNODES NPROC_PER_NODE MASTER_ADDR
+MASTER_PORT TORCH_DISTRIBUTED_DEBUG PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF TOKENIZERS_PARALLELISM
+MEGATRON_LM_PATH ASCEND_RT_VISIBLE_DEVICES KUBERNETES_SERVICE_HOST container APPTAINER_NAME SINGULARITY_NAME
+TP_SOCKET_IFNAME NVIDIA_VISIBLE_DEVICES DIAG_FAULT OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE
+"""
+)
 # and is_secret's
 _SECRET = ("TOKEN", "SECRET", "PASSW", "_PASS", "_KEY", "APIKEY", "CREDENTIAL", "AUTH", "JWT")
 RELEVANT_VARIABLES = (_PREFIXES, _NAMES)

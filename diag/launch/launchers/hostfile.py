@@ -6,8 +6,8 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-MOST_NODES = 65536  # as many as Slurm takes; a list of more is somebody's mistake
-# each with its port, or with its slots, as the place where it stands has it
+MOST_NODES = 65536  # as many as Slurm takes; a longer list is a mistake
+# each with its port, or with its slots, as its source has it
 Hosts = tuple[tuple[str, "int | None"], ...]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
 # Open MPI 4.1: `node slots=4 max_slots=8`, also `slots = 4`; MPICH 4 and Intel MPI: `node:4`; "#" starts a
@@ -21,8 +21,8 @@ _LINE = re.compile(r"(\S{1,253})\s{1,20}slots=(\d{1,6})")
 
 @dataclass(frozen=True, slots=True)
 class Hostfile:
-    """`bad` is the first line for which DeepSpeed would give up: no host with slots, or a host that stands
-    there already."""
+    """`bad` is the first line for which DeepSpeed would give up: no host with slots, or a host that is
+    listed already."""
 
     path: str
     slots: dict[str, int]
@@ -59,7 +59,7 @@ def is_host(text: str) -> bool:
 
 
 def mpi_hosts(text: str) -> Hosts:
-    """The hosts of an MPI hostfile with their slots; a host that stands on several lines has one slot for
+    """The hosts of an MPI hostfile with their slots; a host on several lines has one slot for
     each."""
     slots: dict[str, int | None] = {}
     for line in text.splitlines():

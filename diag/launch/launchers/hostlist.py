@@ -35,7 +35,7 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
 
 
 def _entries(text: str) -> list[str]:
-    """What stands between commas or blanks outside of brackets, without the empty ones (Slurm takes `a,,b` as
+    """What is between commas or blanks outside of brackets, without the empty ones (Slurm takes `a,,b` as
     well)."""
     entries, start, inside = [], 0, False
     for place, sign in enumerate(text):
@@ -53,28 +53,26 @@ def _entries(text: str) -> list[str]:
 
 
 def _expand(entry: str, room: int) -> list[str]:
-    parts: list[list[range | str]] = []  # of each part its ranges; a plain word is one of length 1
-    widths: list[list[int]] = []
+    parts: list[str | list[tuple[range, int]]] = []
     total = 1
     for word, numbers in _PART.findall(entry):
         if word:
-            parts.append([word])
-            widths.append([0])
-        if not numbers:
-            continue
-        ranges, wide = _ranges(numbers)
-        total *= sum(len(one) for one in ranges)
-        if total > room:
-            raise BadHostlist(f"more than {MOST_HOSTS} hosts")
-        parts.append([*ranges])
-        widths.append(wide)
+            parts.append(word)
+        if numbers:
+            ranges = _ranges(numbers)
+            parts.append(ranges)
+            total *= sum(len(one) for one, _ in ranges)
+            if total > room:
+                break
+    if total > room:  # room is 0 once all places are taken
+        raise BadHostlist(f"more than {MOST_HOSTS} hosts")
     if "[]" in entry:
         raise BadHostlist("an empty range")
-    if room < 1:
-        raise BadHostlist(f"more than {MOST_HOSTS} hosts")
     choices = [
-        [piece for one, width in zip(part, wide, strict=True) for piece in _words(one, width)]
-        for part, wide in zip(parts, widths, strict=True)
+        [part]
+        if isinstance(part, str)
+        else [f"{number:0{width}d}" for numbers, width in part for number in numbers]
+        for part in parts
     ]
     hosts = ["".join(words) for words in itertools.product(*choices)]
     for host in hosts:
@@ -83,19 +81,16 @@ def _expand(entry: str, room: int) -> list[str]:
     return hosts
 
 
-def _ranges(numbers: str) -> tuple[list[range], list[int]]:
-    ranges, widths = [], []
-    for text in numbers.split(","):
-        found = _RANGE.fullmatch(text)
+def _ranges(text: str) -> list[tuple[range, int]]:
+    """Each with the digits that its numbers have at least."""
+    ranges = []
+    for part in text.split(","):
+        found = _RANGE.fullmatch(part)
         if found is None:
-            raise BadHostlist("an empty range" if not text else "a range that is none")
+            raise BadHostlist("an empty range" if not part else "a range that is none")
         low, high = int(found[1]), int(found[2] or found[1])
         if high < low:
             raise BadHostlist("a range that runs backwards")
-        ranges.append(range(low, high + 1))
-        widths.append(len(found[1]))  # the lower number's own digits: 8-011 is 8 to 11, 08-11 is 08 to 11
-    return ranges, widths
-
-
-def _words(one: range | str, width: int) -> list[str]:
-    return [one] if isinstance(one, str) else [f"{number:0{width}d}" for number in one]
+        # the lower number's own digits: 8-011 is 8 to 11, 08-11 is 08 to 11
+        ranges.append((range(low, high + 1), len(found[1])))
+    return ranges

@@ -15,7 +15,7 @@ _NO_NAME = frozenset({"", "none"})
 def job_name(setting: str, command: Sequence[str], environment: Mapping[str, str], run_id: str) -> str:
     """The setting, else Slurm's job, else torchrun's rendezvous id, else this node's run.
 
-    Kubernetes tells a container no name of its job: the manifest hands it over as DIAG_JOB_ID, which is the
+    Kubernetes gives a container no name of its job: the manifest hands it over as DIAG_JOB_ID, which is the
     setting.
 
     >>> job_name("", ["torchrun", "--rdzv-id=dpo-7", "t.py"], {}, "20261121-120000-abc")

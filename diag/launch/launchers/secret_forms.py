@@ -1,4 +1,4 @@
-"""Secrets that are known by their own form, wherever they stand: tokens with a known beginning, passwords and
+"""Secrets that are known by their own form, wherever they occur: tokens with a known beginning, passwords and
 keys in addresses, headers, private keys. In command lines, and in lines that the job prints, which are read
 by the million.
 
@@ -12,7 +12,7 @@ import re
 
 HIDDEN = "***"
 
-# What stands in each token of an issuer, and the token. Letters enough that no ordinary name is one.
+# What each token of an issuer contains, and the token. Letters enough that no ordinary name is one.
 _FORMS = (
     ("hf_", r"hf_[A-Za-z0-9]{20,}"),  # Hugging Face
     *((f"gh{kind}_", rf"gh{kind}_[A-Za-z0-9]{{20,}}") for kind in "pousr"),  # GitHub

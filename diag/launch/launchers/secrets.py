@@ -1,7 +1,7 @@
 """Secrets of command lines and of what the job prints: which names have a secret as their value, and both
 without those values.
 
-A name is secret by what stands in it (TOKEN, PASSWORD, API_KEY), but for the words of language models: an
+A name is secret by what it contains (TOKEN, PASSWORD, API_KEY), but for the terms of language models: an
 `eos_token` is none.
 """
 
@@ -13,41 +13,22 @@ from functools import cache
 
 from diag.launch.launchers.secret_forms import HIDDEN, HINTS, without_forms
 
+
+def names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # anywhere in a name
-_ALWAYS = (
-    "SECRET",
-    "PASSW",
-    "PASSPHRASE",
-    "CREDENTIAL",
-    "JWT",
-    "OAUTH",
-    "BEARER",
-    "APIKEY",
-    "API_KEY",
-    "ACCESS_KEY",
-    "ACCESSKEY",
-    "PRIVATE_KEY",
-    "PRIVATEKEY",
-    "API_TOKEN",
-    "ACCESS_TOKEN",
-    "AUTH_TOKEN",
+_ALWAYS = names(
+    """
+SECRET PASSW PASSPHRASE CREDENTIAL JWT OAUTH BEARER APIKEY API_KEY ACCESS_KEY ACCESSKEY PRIVATE_KEY
+PRIVATEKEY API_TOKEN ACCESS_TOKEN AUTH_TOKEN
+"""
 )
-_WORDS = frozenset(
-    {
-        "AUTH",
-        "AUTHORIZATION",
-        "AUTHENTICATION",
-        "PWD",
-        "PW",
-        "PAT",
-        "WEBHOOK",
-        "COOKIE",
-        "COOKIES",
-        "DSN",
-        "CONNSTR",
-        "PASSIN",
-        "PASSOUT",
-    }
+_WORDS = names(
+    """
+AUTH AUTHORIZATION AUTHENTICATION PWD PW PAT WEBHOOK COOKIE COOKIES DSN CONNSTR PASSIN PASSOUT
+"""
 )
 _IN_A_ROW = ("CONNECTION_STRING", "CONN_STR", "CONN_STRING")
 # argparse takes any beginning of an option that is no other's: --hub_tok, --wandb_api_k.
@@ -56,84 +37,20 @@ _NO_PASSWORDS = frozenset({"BYPASS", "COMPASS"})
 _DIRECTORIES = frozenset({"PWD", "OLDPWD", "INIT_CWD"})
 # Words beside `token` of names whose value is none: special tokens of tokenizers, numbers of tokens,
 # Megatron's --moe-token-dispatcher-type; and beside `key`: columns of data (OpenRLHF's --input_key, verl's
-# data.prompt_key), attention's. fmt: off
-_BESIDE_TOKEN = frozenset(
-    {
-        "BOS",
-        "EOS",
-        "EOT",
-        "EOD",
-        "PAD",
-        "UNK",
-        "MASK",
-        "CLS",
-        "SEP",
-        "IMAGE",
-        "VIDEO",
-        "AUDIO",
-        "VISION",
-        "SPECIAL",
-        "START",
-        "STOP",
-        "END",
-        "BEGIN",
-        "DECODER",
-        "ENCODER",
-        "ADDED",
-        "EXTRA",
-        "FORCED",
-        "MAX",
-        "MIN",
-        "NUM",
-        "TOTAL",
-        "TRAIN",
-        "BATCH",
-        "BATCHED",
-        "PER",
-        "INDEX",
-        "LEN",
-        "LENGTH",
-        "COUNT",
-        "TYPE",
-        "DISPATCHER",
-        "DROP",
-        "BUDGET",
-        "PROMPT",
-    }
+# data.prompt_key), attention's.
+_BESIDE_TOKEN = names(
+    """
+BOS EOS EOT EOD PAD UNK MASK CLS SEP IMAGE VIDEO AUDIO VISION SPECIAL START STOP END BEGIN DECODER ENCODER
+ADDED EXTRA FORCED MAX MIN NUM TOTAL TRAIN BATCH BATCHED PER INDEX LEN LENGTH COUNT TYPE DISPATCHER DROP
+BUDGET PROMPT
+"""
 )
-_BESIDE_KEY = frozenset(
-    {
-        "VALUE",
-        "VALUES",
-        "HEAD",
-        "HEADS",
-        "SORT",
-        "PROMPT",
-        "INPUT",
-        "OUTPUT",
-        "LABEL",
-        "TEXT",
-        "QUERY",
-        "RESPONSE",
-        "CHOSEN",
-        "REJECTED",
-        "REWARD",
-        "ANSWER",
-        "DATASET",
-        "GROUP",
-        "MESSAGE",
-        "MESSAGES",
-        "COLUMN",
-        "CONTENT",
-        "SYSTEM",
-        "METRIC",
-        "PADDING",
-        "NORM",
-        "PROJ",
-        "CACHE",
-    }
+_BESIDE_KEY = names(
+    """
+VALUE VALUES HEAD HEADS SORT PROMPT INPUT OUTPUT LABEL TEXT QUERY RESPONSE CHOSEN REJECTED REWARD ANSWER
+DATASET GROUP MESSAGE MESSAGES COLUMN CONTENT SYSTEM METRIC PADDING NORM PROJ CACHE
+"""
 )
-# fmt: on
 
 _NAME = r"[\w.\-]{1,200}"  # of an option, a variable, a setting such as Hydra's a.b=c, a key of JSON
 _VALUE = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s"';&|]+)"""
@@ -164,7 +81,7 @@ _LOGINS = frozenset({"wandb", "swanlab", "comet"})  # `wandb login KEY`
 # elsewhere -p is a port: docker run -p 80:80
 _LOGGED_IN_AT = frozenset({"docker", "podman", "nerdctl", "helm", "az"})
 _OPTION = re.compile(r"--[A-Za-z][\w.\-]*(?:=.*)?|-[A-Za-z]", re.DOTALL)
-# A name whose value is a secret in whatever text it stands. In a log `key`, `tokens` and `pad_token` are
+# A name whose value is a secret in any text. In a log `key`, `tokens` and `pad_token` are
 # words of the trade.
 _IN_TEXT = re.compile(
     r"SECRET|PASSW|PASSPHRASE|API_?KEY|ACCESS_?KEY|ACCOUNT_?KEY|PRIVATE_?KEY|(?:API|ACCESS|AUTH|HUB|HF)_?TOKEN"

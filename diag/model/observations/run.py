@@ -14,6 +14,7 @@ class RunStarted(Observation):
     pid: int
     host: str
     world_size: int = 0  # as the launcher's environment says; 0 when it does not
+    cwd: str = ""  # the working directory of the command; empty where it is not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 import diag
 from diag.engine.engine import Engine
 from diag.model.observations import Frame, StackSample, ThreadStack
-from diag.outputs.view.classes import format_frame
-from diag.state.stack_activity import child_role
+from diag.state.stack_activity import child_role, format_frame
 from diag.state.stack_digest import living_children
 from diag.text.sanitize import clean
 from diag.text.units import format_ranges, format_ratio, format_seconds
@@ -75,7 +74,7 @@ def merged_profile(engine: Engine, *, children: bool = False) -> Profile:
         main = sample.main
         if main is None or not main.frames:
             return
-        path = (*lead, *(_name(format_frame(frame)) for frame in main.frames))
+        path = (*lead, *(_name(format_frame(frame, engine.job.run.cwd)) for frame in main.frames))
         found.setdefault(path, ([], ((None,) * len(lead)) + main.frames))[0].append(rank)
 
     ranks = [rank for _, rank in sorted(engine.job.ranks.items()) if rank.alive]
@@ -95,6 +94,7 @@ class SeriesBuilder:
 
     def __init__(self, rank: int, *, children: bool = False) -> None:
         self.rank = rank
+        self.cwd = ""  # of the job, once its start was read
         self.seen = 0
         self._children = children
         self._last: dict[int, tuple[float, StackSample]] = {}
@@ -131,7 +131,7 @@ class SeriesBuilder:
                 words = (
                     *lead,
                     _thread(thread, main),
-                    *(_name(format_frame(frame)) for frame in thread.frames),
+                    *(_name(format_frame(frame, self.cwd)) for frame in thread.frames),
                 )
                 frames = ((None,) * (len(lead) + 1)) + thread.frames
                 self._found.append(Sampled(words, seconds, (), frames))

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from diag.outputs.view.classes import StackClass, format_frame
-from diag.state.stack_activity import Activity
+from diag.outputs.view.classes import StackClass
+from diag.state.stack_activity import Activity, format_frame
 from diag.text.columns import cut, wrap, wrap_long
 from diag.text.sanitize import clean
 from diag.text.units import format_ranks, format_seconds
@@ -119,7 +119,7 @@ def _frames(  # noqa: PLR0917 - two callers, beside it
     if hidden > 0:
         yield cut(f"{lead}    ... {hidden} outer frame{'s' if hidden > 1 else ''}", room)
     for frame in one.frames[max(begin, end - most) : end]:
-        yield from wrap_long(f"{lead}    " + clean(format_frame(frame)), room, lead + "      ")
+        yield from wrap_long(f"{lead}    " + clean(format_frame(frame, one.cwd)), room, lead + "      ")
 
 
 def _standing(one: StackClass) -> str:

@@ -11,11 +11,11 @@ from typing import Any
 from diag.engine.engine import Engine
 from diag.model.observations import Frame, StackSample
 from diag.state.rank_view import RankView
-from diag.state.stack_activity import child_role, is_idle_worker, read_stack, steps
+from diag.state.stack_activity import child_role, format_frame, is_idle_worker, read_stack, steps
 from diag.state.stack_digest import living_children, standing_steps
-from diag.text.units import format_path, format_ranks
+from diag.text.units import format_ranks
 
-__all__ = ["StackClass", "format_exit", "format_frame", "living_children", "stack_classes", "why_no_stack"]
+__all__ = ["StackClass", "format_exit", "living_children", "stack_classes", "why_no_stack"]
 
 # the second is asked where the first fails, and says why
 _BY_MEMORY: tuple[str, ...] = ("remote_stack", "pyspy")
@@ -46,6 +46,7 @@ class StackClass:
     stands_seconds: float | None = None
     moving: tuple[int, ...] = ()
     standing_steps: int = 0
+    cwd: str = ""  # the job's working directory, from which the paths of its own code are shown
 
     @property
     def count(self) -> int:
@@ -59,7 +60,7 @@ class StackClass:
             "count": self.count,
             "title": self.title(),
             "activity": self.activity,
-            "frames": [format_frame(frame) for frame in self.frames],
+            "frames": [format_frame(frame, self.cwd) for frame in self.frames],
             "at": self.at,
             "reason": self.reason,
             "role": self.role,
@@ -82,7 +83,7 @@ class StackClass:
         if self.kind == "child":
             pids = ", ".join(map(str, self.pids[:8])) + (", ..." if self.count > 8 else "")
             who += f", {self._children()} (pid {pids})"
-        standing = f"{self.activity} in {format_frame(self.where)}" if self.where else self.activity
+        standing = f"{self.activity} in {format_frame(self.where, self.cwd)}" if self.where else self.activity
         return f"{who}: {standing}" + (f" [{self.reason}]" if self.reason else "")
 
     def _children(self) -> str:
@@ -119,7 +120,7 @@ def stack_classes(engine: Engine) -> list[StackClass]:
         )
         for reason, ranks in missing.items()
     ]
-    return classes
+    return [replace(one, cwd=engine.job.run.cwd) for one in classes]
 
 
 def _of_ranks(engine: Engine, members: list[tuple[int, float, StackSample]], reason: str) -> StackClass:
@@ -195,7 +196,3 @@ def format_exit(code: int | None, number: int | None) -> str:
         except ValueError:
             return f"killed by signal {number}"
     return "ended, exit code not known" if code is None else f"exited with code {code}"
-
-
-def format_frame(frame: Frame) -> str:
-    return f"{frame.function} ({format_path(frame.file)}:{frame.line})"

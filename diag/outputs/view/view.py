@@ -21,7 +21,6 @@ from diag.model.observations import Frame, LimitsSeen, StackSample, ThreadStack
 from diag.outputs.view.classes import (
     StackClass,
     format_exit,
-    format_frame,
     living_children,
     stack_classes,
     why_no_stack,
@@ -31,7 +30,7 @@ from diag.outputs.view.sentence import job_sentence
 from diag.outputs.view.steps_view import shares_json
 from diag.state.rank import CHANNELS
 from diag.state.rank_view import RankView
-from diag.state.stack_activity import Activity, is_idle_worker, read_stack
+from diag.state.stack_activity import Activity, format_frame, is_idle_worker, read_stack
 
 __all__ = [
     "RANK_STATES",
@@ -301,8 +300,8 @@ def ranks_json(engine: Engine) -> list[dict[str, Any]]:
                 "phase": job.phase,
                 "activity": reading.activity.value if reading else None,
                 "context": reading.context.value if reading and reading.context else None,
-                "where": _frame_json(reading.where) if reading else None,
-                "caller": _frame_json(reading.caller) if reading else None,
+                "where": _frame_json(reading.where, job.run.cwd) if reading else None,
+                "caller": _frame_json(reading.caller, job.run.cwd) if reading else None,
                 "stack_at": rank.stack_at or None,
                 "stack_unchanged_seconds": rank.stack_at - rank.stack_since if rank.stack else None,
                 "seen_at": heartbeat(rank),
@@ -349,10 +348,11 @@ def heartbeat(rank: RankView) -> float:
     return max(rank.found_at, rank.tree_at, rank.stack_at, rank.exited_at or 0.0)
 
 
-def _frame_json(frame: Frame | None) -> dict[str, Any] | None:
+def _frame_json(frame: Frame | None, cwd: str) -> dict[str, Any] | None:
     if frame is None:
         return None
-    return {"function": frame.function, "file": frame.file, "line": frame.line, "text": format_frame(frame)}
+    text = format_frame(frame, cwd)
+    return {"function": frame.function, "file": frame.file, "line": frame.line, "text": text}
 
 
 def _limits_json(limits: LimitsSeen | None) -> dict[str, Any] | None:
@@ -407,16 +407,16 @@ def _sample_json(engine: Engine, at: float, sample: StackSample) -> dict[str, An
         "age_seconds": max(0.0, engine.now - at),
         "activity": reading.activity.value if reading else None,
         "idle": is_idle_worker(sample) if sample.parent_pid is not None else False,
-        "threads": [_thread_json(thread, thread is main) for thread in sample.threads],
+        "threads": [_thread_json(thread, thread is main, engine.job.run.cwd) for thread in sample.threads],
     }
 
 
-def _thread_json(thread: ThreadStack, main: bool) -> dict[str, Any]:
+def _thread_json(thread: ThreadStack, main: bool, cwd: str) -> dict[str, Any]:
     return {
         "thread_id": thread.thread_id,
         "name": thread.name,
         "main": main,
         "active": thread.active,
         "owns_gil": thread.owns_gil,
-        "frames": [_frame_json(frame) for frame in thread.frames],
+        "frames": [_frame_json(frame, cwd) for frame in thread.frames],
     }

@@ -29,8 +29,9 @@ SOURCE = "run"
 _OF_LOGS = tuple(field.name for field in fields(LogsEnded) if field.name != "rank")
 
 
-def started(argv: list[str], pid: int, host: str, world_size: int = 0) -> Record:
-    return Record(SOURCE, {"event": "started", "argv": argv, "pid": pid, "world_size": world_size}, host=host)
+def started(argv: list[str], pid: int, host: str, world_size: int = 0, cwd: str = "") -> Record:
+    payload = {"event": "started", "argv": argv, "pid": pid, "world_size": world_size, "cwd": cwd}
+    return Record(SOURCE, payload, host=host)
 
 
 def expected(nets: list[str], host: str) -> Record:
@@ -108,6 +109,7 @@ def parse(record: Record) -> Iterator[Observation]:
                 int(payload["pid"]),
                 record.host,
                 int(payload["world_size"]),
+                str(payload.get("cwd", "")),  # captures of older versions have none
             )
         elif event == "ended":
             yield RunEnded(None, int(payload["returncode"]))

@@ -96,18 +96,18 @@ def test_line_longer_than_any_of_ours_is_passed_over_whole_and_counted_once(
 
 
 def test_run_file_that_holds_anything_is_refused_in_a_line(tmp_path: Path) -> None:
-    from diag.launch.rundir import read_run
+    from diag.launch.runs import read_run
     from diag.text.errors import DiagError
 
     for content in (b"\xff", b"[", b"[" * 100_000, b"9" * 5000, b"null", b'{"schema": 5}'):
         (tmp_path / "run.json").write_bytes(content)
         with pytest.raises(DiagError):
-            read_run(tmp_path)
+            read_run(str(tmp_path))
 
 
 def test_run_file_without_an_end_is_not_read(tmp_path: Path) -> None:
     """`diag replay` of a folder with a link to a device under this name took all memory of the machine."""
-    from diag.launch.rundir import read_run
+    from diag.launch.runs import read_run
     from diag.text.errors import DiagError
 
     run = tmp_path / "run.json"
@@ -118,7 +118,7 @@ def test_run_file_without_an_end_is_not_read(tmp_path: Path) -> None:
     ):
         make()
         with pytest.raises(DiagError, match=r"cannot be read"):
-            read_run(tmp_path)
+            read_run(str(tmp_path))
         run.unlink()
 
 

@@ -49,7 +49,7 @@ _MOST_BYTES = 1 << 20
 def read_file(path: str) -> str | None:
     """The beginning of a file. Raises OSError, also for a pipe: what is read from it the job would miss."""
     if not stat.S_ISREG(Path(path).stat().st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, "not a regular file")
     with open(path, errors="replace") as file:
         return file.read(_MOST_BYTES)
 
@@ -68,7 +68,7 @@ def read_command(
     condition, or may get one from a file that is not seen; without it the last value is taken, or none.
 
     >>> read_command(["bash", "-c", "make all"], {}).unread
-    'no training command was found in the words after -c'
+    'no training command was found in the text after -c'
     >>> c = read_command(["env", "NPROC_PER_NODE=8", "bash", "-c", "NNODES=2 megatron sft --model m"], {})
     >>> c.chain, c.program, c.processes, c.nodes, c.words
     (('env', 'bash', 'megatron'), 'megatron', 8, 2, ('--model', 'm'))

@@ -7,12 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diag.launch.launchers.command.errors import CommandError
-from diag.launch.launchers.command.options import number, split_options
+from diag.launch.launchers.command.options import number
 
-_BARE = frozenset(
-    {"--multi_gpu", "--use_deepspeed", "--use_fsdp", "--cpu", "--debug", "--no_python", "--same_network", "--module", "-m",
-     "--quiet", "-q", "--use_megatron_lm"}
-)  # fmt: skip
 # accelerate 1.15, commands/launch.py: what a flag leaves out is taken from the file, under the same name
 _MEETING = ("num_machines", "machine_rank", "main_process_ip", "main_process_port")
 _OTHERS = ("num_processes", "gpu_ids", "use_cpu")
@@ -33,11 +29,6 @@ class Accelerate:
     processes: int | None = None
     processes_from: str = ""
     notes: tuple[str, ...] = ()
-
-
-def accelerate_flags(words: list[str]) -> tuple[dict[str, str], list[str]]:
-    """And the rest of the words."""
-    return split_options(words, _BARE)
 
 
 def read_accelerate(

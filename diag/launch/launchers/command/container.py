@@ -8,19 +8,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from diag.launch.launchers.command.errors import CommandError
+from diag.launch.launchers.command.options import read_options
 
 ENGINES = frozenset({"docker", "podman", "nerdctl"})
-# docker 29 and podman 5, `run --help`: the flags without a value; every other one takes one.
-_BARE = """
---rm --interactive --tty --detach --init --privileged --read-only --publish-all --no-healthcheck --quiet
---oom-kill-disable --sig-proxy --disable-content-trust --use-api-socket --help --replace --tls-verify --env-host
---http-proxy --no-hosts --no-hostname --rmi --rootfs --passwd
-"""
-_BARE_LETTERS = "itdPq"
-_LETTERS = {
-    "e": "--env", "v": "--volume", "p": "--publish", "w": "--workdir", "u": "--user", "m": "--memory",
-    "h": "--hostname", "c": "--cpu-shares", "l": "--label", "a": "--attach",
-}  # fmt: skip
+_AS_WRITTEN = ("shm_size", "ipc", "network", "memory", "pids_limit", "workdir")
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -91,55 +82,30 @@ def run_in(
     >>> c.image, c.shm_size, env, inner
     ('img', '50G', {'A': '1', 'B': '2'}, ['bash', 'x.sh'])
     """
-    given: dict[str, list[str]] = {}
-    index = words.index("run") + 1
-    while index < len(words) and words[index].startswith("-"):
-        word = words[index]
-        index += 1
-        if word == "--":
-            break
-        name, equals, value = word.partition("=")
-        if not word.startswith("--"):
-            letters = word[1:].lstrip(_BARE_LETTERS)  # -it, -itePATH
-            if not letters:
-                continue
-            name = _LETTERS.get(letters[0], f"-{letters[0]}")
-            equals, value = letters[1:2], letters[1:].removeprefix("=")
-        elif name in _BARE.split():
-            given[name] = [value or "true"]
-            continue
-        if not equals:
-            value = words[index] if index < len(words) else ""
-            index += 1
-        given.setdefault(name, []).append(value)
-    if index >= len(words):
+    given, inner = read_options(words[words.index("run") + 1 :], "docker")
+    if not inner:
         raise CommandError(f"`{words[0]} run` names no image", hint="pass the whole command")
-    inner = words[index + 1 :]
+    image, *inner = inner
     entry = _last(given, "--entrypoint")
     variables, not_read = _variables(given, environment, read_text)
     container = Container(
         engine=words[0].rpartition("/")[2],
-        image=words[index],
-        shm_size=_last(given, "--shm-size"),
-        ipc=_last(given, "--ipc"),
-        network=_last(given, "--network", "--net"),
-        memory=_last(given, "--memory"),
+        image=image,
         gpus=_last(given, "--gpus").strip("\"'"),
-        pids_limit=_last(given, "--pids-limit"),
-        workdir=_last(given, "--workdir"),
+        **{name: _last(given, f"--{name}") for name in _AS_WRITTEN},
         ulimits=dict(text.partition("=")[::2] for text in given.get("--ulimit", ())),
-        capabilities=tuple(text.upper().removeprefix("CAP_") for text in given.get("--cap-add", ())),
+        capabilities=tuple(text.upper().removeprefix("CAP_") for text in given.get("--cap_add", ())),
         devices=tuple(given.get("--device", ())),
         ports=tuple(given.get("--publish", ())),
         mounts=(*_volumes(given.get("--volume", ())), *_mounts(given.get("--mount", ()))),
-        is_privileged=_last(given, "--privileged") == "true",
+        is_privileged=given.get("--privileged", ["false"])[-1] in ("", "true"),
         not_read=not_read,
     )
     return container, variables, [entry, *inner] if entry else inner
 
 
-def _last(given: Mapping[str, list[str]], *names: str) -> str:
-    return next((given[name][-1] for name in names if name in given), "")
+def _last(given: Mapping[str, list[str]], name: str) -> str:
+    return given.get(name, [""])[-1]
 
 
 def _variables(
@@ -148,7 +114,7 @@ def _variables(
     """--env comes above --env-file, whatever their order; a name alone takes its value from here."""
     lines: list[str] = []
     not_read: list[str] = []
-    for path in given.get("--env-file", ()):
+    for path in given.get("--env_file", ()):
         text = read_text(path)
         if text is None:
             not_read.append(path)

@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from diag.launch.launchers.command.options import number, split_options
+from diag.launch.launchers.command.options import number
 from diag.launch.launchers.hostfile import Hostfile, parse_hostfile
 
 DEFAULT_HOSTFILE = "/job/hostfile"  # launcher/runner.py: DLTS_HOSTFILE
-_BARE = frozenset(
-    {"--no_ssh", "--no_ssh_check", "--no_python", "--module", "--force_multi", "--save_pid", "--no_local_rank",
-     "--elastic_training", "--bind_cores_to_rank"}
-)  # fmt: skip
-_LONG = {
-    "-H": "--hostfile", "-i": "--include", "-e": "--exclude", "--num_accelerators": "--num_gpus",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +21,6 @@ class DeepSpeed:
     processes_from: str
     nodes: int | None
     nodes_from: str
-
-
-def deepspeed_options(words: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Under their long names, and the rest of the words."""
-    options, rest = split_options(words, _BARE)
-    for short, long in _LONG.items():
-        if short in options:
-            options.setdefault(long, options[short])
-    return options, rest
 
 
 def read_deepspeed(options: Mapping[str, str], maybe: Callable[[str], str | None]) -> DeepSpeed:

@@ -15,7 +15,7 @@ _TRUE, _FALSE = ("true", "1", "yes", "y", "t", "on"), ("false", "0", "no", "n", 
 
 
 class Flags:
-    """`read` collects the names that were asked for: what nobody asked for has no part in the estimate."""
+    """`read` collects the names that were asked for: what was not asked for has no part in the estimate."""
 
     def __init__(
         self,
@@ -100,14 +100,14 @@ class Flags:
         """Flags that neither the estimate nor the trainer is known to read, with the known name that is
         nearest."""
         names = set(known) | self.read
-        told = []
+        lines = []
         for name in self._values:
             if name not in names:
                 near = difflib.get_close_matches(
                     name, sorted(self.read), 1, 0.75
                 ) or difflib.get_close_matches(name, names, 1, 0.8)
-                told.append(f"--{name}" + (f" (did you mean --{near[0]}?)" if near else ""))
-        return tuple(told)
+                lines.append(f"--{name}" + (f" (did you mean --{near[0]}?)" if near else ""))
+        return tuple(lines)
 
 
 def parse_flags(

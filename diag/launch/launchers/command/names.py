@@ -24,7 +24,7 @@ _PROGRAMS = frozenset(
 
 
 def before_program(words: Sequence[str]) -> Sequence[str]:
-    """The words of srun or mpirun themselves, as far as the program behind them can be told.
+    """The words of srun or mpirun themselves, as far as the program behind them can be recognised.
 
     >>> before_program(["-np", "2", "python", "t.py", "-n", "5"])
     ['-np', '2']

@@ -1,63 +1,94 @@
-"""A launcher's own options with their values, and numbers of processes and nodes."""
+"""The options of launchers and of programs that only run another, by the tables of launchers.toml."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from diag.launch.launchers.command.errors import CommandError
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@cache
+def tables() -> dict[str, dict[str, dict[str, Any]]]:
+    """launchers.toml: kind of table -> program -> its row."""
+    return tomllib.loads(Path(__file__).with_name("launchers.toml").read_text())
+
+
+def runs_another(program: str) -> bool:
+    """Whether the program only runs another, as nohup does."""
+    return "source" not in tables()["options"].get(program, {"source": ""})
+
+
+def read_options(words: Sequence[str], program: str) -> tuple[dict[str, list[str]], list[str]]:
+    """The options of `program` with all their values ("" for a bare one) up to the first word that is none, and
+    the rest; a-b is a_b.
+
+    >>> read_options(["--nproc-per-node", "8", "--standalone", "t.py", "--x"], "torchrun")
+    ({'--nproc_per_node': ['8'], '--standalone': ['']}, ['t.py', '--x'])
+    >>> read_options("-itd -eA=1 --env B --privileged=false img".split(), "docker")
+    ({'--env': ['A=1', 'B'], '--privileged': ['false']}, ['img'])
+    >>> read_options("-N2 --label --x 3 python t.py".split(), "srun")
+    ({'-N': ['2'], '--label': [''], '--x': ['3']}, ['python', 't.py'])
+    """
+    table = tables()["options"][program]
+    letters = table.get("letters", "")
+    letters = {letter: f"-{letter}" for letter in letters} if isinstance(letters, str) else letters
+    valued = {*table.get("valued", ()), *letters.values()}
+    found: dict[str, list[str]] = {}
+    index = 0
+    while index < len(words) and words[index].startswith("-"):
+        word = words[index]
+        index += 1
+        if word == "--":
+            break
+        after = words[index] if index < len(words) else ""
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            name = "--" + name[2:].replace("-", "_")
+        elif letters:
+            rest = word[1:].lstrip(table.get("bare_letters", ""))
+            if not rest:
+                continue
+            name, equals, value = letters.get(rest[0], f"-{rest[0]}"), rest[1:2], rest[1:].removeprefix("=")
+        name = table.get("also", {}).get(name, name)
+        has_value = name not in table["bare"] if "bare" in table else name in valued
+        if not equals and (
+            has_value or (table.get("numbers") and name.startswith("--") and after.isdecimal())
+        ):
+            value = after
+            index += 1
+        found.setdefault(name, []).append(value)
+    return found, list(words[index + table.get("words", 0) :])
+
+
+def last_options(words: Sequence[str], program: str) -> tuple[dict[str, str], list[str]]:
+    """The same; of an option that is given twice the last counts, as argparse has it."""
+    found, rest = read_options(words, program)
+    return {name: values[-1] for name, values in found.items()}, rest
+
 
 def number(text: str, who: str) -> int | None:
-    """None for no text. Raises CommandError for what is no number of processes."""
+    """None for no text. Raises CommandError for what is not a number of processes."""
     text = text.strip().rpartition(":")[2]  # torchrun's "1:4": least and most
     if not text:
         return None
     if not text.isdecimal() or not 0 < int(text[:9]) <= 1_000_000:
-        raise CommandError(f"{who} is {text!r}, which is no number of processes")
+        raise CommandError(f"{who} is {text!r}, not a number of processes")
     return int(text)
-
-
-def split_options(
-    words: Sequence[str], bare: Container[str], valued: str = ""
-) -> tuple[dict[str, str], list[str]]:
-    """Options with their values ("" for a bare one) up to the first word that is none, and the rest; a-b is
-    a_b, and of two the last wins, as argparse has it. `valued` are letters whose value may be joined: -N2.
-
-    >>> split_options(["--nproc-per-node", "8", "-N2", "--rm", "t.py", "--x"], {"--rm"}, "N")
-    ({'--nproc_per_node': '8', '-N': '2', '--rm': ''}, ['t.py', '--x'])
-    """
-    found: dict[str, str] = {}
-    index = 0
-    while index < len(words) and words[index].startswith("-"):
-        word = words[index]
-        name, equals, value = word.partition("=")
-        if word == "--":
-            index += 1
-            break
-        if name.startswith("--"):
-            name = "--" + name[2:].replace("-", "_")
-        elif name[1:2] in valued and len(word) > 2:
-            name, equals, value = name[:2], "=", word[2:].removeprefix("=")
-        if equals or name in bare or word in bare:
-            found[name] = value
-            index += 1
-        else:
-            found[name] = words[index + 1] if index + 1 < len(words) else ""
-            index += 2
-    return found, list(words[index:])
-
-
-def after_options(words: list[str], valued: frozenset[str]) -> list[str]:
-    index = 0
-    while index < len(words) and words[index].startswith("-"):
-        index += 2 if words[index] in valued else 1
-    return words[index:]
 
 
 def first(
     options: Mapping[str, str], environment: Mapping[str, str], flag: str, variable: str
 ) -> tuple[str, str]:
-    """The value, and who told it."""
+    """The value, and the flag or the variable that it is from."""
     if options.get(flag):
         return options[flag], flag
     return (environment[variable], variable) if environment.get(variable) else ("", "")

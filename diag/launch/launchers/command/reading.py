@@ -7,16 +7,17 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
-from diag.launch.launchers.command.accelerate import Accelerate, accelerate_flags, read_accelerate
+from diag.launch.launchers.command.accelerate import Accelerate, read_accelerate
 from diag.launch.launchers.command.container import ENGINES, Container, run_in
-from diag.launch.launchers.command.deepspeed import deepspeed_options, read_deepspeed
+from diag.launch.launchers.command.deepspeed import read_deepspeed
 from diag.launch.launchers.command.errors import CommandError
 from diag.launch.launchers.command.mpirun import Mpirun, read_mpirun
 from diag.launch.launchers.command.names import ELSEWHERE, MODULES, MPI, before_program, is_shell
-from diag.launch.launchers.command.options import after_options, first, number, split_options
+from diag.launch.launchers.command.options import first, last_options, number, read_options, runs_another
 from diag.launch.launchers.command.rendezvous import Rendezvous, flags_among, rendezvous
 from diag.launch.launchers.command.result import Command
 from diag.launch.launchers.command.shell_script import read_script, unseen
@@ -26,32 +27,17 @@ from diag.launch.launchers.hostfile import Hostfile
 
 ReadText = Callable[[str], "str | None"]
 
-# Programs that only run another: how many words of their own follow as values of these options.
-_PREFIXES: dict[str, frozenset[str]] = {
-    "nohup": frozenset(),
-    "exec": frozenset(),
-    "time": frozenset({"-f", "-o"}),
-    "nice": frozenset({"-n"}),
-    "ionice": frozenset({"-c", "-n"}),
-    "setsid": frozenset(),
-    "stdbuf": frozenset({"-i", "-o", "-e"}),
-    "timeout": frozenset({"-k", "-s"}),
-    "numactl": frozenset({"-C", "-N", "-m", "-i", "-p"}),
-    "taskset": frozenset(),
-    "sudo": frozenset({"-u", "-g"}),
-    "nsys": frozenset({"-o", "-t"}),
-}
 _SWIFTS = ("megatron", "swift")
 _SWIFT_VERBS = ("sft", "rlhf", "pt")
-# These go by what they are told themselves, however many of them srun starts.
+# These go by their own options, however many of them srun starts.
 _BY_THEMSELVES = ("torchrun", "accelerate", *_SWIFTS)
-_BARE_TORCHRUN = frozenset({"--standalone", "--no_python", "-m", "--module", "--run_path", "--use_env"})
 _DEEP = 8  # wrappers within wrappers
 _PASS_ITSELF = "pass the training command itself"
 
 
 class Reading:
-    """One reading of one command. What was found until an error is kept: half a command tells something too."""
+    """One reading of one command, its findings under the names that `Command` has. What was found before an error
+    is kept: half a command says something too."""
 
     def __init__(
         self, environment: Mapping[str, str], folder: Path, read_text: ReadText, *, certain: bool
@@ -63,12 +49,12 @@ class Reading:
         self.program, self.verb = "", ""
         self.words: list[str] = []
         self.launcher = ""
-        self.told = ""  # the launcher that is told where the nodes meet
+        self.meets_by = ""  # the launcher whose options say where the nodes meet
         self.options: dict[str, str] = {}
         self.accelerate = Accelerate()
         self.processes: int | None = None
         self.processes_from, self.by_word = "", ""
-        self.nodes: int | None = None  # as something else tells than the launcher's own options
+        self.nodes: int | None = None  # from something else than the launcher's own options
         self.nodes_from = ""
         self.hosts: Hostfile | None = None
         self.slots: dict[str, int] = {}
@@ -84,46 +70,31 @@ class Reading:
             self._peel(list(argv))
         except CommandError as error:
             unread, hint, self.program = str(error), error.hint, ""
+        held: dict[str, Any] = {
+            field.name: tuple(value) if isinstance(value, list) else value
+            for field in fields(Command)
+            if (value := getattr(self, field.name, None)) is not None
+        }
         return Command(
-            environment=self.environment,
+            **held,
             meeting=self._meeting(),
             argv=tuple(argv),
-            chain=tuple(self.chain),
-            line=tuple(self.line),
-            program=self.program,
-            verb=self.verb,
-            words=tuple(self.words),
-            launcher=self.launcher,
-            options=self.options,
-            processes=self.processes,
-            processes_from=self.processes_from,
-            by_word=self.by_word,
             total=self.accelerate.total,
-            hosts=self.hosts,
-            slots=self.slots,
             distributed=self.accelerate.distributed,
-            srun=self.srun,
-            mpirun=self.mpirun,
-            container=self.container,
-            elsewhere=self.elsewhere,
-            notes=tuple(self.notes),
-            unseen=self.unseen,
-            opaque=self.opaque,
             unread=unread,
             hint=hint,
-            folder=self.folder,
         )
 
     def _meeting(self) -> Rendezvous:
-        """Where the nodes meet, with the number of them: as the launcher is told, or what starts it (srun, a
+        """Where the nodes meet, with the number of them: from the launcher's options, or from what starts it (srun, a
         file of hosts)."""
         file = self.accelerate
-        options: Mapping[str, str] = self.options if self.told else flags_among(self.line)
-        options = file.flags if self.told == "accelerate" else options
-        found = rendezvous(self.told, options, self.environment, file.file, file.path)
+        options: Mapping[str, str] = self.options if self.meets_by else flags_among(self.line)
+        options = file.flags if self.meets_by == "accelerate" else options
+        found = rendezvous(self.meets_by, options, self.environment, file.file, file.path)
         if self.nodes is None and found.nodes_from.startswith("SLURM_") and self._stays_on_one_node():
             return replace(found, nodes=1, nodes_from="")
-        if self.nodes is None or self.told in _BY_THEMSELVES:
+        if self.nodes is None or self.meets_by in _BY_THEMSELVES:
             return found
         return replace(found, nodes=self.nodes, nodes_from=self.nodes_from)
 
@@ -139,9 +110,7 @@ class Reading:
                 self.chain.append("env")
             words, self.environment = split_environment(words, self.environment)
             if not words:
-                raise CommandError(
-                    "there is no command to read", hint="diag estimate -- megatron rlhf --model ..."
-                )
+                raise CommandError("no command given", hint="diag estimate -- megatron rlhf --model ...")
             if not self.line or shell:
                 self.line = list(words)
             shell = is_shell(words[0]) or words[0].rpartition("/")[2] in ENGINES
@@ -164,9 +133,8 @@ class Reading:
             return self._srun(words[1:])
         if name == "diag":
             return words[words.index("--") + 1 :] if "--" in words else []
-        if name in _PREFIXES:
-            rest = after_options(words[1:], _PREFIXES[name])
-            return rest[1:] if name in ("timeout", "taskset") else rest
+        if runs_another(name):
+            return read_options(words[1:], name)[1]
         if name == "torchrun":
             return self._torchrun(words[1:])
         if name == "accelerate" and words[1:2] == ["launch"]:
@@ -208,7 +176,7 @@ class Reading:
     def _swift(self, name: str, rest: list[str]) -> None:
         """swift/cli/main.py, use_torchrun: with NPROC_PER_NODE or NNODES it starts torchrun, whoever starts
         it."""
-        self.told = self.told or name
+        self.meets_by = self.meets_by or name
         if not rest or rest[0] not in _SWIFT_VERBS:
             raise CommandError(
                 f"`{name} {rest[0] if rest else 'nothing'}` trains nothing",
@@ -238,8 +206,8 @@ class Reading:
                 self.nodes_from = "WORLD_SIZE and LOCAL_WORLD_SIZE"
 
     def _torchrun(self, words: list[str]) -> list[str]:
-        self.options, rest = split_options(words, _BARE_TORCHRUN)
-        self.launcher = self.told = "torchrun"
+        self.options, rest = last_options(words, "torchrun")
+        self.launcher = self.meets_by = "torchrun"
         text, self.processes_from = first(
             self.options, self.environment, "--nproc_per_node", "PET_NPROC_PER_NODE"
         )
@@ -255,8 +223,8 @@ class Reading:
         return _python_line(self.options, rest)
 
     def _accelerate(self, words: list[str]) -> list[str]:
-        self.launcher = self.told = "accelerate"
-        flags, rest = accelerate_flags(words)
+        self.launcher = self.meets_by = "accelerate"
+        flags, rest = last_options(words, "accelerate")
         self.accelerate = Accelerate(flags=flags)  # should a file or a number of it not be readable
         found = self.accelerate = read_accelerate(flags, self.environment, self._required, self._maybe)
         self.options = found.options
@@ -265,8 +233,8 @@ class Reading:
         return _python_line(flags, rest)
 
     def _deepspeed(self, words: list[str]) -> list[str]:
-        self.launcher = self.told = "deepspeed"
-        self.options, rest = deepspeed_options(words)
+        self.launcher = self.meets_by = "deepspeed"
+        self.options, rest = last_options(words, "deepspeed")
         found = read_deepspeed(self.options, self._maybe)
         self.hosts, self.slots = found.hosts, found.slots
         self.processes, self.processes_from = found.processes, found.processes_from
@@ -295,7 +263,9 @@ class Reading:
                 self._program("", module.replace(".", "/") + ".py", rest)
                 return None
             if words[index] == "-c":
-                raise CommandError("`python -c` has no arguments that tell of memory", hint=_PASS_ITSELF)
+                raise CommandError(
+                    "`python -c` has no arguments to read memory needs from", hint=_PASS_ITSELF
+                )
             index += 2 if words[index] in ("-X", "-W") else 1
         if index >= len(words):
             raise CommandError("python starts nothing here", hint=_PASS_ITSELF)
@@ -307,7 +277,7 @@ class Reading:
         return None
 
     def _elsewhere(self, name: str, words: list[str]) -> list[str]:
-        """`docker run` makes a container of this machine, whose flags tell what it will be. What others start
+        """`docker run` makes a container of this machine, whose flags describe it. What others start
         runs somewhere else."""
         verb = next((word for word in words[1:3] if word in ("run", "exec")), "")
         if name in ENGINES and verb == "run" and not self.elsewhere:
@@ -332,7 +302,7 @@ class Reading:
             if words[index].endswith("c") and not words[index].startswith("--"):
                 text = words[index + 1] if index + 1 < len(words) else ""
                 # The first word after the text is $0
-                return self._script(text, words[index + 3 :], "the words after -c")
+                return self._script(text, words[index + 3 :], "the text after -c")
             index += 1
         if index >= len(words):
             raise CommandError("the shell is given no script", hint=_PASS_ITSELF)
@@ -348,7 +318,7 @@ class Reading:
             )
         self.environment.update(found.variables)
         self.notes.append(
-            f"read from {where}: {shlex.join(found.words[:6])} ... (variables filled in as far as a look at the text tells)"
+            f"read from {where}: {shlex.join(found.words[:6])} ... (variables expanded where the script sets them)"
         )
         if is_shell(found.words[0]) and found.folder:
             self._cd(found.folder)

@@ -11,13 +11,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from diag.launch.launchers.command.options import tables
+
 _DEFAULT_PORT = 29500  # torchrun's --master_port and, with MASTER_PORT unset, what people's scripts use
 _C10D_PORT = 29400  # torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py: DEFAULT_PORT
 
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """`address` and `node_rank` are None where nothing tells them; `*_from` say who told ("--nnodes",
+    """`address` and `node_rank` are None where they are not known; `*_from` say where each is from ("--nnodes",
     "MASTER_ADDR").
 
     `backend` is static (node rank 0 listens), c10d (whichever machine owns the address listens) or another of
@@ -41,52 +43,17 @@ class Rendezvous:
     bad: tuple[str, ...] = ()  # values that are no number where one is needed: "--nnodes two"
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """Of each value the flag and, where that is not given, the variables in this order."""
-
-    nodes: tuple[str, ...]
-    address: tuple[str, ...]
-    port: tuple[str, ...]
-    rank: tuple[str, ...]
-
-
-_TORCHRUN = _Names(
-    ("--nnodes", "PET_NNODES"),
-    ("--master_addr", "PET_MASTER_ADDR"),
-    ("--master_port", "PET_MASTER_PORT"),
-    ("--node_rank", "PET_NODE_RANK"),
-)
-_SWIFT = _Names(("NNODES",), ("MASTER_ADDR",), ("MASTER_PORT",), ("NODE_RANK",))
-_ACCELERATE = _Names(
-    ("--num_machines",), ("--main_process_ip",), ("--main_process_port",), ("--machine_rank",)
-)
-_DEEPSPEED = _Names(("--num_nodes",), ("--master_addr",), ("--master_port",), ("--node_rank",))
-# A script that does the rendezvous itself, or a shell script that hands these on: the names that people and
-# operators use.
-_SCRIPT = _Names(
-    ("--nnodes", "PET_NNODES", "NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
-    ("--master_addr", "MASTER_ADDR", "PET_MASTER_ADDR"),
-    ("--master_port", "MASTER_PORT", "PET_MASTER_PORT"),
-    ("--node_rank", "PET_NODE_RANK", "NODE_RANK", "SLURM_NODEID", "JOB_COMPLETION_INDEX"),
-)
-_LAUNCHERS = {
-    "torchrun": _TORCHRUN,
-    "swift": _SWIFT,
-    "megatron": _SWIFT,
-    "accelerate": _ACCELERATE,
-    "deepspeed": _DEEPSPEED,
-}
 _PLAIN = ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK")
 
 
 def flags_among(words: Sequence[str]) -> dict[str, str]:
-    """The first of each flag by which people's own scripts are told where they meet.
+    """The first of each flag by which people's own scripts learn where they meet.
 
     >>> flags_among(["python", "t.py", "--master-addr", "a", "--nnodes=2", "--lr", "1"])
     {'--master_addr': 'a', '--nnodes': '2'}
     """
-    wanted = {names[0] for names in (_SCRIPT.nodes, _SCRIPT.address, _SCRIPT.port, _SCRIPT.rank)}
+    script = tables()["rendezvous"]["script"]
+    wanted = {script[what][0] for what in ("nodes", "address", "port", "rank")}
     found: dict[str, str] = {}
     for word, after in zip(words, [*words[1:], ""], strict=False):
         name, equals, value = word.partition("=")
@@ -103,7 +70,7 @@ def rendezvous(
     file: Mapping[str, str] | None = None,
     path: str = "",
 ) -> Rendezvous:
-    """What `launcher` will meet at, told these options. `file` is what accelerate's file at `path` says,
+    """What `launcher` will meet at, given these options. `file` is what accelerate's file at `path` says,
     under the names of the flags. One node and no address where nothing says otherwise.
 
     >>> r = rendezvous("torchrun", {"--nnodes": "2", "--master_addr": "a"}, {"NODE_RANK": "1"})
@@ -121,32 +88,34 @@ def rendezvous(
                 return environment[name], name
         return "", ""
 
-    names = _LAUNCHERS.get(launcher, _SCRIPT)
+    def own(names: Sequence[str]) -> str:
+        return find(names)[0] if launcher == "torchrun" else ""
+
+    rows = tables()["rendezvous"]
+    names = rows.get("swift" if launcher == "megatron" else launcher, rows["script"])
     bad: list[str] = []
-    nodes_text, nodes_from = find(names.nodes)
-    address, address_from = find(names.address)
-    port_text, port_from = find(names.port)
-    rank_text, rank_from = find(names.rank)
+    nodes_text, nodes_from = find(names["nodes"])
+    address, address_from = find(names["address"])
+    port_text, port_from = find(names["port"])
+    rank_text, rank_from = find(names["rank"])
     # "1:4": least and most
     nodes = _number(nodes_text.rpartition(":")[2], nodes_from, bad) if nodes_text else None
     port = _number(port_text, port_from, bad) if port_text else None
     rank = _number(rank_text, rank_from, bad) if rank_text else None
-    backend, local_address, run_id = "static", "", ""
-    if names is _TORCHRUN:
-        backend = find(("--rdzv_backend", "PET_RDZV_BACKEND"))[0] or "static"
+    backend = "static"
+    if launcher == "torchrun":
+        backend = find(("--rdzv_backend", "PET_RDZV_BACKEND"))[0] or backend
         endpoint, endpoint_from = find(("--rdzv_endpoint", "PET_RDZV_ENDPOINT"))
         if endpoint:
             address, after = _split_endpoint(endpoint)
             address_from = port_from = endpoint_from
-            port = _number(after, endpoint_from, bad) if after else None
-            port = _C10D_PORT if not after and backend == "c10d" else port
+            default = _C10D_PORT if backend == "c10d" else None
+            port = _number(after, endpoint_from, bad) if after else default
         elif backend != "static":
             address, address_from = "", ""
-        local_address = find(("--local_addr", "PET_LOCAL_ADDR"))[0]
-        run_id = find(("--rdzv_id", "PET_RDZV_ID"))[0]
-    if rank is None and backend == "static" and names in (_TORCHRUN, _SWIFT, _ACCELERATE):
-        rank, rank_from = 0, "the default"  # all three take 0 where none is given
-    reads_flags = names in (_TORCHRUN, _ACCELERATE, _DEEPSPEED)
+    if rank is None and backend == "static" and "default_rank" in names:
+        rank, rank_from = names["default_rank"], "the default"
+    reads_flags = launcher in ("torchrun", "accelerate", "deepspeed")
     return Rendezvous(
         launcher=launcher,
         nodes=max(nodes or 1, 1),
@@ -159,8 +128,8 @@ def rendezvous(
         port_from=port_from,
         rank_from=rank_from,
         ignored=tuple(name for name in _PLAIN if reads_flags and environment.get(name)),
-        local_address=local_address,
-        run_id=run_id,
+        local_address=own(("--local_addr", "PET_LOCAL_ADDR")),
+        run_id=own(("--rdzv_id", "PET_RDZV_ID")),
         bad=tuple(bad),
     )
 

@@ -22,19 +22,19 @@ _ELASTIC = ("torchrun", "accelerate")
 @dataclass(frozen=True, slots=True)
 class Command:
     """`chain` are the programs that start one another, outermost first: ("env", "srun", "bash", "torchrun").
-    `line` is the line that starts the ranks, launcher and all, as it stands in CMD or in a script, and
+    `line` is the line that starts the ranks, launcher and all, as it is in CMD or in a script, and
     `environment` what it is started with. `elsewhere` is the program of the chain that starts it on another
     machine or in a container that runs already; `container` is what `docker run` of the chain makes.
 
-    `program` is megatron (ms-swift's), megatron-lm, swift, or script (somebody's own trainer), "" where CMD
-    could not be read, of which `unread` and `hint` tell; `verb` is sft, rlhf, pt or "", `words` are the
+    `program` is megatron (ms-swift's), megatron-lm, swift, or script (a trainer of one's own), "" where CMD
+    could not be read, which `unread` and `hint` explain; `verb` is sft, rlhf, pt or "", `words` are the
     program's arguments.
 
     `launcher` starts the ranks: torchrun, accelerate, deepspeed, swift, megatron, srun, mpirun or "".
     `options` are its own, of accelerate with those of its file. `processes` are the ranks of one node, None
-    where nothing tells them; `by_word` is torchrun's "gpu", "auto" or "cpu" in place of a number, `total`
+    where they are not known; `by_word` is torchrun's "gpu", "auto" or "cpu" in place of a number, `total`
     accelerate's number for all machines, `hosts` DeepSpeed's hostfile and `slots` what its filters leave of
-    it. `distributed` holds what accelerate is told of DeepSpeed and FSDP. Each `*_from` says who told.
+    it. `distributed` holds what accelerate is given for DeepSpeed and FSDP. Each `*_from` says where it is from.
 
     `meeting` is where the nodes meet, and how many they are. `unseen` is a line of a script which may set
     more variables; `opaque` says why the numbers may be others than they seem.
@@ -70,7 +70,7 @@ class Command:
 
     @property
     def nodes(self) -> int | None:
-        """None where nothing tells it: then it is one."""
+        """None where it is not given: then it is one."""
         return self.meeting.nodes if self.meeting.nodes_from else None
 
     @property
@@ -96,7 +96,7 @@ class Command:
             "",
         )
         if wrong:
-            why = "is computed when the job starts" if is_computed(wrong) else "is no number"
+            why = "is computed when the job starts" if is_computed(wrong) else "is not a number"
             return f"`{wrong}` {why}"
         if not self.argv:
             return "" if meeting.nodes > 1 else "no command was given"

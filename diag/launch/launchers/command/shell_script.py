@@ -1,4 +1,4 @@
-"""The training command in a shell script, by looking at its text: assignments, exports, arrays, continued
+"""The training command in a shell script, from its text: assignments, exports, arrays, continued
 lines. No shell is run, so what a script computes stays unknown."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def unseen(text: str) -> str:
 class Script:
     """The last command in the text that looks like training, else another script that it runs; None where
     there is neither. `variables` are those set before it, `folder` where the last `cd` leads, "" for none or
-    one that only the shell can tell."""
+    one that only the shell knows."""
 
     words: list[str] | None
     variables: dict[str, str]
@@ -80,58 +80,67 @@ def read_script(
     >>> read_script("cd /app && bash train.sh 2", [], {}).words
     ['bash', 'train.sh', '2']
     """
-    variables: dict[str, str] = {}
-    best: list[str] | None = None
-    script: list[str] | None = None
-    folder = ""
-    known = dict(environment)
-    open_names = ("all" if unseen(text) else "without default") if certain else ""
-    depth, default = 0, ""
-
-    def keep(name: str, value: str) -> None:
-        if certain and depth == 1 and name == default:
-            value = known.get(name) or value
-        elif certain and depth > 0 and known.get(name) != value:
-            value = f"${name}"
-        variables[name] = known[name] = value
-
-    for number, argument in enumerate(arguments, 1):
-        known[str(number)] = argument
-    known["@"] = known["*"] = shlex.join(arguments)
-    known["#"] = str(len(arguments))
+    reader = _Reader(arguments, environment, certain, "all" if unseen(text) else "without default")
     for line in _lines(text):
+        reader.read(line)
+    return Script(reader.training or reader.script, reader.variables, reader.folder)
+
+
+class _Reader:
+    """What the lines so far have set and started. `open_names`: see `_filled`."""
+
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str], certain: bool, open_names: str
+    ) -> None:
+        self.variables: dict[str, str] = {}
+        self.training: list[str] | None = None  # the last command that looks like one
+        self.script: list[str] | None = None  # the last script that is run
+        self.folder = ""
+        self._certain, self._open_names = certain, open_names if certain else ""
+        self._depth = 0  # of if, for, case ...
+        self._default = ""  # the variable that is given a value here only where it has none
+        self._known = {**environment, **{str(at): word for at, word in enumerate(arguments, 1)}}
+        self._known["@"] = self._known["*"] = shlex.join(arguments)
+        self._known["#"] = str(len(arguments))
+
+    def read(self, line: str) -> None:
         first_word = line.split(maxsplit=1)[0].rstrip("{(;")
-        depth += (first_word in _OPENS) - (first_word in _CLOSES)
-        if first_word == "if" or not depth:
-            default = unset[1] if (unset := _IF_UNSET.match(line)) else ""
-        array = _ARRAY.match(line)
-        if array:
-            inner = _filled(line[array.end() :].rpartition(")")[0].replace("\n", " "), known, open_names)
-            known[array[1]] = (known.get(array[1], "") + " " if "+=" in array[0] else "") + inner
-            continue
-        words = _words(line, known, open_names)
+        self._depth += (first_word in _OPENS) - (first_word in _CLOSES)
+        if first_word == "if" or not self._depth:
+            self._default = unset[1] if (unset := _IF_UNSET.match(line)) else ""
+        if array := _ARRAY.match(line):
+            text = line[array.end() :].rpartition(")")[0].replace("\n", " ")
+            before = self._known.get(array[1], "") + " " if "+=" in array[0] else ""
+            self._known[array[1]] = before + _filled(text, self._known, self._open_names)
+            return
+        words = _words(line, self._known, self._open_names)
         if words and words[0] in ("else", "elif"):
-            default = ""
+            self._default = ""
         words = _behind_keywords(words)
-        if not words:
-            continue
         while words and (assignment := _ASSIGNMENT.fullmatch(words[0])) and "(" not in words[0][:2]:
-            keep(assignment[1], assignment[2])
+            self._keep(assignment[1], assignment[2])
             words = words[1:]
         if words[:1] == ["export"]:
-            for word in words[1:]:
-                name, equals, value = word.partition("=")
+            for name, equals, value in (word.partition("=") for word in words[1:]):
                 if equals:
-                    keep(name, value)
-            continue
-        training = _started(words)
-        if training is not None:
-            best = training
-        elif words[:1] == ["cd"] and not depth:
-            folder = "" if is_computed("".join(words[1:2])) else posixpath.join(folder, *words[1:2])
-        elif words and is_shell(words[0]) and any(word.endswith(".sh") for word in words[:3]):
-            script = words
-    return Script(best or script, variables, folder)
+                    self._keep(name, value)
+        elif words:
+            self._start(words)
+
+    def _keep(self, name: str, value: str) -> None:
+        if self._certain and self._depth == 1 and name == self._default:
+            value = self._known.get(name) or value
+        elif self._certain and self._depth > 0 and self._known.get(name) != value:
+            value = f"${name}"
+        self.variables[name] = self._known[name] = value
+
+    def _start(self, words: list[str]) -> None:
+        if (training := _started(words)) is not None:
+            self.training = training
+        elif words[0] == "cd" and not self._depth:
+            self.folder = "" if is_computed("".join(words[1:2])) else posixpath.join(self.folder, *words[1:2])
+        elif is_shell(words[0]) and any(word.endswith(".sh") for word in words[:3]):
+            self.script = words
 
 
 def _behind_keywords(words: list[str]) -> list[str]:

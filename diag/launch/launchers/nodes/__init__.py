@@ -1,8 +1,8 @@
-"""Who the nodes of a job are, as the environment and the command of one of them tell. Pure but for hostfiles,
+"""Who the nodes of a job are, by the environment and the command of one of them. Pure but for hostfiles,
 which are read by a function that is handed in.
 
 What CMD's launcher reads decides (diag/launch/launchers/command); the engine that started this node's part
-(Slurm, Kubernetes, MPI) tells what the launcher leaves open, and the names of the other nodes.
+(Slurm, Kubernetes, MPI) gives what the launcher leaves open, and the names of the other nodes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def nodes_of(
 
 def nodes_of_rank(env: Environment) -> JobNodes | None:
     """The same from the environment of one rank, which is all that a sidecar sees. None for a process that is
-    no rank. Where nothing tells how many nodes there are, `count` is 1 and `told` has no count.
+    no rank. Where nothing says how many nodes there are, `count` is 1 and `told` has no count.
 
     >>> nodes_of_rank({"RANK": "9", "LOCAL_RANK": "1", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "GROUP_RANK": "1"}).count
     2
@@ -77,27 +77,27 @@ def nodes_of_rank(env: Environment) -> JobNodes | None:
     address = address.strip("[]")
     engine = _of_environment(env, (), address)
     if who.launcher in _ENGINES_OF_RANKS:
-        told_count = (engine.count, engine.count_from) if engine is not None else (None, "")
-        told_rank = (engine.node_rank, engine.rank_from) if engine is not None else (None, "")
+        own_count = (engine.count, engine.count_from) if engine is not None else (None, "")
+        own_rank = (engine.node_rank, engine.rank_from) if engine is not None else (None, "")
     else:
         # GROUP_WORLD_SIZE: torch/distributed/elastic/agent/server/local_elastic_agent.py; CROSS_*:
         # deepspeed/launcher/launch.py
-        told_count = number(env, "GROUP_WORLD_SIZE", "CROSS_SIZE")
-        told_rank = number(env, "GROUP_RANK", "CROSS_RANK", "NODE_RANK")
-    count, count_from = told_count
+        own_count = number(env, "GROUP_WORLD_SIZE", "CROSS_SIZE")
+        own_rank = number(env, "GROUP_RANK", "CROSS_RANK", "NODE_RANK")
+    count, count_from = own_count
     if not count and who.local_world_size and who.world_size % who.local_world_size == 0:
         count, count_from = who.world_size // who.local_world_size, "WORLD_SIZE / LOCAL_WORLD_SIZE"
     run_id = env.get("TORCHELASTIC_RUN_ID", "")
     port, port_from = number(env, "MASTER_PORT")
     found = JobNodes(
         count=count or 1,
-        node_rank=told_rank[0],
+        node_rank=own_rank[0],
         address=address or None,
         port=port if address else None,
         launcher=(engine.launcher if engine is not None else "")
         or (who.launcher if who.launcher != "env" else ""),
         job=(engine.job if engine is not None else "") or (run_id if run_id != "none" else ""),
-        told=_told(count_from, told_rank[1], address_from, port_from if address else ""),
+        told=_told(count_from, own_rank[1], address_from, port_from if address else ""),
     )
     return _with_hosts(found, engine, env, static=True)
 
@@ -119,7 +119,7 @@ def _of_environment(env: Environment, words: Sequence[str], address: str) -> Eng
 
 
 def _of_command(command: Command, read_text: ReadText) -> Engine | None:
-    """Of mpirun and deepspeed their hosts, for all else what the environment tells."""
+    """Of mpirun and deepspeed their hosts, for all else what the environment says."""
     words, env, own = command.line, command.environment, command.meeting.launcher
     under = _of_environment(env, words, command.meeting.address or "")
     hosts, hosts_from, job, bad = allocation(env, read_text)
@@ -140,7 +140,7 @@ def _of_command(command: Command, read_text: ReadText) -> Engine | None:
     if by_mpi is not None:
         return replace(by_mpi, job=job)
     if under is None and (hosts or job or bad):
-        # an allocation tells whose the hosts are, not how many of them CMD uses
+        # an allocation says whose the hosts are, not how many of them CMD uses
         return Engine(
             "hostfile" if hosts else "",
             job,
@@ -222,13 +222,9 @@ def _given(found: JobNodes, given: str, env: Environment, read_text: ReadText) -
     if "count" in told and found.count != len(hosts):
         bad = (*bad, f"nodes={given[:120]!r} names {len(hosts)} hosts, {told['count']} says {found.count}")
     sure = "node_rank" in told and (told["node_rank"] != "the default" or found.count == len(hosts))
-    node_rank = (
-        found.node_rank if sure and found.node_rank is not None and found.node_rank < len(hosts) else None
-    )
-    if node_rank is None:
-        here = first(env, "SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")[0]
-        places = [place for place, name in enumerate(names) if here and same_host(name, here)]
-        node_rank = places[0] if len(places) == 1 else None
+    node_rank = found.node_rank if sure else None
+    if node_rank is None or node_rank >= len(hosts):
+        node_rank = _place_in(names, env)
         told["node_rank"] = "its name in the list" if node_rank is not None else ""
     told |= {"count": "nodes", "hosts": "nodes", "address": "nodes"}
     return replace(
@@ -242,3 +238,9 @@ def _given(found: JobNodes, given: str, env: Environment, read_text: ReadText) -
         told=tuple((what, who) for what, who in told.items() if who),
         bad=(*found.bad, *bad),
     )
+
+
+def _place_in(names: Sequence[str], env: Environment) -> int | None:
+    here = first(env, "SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")[0]
+    places = [place for place, name in enumerate(names) if here and same_host(name, here)]
+    return places[0] if len(places) == 1 else None

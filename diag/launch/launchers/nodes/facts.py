@@ -1,4 +1,4 @@
-"""What is known of a job's nodes, and what one engine tells of them."""
+"""What is known of a job's nodes, and what one engine says of them."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ ReadText = Callable[[str], "str | None"]  # the text of a file, None where it ca
 
 @dataclass(frozen=True, slots=True)
 class JobNodes:
-    """The nodes of one job as this node's environment and command tell. `hosts[i]` is an address or name at
-    which node i can be reached, "" where nothing tells it; hosts is empty where no list is known. `launcher`
+    """The nodes of one job by this node's environment and command. `hosts[i]` is an address or name at
+    which node i can be reached, "" where it is not known; hosts is empty where no list is known. `launcher`
     is the engine that started this node's part (slurm, jobset ...), else CMD's own launcher; `job` is that
-    engine's name of the job. `told` is who told what: ("count", "NNODES"), ("hosts", "SLURM_JOB_NODELIST");
+    engine's name of the job. `told` is where each is from: ("count", "NNODES"), ("hosts", "SLURM_JOB_NODELIST");
     `bad` what cannot be read: "SLURM_JOB_NODELIST='gpu[1-'".
     """
 
     count: int  # 1 for a job of one node
-    node_rank: int | None  # None: nothing tells it
+    node_rank: int | None  # None: not known
     address: str | None  # where the nodes meet: host of node 0
     port: int | None  # its port: training's own rendezvous, not diag's
     hosts: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class JobNodes:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What the engine that started this node's part tells; each value with the variable it is from."""
+    """What the engine that started this node's part says; each value with the variable it is from."""
 
     launcher: str
     job: str = ""
@@ -81,12 +81,12 @@ def first(env: Environment, *names: str) -> tuple[str, str]:
 
 
 def shown(name: str, value: str) -> str:
-    """How a value that cannot be read is told: long ones are cut."""
+    """How a value that cannot be read is shown: long ones are cut."""
     return f"{name}={value[:120]!r}"
 
 
 def same_host(one: str, other: str) -> bool:
-    """Whether two names are of one host, as far as names tell: gpu1 and gpu1.cluster are, two addresses only
+    """Whether two names are of one host, as far as names show it: gpu1 and gpu1.cluster are, two addresses only
     if equal.
 
     >>> same_host("gpu1", "gpu1.cluster"), same_host("10.0.0.1", "10.0.0.2"), same_host("gpu1.a", "gpu1.b")

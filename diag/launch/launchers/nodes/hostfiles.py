@@ -43,36 +43,33 @@ def _apart(text: str) -> list[str]:
 
 def _list(entries: Sequence[str], name: str, text: str) -> tuple[Hosts, tuple[str, ...]]:
     hosts: list[tuple[str, int | None]] = []
-    for entry in entries:
-        word = entry.strip()
-        if not word:
-            continue
-        found = (
-            re.fullmatch(r"\[([0-9A-Fa-f:.%a-z]{2,60})\](?::(\d{1,5}))?", word)
-            if word.startswith("[")
-            else None
-        )
-        names: tuple[str, ...]
-        if found is not None and ":" in found[1]:
-            names, port = (found[1],), found[2] or ""
-        else:
-            host, colon, after = word.rpartition(":")
-            if not colon or ":" in host.partition("[")[0] or not re.fullmatch(r"[0-9]{1,5}", after):
-                host, after = word, ""
-            try:
-                names, port = (expand_hostlist(host) if "[" in host else (host,)), after
-            except BadHostlist:
-                return (), (shown(name, text),)
-        if (
-            not all(is_host(one) for one in names)
-            or len(hosts) + len(names) > MOST_NODES
-            or int(port or 0) > 65535
-        ):
+    for entry in filter(None, map(str.strip, entries)):
+        host, port = _split_port(entry)
+        try:
+            names = expand_hostlist(host) if "[" in host else (host,)
+        except BadHostlist:
+            return (), (shown(name, text),)
+        many = len(hosts) + len(names) > MOST_NODES
+        if many or int(port or 0) > 65535 or not all(map(is_host, names)):
             return (), (shown(name, text),)
         hosts.extend((one, int(port) if port else None) for one in names)
     if len({host for host, _ in hosts}) == len(hosts) or len(set(hosts)) == len(hosts):
         return tuple(hosts), ()
     return (), (f"{shown(name, text)} names a host twice",)
+
+
+def _split_port(entry: str) -> tuple[str, str]:
+    """
+    >>> _split_port("[fd00::1]:9000"), _split_port("fd00::2"), _split_port("gpu[1-2]:9095")
+    (('fd00::1', '9000'), ('fd00::2', ''), ('gpu[1-2]', '9095'))
+    """
+    found = re.fullmatch(r"\[([0-9A-Fa-f:.%a-z]{2,60})\](?::(\d{1,5}))?", entry)
+    if found is not None and ":" in found[1]:
+        return found[1], found[2] or ""
+    host, colon, port = entry.rpartition(":")
+    if not colon or ":" in host.partition("[")[0] or not re.fullmatch(r"[0-9]{1,5}", port):
+        return entry, ""
+    return host, port
 
 
 def deepspeed(command: Command) -> Engine:
@@ -100,16 +97,16 @@ def world_info(words: Sequence[str]) -> tuple[str, ...]:
             text = value if equals else after
             break
     try:
-        told = json.loads(base64.urlsafe_b64decode(text[: 1 << 20].encode()))
+        ranks = json.loads(base64.urlsafe_b64decode(text[: 1 << 20].encode()))
     except (ValueError, binascii.Error, RecursionError):
         return ()
-    hosts = tuple(str(host) for host in told) if isinstance(told, dict) else ()
+    hosts = tuple(str(host) for host in ranks) if isinstance(ranks, dict) else ()
     return hosts if len(hosts) <= MOST_NODES and all(is_host(host) for host in hosts) else ()
 
 
 def allocation(env: Environment, read_text: ReadText) -> tuple[Hosts, str, str, tuple[str, ...]]:
-    """What PBS and LSF allocated: the hosts with their slots, who told, the job's id, and what cannot be
-    read. How many of the hosts CMD uses is not told. PBS: PBS_NODEFILE has a line for each slot. LSF 10.1: so
+    """What PBS and LSF allocated: the hosts with their slots, the variable they are from, the job's id, and what cannot be
+    read. How many of the hosts CMD uses is not known. PBS: PBS_NODEFILE has a line for each slot. LSF 10.1: so
     has LSB_DJOB_HOSTFILE, LSB_HOSTS a word for each, and LSB_MCPU_HOSTS a host and its number in turn."""
     job, _ = first(env, "PBS_JOBID", "LSB_JOBID")
     path, who = first(env, "PBS_NODEFILE", "LSB_DJOB_HOSTFILE")

@@ -7,6 +7,7 @@ Read from sources (marked with file and version), not run: there is no API serve
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from diag.launch.launchers.nodes.facts import MOST_NODES, Engine, Environment, first, number, shown
 
@@ -25,10 +26,18 @@ _JOBSET = re.compile(r"([a-z0-9-]{1,250})-0-0(\.[a-z0-9.-]{1,250})")
 # kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication (1.21 and later): hostname <job>-<index>,
 # subdomain the Service
 _INDEXED = re.compile(r"([a-z0-9.-]{1,250}?)-0((?:\.[a-z0-9.-]{1,250})?)")
+# Of node 0's address, by engine.
+_PATTERNS = {
+    "kubeflow-trainjob": _TRAINJOB,
+    "kubeflow-pytorchjob": _PYTORCHJOB,
+    "jobset": _JOBSET,
+    "kubernetes-indexed-job": _INDEXED,
+    "kubernetes": _INDEXED,
+}
 
 
 def of_kubernetes(env: Environment, address: str) -> Engine | None:
-    """`address` is where CMD's nodes meet, as its launcher reads it, "" where nothing tells it."""
+    """`address` is where CMD's nodes meet, as its launcher reads it, "" where it is not known."""
     address = address or first(env, "MASTER_ADDR", "PET_MASTER_ADDR")[0]
     return _volcano(env, address) or _kubeflow(env, address) or _job(env, address)
 
@@ -40,14 +49,9 @@ def _volcano(env: Environment, address: str) -> Engine | None:
     index, index_from = number(env, "VC_TASK_INDEX", "VK_TASK_INDEX")
     if index is None:
         return None
-    lists = {
-        name: tuple(host.strip() for host in text.split(",") if host.strip())
-        for name, text in sorted(env.items())
-        if name.startswith("VC_") and name.endswith("_HOSTS") and len(text) <= 1 << 20
-    }
-    job = ""
-    for hosts in lists.values():
-        job = job or hosts[0].partition(".")[2].partition(".")[0] if hosts else job
+    lists = _lists_of_tasks(env)
+    first_hosts = [hosts[0] for hosts in lists.values() if hosts]
+    job = next(filter(None, (host.partition(".")[2].partition(".")[0] for host in first_hosts)), "")
     own = _ranks_of_pods(env)
     if {"VC_MASTER_HOSTS", "VC_WORKER_HOSTS"} <= lists.keys():
         hosts, who = lists["VC_MASTER_HOSTS"] + lists["VC_WORKER_HOSTS"], "VC_MASTER_HOSTS, VC_WORKER_HOSTS"
@@ -57,13 +61,20 @@ def _volcano(env: Environment, address: str) -> Engine | None:
         count, count_from, node_rank, rank_from = own or (len(hosts), who, index, index_from)
     else:
         return Engine("volcano", job, *(own or ()))
+    found = Engine("volcano", job, count, count_from, node_rank, rank_from)
     if len(hosts) > MOST_NODES or len(set(hosts)) != len(hosts):
-        return Engine(
-            "volcano", job, count, count_from, node_rank, rank_from, bad=(shown(who, ",".join(hosts[:9])),)
-        )
-    if address and hosts and address != hosts[0]:
-        hosts = ()  # another task's first pod is node 0
-    return Engine("volcano", job, count, count_from, node_rank, rank_from, hosts, who if hosts else "")
+        return replace(found, bad=(shown(who, ",".join(hosts[:9])),))
+    if not hosts or (address and address != hosts[0]):  # another task's first pod is node 0
+        return found
+    return replace(found, hosts=hosts, hosts_from=who)
+
+
+def _lists_of_tasks(env: Environment) -> dict[str, tuple[str, ...]]:
+    return {
+        name: tuple(filter(None, map(str.strip, text.split(","))))
+        for name, text in sorted(env.items())
+        if name.startswith("VC_") and name.endswith("_HOSTS") and len(text) <= 1 << 20
+    }
 
 
 def _kubeflow(env: Environment, address: str) -> Engine | None:
@@ -84,7 +95,7 @@ def _kubeflow(env: Environment, address: str) -> Engine | None:
 
 
 def _job(env: Environment, address: str) -> Engine | None:
-    """A Job or JobSet tells no number of nodes, only which of them this is."""
+    """A Job or JobSet gives no number of nodes, only which of them this is."""
     index, index_from = number(env, "JOB_COMPLETION_INDEX")
     own = env.get("HOSTNAME", "")
     found = _JOBSET.fullmatch(address)
@@ -142,34 +153,33 @@ def pod_names(
     """
     if node_rank is None or not 1 < count <= MOST_NODES or node_rank >= count:
         return ()
-    own = env.get("HOSTNAME", "").partition(".")[0]
-    if engine.launcher == "kubeflow-trainjob" and (found := _TRAINJOB.fullmatch(address)):
-        return tuple(f"{found[1]}-node-0-{node}.{found[2]}{found[3]}" for node in range(count))
-    if engine.launcher == "kubeflow-pytorchjob" and (found := _PYTORCHJOB.fullmatch(address)):
-        job, rest = found.groups()
-        return (address, *(f"{job}-worker-{node}{rest}" for node in range(count - 1)))
-    if engine.launcher == "jobset" and (found := _JOBSET.fullmatch(address)):
-        base, rest = found.groups()
-        by_pod = tuple(f"{base}-0-{node}{rest}" for node in range(count))
-        by_job = tuple(f"{base}-{node}-0{rest}" for node in range(count))
-        return _one_of(by_pod, by_job, own, node_rank, env.get("REPLICATED_JOB_REPLICAS", ""))
-    if engine.launcher in ("kubernetes-indexed-job", "kubernetes") and (found := _INDEXED.fullmatch(address)):
-        job, service = found.groups()
-        index = engine.node_rank if engine.launcher == "kubernetes-indexed-job" else node_rank
-        if (
-            index == node_rank
-            and own == f"{job}-{node_rank}"
-            and (service or engine.launcher == "kubernetes-indexed-job")
-        ):
-            return tuple(f"{job}-{node}{service}" for node in range(count))
-    return ()
+    own, nodes = env.get("HOSTNAME", "").partition(".")[0], range(count)
+    pattern = _PATTERNS.get(engine.launcher)
+    found = pattern.fullmatch(address) if pattern is not None else None
+    if found is None:
+        return ()
+    job, *rest = found.groups()
+    end = "".join(rest[-1:])
+    match engine.launcher:
+        case "kubeflow-trainjob":
+            return tuple(f"{job}-node-0-{node}.{rest[0]}{end}" for node in nodes)
+        case "kubeflow-pytorchjob":
+            return (address, *(f"{job}-worker-{node}{end}" for node in nodes[:-1]))
+        case "jobset":
+            by_pod = tuple(f"{job}-0-{node}{end}" for node in nodes)
+            by_job = tuple(f"{job}-{node}-0{end}" for node in nodes)
+            return _one_of(by_pod, by_job, own, node_rank, env.get("REPLICATED_JOB_REPLICAS", ""))
+    indexed = engine.launcher == "kubernetes-indexed-job"
+    if own != f"{job}-{node_rank}" or (engine.node_rank != node_rank if indexed else not end):
+        return ()
+    return tuple(f"{job}-{node}{end}" for node in nodes)
 
 
 def _one_of(
     by_pod: tuple[str, ...], by_job: tuple[str, ...], own: str, node_rank: int, replicas: str
 ) -> tuple[str, ...]:
-    """A JobSet's nodes are the pods of one Job or the Jobs of one ReplicatedJob. The first node cannot tell
-    which by its name."""
+    """A JobSet's nodes are the pods of one Job or the Jobs of one ReplicatedJob. The first node's name
+    does not show which."""
     if replicas == "1":
         return by_pod
     if replicas == str(len(by_job)):

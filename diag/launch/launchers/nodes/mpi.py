@@ -1,4 +1,4 @@
-"""MPI's nodes: of a process that mpirun started, and of mpirun's own command line. No MPI tells a process the
+"""MPI's nodes: of a process that mpirun started, and of mpirun's own command line. No MPI gives a process the
 number of its node or the names of the others, so most of it is reckoned, and only where one answer is
 possible.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from diag.launch.launchers.command.names import before_program
+from diag.launch.launchers.command.options import last_options
 from diag.launch.launchers.command.srun import NO_STEPS
 from diag.launch.launchers.hostlist import BadHostlist, expand_hostlist
 from diag.launch.launchers.nodes.facts import Engine, Environment, Hosts, first, number, shown
@@ -29,16 +29,9 @@ def of_slurm(env: Environment, words: Sequence[str] = ()) -> Engine | None:
     in_step = step not in NO_STEPS and program != "srun"
     names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     counts = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
-    text, hosts_from = first(env, *names[0 if in_step else 1 :])
+    hosts, hosts_from, bad = _hosts(*first(env, *names[0 if in_step else 1 :]))
     count, count_from = number(env, *counts[0 if in_step else 1 :])
     node_rank, rank_from = number(env, "SLURM_NODEID")
-    bad: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
-    if text:
-        try:
-            hosts = expand_hostlist(text)
-        except BadHostlist:
-            bad = (shown(hosts_from, text),)
     if count is None and hosts:
         count, count_from = len(hosts), hosts_from
     if program == "srun":
@@ -51,9 +44,16 @@ def of_slurm(env: Environment, words: Sequence[str] = ()) -> Engine | None:
     if node_rank is not None and count is not None and node_rank >= count > 1:
         bad = (*bad, shown("SLURM_NODEID", env["SLURM_NODEID"]))
         node_rank = None
-    return Engine(
-        "slurm", job, count, count_from, node_rank, rank_from, hosts, hosts_from if hosts else "", bad
-    )
+    return Engine("slurm", job, count, count_from, node_rank, rank_from, hosts, hosts_from, bad)
+
+
+def _hosts(text: str, variable: str) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
+    """The hosts, the variable that lists them ("" where there are none), and what cannot be read."""
+    try:
+        hosts = expand_hostlist(text)
+    except BadHostlist:
+        return (), "", (shown(variable, text),)
+    return hosts, variable if hosts else "", ()
 
 
 def _nodes_of_srun(words: Sequence[str]) -> int | None:
@@ -61,13 +61,9 @@ def _nodes_of_srun(words: Sequence[str]) -> int | None:
     >>> _nodes_of_srun(["srun", "-N2", "a"]), _nodes_of_srun(["srun", "--nodes", "1-4", "a"]), _nodes_of_srun(["srun", "a"])
     (2, 4, None)
     """
-    own = before_program(words)
-    for word, after in zip(own, [*own[1:], ""], strict=False):
-        found = re.fullmatch(r"(?:-N|--nodes)(?:=?(\d{1,6}(?:-\d{1,6})?))?", word)
-        text = (found[1] or after) if found else ""
-        if re.fullmatch(r"\d{1,6}(?:-\d{1,6})?", text):
-            return int(text.rpartition("-")[2]) or None
-    return None
+    options, _ = last_options(words[1:], "srun")
+    text = options.get("-N") or options.get("--nodes", "")
+    return int(text.rpartition("-")[2]) or None if re.fullmatch(r"\d{1,6}(?:-\d{1,6})?", text) else None
 
 
 def slots(env: Environment, hosts: Sequence[str]) -> Hosts:

@@ -74,13 +74,13 @@ token_file = "diag.toml"\nrules = "."\njob_id = "77"\njournal_max_bytes = 104857
 
 
 def _run_json(data: bytes, home: Path) -> None:
-    from diag.launch import rundir, runs
+    from diag.launch import runs
 
     folder = home / "run"
     folder.mkdir(exist_ok=True)
     (folder / "run.json").write_bytes(data)
     with contextlib.suppress(DiagError):
-        json.dumps(rundir.read_run(folder))
+        json.dumps(runs.read_run(str(folder)))
     list(runs.live_in([str(home)]))
     from diag.cli.top import _lives
 
