@@ -47,9 +47,8 @@ _HOST_PID_NAMESPACE = 0xEFFFFFFC  # Linux 3.8 and newer, include/linux/proc_ns.h
 _BUFFER = 16 * 1024  # the kernel's longest record is 8 KiB with its escapes
 _GATHER_SECONDS = 0.2  # a report of a kill comes line by line
 _LONGEST_GATHER_SECONDS = 1.0
-_MOST_READ = (
-    2000  # records a second; beyond it the log is a flood, and the kernel may overwrite what we do not read
-)
+# records a second; beyond it the log is a flood, and the kernel may overwrite what we do not read
+_MOST_READ = 2000
 _MOST_TAKEN = 1000  # lines in one record of ours
 
 
@@ -118,7 +117,7 @@ class KmsgLines:
 
 
 def open_log(path: Path = Path("/dev/kmsg")) -> int:
-    """At its end: what the kernel said before is not of this job. Raises OSError."""
+    """At its end: what the kernel logged before is not of this job. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     os.lseek(fd, 0, os.SEEK_END)
     return fd
@@ -137,7 +136,6 @@ class KernelLogSampler(NodeSampler):
         self._opened = opened
         self._ending = threading.Event()
         self._wake_read, self._wake_write = -1, -1
-        self._thread: threading.Thread | None = None
         self._lines = KmsgLines(words)
 
     @classmethod
@@ -145,7 +143,7 @@ class KernelLogSampler(NodeSampler):
         return cls(node.reporter, words=node.kernel_words)
 
     def start(self) -> None:
-        """What the kernel says from now on is told: the place in its log is taken before this returns."""
+        """What the kernel logs from now on is read: the place in its log is taken before this returns."""
         try:
             fd = self._opened()
         except OSError as error:
@@ -158,26 +156,25 @@ class KernelLogSampler(NodeSampler):
                 self.what,
                 reason,
                 "run diag as root on the host, or give the container /dev/kmsg and CAP_SYSLOG (docker run --device /dev/kmsg "
-                "--cap-add SYSLOG): the kernel then says itself whom it killed for memory, and which GPU failed",
+                "--cap-add SYSLOG): the kernel's log then shows which process it killed for memory and which GPU failed",
             )
             return
         try:
             self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             self._fd = fd
-            thread = threading.Thread(target=self._guarded, name=self.name, daemon=True)
-            thread.start()
+            super().start()
         except BaseException:
+            self.thread = None
             os.close(fd)
             raise
-        self._thread = thread
 
     def stop(self) -> None:
-        """What the kernel has said until now is put before this returns."""
-        if self._thread is None or self._ending.is_set():
+        """What the kernel has logged until now is put before this returns."""
+        if self.thread is None or self._ending.is_set():
             return
         self._ending.set()
         os.write(self._wake_write, b"x")
-        self._thread.join(_LONGEST_GATHER_SECONDS)
+        self.thread.join(_LONGEST_GATHER_SECONDS)
 
     def run(self) -> None:
         poll = select.poll()

@@ -72,7 +72,7 @@ class ProcessSampler(RankSampler):
 
 
 def _child_names(payload: Payload) -> list[tuple[int, str]]:
-    """Pid and name of the children in a proc payload; Python ones cannot be told from others by it."""
+    """Pid and name of the children in a proc payload; Python ones cannot be distinguished by it."""
     names = []
     for child in payload["children"]:
         stat = child.get("stat") or ""
