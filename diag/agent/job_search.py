@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from diag.agent.process_namespace import JobSeen, Key, Namespace, NamespaceScan, is_shared, loads_torch
+from diag.agent.process_namespace import JobSeen, Key, Namespace, NamespaceScan, loads_torch
 from diag.agent.rank_finder import Found, RankFinder
 from diag.launch.launchers import redacted
-from diag.sources.host.process_tree import Processes, Tree
+from diag.sources.host.process_tree import Processes, Tree, sees_machine
 from diag.text.errors import DiagError
 from diag.text.units import format_count, format_ranks
 
@@ -64,7 +64,7 @@ class JobSearch:
         self._lone_seconds = lone_seconds
         self._namespace = namespace or Namespace()
         self._clock = clock
-        self._shared = is_shared(self._namespace.proc) if shared is None else shared
+        self._shared = sees_machine(self._namespace.proc) is False if shared is None else shared
         self._candidates: dict[frozenset[Key], _Candidate] = {}
         self._two_since: float | None = None
         self._lone: tuple[int, int, float] | None = None  # pid, start, since when

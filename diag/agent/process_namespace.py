@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from diag.agent.rank_finder import TASKS
 from diag.launch.launchers import Identity, identify, is_diag, launches
 from diag.sources.host.process_tree import (
     PROC,
@@ -24,15 +25,11 @@ from diag.sources.host.process_tree import (
     read_raw,
 )
 
-# include/linux/proc_ns.h, PROC_PID_INIT_INO: the process namespace of the machine itself has this number on
-# every Linux.
-_MACHINE_NAMESPACE = 0xEFFFFFFC
 # Between fork and exec, and in a shell that becomes its Python, a process shows another's variables: young
 # ones are read again.
 _YOUNG_SECONDS = 60.0
 # Process 1 of a pod, of docker run --init, of a machine: it has no ranks.
 _INITS = ("pause", "catatonit", "tini", "docker-init", "dumb-init", "podman-init", "systemd", "init")
-_TASKS = ("slurm", "openmpi", "pmi")
 # What all ranks of one job have in common, by launcher.
 _MEETING = (
     "SLURM_JOB_ID",
@@ -222,7 +219,7 @@ def _jobs(found: Mapping[int, tuple[Identity, Key]], processes: Mapping[int, Pro
     jobs = []
     for one in sorted({first(key) for key in leader}):
         members = sorted(pid for pid, (_, key) in found.items() if first(key) == one)
-        tasks = all(found[pid][0].launcher in _TASKS for pid in members)
+        tasks = all(found[pid][0].launcher in TASKS for pid in members)
         jobs.append(JobSeen(frozenset(key for key in leader if first(key) == one), tuple(members), tasks))
     return tuple(jobs)
 
@@ -236,14 +233,6 @@ def _is_system(pid: int, processes: Mapping[int, Process]) -> bool:
         for one in (pid, processes[pid].parent)
         if one == 2 and one in processes
     )
-
-
-def is_shared(proc: Path = PROC) -> bool:
-    """Whether we see only the processes of some containers, and not those of the machine."""
-    try:
-        return Path(f"{proc}/self/ns/pid").stat().st_ino != _MACHINE_NAMESPACE
-    except OSError:
-        return False
 
 
 def loads_torch(pid: int, proc: Path = PROC) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from diag.launch.launchers import Identity, helps, identify, launches, redacted, relevant
@@ -27,7 +27,7 @@ PROC = Path("/proc")
 # A shell with a rank's variables sets up its environment before it starts Python: 3 s of the hub's quick
 # scans. Ours.
 _SHELL_SCANS = 12
-_TASKS = ("slurm", "openmpi", "pmi")
+TASKS = ("slurm", "openmpi", "pmi")  # launchers that number whatever they start
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,8 @@ class RankFinder:
         """Ranks that are new, or whose process is another than last time (elastic restart)."""
         pids = (*self._tree.roots, *self._tree.scan())
         stats = {pid: found for pid in pids if (found := read_process(pid, self._proc)) is not None}
-        identities: dict[int, Identity] = {}
-        for pid, process in stats.items():
-            identity = self._identity(pid, process.ticks)
-            if identity is not None:
-                identities[pid] = identity
+        read = ((pid, self._identity(pid, process.ticks)) for pid, process in stats.items())
+        identities = {pid: identity for pid, identity in read if identity is not None}
         self._forget({(pid, process.ticks) for pid, process in stats.items()})
         new = []
         for rank, pid in self._topmost(self._leave_out(identities, stats), stats).items():
@@ -121,14 +118,15 @@ class RankFinder:
         for pid, identity in identities.items():
             key = (pid, stats[pid].ticks)
             found, launcher = self._found.get(identity.rank, (key, ""))
+            above = stats.get(found[0])
             if (
-                key in self._inner
-                or key == found
-                or identity.rank not in self._found_python
-                or launcher != identity.launcher
+                key != found
+                and identity.rank in self._found_python
+                and launcher == identity.launcher
+                and above is not None
+                and above.ticks == found[1]
+                and _is_below(pid, found[0], stats)
             ):
-                continue
-            if found[0] in stats and stats[found[0]].ticks == found[1] and _is_below(pid, found[0], stats):
                 self._inner.add(key)
 
     def _is_task_of_launcher(
@@ -136,8 +134,8 @@ class RankFinder:
     ) -> bool:
         """A task of srun or mpirun that has ranks of torchrun below it: the task's number is not a rank."""
         task = identities[pid]
-        return task.launcher in _TASKS and any(
-            other.launcher not in _TASKS and other.rank != task.rank and _is_below(below, pid, stats)
+        return task.launcher in TASKS and any(
+            other.launcher not in TASKS and other.rank != task.rank and _is_below(below, pid, stats)
             for below, other in identities.items()
         )
 
@@ -174,8 +172,7 @@ class RankFinder:
             self.denied += key not in self._known
             self._known.setdefault(key, None)
             return None
-        identity = identify(env)
-        self._known[key] = identity
+        identity = self._known[key] = identify(env)
         return identity
 
     def _forget(self, seen: set[tuple[int, int]]) -> None:
@@ -187,26 +184,14 @@ class RankFinder:
             for key in known - seen
             if (process := read_process(key[0], self._proc)) is not None and process.ticks == key[1]
         }
-        for key in [key for key in self._known if key not in alive]:
-            del self._known[key]
+        self._known = {key: identity for key, identity in self._known.items() if key in alive}
+        self._waited = {key: scans for key, scans in self._waited.items() if key in alive}
         self._inner &= alive
-        for key in [key for key in self._waited if key not in alive]:
-            del self._waited[key]
 
     def _describe(self, pid: int, ticks: int, who: Identity, *, distributed: bool = True) -> Found:
         env = read_environ(pid, self._proc) or {}
         command = " ".join(redacted([word for word in self._argv(pid) if word]))
-        place = Placement(
-            rank=who.rank,
-            local_rank=who.local_rank,
-            world_size=who.world_size,
-            host=self._host,
-            pid=pid,
-            start_ticks=ticks,
-            node_rank=who.node_rank,
-            local_world_size=who.local_world_size,
-            launcher=who.launcher,
-        )
+        place = Placement(host=self._host, pid=pid, start_ticks=ticks, **asdict(who))
         return Found(place, command[:2000], relevant(env), distributed)
 
     def _argv(self, pid: int) -> list[str]:

@@ -29,6 +29,7 @@ from diag.agent.stack_sampler import StackSampler
 from diag.launch.runs import is_alive
 from diag.model import Payload, Record
 from diag.sources.host import exits, proc
+from diag.sources.host.process_tree import read_process
 from diag.sources.host.versions import versions
 
 _DUMP_CHILDREN = 64
@@ -165,7 +166,8 @@ class Sidecar:
         recorder = self[CollectivesSampler]
         if not recorder.is_there:
             return ""
-        if _is_stopped(self.rank.pid):  # its answer would come when it goes on, too late
+        process = read_process(self.rank.pid)
+        if process is not None and process.state in "Tt":  # its answer would come when it goes on, too late
             return "the process is stopped (state T) and cannot answer"
         if recorder.stuck:
             return "its worker server did not answer an earlier question, and is not asked again for now"
@@ -184,13 +186,6 @@ class Sidecar:
         """Native frames too, by py-spy, which stops the rank meanwhile: only when a person asked for it."""
         began = time.monotonic()
         self._answer(name, began, native=self[StackSampler].stacks.native(max(0.05, until - began)))
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] in "Tt"
-    except (OSError, IndexError):
-        return False
 
 
 def main(argv: list[str]) -> int:

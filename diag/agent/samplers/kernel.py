@@ -13,6 +13,7 @@ from pathlib import Path
 from diag.agent.samplers.context import NodeContext, NodeSampler
 from diag.agent.samplers.sampler import Reporter
 from diag.sources.host.kmsg import SOURCE
+from diag.sources.host.process_tree import sees_machine
 
 # What a line must hold to be taken. Rows of the table of tasks and the numbers of a cgroup count only inside
 # a report of a kill, which begins with the first word and ends with the second.
@@ -43,21 +44,12 @@ _NUMBERS = (
 )
 _LEAST_PAGES = 2560  # 10 MiB: smaller tasks of the table are left out
 
-_HOST_PID_NAMESPACE = 0xEFFFFFFC  # Linux 3.8 and newer, include/linux/proc_ns.h: PROC_PID_INIT_INO
 _BUFFER = 16 * 1024  # the kernel's longest record is 8 KiB with its escapes
 _GATHER_SECONDS = 0.2  # a report of a kill comes line by line
 _LONGEST_GATHER_SECONDS = 1.0
 # records a second; beyond it the log is a flood, and the kernel may overwrite what we do not read
 _MOST_READ = 2000
 _MOST_TAKEN = 1000  # lines in one record of ours
-
-
-def _sees_host_pids(proc: Path = Path("/proc")) -> bool:
-    """Whether a pid that the kernel's log names is the same here: not in a container with pids of its own."""
-    try:
-        return (proc / "self/ns/pid").stat().st_ino == _HOST_PID_NAMESPACE
-    except OSError:
-        return False
 
 
 class KmsgLines:
@@ -206,7 +198,7 @@ class KernelLogSampler(NodeSampler):
                 self._read_some(fd, taken)
                 break
         if taken:
-            self.reporter.record(SOURCE, {"lines": taken, "host_pids": _sees_host_pids()})
+            self.reporter.record(SOURCE, {"lines": taken, "host_pids": sees_machine() is True})
 
     def _read_some(self, fd: int, taken: list[str]) -> int:
         for count in range(_MOST_READ):

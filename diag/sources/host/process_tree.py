@@ -22,6 +22,9 @@ PROC = Path("/proc")
 FULL_SCAN_EVERY = 10
 _LONGEST_ENVIRON = 1 << 20
 _DEEPEST = 64
+# include/linux/proc_ns.h, PROC_PID_INIT_INO: the process namespace of the machine itself has this number on every
+# Linux since 3.8.
+_MACHINE_NAMESPACE = 0xEFFFFFFC
 
 
 def read_raw(path: str) -> bytes | None:
@@ -97,6 +100,15 @@ def read_argv(pid: int, root: Path = PROC) -> list[str]:
     """Its arguments; nothing when it is gone, denied or the kernel's own."""
     raw = read_raw(f"{os.fspath(root)}/{pid}/cmdline") or b""
     return raw.decode("utf-8", "replace").removesuffix("\0").split("\0") if raw else []
+
+
+def sees_machine(root: Path = PROC) -> bool | None:
+    """Whether these are all processes of the machine, by its own pids: not in a container with pids of its own.
+    None where that is not known."""
+    try:
+        return Path(f"{root}/self/ns/pid").stat().st_ino == _MACHINE_NAMESPACE
+    except OSError:
+        return None
 
 
 def _parent(pid: int, root: str) -> int | None:
