@@ -10,10 +10,11 @@ import os
 import platform
 import tarfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, Any
 
+from diag.agent.node_hub import NodeHub
+from diag.agent.probes import probe_row
 from diag.engine.engine import Engine
 from diag.engine.journal import segments, whole
 from diag.model import found
@@ -21,12 +22,8 @@ from diag.outputs.report import report
 from diag.outputs.terminal.text import classes_text, dump_text
 from diag.outputs.view.network_view import network_json
 from diag.outputs.view.steps_view import arrivals_json, steps_json
-from diag.outputs.view.view import ClusterView, HubView, ranks_json, stack_classes
+from diag.outputs.view.view import ranks_json, stack_classes
 from diag.state.rank_view import RankView
-
-if TYPE_CHECKING:
-    from diag.agent.cluster.member import Member
-    from diag.launch.rundir import RunDir
 
 __all__ = [
     "Timer",
@@ -56,45 +53,11 @@ class Timer:
 
     def took(self, step: str) -> None:
         now = time.monotonic()
-        self.steps.append(
-            {
-                "rank": None,
-                "probe": f"hub_{step}",
-                "seconds": round(now - self._last, 6),
-                "paused_target": False,
-                "ok": True,
-                "reason": "",
-            }
-        )
+        self.steps.append({"rank": None, **probe_row(f"hub_{step}", round(now - self._last, 6))})
         self._last = now
 
 
-class DumpedCluster(ClusterView, Protocol):
-    @property
-    def member(self) -> Member | None:
-        """This hub's part among those of other nodes, where it has joined them."""
-        ...
-
-
-class DumpedHub(HubView, Protocol):
-    """What a dump needs of the hub beside what the outputs do."""
-
-    @property
-    def host(self) -> str: ...
-
-    @property
-    def run_dir(self) -> RunDir | None: ...
-
-    @property
-    def environment(self) -> Mapping[int, Mapping[str, str]]:
-        """Of each rank, the allow-listed part."""
-        ...
-
-    @property
-    def cluster(self) -> DumpedCluster: ...
-
-
-def dump_document(hub: DumpedHub, answers: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def dump_document(hub: NodeHub, answers: dict[int, dict[str, Any]]) -> dict[str, Any]:
     """Everything a person needs at once. Every rank is either in `classes` with a stack or in `missing` with
     a reason.
 
@@ -140,12 +103,12 @@ def dump_document(hub: DumpedHub, answers: dict[int, dict[str, Any]]) -> dict[st
 def described(engine: Engine) -> dict[str, Any]:
     """What an engine's state comes to: of one node, or of all nodes put together."""
     classes = stack_classes(engine)
-    said = report(engine, classes)
+    document = report(engine, classes)
     return {
-        "found": found(said),
-        "next_command": said["next_command"],
-        "next_reason": said["next_reason"],
-        "report": said,
+        "found": found(document),
+        "next_command": document["next_command"],
+        "next_reason": document["next_reason"],
+        "report": document,
         "ranks": ranks_json(engine),
         "classes": [item.to_json() for item in classes],
         "pace": steps_json(engine),
@@ -194,26 +157,18 @@ def add_native(document: dict[str, Any], ranks: list[int], answers: dict[int, di
         threads = sorted(
             payload.get("stdout", ()), key=lambda thread: thread.get("os_thread_id") != payload["pid"]
         )
+        reason, seconds = "; ".join(reasons), answer["seconds"]
         document["native"].append(
             {
                 "rank": rank,
                 "pid": payload.get("pid"),
-                "seconds": answer["seconds"],
-                "reason": "; ".join(reasons),
+                "seconds": seconds,
+                "reason": reason,
                 "threads": [_native_thread(thread) for thread in threads],
             }
         )
-        document["probes"].append(
-            {
-                "rank": rank,
-                "probe": "native_stack",
-                "seconds": answer["seconds"],
-                "paused_target": True,
-                "ok": not reasons,
-                "reason": "; ".join(reasons),
-                "reader": "pyspy",
-            }
-        )
+        row = probe_row("native_stack", seconds, reason, paused_target=True)
+        document["probes"].append({"rank": rank, **row, "reader": "pyspy"})
 
 
 def _native_thread(thread: dict[str, Any]) -> dict[str, Any]:
@@ -232,7 +187,7 @@ def _native_thread(thread: dict[str, Any]) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------
 
 
-def manifest_facts(hub: DumpedHub) -> dict[str, Any]:
+def manifest_facts(hub: NodeHub) -> dict[str, Any]:
     """What a person elsewhere must know to read the bundle. Of environments only the allow-list; of CMD no
     secrets.
 
@@ -265,18 +220,13 @@ def write_bundle(document: dict[str, Any], facts: dict[str, Any], run_dir: Path,
     try:
         with contextlib.ExitStack() as stack:
             files: list[tuple[str, IO[bytes], int, str]] = []
-            for name, data in (
-                (
-                    "dump.json",
-                    json.dumps(
-                        document, indent=1 if len(document["ranks"]) <= _MOST_INDENTED else None
-                    ).encode("utf-8", "backslashreplace"),
-                ),
-                (
-                    "stacks.txt",
-                    dump_text(document, colour=False, width=100).encode("utf-8", "backslashreplace"),
-                ),
-            ):
+            indent = 1 if len(document["ranks"]) <= _MOST_INDENTED else None
+            texts = {
+                "dump.json": json.dumps(document, indent=indent),
+                "stacks.txt": dump_text(document, colour=False, width=100),
+            }
+            for name, text in texts.items():
+                data = text.encode("utf-8", "backslashreplace")
                 files.append((name, io.BytesIO(data), len(data), hashlib.sha256(data).hexdigest()))
             written = segments(run_dir)
             for segment in written:
@@ -288,10 +238,7 @@ def write_bundle(document: dict[str, Any], facts: dict[str, Any], run_dir: Path,
                     files.append((segment.name, file, *_digest(file)))
             manifest = {
                 "schema": _BUNDLE_SCHEMA,
-                "run_id": document["run_id"],
-                "diag_version": document["diag_version"],
-                "host": document["host"],
-                "at": document["at"],
+                **{name: document[name] for name in ("run_id", "diag_version", "host", "at")},
                 "ranks": len(document["ranks"]),
                 "missing": document["missing"],
                 **facts,

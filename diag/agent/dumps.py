@@ -3,18 +3,17 @@ written."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from diag.agent.cluster.gather import Gathering
+from diag.agent.cluster.gather import Gathering, other_hubs
+from diag.agent.cluster.hubside import Membership
 from diag.agent.cluster.jobdump import job_document
 from diag.agent.cluster.member import Member
 from diag.agent.dump import (
-    DumpedHub,
     Timer,
     add_native,
     dump_document,
@@ -23,8 +22,11 @@ from diag.agent.dump import (
     native_ranks,
     write_bundle,
 )
+from diag.agent.node_hub import NodeHub
+from diag.agent.record_feed import RecordFeed
 from diag.agent.sidecar_pool import SidecarPool
 from diag.launch.rundir import forget_old_bundles
+from diag.outputs.http.daemon_thread import in_daemon_thread
 
 _OWN_SECONDS = 0.5  # left after the other nodes, to put all together
 _NODE_SECONDS = 0.006  # and so much more for each of them
@@ -32,54 +34,34 @@ _NATIVE_SHARE = 5.0  # of a dump's deadline, left for native frames
 
 
 class DumpTaker:
-    """`read_soon` makes the node's watches look; `drained` waits until all records that came before are in;
-    `flush` writes the journal out and tells whether there is one."""
+    """`read_soon` makes the node's samplers read; `records` brings what the sidecars send."""
 
     def __init__(
         self,
-        hub: DumpedHub,
+        hub: NodeHub,
+        cluster: Membership,
         pool: SidecarPool,
         read_soon: Callable[[], None],
-        drained: Callable[[float], None],
-        flush: Callable[[], bool],
+        records: RecordFeed,
     ) -> None:
         self._hub = hub
+        self._cluster = cluster
         self._pool = pool
         self._read_soon = read_soon
-        self._drained = drained
-        self._flush = flush
+        self._records = records
         self._lock = threading.Lock()
         self._last: Path | None = None  # of the last bundle, which may not be there yet
 
     async def take(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
-        """On a daemon thread, not an executor's: those are joined when diag ends, and a dump must not hold
-        that up."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[dict[str, Any]] = loop.create_future()
-
-        def tell(document: dict[str, Any] | None, error: Exception | None) -> None:
-            if answer.cancelled():
-                return
-            if error is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(document or {})
-
-        def work() -> None:
-            try:
-                loop.call_soon_threadsafe(tell, self.take_now(deadline, native=native, scope=scope), None)
-            except Exception as error:  # handed to whoever asked
-                loop.call_soon_threadsafe(tell, None, error)
-
-        threading.Thread(target=work, name="dump", daemon=True).start()
-        return await answer
+        """`take_now` on a daemon thread: the end of diag does not wait for a dump."""
+        return await in_daemon_thread(lambda: self.take_now(deadline, native=native, scope=scope))
 
     def take_now(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
         """Evidence of every rank now, as a `diag.dump/1` document; also written as a bundle into the run
         directory. `scope` node: of the ranks of this node, with its digest, for the hub that puts the job
         together."""
         until = time.monotonic() + deadline
-        hub, timer, member = self._hub, Timer(), self._hub.cluster.member
+        hub, timer, member = self._hub, Timer(), self._cluster.member
         others = self._ask_others(member, until, native) if scope == "job" and member is not None else None
         if not self._lock.acquire(timeout=deadline):
             raise TimeoutError("another dump has not ended yet")
@@ -95,7 +77,7 @@ class DumpTaker:
         finish_document(document, timer)
         if path is not None:
             with hub.lock:
-                kept = self._flush()
+                kept = self._records.flush()
                 facts = manifest_facts(hub)
             if kept:
                 write_bundle(document, facts, path.parent.parent, path)
@@ -114,7 +96,7 @@ class DumpTaker:
         wait.done.wait(until - time.monotonic())
         self._pool.forget_dump(name)
         timer.took("sidecars")
-        self._drained(0.5)
+        self._records.await_taken(0.5)
         timer.took("intake")
         with hub.lock:
             document = dump_document(hub, wait.answers)
@@ -130,9 +112,7 @@ class DumpTaker:
 
     @staticmethod
     def _ask_others(member: Member, until: float, native: bool) -> Gathering:
-        entries = [
-            entry for entry in member.everyone() if entry["run_id"] != member.run_id and not entry.get("gone")
-        ]
+        entries = other_hubs(member)
         left = until - time.monotonic()
         own = min(left / 2, _OWN_SECONDS + _NODE_SECONDS * len(entries))
         gathering = Gathering(member.sender, entries, until - own, native)

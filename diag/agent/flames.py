@@ -3,7 +3,6 @@ with who asked."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from dataclasses import dataclass, field
 
@@ -13,9 +12,8 @@ from diag.outputs.view.view import FlameWanted
 from diag.sources.stacks.flame_recording import Recording, record
 from diag.text.errors import DiagError
 
-_MOST_AT_ONCE = (
-    4  # ours: py-spy takes 1 % of a core at 50 samples a second, 2.5 % at 200 (a torch process, 2 cores)
-)
+# ours: py-spy takes 1 % of a core at 50 samples a second, 2.5 % at 200 (a torch process, 2 cores)
+_MOST_AT_ONCE = 4
 _END_SECONDS = 5.0  # for another's recording to end: py-spy is killed after 2 s
 
 
@@ -24,7 +22,7 @@ class _Running:
     """A recording, from the moment when its place is taken."""
 
     by_owner: bool
-    stop: threading.Event = field(default_factory=threading.Event)  # nobody wants it any more
+    stop: threading.Event = field(default_factory=threading.Event)  # it is not wanted any more
     ended: threading.Event = field(default_factory=threading.Event)
     displaced: bool = False
     started: bool = False  # its thread ends it
@@ -39,7 +37,7 @@ class FlameRecorder:
         self._closed = threading.Event()
 
     async def record(self, place: Placement, wanted: FlameWanted) -> bytes:
-        """Raises DiagError: the rank has ended, may not be looked at, or is being recorded already.
+        """Raises DiagError: the rank has ended, may not be read, or is being recorded already.
         Cancelled, it ends py-spy."""
         running, other = self._begin(place, wanted)
         try:
@@ -52,41 +50,24 @@ class FlameRecorder:
                 self._end(place, running)
 
     async def _recorded(self, place: Placement, wanted: FlameWanted, running: _Running) -> bytes:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[bytes] = loop.create_future()
-
-        def tell(data: bytes, error: Exception | None) -> None:
-            if answer.done():
-                return
-            if error is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(data)
-
         def is_over() -> bool:
             return self._closed.is_set() or running.stop.is_set()
 
-        def work() -> None:
-            data, failure = b"", None
+        def work() -> bytes:
+            running.started = True
             try:
+                if running.stop.is_set():  # before this thread came to run
+                    raise _displaced()
                 recording = Recording(
                     wanted.seconds, wanted.rate, wanted.form, wanted.children, wanted.native
                 )
-                data = record(place.pid, recording, start_ticks=place.start_ticks, ending=is_over)
-            except Exception as error:  # handed to whoever asked
-                failure = _displaced() if running.displaced else error
+                return record(place.pid, recording, start_ticks=place.start_ticks, ending=is_over)
+            except Exception as error:
+                raise (_displaced() if running.displaced else error) from None
             finally:
                 self._end(place, running)
-            try:
-                loop.call_soon_threadsafe(tell, data, failure)
-            except RuntimeError:
-                pass  # the server has ended meanwhile: nobody waits
 
-        # A daemon thread, not an executor's: those are joined when diag ends, and py-spy must not hold that
-        # up.
-        threading.Thread(target=work, name="flame", daemon=True).start()
-        running.started = True
-        return await answer
+        return await in_daemon_thread(work)
 
     def _begin(self, place: Placement, wanted: FlameWanted) -> tuple[_Running, _Running | None]:
         """The place taken, and the recording that has to end first: another user's, where who owns the run

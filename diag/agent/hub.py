@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,10 @@ import diag
 from diag.agent.cluster.hubside import Membership
 from diag.agent.dumps import DumpTaker
 from diag.agent.flames import FlameRecorder
-from diag.agent.log_backlog import Intake
+from diag.agent.job_output import JobOutput
 from diag.agent.memory_sampler import watchers
 from diag.agent.rank_finder import Found, RankFinder
-from diag.agent.rank_logs import RankFiles
-from diag.agent.record_feed import RecordFeed
+from diag.agent.record_feed import HubClock, RecordFeed
 from diag.agent.samplers.context import NodeContext
 from diag.agent.samplers.node_samplers import NodeSamplers
 from diag.agent.samplers.ras import RasSampler
@@ -48,7 +47,6 @@ from diag.sources import digest as digest_source
 from diag.sources.host import exits
 from diag.sources.host import run as run_source
 from diag.sources.host.process_tree import Processes
-from diag.sources.logs.output import SOURCE as OUTPUT_SOURCE
 from diag.sources.parsers import PARSERS
 from diag.text.units import format_seconds
 
@@ -57,25 +55,9 @@ _CALM_SCAN_SECONDS = 5.0  # every rank of this node is found and alive: a scan c
 _QUICK_SCAN_SECONDS = 0.25  # while ranks are still appearing
 _QUICK_SCANS_FOR_SECONDS = 60.0
 _SELF_SECONDS = 5.0
-_AWAY_SECONDS = (
-    3.0  # the loop takes records five times a second; so long after the last time this process did not run
-)
+# the loop takes records five times a second; so long after the last time this process did not run
+_AWAY_SECONDS = 3.0
 _BATCH = 500  # records taken under one hold of the lock, which the outputs wait for
-
-
-class HubClock:
-    """Wall time that never goes back and never repeats, whatever is done to the system's clock."""
-
-    def __init__(
-        self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._steady = steady
-        self._offset = wall() - steady()
-        self._last = 0.0
-
-    def __call__(self) -> float:
-        self._last = max(self._last + 1e-6, self._offset + self._steady())
-        return self._last
 
 
 class Hub:
@@ -88,14 +70,12 @@ class Hub:
         *,
         stack_signal: int = 0,
         stack_dir: Path | None = None,
-        on_change: Callable[[Change], None] = lambda change: None,
         talk: Callable[[str], None] = lambda text: None,
-        clock: Callable[[], float] | None = None,
         ras_address: str | None = None,
         attached: bool = False,
     ) -> None:
         use_few_heaps()
-        self._attached = attached  # to a job that another started: nobody relays what it prints
+        self._attached = attached
         self.settings = settings
         self.run_dir = run_dir
         rules = for_a_run(settings.rules, talk)
@@ -115,18 +95,16 @@ class Hub:
         self.host = socket.gethostname()
         self.job_id = job_name(settings.job_id, (), os.environ, self.run_id)
         self.address = ""  # host:port by which others reach the server, once there is one
-        self.on_change = on_change
+        self.on_change: Callable[[Change], None] = lambda change: None
         self._talk = talk
-        self.clock = clock or HubClock()
+        self.clock = HubClock()
         journal = JournalWriter(run_dir.path, max_bytes=settings.journal_max_bytes) if run_dir else None
         self._records = RecordFeed(self.engine, self.clock, journal, _BATCH, self._journal_failed)
         self._pool = SidecarPool(
             settings,
             stack_dir or (run_dir.path if run_dir else None),
             stack_signal,
-            self.put,
-            self._sampled,
-            self._erred,
+            Reporter(self.put, self.host, sampled=self._sampled, erred=self._erred),
         )
         self._samplers = NodeSamplers(
             NodeContext(
@@ -140,31 +118,27 @@ class Hub:
                 erred=self._erred,
             )
         )
-        self._dumps = DumpTaker(
-            self, self._pool, self._samplers.read_soon, self._await_drained, self._records.flush
-        )
+        self._dumps = DumpTaker(self, self.cluster, self._pool, self._samplers.read_soon, self._records)
         self._flames = FlameRecorder()
         self._finder: RankFinder | None = None
         self._finder_from = 0.0
-        self._intake = Intake(lambda payload, then: self._put_lines(payload, None, then), self._left_out)
-        self._files = RankFiles(self._put_lines, self._lost_file)
-        # of the `diag run` that started this job and died
-        self._job_dir = stack_dir.resolve() if stack_dir else None
+        self.output = JobOutput(
+            self._records.put,
+            self.host,
+            run_dir.path if run_dir else None,
+            stack_dir.resolve() if stack_dir else None,
+            attached=attached,
+        )
         self._next: dict[str, float] = {}
         self._mode = "normal"
         self._took_at = time.monotonic()
-        # what this node by itself would say of the job, as the job hub was told
+        # what this node by itself would report of the job, as the job hub knows it
         self._alone: set[tuple[object, ...]] = set()
 
     @property
     def nccl_ras_address(self) -> str | None:
         """Where the job's NCCL answers questions, as far as it is known."""
         return self._samplers[RasSampler].address
-
-    @property
-    def _home(self) -> Path | None:
-        """The run directory in which the job's own files are."""
-        return self._job_dir or (self.run_dir.path if self.run_dir else None)
 
     def targets(self) -> tuple[Target, ...]:
         """See diag.launch.service_discovery: this hub first, where it can be scraped, then those of the job that it knows
@@ -179,35 +153,8 @@ class Hub:
         """Hand over a record from any thread; never waits."""
         self._records.put(record)
 
-    def take_output(self, stream: str, data: bytes, offset: int = 0) -> None:
-        """A chunk of what CMD printed, from the relay's thread."""
-        self._intake.take(stream, data)
-
-    def end_output(self) -> None:
-        """CMD ended: what stands in its last, unfinished lines is complete; files of ranks are read to their
-        ends."""
-        self._intake.end()
-        self._files.read_rest()
-
-    def _put_lines(
-        self, payload: dict[str, Any] | None, rank: int | None, then: Callable[[], None] | None = None
-    ) -> None:
-        if payload is not None:
-            record = Record(OUTPUT_SOURCE, payload, rank=rank, host=self.host, emitted=time.time())
-            self._records.put(record, then)
-
-    def _left_out(self, lines: int) -> None:
-        self.put(
-            run_source.failed(
-                "output",
-                f"{lines:,} lines were left unread: the job printed them faster than diag reads",
-                "if they matter, read them in the run directory's output.log",
-                host=self.host,
-            )
-        )
-
-    def _lost_file(self, path: Path, error: OSError) -> None:
-        self.put(run_source.failed("output", f"{path.name} cannot be read: {error.strerror}", host=self.host))
+    def _failed(self, what: str, reason: str, remedy: str) -> None:
+        self.put(run_source.failed(what, reason, remedy, host=self.host))
 
     def _sampled(self, source: str, seconds: float) -> None:
         with self.lock:
@@ -272,16 +219,13 @@ class Hub:
         counters.records_total = self.engine.records
         counters.journal_bytes_total = journal.bytes_total if journal is not None else 0
         counters.log_lines_total = self.engine.job.log.lines
-        counters.log_lines_dropped_total = self._intake.dropped_lines
+        counters.log_lines_dropped_total = self.output.dropped_lines
 
     def _journal_failed(self, problem: str) -> None:
-        self.put(
-            run_source.failed(
-                "journal",
-                f"cannot be written any more: {problem}",
-                "free space in the run directory; findings go on without it",
-                host=self.host,
-            )
+        self._failed(
+            "journal",
+            f"cannot be written any more: {problem}",
+            "free space in the run directory; findings go on without it",
         )
         self._talk(f"diag: the journal ends here ({problem}); the job and the checks go on")
 
@@ -317,7 +261,7 @@ class Hub:
         self.cluster.member.conclude(failed)
         self._drain()
         if failed and self.cluster.is_unexplained():
-            reason = "the job hub had no word on this failure"
+            reason = "the job hub did not report on this failure"
             self.put(Record(digest_source.VERDICT_SOURCE, digest_source.lost(reason), host=self.host))
             self._drain()
 
@@ -338,7 +282,7 @@ class Hub:
         if self._due("scan", every):
             self._scan()
         if self._due("files", 0.5):
-            self._files.read_new(self._home)
+            self.output.read_new()
         if self._due("second", 1.0):
             with self.lock:  # a dump flushes it too
                 self._records.flush()
@@ -375,17 +319,14 @@ class Hub:
                 )
                 self.add_rank(lone)
             elif self._finder.denied:
-                self.put(
-                    run_source.failed(
-                        "ranks",
-                        "the environment of the job's processes may not be read",
-                        "run diag as the user that owns the job",
-                        host=self.host,
-                    )
+                self._failed(
+                    "ranks",
+                    "the environment of the job's processes may not be read",
+                    "run diag as the user that owns the job",
                 )
 
     def add_rank(self, found: Found) -> None:
-        """Tell the engine of a rank, put a sidecar beside it and follow the files it prints to."""
+        """A rank for the engine; a sidecar beside it; the files it prints to."""
         self.environment[found.placement.rank] = found.variables
         self.put(
             run_source.rank_found(
@@ -396,33 +337,8 @@ class Hub:
         self.cluster.rank_found(found)
         self._pool.watch(found.placement)
         if self._finder is not None:
-            printed = list(self._finder.output_files(found.placement.pid))
-            if self._attached and not printed:
-                self.put(
-                    run_source.failed(
-                        "output",
-                        *self._finder.why_not_heard(found.placement.pid),
-                        rank=found.placement.rank,
-                        host=self.host,
-                    )
-                )
-            for stream, path, appended in printed:
-                # `>> train.log`: an older run's lines come first
-                earlier = appended and path.parent != self._job_dir
-                self._files.follow(
-                    path,
-                    f"{stream}:{path.name}",
-                    found.placement.rank,
-                    from_end=earlier,
-                    pid=found.placement.pid,
-                )
-        named = found.variables.get("NCCL_DEBUG_FILE", "")
-        if named and not (self._home and named.startswith(f"{self._home}/")):
-            self._files.await_nccl(named, found.placement.pid, found.placement.rank)
-
-    def own_output(self, paths: Iterable[Path]) -> None:
-        """Files that the relay already follows: not to be read a second time."""
-        self._files.leave_out(paths)
+            self.output.follow(found, self._finder)
+        self.output.follow_nccl(found)
 
     def _choose_mode(self) -> None:
         with self.lock:
@@ -452,7 +368,7 @@ class Hub:
 
     @property
     def closer(self) -> bool:
-        """The job is suspected, here or by the job hub: more is looked at."""
+        """The job is suspected, here or by the job hub: more is read."""
         return self._mode == "closer"
 
     def gpu_states(self) -> dict[int, str]:
@@ -469,12 +385,6 @@ class Hub:
     async def dump(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
         """See HubView."""
         return await self._dumps.take(deadline, native=native, scope=scope)
-
-    def _await_drained(self, seconds: float) -> None:
-        """The sidecars' last records come through the loop's thread: let it take them."""
-        reached = threading.Event()
-        self._records.put(None, reached.set)
-        reached.wait(seconds)
 
 
 def _cost(pid: int) -> AgentProcess | None:

@@ -1,7 +1,7 @@
 """The hub's process of `diag run`: reads the settings, says how CMD is to be started, then watches it until
 it ends.
 
-Whatever fails here is said in a line through the carrier, which has CMD. When the carrier has gone, this ends
+Whatever fails here is reported in a line through the carrier, which has CMD. When the carrier has gone, this ends
 too.
 """
 
@@ -215,9 +215,9 @@ class _Beside:
 
         self._link.on_signal = lambda number: hub.put(run_source.interrupted(number, hub.host))
         lanes = [(stream, read_output_file(Path(path))) for stream, path in outputs.items()]
-        self._follower = Follower(lanes, hub.take_output, report=self._link.say)
+        self._follower = Follower(lanes, hub.output.take, report=self._link.say)
         self._follower.start()
-        hub.own_output(lane.path for _, lane in lanes)
+        hub.output.leave_out(lane.path for _, lane in lanes)
         hub.watch_job(self._words, pid, _cwd())
         self._outputs.start(self._words, pid)
         if not self._task["quiet"]:
@@ -235,7 +235,7 @@ class _Beside:
                 self._follower.end(self._link.sizes)
                 if self._follower.thread.is_alive():  # there was a thread for it
                     self._follower.thread.join(5.0)
-            hub.end_output()
+            hub.output.end()
             # Exit records of ranks are on their way: the kernel told the sidecars at the same moment.
             hub.settle(1.0, lambda: not hub.engine.job.alive_ranks())
             hub.finish(returncode)

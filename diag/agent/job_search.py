@@ -1,45 +1,31 @@
-"""Waits for a job to appear in the process namespace, and takes it: `diag watch` where nobody named a pid."""
+"""Waits for a job to appear in the process namespace, and takes it: `diag watch` where no pid was given."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from diag.agent.process_namespace import JobSeen, Key, Namespace, NamespaceScan, is_shared, loads_torch
+from diag.agent.process_namespace import JobSeen, Key, Namespace, NamespaceScan, loads_torch
 from diag.agent.rank_finder import Found, RankFinder
 from diag.launch.launchers import redacted
-from diag.sources.host.process_tree import Processes, Tree
+from diag.sources.host.process_tree import Processes, Tree, sees_machine
 from diag.text.errors import DiagError
 from diag.text.units import format_count, format_ranks
 
 _TWO_JOBS_SECONDS = 5.0  # ranks of a job that ends and of the next may be there together for a moment
 
 
-class _Members:
-    """What `RankFinder` looks at: the processes of one job, which the namespace tells."""
+@dataclass(slots=True)
+class _Named:
+    """Processes of one job that the namespace names, anew at each scan."""
 
+    pids: Callable[[], Iterable[int]]
     roots: tuple[int, ...] = ()
 
-    def __init__(self) -> None:
-        self.pids: tuple[int, ...] = ()
-
     def scan(self, full: bool = False) -> tuple[int, ...]:
-        return self.pids
-
-
-class _OfJob:
-    """The same, looked for at each scan: of a job without a process that all of it hangs below."""
-
-    roots: tuple[int, ...] = ()
-
-    def __init__(self, namespace: Namespace, keys: frozenset[Key]) -> None:
-        self._namespace = namespace
-        self._keys = keys
-
-    def scan(self, full: bool = False) -> tuple[int, ...]:
-        return tuple(pid for job in self._namespace.look().jobs if job.keys & self._keys for pid in job.pids)
+        return tuple(self.pids())
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +44,8 @@ class Chosen:
 @dataclass(slots=True)
 class _Candidate:
     since: float
-    members: _Members
-    finder: RankFinder
+    pids: tuple[int, ...] = ()
+    finder: RankFinder = field(init=False)
     ranks: dict[int, Found] = field(default_factory=dict)
 
 
@@ -78,14 +64,14 @@ class JobSearch:
         self._lone_seconds = lone_seconds
         self._namespace = namespace or Namespace()
         self._clock = clock
-        self._shared = is_shared(self._namespace.proc) if shared is None else shared
+        self._shared = sees_machine(self._namespace.proc) is False if shared is None else shared
         self._candidates: dict[frozenset[Key], _Candidate] = {}
         self._two_since: float | None = None
         self._lone: tuple[int, int, float] | None = None  # pid, start, since when
         self._last: NamespaceScan | None = None
 
     def look(self) -> Chosen | None:
-        """Raises DiagError where it cannot be told which of several jobs is meant."""
+        """Raises DiagError where several jobs run."""
         look = self._last = self._namespace.look()
         ready = [
             (job, candidate) for job in look.jobs if self._is_ready(job, candidate := self._candidate(job))
@@ -133,10 +119,10 @@ class JobSearch:
     def _candidate(self, job: JobSeen) -> _Candidate:
         known = next((self._candidates.pop(keys) for keys in list(self._candidates) if keys & job.keys), None)
         if known is None:
-            members = _Members()
-            known = _Candidate(self._clock(), members, RankFinder(members, self._host, self._namespace.proc))
+            known = new = _Candidate(self._clock())
+            new.finder = RankFinder(_Named(lambda: new.pids), self._host, self._namespace.proc)
         self._candidates[job.keys] = known
-        known.members.pids = job.pids
+        known.pids = job.pids
         for found in known.finder.scan():
             known.ranks[found.placement.rank] = found
         known.ranks = {rank: found for rank, found in known.ranks.items() if found.placement.pid in job.pids}
@@ -168,13 +154,21 @@ class JobSearch:
         pids = tuple(place.pid for place in ranks.values())
         whole = all(place.world_size == 1 for place in ranks.values())
         root = self._namespace.root_of(pids, look, whole=whole)
-        processes: Processes = (
-            _OfJob(self._namespace, job.keys) if root is None else Tree(root, self._namespace.proc)
-        )
+        processes: Processes = Tree(root, self._namespace.proc) if root is not None else self._of(job.keys)
         pid = root or pids[0]
         return Chosen(
             pid, root, redacted(self._namespace.argv(pid)) or [f"pid {pid}"], tuple(ranks), processes
         )
+
+    def _of(self, keys: frozenset[Key]) -> _Named:
+        """Of a job without a process that all of it hangs below."""
+
+        def pids() -> Iterator[int]:
+            for job in self._namespace.look().jobs:
+                if job.keys & keys:
+                    yield from job.pids
+
+        return _Named(pids)
 
     def _without_ranks(self, look: NamespaceScan) -> Chosen | None:
         """A launcher that waits for other nodes; or `python train.py` on one GPU, in a namespace of
@@ -199,16 +193,15 @@ class JobSearch:
         return None if found is None else Chosen(pid, pid, argv, (0,), processes, found)
 
     def _several(self, candidates: list[_Candidate], look: NamespaceScan) -> DiagError:
-        told = []
+        jobs = []
         for candidate in candidates:
             ranks = {rank: found.placement.pid for rank, found in sorted(candidate.ranks.items())}
             pid = self._namespace.root_of(tuple(ranks.values()), look) or next(iter(ranks.values()))
             words = " ".join(redacted(self._namespace.argv(pid)))[:100]
-            told.append((pid, f"pid {pid} ({words}): {format_ranks(list(ranks))}"))
+            jobs.append((pid, f"pid {pid} ({words}): {format_ranks(list(ranks))}"))
         return DiagError(
-            f"{len(told)} jobs run here, and which of them is meant is not said: "
-            + "; ".join(text for _, text in told),
-            hint=" or ".join(f"diag watch --pid {pid}" for pid, _ in told),
+            f"{len(jobs)} jobs run here, and none was chosen: " + "; ".join(text for _, text in jobs),
+            hint=" or ".join(f"diag watch --pid {pid}" for pid, _ in jobs),
             exit_code=2,
         )
 

@@ -31,9 +31,8 @@ class Intake:
         self._assemblers: dict[str, LineAssembler] = {}
         self._bytes = 0  # that wait to be read
         self._lock = threading.Lock()
-        self._tails: dict[
-            str, tuple[bytes, int]
-        ] = {}  # of what is left out: its end, lines cut off before that
+        # of what is left out: its end, lines cut off before that
+        self._tails: dict[str, tuple[bytes, int]] = {}
         self._left_out = 0
 
     @property
@@ -50,7 +49,7 @@ class Intake:
         self._feed(stream, data)
 
     def end(self) -> None:
-        """CMD ended: what stands in its last, unfinished lines is complete."""
+        """CMD ended: what is in its last, unfinished lines is complete."""
         for stream in list(self._assemblers.keys() | self._tails.keys()):
             self._feed(stream, b"", final=True)
 

@@ -1,7 +1,7 @@
 """When memory is to be read in full: whenever it has changed, so that a save's shape is known and quiet hours
 cost nothing.
 
-One rank of each cgroup looks at the needed memory alone twice a second, which costs a part of a full reading;
+One rank of each cgroup reads the needed memory alone twice a second, which costs a part of a full reading;
 the hub says which.
 """
 
@@ -10,27 +10,27 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from diag.agent.samplers.rank_context import RankSampler
+from diag.agent.samplers.rank_context import RankContext, RankSampler
 from diag.sources.host import cgroup
 from diag.state.rank_view import RankView
 
 _SECONDS, _NEAR_SECONDS = 0.5, 0.15
-_NEAR = 0.7  # of the limit: a rise that has come so far is looked at closely
+_NEAR = 0.7  # of the limit: a rise that has come so far is read more often
 _LEAST_CHANGE = 8 << 20  # of a small job; the allocator's own coming and going is less
 _CHANGE_RATIO = 0.0005  # of what is needed
 _SURGE = 2  # changes of that size at once, upwards: something is staged, or loaded
-_READINGS_IN_A_ROW = (
-    240  # a minute or two: a save; what goes on changing after that is no save, and is read less often
-)
+# a minute or two: a save; what goes on changing after that is no save, and is read less often
+_READINGS_IN_A_ROW = 240
 _SLOW_SECONDS = 2.0
+_UNWATCHED_SECONDS = 3600.0  # it is woken
 
 
 class MemoryPeek:
     """Decides from the needed memory alone. `seconds` is the time until the next look."""
 
     def __init__(self) -> None:
-        self._told: int | None = None
-        self._told_at = -1e9
+        self._read: int | None = None
+        self._read_at = -1e9
         self._in_a_row = 0
         self._rising = False
         self.surges = False  # the last look saw the beginning of a steep rise
@@ -38,10 +38,10 @@ class MemoryPeek:
 
     def due(self, needed: int, limit: int | None, now: float) -> bool:
         """Whether to read all now."""
-        if self._told is None:
-            self._told, self._told_at = needed, now
+        if self._read is None:
+            self._read, self._read_at = needed, now
             return True
-        change = needed - self._told
+        change = needed - self._read
         least = max(_LEAST_CHANGE, _CHANGE_RATIO * needed)
         steep = change >= _SURGE * least
         self.surges, self._rising = steep and not self._rising, steep
@@ -52,10 +52,10 @@ class MemoryPeek:
         busy = self._in_a_row >= _READINGS_IN_A_ROW
         near = limit is not None and needed > _NEAR * limit
         self.seconds = _NEAR_SECONDS if change > 0 and near and not busy else _SECONDS
-        if busy and now - self._told_at < _SLOW_SECONDS:
+        if busy and now - self._read_at < _SLOW_SECONDS:
             return False
         self._in_a_row = min(_READINGS_IN_A_ROW, self._in_a_row + 1)
-        self._told, self._told_at = needed, now
+        self._read, self._read_at = needed, now
         return True
 
 
@@ -65,20 +65,22 @@ class MemorySampler(RankSampler):
 
     name = what = "memory"
     sources = (cgroup.SOURCE,)
+    woken_by = ("memory",)
 
-    def run(self) -> None:
-        rank, peek = self.rank, MemoryPeek()
-        while not rank.gone.is_set():
-            with rank.changed:
-                if not rank.watches_memory:
-                    rank.changed.wait(60.0)
-                    continue
-            seen = rank.memory.needed()
-            if seen is not None and peek.due(*seen, time.monotonic()):
-                rank.memory.read_cgroup()
-                if peek.surges:
-                    rank.note(stack_due=True)
-            rank.gone.wait(peek.seconds)
+    def __init__(self, rank: RankContext) -> None:
+        super().__init__(rank)
+        self._peek = MemoryPeek()
+
+    def sample(self) -> None:
+        memory = self.rank.memory
+        needed = memory.needed() if self.rank.watches_memory else None
+        if needed is not None and self._peek.due(*needed, time.monotonic()):
+            memory.read_cgroup()
+            if self._peek.surges:
+                self.rank.wake("surge")
+
+    def period(self, cpu: float, wall: float) -> float:
+        return wall + self._peek.seconds if self.rank.watches_memory else _UNWATCHED_SECONDS
 
 
 def watchers(ranks: Iterable[RankView]) -> set[int]:

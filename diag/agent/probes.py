@@ -1,33 +1,48 @@
-"""The parts of a dump, each in time or said to be missing: what it cost, and why it failed."""
+"""The parts of a dump, each in time or reported as missing: what it cost, and why it failed."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 
-class Probe:
-    """One part. Its work fills in what it found; whoever waits for it reads that, or that it has not come
-    back."""
+def probe_row(
+    name: str, seconds: float | None, reason: str = "", *, paused_target: bool = False
+) -> dict[str, Any]:
+    """As a dump has it. `reason`: why it failed; empty: it worked."""
+    return {
+        "probe": name,
+        "seconds": seconds,
+        "paused_target": paused_target,
+        "ok": not reason,
+        "reason": reason,
+    }
 
-    def __init__(self, name: str) -> None:
+
+class Probe:
+    """One part. `read` returns why there is nothing, or an empty text; what it raises is a bug in diag."""
+
+    def __init__(self, name: str, read: Callable[[], str]) -> None:
         self.name = name
+        self.read = read
         self.done = threading.Event()
         self.reason = ""  # empty: it worked
-        self.paused_target = False
         self.reader = ""
         self.seconds = 0.0
 
+    def run(self) -> None:
+        began = time.monotonic()
+        try:
+            self.reason = self.read()
+        except Exception as error:  # the outermost frame of a thread: a dump names what it lacks
+            self.reason = f"bug in diag: {type(error).__name__}: {error}"
+        self.seconds = time.monotonic() - began
+        self.done.set()
+
     def to_json(self) -> dict[str, Any]:
-        row: dict[str, Any] = {
-            "probe": self.name,
-            "seconds": round(self.seconds, 6),
-            "paused_target": self.paused_target,
-            "ok": not self.reason,
-            "reason": self.reason,
-        }
+        row = probe_row(self.name, round(self.seconds, 6), self.reason)
         return row | {"reader": self.reader} if self.reader else row
 
 
@@ -44,21 +59,15 @@ class Probes:
     def left(self) -> float:
         return max(0.001, self.until - time.monotonic())
 
-    def start(self, *works: tuple[Probe, Callable[[Probe], None]]) -> None:
-        """Run these one after the other. A work raises for "bug in diag"; what it could not look at is its
-        `reason`."""
-        self.all += [probe for probe, _ in works]
-        threading.Thread(target=self._run, args=(works,), name="probe", daemon=True).start()
+    def start(self, *chain: Probe) -> None:
+        """Run these one after the other."""
 
-    def _run(self, works: Sequence[tuple[Probe, Callable[[Probe], None]]]) -> None:
-        for probe, work in works:
-            began = time.monotonic()
-            try:
-                work(probe)
-            except Exception as error:  # the outermost frame of a thread: a dump says what it lacks
-                probe.reason = f"bug in diag: {type(error).__name__}: {error}"
-            probe.seconds = time.monotonic() - began
-            probe.done.set()
+        def run() -> None:
+            for probe in chain:
+                probe.run()
+
+        self.all += chain
+        threading.Thread(target=run, name="probe", daemon=True).start()
 
     def wait(self) -> tuple[list[dict[str, Any]], list[str]]:
         """All of them as JSON, and the names of those that did not come back by `until`."""
@@ -70,7 +79,5 @@ class Probes:
             else:
                 late.append(probe.name)
                 seconds = round(time.monotonic() - began, 6)
-                rows.append(
-                    probe.to_json() | {"ok": False, "reason": "not finished in time", "seconds": seconds}
-                )
+                rows.append(probe_row(probe.name, seconds, "not finished in time"))
         return rows, late

@@ -1,7 +1,7 @@
-"""The jobs among all processes that /proc shows: what `diag watch` looks for where nobody named a pid.
+"""The jobs among all processes that /proc shows: what `diag watch` looks for where no pid was given.
 
 In a container that shares the process namespace of the trainer's, and in a second step of a Slurm job, the
-ranks are no descendants of ours. They are told by their variables, grouped into jobs, and what is diag's own
+ranks are no descendants of ours. They are recognised by their variables, grouped into jobs, and what is diag's own
 is left out.
 """
 
@@ -12,19 +12,24 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from diag.agent.rank_finder import TASKS
 from diag.launch.launchers import Identity, identify, is_diag, launches
-from diag.sources.host.process_tree import PROC, is_python, read_environ, read_raw, split_stat
+from diag.sources.host.process_tree import (
+    PROC,
+    Process,
+    ancestors,
+    is_python,
+    read_argv,
+    read_environ,
+    read_process,
+    read_raw,
+)
 
-# include/linux/proc_ns.h, PROC_PID_INIT_INO: the process namespace of the machine itself has this number on
-# every Linux.
-_MACHINE_NAMESPACE = 0xEFFFFFFC
 # Between fork and exec, and in a shell that becomes its Python, a process shows another's variables: young
 # ones are read again.
 _YOUNG_SECONDS = 60.0
-_DEEPEST = 64
-# Process 1 of a pod, of docker run --init, of a machine: nobody looks for ranks in it.
+# Process 1 of a pod, of docker run --init, of a machine: it has no ranks.
 _INITS = ("pause", "catatonit", "tini", "docker-init", "dumb-init", "podman-init", "systemd", "init")
-_TASKS = ("slurm", "openmpi", "pmi")
 # What all ranks of one job have in common, by launcher.
 _MEETING = (
     "SLURM_JOB_ID",
@@ -37,16 +42,6 @@ _MEETING = (
 )
 
 Key = tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """Of /proc/PID/stat, what is needed here."""
-
-    ticks: int
-    parent: int
-    group: int
-    comm: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +96,7 @@ class Namespace:
                     if pid in others:
                         hidden.append(pid)
                     continue
-                known = self._known[pid] = (process, self._told(pid, env))
+                known = self._known[pid] = (process, self._identified(pid, env))
             if known[1] is not None:
                 found[pid] = known[1]
         for pid in [pid for pid in self._known if pid not in processes]:
@@ -111,8 +106,7 @@ class Namespace:
         return NamespaceScan(processes, others, tuple(alive), _jobs(found, processes))
 
     def argv(self, pid: int) -> list[str]:
-        raw = read_raw(f"{self.proc}/{pid}/cmdline") or b""
-        return [word.decode("utf-8", "replace") for word in raw.split(b"\0") if word]
+        return [word for word in read_argv(pid, self.proc) if word]
 
     def owner(self, pid: int) -> int | None:
         """The user that it runs as."""
@@ -126,7 +120,7 @@ class Namespace:
         again. None where they have none of their own: tasks of srun, a shell that somebody goes on typing in,
         containers of one rank each. `whole`: there are no more ranks than these."""
         ours = self._ours(look.processes)
-        lines = [(pid, *_above(pid, look.processes)) for pid in ranks if pid in look.processes]
+        lines = [(pid, *ancestors(pid, look.processes)) for pid in ranks if pid in look.processes]
         root = next((pid for pid in lines[0] if all(pid in line for line in lines[1:])), 0) if lines else 0
         if (
             root not in look.processes
@@ -154,7 +148,7 @@ class Namespace:
     def launchers(self, look: NamespaceScan) -> tuple[int, ...]:
         """Launchers that have started no rank yet (they wait for other nodes), the topmost of each tree."""
         found = {pid for pid in look.seen if launches(self.argv(pid)) and self._is_of_our_job(pid)}
-        return tuple(pid for pid in sorted(found) if not found & set(_above(pid, look.processes)))
+        return tuple(pid for pid in sorted(found) if not found & set(ancestors(pid, look.processes)))
 
     def _is_of_our_job(self, pid: int) -> bool:
         """Readable, and where we are in a job of Slurm, of that one."""
@@ -171,11 +165,11 @@ class Namespace:
     def alone(self, look: NamespaceScan) -> tuple[int, ...]:
         """Processes with torch that have no rank's variables, the topmost of each tree."""
         torch = {pid for pid in look.seen if is_python(pid, self.proc) and loads_torch(pid, self.proc)}
-        return tuple(pid for pid in sorted(torch) if not torch & set(_above(pid, look.processes)))
+        return tuple(pid for pid in sorted(torch) if not torch & set(ancestors(pid, look.processes)))
 
     # -- reading ------------------------------------------------------------------------------------------
 
-    def _told(self, pid: int, env: Mapping[str, str]) -> tuple[Identity, Key] | None:
+    def _identified(self, pid: int, env: Mapping[str, str]) -> tuple[Identity, Key] | None:
         identity = identify(env)
         if identity is None or is_diag(self.argv(pid)) or self._is_ours_by_variables(pid, identity, env):
             return None
@@ -195,21 +189,13 @@ class Namespace:
 
     def _ours(self, processes: Mapping[int, Process]) -> set[int]:
         """We, whom we started, and who started us."""
-        ours = {pid for pid in processes if self._own in _above(pid, processes)}
-        return ours | {self._own, *_above(self._own, processes)}
+        ours = {pid for pid in processes if self._own in ancestors(pid, processes)}
+        return ours | {self._own, *ancestors(self._own, processes)}
 
     def _processes(self) -> dict[int, Process]:
-        found = {}
-        for name in os.listdir(self.proc):
-            if name.isdigit() and (raw := read_raw(f"{self.proc}/{name}/stat")):
-                try:
-                    pid, comm, fields = split_stat(raw.decode("utf-8", "replace"))
-                    found[pid] = Process(int(fields[19]), int(fields[1]), int(fields[2]), comm)
-                    if fields[0] in "ZX":
-                        del found[pid]
-                except (ValueError, IndexError):
-                    continue
-        return found
+        pids = (int(name) for name in os.listdir(self.proc) if name.isdigit())
+        found = ((pid, read_process(pid, self.proc)) for pid in pids)
+        return {pid: process for pid, process in found if process is not None and process.state not in "ZX"}
 
     def _uptime(self) -> float:
         words = (read_raw(f"{self.proc}/uptime") or b"0").split()
@@ -227,13 +213,13 @@ def _jobs(found: Mapping[int, tuple[Identity, Key]], processes: Mapping[int, Pro
         return key
 
     for pid, (_, key) in found.items():
-        for above in _above(pid, processes):
+        for above in ancestors(pid, processes):
             if above in found:
                 leader[first(key)] = first(found[above][1])
     jobs = []
     for one in sorted({first(key) for key in leader}):
         members = sorted(pid for pid, (_, key) in found.items() if first(key) == one)
-        tasks = all(found[pid][0].launcher in _TASKS for pid in members)
+        tasks = all(found[pid][0].launcher in TASKS for pid in members)
         jobs.append(JobSeen(frozenset(key for key in leader if first(key) == one), tuple(members), tasks))
     return tuple(jobs)
 
@@ -247,24 +233,6 @@ def _is_system(pid: int, processes: Mapping[int, Process]) -> bool:
         for one in (pid, processes[pid].parent)
         if one == 2 and one in processes
     )
-
-
-def _above(pid: int, processes: Mapping[int, Process]) -> tuple[int, ...]:
-    """Parents, the nearest first; process 0 stands for all that is outside."""
-    line: list[int] = []
-    while pid in processes and len(line) < _DEEPEST:
-        pid = processes[pid].parent
-        if pid:
-            line.append(pid)
-    return tuple(line)
-
-
-def is_shared(proc: Path = PROC) -> bool:
-    """Whether we see only the processes of some containers, and not those of the machine."""
-    try:
-        return Path(f"{proc}/self/ns/pid").stat().st_ino != _MACHINE_NAMESPACE
-    except OSError:
-        return False
 
 
 def loads_torch(pid: int, proc: Path = PROC) -> bool:

@@ -5,19 +5,29 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from diag.launch.launchers import Identity, helps, identify, launches, redacted, relevant
 from diag.model import Placement
-from diag.sources.host.process_tree import Processes, Tree, is_python, read_environ, read_raw, split_stat
+from diag.sources.host.process_tree import (
+    Process,
+    Processes,
+    Tree,
+    ancestors,
+    is_python,
+    read_argv,
+    read_environ,
+    read_process,
+    read_raw,
+)
 
 PROC = Path("/proc")
 # A shell with a rank's variables sets up its environment before it starts Python: 3 s of the hub's quick
 # scans. Ours.
 _SHELL_SCANS = 12
-_TASKS = ("slurm", "openmpi", "pmi")
+TASKS = ("slurm", "openmpi", "pmi")  # launchers that number whatever they start
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,36 +51,32 @@ class RankFinder:
     """
 
     def __init__(self, where: int | Processes, host: str, proc: Path = PROC) -> None:
-        """`where` is the job's root process, or what else gives the processes to look at."""
+        """`where` is the job's root process, or what else gives the processes to search."""
         self._host = host
         self._proc = proc
         self._tree = Tree(where, proc) if isinstance(where, int) else where
         self._known: dict[tuple[int, int], Identity | None] = {}
-        self._told: dict[int, tuple[tuple[int, int], str]] = {}  # rank -> ((pid, start_ticks), launcher)
-        self._told_python: set[int] = set()  # ranks
+        self._found: dict[int, tuple[tuple[int, int], str]] = {}  # rank -> ((pid, start_ticks), launcher)
+        self._found_python: set[int] = set()  # ranks
         self._inner: set[tuple[int, int]] = set()  # processes that were seen below their rank's own
-        self._waited: dict[
-            tuple[int, int], int
-        ] = {}  # no Python: for how many scans it has been its rank's topmost
+        # no Python: for how many scans it has been its rank's topmost
+        self._waited: dict[tuple[int, int], int] = {}
         self.denied = 0
 
     def scan(self) -> list[Found]:
         """Ranks that are new, or whose process is another than last time (elastic restart)."""
         pids = (*self._tree.roots, *self._tree.scan())
-        stats = {pid: found for pid in pids if (found := self._stat(pid)) is not None}
-        identities: dict[int, Identity] = {}
-        for pid, (ticks, _) in stats.items():
-            identity = self._identity(pid, ticks)
-            if identity is not None:
-                identities[pid] = identity
-        self._forget({(pid, ticks) for pid, (ticks, _) in stats.items()})
+        stats = {pid: found for pid in pids if (found := read_process(pid, self._proc)) is not None}
+        read = ((pid, self._identity(pid, process.ticks)) for pid, process in stats.items())
+        identities = {pid: identity for pid, identity in read if identity is not None}
+        self._forget({(pid, process.ticks) for pid, process in stats.items()})
         new = []
         for rank, pid in self._topmost(self._leave_out(identities, stats), stats).items():
-            key = (pid, stats[pid][0])
-            if rank in self._told and self._told[rank][0] == key:
+            key = (pid, stats[pid].ticks)
+            if rank in self._found and self._found[rank][0] == key:
                 continue
             if self._is_settled(rank, key):
-                self._told[rank] = (key, identities[pid].launcher)
+                self._found[rank] = (key, identities[pid].launcher)
                 new.append(self._describe(pid, key[1], identities[pid]))
         self._note_inner(identities, stats)
         return new
@@ -83,22 +89,22 @@ class RankFinder:
         """
         pids = [pid for pid in (*self._tree.roots, *self._tree.scan()) if is_python(pid, self._proc)]
         pid = next((pid for pid in pids if not launches(self._argv(pid))), pids[0] if pids else None)
-        known = self._stat(pid) if pid is not None else None
+        known = read_process(pid, self._proc) if pid is not None else None
         if pid is None or known is None:
             return None
-        return self._describe(pid, known[0], Identity(0, 0, 1, "local", 0, 1), distributed=False)
+        return self._describe(pid, known.ticks, Identity(0, 0, 1, "local", 0, 1), distributed=False)
 
     def _leave_out(
-        self, identities: dict[int, Identity], stats: dict[int, tuple[int, int]]
+        self, identities: dict[int, Identity], stats: Mapping[int, Process]
     ) -> dict[int, Identity]:
         """Without what has a rank's variables and is none: launchers, helpers, and what was seen below a
         rank."""
         return {
             pid: identity
             for pid, identity in identities.items()
-            if (key := (pid, stats[pid][0])) not in self._inner
+            if (key := (pid, stats[pid].ticks)) not in self._inner
             and (
-                self._told.get(identity.rank, (None, ""))[0] == key
+                self._found.get(identity.rank, (None, ""))[0] == key
                 or not (
                     launches(argv := self._argv(pid))
                     or helps(argv)
@@ -107,67 +113,53 @@ class RankFinder:
             )
         }
 
-    def _note_inner(self, identities: dict[int, Identity], stats: dict[int, tuple[int, int]]) -> None:
+    def _note_inner(self, identities: dict[int, Identity], stats: Mapping[int, Process]) -> None:
         """Remember who lives below their rank's own Python process: they may outlive it."""
         for pid, identity in identities.items():
-            key = (pid, stats[pid][0])
-            told, launcher = self._told.get(identity.rank, (key, ""))
+            key = (pid, stats[pid].ticks)
+            found, launcher = self._found.get(identity.rank, (key, ""))
+            above = stats.get(found[0])
             if (
-                key in self._inner
-                or key == told
-                or identity.rank not in self._told_python
-                or launcher != identity.launcher
+                key != found
+                and identity.rank in self._found_python
+                and launcher == identity.launcher
+                and above is not None
+                and above.ticks == found[1]
+                and _is_below(pid, found[0], stats)
             ):
-                continue
-            if told[0] in stats and stats[told[0]][0] == told[1] and self._is_below(pid, told[0], stats):
                 self._inner.add(key)
 
     def _is_task_of_launcher(
-        self, pid: int, identities: dict[int, Identity], stats: dict[int, tuple[int, int]]
+        self, pid: int, identities: dict[int, Identity], stats: Mapping[int, Process]
     ) -> bool:
         """A task of srun or mpirun that has ranks of torchrun below it: the task's number is not a rank."""
         task = identities[pid]
-        return task.launcher in _TASKS and any(
-            other.launcher not in _TASKS and other.rank != task.rank and self._is_below(below, pid, stats)
+        return task.launcher in TASKS and any(
+            other.launcher not in TASKS and other.rank != task.rank and _is_below(below, pid, stats)
             for below, other in identities.items()
         )
 
     def _is_settled(self, rank: int, key: tuple[int, int]) -> bool:
         if is_python(key[0], self._proc):
-            self._told_python.add(rank)
+            self._found_python.add(rank)
             return True
-        if rank in self._told_python:
+        if rank in self._found_python:
             return False
         self._waited[key] = self._waited.get(key, 0) + 1
         return self._waited[key] > _SHELL_SCANS
 
-    def _topmost(self, identities: dict[int, Identity], stats: dict[int, tuple[int, int]]) -> dict[int, int]:
+    def _topmost(self, identities: dict[int, Identity], stats: Mapping[int, Process]) -> dict[int, int]:
         chosen: dict[int, int] = {}
-        for pid in sorted(identities, key=lambda pid: self._depth(pid, stats)):
+        for pid in sorted(identities, key=lambda pid: len(ancestors(pid, stats))):
             rank = identities[pid].rank
             above = chosen.get(rank)
             if above is None or (
-                self._is_below(pid, above, stats)
+                _is_below(pid, above, stats)
                 and not is_python(above, self._proc)
                 and is_python(pid, self._proc)
             ):
                 chosen[rank] = pid
         return chosen
-
-    def _depth(self, pid: int, stats: dict[int, tuple[int, int]]) -> int:
-        depth = 0
-        while pid in stats and depth < 64:
-            pid, depth = stats[pid][1], depth + 1
-        return depth
-
-    def _is_below(self, pid: int, above: int, stats: dict[int, tuple[int, int]]) -> bool:
-        for _ in range(64):
-            if pid == above:
-                return True
-            if pid not in stats:
-                return False
-            pid = stats[pid][1]
-        return False
 
     def _identity(self, pid: int, ticks: int) -> Identity | None:
         """Read again while a process is young: between fork and exec it still shows its parent's environment."""
@@ -180,8 +172,7 @@ class RankFinder:
             self.denied += key not in self._known
             self._known.setdefault(key, None)
             return None
-        identity = identify(env)
-        self._known[key] = identity
+        identity = self._known[key] = identify(env)
         return identity
 
     def _forget(self, seen: set[tuple[int, int]]) -> None:
@@ -189,43 +180,22 @@ class RankFinder:
         them."""
         known = self._known.keys() | self._inner
         alive = seen | {
-            key for key in known - seen if (stat := self._stat(key[0])) is not None and stat[0] == key[1]
+            key
+            for key in known - seen
+            if (process := read_process(key[0], self._proc)) is not None and process.ticks == key[1]
         }
-        for key in [key for key in self._known if key not in alive]:
-            del self._known[key]
+        self._known = {key: identity for key, identity in self._known.items() if key in alive}
+        self._waited = {key: scans for key, scans in self._waited.items() if key in alive}
         self._inner &= alive
-        for key in [key for key in self._waited if key not in alive]:
-            del self._waited[key]
-
-    def _stat(self, pid: int) -> tuple[int, int] | None:
-        raw = read_raw(f"{self._proc}/{pid}/stat")
-        if not raw:
-            return None
-        try:
-            _, _, fields = split_stat(raw.decode("utf-8", "replace"))
-            return int(fields[19]), int(fields[1])
-        except (ValueError, IndexError):
-            return None
 
     def _describe(self, pid: int, ticks: int, who: Identity, *, distributed: bool = True) -> Found:
         env = read_environ(pid, self._proc) or {}
         command = " ".join(redacted([word for word in self._argv(pid) if word]))
-        place = Placement(
-            rank=who.rank,
-            local_rank=who.local_rank,
-            world_size=who.world_size,
-            host=self._host,
-            pid=pid,
-            start_ticks=ticks,
-            node_rank=who.node_rank,
-            local_world_size=who.local_world_size,
-            launcher=who.launcher,
-        )
+        place = Placement(host=self._host, pid=pid, start_ticks=ticks, **asdict(who))
         return Found(place, command[:2000], relevant(env), distributed)
 
     def _argv(self, pid: int) -> list[str]:
-        raw = read_raw(f"{self._proc}/{pid}/cmdline") or b""
-        return raw.decode("utf-8", "replace").removesuffix("\0").split("\0")
+        return read_argv(pid, self._proc)
 
     def output_files(self, pid: int) -> Iterator[tuple[str, Path, bool]]:
         """Regular files that a process's stdout and stderr go to (torchrun --log-dir, a shell's redirection),
@@ -266,6 +236,10 @@ class RankFinder:
             "let it print into files: torchrun --redirects 3 --log-dir DIR, or `CMD > FILE 2>&1`, or start it by "
             "`diag run -- CMD`; afterwards `diag replay LOG` reads what was kept"
         )
+
+
+def _is_below(pid: int, above: int, stats: Mapping[int, Process]) -> bool:
+    return above in (pid, *ancestors(pid, stats))
 
 
 def _is_same(path: Path, file: os.stat_result) -> bool:

@@ -21,7 +21,7 @@ from diag.sources.logs.output import FileFollower
 
 # NCCL makes its file with the first communicator, which a model that loads may hold up for long.
 _AWAIT_SECONDS = 4 * 3600.0
-# three a rank of the largest nodes; beyond, those that nobody has used for so long
+# three a rank of the largest nodes; beyond, those that have not been used for so long
 _MOST_FILES, _OLD_SECONDS = (256, 600.0)
 _THROUGH_ROOT = re.compile(r"/proc/\d+/root(?=/)", re.ASCII)
 _LOOK_SECONDS = 2.0  # a rank that root started may become another user at any time
@@ -40,9 +40,8 @@ class RankFiles:
         self._followers: dict[Path, tuple[int | None, FileFollower]] = {}
         self._used: dict[Path, float] = {}  # when each was last named by a process, or grew
         self._left_out: set[Path] = set()
-        self._awaited: list[
-            tuple[JobFiles, Path, int | None, float, float]
-        ] = []  # whose, path, rank, not before, until
+        # whose, path, rank, not before, until
+        self._awaited: list[tuple[JobFiles, Path, int | None, float, float]] = []
         self._look_at = 0.0
         # by pid; followers hold them
         self._jobs: weakref.WeakValueDictionary[int, JobFiles] = weakref.WeakValueDictionary()
@@ -63,7 +62,8 @@ class RankFiles:
         if real in self._followers:
             other, follower = self._followers[real]
             if other != rank:
-                self._followers[real] = (None, follower)  # several ranks print to it: the lines are nobody's
+                # several ranks print to it: the lines are of no rank
+                self._followers[real] = (None, follower)
             return
         try:
             follower = self._open(real, stream, pid, from_end=from_end)
@@ -176,7 +176,7 @@ class RankFiles:
             self._used.pop(path, None)
 
     def read_rest(self) -> None:
-        """To their ends: nobody writes any more."""
+        """To their ends: no process writes any more."""
         self._follow_awaited()
         for rank, follower in list(self._followers.values()):
             with contextlib.suppress(OSError):

@@ -13,29 +13,33 @@ from diag.sources.network import rdma_access
 _FIRST_SECONDS = 60.0  # NCCL opens its devices after the process group is made, most often within a minute
 _SECONDS = 300.0  # a reading costs 2 ms of CPU for a torch rank, 45 ms with 10,000 open files
 _AGAIN_SECONDS = 10.0  # however often suspicions come and go
-_POLL_SECONDS = 2.0
 
 
 class RdmaSampler(RankSampler):
     name = what = "rdma_access"
     sources = (rdma_access.SOURCE,)
+    woken_by = ("closer",)
 
     def __init__(self, rank: RankContext) -> None:
         super().__init__(rank)
         self._reader = rdma_access.RdmaAccessReader(rank.pid, rank.start_ticks)
         self._lock = threading.Lock()
+        self._read_at = -_AGAIN_SECONDS
+        self._readings = 0
+        self._wait = 0.0
 
-    def run(self) -> None:
-        rank, wait = self.rank, _FIRST_SECONDS
-        while not rank.gone.is_set():
-            suspected, began = rank.closer, time.monotonic()
-            self.read_access()
-            while not rank.gone.wait(_POLL_SECONDS):
-                passed = time.monotonic() - began
-                if passed >= wait or (rank.closer and not suspected and passed >= _AGAIN_SECONDS):
-                    break
-                suspected &= rank.closer
-            wait = _SECONDS
+    def sample(self) -> None:
+        since = time.monotonic() - self._read_at
+        if since < _AGAIN_SECONDS:  # a suspicion has come soon after a reading
+            self._wait = _AGAIN_SECONDS - since
+            return
+        self._read_at = time.monotonic()
+        self._readings += 1
+        self._wait = _FIRST_SECONDS if self._readings == 1 else _SECONDS
+        self.read_access()
+
+    def period(self, cpu: float, wall: float) -> float:
+        return self._wait
 
     def read_access(self) -> str:
         """Returns why it could not be read, empty when it was."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -16,6 +18,18 @@ from diag.engine.journal import JournalWriter
 from diag.model import Change, Record
 
 Queued = tuple[Record | None, Callable[[], None] | None]  # what to feed, what to call when that is in
+
+
+class HubClock:
+    """Wall time that never goes back and never repeats, whatever is done to the system's clock."""
+
+    def __init__(self) -> None:
+        self._offset = time.time() - time.monotonic()
+        self._last = 0.0
+
+    def __call__(self) -> float:
+        self._last = max(self._last + 1e-6, self._offset + time.monotonic())
+        return self._last
 
 
 class RecordFeed:
@@ -42,6 +56,12 @@ class RecordFeed:
         """Never waits. `then` is called on the owner's thread once this record, and all that was put before it,
         are in."""
         self._queue.put((record, then))
+
+    def await_taken(self, seconds: float) -> None:
+        """Until all that was put before is in, for so long at most."""
+        reached = threading.Event()
+        self.put(None, reached.set)
+        reached.wait(seconds)
 
     @property
     def waiting(self) -> int:

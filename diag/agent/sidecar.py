@@ -29,6 +29,7 @@ from diag.agent.stack_sampler import StackSampler
 from diag.launch.runs import is_alive
 from diag.model import Payload, Record
 from diag.sources.host import exits, proc
+from diag.sources.host.process_tree import read_process
 from diag.sources.host.versions import versions
 
 _DUMP_CHILDREN = 64
@@ -67,6 +68,7 @@ class Sidecar:
         self._samplers = [kind(self.rank) for kind in RANK_SAMPLERS]
         self._send = send
         self._dumps = 0
+        self._lock = threading.Lock()
         self._versions: dict[str, str] = {}
 
     def __getitem__(self, kind: type[T]) -> T:
@@ -104,26 +106,26 @@ class Sidecar:
         """Everything about this rank now, each part in time or missing with its reason; none waits for
         another but the children's stacks for their list."""
         began = time.monotonic()
-        with self.rank.changed:
+        with self._lock:
             crowded = self._dumps >= _MOST_DUMPS
             self._dumps += not crowded
         if crowded:
-            self._dumped(name, began, ["earlier dumps of it have not come back from the kernel"], [])
+            missing = ["earlier dumps of it have not come back from the kernel"]
+            self._answer(name, began, missing=missing, probes=[], versions=self._versions)
             return
-        probes = Probes(until)
-        listed, stack, children = Probe("proc"), Probe("stack"), Probe("child_stacks")
-        probes.start((listed, self._probe_proc))
+        probes, memory = Probes(until), self.rank.memory
+        listed = Probe("proc", self._read_process)
+        stack = Probe("stack", lambda: self._read_stack(stack, probes))
+        children = Probe("child_stacks", lambda: self._read_children(listed, probes))
+        recorder = Probe("flight_recorder", lambda: self._ask_recorder(probes))
+        probes.start(listed)
+        probes.start(stack, children)
+        probes.start(recorder)
+        probes.start(Probe("rdma_access", self[RdmaSampler].read_access))
         probes.start(
-            (stack, lambda probe: self._probe_stack(probe, probes)),
-            (children, lambda probe: self._probe_children(probe, listed, probes)),
-        )
-        recorder = Probe("flight_recorder")
-        probes.start((recorder, lambda probe: self._probe_recorder(probe, probes)))
-        probes.start((Probe("rdma_access"), self._probe_rdma))
-        probes.start(
-            (Probe("cgroup"), self._probe_cgroup),
-            (Probe("shm"), self._probe_shm),
-            (Probe("versions"), self._probe_versions),
+            Probe("cgroup", memory.read_cgroup),
+            Probe("shm", memory.read_shm),
+            Probe("versions", self._read_versions),
         )
         rows, late = probes.wait()
         missing = [
@@ -134,89 +136,56 @@ class Sidecar:
         missing += [f"{probe} not finished in time" for probe in late]
         if listed.reason and "the process is gone" not in stack.reason:
             missing.append(listed.reason)
-        self._dumped(name, began, missing, rows)
-        for probe in probes.all:  # daemon threads; nobody waits for this one
+        self._answer(name, began, missing=missing, probes=rows, versions=self._versions)
+        for probe in probes.all:  # on daemon threads, as this one is
             probe.done.wait()
-        with self.rank.changed:
+        with self._lock:
             self._dumps -= 1
 
-    def _dumped(self, name: str, began: float, missing: list[str], probes: list[dict[str, Any]]) -> None:
-        self._send(
-            {
-                "dumped": name,
-                "rank": self.rank.number,
-                "missing": missing,
-                "probes": probes,
-                "versions": self._versions,
-                "seconds": round(time.monotonic() - began, 4),
-            }
-        )
+    def _answer(self, name: str, began: float, **parts: Any) -> None:
+        seconds = round(time.monotonic() - began, 4)
+        self._send({"dumped": name, "rank": self.rank.number, **parts, "seconds": seconds})
 
-    def _probe_proc(self, probe: Probe) -> None:
+    def _read_process(self) -> str:
         try:
             self[ProcessSampler].read_process(limits=True, detail=True)
         except proc.ProcessGone:
-            probe.reason = "the process is gone"
+            return "the process is gone"
+        return ""
 
-    def _probe_stack(self, probe: Probe, probes: Probes) -> None:
-        stacks = self[StackSampler].stacks
-        probe.reader, probe.reason = stacks.main(min(3.0, probes.left), urgent=True)
+    def _read_stack(self, probe: Probe, probes: Probes) -> str:
+        probe.reader, reason = self[StackSampler].stacks.main(min(3.0, probes.left), urgent=True)
+        return reason
 
-    def _probe_children(self, probe: Probe, listed: Probe, probes: Probes) -> None:
+    def _read_children(self, listed: Probe, probes: Probes) -> str:
         listed.done.wait(probes.left / 2)
         unseen = self[StackSampler].stacks.children(self.rank.children, _DUMP_CHILDREN, probes.until)
-        if unseen:
-            probe.reason = f"{unseen} child processes not reached in time"
+        return f"{unseen} child processes not reached in time" if unseen else ""
 
-    def _probe_recorder(self, probe: Probe, probes: Probes) -> None:
+    def _ask_recorder(self, probes: Probes) -> str:
         recorder = self[CollectivesSampler]
         if not recorder.is_there:
-            return
-        if _is_stopped(self.rank.pid):  # its answer would come when it goes on, to nobody
-            probe.reason = "the process is stopped (state T) and cannot answer"
-        elif recorder.stuck:
-            probe.reason = (
-                "its worker server did not answer an earlier question, and is not asked again for now"
-            )
-        else:
-            probe.reason = recorder.ask(min(_RECORDER_SECONDS, probes.left), probes.left)
+            return ""
+        process = read_process(self.rank.pid)
+        if process is not None and process.state in "Tt":  # its answer would come when it goes on, too late
+            return "the process is stopped (state T) and cannot answer"
+        if recorder.stuck:
+            return "its worker server did not answer an earlier question, and is not asked again for now"
+        return recorder.ask(min(_RECORDER_SECONDS, probes.left), probes.left)
 
-    def _probe_cgroup(self, probe: Probe) -> None:
-        probe.reason = self.rank.memory.read_cgroup()
-
-    def _probe_rdma(self, probe: Probe) -> None:
-        probe.reason = self[RdmaSampler].read_access()
-
-    def _probe_shm(self, probe: Probe) -> None:
-        probe.reason = self.rank.memory.read_shm()
-
-    def _probe_versions(self, probe: Probe) -> None:
+    def _read_versions(self) -> str:
         if self._versions.get("torch"):
-            return  # what is loaded stays loaded
+            return ""  # what is loaded stays loaded
         try:
             self._versions = versions(self.rank.pid)
         except OSError as error:
-            probe.reason = f"its memory map cannot be read: {error.strerror}"
+            return f"its memory map cannot be read: {error.strerror}"
+        return ""
 
     def _native(self, name: str, until: float) -> None:
         """Native frames too, by py-spy, which stops the rank meanwhile: only when a person asked for it."""
         began = time.monotonic()
-        payload = self[StackSampler].stacks.native(max(0.05, until - began))
-        self._send(
-            {
-                "dumped": name,
-                "rank": self.rank.number,
-                "native": payload,
-                "seconds": round(time.monotonic() - began, 4),
-            }
-        )
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] in "Tt"
-    except (OSError, IndexError):
-        return False
+        self._answer(name, began, native=self[StackSampler].stacks.native(max(0.05, until - began)))
 
 
 def main(argv: list[str]) -> int:

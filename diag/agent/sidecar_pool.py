@@ -9,18 +9,21 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from diag.agent.samplers.sampler import Reporter
 from diag.launch import isolated
 from diag.model import Placement, Record
 from diag.settings import Settings
 from diag.sources.host import cgroup
+from diag.sources.host import run as run_source
 
 _RESTART_SECONDS = 30.0
 _MOST_RESTARTS = 5
+_NO_ROOM = "raise the limits of processes and memory"
 
 
 @dataclass(slots=True)
@@ -59,24 +62,15 @@ class _Sidecar:
 
 
 class SidecarPool:
-    """`put` takes records from any thread; `count` takes (source, seconds) of samples and (source, reason) of
-    errors."""
+    """`reporter` takes their records from any thread, what each sample took, and why a source gave nothing."""
 
-    def __init__(  # noqa: PLR0917 - one caller, the hub
-        self,
-        settings: Settings,
-        run_dir: Path | None,
-        stack_signal: int,
-        put: Callable[[Record], None],
-        sampled: Callable[[str, float], None],
-        erred: Callable[[str, str], None],
+    def __init__(
+        self, settings: Settings, run_dir: Path | None, stack_signal: int, reporter: Reporter
     ) -> None:
         self._settings = settings
         self._run_dir = run_dir
         self._signal = stack_signal
-        self._put = put
-        self._sampled = sampled
-        self._erred = erred
+        self._reporter = reporter
         self._sidecars: dict[int, _Sidecar] = {}
         self._restarts: dict[int, list[float]] = {}
         self._dumps: dict[str, DumpWait] = {}
@@ -90,34 +84,23 @@ class SidecarPool:
         if old is not None:
             self._end(old)
         try:
-            process = self._spawn(place)
+            sidecar = _Sidecar(place, self._spawn(place))
         except OSError as error:
-            self._put(
-                _failed(
-                    place,
-                    "sidecar",
-                    f"cannot be started: {error.strerror or error}",
-                    "raise the limits of processes and memory",
-                )
-            )
+            self._failed(place, f"cannot be started: {error.strerror or error}", _NO_ROOM)
             return
-        sidecar = _Sidecar(place, process)
+        listener = threading.Thread(
+            target=self._listen, args=(sidecar,), name=f"sidecar-{place.rank}", daemon=True
+        )
         try:
-            threading.Thread(
-                target=self._listen, args=(sidecar,), name=f"sidecar-{place.rank}", daemon=True
-            ).start()
+            listener.start()
         except RuntimeError as error:  # no more threads
             self._end(sidecar)
-            self._put(
-                _failed(
-                    place,
-                    "sidecar",
-                    f"cannot be listened to: {error}",
-                    "raise the limits of processes and memory",
-                )
-            )
+            self._failed(place, f"cannot be listened to: {error}", _NO_ROOM)
             return
         self._sidecars[place.rank] = sidecar
+
+    def _failed(self, place: Placement, reason: str, remedy: str = "") -> None:
+        self._reporter.put(run_source.failed("sidecar", reason, remedy, rank=place.rank, host=place.host))
 
     def _spawn(self, place: Placement) -> subprocess.Popen[bytes]:
         settings = self._settings
@@ -157,22 +140,14 @@ class SidecarPool:
             if not alive(rank):
                 del self._sidecars[rank]
                 continue
-            now = time.monotonic()
-            recent = [
-                at for at in self._restarts.get(rank, []) if now - at < _RESTART_SECONDS * _MOST_RESTARTS
-            ]
-            if recent and now - recent[-1] < min(_RESTART_SECONDS, 2.0 ** len(recent)):
-                continue
-            if len(recent) >= _MOST_RESTARTS:
+            now, since = time.monotonic(), _RESTART_SECONDS * _MOST_RESTARTS
+            recent = [at for at in self._restarts.get(rank, []) if now - at < since]
+            if len(recent) >= _MOST_RESTARTS or (
+                recent and now - recent[-1] < min(_RESTART_SECONDS, 2.0 ** len(recent))
+            ):
                 continue
             self._restarts[rank] = [*recent, now]
-            self._put(
-                _failed(
-                    sidecar.place,
-                    "sidecar",
-                    f"ended with code {sidecar.process.returncode} and was started again",
-                )
-            )
+            self._failed(sidecar.place, f"ended with code {sidecar.process.returncode} and was started again")
             self.watch(sidecar.place)
 
     def close(self) -> None:
@@ -205,14 +180,12 @@ class SidecarPool:
                 sidecar.watches_memory = wanted
 
     def dump(self, name: str, deadline: float) -> DumpWait:
-        """Order a dump of all ranks. Wait on `.done`, which is set when all answered, or look at `.answers`."""
-        return self._order(
-            "dump", name, {rank for rank, sidecar in self._sidecars.items() if not sidecar.ended}, deadline
-        )
+        """Order a dump of all ranks. Wait on `.done`, which is set when all answered, or read `.answers`."""
+        return self._order("dump", name, set(self.processes()), deadline)
 
-    def native(self, name: str, ranks: list[int], deadline: float) -> DumpWait:
+    def native(self, name: str, ranks: Iterable[int], deadline: float) -> DumpWait:
         """The same for native frames of some ranks."""
-        return self._order("native", name, {rank for rank in ranks if rank in self._sidecars}, deadline)
+        return self._order("native", name, self._sidecars.keys() & ranks, deadline)
 
     def _order(self, what: str, name: str, ranks: set[int], deadline: float) -> DumpWait:
         wait = self._dumps[name] = DumpWait(ranks)
@@ -233,37 +206,38 @@ class SidecarPool:
     def _listen(self, sidecar: _Sidecar) -> None:
         assert sidecar.process.stdout is not None
         for line in sidecar.process.stdout:
-            try:
-                message = json.loads(line)
-                if "source" in message:
-                    if "took" in message:
-                        self._sampled(message["source"], float(message["took"]))
-                    if message["source"] == "run" and message["payload"].get("event") == "failed":
-                        self._erred(message["payload"]["source"], "unavailable")
-                    self._put(Record.from_json(message))
-                elif "dumped" in message:
-                    self._dumped(message)
-                elif "error" in message:
-                    self._erred(*message["error"])
-            except (ValueError, KeyError, TypeError, AttributeError):
-                continue  # a line torn by the sidecar's death
-        # nobody else may be left to read the host's counter: the kernel takes sidecars first
+            # a line torn by the sidecar's death
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+                self._take(json.loads(line))
+        # no other process may be left to read the host's counter: the kernel takes sidecars first
         if _killed(sidecar.process):
-            self._put(
-                Record(cgroup.SOURCE, cgroup.host_sample(), host=sidecar.place.host, emitted=time.time())
+            counted = Record(
+                cgroup.SOURCE, cgroup.host_sample(), host=sidecar.place.host, emitted=time.time()
             )
+            self._reporter.put(counted)
         sidecar.ended = True
         for wait in list(self._dumps.values()):
             if sidecar.place.rank in wait.wanted and sidecar.place.rank not in wait.answers:
                 wait.answers[sidecar.place.rank] = {"missing": ["the sidecar ended"], "seconds": 0.0}
                 wait.check()
 
-    def _dumped(self, message: dict[str, Any]) -> None:
-        wait = self._dumps.get(message["dumped"])
-        if wait is None:
-            return
-        wait.answers[int(message["rank"])] = message
-        wait.check()
+    def _take(self, message: dict[str, Any]) -> None:
+        """Raises ValueError, KeyError, TypeError or AttributeError for what is no message of a sidecar."""
+        reporter = self._reporter
+        if "source" in message:
+            source, payload = message["source"], message["payload"]
+            if "took" in message:
+                reporter.sampled(source, float(message["took"]))
+            if source == run_source.SOURCE and payload.get("event") == "failed":
+                reporter.erred(payload["source"], "unavailable")
+            reporter.put(Record.from_json(message))
+        elif "dumped" in message:
+            wait = self._dumps.get(message["dumped"])
+            if wait is not None:
+                wait.answers[int(message["rank"])] = message
+                wait.check()
+        elif "error" in message:
+            reporter.erred(*message["error"])
 
 
 def _close_orders(sidecar: _Sidecar) -> None:
@@ -277,8 +251,3 @@ def _killed(process: subprocess.Popen[bytes]) -> bool:
         return process.wait(1.0) == -signal.SIGKILL
     except subprocess.TimeoutExpired:  # it closed its stdout, and goes on
         return False
-
-
-def _failed(place: Placement, source: str, reason: str, remedy: str = "") -> Record:
-    payload = {"event": "failed", "source": source, "reason": reason, "remedy": remedy}
-    return Record("run", payload, rank=place.rank, host=place.host)

@@ -23,35 +23,27 @@ class StackSampler(RankSampler):
 
     name = what = "stacks"
     sources = (remote_stack.SOURCE, pyspy.SOURCE, faulthandler.SOURCE)
+    woken_by = ("closer", "surge")
 
     def __init__(self, rank: RankContext) -> None:
         super().__init__(rank)
         self.stacks = RankStacks(rank)
+        self._children_at = -1e9
 
-    def run(self) -> None:
-        rank, last_children = self.rank, -1e9
-        while not rank.gone.is_set():
-            began, closer = time.monotonic(), rank.closer
-            rank.stack_due = False
-            self.stacks.main(2.0, urgent=closer)
-            if closer and began - last_children >= _CHILD_STACK_SECONDS:
-                last_children = time.monotonic()
-                self.stacks.children(rank.children, _MOST_CHILDREN, began + 3.0)
-            self._wait(began, closer)
+    def sample(self) -> None:
+        rank, began = self.rank, time.monotonic()
+        self.stacks.main(2.0, urgent=rank.closer)
+        if rank.closer and began - self._children_at >= _CHILD_STACK_SECONDS:
+            self._children_at = time.monotonic()
+            self.stacks.children(rank.children, _MOST_CHILDREN, began + 3.0)
 
-    def _wait(self, began: float, closer: bool) -> None:
-        rank = self.rank
-        until = began + (rank.close_stack_seconds if rank.closer else rank.stack_seconds)
-        with rank.changed:
-            while not rank.gone.is_set() and not rank.stack_due and (left := until - time.monotonic()) > 0:
-                rank.changed.wait(left)
-                if rank.closer and not closer:  # suspicion begins now, not after the slow period
-                    until = min(until, began + rank.close_stack_seconds)
+    def period(self, cpu: float, wall: float) -> float:
+        return self.rank.close_stack_seconds if self.rank.closer else self.rank.stack_seconds
 
 
 class RankStacks:
-    """For several threads. A process that was given the rank's pid is told from the rank by its start, and is
-    not looked at."""
+    """For several threads. A process that was given the rank's pid differs from it by its start, and is not
+    read."""
 
     def __init__(self, rank: RankContext) -> None:
         self.memory = remote_stack.RemoteStacks()

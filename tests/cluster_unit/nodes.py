@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from diag.agent.cluster.collector import Collector
-from diag.agent.cluster.digest import DigestMaker, Identity
+from diag.agent.cluster.digest import DigestMaker
 from diag.agent.cluster.jobhub import _is_for
+from diag.agent.cluster.roster import Identity
 from diag.detectors import make_detectors
 from diag.detectors.cluster import make_job_detectors
 from diag.detectors.hang import HangDetector, wants_closer_look

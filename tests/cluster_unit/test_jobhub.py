@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.agent.cluster.jobhub import JobHub
-from diag.agent.hub import HubClock
+from diag.agent.record_feed import HubClock
 from diag.detectors.cluster import make_job_detectors
 from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
@@ -101,7 +101,7 @@ def test_what_is_no_digest_of_this_version_is_refused_and_leaves_no_trace(
     with pytest.raises(error):
         job_hub.take({**document(with_rank(1)), **change}, "10.0.0.2")
 
-    assert job_hub.roster == {}
+    assert job_hub.roster.hubs == {}
     job_hub.take(document(NodeEngine(0)), "", now=True)
     assert [node.digest.host for node in job_hub.engine.job.cluster.current()] == ["node-0"]
 
@@ -121,9 +121,7 @@ def test_nodes_of_the_roster_before_are_missed_when_they_never_report(job_hub: J
     entry = {"run_id": "run-node-7", "host": "node-7", "node_rank": 7, "url": "http://10.0.0.8:9095", "gone": False, "nodes": 8,
              "rendezvous": "", "world_size": 8, "ranks": [[7, 0, 1007, 777]]}  # fmt: skip
 
-    job_hub.seed(
-        [entry, {**entry, "run_id": "run-node-6", "gone": True}, {**entry, "run_id": "run-node-0"}], 60.0
-    )
+    job_hub.seed([entry, {**entry, "run_id": "run-node-6", "gone": True}, {**entry, "run_id": "run-node-0"}])
     job_hub.take(document(NodeEngine(0)), "", now=True)
 
     with job_hub.lock:
@@ -152,9 +150,9 @@ def test_hub_that_was_started_anew_takes_the_place_of_those_that_left(job_hub: J
         last["node"]["leaving"] = True
         job_hub.take(last, "10.0.0.2")
 
-    kept = [run_id for run_id in job_hub.roster if run_id.startswith("run-")]
+    kept = [run_id for run_id in job_hub.roster.hubs if run_id.startswith("run-")]
     assert kept == ["run-19"]
-    assert len(job_hub.roster) == 21  # those of node 2 never said that they leave: they are missed
+    assert len(job_hub.roster.hubs) == 21  # those of node 2 never said that they leave: they are missed
 
 
 def test_frames_that_are_still_shown_are_asked_for_again_once_the_oldest_were_let_go(
@@ -182,7 +180,7 @@ def test_address_that_was_sent_away_last_is_noted_however_many_were_before(job_h
     for number in range(1000):
         job_hub.refuse(f"10.0.{number // 250}.{number % 250}", "another token")
 
-    assert len(job_hub.refused) == len(job_hub._refused_at) == 256
+    assert len(job_hub.refused) == 256
     assert list(job_hub.refused)[-1] == "10.0.3.249"
 
 
@@ -198,13 +196,13 @@ def test_many_nodes_report_less_often_and_are_told_only_of_those_that_could_take
         "ranks": [],
     }
     for number in range(1000):
-        job_hub.roster[f"run-{number}"] = {
+        job_hub.roster.hubs[f"run-{number}"] = {
             **entry,
             "run_id": f"run-{number}",
             "node_rank": number,
             "gone": number < 3,
         }
-    job_hub._tell_roster()
+    job_hub.roster.tell()
 
     answer = job_hub.reply("run-999", {})
 

@@ -310,7 +310,9 @@ def test_dump_in_a_full_folder_takes_the_place_of_the_oldest(
         os.utime(folder / name, (number, number))
     hub = hub_of(story)
     hub.cluster, hub.lock = cast(Any, SimpleNamespace(member=None)), threading.RLock()
-    taker = DumpTaker(hub, cast(Any, None), lambda: None, lambda seconds: None, lambda: True)
+    taker = DumpTaker(
+        hub, hub.cluster, cast(Any, None), lambda: None, cast(Any, SimpleNamespace(flush=lambda: True))
+    )
     monkeypatch.setattr(
         taker, "_read", lambda until, native, timer: (document(story), folder / "dump-3.tar.gz")
     )

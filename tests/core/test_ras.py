@@ -4,25 +4,18 @@ are made."""
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from diag.agent.samplers.ras import (
-    APART_SECONDS,
-    MOST_QUESTIONS,
-    PATIENCE_SECONDS,
-    REST_SECONDS,
-    Budget,
     RasSampler,
     creating,
-    refusal,
 )
 from diag.agent.samplers.sampler import Reporter
 from diag.model import Placement, Record
@@ -45,80 +38,6 @@ from diag.sources.parsers import PARSERS
 from diag.state.job import JobState
 from tests.facts import frames
 from tests.rasserver import captured, ras_server
-
-# --- the gate of versions
-# --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("version", "auto", "force"),
-    [
-        ("2.18.3", False, False),
-        ("2.23.4", False, False),  # no RAS there
-        ("2.24.3", False, True),
-        ("2.26.5", False, True),
-        ("2.27.7", False, True),
-        ("2.28.6", False, True),
-        ("2.28.7", True, True),
-        ("2.28.9", True, True),
-        ("2.30.7", True, True),
-        ("3.0.0", True, True),
-        ("", False, True),
-        ("2.28", False, True),
-    ],
-)
-def test_version_decides_unless_forced_and_off_is_off(version: str, auto: bool, force: bool) -> None:
-    assert (refusal(version, "auto") is None, refusal(version, "force") is None) == (auto, force)
-    assert refusal(version, "off") is not None
-
-
-def test_refusal_says_what_would_let_it_be_asked() -> None:
-    refused = refusal("2.26.5", "auto")
-    assert refused is not None
-    assert "2.26.5" in refused.reason and "2.28.7" in refused.remedy and "--ras force" in refused.remedy
-
-
-# --- the budget
-# ------------------------------------------------------------------------------------------------
-
-
-def questions(
-    suspicious: Callable[[float], bool], seconds: float, *, answered: bool = True, takes: float = 0.3
-) -> list[float]:
-    """When questions are put if somebody looks each second."""
-    budget = Budget()
-    asked = []
-    for now in range(int(seconds)):
-        budget.note(now, suspicious(now))
-        if budget.due(now):
-            asked.append(now)
-            budget.spend(now + takes, answered)
-    return asked
-
-
-def test_suspicion_is_asked_about_twice_5_s_apart_after_8_s_and_never_again() -> None:
-    asked = questions(lambda now: now >= 100, 100_000)
-    assert asked == [100 + PATIENCE_SECONDS, 100 + PATIENCE_SECONDS + APART_SECONDS + 1]
-    assert len(asked) == MOST_QUESTIONS
-
-
-def test_slow_steps_of_seven_seconds_are_never_asked_about() -> None:
-    assert questions(lambda now: now % 12 >= 12 - PATIENCE_SECONDS, 100_000) == []
-
-
-def test_job_that_is_suspected_again_and_again_is_not_polled() -> None:
-    asked = questions(lambda now: now % 30 >= 10, 3600)
-    rests = [later - earlier for earlier, later in itertools.pairwise(asked) if later - earlier > 10]
-    assert min(rests) >= REST_SECONDS
-    assert len(asked) <= 2 * 3600 / REST_SECONDS
-
-
-def test_who_does_not_answer_is_not_asked_again_in_that_suspicion() -> None:
-    assert len(questions(lambda now: now >= 10, 10_000, answered=False)) == 1
-
-
-# --- while communicators are made
-# ------------------------------------------------------------------------------
 
 
 def job_of(*pids: int, node_rank: int = 0, first: int = 0, steps: int = 5) -> JobState:
@@ -153,6 +72,8 @@ START = (
     "gpu-node-0:566:566 [0] NCCL INFO ncclCommInitRankConfig comm 0x400879c0 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 60 "
     "commId 0x67f05fb031510889 - Init START"
 )
+
+
 COMPLETE = START.replace("START", "COMPLETE")
 
 
@@ -214,10 +135,6 @@ def test_first_step_of_a_job_whose_nccl_says_nothing_forbids_asking() -> None:
 def test_other_nodes_leave_it_to_the_node_of_rank_0() -> None:
     assert creating(job_of(1, 2, node_rank=1, first=2)) is not None
     assert creating(job_of(1, 2, node_rank=0)) is None
-
-
-# --- the watch: decisions, a real server, real processes
-# -------------------------------------------------------
 
 
 class Watched:
@@ -477,10 +394,6 @@ def test_job_that_ended_or_was_interrupted_is_not_asked() -> None:
     with ras_server(json=captured("skip_collective/ras_json.txt")) as server:
         Watched(job, server.address).seconds(60)
         assert server.connections == 0
-
-
-# --- which NCCL a process has loaded
-# ---------------------------------------------------------------------------
 
 
 def test_library_is_found_in_the_map_of_a_real_process_and_its_version_in_the_file(tmp_path: Path) -> None:

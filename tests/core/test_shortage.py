@@ -99,7 +99,7 @@ def test_rank_whose_sidecar_cannot_be_listened_to_is_not_watched_and_the_sidecar
 ) -> None:
     records: list[Record] = []
     started: list[subprocess.Popen[bytes]] = []
-    pool = SidecarPool(load(), tmp_path, 0, records.append, lambda *sample: None, lambda *error: None)
+    pool = SidecarPool(load(), tmp_path, 0, Reporter(records.append))
     spawn = pool._spawn
     monkeypatch.setattr(pool, "_spawn", lambda place: started.append(spawn(place)) or started[-1])
     monkeypatch.setattr(threading.Thread, "start", raising(NO_THREAD))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from diag.agent.cluster.jobhub import _known
+from diag.agent.cluster.roster import digest_of
 from diag.detectors.cluster import make_job_detectors
 from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
@@ -28,7 +28,7 @@ def digest(number: int, *, exit_code: int | None = None, returncode: int | None 
         "world_size": 3,
         "ranks": [[number, 0, 100 + number, 7]],
     }
-    document = _known(entry)
+    document = digest_of(entry, 5.0)
     document["node"] |= {"phase": "training", "seq": 1, "returncode": returncode}
     if exit_code is not None:
         exited = {

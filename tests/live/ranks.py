@@ -2,8 +2,8 @@
 
 Modes: work (loops, prints iterations from rank 0, STEPS of them or until the file UNTIL is there), wait
 (sleeps in a function called waits_for_the_others), gil (sleeps in C with the GIL), stop (SIGSTOPs itself),
-die (SIGKILLs itself), zombie (exits and is never reaped), exit:N. Writes "ready" into the FIFO given by READY
-once all ranks stand where they will stand.
+die (SIGKILLs itself), zombie (exits and is never reaped), exit:N: these three once the file DIE_WHEN is there,
+or without one after 3 s. Writes "ready" into the FIFO given by READY once all ranks stand where they will stand.
 """
 
 from __future__ import annotations
@@ -36,14 +36,23 @@ def rank_main(mode: str) -> None:
         tell_ready(rank)
         os.kill(os.getpid(), signal.SIGSTOP)
     elif mode == "die":
-        time.sleep(float(os.environ.get("DIE_AFTER", "3")))
+        await_end()
         os.kill(os.getpid(), signal.SIGKILL)
     elif mode == "zombie":
-        time.sleep(float(os.environ.get("DIE_AFTER", "3")))
+        await_end()
         os._exit(7)
     elif mode.startswith("exit:"):
-        time.sleep(float(os.environ.get("DIE_AFTER", "3")))
+        await_end()
         sys.exit(int(mode.split(":")[1]))
+
+
+def await_end() -> None:
+    """Until the file DIE_WHEN is there: who tests that an end is seen makes it once the rank was found."""
+    if "DIE_WHEN" not in os.environ:
+        time.sleep(3.0)
+    else:
+        while not os.path.exists(os.environ["DIE_WHEN"]):  # noqa: PTH110 - as in a step
+            time.sleep(0.05)
 
 
 def waits_for_the_others() -> None:

@@ -82,12 +82,16 @@ def test_dump_answers_in_ten_seconds_with_gil_held_stopped_dead_and_zombie_ranks
     with (
         ready_fifo(tmp_path) as fifo,
         live_run(
-            tmp_path, [*RANKS, "wait", "gil", "stop", "die", "zombie", "wait"], env={"READY": str(fifo)}
+            tmp_path,
+            [*RANKS, "wait", "gil", "stop", "die", "zombie", "wait"],
+            env={"READY": str(fifo), "DIE_WHEN": str(tmp_path / "end")},
         ) as run,
     ):
         with open(os.open(fifo, os.O_RDWR)) as ready:  # O_RDWR: no end of file while writers come and go
             assert {ready.readline().strip() for _ in range(4)} == {"0", "1", "2", "5"}
         url = run.until(lambda: run.run_json().get("url"), 30)
+        run.until(lambda: len(fetch(f"{url}/ranks")["ranks"]) == 6, 60)
+        (tmp_path / "end").touch()
         run.until(lambda: len([r for r in fetch(f"{url}/ranks")["ranks"] if r["exit"]]) == 2, 60)
         run.until(lambda: [r for r in fetch(f"{url}/ranks")["ranks"] if r["process_state"] in ("T", "t")], 30)
         run.until(lambda: [f for f in fetch(f"{url}/findings")["findings"] if f["id"] == "rank-died"], 30)
@@ -180,7 +184,10 @@ def test_watch_attaches_to_a_running_process_and_reports_at_the_end(tmp_path: Pa
 
 
 def test_replay_of_a_live_run_gives_the_changes_that_were_said_live(tmp_path: Path) -> None:
-    with live_run(tmp_path, [*RANKS, "wait", "die"], env={"DIE_AFTER": "4"}) as run:
+    with live_run(tmp_path, [*RANKS, "wait", "die"], env={"DIE_WHEN": str(tmp_path / "end")}) as run:
+        url = run.until(lambda: run.run_json().get("url"), 30)
+        run.until(lambda: len(fetch(f"{url}/ranks")["ranks"]) == 2, 60)
+        (tmp_path / "end").touch()
         run.until(lambda: run.opened("rank-died"), 60)
         for process in run.tree():
             with contextlib.suppress(psutil.Error):

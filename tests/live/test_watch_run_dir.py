@@ -69,6 +69,15 @@ def ranks(run: LiveRun) -> list[psutil.Process]:
     return found
 
 
+def sidecars(run: WatchedRun) -> int:
+    """How many ranks this diag has found and watches."""
+    count = 0
+    for process in psutil.Process(run.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            count += "diag.agent.sidecar" in process.cmdline()
+    return count
+
+
 def names(run: WatchedRun) -> set[str]:
     """Of what lies at the top of the run directory; journal segments by their kind."""
     assert run.run_dir is not None
@@ -113,7 +122,11 @@ def test_hang_is_in_findings_jsonl_of_a_watched_job_as_in_that_of_a_run(tmp_path
 
 
 def test_end_of_the_job_leaves_the_same_files(tmp_path: Path) -> None:
-    with both(tmp_path, "work", "die", DIE_AFTER="6") as (run, watch):
+    with both(tmp_path, "work", "wait") as (run, watch):
+        # a rank that dies before `diag watch` has found it is none that it can miss
+        run.until(lambda: sidecars(run) == 2, 60)
+        watch.until(lambda: sidecars(watch) == 2, 60)
+        next(one for one in ranks(run) if one.environ()["RANK"] == "1").send_signal(signal.SIGKILL)
         run.until(lambda: run.opened("rank-died"), 60)
         watch.until(lambda: watch.opened("rank-died"), 60)
         for process in ranks(run):

@@ -149,7 +149,8 @@ def test_watch_of_the_node_asks_while_told_to(
 
 def test_hub_asks_once_progress_is_overdue_and_no_longer_when_it_goes_on(tmp_path: Path) -> None:
     now = 1000.0
-    hub = Hub(load(run_root=tmp_path), None, talk=lambda line: None, clock=lambda: now)
+    hub = Hub(load(run_root=tmp_path), None, talk=lambda line: None)
+    hub.clock = lambda: now
     place = Placement(0, 0, 1, "node-0", 1000, 777, 0, 1, "torchrun")
     hub.engine.feed(replace(run_source.rank_found(place, "python train.py", {}), at=now))
     asked = []

@@ -1,5 +1,5 @@
 """Keeps of a node's observations what goes up to the job hub: facts that need other nodes' beside them, and
-looks at stacks."""
+samples of stacks."""
 
 from __future__ import annotations
 
@@ -28,17 +28,15 @@ _WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.BACKWARD)
 
 
 class Collector:
-    """Told the same facts as the detectors. `looks` are kept only while `joined`: nobody asks for them
-    otherwise."""
+    """Fed the same facts as the detectors. `looks` are kept only while `joined`: else they are not asked for."""
 
     name = "collector"
     listens = tuple(dict.fromkeys((StackSample, RankFound, FlightRecorder, RasReading, *FORWARDED)))
 
     def __init__(self) -> None:
         self.joined = False
-        self._newest: dict[
-            tuple[str, int | None], tuple[int, Observation]
-        ] = {}  # of a kind that replaces itself
+        # of a kind that replaces itself
+        self._newest: dict[tuple[str, int | None], tuple[int, Observation]] = {}
         self._facts: dict[int | None, deque[tuple[int, Observation]]] = {}
         self._looks: dict[int, deque[StackSampleSummary]] = {}
         self.stamp = 0  # grows with each fact
@@ -77,7 +75,7 @@ class Collector:
         return ()
 
     def facts(self, after: int = -1) -> list[Observation]:
-        """All that a job hub which knows nothing yet has to be told; `after`: what has come since this stamp."""
+        """All that a job hub which knows nothing yet needs; `after`: what has come since this stamp."""
         kept = [*(fact for facts in self._facts.values() for fact in facts), *self._newest.values()]
         return [fact for stamp, fact in kept if stamp > after]
 

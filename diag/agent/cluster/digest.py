@@ -1,5 +1,5 @@
-"""Makes a node's digest from its engine. Pure but for what it forgets: looks that were told are not told
-again."""
+"""Makes a node's digest from its engine. Pure but for what it forgets: looks that were reported are not
+reported again."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import hashlib
 import json
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from diag.agent.cluster.collector import Collector
+from diag.agent.cluster.roster import Identity
 from diag.detectors.hang.rank_wait import busy_child, cause_of, classify_rank
 from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
-from diag.model import Finding, NotChecked
+from diag.model import Finding
 from diag.model.observations import (
     FlightRecorder,
     NodeDigest,
@@ -37,24 +38,9 @@ _MOST_FINDINGS, _MOST_LINES = 64, 64
 _MOST_CALLS, _LEAST_CALLS, _ALL_CALLS = 50, 4, 1 << 15
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who this node is to the others. `url` is where they reach its hub."""
-
-    run_id: str
-    host: str
-    version: str
-    url: str = ""
-    node_rank: int | None = None
-    nodes: int = 1
-    rendezvous: str = ""
-    local_world_size: int = 0
-    host_names: tuple[str, ...] = ()
-
-
 @dataclass(slots=True)
 class DigestMaker:
-    """One for each that is told: it knows which frames and facts that one has. The engine's lock is held by
+    """One for each receiver: it knows which frames and facts that one has. The engine's lock is held by
     the caller."""
 
     collector: Collector
@@ -63,7 +49,7 @@ class DigestMaker:
     _seq: int = 0
 
     def forget(self) -> None:
-        """The one that is told is another, or has forgotten."""
+        """The receiver is another, or has forgotten."""
         self._sent_frames.clear()
         self._sent_facts = -1
 
@@ -77,21 +63,19 @@ class DigestMaker:
         *,
         detail: int = 0,
         leaving: bool = False,
-        round_trip: float | None = None,
-        connect: float | None = None,
+        trip: tuple[float | None, float | None] = (None, None),
         looks: bool = True,
         facts: bool = True,
     ) -> dict[str, Any]:
         """`detail` 0: what moves; 1: stacks of ranks too; 2: of all their children as well. `looks`: with the
-        looks at stacks since the last time. `facts`: with what is forwarded of single ranks. `now` is told
-        time: that of the last check may be long ago when a command has ended."""
+        samples of stacks since the last time. `facts`: with what is forwarded of single ranks. `trip`: seconds
+        of the last exchange with the job hub, and of its connection. `now` is told time: that of the last check
+        may be long ago when a command has ended."""
         job = engine.job
         self._seq += 1
         document: dict[str, Any] = {
             "schema": SCHEMA,
-            "node": wire(
-                _node(engine, me, self._seq, every, leaving=leaving, trip=(round_trip, connect)), now
-            ),
+            "node": wire(_node(engine, me, self._seq, every, leaving=leaving, trip=trip), now),
             "ranks": [],
             "frames": {},
             "commands": {},
@@ -135,15 +119,9 @@ def _node(
     known += [finding for finding in withheld if finding.id not in PRECEDENCE.whole_job or finding.rule]
     return NodeDigest(
         rank=None,
-        run_id=me.run_id,
-        host=me.host,
-        node_rank=me.node_rank,
-        url=me.url,
+        **asdict(me),
         seq=seq,
-        nodes=me.nodes,
-        rendezvous=me.rendezvous,
         ranks=len(job.ranks),
-        local_world_size=me.local_world_size,
         world_size=job.world_size,
         phase=job.phases.own,
         marked_phase=job.phases.marked,
@@ -166,26 +144,20 @@ def _node(
         skew_seconds=None,
         every_seconds=every,
         findings=tuple(map(_short, known[:_MOST_FINDINGS])),
-        deaths=tuple(one for one in _own(known, withheld, "rank-died")),
-        hangs=tuple(one for one in _own(known, withheld, "hang")),
-        not_checked=_own_lines(engine),
-        version=me.version,
-        host_names=me.host_names,
+        deaths=_own(known, withheld, "rank-died"),
+        hangs=_own(known, withheld, "hang"),
+        # without what the job hub reported of others: it would come back to it as ours
+        not_checked=tuple(engine.not_checked(but="verdict")[:_MOST_LINES]),
         leaving=leaving,
     )
 
 
-def _own_lines(engine: Engine) -> tuple[NotChecked, ...]:
-    """Without what the job hub said of others: it would come back to it as ours."""
-    return tuple(engine.not_checked(but="verdict")[:_MOST_LINES])
-
-
-def _own(known: list[Finding], withheld: list[Finding], name: str) -> list[Finding]:
-    """What this node says, or would say if nobody judged the whole job."""
+def _own(known: list[Finding], withheld: list[Finding], name: str) -> tuple[Finding, ...]:
+    """What this node reports, or would if no hub judged the whole job."""
     found = {
         finding.key: finding for finding in (*known, *withheld) if finding.id == name and not finding.rule
     }
-    return [_short(finding) for finding in found.values()]
+    return tuple(map(_short, found.values()))
 
 
 def _short(finding: Finding) -> Finding:
@@ -200,18 +172,10 @@ def _short(finding: Finding) -> Finding:
 def _rank(
     engine: Engine, rank: RankView, me: Identity, detail: int, seen: dict[str, ThreadStack]
 ) -> RankDigest:
-    tree = rank.tree
-    looked = detail > 0 and rank.alive and rank.stack is not None
-    standing = classify_rank(rank) if looked or rank.stopped else ""
-    cause, child = (
-        cause_of(rank, standing) if standing and standing not in ("stopped", "blind") else ("", None)
-    )
-    moved = dict(rank.moved)
-    children: list[StackSample] = []
-    if detail > 1:
-        children = [sample for _, sample in living_children(rank)]
-    elif looked and (busy := busy_child(rank)) is not None:
-        children = [busy]
+    tree, stack = rank.tree, rank.stack
+    looked = detail > 0 and rank.alive and stack is not None
+    standing, cause, child = _standing(rank) if looked or rank.stopped else ("", "", None)
+    children = _children(rank, detail) if looked or detail > 1 else []
     states = {process.pid: process.state for process in tree.children} if tree else {}
     exited = rank.exit
     if exited is not None:
@@ -221,7 +185,7 @@ def _rank(
         placement=rank.placement,
         run_id=me.run_id,
         at=engine.now,
-        moved=tuple(sorted(moved.items())),
+        moved=tuple(sorted(rank.moved.items())),
         alive=rank.alive,
         state=tree.main.state if tree else "",
         comm=tree.main.comm if tree else "",
@@ -233,11 +197,11 @@ def _rank(
         stack_at=rank.stack_at,
         stack_since=rank.stack_since,
         stack_samples=rank.stack_samples,
-        stack_how=rank.stack.how if rank.stack else "",
+        stack_how=stack.how if stack else "",
         standing=standing,
         cause=cause,
         child=child,
-        threads=_threads(rank.stack, seen) if looked and rank.stack is not None else (),
+        threads=_threads(stack, seen) if looked and stack is not None else (),
         children=tuple(
             (sample.pid, states.get(sample.pid, ""), sample.how, _threads(sample, seen))
             for sample in children
@@ -245,6 +209,20 @@ def _rank(
         exited=exited,
         tail=tuple(line[:500] for line in list(rank.tail)[-_TAIL:]) if exited is not None else (),
     )
+
+
+def _standing(rank: RankView) -> tuple[str, str, int | None]:
+    """What its stack shows, the cause, and the child that this concerns."""
+    standing = classify_rank(rank)
+    return standing, *(cause_of(rank, standing) if standing not in ("", "stopped", "blind") else ("", None))
+
+
+def _children(rank: RankView, detail: int) -> list[StackSample]:
+    """Those whose stacks are reported: all, or the one that its rank waits for."""
+    if detail > 1:
+        return [sample for _, sample in living_children(rank)]
+    busy = busy_child(rank)
+    return [busy] if busy is not None else []
 
 
 def _fitting(fact: Observation, world_size: int) -> Observation:
@@ -290,9 +268,5 @@ def _key(thread: ThreadStack) -> str:
 
 
 def _cut(thread: ThreadStack) -> tuple[Any, ...]:
-    frames = thread.frames
-    return (
-        frames
-        if len(frames) <= _MOST_FRAMES
-        else (*frames[: _MOST_FRAMES // 2], *frames[-_MOST_FRAMES // 2 :])
-    )
+    frames, half = thread.frames, _MOST_FRAMES // 2
+    return frames if len(frames) <= _MOST_FRAMES else (*frames[:half], *frames[-half:])

@@ -1,4 +1,4 @@
-"""A dump of the whole job: every node's hub is asked at once, what does not come in time is told as missing."""
+"""A dump of the whole job: every node's hub is asked at once, what does not come in time is reported as missing."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diag.agent.cluster.post import Failed, Sender
+from diag.agent.cluster.roster import Entry
 from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
 from diag.engine.importers.policy import JOB
@@ -16,14 +17,36 @@ from diag.model import Record
 from diag.sources import digest as digest_source
 from diag.text.units import format_seconds
 
+if TYPE_CHECKING:
+    from diag.agent.cluster.member import Member
+
 _THREADS = 128
-_WORDS = {
+_ROSTER_SECONDS = 2.0
+_REASONS = {
     "timeout": "did not answer in time",
     "refused": "refuses the connection: no diag listens there any more",
     "unreachable": "cannot be reached",
     "unresolved": "its name is not known",
     "no_hub": "did not give an answer of diag",
 }
+
+
+def other_hubs(member: Member) -> list[Entry]:
+    """Those that live; of a large job only the job hub has all of them, and is asked."""
+    entries, job_hub = member.roster, member.asks_for_roster
+    if job_hub:
+        try:
+            rows = member.sender.get(job_hub, "/nodes", _ROSTER_SECONDS)["nodes"]
+            entries = [member.known.placed(_entry_of_row(row), member.heard_from, job_hub) for row in rows]
+        except (Failed, KeyError, TypeError):
+            pass  # those that are known here
+    own = member.known.me.run_id
+    return [entry for entry in entries if entry["run_id"] != own and not entry.get("gone")]
+
+
+def _entry_of_row(row: dict[str, Any]) -> Entry:
+    known = {name: row[name] for name in ("run_id", "host", "node_rank", "url")}
+    return {**known, "gone": row["state"] == "gone", "ranks": [[rank] for rank in row["ranks"]]}
 
 
 @dataclass(slots=True)
@@ -38,7 +61,7 @@ class NodeAnswer:
 
 @dataclass(slots=True)
 class Gathering:
-    """Asks all nodes, on threads of its own that nobody waits for after the deadline."""
+    """Asks all nodes, on threads of its own that are not waited for after the deadline."""
 
     sender: Sender
     entries: Sequence[dict[str, Any]]
@@ -62,7 +85,7 @@ class Gathering:
         with self._lock:
             return [
                 self.answers.get(entry["run_id"])
-                or NodeAnswer(entry, None, f"its hub at {entry['url']} {_WORDS['timeout']}")
+                or NodeAnswer(entry, None, f"its hub at {entry['url']} {_REASONS['timeout']}")
                 for entry in self.entries
             ]
 
@@ -82,7 +105,7 @@ class Gathering:
         began = time.monotonic()
         left = self.until - began
         if not entry["url"]:
-            return NodeAnswer(entry, None, "nothing tells where its hub answers")
+            return NodeAnswer(entry, None, "its hub's address is not known")
         if left <= 0.2:
             return NodeAnswer(entry, None, "there was no time left to ask it")
         try:
@@ -97,7 +120,7 @@ class Gathering:
             return NodeAnswer(
                 entry,
                 None,
-                f"its hub at {entry['url']} {_WORDS[error.word]} ({error}; {format_seconds(seconds)})",
+                f"its hub at {entry['url']} {_REASONS[error.word]} ({error}; {format_seconds(seconds)})",
                 seconds,
             )
         return NodeAnswer(entry, document, "", time.monotonic() - began)
@@ -114,16 +137,16 @@ def job_engine(documents: Sequence[dict[str, Any]], at: float) -> Engine:
 
 
 def with_verdict(report: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """What the job hub said, which has seen more than one moment, in place of what this moment shows of the
+    """What the job hub reported, which has seen more than one moment, in place of what this moment shows of the
     whole job."""
-    told = [finding for finding in own["findings"] if finding.get("told_by")]
-    if not told:
+    reported = [finding for finding in own["findings"] if finding.get("told_by")]
+    if not reported:
         return report
     kept = [
         finding
         for finding in report["findings"]
         if finding["id"] not in PRECEDENCE.whole_job or finding.get("rule")
     ]
-    known = {(finding["id"], finding["subject"]) for finding in told}
+    known = {(finding["id"], finding["subject"]) for finding in reported}
     kept = [finding for finding in kept if (finding["id"], finding["subject"]) not in known]
-    return {**report, "findings": [*told, *kept]}
+    return {**report, "findings": [*reported, *kept]}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from diag.agent.cluster.collector import Collector
 from diag.agent.cluster.jobdump import nodes_json
-from diag.agent.cluster.member import Member, NodeHub
+from diag.agent.cluster.jobhub import JobHub
+from diag.agent.cluster.member import Member
 from diag.agent.cluster.post import Sender
+from diag.agent.node_hub import NodeHub
 from diag.launch.launchers.nodes import JobNodes, nodes_of_rank
 from diag.launch.service_discovery import Target
 from diag.model import Placement
@@ -16,23 +18,13 @@ from diag.outputs.view.view import ClusterFacts, ranks_json
 
 if TYPE_CHECKING:
     from diag.agent.rank_finder import Found
-    from diag.launch.rundir import RunDir
     from diag.settings import Settings
 
 
-class OwnHub(NodeHub, Protocol):
-    """What it needs of the hub that holds it."""
-
-    @property
-    def run_dir(self) -> RunDir | None: ...
-    @property
-    def clock(self) -> Callable[[], float]: ...
-
-
 class Membership:
-    """A part of each hub: of one that has not joined others it has nothing to tell. See ClusterView."""
+    """A part of each hub: of one that has not joined others it has nothing to report. See ClusterView."""
 
-    def __init__(self, hub: OwnHub, settings: Settings, talk: Callable[[str], None]) -> None:
+    def __init__(self, hub: NodeHub, settings: Settings, talk: Callable[[str], None]) -> None:
         self.member: Member | None = None  # of the hubs of all nodes, once this one has joined them
         self.open_port: Callable[[], int | None] = lambda: None  # to them; None: there is none
         self.other_targets: Callable[[], Sequence[Target]] = tuple  # the other hubs, where they are known
@@ -55,10 +47,11 @@ class Membership:
                 )
         if self.member is not None or nodes.count < 2 or self._settings.nodes == "off":
             return
-        token = self._settings.token  # not `self.token`, which may be made up here: other nodes have another
+        # not the hub's, which may be generated here: other nodes have another
+        token = self._settings.token
         if not token or not self._settings.http:
             missing = (
-                "set the same DIAG_TOKEN on all of them (a random word, made once in the job script)"
+                "set the same DIAG_TOKEN on every node (a random string, generated once in the job script)"
                 if not token
                 else "leave out --no-http (DIAG_HTTP, http)"
             )
@@ -84,8 +77,6 @@ class Membership:
             Sender(token, settings.tls_ca or settings.tls_cert),
             self.collector,
             self._talk,
-            clock=hub.clock,
-            run_dir=hub.run_dir.path if hub.run_dir else None,
             scheme=scheme,
             peer_port=settings.port or port,
         )
@@ -107,24 +98,12 @@ class Membership:
 
     def _targets_of_nodes(self) -> tuple[Target, ...]:
         """The other hubs that live, as the roster tells where they answer."""
-        member = self.member
-        if member is None:
-            return ()
-        entries = [
-            entry
-            for entry in member.roster
-            if entry["url"] and not entry.get("gone") and entry["run_id"] != self._hub.run_id
-        ]
-        return tuple(
-            Target(
-                str(entry["url"]).partition("://")[2],
-                self._hub.job_id,
-                str(entry["host"]),
-                str(entry["run_id"]),
-                str(entry["url"]).partition("://")[0],
-            )
-            for entry in entries
-        )
+        hubs = []
+        for entry in self.member.roster if self.member is not None else ():
+            if entry["url"] and not entry.get("gone") and entry["run_id"] != self._hub.run_id:
+                scheme, _, place = str(entry["url"]).partition("://")
+                hubs.append(Target(place, self._hub.job_id, str(entry["host"]), str(entry["run_id"]), scheme))
+        return tuple(hubs)
 
     @property
     def takes_digests(self) -> bool:
@@ -142,24 +121,18 @@ class Membership:
 
     def nodes(self) -> list[dict[str, Any]]:
         """See ClusterView."""
-        member = self.member
-        if member is None:
-            return []
-        job_hub = member.job_hub if member.is_job_hub else None
-        if job_hub is None:
-            return nodes_json(None, member.roster)
-        with job_hub.lock:
-            return nodes_json(job_hub.engine, member.roster)
+        member, judging = self.member, self._judging
+        if member is None or judging is None:
+            return nodes_json(None, member.roster) if member is not None else []
+        with judging.lock:
+            return nodes_json(judging.engine, member.roster)
 
     def facts(self) -> ClusterFacts | None:
         """See ClusterView."""
-        member = self.member
+        member, judging = self.member, self._judging
         if member is None:
             return None
-        expected = heard = 0
-        findings: tuple[tuple[str, str], ...] = ()
-        if member.job_hub is not None and member.is_job_hub:
-            expected, heard, findings = member.job_hub.facts()
+        expected, heard, findings = judging.facts() if judging is not None else (0, 0, ())
         counts = member.counts
         return ClusterFacts(
             member.is_job_hub,
@@ -173,11 +146,15 @@ class Membership:
 
     def other_ranks(self) -> list[dict[str, Any]]:
         """See ClusterView."""
-        job_hub = self.member.job_hub if self.member is not None and self.member.is_job_hub else None
-        if job_hub is None:
+        judging = self._judging
+        if judging is None:
             return []
-        with job_hub.lock:
-            return ranks_json(job_hub.engine)
+        with judging.lock:
+            return ranks_json(judging.engine)
+
+    @property
+    def _judging(self) -> JobHub | None:
+        return self.member.judging if self.member is not None else None
 
     # -- for the hub that holds it ------------------------------------------------------------------------
 
@@ -205,8 +182,8 @@ class Membership:
 
 
 def _identity(place: Placement) -> dict[str, str]:
-    """What the launcher told the rank, in torchrun's words: the allow-list of variables has not all of it."""
-    told = {"RANK": place.rank, "LOCAL_RANK": place.local_rank, "WORLD_SIZE": place.world_size}
+    """What the launcher gave the rank, in torchrun's variables: the allow-list of variables has not all of it."""
+    given = {"RANK": place.rank, "LOCAL_RANK": place.local_rank, "WORLD_SIZE": place.world_size}
     if place.local_world_size:
-        told |= {"LOCAL_WORLD_SIZE": place.local_world_size, "GROUP_RANK": place.node_rank}
-    return {name: str(value) for name, value in told.items()}
+        given |= {"LOCAL_WORLD_SIZE": place.local_world_size, "GROUP_RANK": place.node_rank}
+    return {name: str(value) for name, value in given.items()}

@@ -8,10 +8,12 @@ from typing import Any
 
 from diag.agent.cluster.gather import NodeAnswer, job_engine, with_verdict
 from diag.agent.cluster.member import Member
+from diag.agent.cluster.roster import Entry
 from diag.agent.dump import described
 from diag.engine.engine import Engine
 from diag.model import found
 from diag.outputs.view.sentence import retell
+from diag.state.cluster import NodeState
 
 
 def job_document(
@@ -19,18 +21,14 @@ def job_document(
 ) -> dict[str, Any]:
     """The own node's document widened to the job. A node that did not answer has its ranks under `missing`,
     with the reason."""
-    digests = [
-        member.digest(2),
-        *(answer.document["digest"] for answer in answers if answer.document is not None),
-    ]
-    engine = job_engine(digests, time.time())
+    documents = [answer.document for answer in answers if answer.document is not None]
+    engine = job_engine([member.digest(2), *(other["digest"] for other in documents)], time.time())
     document = {**own, **described(engine)}
     document["report"] = with_verdict(document["report"], own["report"])
     document["report"]["not_checked"] = _notes(own, document)
     document["report"]["past"] = own["report"].get("past", [])
     retell(document["report"])
     _mark_states(document)
-    documents = [answer.document for answer in answers if answer.document is not None]
     document["missing"] = _missing(own, document, answers)
     for other in documents:
         document["versions"] = {**document["versions"], **other.get("versions", {})}
@@ -107,45 +105,36 @@ def _notes(own: dict[str, Any], document: dict[str, Any]) -> list[dict[str, Any]
     ]
 
 
-def nodes_json(engine: Engine | None, roster: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def nodes_json(engine: Engine | None, roster: Sequence[Entry]) -> list[dict[str, Any]]:
     """One row a node; of what only the job hub knows the others have nothing. Its lock is held by the caller."""
-    rows = []
-    known = {node.digest.run_id: node for node in engine.job.cluster.current()} if engine is not None else {}
-    silent = (
-        {node.digest.run_id for node in engine.job.cluster.silent(engine.now)}
-        if engine is not None
-        else set()
-    )
-    for entry in roster:
-        node = known.get(entry["run_id"])
-        if engine is not None and node is None:
-            continue  # another hub took its place
-        digest = node.digest if node is not None else None
-        state = (
-            "gone"
-            if entry.get("gone")
-            else "silent"
-            if entry["run_id"] in silent
-            else "heard"
-            if digest
-            else "known"
-        )
-        probe = node.probe if node is not None else None
-        rows.append(
-            {
-                "node_rank": entry["node_rank"],
-                "host": entry["host"],
-                "url": entry["url"],
-                "run_id": entry["run_id"],
-                "ranks": [place[0] for place in entry["ranks"]],
-                "state": state,
-                "heard_seconds_ago": round(engine.now - node.heard_at, 1)
-                if engine is not None and node is not None
-                else None,
-                "round_trip_seconds": digest.round_trip_seconds if digest is not None else None,
-                "skew_seconds": digest.skew_seconds if digest is not None else None,
-                "phase": digest.phase if digest is not None else None,
-                "notes": [f"tried: {probe.answer}"] if probe is not None and state == "silent" else [],
-            }
-        )
+    known: dict[str, NodeState] = {}
+    silent: set[str] = set()
+    now = 0.0
+    if engine is not None:
+        cluster, now = engine.job.cluster, engine.now
+        known = {node.digest.run_id: node for node in cluster.current()}
+        silent = {node.digest.run_id for node in cluster.silent(now)}
+    rows = [
+        _node_row(entry, known.get(entry["run_id"]), now, silent=entry["run_id"] in silent)
+        for entry in roster
+        if engine is None or entry["run_id"] in known  # else another hub took its place
+    ]
     return sorted(rows, key=lambda row: (row["node_rank"] is None, row["node_rank"] or 0, row["host"]))
+
+
+def _node_row(entry: Entry, node: NodeState | None, now: float, *, silent: bool) -> dict[str, Any]:
+    state = "gone" if entry.get("gone") else "silent" if silent else "heard" if node else "known"
+    row = {
+        **{name: entry[name] for name in ("node_rank", "host", "url", "run_id")},
+        "ranks": [place[0] for place in entry["ranks"]],
+        "state": state,
+        "heard_seconds_ago": None,
+        **dict.fromkeys(("round_trip_seconds", "skew_seconds", "phase")),
+        "notes": [],
+    }
+    if node is not None:
+        row["heard_seconds_ago"] = round(now - node.heard_at, 1)
+        row |= {name: getattr(node.digest, name) for name in ("round_trip_seconds", "skew_seconds", "phase")}
+        if node.probe is not None and state == "silent":
+            row["notes"] = [f"tried: {node.probe.answer}"]
+    return row

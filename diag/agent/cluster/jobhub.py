@@ -1,4 +1,4 @@
-"""The job hub: an engine of its own that is told the digests of all nodes, and what it says of the whole job.
+"""The job hub: an engine of its own that is fed the digests of all nodes, and what it reports of the whole job.
 
 Any node's hub can be it. One thread takes what HTTP threads hand in, as the node's own hub does with its
 records.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from diag.agent.cluster.post import try_connection
-from diag.agent.cluster.roster import checked
+from diag.agent.cluster.roster import Entry, Roster, digest_of, entry_of
 from diag.agent.record_feed import RecordFeed
 from diag.detectors.hang import wants_closer_look
 from diag.engine.importers.policy import JOB
@@ -34,10 +34,10 @@ _IDLE_SECONDS = 60.0  # without a digest, not even of its own node: another hub 
 _MOST_PROBES = 16  # at once: a switch that failed makes many nodes silent
 _DIGEST_SECONDS, _CLOSER_SECONDS = 5.0, 3.0
 _NODES_A_SECOND = 50.0  # digests taken, ours: 2 % of a core
-WHOLE_ROSTER = 128  # nodes; of larger jobs those that could take over
-_CANDIDATES = 16
+_SMALL_JOB_SECONDS = 5.0  # between two digests of a node, where the job hub takes them as they come
 _MOST_REFUSED, _REFUSED_SECONDS = 256, 120.0
-_LOOK_SECONDS, _SAY_SECONDS = 0.5, 1.0
+_LOOK_SECONDS, _WRITE_SECONDS = 0.5, 1.0
+_JOURNAL_BYTES = 64 << 20
 _MOST_WAITING = 512  # digests: two seconds of work while a large job starts
 _BATCH = 32  # digests under one hold of the lock, which those who report wait for
 
@@ -53,29 +53,21 @@ class JobHub:
         clock: Callable[[], float],
         publish: Callable[[], None],
         run_dir: Path | None = None,
-        *,
-        max_bytes: int = 64 << 20,
     ) -> None:
         self.engine = JOB.engine()
         self.lock = threading.RLock()
         self.own_id = own_id
         self.host = host
-        self.roster: dict[
-            str, dict[str, Any]
-        ] = {}  # by run id: what others need to find that hub, and who its ranks are
-        self.roster_version = 0
+        self.roster = Roster()
         self.version = 0
         self.broken = ""  # how it failed; nothing is taken any more
-        self.refused: dict[str, str] = {}  # addresses that were sent away, and why
-        self._refused_at: dict[str, float] = {}
+        self.refused: dict[str, tuple[str, float]] = {}  # addresses that were sent away: why, and when
         self._publish = publish
         self._frames: set[str] = set()
         self._taken_at = time.monotonic()
-        self._entries: list[dict[str, Any]] = []  # of the roster, what others are told
-        self._said: dict[
-            bool, dict[str, Any]
-        ] = {}  # the verdict as last written out: for this hub's own node, and for others
-        self._said_at = 0.0
+        # the verdict as last written out: for this hub's own node, and for others
+        self._written: dict[bool, dict[str, Any]] = {}
+        self._written_at = 0.0
         self._probed: dict[str, float] = {}
         self._probing = 0
         self._closer = False
@@ -86,16 +78,16 @@ class JobHub:
         if run_dir is not None:
             with contextlib.suppress(OSError):
                 (run_dir / "job").mkdir(exist_ok=True)
-                journal = JournalWriter(run_dir / "job", policy=JOB.name, max_bytes=max_bytes)
+                journal = JournalWriter(run_dir / "job", policy=JOB.name, max_bytes=_JOURNAL_BYTES)
         self._records = RecordFeed(self.engine, clock, journal, _BATCH)
-        self._say()
+        self._write()
         self._thread = threading.Thread(target=self._loop, name="job-hub", daemon=True)
         self._thread.start()
 
     # -- taking -------------------------------------------------------------------------------------------
 
     def take(self, document: dict[str, Any], address: str, *, now: bool = False) -> dict[str, Any]:
-        """A digest from the node at this address (empty: this node's own). Returns what it is told. `now`:
+        """A digest from the node at this address (empty: this node's own). Returns the answer. `now`:
         wait until it is in.
 
         Raises KeyError, TypeError, ValueError, AttributeError or OverflowError for what is no digest, Busy
@@ -115,7 +107,7 @@ class JobHub:
             scheme = "https" if document.get("scheme") == "https" else "http"  # others will ask this address
             node["url"] = f"{scheme}://{host}:{int(document['port'])}"
         skew, trip = float(document["wall"]) - time.time(), float(node.get("round_trip_seconds") or 1.0)
-        # it will keep to what it is told now
+        # it will keep to what this answer says
         node["every_seconds"] = max(float(node["every_seconds"]), self.every())
         node["skew_seconds"] = round(skew, 1) if abs(skew) > max(2.0, trip + 0.5) else None
         self._taken_at = time.monotonic()
@@ -124,7 +116,8 @@ class JobHub:
             self._frames = set(self.engine.job.cluster.frames.copy())
         self._frames.update(document["frames"])
         want = any(thread["key"] not in self._frames for rank in ranks for thread in rank.get("threads", ()))
-        self._note(run_id, node, ranks)
+        for replaced in self.roster.note(entry_of(node, ranks)):
+            self._probed.pop(replaced, None)
         self._records.put(
             Record(digest_source.SOURCE, document, host=str(node["host"]), emitted=float(document["wall"]))
         )
@@ -135,131 +128,73 @@ class JobHub:
         return {"want": want, **self.reply(run_id, document)}
 
     def refuse(self, address: str, why: str) -> None:
-        """Somebody at this address was sent away."""
+        """A hub at this address was sent away."""
         self.refused.pop(address, None)
         while len(self.refused) >= _MOST_REFUSED:  # who came longest ago makes room
-            oldest = next(iter(self.refused))
-            del self.refused[oldest], self._refused_at[oldest]
-        self._refused_at[address] = time.monotonic()
-        self.refused[address] = why
+            del self.refused[next(iter(self.refused))]
+        self.refused[address] = (why, time.monotonic())
 
     @property
     def idle(self) -> bool:
         return time.monotonic() - self._taken_at > _IDLE_SECONDS
 
-    def seed(self, entries: list[dict[str, Any]], age: float) -> None:
+    def seed(self, entries: list[Entry]) -> None:
         """Nodes that the job hub before this one knew: those that never report here are missed."""
         for entry in entries:
             if entry["run_id"] != self.own_id and not entry.get("gone"):
+                document = digest_of(entry, _DIGEST_SECONDS)
                 self._records.put(
-                    Record(
-                        digest_source.SOURCE,
-                        _known(entry),
-                        host=str(entry["host"]),
-                        emitted=time.time() - age,
-                    )
+                    Record(digest_source.SOURCE, document, host=str(entry["host"]), emitted=time.time())
                 )
-                self.roster.setdefault(str(entry["run_id"]), entry)
-        self._tell_roster()
-
-    def _note(self, run_id: str, node: dict[str, Any], ranks: list[dict[str, Any]]) -> None:
-        gone = bool(node.get("leaving")) or node.get("returncode") is not None
-        places = [
-            [rank["placement"][name] for name in ("rank", "local_rank", "pid", "start_ticks")]
-            for rank in ranks
-        ]
-        entry = checked(
-            {
-                "run_id": run_id,
-                "host": node["host"],
-                "node_rank": node.get("node_rank"),
-                "url": node.get("url", ""),
-                "gone": gone,
-                "nodes": node["nodes"],
-                "rendezvous": node.get("rendezvous", ""),
-                "world_size": node["world_size"],
-                "ranks": places,
-            }
-        )
-        if self.roster.get(run_id) != entry:
-            if run_id not in self.roster:
-                self._forget_replaced(entry)
-            self.roster[run_id] = entry
-            self._tell_roster()
-
-    def _forget_replaced(self, entry: dict[str, Any]) -> None:
-        """A hub has come: those that were at its place before it and have left are not looked for any more. A
-        job that is restarted for weeks has had hundreds."""
-        place = (entry["host"], entry["node_rank"])
-        for run_id, other in list(self.roster.items()):
-            if other["gone"] and (other["host"], other["node_rank"]) == place:
-                self.roster.pop(run_id, None)
-                self._probed.pop(run_id, None)
+                self.roster.hubs.setdefault(str(entry["run_id"]), entry)
+        self.roster.tell()
 
     def reply(self, run_id: str, seen: dict[str, Any]) -> dict[str, Any]:
-        """What a node is told: how often to report, whether stacks are wanted, the verdict and the roster
+        """The answer to a node: how often to report, whether stacks are wanted, the verdict and the roster
         where they are news."""
         answer: dict[str, Any] = {
             "hub": self.own_id,
-            "over": self._is_over(),
+            "over": self.roster.is_over,
             "host": self.host,
             "every": self.every(),
             "detail": int(self._closer),
             "version": self.version,
-            "roster_version": self.roster_version,
+            "roster_version": self.roster.version,
         }
-        if seen.get("roster_seen") != [self.own_id, self.roster_version]:
-            answer["roster"] = self._entries
-        said = self._said.get(run_id == self.own_id)
-        # this hub's own node, on a thread of its own: nobody who is served waits for the engine
-        if said is None:
+        if seen.get("roster_seen") != [self.own_id, self.roster.version]:
+            answer["roster"] = self.roster.sent
+        verdict = self._written.get(run_id == self.own_id)
+        # this hub's own node, on a thread of its own: no other node waits for the engine
+        if verdict is None:
             with self.lock:
-                said = self.verdict(run_id)
-        answer["verdict"] = said
-        return answer
-
-    def _is_over(self) -> bool:
-        """All nodes that report have told that their command ended."""
-        return all(entry["gone"] for entry in self.roster.values())
+                verdict = self.verdict(run_id)
+        return {**answer, "verdict": verdict}
 
     def every(self) -> float:
         """Seconds between two digests of a node, so that all of them together stay below what this hub takes."""
-        return max(_CLOSER_SECONDS if self._closer else _DIGEST_SECONDS, every_of(len(self.roster)))
+        return max(_CLOSER_SECONDS if self._closer else _DIGEST_SECONDS, every_of(len(self.roster.hubs)))
 
-    def _tell_roster(self) -> None:
-        """A new version only where that changes what others are told: at the start of a large job each digest
-        is a new entry."""
-        entries = sorted(self.roster.values(), key=lambda entry: _order(entry["node_rank"]))
-        if len(entries) > WHOLE_ROSTER:
-            entries = [entry for entry in entries if not entry["gone"]][:_CANDIDATES]
-        if entries != self._entries:
-            self._entries = entries
-            self.roster_version += 1
-
-    # -- saying -------------------------------------------------------------------------------------------
+    # -- reporting -------------------------------------------------------------------------------------------
 
     def verdict(self, run_id: str) -> dict[str, Any]:
         """For one node, the lock held: of its own machine it knows itself; other machines are the job hub's
         own node's matter."""
         engine = self.engine
-        current = engine.job.cluster.current()
-        silent = {node.digest.run_id for node in engine.job.cluster.silent(engine.now)}
-        heard = [node for node in current if node.digest.run_id not in silent]
-        own = run_id == self.own_id
+        job, own = engine.job, run_id == self.own_id
+        current, silent = job.cluster.current(), set(job.cluster.silent(engine.now))
+        heard = [node for node in current if node not in silent]
         findings = [finding for finding in engine.active() if _is_for(finding, own, self.host)]
         notes = engine.not_checked() if own else []
-        notes = [line for line in notes if not line.what.startswith(("straggler",))][:64]
+        notes = [line for line in notes if not line.what.startswith("straggler")][:64]
         notes += [
             NotChecked(
                 f"the node at {address}",
                 f"its digests are refused: {why}",
                 "give all nodes the same DIAG_TOKEN",
             )
-            for address, why in self._refused_lately()[:8]
-            if own
+            for address, why in (self._refused_lately()[:8] if own else ())
         ]
-        expected = max(engine.job.cluster.expected(), len(current))
-        job = engine.job
+        expected = max(job.cluster.expected(), len(current))
         fact = JobVerdict(
             None,
             self.host,
@@ -276,11 +211,7 @@ class JobHub:
     def _refused_lately(self) -> list[tuple[str, str]]:
         """A hub comes again every few seconds; one that does not has the token by now, or was none."""
         since = time.monotonic() - _REFUSED_SECONDS
-        return [
-            (address, why)
-            for address, why in list(self.refused.items())
-            if self._refused_at.get(address, 0.0) > since
-        ]
+        return [(address, why) for address, (why, at) in list(self.refused.items()) if at > since]
 
     def facts(self) -> tuple[int, int, tuple[tuple[str, str], ...]]:
         """Nodes expected, nodes heard, and (kind, severity) of each finding that is open."""
@@ -291,15 +222,15 @@ class JobHub:
             findings = tuple((finding.id, finding.severity.value) for finding in self.engine.active())
             return max(cluster.expected(), len(current)), len(heard), findings
 
-    def _say(self, *, own: bool = False) -> None:
+    def _write(self, *, own: bool = False) -> None:
         """Write the verdict out once for all who ask in the next second, the lock held: whoever reports must
         not wait for it."""
-        self._said_at = time.monotonic()
-        self._said[False] = self.verdict("")
+        self._written_at = time.monotonic()
+        self._written[False] = self.verdict("")
         if own:
-            self._said[True] = self.verdict(self.own_id)
+            self._written[True] = self.verdict(self.own_id)
         else:
-            self._said.pop(True, None)  # only its own node asks for that, every few seconds
+            self._written.pop(True, None)  # only its own node asks for that, every few seconds
 
     def _loop(self) -> None:
         tended = 0.0
@@ -321,14 +252,14 @@ class JobHub:
         batch = self._records.batch(wait)
         with self.lock:
             changes = self._records.take(batch)
-            if changes or time.monotonic() - self._said_at > _SAY_SECONDS:
-                self._say()
+            if changes or time.monotonic() - self._written_at > _WRITE_SECONDS:
+                self._write()
             self._records.flush()
 
     def _conclude_for(self, asked: threading.Event) -> None:
         """Whoever waits wants the verdict of this moment."""
         self.engine.finish()
-        self._say(own=True)
+        self._write(own=True)
         asked.set()
 
     def _tend(self) -> None:
@@ -364,8 +295,8 @@ class JobHub:
     def _probe(self, run_id: str, url: str, host: str) -> None:
         answer, seconds = try_connection(url, _PROBE_SECONDS)
         self._probing -= 1
-        told = digest_source.probed(run_id, host, answer, round(seconds, 3))
-        self._records.put(Record(digest_source.SOURCE, told, host=self.host))
+        payload = digest_source.probed(run_id, host, answer, round(seconds, 3))
+        self._records.put(Record(digest_source.SOURCE, payload, host=self.host))
 
     def close(self) -> None:
         self._ended.set()
@@ -377,78 +308,16 @@ def every_of(nodes: int) -> float:
     return nodes / _NODES_A_SECOND
 
 
+def spread(every: float) -> float:
+    """Over how many seconds the nodes of a job that is so large lay what they all want to tell now.
+
+    >>> spread(5.0), spread(20.0)
+    (0.0, 15.0)
+    """
+    return max(0.0, every - _SMALL_JOB_SECONDS)
+
+
 def _is_for(finding: Finding, own: bool, host: str) -> bool:
     """Of what nodes passed up, to the job hub's own node all but what it says by itself; to the others
     nothing."""
     return not finding.hosts or (own and finding.hosts != (host,))
-
-
-def _order(node_rank: Any) -> tuple[bool, int]:
-    return (not isinstance(node_rank, int), node_rank if isinstance(node_rank, int) else 0)
-
-
-def _known(entry: dict[str, Any]) -> dict[str, Any]:
-    """A digest made of what the roster says of a node."""
-    node = {
-        "rank": None,
-        "run_id": entry["run_id"],
-        "host": entry["host"],
-        "node_rank": entry["node_rank"],
-        "url": entry["url"],
-        "seq": 0,
-        "nodes": entry["nodes"],
-        "rendezvous": entry["rendezvous"],
-        "ranks": len(entry["ranks"]),
-        "local_world_size": 0,
-        "world_size": entry["world_size"],
-        "phase": "launch",
-        "marked_phase": "launch",
-        "phase_at": None,
-        "phase_line": "",
-        "iteration": None,
-        "total_iterations": 0,
-        "iteration_at": None,
-        "log_moved_at": None,
-        "save_moved_at": None,
-        "started_at": None,
-        "step_seconds": None,
-        "line_seconds": 0.0,
-        "silence_seconds": 0.0,
-        "phase_seconds": 0.0,
-        "returncode": None,
-        "interrupted": False,
-        "round_trip_seconds": None,
-        "skew_seconds": None,
-        "every_seconds": _DIGEST_SECONDS,
-    }
-    ranks = [
-        {
-            "rank": rank,
-            "run_id": entry["run_id"],
-            "at": 0.0,
-            "moved": [],
-            "alive": True,
-            "state": "",
-            "comm": "",
-            "tree_at": 0.0,
-            "cpu_ratio": None,
-            "main_cpu_ratio": None,
-            "rss_bytes": 0,
-            "stopped_at": None,
-            "stack_at": 0.0,
-            "stack_since": 0.0,
-            "stack_samples": 0,
-            "stack_how": "",
-            "placement": {
-                "rank": rank,
-                "local_rank": local,
-                "world_size": entry["world_size"],
-                "host": entry["host"],
-                "pid": pid,
-                "start_ticks": ticks,
-                "node_rank": entry["node_rank"] or 0,
-            },
-        }
-        for rank, local, pid, ticks in entry["ranks"]
-    ]
-    return {"schema": digest_source.SCHEMA, "node": node, "ranks": ranks, "frames": {}, "commands": {}}

@@ -117,9 +117,7 @@ def _round_trip(connection: socket.socket | None) -> float | None:
     """tcpi_rtt of Linux (include/uapi/linux/tcp.h, struct tcp_info, in microseconds), right behind the
     handshake."""
     try:
-        info = (
-            connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104) if connection is not None else b""
-        )
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104) if connection else b""
         return float(struct.unpack_from("=I", info, _RTT_AT)[0]) / 1e6
     except (OSError, AttributeError, struct.error):
         return None
@@ -132,25 +130,30 @@ def _detail(body: bytes) -> str:
         return ""
 
 
+# the first that fits
+_WHY: tuple[tuple[type[OSError], str], ...] = (
+    (socket.gaierror, "unresolved"),
+    (TimeoutError, "timeout"),
+    (ConnectionError, "refused"),  # or it was there, and closed
+    (ssl.SSLError, "no_hub"),
+    (OSError, "unreachable"),
+)
+
+
 def _failed(error: Exception) -> Failed:
     text = str(getattr(error, "strerror", None) or error or type(error).__name__)
-    if isinstance(error, socket.gaierror):
-        return Failed("unresolved", text)
+    why = next((why for kind, why in _WHY if isinstance(error, kind)), "no_hub")
     if isinstance(error, TimeoutError):
-        return Failed("timeout", "no answer in time")
-    if isinstance(error, ConnectionRefusedError):
-        return Failed("refused", text)
-    if isinstance(error, ConnectionError):  # it was there, and closed
-        return Failed("refused", text)
-    if isinstance(error, ssl.SSLError):
-        return Failed("no_hub", f"TLS: {text}")
-    if isinstance(error, OSError):
-        return Failed("unreachable", text)
-    return Failed("no_hub", f"this is no hub of diag: {text}")
+        text = "no answer in time"
+    elif isinstance(error, ssl.SSLError):
+        text = f"TLS: {text}"
+    elif not isinstance(error, OSError):
+        text = f"this is no hub of diag: {text}"
+    return Failed(why, text)
 
 
 def try_connection(url: str, seconds: float) -> tuple[str, float]:
-    """Whether anybody listens there: connected, or why not, in a word; and how long that took."""
+    """Whether a hub listens there: connected, or why not; and how long that took."""
     parts = urlsplit(url)
     began = time.monotonic()
     try:

@@ -1,7 +1,7 @@
 """What is read of a job's checkpoints once a node: the folders that it saves to and begins from, and the
 space on their disks.
 
-A look at a network file system that hangs is left alone in its own thread, and none is begun beside it.
+A reading of a network file system that hangs is left alone in its own thread, and none is begun meanwhile.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CheckpointSampler(NodeSampler):
         self._places: dict[str, tuple[int, int]] = {}  # folders of another container: device and inode
         self._words: tuple[int, tuple[str, ...]] = (0, ())
         self._loaded = False
-        self._many = False  # each look at them is a large record of the journal
+        self._many = False  # each reading of them is a large record of the journal
         self._cpu = 0.0
         self._looking: threading.Thread | None = None
         self._look_began = 0.0
@@ -81,7 +81,7 @@ class CheckpointSampler(NodeSampler):
         """The last save's line tells where to look: see `finish`."""
 
     def finish(self) -> None:
-        """One last look at what the job left."""
+        """One last reading of what the job left."""
         if self.stopped:
             return
         super().stop()
@@ -90,7 +90,7 @@ class CheckpointSampler(NodeSampler):
         # it tells of before the end
         if under_way is not None and time.monotonic() - self._look_began < _PATIENCE_SECONDS:
             under_way.join(_LAST_LOOK_SECONDS)
-        self._shown.clear()  # told again even if nothing has changed: what lies there now is what is left
+        self._shown.clear()  # reported again even if nothing has changed: what lies there now is what is left
         self._look(_LAST_LOOK_SECONDS)
 
     def sample(self) -> None:
@@ -116,7 +116,7 @@ class CheckpointSampler(NodeSampler):
             except RuntimeError as error:
                 self.reporter.failed(
                     "checkpoints",
-                    f"cannot be looked at: {error}",
+                    f"cannot be read: {error}",
                     "raise the limit of threads (ulimit -u, pids.max)",
                 )
                 return
@@ -131,8 +131,8 @@ class CheckpointSampler(NodeSampler):
             "the file system of the checkpoints",
             "it has not answered for 10 s or more"
             if waited >= _PATIENCE_SECONDS
-            else "a look at what the job left took too long when it ended",
-            "look at the network file system: `df` on its mount point, dmesg, the storage's own health",
+            else "reading what the job left took too long when it ended",
+            "check the network file system: `df` on its mount point, dmesg, the storage's own health",
         )
 
     def _look_now(self) -> None:
@@ -158,7 +158,7 @@ class CheckpointSampler(NodeSampler):
                 if item.role == "load":
                     self._read_folder(self._absolute(item.path), files, "load", item.flag)
         places = [(self._absolute(item.path), "save") for item in saves] or [
-            (root, "save") for root in self._said_roots(view)
+            (root, "save") for root in self._logged_roots(view)
         ]
         places.append((self._temporary(view), "tmp"))
         for path, purpose in places[:_MOST_ROOTS]:
@@ -167,7 +167,7 @@ class CheckpointSampler(NodeSampler):
             self._read_disk(self._run_dir, disk.OURS, "run_dir", os.getuid())
 
     def _see_as(self, view: WatchedJob) -> Files | None:
-        """A rank's files, once there was one; until then those of CMD. None where nobody knows any more whose
+        """A rank's files, once there was one; until then those of CMD. None where it is not known any more whose
         they were."""
         pid = view.rank_pid or (0 if self._is_rank else view.pid)
         if pid and (self._files is None or self._files.pid != pid or self._files.has_ended()):
@@ -202,15 +202,15 @@ class CheckpointSampler(NodeSampler):
             Path(self._cwd or Path.cwd(), Path(path).expanduser() if path.startswith("~/") else path)
         )
 
-    def _said_roots(self, view: WatchedJob) -> list[str]:
-        return list(dict.fromkeys(self._absolute(save_root(path)) for path in reversed(view.said)))
+    def _logged_roots(self, view: WatchedJob) -> list[str]:
+        return list(dict.fromkeys(self._absolute(save_root(path)) for path in reversed(view.logged)))
 
     def _save_roots(
         self, view: WatchedJob, saves: list[NamedPath], files: Files
     ) -> Iterator[tuple[str, str]]:
         """(flag, folder): those that a line named, the named ones, and what ms-swift makes below these in
         this run."""
-        roots = dict.fromkeys(self._said_roots(view), "")
+        roots = dict.fromkeys(self._logged_roots(view), "")
         for item in saves:
             path = self._absolute(item.path)
             roots.setdefault(path, item.flag)
@@ -221,7 +221,7 @@ class CheckpointSampler(NodeSampler):
                     else []
                 )
             except (OSError, ValueError):
-                continue  # said by the reading of `path` itself
+                continue  # reported by the reading of `path` itself
             for version in below[:2]:
                 roots.setdefault(version, item.flag)
         for path, flag in list(roots.items())[:_MOST_ROOTS]:

@@ -30,13 +30,13 @@ class WatchedJob:
     rank_pid: int | None = None
     uid: int | None = None
     saving: bool = False
-    said: tuple[str, ...] = ()  # the paths that the log named
+    logged: tuple[str, ...] = ()  # the paths that the log named
     attached: bool = False  # diag did not start it, and it may be another user's
 
 
 @dataclass(frozen=True, slots=True)
 class Connecting:
-    """A rank of this node: `calls` says whether its last stack stands in the call that connects."""
+    """A rank of this node: `calls` says whether its last stack is in the call that connects."""
 
     rank: int
     pid: int
@@ -62,7 +62,7 @@ class NodeContext:
     attached: bool = False  # diag did not start it
 
     def processes(self) -> Processes | None:
-        """Of the job; None where its launchers cannot be told from other processes of the machine."""
+        """Of the job; None where its launchers cannot be distinguished from other processes of the machine."""
         return Tree(self.pid) if self.launched else None
 
     def some_rank(self) -> int | None:
@@ -94,7 +94,7 @@ class NodeContext:
             rank = next((rank.placement.pid for rank in job.alive_ranks()), None)
             named = tuple(dict.fromkeys(save.path for save in log.saves if save.path))[-4:]
             saving = job.phase == "ckpt_save" or log.unwritten is not None
-            pid = job.run.pid or self.pid  # at the first look the engine may not have been told yet
+            pid = job.run.pid or self.pid  # at the first reading the engine may not know it yet
             return WatchedJob(
                 job.run.argv or self.argv, pid, rank, _owner(rank or pid), saving, named, self.attached
             )

@@ -15,6 +15,7 @@ from diag.agent.samplers.context import NodeContext, NodeSampler
 from diag.model import Placement, Record
 from diag.sources.host.file_rights import acting_as
 from diag.sources.host.job_files import JobFiles
+from diag.sources.host.process_tree import read_argv, read_environ
 
 
 class EstimateSampler(NodeSampler):
@@ -41,43 +42,32 @@ class EstimateSampler(NodeSampler):
 
 
 def estimate_watched(
-    argv: Sequence[str] | None,
-    pid: int,
-    put: Callable[[Record], None],
-    host: str = "",
-    proc: Path = Path("/proc"),
+    argv: Sequence[str] | None, pid: int, put: Callable[[Record], None], host: str = ""
 ) -> threading.Thread:
-    """Hands `put` one record, or none where the command (None: that of the process) does not tell. A file
+    """Hands `put` one record, or none where the command (None: that of the process) trains nothing. A file
     system that hangs holds up only this thread."""
-    thread = threading.Thread(target=_work, args=(argv, pid, put, host, proc), name="estimate", daemon=True)
+    thread = threading.Thread(target=_work, args=(argv, pid, put, host), name="estimate", daemon=True)
     thread.start()
     return thread
 
 
-def _work(argv: Sequence[str] | None, pid: int, put: Callable[[Record], None], host: str, proc: Path) -> None:
+def _work(argv: Sequence[str] | None, pid: int, put: Callable[[Record], None], host: str) -> None:
     from diag.preflight.estimate import EstimateError, estimate
     from diag.sources import estimate as source
 
     try:
-        with JobFiles(pid, proc) as files:
+        with JobFiles(pid) as files:
             folder, rights = Path(files.cwd()), files.rights
-        environment = dict(word.split("=", 1) for word in _words(proc / str(pid) / "environ") if "=" in word)
-        words = argv or _words(proc / str(pid) / "cmdline")
-        with acting_as(
-            rights
-        ) as acted:  # models and configurations are read by the names that the job has for them
-            if not acted:
+        environment = read_environ(pid)
+        words = argv or read_argv(pid)
+        # models and configurations are read by the names that the job has for them
+        with acting_as(rights) as acted:
+            if not acted or environment is None:
                 return
-            told = estimate(words, environment, folder=folder, with_advice=False)
-    except (
-        EstimateError,
-        OSError,
-    ):  # not every command trains, nor names a model that is known; or it has ended
+            found = estimate(words, environment, folder=folder, with_advice=False)
+    # not every command trains, nor names a model that is known; or it has ended
+    except (EstimateError, OSError):
         return
     except Exception:  # whatever fails in an estimate, the job is watched all the same
         return
-    put(source.record(told.observation(), host))
-
-
-def _words(path: Path) -> list[str]:
-    return path.read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+    put(source.record(found.observation(), host))

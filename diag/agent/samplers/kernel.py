@@ -13,6 +13,7 @@ from pathlib import Path
 from diag.agent.samplers.context import NodeContext, NodeSampler
 from diag.agent.samplers.sampler import Reporter
 from diag.sources.host.kmsg import SOURCE
+from diag.sources.host.process_tree import sees_machine
 
 # What a line must hold to be taken. Rows of the table of tasks and the numbers of a cgroup count only inside
 # a report of a kill, which begins with the first word and ends with the second.
@@ -43,22 +44,12 @@ _NUMBERS = (
 )
 _LEAST_PAGES = 2560  # 10 MiB: smaller tasks of the table are left out
 
-_HOST_PID_NAMESPACE = 0xEFFFFFFC  # Linux 3.8 and newer, include/linux/proc_ns.h: PROC_PID_INIT_INO
 _BUFFER = 16 * 1024  # the kernel's longest record is 8 KiB with its escapes
 _GATHER_SECONDS = 0.2  # a report of a kill comes line by line
 _LONGEST_GATHER_SECONDS = 1.0
-_MOST_READ = (
-    2000  # records a second; beyond it the log is a flood, and the kernel may overwrite what we do not read
-)
+# records a second; beyond it the log is a flood, and the kernel may overwrite what we do not read
+_MOST_READ = 2000
 _MOST_TAKEN = 1000  # lines in one record of ours
-
-
-def _sees_host_pids(proc: Path = Path("/proc")) -> bool:
-    """Whether a pid that the kernel's log names is the same here: not in a container with pids of its own."""
-    try:
-        return (proc / "self/ns/pid").stat().st_ino == _HOST_PID_NAMESPACE
-    except OSError:
-        return False
 
 
 class KmsgLines:
@@ -118,7 +109,7 @@ class KmsgLines:
 
 
 def open_log(path: Path = Path("/dev/kmsg")) -> int:
-    """At its end: what the kernel said before is not of this job. Raises OSError."""
+    """At its end: what the kernel logged before is not of this job. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     os.lseek(fd, 0, os.SEEK_END)
     return fd
@@ -137,7 +128,6 @@ class KernelLogSampler(NodeSampler):
         self._opened = opened
         self._ending = threading.Event()
         self._wake_read, self._wake_write = -1, -1
-        self._thread: threading.Thread | None = None
         self._lines = KmsgLines(words)
 
     @classmethod
@@ -145,7 +135,7 @@ class KernelLogSampler(NodeSampler):
         return cls(node.reporter, words=node.kernel_words)
 
     def start(self) -> None:
-        """What the kernel says from now on is told: the place in its log is taken before this returns."""
+        """What the kernel logs from now on is read: the place in its log is taken before this returns."""
         try:
             fd = self._opened()
         except OSError as error:
@@ -158,26 +148,25 @@ class KernelLogSampler(NodeSampler):
                 self.what,
                 reason,
                 "run diag as root on the host, or give the container /dev/kmsg and CAP_SYSLOG (docker run --device /dev/kmsg "
-                "--cap-add SYSLOG): the kernel then says itself whom it killed for memory, and which GPU failed",
+                "--cap-add SYSLOG): the kernel's log then shows which process it killed for memory and which GPU failed",
             )
             return
         try:
             self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             self._fd = fd
-            thread = threading.Thread(target=self._guarded, name=self.name, daemon=True)
-            thread.start()
+            super().start()
         except BaseException:
+            self.thread = None
             os.close(fd)
             raise
-        self._thread = thread
 
     def stop(self) -> None:
-        """What the kernel has said until now is put before this returns."""
-        if self._thread is None or self._ending.is_set():
+        """What the kernel has logged until now is put before this returns."""
+        if self.thread is None or self._ending.is_set():
             return
         self._ending.set()
         os.write(self._wake_write, b"x")
-        self._thread.join(_LONGEST_GATHER_SECONDS)
+        self.thread.join(_LONGEST_GATHER_SECONDS)
 
     def run(self) -> None:
         poll = select.poll()
@@ -209,7 +198,7 @@ class KernelLogSampler(NodeSampler):
                 self._read_some(fd, taken)
                 break
         if taken:
-            self.reporter.record(SOURCE, {"lines": taken, "host_pids": _sees_host_pids()})
+            self.reporter.record(SOURCE, {"lines": taken, "host_pids": sees_machine() is True})
 
     def _read_some(self, fd: int, taken: list[str]) -> int:
         for count in range(_MOST_READ):

@@ -11,7 +11,7 @@ from diag.sources.network import infiniband, interfaces
 
 
 class NetworkSampler(NodeSampler):
-    """`rank_pid` gives a living rank, whose network namespace is looked at, or None for now."""
+    """`rank_pid` gives a living rank, whose network namespace is read, or None for now."""
 
     name, what, sources = "networks", "interfaces", (infiniband.SOURCE, interfaces.SOURCE)
     read_for_dumps = True

@@ -57,9 +57,7 @@ class NodeSamplers:
         except (OSError, RuntimeError) as error:
             if not (lacking := shortage(error)):
                 raise
-            self._node.reporter.failed(
-                sampler.what, f"cannot be watched: there are no more {lacking}", "raise the limit"
-            )
+            self._node.reporter.failed(sampler.what, f"not watched: out of {lacking}", "raise the limit")
 
     def tend(self, closer: bool, job: JobView) -> None:
         for sampler in self._all:

@@ -9,6 +9,7 @@ from diag.sources.collectives import flight_recorder
 from diag.sources.host import run as run_source
 
 _AGAIN_SECONDS, _LATER_SECONDS = 5.0, 30.0
+_CALM_SECONDS = 3600.0  # a suspicion wakes it
 _ANSWER_SECONDS = 3.0
 _PIPE_SECONDS = 10.0  # twice what the dump of torch's pipe took on an H200 machine
 _LONGEST_SOCKET_FOLDER = 80  # a UNIX socket's path has 107 characters, and w.<rank>.<pid>.sock needs up to 27
@@ -19,11 +20,13 @@ class CollectivesSampler(RankSampler):
 
     name = what = "flight_recorder"
     sources = (flight_recorder.SOURCE,)
+    woken_by = ("closer",)
 
     def __init__(self, rank: RankContext) -> None:
         super().__init__(rank)
         self.stuck = False  # it did not answer, and is not asked again before the suspicion is over
         self._by_pipe = False
+        self._asked = 0  # since the suspicion began
 
     @property
     def is_there(self) -> bool:
@@ -31,19 +34,18 @@ class CollectivesSampler(RankSampler):
         rank = self.rank
         return rank.run_dir is not None and flight_recorder.reachable(rank.number, rank.pid, rank.run_dir)
 
-    def run(self) -> None:
-        asked = 0
-        while not self.rank.gone.is_set():
-            with self.rank.changed:
-                if not self.rank.closer:
-                    asked, self.stuck = 0, False
-                    self.rank.changed.wait(5.0)
-                    continue
-            # each question is a line in the job's log
-            if not self.stuck and not (self._by_pipe and asked >= 2):
-                self.ask(_ANSWER_SECONDS, _PIPE_SECONDS)
-                asked += 1
-            self.rank.gone.wait(_AGAIN_SECONDS if asked < 2 else _LATER_SECONDS)
+    def sample(self) -> None:
+        if not self.rank.closer:
+            self._asked, self.stuck = 0, False
+        # each question is a line in the job's log
+        elif not self.stuck and not (self._by_pipe and self._asked >= 2):
+            self.ask(_ANSWER_SECONDS, _PIPE_SECONDS)
+            self._asked += 1
+
+    def period(self, cpu: float, wall: float) -> float:
+        if not self.rank.closer:
+            return _CALM_SECONDS
+        return wall + (_AGAIN_SECONDS if self._asked < 2 else _LATER_SECONDS)
 
     def ask(self, deadline: float, pipe_deadline: float | None = None) -> str:
         """Ask torch's worker server of this rank. Returns why there is nothing, empty when there is."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -40,7 +39,7 @@ class RankMemory:
             self._lock.release()
 
     def needed(self) -> tuple[int, int | None] | None:
-        """Bytes, and their limit; None where nobody has read it in full yet, or is about to."""
+        """Bytes, and their limit; None where it has not been read in full yet, or is about to."""
         if self._cgroup is None or not self._lock.acquire(timeout=0.05):
             return None
         try:
@@ -63,8 +62,7 @@ class RankMemory:
 
 
 class RankContext:
-    """`task` is what the hub started the sidecar with; `changed` is notified when an order has come, and at the
-    rank's end."""
+    """`task` is what the hub started the sidecar with."""
 
     def __init__(self, task: dict[str, Any], reporter: Reporter) -> None:
         self.number = int(task["rank"])
@@ -78,35 +76,44 @@ class RankContext:
         self.node_seconds = float(task["node_seconds"])
         self.reporter = reporter
         self.gone = threading.Event()
-        self.changed = threading.Condition()
         self.closer = False  # the job is suspected
         self.watches_memory = False  # for the ranks of its cgroup
-        self.stack_due = False
         self.children: list[tuple[int, str]] = []  # pid and name, as last read
         self.memory = RankMemory(self.pid, reporter, self.gone)
-        self.at_end: list[Callable[[], None]] = []
+        self._samplers: list[RankSampler] = []
 
-    def note(self, **changes: bool) -> None:
-        """Set `closer`, `watches_memory` or `stack_due`, and wake whoever waits for that."""
-        with self.changed:
-            for name, value in changes.items():
-                setattr(self, name, value)
-            self.changed.notify_all()
+    def add(self, sampler: RankSampler) -> None:
+        self._samplers.append(sampler)
+
+    def note(self, *, closer: bool | None = None, watches_memory: bool | None = None) -> None:
+        """An order of the hub has come."""
+        if closer is not None:
+            self.closer = closer
+            self.wake("closer")
+        if watches_memory is not None:
+            self.watches_memory = watches_memory
+            self.wake("memory")
+
+    def wake(self, by: str) -> None:
+        """Those that `by` makes read at once: closer, memory or surge."""
+        for sampler in self._samplers:
+            if by in sampler.woken_by:
+                sampler.wake()
 
     def end(self) -> None:
         """The rank has ended."""
         self.gone.set()
-        self.note()
-        for stop in self.at_end:
-            stop()
+        for sampler in self._samplers:
+            sampler.stop()
 
 
 class RankSampler(Sampler):
     """One of a rank, which its sidecar has; until the rank is gone."""
 
     what: ClassVar[str]
+    woken_by: ClassVar[tuple[str, ...]] = ()  # what makes its next reading due at once
 
     def __init__(self, rank: RankContext, every_seconds: float = 0.0) -> None:
         super().__init__(rank.reporter, every_seconds)
         self.rank = rank
-        rank.at_end.append(self.stop)
+        rank.add(self)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 
 from diag.agent.samplers.rank_context import RankContext, RankSampler
 from diag.model import Payload
 from diag.sources.host import cgroup, exits, proc, shm
+from diag.sources.host.process_tree import split_stat
 
 _LIMITS_SECONDS = 60.0
 _LEAST_PAUSE_SECONDS = 0.05
@@ -72,12 +74,9 @@ class ProcessSampler(RankSampler):
 
 
 def _child_names(payload: Payload) -> list[tuple[int, str]]:
-    """Pid and name of the children in a proc payload; Python ones cannot be told from others by it."""
+    """Pid and name of the children in a proc payload; Python ones cannot be distinguished by it."""
     names = []
     for child in payload["children"]:
-        stat = child.get("stat") or ""
-        head, _, _ = stat.rpartition(")")
-        pid, _, comm = head.partition(" (")
-        if pid.isdigit():
-            names.append((int(pid), comm))
+        with contextlib.suppress(ValueError):
+            names.append(split_stat(child.get("stat") or "")[:2])
     return names

@@ -33,14 +33,12 @@ from diag.state.view import JobView
 SOURCE = nccl_ras.SOURCE
 
 PATIENCE_SECONDS = 8.0  # a suspicion this old is no slow step
-APART_SECONDS = 5.0  # two answers this far apart tell what stands from what moves
+APART_SECONDS = 5.0  # two answers this far apart distinguish what is blocked from what moves
 MOST_QUESTIONS = 2  # of one suspicion
-REST_SECONDS = (
-    120.0  # a job that is slow now and then is suspected again and again: polling is what crashed jobs
-)
-MOST_RANKS_AS_JSON = (
-    512  # beyond, the text report: it names only ranks that differ, and JSON would have tens of MB
-)
+# a job that is slow now and then is suspected again and again: polling is what crashed jobs
+REST_SECONDS = 120.0
+# beyond, the text report: it names only ranks that differ, and JSON would have tens of MB
+MOST_RANKS_AS_JSON = 512
 
 FIRST_WITH_RAS = (2, 24, 0)
 FIRST_ALLOWED = (2, 28, 7)
@@ -184,7 +182,7 @@ class RasSampler(NodeSampler):
         if self._busy() or not self.budget.due(now):
             return
         if self._refused and self.budget.asked == 0 and creating(job) is not None:
-            return  # said already; asked as soon as that is over
+            return  # reported already; asked as soon as that is over
         self._worker = threading.Thread(
             target=self._work, args=(self._case(job), creating(job)), name="nccl-ras", daemon=True
         )
@@ -200,8 +198,8 @@ class RasSampler(NodeSampler):
         pids = tuple(rank.placement.pid for rank in job.alive_ranks())
         known = frozenset(rank.placement.pid for rank in job.ranks.values())
         # where NCCL says that it listens; not where a line of a log may send us to
-        told = job.nccl.ras_address
-        address = told if told.startswith(("127.", "::1")) else self.address
+        named = job.nccl.ras_address
+        address = named if named.startswith(("127.", "::1")) else self.address
         disabled = any(variables.get("NCCL_RAS_ENABLE") == "0" for variables in self._variables.values())
         return _Case(
             pids,
@@ -241,7 +239,7 @@ class RasSampler(NodeSampler):
             self._question(case)
 
     def _version(self, pids: Sequence[int]) -> str | None:
-        """Of the first process that has NCCL; None when none has, empty when its version cannot be told."""
+        """Of the first process that has NCCL; None when none has, empty when its version is not known."""
         for pid in pids:
             if pid in self._versions:
                 return self._versions[pid]
@@ -286,13 +284,13 @@ def creating(job: JobView) -> Refusal | None:
     # those of pipeline and tensor groups are made when first used
     if job.phase == "first_step" and not job.nccl.lines:
         return Refusal(
-            "not asked before the first step: without lines of NCCL it cannot be told whether communicators are made",
+            "not asked before the first step: without NCCL's log it is not known whether communicators are being created",
             "set NCCL_DEBUG=INFO (`diag run` does, into a file of its own)",
         )
     for rank in job.alive_ranks():
         reading = rank.reading
-        stands = reading is not None and (reading.activity in _CREATING or reading.context in _CREATING)
-        if stands or job.nccl.being_made(rank.placement.pid) is not None:
+        creates = reading is not None and (reading.activity in _CREATING or reading.context in _CREATING)
+        if creates or job.nccl.being_made(rank.placement.pid) is not None:
             return Refusal(f"not asked while a communicator is made, as on rank {rank.rank}")
     if job.ranks and 0 not in job.ranks and all(rank.placement.node_rank > 0 for rank in job.ranks.values()):
         return Refusal(

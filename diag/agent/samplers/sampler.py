@@ -13,7 +13,7 @@ from diag.sources.host import run as run_source
 from diag.text.errors import SourceUnavailable
 
 _COST_RATIO = 0.01  # of a core: what is dear to read is read less often,
-_LONGEST_SECONDS = 60.0  # but not so seldom that nobody sees a port go down
+_LONGEST_SECONDS = 60.0  # but not so seldom that a port that goes down is missed
 
 
 class Reporter:
@@ -42,7 +42,7 @@ class Reporter:
         self.put(Record(source, payload, self.rank, self.host, time.time()))
 
     def failed(self, what: str, reason: str, remedy: str = "") -> None:
-        """`what`, by the name under which it is `not checked`, cannot be looked at."""
+        """`what`, by the name under which it is `not checked`, cannot be read."""
         if self._failing.get(what) == reason:
             self.erred(what, "again")
             return
@@ -69,13 +69,15 @@ class Sampler:
         self.reporter = reporter
         self.every_seconds = every_seconds
         self.stopped = False
+        self.thread: threading.Thread | None = None
         self._wake = threading.Event()
 
     # -- for whoever has it -------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Raises RuntimeError or OSError where there are no more threads or files."""
-        threading.Thread(target=self._guarded, name=self.name, daemon=True).start()
+        self.thread = threading.Thread(target=self._guarded, name=self.name, daemon=True)
+        self.thread.start()
 
     def wake(self) -> None:
         """The next reading is due now. Does not wait."""

@@ -12,10 +12,10 @@ from diag.agent.samplers.sampler import Reporter
 from diag.launch.launchers import launches
 from diag.model import Record
 from diag.sources.collectives import store
-from diag.sources.host.process_tree import PROC, Processes, is_python, read_environ, read_raw
+from diag.sources.host.process_tree import PROC, Processes, is_python, read_argv, read_environ
 from diag.sources.stacks.remote_stack import RemoteStacks
 
-# Ours: four looks before a connection that does not come is told.
+# Ours: four readings before a connection that does not come is reported.
 _EVERY_SECONDS = 5.0
 _STACK_SECONDS = 0.5
 _MOST_LAUNCHERS = 16  # with shells and wrappers around them one a node is the rule
@@ -42,9 +42,8 @@ class StoreSampler(NodeSampler):
         self._view = view
         self._proc = proc
         self._stacks = RemoteStacks(proc)
-        self._reported: dict[
-            int, tuple[int | None, store.Place]
-        ] = {}  # pid -> rank and place, as last reported
+        # pid -> rank and place, as last reported
+        self._reported: dict[int, tuple[int | None, store.Place]] = {}
         self._tree: Processes | None = None
 
     @classmethod
@@ -103,16 +102,17 @@ class StoreSampler(NodeSampler):
         return found
 
     def _calls(self, pid: int) -> bool:
-        told = self._stacks.dump(pid, _STACK_SECONDS)
-        if "failed" in told:
+        dumped = self._stacks.dump(pid, _STACK_SECONDS)
+        if "failed" in dumped:
             return False
-        frames: list[int] = next((thread["frames"] for thread in told["threads"] if thread["id"] == pid), [])
-        innermost = [told["codes"][code] for code in frames[0::2]][-_INNERMOST:]
+        frames: list[int] = next(
+            (thread["frames"] for thread in dumped["threads"] if thread["id"] == pid), []
+        )
+        innermost = [dumped["codes"][code] for code in frames[0::2]][-_INNERMOST:]
         return any(store.connects(name, file) for name, file in innermost)
 
     def _argv(self, pid: int) -> list[str]:
-        raw = read_raw(f"{self._proc}/{pid}/cmdline") or b""
-        return raw.decode("utf-8", "replace").removesuffix("\0").split("\0")
+        return read_argv(pid, self._proc)
 
     def _report(self, pid: int, rank: int | None, place: store.Place, *, pending: bool, over: bool) -> None:
         self.reporter.put(

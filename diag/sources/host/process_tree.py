@@ -7,7 +7,8 @@ no records; what a rank is, the launchers decide.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +21,10 @@ PROC = Path("/proc")
 # children of such threads are rare: they may be seen this many scans late. Ours.
 FULL_SCAN_EVERY = 10
 _LONGEST_ENVIRON = 1 << 20
+_DEEPEST = 64
+# include/linux/proc_ns.h, PROC_PID_INIT_INO: the process namespace of the machine itself has this number on every
+# Linux since 3.8.
+_MACHINE_NAMESPACE = 0xEFFFFFFC
 
 
 def read_raw(path: str) -> bytes | None:
@@ -60,14 +65,55 @@ def split_stat(text: str) -> tuple[int, str, list[str]]:
     return int(pid), comm, tail.split()
 
 
-def _parent(pid: int, root: str) -> int | None:
-    raw = read_raw(f"{root}/{pid}/stat")
-    if raw is None:
-        return None
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Of /proc/PID/stat, what tells a process from a later one of its pid, and whose child it is."""
+
+    ticks: int
+    parent: int
+    group: int
+    comm: str
+    state: str = field(compare=False)
+
+
+def read_process(pid: int, root: Path | str = PROC) -> Process | None:
+    """None when it is gone."""
     try:
-        return int(split_stat(raw.decode(errors="replace"))[2][1])
+        raw = read_raw(f"{os.fspath(root)}/{pid}/stat") or b""
+        _, comm, fields = split_stat(raw.decode("utf-8", "replace"))
+        return Process(int(fields[19]), int(fields[1]), int(fields[2]), comm, fields[0])
     except (ValueError, IndexError):
         return None
+
+
+def ancestors(pid: int, processes: Mapping[int, Process]) -> tuple[int, ...]:
+    """Parents, the nearest first; what is above those of `processes` is left out, and process 0."""
+    line: list[int] = []
+    while pid in processes and len(line) < _DEEPEST:
+        pid = processes[pid].parent
+        if pid:
+            line.append(pid)
+    return tuple(line)
+
+
+def read_argv(pid: int, root: Path = PROC) -> list[str]:
+    """Its arguments; nothing when it is gone, denied or the kernel's own."""
+    raw = read_raw(f"{os.fspath(root)}/{pid}/cmdline") or b""
+    return raw.decode("utf-8", "replace").removesuffix("\0").split("\0") if raw else []
+
+
+def sees_machine(root: Path = PROC) -> bool | None:
+    """Whether these are all processes of the machine, by its own pids: not in a container with pids of its own.
+    None where that is not known."""
+    try:
+        return Path(f"{root}/self/ns/pid").stat().st_ino == _MACHINE_NAMESPACE
+    except OSError:
+        return None
+
+
+def _parent(pid: int, root: str) -> int | None:
+    process = read_process(pid, root)
+    return process.parent if process is not None else None
 
 
 def _numbers(raw: bytes) -> list[int]:

@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from diag.agent.cluster.jobhub import every_of
-from diag.agent.cluster.member import spread
+from diag.agent.cluster.jobhub import every_of, spread
 from tests.cluster.scale.nodes import NodeTold, Play, packed
 
 # As diag/agent/cluster/member.py has them.

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diag.agent.cluster.collector import Collector
-from diag.agent.cluster.digest import DigestMaker, Identity, _fitting
-from diag.agent.cluster.jobhub import WHOLE_ROSTER
+from diag.agent.cluster.digest import DigestMaker, _fitting
+from diag.agent.cluster.roster import WHOLE_ROSTER, Identity
 from diag.detectors import make_detectors
 from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine

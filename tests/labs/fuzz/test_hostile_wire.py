@@ -134,7 +134,7 @@ def test_one_odd_digest_keeps_no_other_node_from_being_heard(name: str) -> None:
         job_hub.reply("run-x", {})
         hub.cluster.nodes()
         assert not job_hub.broken
-        for entry in job_hub.roster.values():
+        for entry in job_hub.roster.hubs.values():
             assert checked(entry) == entry
 
 
@@ -203,7 +203,7 @@ def test_roster_that_is_none_is_a_failed_report_and_changes_nothing(roster: Any)
         before = hub.cluster.member._candidates()
 
         with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
-            hub.cluster.member._hear({**answer, "roster": roster}, "http://10.0.0.9:9095", {})
+            hub.cluster.member._hear({**answer, "roster": roster}, "http://10.0.0.9:9095")
 
         assert hub.cluster.member._candidates() == before and hub.cluster.member.roster == []
 

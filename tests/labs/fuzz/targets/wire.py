@@ -70,15 +70,13 @@ def a_hub(nodes: int = 4) -> Iterator[Any]:
     never started."""
     from diag.agent.cluster.member import Member
     from diag.agent.cluster.post import Sender
-    from diag.agent.hub import Hub, HubClock
+    from diag.agent.hub import Hub
     from diag.launch.launchers.nodes import JobNodes
     from diag.settings import Settings
 
-    hub = Hub(Settings(token="t"), None, clock=HubClock())
+    hub = Hub(Settings(token="t"), None)
     told = JobNodes(count=nodes, node_rank=0, hosts=("10.0.0.1",), address="10.0.0.1", port=29500)
-    hub.cluster.member = Member(
-        hub, told, 9095, Sender("t"), hub.cluster.collector, lambda text: None, clock=hub.clock
-    )
+    hub.cluster.member = Member(hub, told, 9095, Sender("t"), hub.cluster.collector, lambda text: None)
     try:
         yield hub
     finally:
@@ -140,6 +138,8 @@ def _digest(data: bytes, home: Path) -> None:
 
 def _verdict(data: bytes, home: Path) -> None:
     """What a member hears as the answer to its digest."""
+    from diag.agent.cluster.gather import other_hubs
+
     try:
         answer = json.loads(data)
     except (ValueError, RecursionError):
@@ -147,11 +147,11 @@ def _verdict(data: bytes, home: Path) -> None:
     with a_hub() as hub:
         member = hub.cluster.member
         try:
-            member._hear(answer, "http://10.0.0.9:9095", {})
+            member._hear(answer, "http://10.0.0.9:9095")
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             return  # counted as failed
         member._candidates()
-        member.everyone()
+        other_hubs(member)
         hub._take(0.0)
         hub.cluster.nodes()
         hub.targets()
