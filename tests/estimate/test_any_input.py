@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from diag.launch.launchers.command.shell_script import read_script
 from diag.preflight.estimate import EstimateError, estimate
-from diag.preflight.estimate.known_models import KNOWN_MODELS
 from diag.preflight.estimate.megatron_plan import _OLD_NAMES
-from diag.preflight.estimate.model_shape import shape_from_config
+from diag.preflight.estimate.model_shape import MODELS, shape_from_config
 from diag.preflight.estimate.parameters import count
+from diag.text.tables import load_table
+
+KNOWN_MODELS = load_table(MODELS)["models"]
 
 TEXT = """
 megatron swift rlhf sft torchrun srun accelerate launch deepspeed python -m bash -c env A=1 NPROC_PER_NODE=4 --nproc_per_node

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from diag.launch.launchers.command.flags import Flags, parse_flags
 from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.advice import Advice, Combination, advise, combine
 from diag.preflight.estimate.errors import EstimateError
-from diag.preflight.estimate.flag_names import FLAG_NAMES
 from diag.preflight.estimate.gpu import RankNeed, gpu_needs
 from diag.preflight.estimate.hf_plan import hf_plan
 from diag.preflight.estimate.host import checkpoint_bytes, host_terms, save_terms
@@ -23,7 +22,8 @@ from diag.preflight.estimate.machine import Machine
 from diag.preflight.estimate.megatron_plan import megatron_plan
 from diag.preflight.estimate.parameters import count
 from diag.preflight.estimate.plan import Plan
-from diag.preflight.estimate.rules_of_thumb import Rule, rules
+from diag.preflight.estimate.rules_of_thumb import rules
+from diag.text.tables import load_table
 from diag.text.units import format_bytes, format_count, format_magnitude
 
 # How far the totals may be off: more than in the runs of docs/estimate.md, which leave out less even routers,
@@ -31,6 +31,7 @@ from diag.text.units import format_bytes, format_count, format_magnitude
 GPU_UNCERTAINTY = 0.10
 HOST_UNCERTAINTY = 0.15
 
+_FLAG_NAMES = Path(__file__).with_name("flag_names.yaml")
 _NAMES = {
     "sft": "SFT",
     "pt": "pre-training",
@@ -51,7 +52,7 @@ class Estimate:
     save: tuple[MemoryTerm, ...]
     checkpoint_bytes: int
     advice: tuple[Advice, ...]
-    rules: tuple[Rule, ...]
+    rules: tuple[MemoryTerm, ...]
     machine: Machine
     notes: tuple[str, ...]
     combination: Combination | None = None  # where it does not fit, and no one change of `advice` is enough
@@ -113,15 +114,18 @@ class Estimate:
         """The payload of a record of source "estimate"."""
         return {
             "basis": self.basis,
-            "gpu": [_term_json(term) for term in (self.worst.terms if self.worst else ())],
-            "host": [_term_json(term) for term in self.host],
-            "save": [_term_json(term) for term in self.save],
+            "gpu": terms_json(self.worst.terms if self.worst else ()),
+            "host": terms_json(self.host),
+            "save": terms_json(self.save),
             "checkpoint_bytes": self.checkpoint_bytes,
         }
 
 
-def _term_json(term: MemoryTerm) -> dict[str, Any]:
-    return {"name": term.name, "bytes": term.size_bytes, "formula": term.formula, "source": term.source}
+def terms_json(terms: Iterable[MemoryTerm]) -> list[dict[str, Any]]:
+    return [
+        {"name": term.name, "bytes": term.size_bytes, "formula": term.formula, "source": term.source}
+        for term in terms
+    ]
 
 
 def _gpu_have(machine: Machine, plan: Plan) -> int | None:
@@ -168,7 +172,11 @@ def _estimate(command: Command, machine: Machine, nodes: int | None, *, with_adv
     flags = parse_flags(command.words, command.environment, command.folder)
     processes = command.processes or machine.gpus or 1
     plan = _plan(command, flags, processes, nodes or command.nodes or 1)
-    unknown = flags.unknown(FLAG_NAMES) if command.program in ("megatron", "swift") else ()
+    unknown = (
+        flags.unknown(load_table(_FLAG_NAMES)["names"].split())
+        if command.program in ("megatron", "swift")
+        else ()
+    )
     plan = replace(plan, unknown=unknown)
     steps = flags.maybe_whole("train_iters", "max_steps") if plan.on_cpu else None
     return Estimate(

@@ -7,16 +7,23 @@ Only small local files are read; nothing is asked of a network.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from diag.launch.launchers.command.flags import Flags
 from diag.preflight.estimate.errors import EstimateError
-from diag.preflight.estimate.known_models import KNOWN_MODELS, known_config
-from diag.preflight.estimate.model_shape import Shape, shape_from_config
+from diag.preflight.estimate.model_shape import MODELS, Shape, shape_from_config
+from diag.text.tables import load_table
 
 _LARGEST = 10_000_000  # bytes: a config.json has a few thousand
+
+# What people's names have beside the size: "Qwen/Qwen3-30B-A3B-Instruct-2507",
+# "meta-llama/Meta-Llama-3.1-8B-Instruct".
+_TAIL = re.compile(
+    r"-(instruct|base|chat|thinking|coder|math|it|hf|bf16|fp8|awq|gptq|int[48]|2507|1m)(?=-|$)"
+)
 
 # Megatron-LM's own flags for what config.json would tell: megatron/training/arguments.py.
 _MEGATRON_NAMES = {
@@ -50,7 +57,7 @@ def find_shape(flags: Flags, *, plain: bool = False) -> tuple[str, Shape, list[s
         raise EstimateError(
             f"the model {name!r} is not known, and there is no config.json of it on this machine",
             hint="pass --model with a folder that holds its config.json (a few kB are enough, weights are not read), or one of: "
-            + ", ".join(KNOWN_MODELS),
+            + ", ".join(load_table(MODELS)["models"]),
         )
     shape, notes = shape_from_config(config, where)
     return name, shape, list(notes)
@@ -66,6 +73,22 @@ def read_config(
             return data, str(path)
     known = known_config(name)
     return known, f"the built-in table, {name}"
+
+
+def known_config(name: str) -> dict[str, Any] | None:
+    """The configuration of a model named as on a hub; None for others.
+
+    >>> known_config("Qwen/Qwen3-30B-A3B-Instruct-2507")["num_experts"]
+    128
+    >>> known_config("meta-llama/Meta-Llama-3.1-8B")["hidden_size"], known_config("Qwen3-9000B")
+    (4096, None)
+    """
+    word = name.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
+    word = re.sub("(?<=^qwen2.5)-(coder|math)|(?<=^qwen3)-coder", "", word)
+    while (shorter := _TAIL.sub("", word)) != word:
+        word = shorter
+    config: dict[str, Any] | None = load_table(MODELS)["models"].get(word)
+    return config
 
 
 def _places(name: str, environment: Mapping[str, str], folder: Path) -> list[Path]:

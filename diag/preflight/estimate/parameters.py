@@ -95,7 +95,7 @@ def _layer_count(shape: Shape, moe: bool, tp: int, ep: int, etp: int) -> LayerCo
 def count(shape: Shape) -> int:
     """All parameters; a tied output layer counts once.
 
-    >>> from diag.preflight.estimate.known_models import known_config
+    >>> from diag.preflight.estimate.model_files import known_config
     >>> from diag.preflight.estimate.model_shape import shape_from_config
     >>> count(shape_from_config(known_config("Qwen3-30B-A3B"))[0])
     30532122624

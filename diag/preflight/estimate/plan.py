@@ -161,7 +161,6 @@ class Plan:
     save: Save
     data: Data
     reference: bool = False  # a second, frozen model
-    teacher_parameters: int = 0
     attention: str = "flash"  # flash (and fused, sdpa: nothing of the scores is kept), unfused
     fused_gradients: bool = True  # gradients of weights are added into the main gradients at once
     compiled_loss: bool = False  # cross entropy through torch.compile

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.advice import Advice
-from diag.preflight.estimate.estimate import GPU_UNCERTAINTY, HOST_UNCERTAINTY, Estimate
+from diag.preflight.estimate.estimate import GPU_UNCERTAINTY, HOST_UNCERTAINTY, Estimate, terms_json
 from diag.preflight.estimate.parameters import count
 from diag.text.units import format_bytes, format_ratio
 
@@ -154,18 +155,9 @@ def _note_lines(estimate: Estimate) -> list[str]:
     return lines
 
 
-def _advice_json(item: Advice) -> dict[str, Any]:
-    return {
-        "flags": item.flags,
-        "gpu_bytes": item.gpu_bytes,
-        "host_bytes": item.host_bytes,
-        "cost": item.cost,
-    }
-
-
 def document(estimate: Estimate) -> dict[str, Any]:
     """The shape of `diag.estimate/1`. Sizes are bytes."""
-    worst = estimate.worst
+    worst, machine, together = estimate.worst, estimate.machine, estimate.combination
     seen = estimate.observation()
     layout = estimate.plan.layout
     return {
@@ -173,14 +165,8 @@ def document(estimate: Estimate) -> dict[str, Any]:
         "basis": estimate.basis,
         "model": {"name": estimate.plan.model, "parameters": count(estimate.plan.shape)},
         "layout": {
-            "nodes": layout.nodes,
-            "processes": layout.processes,
-            "tp": layout.tp,
-            "pp": layout.pp,
-            "cp": layout.cp,
-            "dp": layout.dp,
-            "ep": layout.ep,
-            "etp": layout.etp,
+            name: getattr(layout, name)
+            for name in ("nodes", "processes", "tp", "pp", "cp", "dp", "ep", "etp")
         },
         "gpu": {
             "terms": seen["gpu"],
@@ -188,7 +174,7 @@ def document(estimate: Estimate) -> dict[str, Any]:
             "stage": worst.stage if worst else None,
             "stages": [need.total for need in estimate.needs],
             "uncertainty": GPU_UNCERTAINTY,
-            "available_bytes": estimate.machine.gpu_bytes,
+            "available_bytes": machine.gpu_bytes,
             "verdict": estimate.gpu_verdict,
         },
         "host": {
@@ -198,19 +184,14 @@ def document(estimate: Estimate) -> dict[str, Any]:
             "save_bytes": estimate.save_bytes,
             "peak_bytes": estimate.host_bytes + estimate.save_bytes,
             "uncertainty": HOST_UNCERTAINTY,
-            "available_bytes": estimate.machine.host_bytes,
+            "available_bytes": machine.host_bytes,
             "verdict": estimate.host_verdict,
         },
         "checkpoint_bytes": estimate.checkpoint_bytes,
         "fits": estimate.fits,
-        "advice": [_advice_json(item) for item in estimate.advice],
-        "combination": _advice_json(estimate.combination.advice) | {"enough": estimate.combination.enough}
-        if estimate.combination
-        else None,
-        "rules_of_thumb": [
-            {"name": rule.name, "bytes": rule.size_bytes, "formula": rule.formula, "source": rule.source}
-            for rule in estimate.rules
-        ],
+        "advice": [asdict(item) for item in estimate.advice],
+        "combination": asdict(together.advice) | {"enough": together.enough} if together else None,
+        "rules_of_thumb": terms_json(estimate.rules),
         "assumed": list(estimate.notes),
         "unknown_flags": list(estimate.plan.unknown),
     }
