@@ -93,14 +93,20 @@ class Trainer:
 
     @property
     def capabilities(self) -> set[str]:
-        return {
-            item.text.removeprefix("CAP_")
-            for item in self.container.at("securityContext", "capabilities", "add").items
-        }
+        return capabilities_of(self.container)
 
     def place(self, *names: str) -> Field:
         """Where one of these variables stands, or the container."""
         return next((self.fields[name] for name in names if name in self.fields), self.container)
+
+
+def capabilities_of(container: Field) -> set[str]:
+    added = container.at("securityContext", "capabilities", "add").items
+    return {item.text.removeprefix("CAP_") for item in added}
+
+
+def command_of(container: Field) -> list[str]:
+    return [item.text for part in ("command", "args") for item in container.at(part).items]
 
 
 def user_of(group: PodGroup, container: Field) -> int | None:
@@ -110,7 +116,7 @@ def user_of(group: PodGroup, container: Field) -> int | None:
 
 def is_sidecar(container: Field) -> bool:
     """Whether it is diag's."""
-    words = [item.text for part in ("command", "args") for item in container.at(part).items]
+    words = command_of(container)
     image = re.sub(r"[:@].*", "", container.at("image").text.rpartition("/")[2])
     runs = [word.rpartition("/")[2] for word in words]
     return (
@@ -150,11 +156,7 @@ def _is_rdma(resource: Field) -> bool:
 
 def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> Trainer:
     environment, fields, unfilled, all_known = _environment(group, container, documents)
-    words = [
-        _filled(item.text or UNKNOWN, environment)[0]
-        for part in ("command", "args")
-        for item in container.at(part).items
-    ]
+    words = [_filled(word or UNKNOWN, environment)[0] for word in command_of(container)]
     for name in group.tells:
         environment.setdefault(name, INDEX if "INDEX" in name or "RANK" in name else UNKNOWN)
     if "PET_NNODES" in group.tells and group.nodes is not None:

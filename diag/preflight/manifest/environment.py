@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from diag.knowledge import env_lint
 from diag.preflight.line import Line
-from diag.preflight.manifest.job import Manifests, told
+from diag.preflight.manifest.job import Manifests, field_line
 
 
 def environment_lines(manifests: Manifests) -> Iterator[Line]:
@@ -25,7 +25,7 @@ def environment_lines(manifests: Manifests) -> Iterator[Line]:
                 if advice.variable in said:
                     continue
                 said.add(advice.variable)
-                yield told(
+                yield field_line(
                     trainer.place(advice.variable),
                     "problem" if advice.severity.counts else "note",
                     f"{advice.variable}={advice.value}: {advice.does}",

@@ -8,7 +8,7 @@ training-operator 1.9 and Trainer 2.3, MPI operator v2beta1, Volcano 1.10.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from diag.preflight.manifest.reading import Document, Field
@@ -16,7 +16,7 @@ from diag.preflight.manifest.reading import Document, Field
 _MOST_NAMES = 4096
 _PET = ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NPROC_PER_NODE")
 _STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
-_FOREVER = ("StatefulSet", "Deployment", "ReplicaSet", "DaemonSet")
+FOREVER = ("StatefulSet", "Deployment", "ReplicaSet", "DaemonSet")
 WORKLOADS = (
     "Job",
     "CronJob",
@@ -27,7 +27,7 @@ WORKLOADS = (
     "TrainingRuntime",
     "ClusterTrainingRuntime",
     "MPIJob",
-    *_FOREVER,
+    *FOREVER,
 )
 
 
@@ -62,6 +62,14 @@ class PodGroup:
     def kind(self) -> str:
         return self.document.kind
 
+    @property
+    def containers(self) -> list[Field]:
+        return [item for part in ("initContainers", "containers") for item in self.spec.at(part).items]
+
+    def has_labels(self, wanted: Mapping[str, str]) -> bool:
+        """Whether a selector chooses these pods; an empty one chooses none."""
+        return bool(wanted) and all(self.labels.get(name) == value for name, value in wanted.items())
+
 
 def pod_groups(documents: Sequence[Document]) -> list[PodGroup]:
     groups: list[PodGroup] = []
@@ -92,7 +100,7 @@ def _of_document(document: Document, documents: Sequence[Document]) -> Iterator[
             spec.at("subdomain").text,
             forever=policy if policy.text in ("Always", "") and not policy.is_template else None,
         )
-    elif document.kind in _FOREVER:
+    elif document.kind in FOREVER:
         yield _forever(document, spec, name)
     elif document.kind == "JobSet":
         yield from _jobset(document, spec, name)

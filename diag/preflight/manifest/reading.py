@@ -136,6 +136,11 @@ class Field:
         return f"{self.document.file}:{self.line} {said.lstrip('.')}".rstrip()
 
 
+def named(items: Field, name: str) -> Field | None:
+    """The item of a list that has this name."""
+    return next((item for item in items.items if item.at("name").text == name), None)
+
+
 def read_manifests(places: Sequence[str]) -> tuple[list[Document], list[Line]]:
     """The documents of files, folders and - (stdin), and a line for each that cannot be looked at. Raises
     DiagError for a path that is not there."""
