@@ -4,6 +4,7 @@ and right ones."""
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from diag.cli.main import main
 from diag.preflight.line import Line
 from diag.preflight.manifest import manifest_lines
+from diag.preflight.manifest.pods import pod_groups
 from diag.preflight.manifest.reading import read_text
 from tests.preflight.wrong_manifests import RIGHT, WRONG
 from tests.test_docs import FINDING_IDS
@@ -313,3 +315,24 @@ def test_file_that_is_no_text_is_told_as_such() -> None:
     line, *_ = lines_of("\x7fELF\x00\x01")
 
     assert (line.status, line.said) == ("problem", "it is no text")
+
+
+def test_a_jobset_of_far_too_many_pods_is_read_without_naming_them_all() -> None:
+    text = """\
+kind: JobSet
+metadata: {name: dpo}
+spec:
+  replicatedJobs:
+  - name: node
+    replicas: 90000
+    template: {spec: {parallelism: 90000, completions: 90000}}
+"""
+    tracemalloc.start()
+    try:
+        (group,) = pod_groups(read_text(text, "job.yaml")[0])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert group.count == 90_000**2 and group.names[:2] == ("dpo-node-0-0", "dpo-node-0-1")
+    assert peak < 50 << 20

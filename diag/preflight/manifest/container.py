@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from diag.launch.launchers.command import Rendezvous, read_command
 from diag.launch.launchers.command.names import is_shell
 from diag.preflight.launch_facts import LaunchFacts
 from diag.preflight.manifest.pods import PodGroup
 from diag.preflight.manifest.quantity import quantity
-from diag.preflight.manifest.reading import Document, Field
+from diag.preflight.manifest.reading import Document, Field, named
 
 INDEX, POD_NAME, UNKNOWN = "\x01index\x01", "\x01name\x01", "\x01unknown\x01"  # no variable can hold them
 _TRAINS = re.compile(
@@ -59,7 +59,6 @@ class Trainer:
     gpus_field: Field
     rdma: Field | None
     all_known: bool  # no envFrom of what is not here
-    documents: Sequence[Document] = field(default=(), repr=False)
 
     @property
     def waits(self) -> bool:
@@ -143,13 +142,6 @@ def trainer_of(group: PodGroup, documents: Sequence[Document]) -> Trainer | None
     return best
 
 
-def _unsaid(text: str, env: Mapping[str, str]) -> dict[str, str]:
-    """What neither the manifest nor the script says (the image does, or a command that the script runs) is not
-    empty."""
-    names = (match[1] or match[2] for match in _SHELL_NAME.finditer(text))
-    return {name: UNKNOWN for name in names if name not in env}
-
-
 def _is_rdma(resource: Field) -> bool:
     return bool(_RDMA.search(str(resource.path[-1]))) and resource.text not in ("0", "")
 
@@ -168,35 +160,30 @@ def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> T
 
     scripts = [text for word in words[:3] if word.endswith(".sh") and (text := text_of(word))]
     text = " ".join((*words, *scripts))
-    unsaid = _unsaid(text, environment)
+    # What neither the manifest nor the script sets (the image does, or a command that the script runs) is not
+    # empty.
+    names = {match[1] or match[2] for match in _SHELL_NAME.finditer(text)}
+    unsaid = dict.fromkeys(names - environment.keys(), UNKNOWN)
     first = read_command(words, {**environment, **unsaid}, read_text=text_of)
     env = {name: value for name, value in first.environment.items() if name not in unsaid or value != UNKNOWN}
     known = {name: value for name, value in env.items() if "\x01" not in value}
     read = read_command(first.line, known, read_text=text_of)
-    read = replace(
-        read,
-        unseen=first.unseen,
-        unread="its script is not here" if first.line and is_shell(first.line[0]) else read.unread,
-    )
-    env = {**env, **read.environment}
-    meeting = first.meeting
-    facts = LaunchFacts(read, known)
+    unread = "its script is not here" if first.line and is_shell(first.line[0]) else read.unread
+    read = replace(read, unseen=first.unseen, unread=unread)
     gpus, gpus_field = _devices(container)
-    rdma = next((item for item in _resources(container) if _is_rdma(item)), None)
     return Trainer(
         group,
         container,
         text,
-        env,
+        {**env, **read.environment},
         fields,
         unfilled,
-        facts,
-        meeting,
+        LaunchFacts(read, known),
+        first.meeting,
         gpus,
         gpus_field,
-        rdma,
+        next((item for item in _resources(container) if _is_rdma(item)), None),
         all_known,
-        documents,
     )
 
 
@@ -209,7 +196,7 @@ def _environment(
     unfilled: dict[str, str] = {}
     all_known = True
     for source in container.at("envFrom").items:
-        data = _data(documents, "ConfigMap", source.at("configMapRef", "name").text, group)
+        data = _data(documents, source.at("configMapRef", "name").text, group)
         all_known = all_known and data is not None
         if data is not None:
             for name, written in data.mapping.items():
@@ -238,31 +225,20 @@ def _environment(
 
 def _from(source: Field, group: PodGroup, documents: Sequence[Document]) -> str:
     path = source.at("fieldRef", "fieldPath").text
-    if any(
-        word in path
-        for word in ("completion-index", "pod-index", "replica-index", "job-index", "job-global-index")
-    ):
+    if re.search("(completion|pod|replica|job|job-global)-index", path):
         return INDEX
     if path == "metadata.name":
         return POD_NAME
     reference = source.at("configMapKeyRef")
-    data = _data(documents, "ConfigMap", reference.at("name").text, group)
+    data = _data(documents, reference.at("name").text, group)
     return data.mapping.get(reference.at("key").text, UNKNOWN) if data is not None else UNKNOWN
 
 
-def _data(documents: Sequence[Document], kind: str, name: str, group: PodGroup) -> Field | None:
-    found = next(
-        (
-            item
-            for item in documents
-            if item.kind == kind
-            and item.name == name
-            and name
-            and item.namespace in ("", group.document.namespace)
-        ),
-        None,
-    )
-    return found.root.at("data") if found is not None else None
+def _data(documents: Sequence[Document], name: str, group: PodGroup) -> Field | None:
+    """That of a ConfigMap that these pods can name."""
+    spaces = ("", group.document.namespace)
+    maps = (item for item in documents if item.kind == "ConfigMap" and item.namespace in spaces)
+    return next((item.root.at("data") for item in maps if name and item.name == name), None)
 
 
 def _filled(text: str, environment: Mapping[str, str]) -> tuple[str, list[str]]:
@@ -282,22 +258,17 @@ def _mounted(path: str, group: PodGroup, container: Field, documents: Sequence[D
     """The text of a file that a ConfigMap of these manifests puts there."""
     for mount in container.at("volumeMounts").items:
         folder = mount.at("mountPath").text.rstrip("/")
-        volumes = (
-            item for item in group.spec.at("volumes").items if item.at("name").text == mount.at("name").text
-        )
-        volume = next(volumes, None)
+        volume = named(group.spec.at("volumes"), mount.at("name").text)
         if volume is not None and folder and path.startswith(folder + "/"):
-            data = _data(documents, "ConfigMap", volume.at("configMap", "name").text, group)
+            data = _data(documents, volume.at("configMap", "name").text, group)
             return data.mapping.get(path.removeprefix(folder + "/")) if data is not None else None
     return None
 
 
 def _resources(container: Field) -> list[Field]:
-    found: dict[str, Field] = {}
-    for part in ("requests", "limits"):
-        values = container.at("resources", part)
-        for name in values.value if isinstance(values.value, dict) else ():
-            found[name] = values.at(name)
+    """Requests and limits; of what has both its limit."""
+    parts = [container.at("resources", part) for part in ("requests", "limits")]
+    found = {name: part.at(name) for part in parts if isinstance(part.value, dict) for name in part.value}
     return list(found.values())
 
 

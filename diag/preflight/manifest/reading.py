@@ -21,6 +21,8 @@ from diag.text.errors import DiagError
 _MOST_BYTES = 4 << 20  # etcd takes no object above 1.5 MiB
 _MOST_NODES = 200_000  # a few lines of aliases can stand for billions
 _MOST_FILES = 500
+_FIX = "mend it: nothing of this file was looked at"
+_RENDER = "{} | diag doctor --manifest -"
 # Helm and Jinja; envsubst; "<your-image>" as guides write it. $(NAME) is Kubernetes' own and no template.
 _TEMPLATE = re.compile(r"\{\{|\{%|\$\{[A-Za-z_]\w*\}|^<[\w -]+>$")
 
@@ -166,14 +168,8 @@ def _texts(place: str, lines: list[Line]) -> Iterator[tuple[str, str]]:
             return
         for marker, command in (("kustomization.yaml", "kubectl kustomize"), ("Chart.yaml", "helm template")):
             if (path / marker).exists():
-                lines.append(
-                    Line(
-                        place,
-                        "not checked",
-                        f"{marker} makes manifests of what lies here",
-                        f"{command} {place} | diag doctor --manifest -",
-                    )
-                )
+                why, remedy = f"{marker} makes manifests of what lies here", f"{command} {place}"
+                lines.append(Line(place, "not checked", why, _RENDER.format(remedy)))
                 return
         inner = sorted(
             each for each in path.rglob("*") if each.suffix in (".yaml", ".yml", ".json") and each.is_file()
@@ -208,40 +204,18 @@ def read_text(text: str, file: str) -> tuple[list[Document], list[Line]]:
             value = _plain(node, (), lines, [0])
             documents += _unlisted(Document(file, value, lines)) if isinstance(value, dict) else []
     except _TooMuch:
-        return [], [
-            Line(file, "not checked", "its aliases stand for more than any manifest holds", "write it out")
-        ]
+        why = "its aliases stand for more than any manifest holds"
+        return [], [Line(file, "not checked", why, "write it out")]
     except yaml.reader.ReaderError:
-        return [], [
-            Line(
-                file,
-                "problem",
-                "it is no text",
-                "mend it: nothing of this file was looked at",
-                "launch-mismatch",
-            )
-        ]
+        return [], [Line(file, "problem", "it is no text", _FIX, "launch-mismatch")]
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
         if "{{" in text or "{%" in text:
-            return [], [
-                Line(
-                    file,
-                    "not checked",
-                    f"{where}a template, no manifest yet",
-                    "helm template CHART | diag doctor --manifest -",
-                )
-            ]
-        return [], [
-            Line(
-                file,
-                "problem",
-                f"{where}no YAML: {getattr(error, 'problem', None) or 'too deep'}",
-                "mend it: nothing of this file was looked at",
-                "launch-mismatch",
-            )
-        ]
+            why, remedy = f"{where}a template, no manifest yet", _RENDER.format("helm template CHART")
+            return [], [Line(file, "not checked", why, remedy)]
+        why = f"{where}no YAML: {getattr(error, 'problem', None) or 'too deep'}"
+        return [], [Line(file, "problem", why, _FIX, "launch-mismatch")]
     return documents, []
 
 
