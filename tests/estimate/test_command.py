@@ -163,10 +163,10 @@ def test_a_job_without_gpus_is_held_against_this_machine(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "no command"),
+        ([], "no command given"),
         (["--", "megatron", "rlhf", "--model", "acme/Rocket"], "is not known"),
-        (["--", "sleep", "5"], "names no model"),
-        (["--gpu-memory", "much", "--", *DPO], "no size of memory"),
+        (["--", "sleep", "5"], "does not name a model"),
+        (["--gpu-memory", "much", "--", *DPO], "not a memory size"),
         (["--gpus-per-node", "0", "--", *DPO], "--gpus-per-node is 0"),
         (["--nodes", "-1", "--", *DPO], "--nodes is -1"),
     ],

@@ -16,7 +16,7 @@ from diag.preflight.estimate.plan import Plan
 from diag.preflight.estimate.states import padded_vocabulary, stage_layer_numbers
 
 # Measured with a fresh router, 16 experts over two ranks: the busier rank got 17 % more than its share over
-# eight layers, and twice its share in one of them. Trained routers with an auxiliary loss are told to stay
+# eight layers, and twice its share in one of them. Trained routers with an auxiliary loss are trained to stay
 # within some ten per cent.
 UNEVEN = 1.2
 

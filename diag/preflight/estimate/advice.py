@@ -67,7 +67,7 @@ def combine(
     plan: Plan, gpu_have: int | None, host_have: int | None, steps: int | None = None, cpus: int = 32
 ) -> Combination | None:
     """For a job that does not fit, and would not with any one change: the change that leaves least too much,
-    then the next on top of it. None where the job fits, or one change is enough. LoRA is no answer here: it
+    then the next on top of it. None where the job fits, or one change is enough. LoRA is not an answer here: it
     is another way to train.
     """
     gpu, host = peaks(plan, steps, cpus)
@@ -75,7 +75,7 @@ def combine(
     left = _too_much((gpu, host), have)
     if left <= 0:
         return None
-    words: dict[str, str] = {}
+    values: dict[str, str] = {}
     costs: list[str] = []
     now, reached, count = plan, (gpu, host), 0
     while left > 0 and count < _TOGETHER:
@@ -88,12 +88,12 @@ def combine(
         if best is None or best[0] >= left:
             break
         left, reached, flags, now, cost = best
-        words.update(_pairs(flags))
+        values.update(_pairs(flags))
         costs += [cost] if cost and cost not in costs else []
         count += 1
     if count == 0 or (count == 1 and left <= 0):
         return None
-    together = " ".join(f"{name} {value}".rstrip() for name, value in words.items())
+    together = " ".join(f"{name} {value}".rstrip() for name, value in values.items())
     return Combination(Advice(together, reached[0] - gpu, reached[1] - host, ", ".join(costs)), left <= 0)
 
 

@@ -87,28 +87,28 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """False only where it is said that it does not."""
+        """False only where a verdict is that it does not."""
         return "does not fit" not in (self.gpu_verdict, self.host_verdict)
 
     @property
     def basis(self) -> str:
-        """The model and the layout in words."""
+        """The model and the layout as one line."""
         plan, layout = self.plan, self.plan.layout
         tuning = {"lora": f" with LoRA (rank {plan.tuning.lora_rank})", "freeze": " in part"}.get(
             plan.tuning.kind, ""
         )
-        words = f"{plan.model} ({format_magnitude(count(plan.shape))} parameters), {_NAMES.get(plan.stage, plan.stage)}{tuning}; "
-        words += f"{format_count(layout.processes, 'rank')} on {format_count(layout.nodes, 'node')}: "
+        text = f"{plan.model} ({format_magnitude(count(plan.shape))} parameters), {_NAMES.get(plan.stage, plan.stage)}{tuning}; "
+        text += f"{format_count(layout.processes, 'rank')} on {format_count(layout.nodes, 'node')}: "
         if plan.framework == "megatron":
-            words += f"TP {layout.tp} PP {layout.pp} CP {layout.cp} DP {layout.dp}" + (
+            text += f"TP {layout.tp} PP {layout.pp} CP {layout.cp} DP {layout.dp}" + (
                 f" EP {layout.ep}" if plan.shape.experts else ""
             )
-            words += ", sequence parallel" if layout.sequence_parallel else ""
+            text += ", sequence parallel" if layout.sequence_parallel else ""
         elif plan.sharding.kind == "zero":
-            words += f"ZeRO {plan.sharding.stage}" + (", offloaded" if plan.sharding.optimizer_on_cpu else "")
+            text += f"ZeRO {plan.sharding.stage}" + (", offloaded" if plan.sharding.optimizer_on_cpu else "")
         else:
-            words += "FSDP" if plan.sharding.kind == "fsdp" else "data parallel"
-        return words + f"; up to {plan.batch.tokens:,} tokens a micro-batch"
+            text += "FSDP" if plan.sharding.kind == "fsdp" else "data parallel"
+        return text + f"; up to {plan.batch.tokens:,} tokens a micro-batch"
 
     def observation(self) -> dict[str, Any]:
         """The payload of a record of source "estimate"."""
@@ -205,15 +205,15 @@ def _plan(command: Command, flags: Flags, processes: int, nodes: int) -> Plan:
 
 
 def _taken(command: Command, processes: int, nodes: int | None) -> list[str]:
-    """What CMD leaves open, or is told of less than it seems."""
+    """What CMD leaves open, or starts on fewer nodes than it seems."""
     notes = []
     if command.processes is None:
         notes.append(f"CMD does not say how many processes a node has: {processes} taken")
     by_srun = (command.srun.nodes if command.srun is not None else None) or 1
     if nodes is None and by_srun > (command.nodes or 1) and command.is_elastic:
         notes.append(
-            f"srun starts CMD on {by_srun} nodes, and {command.launcher} is told of {command.nodes or 'one'}: "
-            "each node would train for itself"
+            f"srun starts CMD on {by_srun} nodes, but {command.launcher} is configured for {command.nodes or 'one'}: "
+            "each node would train separately"
         )
     return notes
 

@@ -148,21 +148,21 @@ def _precision(sharding: Sharding, kind: str, *, full16: bool) -> Precision:
     return Precision(2.0, 2.0, 0.0, 2.0, 2.0)
 
 
-def _sharding(flags: Flags, told: Mapping[str, Any], folder: Path, assumed: list[str]) -> Sharding:
-    given = flags.text("deepspeed", "deepspeed_config") or str(told.get("deepspeed_config_file") or "")
+def _sharding(flags: Flags, distributed: Mapping[str, Any], folder: Path, assumed: list[str]) -> Sharding:
+    given = flags.text("deepspeed", "deepspeed_config") or str(distributed.get("deepspeed_config_file") or "")
     if given in _PRESETS:
         stage, optimizer, parameters = _PRESETS[given]
         return Sharding("zero", stage, optimizer, parameters)
     if given:
         return _zero_file(given, folder)
-    if flags.text("fsdp") or told.get("kind") == "fsdp":
-        return _fsdp(flags, told, folder)
-    if told.get("kind") == "deepspeed":
+    if flags.text("fsdp") or distributed.get("kind") == "fsdp":
+        return _fsdp(flags, distributed, folder)
+    if distributed.get("kind") == "deepspeed":
         return Sharding(
             "zero",
-            _stage(told.get("zero_stage", 2), "--zero_stage"),
-            told.get("offload_optimizer_device") == "cpu",
-            told.get("offload_param_device") == "cpu",
+            _stage(distributed.get("zero_stage", 2), "--zero_stage"),
+            distributed.get("offload_optimizer_device") == "cpu",
+            distributed.get("offload_param_device") == "cpu",
         )
     return Sharding()
 
@@ -187,7 +187,7 @@ def _zero_file(given: str, folder: Path) -> Sharding:
             hint="a file, or one of " + ", ".join(_PRESETS),
         ) from error
     except (ValueError, RecursionError) as error:
-        raise EstimateError(f"the DeepSpeed configuration {given[:80]} is no JSON: {error}") from error
+        raise EstimateError(f"the DeepSpeed configuration {given[:80]} is not JSON: {error}") from error
     zero = config.get("zero_optimization") if isinstance(config, dict) else None
     if not isinstance(zero, dict):
         return Sharding("zero", 0)
@@ -211,22 +211,20 @@ def _zero_file(given: str, folder: Path) -> Sharding:
     )
 
 
-def _fsdp(flags: Flags, told: Mapping[str, Any], folder: Path) -> Sharding:
-    words = " ".join(flags.words("fsdp")).lower()
-    if words.endswith(".json"):
+def _fsdp(flags: Flags, distributed: Mapping[str, Any], folder: Path) -> Sharding:
+    text = " ".join(flags.words("fsdp")).lower()
+    if text.endswith(".json"):
         try:
             config = json.loads((folder / flags.text("fsdp")).read_text())
-            words = str(config.get("fsdp", "full_shard")) if isinstance(config, dict) else "full_shard"
+            text = str(config.get("fsdp", "full_shard")) if isinstance(config, dict) else "full_shard"
         except (OSError, ValueError) as error:
             raise EstimateError(
                 f"cannot read the FSDP configuration {flags.text('fsdp')}: {error}"
             ) from error
-    strategy = str(told.get("fsdp_sharding_strategy", "")).lower()
-    reshard = str(told.get("fsdp_reshard_after_forward", "true")).lower()
+    strategy = str(distributed.get("fsdp_sharding_strategy", "")).lower()
+    reshard = str(distributed.get("fsdp_reshard_after_forward", "true")).lower()
     part = (
-        "shard_grad_op" in words
-        or strategy in ("2", "shard_grad_op")
-        or reshard in ("false", "shard_grad_op")
+        "shard_grad_op" in text or strategy in ("2", "shard_grad_op") or reshard in ("false", "shard_grad_op")
     )
-    offload = "offload" in words or str(told.get("fsdp_offload_params", "")).lower() == "true"
+    offload = "offload" in text or str(distributed.get("fsdp_offload_params", "")).lower() == "true"
     return Sharding("fsdp", 2 if part else 3, offload, offload)

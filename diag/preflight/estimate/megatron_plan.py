@@ -49,7 +49,7 @@ def version_of(flags: Flags, installed: tuple[int, ...] | None) -> tuple[tuple[i
         return installed, f"ms-swift {'.'.join(map(str, installed))}, as installed"
     if "tuner_type" in flags or not any(name in flags for name in _OLD_NAMES):
         return (4, 6), "ms-swift 4.x"
-    return (3, 12), "ms-swift 3.12, as the flags' names tell"
+    return (3, 12), "ms-swift 3.12, by the flags' names"
 
 
 def megatron_plan(
@@ -75,7 +75,7 @@ def megatron_plan(
         tuner = "lora"
     frozen = flags.share("freeze_parameters_ratio", default=0.0)
     if flags.words("freeze_parameters", "freeze_parameters_regex"):
-        assumed.append("--freeze_parameters is not looked into: all parameters are counted as trained")
+        assumed.append("--freeze_parameters is not read: all parameters are counted as trained")
     kind = "lora" if tuner != "full" else "freeze" if frozen else "full"
     tuning = Tuning(kind, flags.whole("lora_rank", default=8, most=65536), frozen)
     if kind == "lora" and flags.words("target_modules", "target_regex") not in ((), ("all-linear",)):

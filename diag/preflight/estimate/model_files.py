@@ -49,7 +49,7 @@ def find_shape(flags: Flags, *, plain: bool = False) -> tuple[str, Shape, list[s
         return "as in the flags", *_from_flags(flags)
     if not name:
         raise EstimateError(
-            "CMD names no model",
+            "CMD does not name a model",
             hint="pass --model with a local folder that holds config.json, or a known name",
         )
     config, where = read_config(name, flags.environment, flags.folder)
@@ -66,7 +66,7 @@ def find_shape(flags: Flags, *, plain: bool = False) -> tuple[str, Shape, list[s
 def read_config(
     name: str, environment: Mapping[str, str], folder: Path = Path()
 ) -> tuple[dict[str, Any] | None, str]:
-    """(config, where it was found). None where nothing has it."""
+    """(config, where it was found). None where it is not found."""
     for path in _places(name, environment, folder):
         data = _json(path)
         if data is not None:
@@ -97,8 +97,8 @@ def _places(name: str, environment: Mapping[str, str], folder: Path) -> list[Pat
     places = [here / "config.json"]
     args = here / "args.json"  # a checkpoint of ms-swift in Megatron's format names its model there
     if args.is_file() and not places[0].is_file():
-        told = _json(args) or {}
-        model = told.get("model_dir") or told.get("model")
+        saved = _json(args) or {}
+        model = saved.get("model_dir") or saved.get("model")
         if isinstance(model, str) and model and model != name:
             places.append(Path(model) / "config.json")
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
@@ -135,9 +135,9 @@ def _json(path: Path) -> dict[str, Any] | None:
     except OSError:
         return None
     except (ValueError, RecursionError) as error:
-        raise EstimateError(f"{path} is no JSON: {error}") from error
+        raise EstimateError(f"{path} is not JSON: {error}") from error
     if not isinstance(data, dict):
-        raise EstimateError(f"{path} holds no JSON object")
+        raise EstimateError(f"{path} does not hold a JSON object")
     return data
 
 

@@ -66,7 +66,7 @@ class Shape:
 
 
 MODELS = Path(__file__).with_name("models.yaml")
-_MOST_LAYERS, _MOST_EXPERTS = 2_000, 1_000_000  # of the whole model; each tensor of an expert is looked at
+_MOST_LAYERS, _MOST_EXPERTS = 2_000, 1_000_000  # of the whole model; each tensor of an expert is counted
 _NOT_A_DECODER = ("linear_attention", "mamba", "recurrent", "gated_delta")
 
 
@@ -147,7 +147,7 @@ def _size(config: Mapping[str, Any], where: str, name: str, default: Any = None,
         or not 0 <= value < most
         or (value == 0 and default is None)
     ):
-        raise EstimateError(f"{where}: {name} is {value!r}, which is no size")
+        raise EstimateError(f"{where}: {name} is {value!r}, which is not a size")
     return value
 
 
@@ -166,7 +166,7 @@ def _experts(config: Mapping[str, Any], traits: Mapping[str, Any], layers: int, 
         step = 1
     plain = config.get("mlp_only_layers") or ()
     if not isinstance(plain, (list, tuple)):
-        raise EstimateError(f"{where}: mlp_only_layers is {plain!r}, which is no list of layers")
+        raise EstimateError(f"{where}: mlp_only_layers is {plain!r}, which is not a list of layers")
     first = _size(config, where, "first_k_dense_replace", default=0)
     return {
         "experts": experts,

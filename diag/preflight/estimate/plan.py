@@ -166,6 +166,6 @@ class Plan:
     compiled_loss: bool = False  # cross entropy through torch.compile
     balance_loss: bool = False  # a loss on how evenly the experts are used
     on_cpu: bool = False  # the whole job runs without a GPU
-    trainer: str = ""  # in words: "ms-swift 4.x"
+    trainer: str = ""  # as in "read as ms-swift 4.x"
     assumed: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()

@@ -38,20 +38,20 @@ def _table(terms: Iterable[MemoryTerm], sources: bool) -> list[str]:
     lines = []
     for term in terms:
         head = f"  {term.name:<26}{_gib(term.size_bytes)}  "
-        words = term.formula + (f"  [{term.source}]" if sources and term.source else "")
+        formula = term.formula + (f"  [{term.source}]" if sources and term.source else "")
         lines += textwrap.wrap(
-            words, _WIDTH + 10, initial_indent=head, subsequent_indent=" " * len(head)
+            formula, _WIDTH + 10, initial_indent=head, subsequent_indent=" " * len(head)
         ) or [head.rstrip()]
     return lines
 
 
-def _verdict_line(verdict: str, have: int | None, need: int, said: str, colour: bool) -> str:
+def _verdict_line(verdict: str, have: int | None, need: int, origin: str, colour: bool) -> str:
     if verdict == "unknown":
-        return f"  {said}"
+        return f"  {origin}"
     shown = f"\033[{_VERDICT_COLOUR[verdict]}m{verdict}\033[0m" if colour else verdict
     left = (have or 0) - need
     rest = f"{format_bytes(left)} left" if left >= 0 else f"{format_bytes(-left)} too much"
-    return f"  {shown}: {rest} of {format_bytes(have or 0)} ({said})"
+    return f"  {shown}: {rest} of {format_bytes(have or 0)} ({origin})"
 
 
 def _gpu_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
@@ -76,7 +76,7 @@ def _gpu_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
         )
     lines.append(
         _verdict_line(
-            estimate.gpu_verdict, estimate.machine.gpu_bytes, worst.total, estimate.machine.gpu_said, colour
+            estimate.gpu_verdict, estimate.machine.gpu_bytes, worst.total, estimate.machine.gpu_from, colour
         )
     )
     return [*lines, ""]
@@ -92,10 +92,10 @@ def _host_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
     peak = estimate.host_bytes + estimate.save_bytes
     lines += _table(estimate.save, sources)
     lines.append(f"  {'total at a save':<26}{_gib(peak)}  +- {format_ratio(HOST_UNCERTAINTY)}")
-    said = estimate.machine.host_said
+    origin = estimate.machine.host_from
     if estimate.host_verdict == "unknown":
-        said = "this machine has no GPU, so its memory says nothing; --host-memory says what the job's nodes have"
-    lines.append(_verdict_line(estimate.host_verdict, estimate.machine.host_bytes, peak, said, colour))
+        origin = "this machine has no GPU, so its memory is not the job's; pass --host-memory with that of its nodes"
+    lines.append(_verdict_line(estimate.host_verdict, estimate.machine.host_bytes, peak, origin, colour))
     return [*lines, f"  a checkpoint on disk: {format_bytes(estimate.checkpoint_bytes)}", ""]
 
 
@@ -151,7 +151,7 @@ def _note_lines(estimate: Estimate) -> list[str]:
     if estimate.notes:
         lines += ["", "assumed", *(f"  {note}" for note in estimate.notes)]
     if estimate.plan.unknown:
-        lines += ["", "flags that no ms-swift known here has: " + ", ".join(estimate.plan.unknown)]
+        lines += ["", "flags that no known version of ms-swift has: " + ", ".join(estimate.plan.unknown)]
     return lines
 
 

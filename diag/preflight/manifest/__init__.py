@@ -1,7 +1,7 @@
 """`diag doctor --manifest`: what is wrong with a training's manifests, by what they say themselves. No
 cluster is asked.
 
-What a template fills in later, and kinds that nobody here knows, are not checked.
+What a template fills in later, and unknown kinds, are not checked.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ CHECKS: tuple[Callable[[Manifests], Iterator[Line]], ...] = (
 )
 
 
-_LATER = "how many pods it has is filled in later, by a template or the cluster"
+_LATER = "how many pods it has is filled in later by a template or the cluster"
 _LATER_REMEDY = "helm template CHART, kubectl kustomize DIR or envsubst < FILE, | diag doctor --manifest -"
 _KINDS_REMEDY = (
-    f"kinds are {', '.join(WORKLOADS)} and Volcano's Job; a trainer is known by its launcher (torchrun, deepspeed, "
+    f"kinds are {', '.join(WORKLOADS)} and Volcano's Job; a trainer is recognised by its launcher (torchrun, deepspeed, "
     "accelerate, megatron, swift) or by NPROC_PER_NODE, NNODES or NODE_RANK"
 )
-_AT_START = "what its container starts is known at its start"
+_AT_START = "what its container starts is known only when it starts"
 
 
 def check_manifests(places: Sequence[str]) -> Iterator[Line]:
@@ -67,8 +67,8 @@ def manifest_lines(documents: Sequence[Document]) -> Iterator[Line]:
             yield Line(", ".join(titles), "not checked", _LATER, _LATER_REMEDY)
         elif not bad.intersection(titles):
             unknown = _unknown(job)
-            said = f"{_summary(job)}; {unknown}" if unknown else _summary(job)
-            yield Line(", ".join(titles), "not checked" if unknown else "ok", said)
+            summary = f"{_summary(job)}; {unknown}" if unknown else _summary(job)
+            yield Line(", ".join(titles), "not checked" if unknown else "ok", summary)
     if not manifests.jobs:
         yield Line("manifests", "not checked", _nothing(manifests), _KINDS_REMEDY)
 
@@ -99,16 +99,16 @@ def _unknown_ranks(trainer: Trainer) -> str:
         return "some of its variables come from a ConfigMap or Secret that was not given (envFrom)"
     later = {name for name, value in trainer.environment.items() if value and not known(value)} - tells
     if not launch.processes_from and later & {"NPROC_PER_NODE", "PET_NPROC_PER_NODE"}:
-        return "how many ranks its container starts is known when it runs"
+        return "how many ranks its container starts is known only when it runs"
     return ""
 
 
 def _unknown_meeting(trainer: Trainer, job: ManifestJob) -> str:
     tells, address = trainer.group.tells, trainer.meeting.address
     if job.nodes_of(trainer) is None and "PET_NNODES" not in tells:
-        return "how many nodes CMD waits for is known when it runs"
+        return "how many nodes CMD waits for is known only when it runs"
     if job.pods != 1 and address and not known(address) and "PET_MASTER_ADDR" not in tells:
-        return "where they meet is known when they run"
+        return "where they meet is known only when they run"
     return ""
 
 
@@ -126,6 +126,6 @@ def _summary(job: ManifestJob) -> str:
 def _nothing(manifests: Manifests) -> str:
     if manifests.groups:
         titles = list(dict.fromkeys(group.document.title for group in manifests.groups))
-        return f"nothing tells that {', '.join(titles[:5])}{' ...' if len(titles) > 5 else ''} trains"
+        return f"nothing shows that {', '.join(titles[:5])}{' ...' if len(titles) > 5 else ''} trains"
     kinds = sorted({document.kind for document in manifests.documents if document.kind})
-    return f"no training among {', '.join(kinds)}" if kinds else "no manifest was found"
+    return f"no training job among {', '.join(kinds)}" if kinds else "no manifest was found"

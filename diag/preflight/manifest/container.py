@@ -43,7 +43,7 @@ _REFERENCE = re.compile(r"\$\(([A-Za-z_]\w*)\)|\$\$\(")
 
 @dataclass(frozen=True, slots=True)
 class Trainer:
-    """`environment` has marks where a value is not known; `fields` say where each variable stands. `unfilled`
+    """`environment` has marks where a value is not known; `fields` are where each variable is set. `unfilled`
     are variables whose value holds a $(NAME) that Kubernetes leaves as it is. `gpus` is None where no device
     is asked for."""
 
@@ -66,7 +66,7 @@ class Trainer:
 
     @property
     def nodes(self) -> int:
-        """As CMD will be told; 1 where nothing says otherwise."""
+        """As CMD will see it; 1 where nothing else is set."""
         return self.meeting.nodes
 
     @property
@@ -77,9 +77,9 @@ class Trainer:
         if launch is None or not self.all_known:
             return False
         by_operator = "PET_NPROC_PER_NODE" in self.group.tells and launch.launcher == "torchrun"
-        told = (self.environment.get(name, "") for name in ("NPROC_PER_NODE", "PET_NPROC_PER_NODE"))
+        given = (self.environment.get(name, "") for name in ("NPROC_PER_NODE", "PET_NPROC_PER_NODE"))
         return bool(launch.processes_from) or not (
-            by_operator or any("\x01" in text or "$" in text for text in told)
+            by_operator or any("\x01" in text or "$" in text for text in given)
         )
 
     @property
@@ -95,7 +95,7 @@ class Trainer:
         return capabilities_of(self.container)
 
     def place(self, *names: str) -> Field:
-        """Where one of these variables stands, or the container."""
+        """Where one of these variables is set, or the container."""
         return next((self.fields[name] for name in names if name in self.fields), self.container)
 
 
@@ -163,9 +163,9 @@ def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> T
     # What neither the manifest nor the script sets (the image does, or a command that the script runs) is not
     # empty.
     names = {match[1] or match[2] for match in _SHELL_NAME.finditer(text)}
-    unsaid = dict.fromkeys(names - environment.keys(), UNKNOWN)
-    first = read_command(words, {**environment, **unsaid}, read_text=text_of)
-    env = {name: value for name, value in first.environment.items() if name not in unsaid or value != UNKNOWN}
+    unset = dict.fromkeys(names - environment.keys(), UNKNOWN)
+    first = read_command(words, {**environment, **unset}, read_text=text_of)
+    env = {name: value for name, value in first.environment.items() if name not in unset or value != UNKNOWN}
     known = {name: value for name, value in env.items() if "\x01" not in value}
     read = read_command(first.line, known, read_text=text_of)
     unread = "its script is not here" if first.line and is_shell(first.line[0]) else read.unread
@@ -190,7 +190,7 @@ def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> T
 def _environment(
     group: PodGroup, container: Field, documents: Sequence[Document]
 ) -> tuple[dict[str, str], dict[str, Field], dict[str, str], bool]:
-    """As the kubelet does it: in order, each $(NAME) of a variable that stands before it."""
+    """As the kubelet does it: in order, each $(NAME) of an earlier variable."""
     environment: dict[str, str] = {}
     fields: dict[str, Field] = {}
     unfilled: dict[str, str] = {}

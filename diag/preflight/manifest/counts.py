@@ -140,8 +140,8 @@ def _nodes(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     if pods < nodes and group.kind in ("Pod", "Job") and group.count == 1:
         yield report(place, "part_of_the_nodes", are="is" if pods == 1 else "are", **values)
         return
-    more = f"they wait for {nodes - pods} more, for ever"
-    wait = more if nodes > pods else f"{pods - nodes} are turned away"
+    more = f"they wait forever for {nodes - pods} more"
+    wait = more if nodes > pods else f"{pods - nodes} are rejected"
     yield report(place, "nodes_unequal_pods", wait=wait, setting=_count_field(group.kind, nodes), **values)
 
 

@@ -11,7 +11,7 @@ from diag.preflight.manifest.job import Manifests, field_line
 
 def environment_lines(manifests: Manifests) -> Iterator[Line]:
     for job in manifests.jobs:
-        said: set[str] = set()
+        seen: set[str] = set()
         for trainer in job.trainers:
             known = {
                 name: value
@@ -22,9 +22,9 @@ def environment_lines(manifests: Manifests) -> Iterator[Line]:
             for advice in env_lint.lint(
                 known, nodes=nodes, nccl_version=None, rdma=True if trainer.rdma is not None else None
             ):
-                if advice.variable in said:
+                if advice.variable in seen:
                     continue
-                said.add(advice.variable)
+                seen.add(advice.variable)
                 yield field_line(
                     trainer.place(advice.variable),
                     "problem" if advice.severity.counts else "note",

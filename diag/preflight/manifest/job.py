@@ -31,7 +31,7 @@ class ManifestJob:
         return None if None in counts else sum(count or 0 for count in counts)
 
     def nodes_of(self, trainer: Trainer) -> int | None:
-        """As CMD is told; None where only the pod will know."""
+        """As CMD sees it; None where only the pod will know."""
         return None if any(bad.startswith(_NODES) for bad in trainer.meeting.bad) else trainer.nodes
 
     def is_one_node(self, trainer: Trainer) -> bool:

@@ -27,13 +27,13 @@ _ONE_POD = (
 
 def name_lines(manifests: Manifests) -> Iterator[Line]:
     for job in manifests.jobs:
-        said: set[str] = set()
+        reported: set[str] = set()
         for trainer in job.trainers:
             if job.is_one_node(trainer) or not trainer.group.is_worker:
                 continue
             for line in _of_trainer(trainer, job, manifests):
-                if line.said.partition(": ")[2] not in said:  # once for two Pods that are alike
-                    said.add(line.said.partition(": ")[2])
+                if line.said.partition(": ")[2] not in reported:  # once for two Pods that are alike
+                    reported.add(line.said.partition(": ")[2])
                     yield line
 
 
