@@ -183,6 +183,25 @@ def test_fsdp_of_accelerate_divides_by_all_ranks() -> None:
     assert weights == pytest.approx(4 * 8_190_735_360 / 8, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("text", "flag", "message"),
+    [
+        (None, "fsdp", "cannot read the FSDP configuration c.json: No such file"),
+        ("{", "fsdp", "the FSDP configuration c.json is not JSON"),
+        (None, "deepspeed", "cannot read the DeepSpeed configuration c.json: No such file"),
+        ("{", "deepspeed", "the DeepSpeed configuration c.json is not JSON"),
+    ],
+)
+def test_a_configuration_that_cannot_be_read_is_refused_by_name(
+    text: str | None, flag: str, message: str, tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / "c.json").write_text(text)
+    words = ["swift", "sft", "--model", "Qwen3-8B", "--max_length", "9", f"--{flag}", "c.json"]
+    with pytest.raises(EstimateError, match=message):
+        estimate(words, {}, folder=tmp_path)
+
+
 def test_unknown_flags_are_named_and_no_error() -> None:
     told = of(f"megatron sft {MODEL} --tensor_model_paralel_size 2 --frobnicate 3 --lr 1e-5")
     assert told.plan.unknown == (

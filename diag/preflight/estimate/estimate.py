@@ -76,14 +76,13 @@ class Estimate:
     @property
     def gpu_verdict(self) -> str:
         """fits, tight, does not fit, or unknown."""
-        return _verdict(self.gpu_bytes, _gpu_have(self.machine, self.plan), GPU_UNCERTAINTY)
+        return _verdict(self.gpu_bytes, _have(self.machine, self.plan)[0], GPU_UNCERTAINTY)
 
     @property
     def host_verdict(self) -> str:
-        """As of the GPU; a machine without GPUs is not the one that a job for GPUs will run on."""
-        return _verdict(
-            self.host_bytes + self.save_bytes, _host_have(self.machine, self.plan), HOST_UNCERTAINTY
-        )
+        """As of the GPU."""
+        need = self.host_bytes + self.save_bytes
+        return _verdict(need, _have(self.machine, self.plan)[1], HOST_UNCERTAINTY)
 
     @property
     def fits(self) -> bool:
@@ -128,12 +127,11 @@ def terms_json(terms: Iterable[MemoryTerm]) -> list[dict[str, Any]]:
     ]
 
 
-def _gpu_have(machine: Machine, plan: Plan) -> int | None:
-    return None if plan.on_cpu else machine.gpu_bytes
-
-
-def _host_have(machine: Machine, plan: Plan) -> int | None:
-    return machine.host_bytes if machine.is_node or plan.on_cpu else None
+def _have(machine: Machine, plan: Plan) -> tuple[int | None, int | None]:
+    """(GPU, host) memory that the job would have. A machine without GPUs is not the one that a job for GPUs
+    will run on."""
+    host = machine.host_bytes if machine.is_node or plan.on_cpu else None
+    return None if plan.on_cpu else machine.gpu_bytes, host
 
 
 def _verdict(need: int, have: int | None, uncertainty: float) -> str:
@@ -190,18 +188,16 @@ def _estimate(command: Command, machine: Machine, nodes: int | None, *, with_adv
         rules=rules(plan),
         machine=machine,
         notes=(*command.notes, *_taken(command, processes, nodes), *plan.assumed, *_beyond(plan)),
-        combination=combine(plan, _gpu_have(machine, plan), _host_have(machine, plan), steps, machine.cpus)
-        if with_advice
-        else None,
+        combination=combine(plan, *_have(machine, plan), steps, machine.cpus) if with_advice else None,
     )
 
 
 def _plan(command: Command, flags: Flags, processes: int, nodes: int) -> Plan:
-    if command.program in ("megatron", "megatron-lm"):
-        plain = command.program == "megatron-lm"
-        version = None if plain else _installed(command)
-        return megatron_plan(flags, command.verb, processes, nodes, version, plain=plain)
-    return hf_plan(flags, command, processes, nodes, command.folder)
+    plain = command.program == "megatron-lm"
+    if not plain and command.program != "megatron":
+        return hf_plan(flags, command, processes, nodes, command.folder)
+    version = None if plain else _installed(command)
+    return megatron_plan(flags, command.verb, processes, nodes, version, plain=plain)
 
 
 def _taken(command: Command, processes: int, nodes: int | None) -> list[str]:
@@ -226,16 +222,13 @@ def _installed(command: Command) -> tuple[int, ...] | None:
     program = shutil.which(command.program, path=command.environment.get("PATH", ""))
     if program is None:
         return None
-    versions = set()
     try:
-        for found in (
-            Path(program).resolve().parent.parent.glob("lib/python3*/*-packages/ms_swift-*.dist-info")
-        ):
-            numbers = re.match(r"ms_swift-(\d+)\.(\d+)\.(\d+)", found.name)
-            if numbers:
-                versions.add((int(numbers[1]), int(numbers[2]), int(numbers[3])))
+        library = Path(program).resolve().parent.parent
+        found = list(library.glob("lib/python3*/*-packages/ms_swift-*.dist-info"))
     except OSError:
         return None
+    numbers = {re.match(r"ms_swift-(\d+)\.(\d+)\.(\d+)", each.name) for each in found}
+    versions = {tuple(map(int, each.groups())) for each in numbers if each}
     return versions.pop() if len(versions) == 1 else None
 
 

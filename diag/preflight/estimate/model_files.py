@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +159,19 @@ def _from_flags(flags: Flags) -> tuple[Shape, list[str]]:
     config.setdefault("intermediate_size", 4 * int(config.get("hidden_size", 0)) or None)
     shape, more = shape_from_config(config, "the flags of CMD")
     return shape, [*notes, *more]
+
+
+def longest_sequence(
+    flags: Flags, names: Sequence[str], positions: int, assumed: list[str], limit: str
+) -> tuple[bool, int]:
+    """(whether samples are packed, tokens of the longest sequence), by these flags or the model's own
+    `positions`. What CMD does not limit is noted in `assumed`, with the flag that would."""
+    packed = flags.flag("packing")
+    length = (flags.maybe_whole("packing_length") if packed else None) or flags.maybe_whole(*names)
+    if length is None:
+        length = positions or 4096
+        assumed.append(f"no --{limit}: sequences of up to {length} tokens, the model's own limit")
+    return packed, length
 
 
 def dataset_bytes(flags: Flags) -> int | None:

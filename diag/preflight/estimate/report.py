@@ -66,20 +66,11 @@ def _gpu_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
         f"  {'total':<26}{_gib(worst.total)}  +- {format_ratio(GPU_UNCERTAINTY)}",
     ]
     if stages > 1:
-        lines.append(
-            "  other stages: "
-            + ", ".join(
-                f"{need.stage + 1}: {format_bytes(need.total)}"
-                for need in estimate.needs
-                if need is not worst
-            )
-        )
-    lines.append(
-        _verdict_line(
-            estimate.gpu_verdict, estimate.machine.gpu_bytes, worst.total, estimate.machine.gpu_from, colour
-        )
-    )
-    return [*lines, ""]
+        others = (need for need in estimate.needs if need is not worst)
+        sizes = ", ".join(f"{need.stage + 1}: {format_bytes(need.total)}" for need in others)
+        lines.append(f"  other stages: {sizes}")
+    have, origin = estimate.machine.gpu_bytes, estimate.machine.gpu_from
+    return [*lines, _verdict_line(estimate.gpu_verdict, have, worst.total, origin, colour), ""]
 
 
 def _host_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
@@ -100,38 +91,32 @@ def _host_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
 
 
 def _advice_lines(estimate: Estimate) -> list[str]:
-    lines: list[str] = []
-    gpu = [item for item in estimate.advice if item.gpu_bytes < 0][:_SHOWN_ADVICE]
-    host = sorted(
-        (item for item in estimate.advice if item.host_bytes < 0), key=lambda item: item.host_bytes
-    )[:_SHOWN_ADVICE]
-    for title, chosen in (("what would save GPU memory", gpu), ("what would save host memory", host)):
-        if chosen:
-            lines += [title, *(f"  with {item.flags}: {_change(item)}" for item in chosen), ""]
+    gpu = [item for item in estimate.advice if item.gpu_bytes < 0]
+    host = sorted((item for item in estimate.advice if item.host_bytes < 0), key=lambda item: item.host_bytes)
+    parts = [
+        ("what would save GPU memory", gpu[:_SHOWN_ADVICE]),
+        ("what would save host memory", host[:_SHOWN_ADVICE]),
+    ]
     together = estimate.combination
     if together:
-        title = (
-            "no one of these is enough, together they are"
-            if together.enough
-            else _still(estimate, together.advice)
-        )
-        lines += [title, f"  with {together.advice.flags}: {_change(together.advice)}", ""]
-    return lines
+        enough = "no one of these is enough, together they are"
+        parts.append((enough if together.enough else _still(estimate, together.advice), [together.advice]))
+    return [
+        line
+        for title, chosen in parts
+        if chosen
+        for line in (title, *(f"  with {item.flags}: {_change(item)}" for item in chosen), "")
+    ]
 
 
 def _still(estimate: Estimate, tried: Advice) -> str:
-    left = (
-        (estimate.gpu_verdict, estimate.gpu_bytes + tried.gpu_bytes, estimate.machine.gpu_bytes, "GPU"),
-        (
-            estimate.host_verdict,
-            estimate.host_bytes + estimate.save_bytes + tried.host_bytes,
-            estimate.machine.host_bytes,
-            "host",
-        ),
-    )
+    machine, host = estimate.machine, estimate.host_bytes + estimate.save_bytes
     over = [
         f"{format_bytes(need - have)} {where}"
-        for verdict, need, have, where in left
+        for verdict, need, have, where in (
+            (estimate.gpu_verdict, estimate.gpu_bytes + tried.gpu_bytes, machine.gpu_bytes, "GPU"),
+            (estimate.host_verdict, host + tried.host_bytes, machine.host_bytes, "host"),
+        )
         if verdict != "unknown" and have is not None and need > have
     ]
     return f"the nearest of up to three together, still {' and '.join(over)} too much"

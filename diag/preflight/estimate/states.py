@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.model_shape import Shape
-from diag.preflight.estimate.parameters import layer_count, lora_count
+from diag.preflight.estimate.parameters import layer_count, lora_count, total_count
 from diag.preflight.estimate.plan import Layout, Plan, Tuning
 from diag.preflight.estimate.terms import make_term
 from diag.text.units import format_ratio
@@ -25,7 +25,6 @@ class Held:
     experts: int
     trained_dense: int
     trained_experts: int
-    embedding: int
     tensors: tuple[int, ...] = ()
     expert_tensors: tuple[int, ...] = ()
     trained_tensors: tuple[int, ...] = ()
@@ -61,57 +60,32 @@ def held(plan: Plan, stage: int) -> Held:
 
 @functools.lru_cache(maxsize=256)
 def _held(shape: Shape, layout: Layout, tuning: Tuning, stage: int) -> Held:
-    tp, ep, etp, pp, kind = layout.tp, layout.ep, layout.etp, layout.pp, tuning.kind
-    dense = experts = added_dense = added_experts = 0
-    tensors: list[int] = []
-    expert_tensors: list[int] = []
-    added: list[int] = []
-    added_expert_tensors: list[int] = []
-    for layer in _layer_numbers(shape, layout, stage):
-        layer_has = layer_count(shape, layer, tp, ep, etp)
-        dense += layer_has.dense
-        experts += layer_has.experts
-        tensors += layer_has.tensors
-        expert_tensors += layer_has.expert_tensors
-        if kind == "lora":
-            extra = lora_count(shape, layer, tuning.lora_rank, tp=tp, ep=ep, etp=etp)
-            added_dense += extra.dense
-            added_experts += extra.experts
-            added += extra.tensors
-            added_expert_tensors += extra.expert_tensors
+    tp, ep, etp = layout.tp, layout.ep, layout.etp
+    is_last = stage == layout.pp - 1
+    layers = _layer_numbers(shape, layout, stage)
+    has = total_count(layer_count(shape, layer, tp, ep, etp) for layer in layers)
     matrix = padded_vocabulary(shape, tp) // tp * shape.hidden
-    ends = (stage == 0) + (stage == pp - 1)
-    embedding = matrix * (1 if shape.tied and pp == 1 else ends)
-    tensors += [matrix] * (embedding // matrix)
-    if stage == pp - 1:
-        dense += shape.hidden
-        tensors.append(shape.hidden)
-    dense += embedding
-    sizes, expert_sizes = tuple(tensors), tuple(expert_tensors)
-    if kind == "lora":
+    copies = 1 if shape.tied and layout.pp == 1 else (stage == 0) + is_last
+    ends = (matrix,) * copies + ((shape.hidden,) if is_last else ())
+    dense, tensors = has.dense + sum(ends), has.tensors + ends
+    if tuning.kind == "lora":
+        added = total_count(
+            lora_count(shape, layer, tuning.lora_rank, tp=tp, ep=ep, etp=etp) for layer in layers
+        )
         return Held(
-            dense + added_dense,
-            experts + added_experts,
-            added_dense,
-            added_experts,
-            embedding,
-            sizes,
-            expert_sizes,
-            tuple(added),
-            tuple(added_expert_tensors),
+            dense=dense + added.dense,
+            experts=has.experts + added.experts,
+            trained_dense=added.dense,
+            trained_experts=added.experts,
+            tensors=tensors,
+            expert_tensors=has.expert_tensors,
+            trained_tensors=added.tensors,
+            trained_expert_tensors=added.expert_tensors,
         )
     share = 1.0 - tuning.frozen_share
-    return Held(
-        dense,
-        experts,
-        int(dense * share),
-        int(experts * share),
-        embedding,
-        sizes,
-        expert_sizes,
-        sizes,
-        expert_sizes,
-    )
+    trained = int(dense * share), int(has.experts * share)
+    both = tensors, has.expert_tensors
+    return Held(dense, has.experts, *trained, *both, *both)
 
 
 def state_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
