@@ -39,11 +39,11 @@ def test_any_words_end_in_an_estimate_or_in_an_error_in_words(words: list[str]) 
 @given(st.lists(st.sampled_from(WORDS), max_size=10))
 def test_any_flags_of_a_real_command_end_so_too(words: list[str]) -> None:
     with contextlib.suppress(EstimateError):
-        told = estimate(
+        estimated = estimate(
             ["megatron", "rlhf", "--model", "Qwen3-30B-A3B", "--max_length", "128", *words],
             {"NPROC_PER_NODE": "8"},
         )
-        assert told.gpu_bytes >= 0 and told.host_bytes > 0
+        assert estimated.gpu_bytes >= 0 and estimated.host_bytes > 0
 
 
 values = (

@@ -1,4 +1,4 @@
-"""What people reckon with instead: shown beside the estimate so that one can tell which of the two is to be
+"""Rules of thumb that people use instead: shown beside the estimate so that one can tell which of the two is to be
 doubted."""
 
 from __future__ import annotations
