@@ -149,11 +149,7 @@ def _is_rdma(resource: Field) -> bool:
 def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> Trainer:
     environment, fields, unfilled, all_known = _environment(group, container, documents)
     words = [_filled(word or UNKNOWN, environment)[0] for word in command_of(container)]
-    for name in group.tells:
-        environment.setdefault(name, INDEX if "INDEX" in name or "RANK" in name else UNKNOWN)
-    if "PET_NNODES" in group.tells and group.nodes is not None:
-        environment["PET_NNODES"] = environment["PET_NNODES"].replace(UNKNOWN, str(group.nodes))
-    environment.setdefault("HOSTNAME", POD_NAME)
+    _add_controllers(environment, group)
 
     def text_of(path: str) -> str | None:
         return _mounted(path, group, container, documents)
@@ -185,6 +181,15 @@ def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> T
         next((item for item in _resources(container) if _is_rdma(item)), None),
         all_known,
     )
+
+
+def _add_controllers(environment: dict[str, str], group: PodGroup) -> None:
+    """The variables that the controller and the kubelet set, where the manifest does not."""
+    for name in group.tells:
+        environment.setdefault(name, INDEX if "INDEX" in name or "RANK" in name else UNKNOWN)
+    if "PET_NNODES" in group.tells and group.nodes is not None:
+        environment["PET_NNODES"] = environment["PET_NNODES"].replace(UNKNOWN, str(group.nodes))
+    environment.setdefault("HOSTNAME", POD_NAME)
 
 
 def _environment(

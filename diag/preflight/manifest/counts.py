@@ -49,9 +49,7 @@ def _devices(trainer: Trainer) -> Iterator[Line]:
         return
     gpus = trainer.gpus
     if gpus is None:
-        field = trainer.gpus_field
-        if (processes or 0) > 1 and not trainer.is_privileged and not field.is_template:
-            yield report(field, "no_device", processes=processes)
+        yield from _no_device(trainer, processes or 0)
         return
     shown = gpus
     wrong = _wrongly_visible(trainer, gpus, processes)
@@ -74,6 +72,12 @@ def _devices(trainer: Trainer) -> Iterator[Line]:
         if launcher in (*_SWIFT, "torchrun"):  # nothing says how many ranks start, which is one
             key = "one_rank_swift" if launcher in _SWIFT else "one_rank_torchrun"
             yield report(trainer.container, key, gpus=gpus)
+
+
+def _no_device(trainer: Trainer, processes: int) -> Iterator[Line]:
+    field = trainer.gpus_field
+    if processes > 1 and not trainer.is_privileged and not field.is_template:
+        yield report(field, "no_device", processes=processes)
 
 
 def _processes(trainer: Trainer) -> tuple[int | None, str]:

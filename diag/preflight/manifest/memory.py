@@ -43,7 +43,11 @@ def _shm(trainer: Trainer) -> Iterator[Line]:
             who = "NCCL's buffers and DataLoader workers" if several else "DataLoader workers"
             yield report(mounts, "no_shm", status="" if several else "note", who=who)
         return
-    volume = named(spec.at("volumes"), mount.at("name").text)
+    yield from _mounted_shm(trainer, mount, several=several)
+
+
+def _mounted_shm(trainer: Trainer, mount: Field, *, several: bool) -> Iterator[Line]:
+    volume = named(trainer.group.spec.at("volumes"), mount.at("name").text)
     if volume is None or not volume.at("emptyDir").there:
         return
     size_field, medium = volume.at("emptyDir", "sizeLimit"), volume.at("emptyDir", "medium")

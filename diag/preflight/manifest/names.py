@@ -238,9 +238,14 @@ def _by_service(trainer: Trainer, service: Document, manifests: Manifests, place
             also="" if headless else ", and clusterIP: None in the Service",
         )
     elif pods == 1 and not headless:
-        ports, port = [item.at("port").number for item in spec.at("ports").items], trainer.meeting.port
-        if port not in ports and None not in ports and known(str(port)):
-            yield report(spec.at("ports"), "port_not_passed", port=port)
+        yield from _port(spec.at("ports"), trainer.meeting.port)
+
+
+def _port(ports: Field, port: int) -> Iterator[Line]:
+    """Whether a Service with an address of its own forwards the port at which the nodes meet."""
+    numbers = [item.at("port").number for item in ports.items]
+    if port not in numbers and None not in numbers and known(str(port)):
+        yield report(ports, "port_not_passed", port=port)
 
 
 def _service_text(owner: PodGroup, name: str) -> str:
