@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if words and not words[0].strip():
         raise DiagError(
-            "the command after `--` is an empty word",
+            "the command after `--` is empty",
             hint="a variable in front of it may be empty",
             exit_code=2,
         )

@@ -13,19 +13,17 @@ from diag.text.errors import DiagError
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print diag.estimate/1")
+    parser.add_argument("--sources", action="store_true", help="show the source of each formula")
     parser.add_argument(
-        "--sources", action="store_true", help="say beside each term where its formula comes from"
+        "--gpu-memory", metavar="SIZE", help="memory of one GPU, such as 80GiB (default: the GPUs here)"
     )
     parser.add_argument(
-        "--gpu-memory", metavar="SIZE", help="of one GPU, such as 80GiB (default: the GPUs here)"
+        "--host-memory", metavar="SIZE", help="memory of one node (default: this one, if it has GPUs)"
     )
     parser.add_argument(
-        "--host-memory", metavar="SIZE", help="of one node (default: this one, if it has GPUs)"
+        "--gpus-per-node", type=int, metavar="N", help="processes of a node, where CMD does not set them"
     )
-    parser.add_argument(
-        "--gpus-per-node", type=int, metavar="N", help="where CMD does not say how many processes a node has"
-    )
-    parser.add_argument("--nodes", type=int, metavar="N", help="where CMD does not say it")
+    parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes, where CMD does not set it")
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the training command"
     )
@@ -38,20 +36,20 @@ def run(args: argparse.Namespace) -> int:
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not words:
         hint = "diag estimate -- megatron sft --model Qwen/Qwen3-8B ..."
-        raise DiagError("there is no command to estimate", hint=hint, exit_code=2)
+        raise DiagError("no command given", hint=hint, exit_code=2)
     if not words[0].strip():
         raise DiagError(
-            "the command after `--` is an empty word",
+            "the command after `--` is empty",
             hint="a variable in front of it may be empty",
             exit_code=2,
         )
     for name, value in (("--gpus-per-node", args.gpus_per_node), ("--nodes", args.nodes)):
         if value is not None and not 1 <= value <= 1_000_000:
-            raise DiagError(f"{name} is {value}", hint="a number from 1 on", exit_code=2)
+            raise DiagError(f"{name} is {value}", hint="a number from 1 to 1000000", exit_code=2)
     machine = look(args.gpu_memory, args.host_memory, args.gpus_per_node)
-    told = estimate(words, os.environ, machine=machine, nodes=args.nodes)
+    found = estimate(words, os.environ, machine=machine, nodes=args.nodes)
     if args.json:
-        print(json.dumps(document(told), indent=1))
+        print(json.dumps(document(found), indent=1))
     else:
-        print(text(told, colour=wanted(1), sources=args.sources))
-    return 0 if told.fits else 10
+        print(text(found, colour=wanted(1), sources=args.sources))
+    return 0 if found.fits else 10

@@ -1,1 +1,2 @@
-"""Text for people: numbers with their units, ranks, times and paths. Pure, and of the standard library only."""
+"""Text for people: numbers with their units, ranks, times and paths, sentences of tables. Of the standard library
+only, but for the YAML of tables."""

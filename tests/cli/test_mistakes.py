@@ -32,7 +32,7 @@ def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[str, str
 
 @pytest.mark.parametrize("verb", ["doctor", "estimate"])
 def test_empty_word_is_no_command(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said([verb, "--", ""], capsys)[0] == "the command after `--` is an empty word"
+    assert said([verb, "--", ""], capsys)[0] == "the command after `--` is empty"
 
 
 @pytest.mark.parametrize(

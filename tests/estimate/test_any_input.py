@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from diag.launch.launchers.command.shell_script import read_script
 from diag.preflight.estimate import EstimateError, estimate
-from diag.preflight.estimate.known_models import KNOWN_MODELS
 from diag.preflight.estimate.megatron_plan import _OLD_NAMES
-from diag.preflight.estimate.model_shape import shape_from_config
+from diag.preflight.estimate.model_shape import MODELS, shape_from_config
 from diag.preflight.estimate.parameters import count
+from diag.text.tables import load_table
+
+KNOWN_MODELS = load_table(MODELS)["models"]
 
 TEXT = """
 megatron swift rlhf sft torchrun srun accelerate launch deepspeed python -m bash -c env A=1 NPROC_PER_NODE=4 --nproc_per_node
@@ -37,11 +39,11 @@ def test_any_words_end_in_an_estimate_or_in_an_error_in_words(words: list[str]) 
 @given(st.lists(st.sampled_from(WORDS), max_size=10))
 def test_any_flags_of_a_real_command_end_so_too(words: list[str]) -> None:
     with contextlib.suppress(EstimateError):
-        told = estimate(
+        estimated = estimate(
             ["megatron", "rlhf", "--model", "Qwen3-30B-A3B", "--max_length", "128", *words],
             {"NPROC_PER_NODE": "8"},
         )
-        assert told.gpu_bytes >= 0 and told.host_bytes > 0
+        assert estimated.gpu_bytes >= 0 and estimated.host_bytes > 0
 
 
 values = (

@@ -50,9 +50,9 @@ def document(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict
 
 
 def test_json_has_the_shape_of_diag_estimate_1(capsys: pytest.CaptureFixture[str]) -> None:
-    code, told = document(capsys, *LARGE, "--", *DPO)
+    code, estimated = document(capsys, *LARGE, "--", *DPO)
     assert code == 0
-    assert set(told) == {
+    assert set(estimated) == {
         "schema",
         "basis",
         "model",
@@ -67,9 +67,9 @@ def test_json_has_the_shape_of_diag_estimate_1(capsys: pytest.CaptureFixture[str
         "assumed",
         "unknown_flags",
     }
-    assert told["schema"] == "diag.estimate/1"
-    assert told["model"] == {"name": "Qwen/Qwen3-30B-A3B", "parameters": 30_532_122_624}
-    assert told["layout"] == {
+    assert estimated["schema"] == "diag.estimate/1"
+    assert estimated["model"] == {"name": "Qwen/Qwen3-30B-A3B", "parameters": 30_532_122_624}
+    assert estimated["layout"] == {
         "nodes": 1,
         "processes": 8,
         "tp": 2,
@@ -83,13 +83,13 @@ def test_json_has_the_shape_of_diag_estimate_1(capsys: pytest.CaptureFixture[str
         for name in lists:
             assert all(
                 set(term) == {"name", "bytes", "formula", "source"} and term["bytes"] >= 0
-                for term in told[part][name]
+                for term in estimated[part][name]
             )
-        assert told[part]["verdict"] in ("fits", "tight", "does not fit", "unknown")
-        assert 0 < told[part]["uncertainty"] < 1
-    assert told["gpu"]["bytes"] == sum(term["bytes"] for term in told["gpu"]["terms"])
-    assert told["host"]["peak_bytes"] == told["host"]["bytes"] + told["host"]["save_bytes"]
-    assert {"flags", "gpu_bytes", "host_bytes", "cost"} == set(told["advice"][0])
+        assert estimated[part]["verdict"] in ("fits", "tight", "does not fit", "unknown")
+        assert 0 < estimated[part]["uncertainty"] < 1
+    assert estimated["gpu"]["bytes"] == sum(term["bytes"] for term in estimated["gpu"]["terms"])
+    assert estimated["host"]["peak_bytes"] == estimated["host"]["bytes"] + estimated["host"]["save_bytes"]
+    assert {"flags", "gpu_bytes", "host_bytes", "cost"} == set(estimated["advice"][0])
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_json_has_the_shape_of_diag_estimate_1(capsys: pytest.CaptureFixture[str
 def test_the_exit_code_is_10_only_where_it_does_not_fit(
     sizes: list[str], code: int, gpu: str, host: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    got, told = document(capsys, *sizes, "--", *DPO)
-    assert (got, told["gpu"]["verdict"], told["host"]["verdict"], told["fits"]) == (
+    got, estimated = document(capsys, *sizes, "--", *DPO)
+    assert (got, estimated["gpu"]["verdict"], estimated["host"]["verdict"], estimated["fits"]) == (
         code,
         gpu,
         host,
@@ -142,10 +142,10 @@ def test_without_a_gpu_nothing_is_said_to_fit(
     from diag.preflight.estimate import machine
 
     monkeypatch.setattr(machine, "_gpus_seen", list)
-    code, told = document(capsys, "--", *DPO)
+    code, estimated = document(capsys, "--", *DPO)
     assert code == 0
-    assert told["gpu"]["verdict"] == "unknown" and told["gpu"]["available_bytes"] is None
-    assert told["host"]["verdict"] == "unknown"  # a laptop's memory is not the node's
+    assert estimated["gpu"]["verdict"] == "unknown" and estimated["gpu"]["available_bytes"] is None
+    assert estimated["host"]["verdict"] == "unknown"  # a laptop's memory is not the node's
 
 
 def test_a_job_without_gpus_is_held_against_this_machine(
@@ -155,18 +155,18 @@ def test_a_job_without_gpus_is_held_against_this_machine(
 
     monkeypatch.setattr(machine, "_gpus_seen", list)
     monkeypatch.setattr(machine, "_host_seen", lambda: (1 << 30, "memory of this host"))
-    code, told = document(capsys, "--", *DPO, "--ddp_backend", "gloo")
+    code, estimated = document(capsys, "--", *DPO, "--ddp_backend", "gloo")
     assert code == 10
-    assert told["host"]["verdict"] == "does not fit" and told["gpu"]["terms"] == []
+    assert estimated["host"]["verdict"] == "does not fit" and estimated["gpu"]["terms"] == []
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "no command"),
+        ([], "no command given"),
         (["--", "megatron", "rlhf", "--model", "acme/Rocket"], "is not known"),
-        (["--", "sleep", "5"], "names no model"),
-        (["--gpu-memory", "much", "--", *DPO], "no size of memory"),
+        (["--", "sleep", "5"], "does not name a model"),
+        (["--gpu-memory", "much", "--", *DPO], "not a memory size"),
         (["--gpus-per-node", "0", "--", *DPO], "--gpus-per-node is 0"),
         (["--nodes", "-1", "--", *DPO], "--nodes is -1"),
     ],
@@ -235,14 +235,14 @@ def test_a_watched_job_is_estimated_from_its_own_environment_and_folder(tmp_path
         folder=tmp_path,
         environment={"NPROC_PER_NODE": "4"},
     )
-    told = list(source.parse(Record.from_json(json.loads(json.dumps(found[0].to_json())))))
-    assert len(told) == 1 and isinstance(told[0], MemoryEstimated)
-    assert "4 ranks on 1 node" in told[0].basis
+    estimated = list(source.parse(Record.from_json(json.loads(json.dumps(found[0].to_json())))))
+    assert len(estimated) == 1 and isinstance(estimated[0], MemoryEstimated)
+    assert "4 ranks on 1 node" in estimated[0].basis
     assert (
-        told[0].gpu_bytes > 0
-        and told[0].host_bytes > 0
-        and told[0].save_bytes > 0
-        and told[0].checkpoint_bytes
+        estimated[0].gpu_bytes > 0
+        and estimated[0].host_bytes > 0
+        and estimated[0].save_bytes > 0
+        and estimated[0].checkpoint_bytes
     )
 
 

@@ -42,8 +42,8 @@ def predicted(run: str, folder: Path) -> Estimate:
     return estimate(words, RUNS[run]["environment"])
 
 
-def terms(told: Estimate, names: tuple[str, ...], stage: int = 0) -> int:
-    return sum(term.size_bytes for term in told.needs[stage].terms if term.name in names)
+def terms(estimated: Estimate, names: tuple[str, ...], stage: int = 0) -> int:
+    return sum(term.size_bytes for term in estimated.needs[stage].terms if term.name in names)
 
 
 def within(share: float, value: float, measured: float) -> bool:
@@ -52,45 +52,45 @@ def within(share: float, value: float, measured: float) -> bool:
 
 @pytest.mark.parametrize("run", RUNS)
 def test_parameters_on_each_rank_are_exact(run: str, tmp_path: Path) -> None:
-    told = predicted(run, tmp_path)
+    estimated = predicted(run, tmp_path)
     for rank, measured in enumerate(RUNS[run]["ranks"]):
-        stage = rank if told.plan.layout.pp > 1 else 0
-        assert held(told.plan, stage).all == measured["after prepare_model"]["params"]
+        stage = rank if estimated.plan.layout.pp > 1 else 0
+        assert held(estimated.plan, stage).all == measured["after prepare_model"]["params"]
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_weights_gradients_and_optimizer_are_what_stays_allocated(run: str, tmp_path: Path) -> None:
-    told = predicted(run, tmp_path)
+    estimated = predicted(run, tmp_path)
     for rank, measured in enumerate(RUNS[run]["ranks"]):
-        stage = rank if told.plan.layout.pp > 1 else 0
+        stage = rank if estimated.plan.layout.pp > 1 else 0
         stays = measured["before step 3"]["allocated"]
-        workspaces = terms(told, ("cuBLAS workspaces",), stage)
-        assert abs(terms(told, STATES, stage) + workspaces - stays) < 60 * MIB
+        workspaces = terms(estimated, ("cuBLAS workspaces",), stage)
+        assert abs(terms(estimated, STATES, stage) + workspaces - stays) < 60 * MIB
 
 
 @pytest.mark.parametrize(
     ("run", "rank"), [*((run, rank) for run in "abcfg" for rank in (0, 1)), ("d", 1), ("e", 0)]
 )
 def test_what_a_step_adds_is_within_five_per_cent(run: str, rank: int, tmp_path: Path) -> None:
-    told = predicted(run, tmp_path)
+    estimated = predicted(run, tmp_path)
     step = RUNS[run]["ranks"][rank]["after step 4"]
     added = step["allocated_peak"] - RUNS[run]["ranks"][rank]["before step 4"]["allocated"]
-    assert within(0.05, terms(told, WORK, rank if told.plan.layout.pp > 1 else 0), added)
+    assert within(0.05, terms(estimated, WORK, rank if estimated.plan.layout.pp > 1 else 0), added)
 
 
 def test_the_first_pipeline_stage_holds_two_micro_batches_at_once(tmp_path: Path) -> None:
-    told = predicted("d", tmp_path)
+    estimated = predicted("d", tmp_path)
     step = RUNS["d"]["ranks"][0]["after step 4"]
     added = step["allocated_peak"] - RUNS["d"]["ranks"][0]["before step 4"]["allocated"]
-    assert told.needs[0].activations.in_flight == 2
-    assert within(0.2, terms(told, WORK, 0), added)
+    assert estimated.needs[0].activations.in_flight == 2
+    assert within(0.2, terms(estimated, WORK, 0), added)
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_what_lies_outside_of_the_allocator_is_within_two_per_cent(run: str, tmp_path: Path) -> None:
-    told = predicted(run, tmp_path)
+    estimated = predicted(run, tmp_path)
     before = RUNS[run]["ranks"][-1]["before save_checkpoint"]
-    assert within(0.02, terms(told, OUTSIDE, -1), before["device_used"] - before["reserved"])
+    assert within(0.02, terms(estimated, OUTSIDE, -1), before["device_used"] - before["reserved"])
 
 
 @pytest.mark.parametrize("run", ["e", "f", "g"])
@@ -105,36 +105,38 @@ def test_communicators_are_those_in_the_log_of_nccl(run: str, tmp_path: Path) ->
 @pytest.mark.parametrize("run", RUNS)
 def test_the_whole_gpu_is_within_four_per_cent(run: str, tmp_path: Path) -> None:
     """Before the save: each run ended with its first, so that no step had the communicator that it made."""
-    told = predicted(run, tmp_path)
+    estimated = predicted(run, tmp_path)
     most = max(reading["device_used"] for reading in RUNS[run]["ranks"][-1].values())
-    assert within(0.04, told.needs[-1].total - terms(told, ("NCCL buffers of the export",), -1), most)
+    assert within(
+        0.04, estimated.needs[-1].total - terms(estimated, ("NCCL buffers of the export",), -1), most
+    )
 
 
 def test_a_loss_that_is_not_compiled_needs_no_pinned_copies_and_four_bytes_a_logit_less(
     tmp_path: Path,
 ) -> None:
     """g is f but for --cross_entropy_loss_fusion false (and spawned data workers)."""
-    told = {run: predicted(run, tmp_path) for run in ("f", "g")}
+    estimated = {run: predicted(run, tmp_path) for run in ("f", "g")}
     ranks = {run: RUNS[run]["ranks"][1] for run in ("f", "g")}
     saved = ranks["f"]["after step 4"]["allocated_peak"] - ranks["g"]["after step 4"]["allocated_peak"]
-    assert within(0.01, terms(told["f"], WORK) - terms(told["g"], WORK), saved)
+    assert within(0.01, terms(estimated["f"], WORK) - terms(estimated["g"], WORK), saved)
     pinned = sum(
         rank["after step 4"]["pinned"] * sign
         for run, sign in (("f", 1), ("g", -1))
         for rank in RUNS[run]["ranks"]
     )
-    copies = sum(term.size_bytes for term in told["f"].host if term.name == "pinned copies of logits")
+    copies = sum(term.size_bytes for term in estimated["f"].host if term.name == "pinned copies of logits")
     assert within(0.01, copies, pinned)
-    assert not [term for term in told["g"].host if term.name == "pinned copies of logits"]
+    assert not [term for term in estimated["g"].host if term.name == "pinned copies of logits"]
 
 
 def test_a_spawned_data_worker_imports_the_program_again(tmp_path: Path) -> None:
     """Beside the ranks g has 1.2 GB more than f, with four spawned workers in place of four forked ones."""
-    told = {run: predicted(run, tmp_path) for run in ("f", "g")}
+    estimated = {run: predicted(run, tmp_path) for run in ("f", "g")}
     beside = {run: RUNS[run]["host"]["before save_checkpoint"]["anon"]
               - sum(rank["before save_checkpoint"]["RssAnon"] for rank in RUNS[run]["ranks"]) for run in ("f", "g")}  # fmt: skip
     workers = {
-        run: sum(term.size_bytes for term in told[run].host if term.name == "data workers")
+        run: sum(term.size_bytes for term in estimated[run].host if term.name == "data workers")
         for run in ("f", "g")
     }
     assert within(0.05, workers["g"] - workers["f"], beside["g"] - beside["f"])
@@ -142,58 +144,58 @@ def test_a_spawned_data_worker_imports_the_program_again(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("run", RUNS)
 def test_host_memory_before_the_save_is_within_ten_per_cent(run: str, tmp_path: Path) -> None:
-    told = predicted(run, tmp_path)
+    estimated = predicted(run, tmp_path)
     host = RUNS[run]["host"]["before save_checkpoint"]
-    assert within(0.1, told.host_bytes, host["anon"] + host["shmem"])
+    assert within(0.1, estimated.host_bytes, host["anon"] + host["shmem"])
 
 
 def test_staged_shards_are_exact_to_the_power_of_two(tmp_path: Path) -> None:
     """6.70 GB written by each rank took 9.75 GB of pinned memory."""
-    told = predicted("a", tmp_path)
+    estimated = predicted("a", tmp_path)
     measured = sum(
         rank["after save_checkpoint"]["pinned"] - rank["before save_checkpoint"]["pinned"]
         for rank in RUNS["a"]["ranks"]
     )
-    staged = next(term.size_bytes for term in told.save if term.name == "staged shards")
+    staged = next(term.size_bytes for term in estimated.save if term.name == "staged shards")
     assert within(0.001, staged, measured)
 
 
 def test_pinned_copies_of_logits_are_what_the_first_step_leaves(tmp_path: Path) -> None:
     for run in ("a", "b", "e", "f"):
-        told = predicted(run, tmp_path)
+        estimated = predicted(run, tmp_path)
         ranks = RUNS[run]["ranks"]
         measured = sum(rank["after step 1"]["pinned"] - rank["before step 1"]["pinned"] for rank in ranks)
-        copies = next(term.size_bytes for term in told.host if term.name == "pinned copies of logits")
+        copies = next(term.size_bytes for term in estimated.host if term.name == "pinned copies of logits")
         assert within(0.02, copies, measured)
 
 
 def test_an_offloaded_optimizer_is_held_twice_in_part_while_workers_are_forked(tmp_path: Path) -> None:
     """c: beside the ranks there are 9.8 GB, in a, without offloading, 3.0 GB: the rest are old pages in the
     ranks' workers."""
-    told = predicted("c", tmp_path)
+    estimated = predicted("c", tmp_path)
     beside = {run: RUNS[run]["host"]["before save_checkpoint"]["anon"]
               - sum(rank["before save_checkpoint"]["RssAnon"] for rank in RUNS[run]["ranks"]) for run in ("a", "c")}  # fmt: skip
-    old = next(term.size_bytes for term in told.host if term.name == "old pages in data workers")
+    old = next(term.size_bytes for term in estimated.host if term.name == "old pages in data workers")
     assert within(0.1, old, beside["c"] - beside["a"])
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_the_save_rises_as_told(run: str, tmp_path: Path) -> None:
+def test_the_save_rises_as_estimated(run: str, tmp_path: Path) -> None:
     """The rise of each rank's own peak, without the processes that it starts; dirty page cache is not
     counted."""
-    told = predicted(run, tmp_path)
+    estimated = predicted(run, tmp_path)
     ranks = RUNS[run]["ranks"]
     rise = sum(
         rank["after save_checkpoint"]["VmHWM"] - rank["before save_checkpoint"]["VmRSS"] for rank in ranks
     )
-    own = sum(term.size_bytes for term in told.save if term.name != "writer processes")
+    own = sum(term.size_bytes for term in estimated.save if term.name != "writer processes")
     assert within(0.05, own, rise)
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_the_checkpoint_on_disk_is_within_a_thousandth(run: str, tmp_path: Path) -> None:
-    told = predicted(run, tmp_path)
-    assert within(0.001, checkpoint_bytes(told.plan), sum(RUNS[run]["disk"].values()))
+    estimated = predicted(run, tmp_path)
+    assert within(0.001, checkpoint_bytes(estimated.plan), sum(RUNS[run]["disk"].values()))
 
 
 # Two runs of a tiny model under `diag run`, on the same two H200: NVML's used memory of GPU 1 without the 615
@@ -228,15 +230,17 @@ def test_a_tiny_model_is_within_two_per_cent_of_the_gpu_and_ten_of_the_host(
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(TINY))
     words = shlex.split(f"megatron rlhf --model {tmp_path} {TINY_FLAGS} {flags}")
-    told = estimate(words, {"NPROC_PER_NODE": "2"})
+    estimated = estimate(words, {"NPROC_PER_NODE": "2"})
     assert (
-        sorted(group.ranks for group in communicators(told.plan, 0))
-        == COMMUNICATORS[str(told.plan.layout.tp)]
+        sorted(group.ranks for group in communicators(estimated.plan, 0))
+        == COMMUNICATORS[str(estimated.plan.layout.tp)]
     )
-    assert within(0.02, told.needs[0].total - terms(told, ("NCCL buffers of the export",)), gpu[0] * MIB)
-    assert within(0.02, told.needs[0].total, gpu[1] * MIB)
-    assert within(0.1, told.host_bytes, host[0] * MIB)
-    assert within(0.1, told.host_bytes + told.save_bytes, host[1] * MIB)
+    assert within(
+        0.02, estimated.needs[0].total - terms(estimated, ("NCCL buffers of the export",)), gpu[0] * MIB
+    )
+    assert within(0.02, estimated.needs[0].total, gpu[1] * MIB)
+    assert within(0.1, estimated.host_bytes, host[0] * MIB)
+    assert within(0.1, estimated.host_bytes + estimated.save_bytes, host[1] * MIB)
 
 
 # `python -m diag_job.megatron --iters N --tp T` without a GPU, 2 ranks, in a cgroup of its own: highest rss +
@@ -263,10 +267,10 @@ def test_the_bundled_job_on_a_cpu_is_within_fifteen_per_cent(
     }  # fmt: skip
     (tmp_path / assets.MODEL_NAME / "config.json").write_text(json.dumps(config))
     words = ["megatron", *(word for word in _words(megatron, options))]
-    told = estimate(words, {"NPROC_PER_NODE": "2"})
-    assert told.needs == ()
-    assert within(0.15, told.host_bytes, steady * MIB)
-    assert within(0.15, told.host_bytes + told.save_bytes, peak * MIB)
+    estimated = estimate(words, {"NPROC_PER_NODE": "2"})
+    assert estimated.needs == ()
+    assert within(0.15, estimated.host_bytes, steady * MIB)
+    assert within(0.15, estimated.host_bytes + estimated.save_bytes, peak * MIB)
 
 
 def _words(megatron: Any, options: Any) -> list[str]:

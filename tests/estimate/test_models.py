@@ -10,10 +10,12 @@ import pytest
 
 from diag.launch.launchers.command.flags import parse_flags
 from diag.preflight.estimate.errors import EstimateError
-from diag.preflight.estimate.known_models import KNOWN_MODELS, known_config
-from diag.preflight.estimate.model_files import find_shape, read_config
-from diag.preflight.estimate.model_shape import shape_from_config
+from diag.preflight.estimate.model_files import find_shape, known_config, read_config
+from diag.preflight.estimate.model_shape import MODELS, shape_from_config
 from diag.preflight.estimate.parameters import count, layer_count
+from diag.text.tables import load_table
+
+KNOWN_MODELS = load_table(MODELS)["models"]
 
 # What the model cards and the safetensors indexes of these models tell (tied output layers once).
 TOTALS = {

@@ -17,9 +17,9 @@ def of(command: str, processes: int = 8, **more: str) -> Estimate:
     return estimate(shlex.split(command), {"NPROC_PER_NODE": str(processes), **more})
 
 
-def names(told: Estimate) -> set[str]:
-    return {term.name for need in told.needs for term in need.terms} | {
-        term.name for term in (*told.host, *told.save)
+def names(estimated: Estimate) -> set[str]:
+    return {term.name for need in estimated.needs for term in need.terms} | {
+        term.name for term in (*estimated.host, *estimated.save)
     }
 
 
@@ -52,15 +52,15 @@ def test_the_installed_ms_swift_decides_over_the_names(tmp_path: Path) -> None:
 
 
 def test_weights_only_with_safetensors_skips_the_sharded_save() -> None:
-    told = of(f"megatron rlhf --rlhf_type dpo {MODEL} --no_save_optim true")
-    assert not told.plan.save.sharded
-    assert {term.name for term in told.save} == {"safetensors on rank 0", "tensors on other ranks"}
+    estimated = of(f"megatron rlhf --rlhf_type dpo {MODEL} --no_save_optim true")
+    assert not estimated.plan.save.sharded
+    assert {term.name for term in estimated.save} == {"safetensors on rank 0", "tensors on other ranks"}
 
 
 def test_weights_only_without_safetensors_is_sharded_without_the_optimizer() -> None:
-    told = of(f"megatron sft {MODEL} --no_save_optim true --save_safetensors false")
-    assert "staged shards" in names(told)
-    assert told.checkpoint_bytes == 2 * 30_532_122_624
+    estimated = of(f"megatron sft {MODEL} --no_save_optim true --save_safetensors false")
+    assert "staged shards" in names(estimated)
+    assert estimated.checkpoint_bytes == 2 * 30_532_122_624
 
 
 def test_dpo_passes_pairs_and_holds_a_reference_model() -> None:
@@ -70,10 +70,10 @@ def test_dpo_passes_pairs_and_holds_a_reference_model() -> None:
 
 
 def test_lora_needs_no_second_model_for_dpo() -> None:
-    told = of(f"megatron rlhf --rlhf_type dpo {MODEL} --tuner_type lora")
-    assert "reference model" not in names(told)
-    gradients = next(term for term in told.needs[0].terms if term.name == "gradients")
-    weights = next(term for term in told.needs[0].terms if term.name == "weights")
+    estimated = of(f"megatron rlhf --rlhf_type dpo {MODEL} --tuner_type lora")
+    assert "reference model" not in names(estimated)
+    gradients = next(term for term in estimated.needs[0].terms if term.name == "gradients")
+    weights = next(term for term in estimated.needs[0].terms if term.name == "weights")
     assert gradients.size_bytes < weights.size_bytes / 10
 
 
@@ -99,16 +99,18 @@ def test_a_gathered_optimizer_is_counted_on_every_rank_or_on_the_first() -> None
     command = f"megatron sft {MODEL} --dist_ckpt_optim_fully_reshardable true"
     every, first = of(command), of(f"{command} --distrib_optim_fully_reshardable_mem_efficient true")
     gathered = [
-        next(term.size_bytes for term in told.save if term.name == "gathered optimizer")
-        for told in (every, first)
+        next(term.size_bytes for term in estimated.save if term.name == "gathered optimizer")
+        for estimated in (every, first)
     ]
     assert gathered[0] == 8 * gathered[1]
 
 
-def test_pipeline_stages_differ_and_the_worst_is_told() -> None:
-    told = of(f"megatron sft {MODEL} --pipeline_model_parallel_size 4")
-    assert len(told.needs) == 4
-    assert told.worst is not None and told.worst.total == max(need.total for need in told.needs)
+def test_pipeline_stages_differ_and_the_worst_is_reported() -> None:
+    estimated = of(f"megatron sft {MODEL} --pipeline_model_parallel_size 4")
+    assert len(estimated.needs) == 4
+    assert estimated.worst is not None and estimated.worst.total == max(
+        need.total for need in estimated.needs
+    )
 
 
 def test_groups_of_a_single_rank_have_communicators_with_megatron_only() -> None:
@@ -130,7 +132,7 @@ def test_each_rank_that_tokens_are_sent_to_has_its_buffers() -> None:
 
 
 def test_megatron_lm_is_read_from_its_own_flags() -> None:
-    told = estimate(
+    estimated = estimate(
         shlex.split(
             "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 "
             "--num-attention-heads 32 "
@@ -139,8 +141,8 @@ def test_megatron_lm_is_read_from_its_own_flags() -> None:
         ),
         {},
     )
-    assert "8.03B" in told.basis
-    assert told.plan.optimizer.distributed and told.plan.recompute.granularity == "none"
+    assert "8.03B" in estimated.basis
+    assert estimated.plan.optimizer.distributed and estimated.plan.recompute.granularity == "none"
 
 
 @pytest.mark.parametrize(
@@ -148,9 +150,9 @@ def test_megatron_lm_is_read_from_its_own_flags() -> None:
     [("zero2", 2, False), ("zero3", 3, False), ("zero3_offload", 3, True), ("zero2_offload", 2, True)],
 )
 def test_deepspeed_presets_of_ms_swift(how: str, stage: int, offloaded: bool) -> None:
-    told = of(f"swift sft --model Qwen/Qwen3-8B --max_length 2048 --tuner_type full --deepspeed {how}")
-    assert (told.plan.sharding.stage, told.plan.sharding.optimizer_on_cpu) == (stage, offloaded)
-    assert ("offloaded optimizer" in names(told)) == offloaded
+    estimated = of(f"swift sft --model Qwen/Qwen3-8B --max_length 2048 --tuner_type full --deepspeed {how}")
+    assert (estimated.plan.sharding.stage, estimated.plan.sharding.optimizer_on_cpu) == (stage, offloaded)
+    assert ("offloaded optimizer" in names(estimated)) == offloaded
 
 
 def test_a_deepspeed_file_is_read(tmp_path: Path) -> None:
@@ -165,11 +167,11 @@ def test_a_deepspeed_file_is_read(tmp_path: Path) -> None:
     words = shlex.split(
         "deepspeed --num_gpus 4 train.py --model_name_or_path Qwen/Qwen3-8B --deepspeed ds.json --max_length 1024"
     )
-    told = estimate(words, {}, folder=tmp_path)
+    estimated = estimate(words, {}, folder=tmp_path)
     assert (
-        told.plan.sharding.stage == 3
-        and told.plan.sharding.optimizer_on_cpu
-        and not told.plan.sharding.parameters_on_cpu
+        estimated.plan.sharding.stage == 3
+        and estimated.plan.sharding.optimizer_on_cpu
+        and not estimated.plan.sharding.parameters_on_cpu
     )
 
 
@@ -177,15 +179,34 @@ def test_fsdp_of_accelerate_divides_by_all_ranks() -> None:
     words = shlex.split(
         "accelerate launch --num_processes 8 --use_fsdp train.py --model_name_or_path Qwen/Qwen3-8B --max_length 9"
     )
-    told = estimate(words, {})
-    assert told.plan.sharding.kind == "fsdp" and told.plan.sharding.stage == 3
-    weights = next(term.size_bytes for term in told.needs[0].terms if term.name == "weights")
+    estimated = estimate(words, {})
+    assert estimated.plan.sharding.kind == "fsdp" and estimated.plan.sharding.stage == 3
+    weights = next(term.size_bytes for term in estimated.needs[0].terms if term.name == "weights")
     assert weights == pytest.approx(4 * 8_190_735_360 / 8, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("text", "flag", "message"),
+    [
+        (None, "fsdp", "cannot read the FSDP configuration c.json: No such file"),
+        ("{", "fsdp", "the FSDP configuration c.json is not JSON"),
+        (None, "deepspeed", "cannot read the DeepSpeed configuration c.json: No such file"),
+        ("{", "deepspeed", "the DeepSpeed configuration c.json is not JSON"),
+    ],
+)
+def test_a_configuration_that_cannot_be_read_is_refused_by_name(
+    text: str | None, flag: str, message: str, tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / "c.json").write_text(text)
+    words = ["swift", "sft", "--model", "Qwen3-8B", "--max_length", "9", f"--{flag}", "c.json"]
+    with pytest.raises(EstimateError, match=message):
+        estimate(words, {}, folder=tmp_path)
+
+
 def test_unknown_flags_are_named_and_no_error() -> None:
-    told = of(f"megatron sft {MODEL} --tensor_model_paralel_size 2 --frobnicate 3 --lr 1e-5")
-    assert told.plan.unknown == (
+    estimated = of(f"megatron sft {MODEL} --tensor_model_paralel_size 2 --frobnicate 3 --lr 1e-5")
+    assert estimated.plan.unknown == (
         "--tensor_model_paralel_size (did you mean --tensor_model_parallel_size?)",
         "--frobnicate",
     )
@@ -224,8 +245,10 @@ def test_nonsense_is_refused_with_the_flag_and_its_value(flags: str, said: str) 
 
 
 def test_sizes_that_are_absurd_but_legal_end_in_numbers() -> None:
-    told = of(f"megatron sft {MODEL} --micro_batch_size 1000000000 --max_length 1000000000 --packing true")
-    assert told.gpu_bytes > 1 << 60
+    estimated = of(
+        f"megatron sft {MODEL} --micro_batch_size 1000000000 --max_length 1000000000 --packing true"
+    )
+    assert estimated.gpu_bytes > 1 << 60
 
 
 # What ms-swift 3.8.3, 3.12.6 and 4.6.0 printed as "run sh" on starting their ranks (paths replaced).
@@ -236,10 +259,12 @@ COMMANDS = json.loads((Path(__file__).parents[1] / "captures" / "estimate" / "co
 def test_commands_of_real_runs_are_read_whole(name: str, tmp_path: Path) -> None:
     words = shlex.split(COMMANDS[name])
     words[words.index("--model") + 1] = "Qwen3-30B-A3B" if "moe" in COMMANDS[name] else "Qwen3-0.6B"
-    told = estimate(words, {}, folder=tmp_path)
-    assert told.command.program == ("swift" if "hf" in name else "megatron")
-    assert told.plan.stage == "dpo" and told.plan.layout.processes == int(
+    estimated = estimate(words, {}, folder=tmp_path)
+    assert estimated.command.program == ("swift" if "hf" in name else "megatron")
+    assert estimated.plan.stage == "dpo" and estimated.plan.layout.processes == int(
         words[words.index("--nproc_per_node") + 1]
     )
-    assert told.plan.unknown == ()
-    assert ("3.12" in told.plan.trainer) == (name in ("mswift3126_megatron_dpo", "mswift383_megatron_dpo"))
+    assert estimated.plan.unknown == ()
+    assert ("3.12" in estimated.plan.trainer) == (
+        name in ("mswift3126_megatron_dpo", "mswift383_megatron_dpo")
+    )

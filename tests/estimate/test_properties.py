@@ -124,7 +124,7 @@ def test_each_advice_saves_what_it_says(model: str) -> None:
     assert peaks(changed)[0] - peaks(plan)[0] == full.gpu_bytes
 
 
-def test_advice_as_flags_has_the_effect_that_was_told() -> None:
+def test_advice_as_flags_has_the_effect_that_was_reported() -> None:
     """The flags are passed to the command itself, which is read anew."""
     plan = plan_of("Qwen3-30B-A3B", "--expert_model_parallel_size 4 --micro_batch_size 2")
     for item in advise(plan):
@@ -178,9 +178,9 @@ def test_nothing_is_advised_that_is_already_so() -> None:
     plan = plan_of(
         "Qwen3-8B", f"{flags} --cross_entropy_loss_fusion false --dataloader_num_workers 1 --tuner_type lora"
     )
-    told = " ".join(item.flags for item in advise(plan))
+    estimated = " ".join(item.flags for item in advise(plan))
     for flag in ("recompute", "no_save_optim", "cross_entropy", "num_workers", "lora"):
-        assert flag not in told
+        assert flag not in estimated
 
 
 def test_a_save_of_more_needs_more() -> None:

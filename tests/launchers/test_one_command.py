@@ -151,14 +151,14 @@ def test_doctor_estimate_and_the_running_job_agree(
     assert running.address == (address or (running.hosts[0] if running.hosts else None))
 
 
-def test_estimate_says_that_each_node_of_srun_would_train_for_itself() -> None:
+def test_estimate_says_that_each_node_of_srun_would_train_separately() -> None:
     words = shlex.split(f"srun -N 2 torchrun --nproc_per_node 8 t.py {QWEN}")
 
     def notes(words: list[str]) -> list[str]:
-        return [note for note in estimate(words, {}, with_advice=False).notes if "for itself" in note]
+        return [note for note in estimate(words, {}, with_advice=False).notes if "train separately" in note]
 
     assert notes(words) == [
-        "srun starts CMD on 2 nodes, and torchrun is told of one: each node would train for itself"
+        "srun starts CMD on 2 nodes, but torchrun is configured for one: each node would train separately"
     ]
     assert not notes([*words[:4], "--nnodes", "2", *words[4:]])
 

@@ -4,6 +4,7 @@ and right ones."""
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from diag.cli.main import main
 from diag.preflight.line import Line
 from diag.preflight.manifest import manifest_lines
+from diag.preflight.manifest.pods import pod_groups
 from diag.preflight.manifest.reading import read_text
 from tests.preflight.wrong_manifests import RIGHT, WRONG
 from tests.test_docs import FINDING_IDS
@@ -29,14 +31,14 @@ def changed(*pairs: tuple[str, str]) -> str:
     return text
 
 
-def test_a_right_manifest_is_told_as_one_line() -> None:
+def test_a_right_manifest_is_reported_as_one_line() -> None:
     assert [(line.what, line.status, line.said) for line in lines_of(RIGHT)] == [
         ("Job/dpo", "ok", "2 pods, 4 GPUs each, they meet at dpo-0.dpo")
     ]
 
 
 @pytest.mark.parametrize("name", sorted(WRONG))
-def test_each_wrong_manifest_is_told_with_its_field_and_the_lines_to_write(name: str) -> None:
+def test_each_wrong_manifest_is_reported_with_its_field_and_the_lines_to_write(name: str) -> None:
     changes, status, finding, said, remedy = WRONG[name]
 
     lines = [line for line in lines_of(changed(*changes)) if line.status != "ok"]
@@ -45,11 +47,11 @@ def test_each_wrong_manifest_is_told_with_its_field_and_the_lines_to_write(name:
     assert [(line.status, line.id) for line in found] == [(status, finding)], lines
     assert remedy in found[0].remedy
     assert found[0].said.startswith("job.yaml:")
-    assert lines == found, "one thing is wrong, and one thing is told"
+    assert lines == found, "one thing is wrong, and one thing is reported"
     assert finding in {"", *FINDING_IDS}
 
 
-def test_the_line_of_the_field_is_told() -> None:
+def test_the_line_of_the_field_is_reported() -> None:
     text = changed(('NNODES, value: "2"', 'NNODES, value: "4"'))
 
     (line,) = [line for line in lines_of(text) if line.status == "problem"]
@@ -59,7 +61,7 @@ def test_the_line_of_the_field_is_told() -> None:
 
 
 @pytest.mark.parametrize("kind", ["StatefulSet", "Deployment"])
-def test_a_training_that_is_started_again_for_ever_is_told(kind: str) -> None:
+def test_a_training_that_is_restarted_again_and_again_is_reported(kind: str) -> None:
     text = f"""\
 apiVersion: apps/v1
 kind: {kind}
@@ -82,7 +84,7 @@ spec:
     (line,) = lines_of(text)
 
     assert (line.status, line.id) == ("problem", "restarted-after-success")
-    assert line.said.startswith(f"job.yaml:2 kind: a {kind} starts every pod again")
+    assert line.said.startswith(f"job.yaml:2 kind: a {kind} restarts every pod")
     assert "kind: Job" in line.remedy and "restartPolicy: Never" in line.remedy
 
     # a server
@@ -113,31 +115,31 @@ SERVICE = "kind: Service\nmetadata: {name: dpo}\nspec: {clusterIP: None, publish
 def test_a_pod_without_restart_policy_is_started_again() -> None:
     pods = POD.format(rank=0, policy="") + POD.format(rank=1, policy="restartPolicy: Never")
 
-    told = [line for line in lines_of(pods) if line.id == "restarted-after-success"]
+    reported = [line for line in lines_of(pods) if line.id == "restarted-after-success"]
 
-    assert [line.what for line in told] == ["Pod/dpo-0"]
-    assert "the default of a Pod" in told[0].said
+    assert [line.what for line in reported] == ["Pod/dpo-0"]
+    assert "the default of a Pod" in reported[0].said
 
 
-def test_two_pods_of_the_same_rank_are_told() -> None:
+def test_two_pods_of_the_same_rank_are_reported() -> None:
     first = POD.format(rank=0, policy="restartPolicy: Never")
     both = first + first.replace("name: dpo-0", "name: dpo-1").replace("hostname: dpo-0", "hostname: dpo-1")
 
-    told = [
+    reported = [
         line
         for line in lines_of(both.replace("metadata: {", "metadata: {labels: {app: dpo}, ") + SERVICE)
         if line.status != "ok"
     ]
 
-    assert [(line.what, line.id) for line in told] == [("Pod/dpo-1", "launch-mismatch")]
-    assert "would both be node 0" in told[0].said
+    assert [(line.what, line.id) for line in reported] == [("Pod/dpo-1", "launch-mismatch")]
+    assert "would both be node 0" in reported[0].said
 
 
 def test_half_a_job_is_not_judged() -> None:
-    told = lines_of(POD.format(rank=1, policy="restartPolicy: Never"))
+    reported = lines_of(POD.format(rank=1, policy="restartPolicy: Never"))
 
-    assert {line.status for line in told} == {"not checked"}
-    assert any("give" in line.remedy for line in told)
+    assert {line.status for line in reported} == {"not checked"}
+    assert any("give" in line.remedy for line in reported)
 
 
 def test_a_script_in_a_config_map_is_read() -> None:
@@ -214,7 +216,7 @@ def test_address_in_another_namespace_does_not_lead_to_these_pods() -> None:
     ((status, said),) = of("dpo-0.dpo.default.svc.cluster.local")
     assert status == "problem"
     assert (
-        "dpo-0.dpo.default.svc.cluster.local is of namespace default, and these pods are in training" in said
+        "dpo-0.dpo.default.svc.cluster.local is in namespace default, but these pods are in training" in said
     )
     for right in ("dpo-0.dpo", "dpo-0.dpo.training.svc", "dpo-0.dpo.training.svc.cluster.local"):
         assert [status for status, _ in of(right)] == ["ok"], right
@@ -223,7 +225,7 @@ def test_address_in_another_namespace_does_not_lead_to_these_pods() -> None:
 def test_namespace_of_an_address_where_the_manifest_names_none_is_not_checked() -> None:
     (line,) = lines_of(RIGHT.replace("value: dpo-0.dpo", "value: dpo-0.dpo.default.svc"))
 
-    assert line.status == "not checked" and "the one that kubectl puts it in" in line.said
+    assert line.status == "not checked" and "kubectl decides it" in line.said
 
 
 MONITOR = """\
@@ -237,7 +239,7 @@ spec:
 """
 
 
-def test_a_port_name_that_no_container_has_is_told() -> None:
+def test_a_port_name_that_no_container_has_is_reported() -> None:
     (line,) = [each for each in lines_of(RIGHT + MONITOR) if each.status != "ok"]
 
     assert (line.what, line.status) == ("PodMonitor/diag", "not checked")
@@ -265,7 +267,7 @@ def test_nothing_that_trains_is_not_called_right() -> None:
     assert [line.status for line in lines_of("")] == ["not checked"]
 
 
-def test_what_is_no_yaml_is_told_with_its_line() -> None:
+def test_what_is_not_yaml_is_reported_with_its_line() -> None:
     (line, _) = lines_of("kind: Job\nspec:\n  a: [1\n")
 
     assert (line.status, line.id) == ("problem", "launch-mismatch")
@@ -309,7 +311,28 @@ def test_a_file_that_is_not_there_is_a_usage_error(capsys: pytest.CaptureFixture
     assert main(["doctor", "--manifest", "/nowhere/job.yaml", "--", "torchrun", "x.py"]) == 2
 
 
-def test_file_that_is_no_text_is_told_as_such() -> None:
+def test_file_that_is_not_text_is_reported_as_such() -> None:
     line, *_ = lines_of("\x7fELF\x00\x01")
 
-    assert (line.status, line.said) == ("problem", "it is no text")
+    assert (line.status, line.said) == ("problem", "not text")
+
+
+def test_a_jobset_of_far_too_many_pods_is_read_without_naming_them_all() -> None:
+    text = """\
+kind: JobSet
+metadata: {name: dpo}
+spec:
+  replicatedJobs:
+  - name: node
+    replicas: 90000
+    template: {spec: {parallelism: 90000, completions: 90000}}
+"""
+    tracemalloc.start()
+    try:
+        (group,) = pod_groups(read_text(text, "job.yaml")[0])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert group.count == 90_000**2 and group.names[:2] == ("dpo-node-0-0", "dpo-node-0-1")
+    assert peak < 50 << 20

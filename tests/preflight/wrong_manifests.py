@@ -104,7 +104,7 @@ WRONG = {
         [("  publishNotReadyAddresses: true\n", "")],
         "note",
         "hostname-resolution",
-        "no name before they are ready",
+        "no DNS name before they are ready",
         "publishNotReadyAddresses: true",
     ),
     "names only when ready, and a readinessProbe": (
@@ -121,14 +121,14 @@ WRONG = {
         [("value: dpo-0.dpo", "value: dpo-master-0.dpo")],
         "problem",
         "hostname-resolution",
-        "no pod will be called dpo-master-0",
+        "no pod will be named dpo-master-0",
         "MASTER_ADDR: dpo-0.dpo",
     ),
     "a pod's bare name": (
         [("value: dpo-0.dpo", "value: dpo-0")],
         "problem",
         "hostname-resolution",
-        "bare name",
+        "bare pod name",
         "MASTER_ADDR: dpo-0.dpo",
     ),
     "the Service's own name": (
@@ -168,7 +168,7 @@ WRONG = {
         [('NPROC_PER_NODE, value: "4"', 'NPROC_PER_NODE, value: "8"')],
         "problem",
         "launch-mismatch",
-        "8 ranks (NPROC_PER_NODE) and 4 GPUs (nvidia.com/gpu: 4)",
+        "8 ranks (NPROC_PER_NODE) but 4 GPUs (nvidia.com/gpu: 4)",
         "nvidia.com/gpu: 8",
     ),
     "fewer ranks than GPUs": (
@@ -183,16 +183,16 @@ WRONG = {
         "problem",
         "launch-mismatch",
         "counted from 0",
-        "take it out",
+        "remove it",
     ),
     "more nodes than pods": (
         [('NNODES, value: "2"', 'NNODES, value: "4"')],
         "problem",
         "launch-mismatch",
-        "4 nodes (NNODES), and Job/dpo makes 2 pods",
+        "4 nodes (NNODES), but Job/dpo makes 2 pods",
         "completions: 4",
     ),
-    "nodes not told": (
+    "nodes not given": (
         [('        - {name: NNODES, value: "2"}\n', "")],
         "problem",
         "launch-mismatch",
@@ -216,7 +216,7 @@ WRONG = {
         [("metadata.annotations['batch.kubernetes.io/job-completion-index']", "metadata.name")],
         "problem",
         "launch-mismatch",
-        "a pod's name is no number",
+        "a pod name is not a number",
         "job-completion-index",
     ),
     "an index that is not filled in": (
@@ -228,7 +228,7 @@ WRONG = {
         ],
         "problem",
         "launch-mismatch",
-        "stays as it is written",
+        "is not expanded",
         "fieldRef",
     ),
     "a layout that does not divide": (
@@ -277,14 +277,14 @@ WRONG = {
         [("{capabilities: {add: [IPC_LOCK]}}", "{runAsUser: 1000, capabilities: {add: [IPC_LOCK]}}")],
         "note",
         "memlock-limit",
-        "root's processes alone",
+        "only to root's processes",
         "LimitMEMLOCK=infinity",
     ),
     "no RDMA device": (
         [("            rdma/hca_shared_devices_a: 1\n", "")],
         "note",
         "ib-fallback",
-        "NCCL takes TCP sockets",
+        "NCCL uses TCP sockets",
         "rdma/",
     ),
     "a variable that switches RDMA off": (
@@ -312,7 +312,7 @@ WRONG = {
         [("        restartPolicy: Always\n", "")],
         "problem",
         "hang",
-        "neither ever goes on",
+        "a deadlock",
         "restartPolicy: Always",
     ),
     "a probe of a port that listens on loopback": (
@@ -331,7 +331,7 @@ WRONG = {
         [("      shareProcessNamespace: true\n", "")],
         "not checked",
         "",
-        "no process but its own",
+        "sees only its own processes",
         "shareProcessNamespace: true",
     ),
     "a sidecar that may read no stack": (
@@ -348,7 +348,7 @@ WRONG = {
         ],
         "not checked",
         "",
-        "diag is user 1000 and the trainer 0",
+        "diag runs as user 1000, the trainer as 0",
         "runAsUser: 0",
     ),
     "a sidecar without a limit": (
@@ -367,7 +367,7 @@ WRONG = {
         ],
         "not checked",
         "",
-        "judges its own node alone",
+        "judges only its own node",
         "DIAG_TOKEN",
     ),
 }

@@ -16,7 +16,7 @@ from diag.preflight.estimate.plan import Plan
 from diag.preflight.estimate.states import padded_vocabulary, stage_layer_numbers
 
 # Measured with a fresh router, 16 experts over two ranks: the busier rank got 17 % more than its share over
-# eight layers, and twice its share in one of them. Trained routers with an auxiliary loss are told to stay
+# eight layers, and twice its share in one of them. Trained routers with an auxiliary loss are trained to stay
 # within some ten per cent.
 UNEVEN = 1.2
 
@@ -38,7 +38,7 @@ class Activations:
     working: float
     logits: float
     in_flight: float
-    words: str
+    recomputation: str  # as the formula has it
 
 
 def tokens_on_rank(plan: Plan) -> float:
@@ -164,16 +164,16 @@ def stage_activations(plan: Plan, stage: int) -> Activations:
         first = min(how.layers * plan.layout.vpp, len(layers))
         kept = sum(layer.entry for layer in layers[:first]) + sum(layer.kept for layer in layers[first:])
         recomputed = max((layer.kept - layer.entry for layer in layers[:first]), default=0.0)
-        words = f"full recomputation of {first} of {len(layers)} layers"
+        text = f"full recomputation of {first} of {len(layers)} layers"
     elif how.granularity == "full":
         group = max(1, min(how.layers, len(layers)))
         groups = [layers[index : index + group] for index in range(0, len(layers), group)]
         kept = sum(part[0].entry for part in groups)
         recomputed = max(sum(layer.kept for layer in part) - part[0].entry for part in groups)
-        words = f"full recomputation, {group} layer{'s' if group > 1 else ''} at a time"
+        text = f"full recomputation, {group} layer{'s' if group > 1 else ''} at a time"
     else:
         kept = sum(layer.kept for layer in layers)
-        words = f"{how.granularity} recomputation" + (
+        text = f"{how.granularity} recomputation" + (
             f" ({', '.join(how.modules)})" if how.granularity == "selective" else ""
         )
     last = stage == plan.layout.pp - 1
@@ -187,5 +187,5 @@ def stage_activations(plan: Plan, stage: int) -> Activations:
         working=max(layer.working for layer in layers),
         logits=logits_bytes(plan) if last else 0.0,
         in_flight=flight,
-        words=words,
+        recomputation=text,
     )

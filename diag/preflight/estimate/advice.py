@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from diag.preflight.estimate.gpu import gpu_needs
 from diag.preflight.estimate.host import host_terms, save_terms
-from diag.preflight.estimate.plan import Plan
+from diag.preflight.estimate.plan import Plan, Precision
 
 _WORTH = 0.02  # of the total: less is not worth a line
 _TOGETHER = 3  # changes at most: with more it is another job
+_SHARD = 2_000_000_000  # bytes: --max_shard_size 2GB
+# What a change costs.
 _ANOTHER_WAY = "another way to train"
+_COMPUTING = "about a third more computing"
+_SLOWER = "slower steps"
+_SMALLER = "more, smaller steps"
+_TALKS = "more communication"
+
+Change = tuple[str, Plan, str]  # flags, the plan with them, what they cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +67,7 @@ def combine(
     plan: Plan, gpu_have: int | None, host_have: int | None, steps: int | None = None, cpus: int = 32
 ) -> Combination | None:
     """For a job that does not fit, and would not with any one change: the change that leaves least too much,
-    then the next on top of it. None where the job fits, or one change is enough. LoRA is no answer here: it
+    then the next on top of it. None where the job fits, or one change is enough. LoRA is not an answer here: it
     is another way to train.
     """
     gpu, host = peaks(plan, steps, cpus)
@@ -66,7 +75,7 @@ def combine(
     left = _too_much((gpu, host), have)
     if left <= 0:
         return None
-    words: dict[str, str] = {}
+    values: dict[str, str] = {}
     costs: list[str] = []
     now, reached, count = plan, (gpu, host), 0
     while left > 0 and count < _TOGETHER:
@@ -79,12 +88,12 @@ def combine(
         if best is None or best[0] >= left:
             break
         left, reached, flags, now, cost = best
-        words.update(_pairs(flags))
+        values.update(_pairs(flags))
         costs += [cost] if cost and cost not in costs else []
         count += 1
     if count == 0 or (count == 1 and left <= 0):
         return None
-    together = " ".join(f"{name} {value}".rstrip() for name, value in words.items())
+    together = " ".join(f"{name} {value}".rstrip() for name, value in values.items())
     return Combination(Advice(together, reached[0] - gpu, reached[1] - host, ", ".join(costs)), left <= 0)
 
 
@@ -108,192 +117,129 @@ def _pairs(flags: str) -> dict[str, str]:
     return found
 
 
-def _changes(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
+def _changes(plan: Plan) -> Iterator[Change]:
     yield from _megatron_changes(plan) if plan.framework == "megatron" else _hf_changes(plan)
     if plan.data.workers > 1:
-        yield (
-            "--dataloader_num_workers 1"
-            if not plan.trainer.startswith("ms-swift 3") or plan.framework == "hf"
-            else "--num_workers 1",
-            replace(plan, data=replace(plan.data, workers=1)),
-            "data may come late",
-        )
+        old = plan.trainer.startswith("ms-swift 3") and plan.framework == "megatron"
+        flags = "--num_workers 1" if old else "--dataloader_num_workers 1"
+        yield _change(plan, flags, "data may come late", data={"workers": 1})
 
 
-def _megatron_changes(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
-    layout = plan.layout
-    if plan.recompute.granularity != "full":
-        yield (
-            "--recompute_granularity full --recompute_method uniform --recompute_num_layers 1",
-            replace(plan, recompute=replace(plan.recompute, granularity="full", method="uniform", layers=1)),
-            "about a third more computing",
-        )
-    elif plan.recompute.method == "block" or plan.recompute.layers > 1:
-        yield (
-            "--recompute_method uniform --recompute_num_layers 1",
-            replace(plan, recompute=replace(plan.recompute, method="uniform", layers=1)),
-            "",
-        )
+def _change(plan: Plan, flags: str, cost: str = "", **parts: Any) -> Change:
+    """`parts`: fields of the plan; a dict has those of a part of it."""
+    changed = {
+        name: replace(getattr(plan, name), **value) if isinstance(value, dict) else value
+        for name, value in parts.items()
+    }
+    return flags, replace(plan, **changed), cost
+
+
+def _megatron_changes(plan: Plan) -> Iterator[Change]:
+    layout, how = plan.layout, plan.recompute
+    one_layer = {"granularity": "full", "method": "uniform", "layers": 1}
+    if how.granularity != "full":
+        flags = "--recompute_granularity full --recompute_method uniform --recompute_num_layers 1"
+        yield _change(plan, flags, _COMPUTING, recompute=one_layer)
+    elif how.method == "block" or how.layers > 1:
+        yield _change(plan, "--recompute_method uniform --recompute_num_layers 1", recompute=one_layer)
     if layout.tp > 1 and not layout.sequence_parallel:
-        yield "--sequence_parallel true", replace(plan, layout=replace(layout, sequence_parallel=True)), ""
+        yield _change(plan, "--sequence_parallel true", layout={"sequence_parallel": True})
     yield from _wider(plan)
     if plan.batch.micro > 1:
-        yield "--micro_batch_size 1", replace(plan, batch=replace(plan.batch, micro=1)), "more, smaller steps"
+        yield _change(plan, "--micro_batch_size 1", _SMALLER, batch={"micro": 1})
     if plan.attention == "unfused":
-        yield "--attention_backend flash", replace(plan, attention="flash"), ""
+        yield _change(plan, "--attention_backend flash", attention="flash")
     if plan.compiled_loss:
-        yield "--cross_entropy_loss_fusion false", replace(plan, compiled_loss=False), "a little slower loss"
+        yield _change(plan, "--cross_entropy_loss_fusion false", "a little slower loss", compiled_loss=False)
     if not plan.optimizer.distributed:
-        yield (
-            "--use_distributed_optimizer true",
-            replace(plan, optimizer=replace(plan.optimizer, distributed=True)),
-            "",
-        )
+        yield _change(plan, "--use_distributed_optimizer true", optimizer={"distributed": True})
     elif plan.tuning.kind != "lora":
         yield from _optimizer_changes(plan)
     if plan.tuning.kind == "full":
         tuner = "train_type" if plan.trainer.startswith("ms-swift 3") else "tuner_type"
-        yield (
-            f"--{tuner} lora",
-            replace(plan, tuning=replace(plan.tuning, kind="lora"), reference=False),
-            _ANOTHER_WAY,
-        )
+        yield _change(plan, f"--{tuner} lora", _ANOTHER_WAY, tuning={"kind": "lora"}, reference=False)
     yield from _save_changes(plan)
 
 
-def _optimizer_changes(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
+def _optimizer_changes(plan: Plan) -> Iterator[Change]:
     opt, prec = plan.optimizer, plan.precision
+    aware, in_16_bits = "--use_precision_aware_optimizer true", {"main": 2.0, "moment1": 2.0, "moment2": 2.0}
     if opt.offload < 1:
-        yield (
-            "--optimizer_cpu_offload true --optimizer_offload_fraction 1 --use_precision_aware_optimizer true",
-            replace(plan, optimizer=replace(opt, offload=1.0, precision_aware=True)),
-            "slower steps",
-        )
+        flags = f"--optimizer_cpu_offload true --optimizer_offload_fraction 1 {aware}"
+        yield _change(plan, flags, _SLOWER, optimizer={"offload": 1.0, "precision_aware": True})
     else:
-        yield "--optimizer_offload_fraction 0.5", replace(plan, optimizer=replace(opt, offload=0.5)), ""
+        yield _change(plan, "--optimizer_offload_fraction 0.5", optimizer={"offload": 0.5})
     if opt.offload and not opt.precision_aware:
-        yield (
-            "--use_precision_aware_optimizer true",
-            replace(plan, optimizer=replace(opt, precision_aware=True)),
-            "",
-        )
+        yield _change(plan, aware, optimizer={"precision_aware": True})
     if not opt.offload and prec.moment1 > 2:
-        yield (
-            "--use_precision_aware_optimizer true --exp_avg_dtype bf16 --exp_avg_sq_dtype bf16",
-            replace(
-                plan,
-                optimizer=replace(opt, precision_aware=True),
-                precision=replace(prec, main=2.0, moment1=2.0, moment2=2.0),
-            ),
-            "moments in 16 bits",
+        flags = f"{aware} --exp_avg_dtype bf16 --exp_avg_sq_dtype bf16"
+        yield _change(
+            plan, flags, "moments in 16 bits", optimizer={"precision_aware": True}, precision=in_16_bits
         )
     if prec.gradient > 2:
-        yield (
-            "--main_grads_dtype bf16 --use_precision_aware_optimizer true",
-            replace(
-                plan,
-                optimizer=replace(opt, precision_aware=True),
-                precision=replace(prec, gradient=2.0, main=min(prec.main, 2.0)),
-            ),
+        yield _change(
+            plan,
+            f"--main_grads_dtype bf16 {aware}",
             "gradients summed in 16 bits",
+            optimizer={"precision_aware": True},
+            precision={"gradient": 2.0, "main": min(prec.main, 2.0)},
         )
 
 
-def _wider(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
+def _wider(plan: Plan) -> Iterator[Change]:
     """Twice of one kind of parallelism, on the same GPUs."""
     layout, shape = plan.layout, plan.shape
-    if layout.dp % 2 == 0 and shape.heads % (layout.tp * 2) == 0 and layout.tp * 2 <= layout.processes:
-        doubled = replace(layout, tp=layout.tp * 2, sequence_parallel=True)
-        if not shape.experts or layout.world % (layout.ep * layout.etp * layout.pp) == 0:
-            yield (
-                f"--tensor_model_parallel_size {layout.tp * 2} --sequence_parallel true",
-                replace(plan, layout=doubled),
-                "more communication",
-            )
-    experts_divide = shape.experts and shape.experts % (layout.ep * 2) == 0
-    if experts_divide and layout.world % (layout.ep * 2 * layout.etp * layout.pp) == 0:
-        yield (
-            f"--expert_model_parallel_size {layout.ep * 2}",
-            replace(plan, layout=replace(layout, ep=layout.ep * 2)),
-            "more communication",
-        )
-    if layout.dp % 2 == 0:
-        yield (
-            f"--context_parallel_size {layout.cp * 2}",
-            replace(plan, layout=replace(layout, cp=layout.cp * 2)),
-            "more communication",
-        )
-        stages = layout.pp * 2
-        if (
-            shape.layers % (stages * layout.vpp) == 0
-            and layout.first_layers is None
-            and layout.last_layers is None
-            and (not shape.experts or layout.world % (layout.ep * layout.etp * stages) == 0)
-        ):
-            yield (
-                f"--pipeline_model_parallel_size {stages}",
-                replace(plan, layout=replace(layout, pp=stages)),
-                "idle time at each step's ends",
-            )
+    tp, ep, cp, pp = layout.tp * 2, layout.ep * 2, layout.cp * 2, layout.pp * 2
+
+    def experts_divide(ep: int, pp: int) -> bool:
+        return not shape.experts or layout.world % (ep * layout.etp * pp) == 0
+
+    halves = layout.dp % 2 == 0
+    if halves and shape.heads % tp == 0 and tp <= layout.processes and experts_divide(layout.ep, layout.pp):
+        flags = f"--tensor_model_parallel_size {tp} --sequence_parallel true"
+        yield _change(plan, flags, _TALKS, layout={"tp": tp, "sequence_parallel": True})
+    if shape.experts and shape.experts % ep == 0 and experts_divide(ep, layout.pp):
+        yield _change(plan, f"--expert_model_parallel_size {ep}", _TALKS, layout={"ep": ep})
+    if halves:
+        yield _change(plan, f"--context_parallel_size {cp}", _TALKS, layout={"cp": cp})
+        even = layout.first_layers is None and layout.last_layers is None
+        if even and shape.layers % (pp * layout.vpp) == 0 and experts_divide(layout.ep, pp):
+            cost = "idle time at each step's ends"
+            yield _change(plan, f"--pipeline_model_parallel_size {pp}", cost, layout={"pp": pp})
 
 
-def _save_changes(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
+def _save_changes(plan: Plan) -> Iterator[Change]:
     save = plan.save
     if save.optimizer and save.sharded:
-        sharded = save.sharded and not (save.safetensors and not plan.trainer.startswith("ms-swift 3"))
-        yield (
-            "--no_save_optim true",
-            replace(plan, save=replace(save, optimizer=False, sharded=sharded)),
-            "a run cannot be resumed exactly",
-        )
+        sharded = not save.safetensors or plan.trainer.startswith("ms-swift 3")
+        cost = "a run cannot be resumed exactly"
+        yield _change(plan, "--no_save_optim true", cost, save={"optimizer": False, "sharded": sharded})
     if save.gathered:
-        yield (
-            "--dist_ckpt_optim_fully_reshardable false",
-            replace(plan, save=replace(save, gathered=False)),
-            "resume with the same TP and PP",
-        )
-    if save.safetensors and save.shard_bytes > 2_000_000_000:
-        yield "--max_shard_size 2GB", replace(plan, save=replace(save, shard_bytes=2_000_000_000)), ""
+        flags, cost = "--dist_ckpt_optim_fully_reshardable false", "resume with the same TP and PP"
+        yield _change(plan, flags, cost, save={"gathered": False})
+    if save.safetensors and save.shard_bytes > _SHARD:
+        yield _change(plan, "--max_shard_size 2GB", save={"shard_bytes": _SHARD})
 
 
-def _hf_changes(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
+def _hf_changes(plan: Plan) -> Iterator[Change]:
     how = plan.sharding
     if plan.recompute.granularity != "full":
-        yield (
-            "--gradient_checkpointing true",
-            replace(plan, recompute=replace(plan.recompute, granularity="full", method="uniform")),
-            "about a third more computing",
-        )
+        recompute = {"granularity": "full", "method": "uniform"}
+        yield _change(plan, "--gradient_checkpointing true", _COMPUTING, recompute=recompute)
     if how.kind != "fsdp" and how.stage < 3 and plan.layout.world > 1:
-        prec = replace(plan.precision, gradient=2.0, weight=2.0, main=4.0, moment1=4.0, moment2=4.0)
-        changed = replace(
-            plan,
-            sharding=replace(how, kind="zero", stage=3),
-            precision=prec if plan.tuning.kind == "full" else plan.precision,
-        )
-        yield "--deepspeed zero3", changed, "more communication"
+        full = plan.tuning.kind == "full"
+        precision = Precision(2.0, 2.0, 4.0, 4.0, 4.0) if full else plan.precision
+        sharding = {"kind": "zero", "stage": 3}
+        yield _change(plan, "--deepspeed zero3", _TALKS, sharding=sharding, precision=precision)
     if how.kind == "zero" and not how.optimizer_on_cpu:
         stage = max(how.stage, 2)
-        yield (
-            f"--deepspeed zero{stage}_offload",
-            replace(
-                plan, sharding=replace(how, stage=stage, optimizer_on_cpu=True, parameters_on_cpu=stage == 3)
-            ),
-            "slower steps",
-        )
+        sharding = {"stage": stage, "optimizer_on_cpu": True, "parameters_on_cpu": stage == 3}
+        yield _change(plan, f"--deepspeed zero{stage}_offload", _SLOWER, sharding=sharding)
     if plan.batch.micro > 1:
-        yield (
-            "--per_device_train_batch_size 1",
-            replace(plan, batch=replace(plan.batch, micro=1)),
-            "more, smaller steps",
-        )
+        yield _change(plan, "--per_device_train_batch_size 1", _SMALLER, batch={"micro": 1})
     if plan.attention == "unfused":
-        yield "--attn_impl flash_attn", replace(plan, attention="flash"), ""
+        yield _change(plan, "--attn_impl flash_attn", attention="flash")
     if plan.attention == "flash" and plan.stage in ("sft", "pt"):
-        yield "--use_liger_kernel true", replace(plan, attention="liger"), ""
+        yield _change(plan, "--use_liger_kernel true", attention="liger")
     if plan.tuning.kind == "full":
-        yield (
-            "--tuner_type lora",
-            replace(plan, tuning=replace(plan.tuning, kind="lora"), reference=False),
-            "another way to train",
-        )
+        yield _change(plan, "--tuner_type lora", _ANOTHER_WAY, tuning={"kind": "lora"}, reference=False)

@@ -87,9 +87,9 @@ def exporting(plan: Plan) -> Communicator | None:
     )
 
 
-def in_words(groups: tuple[Communicator, ...]) -> str:
+def describe(groups: tuple[Communicator, ...]) -> str:
     """
-    >>> in_words((Communicator("data parallel", 2), Communicator("tensor parallel", 1)))
+    >>> describe((Communicator("data parallel", 2), Communicator("tensor parallel", 1)))
     '2 communicators: 484 MiB for 1 of several ranks, 388 MiB for 1 of one rank'
     """
     several, alone = ([group for group in groups if (group.ranks > 1) is more] for more in (True, False))

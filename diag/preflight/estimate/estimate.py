@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from diag.launch.launchers.command.flags import Flags, parse_flags
 from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.advice import Advice, Combination, advise, combine
 from diag.preflight.estimate.errors import EstimateError
-from diag.preflight.estimate.flag_names import FLAG_NAMES
 from diag.preflight.estimate.gpu import RankNeed, gpu_needs
 from diag.preflight.estimate.hf_plan import hf_plan
 from diag.preflight.estimate.host import checkpoint_bytes, host_terms, save_terms
@@ -23,7 +22,8 @@ from diag.preflight.estimate.machine import Machine
 from diag.preflight.estimate.megatron_plan import megatron_plan
 from diag.preflight.estimate.parameters import count
 from diag.preflight.estimate.plan import Plan
-from diag.preflight.estimate.rules_of_thumb import Rule, rules
+from diag.preflight.estimate.rules_of_thumb import rules
+from diag.text.tables import load_table
 from diag.text.units import format_bytes, format_count, format_magnitude
 
 # How far the totals may be off: more than in the runs of docs/estimate.md, which leave out less even routers,
@@ -31,6 +31,7 @@ from diag.text.units import format_bytes, format_count, format_magnitude
 GPU_UNCERTAINTY = 0.10
 HOST_UNCERTAINTY = 0.15
 
+_FLAG_NAMES = Path(__file__).with_name("flag_names.yaml")
 _NAMES = {
     "sft": "SFT",
     "pt": "pre-training",
@@ -51,7 +52,7 @@ class Estimate:
     save: tuple[MemoryTerm, ...]
     checkpoint_bytes: int
     advice: tuple[Advice, ...]
-    rules: tuple[Rule, ...]
+    rules: tuple[MemoryTerm, ...]
     machine: Machine
     notes: tuple[str, ...]
     combination: Combination | None = None  # where it does not fit, and no one change of `advice` is enough
@@ -75,61 +76,62 @@ class Estimate:
     @property
     def gpu_verdict(self) -> str:
         """fits, tight, does not fit, or unknown."""
-        return _verdict(self.gpu_bytes, _gpu_have(self.machine, self.plan), GPU_UNCERTAINTY)
+        return _verdict(self.gpu_bytes, _have(self.machine, self.plan)[0], GPU_UNCERTAINTY)
 
     @property
     def host_verdict(self) -> str:
-        """As of the GPU; a machine without GPUs is not the one that a job for GPUs will run on."""
-        return _verdict(
-            self.host_bytes + self.save_bytes, _host_have(self.machine, self.plan), HOST_UNCERTAINTY
-        )
+        """As of the GPU."""
+        need = self.host_bytes + self.save_bytes
+        return _verdict(need, _have(self.machine, self.plan)[1], HOST_UNCERTAINTY)
 
     @property
     def fits(self) -> bool:
-        """False only where it is said that it does not."""
+        """False only where a verdict is that it does not."""
         return "does not fit" not in (self.gpu_verdict, self.host_verdict)
 
     @property
     def basis(self) -> str:
-        """The model and the layout in words."""
+        """The model and the layout as one line."""
         plan, layout = self.plan, self.plan.layout
         tuning = {"lora": f" with LoRA (rank {plan.tuning.lora_rank})", "freeze": " in part"}.get(
             plan.tuning.kind, ""
         )
-        words = f"{plan.model} ({format_magnitude(count(plan.shape))} parameters), {_NAMES.get(plan.stage, plan.stage)}{tuning}; "
-        words += f"{format_count(layout.processes, 'rank')} on {format_count(layout.nodes, 'node')}: "
+        text = f"{plan.model} ({format_magnitude(count(plan.shape))} parameters), {_NAMES.get(plan.stage, plan.stage)}{tuning}; "
+        text += f"{format_count(layout.processes, 'rank')} on {format_count(layout.nodes, 'node')}: "
         if plan.framework == "megatron":
-            words += f"TP {layout.tp} PP {layout.pp} CP {layout.cp} DP {layout.dp}" + (
+            text += f"TP {layout.tp} PP {layout.pp} CP {layout.cp} DP {layout.dp}" + (
                 f" EP {layout.ep}" if plan.shape.experts else ""
             )
-            words += ", sequence parallel" if layout.sequence_parallel else ""
+            text += ", sequence parallel" if layout.sequence_parallel else ""
         elif plan.sharding.kind == "zero":
-            words += f"ZeRO {plan.sharding.stage}" + (", offloaded" if plan.sharding.optimizer_on_cpu else "")
+            text += f"ZeRO {plan.sharding.stage}" + (", offloaded" if plan.sharding.optimizer_on_cpu else "")
         else:
-            words += "FSDP" if plan.sharding.kind == "fsdp" else "data parallel"
-        return words + f"; up to {plan.batch.tokens:,} tokens a micro-batch"
+            text += "FSDP" if plan.sharding.kind == "fsdp" else "data parallel"
+        return text + f"; up to {plan.batch.tokens:,} tokens a micro-batch"
 
     def observation(self) -> dict[str, Any]:
         """The payload of a record of source "estimate"."""
         return {
             "basis": self.basis,
-            "gpu": [_term_json(term) for term in (self.worst.terms if self.worst else ())],
-            "host": [_term_json(term) for term in self.host],
-            "save": [_term_json(term) for term in self.save],
+            "gpu": terms_json(self.worst.terms if self.worst else ()),
+            "host": terms_json(self.host),
+            "save": terms_json(self.save),
             "checkpoint_bytes": self.checkpoint_bytes,
         }
 
 
-def _term_json(term: MemoryTerm) -> dict[str, Any]:
-    return {"name": term.name, "bytes": term.size_bytes, "formula": term.formula, "source": term.source}
+def terms_json(terms: Iterable[MemoryTerm]) -> list[dict[str, Any]]:
+    return [
+        {"name": term.name, "bytes": term.size_bytes, "formula": term.formula, "source": term.source}
+        for term in terms
+    ]
 
 
-def _gpu_have(machine: Machine, plan: Plan) -> int | None:
-    return None if plan.on_cpu else machine.gpu_bytes
-
-
-def _host_have(machine: Machine, plan: Plan) -> int | None:
-    return machine.host_bytes if machine.is_node or plan.on_cpu else None
+def _have(machine: Machine, plan: Plan) -> tuple[int | None, int | None]:
+    """(GPU, host) memory that the job would have. A machine without GPUs is not the one that a job for GPUs
+    will run on."""
+    host = machine.host_bytes if machine.is_node or plan.on_cpu else None
+    return None if plan.on_cpu else machine.gpu_bytes, host
 
 
 def _verdict(need: int, have: int | None, uncertainty: float) -> str:
@@ -168,7 +170,11 @@ def _estimate(command: Command, machine: Machine, nodes: int | None, *, with_adv
     flags = parse_flags(command.words, command.environment, command.folder)
     processes = command.processes or machine.gpus or 1
     plan = _plan(command, flags, processes, nodes or command.nodes or 1)
-    unknown = flags.unknown(FLAG_NAMES) if command.program in ("megatron", "swift") else ()
+    unknown = (
+        flags.unknown(load_table(_FLAG_NAMES)["names"].split())
+        if command.program in ("megatron", "swift")
+        else ()
+    )
     plan = replace(plan, unknown=unknown)
     steps = flags.maybe_whole("train_iters", "max_steps") if plan.on_cpu else None
     return Estimate(
@@ -182,30 +188,28 @@ def _estimate(command: Command, machine: Machine, nodes: int | None, *, with_adv
         rules=rules(plan),
         machine=machine,
         notes=(*command.notes, *_taken(command, processes, nodes), *plan.assumed, *_beyond(plan)),
-        combination=combine(plan, _gpu_have(machine, plan), _host_have(machine, plan), steps, machine.cpus)
-        if with_advice
-        else None,
+        combination=combine(plan, *_have(machine, plan), steps, machine.cpus) if with_advice else None,
     )
 
 
 def _plan(command: Command, flags: Flags, processes: int, nodes: int) -> Plan:
-    if command.program in ("megatron", "megatron-lm"):
-        plain = command.program == "megatron-lm"
-        version = None if plain else _installed(command)
-        return megatron_plan(flags, command.verb, processes, nodes, version, plain=plain)
-    return hf_plan(flags, command, processes, nodes, command.folder)
+    plain = command.program == "megatron-lm"
+    if not plain and command.program != "megatron":
+        return hf_plan(flags, command, processes, nodes, command.folder)
+    version = None if plain else _installed(command)
+    return megatron_plan(flags, command.verb, processes, nodes, version, plain=plain)
 
 
 def _taken(command: Command, processes: int, nodes: int | None) -> list[str]:
-    """What CMD leaves open, or is told of less than it seems."""
+    """What CMD leaves open, or starts on fewer nodes than it seems."""
     notes = []
     if command.processes is None:
         notes.append(f"CMD does not say how many processes a node has: {processes} taken")
     by_srun = (command.srun.nodes if command.srun is not None else None) or 1
     if nodes is None and by_srun > (command.nodes or 1) and command.is_elastic:
         notes.append(
-            f"srun starts CMD on {by_srun} nodes, and {command.launcher} is told of {command.nodes or 'one'}: "
-            "each node would train for itself"
+            f"srun starts CMD on {by_srun} nodes, but {command.launcher} is configured for {command.nodes or 'one'}: "
+            "each node would train separately"
         )
     return notes
 
@@ -218,16 +222,13 @@ def _installed(command: Command) -> tuple[int, ...] | None:
     program = shutil.which(command.program, path=command.environment.get("PATH", ""))
     if program is None:
         return None
-    versions = set()
     try:
-        for found in (
-            Path(program).resolve().parent.parent.glob("lib/python3*/*-packages/ms_swift-*.dist-info")
-        ):
-            numbers = re.match(r"ms_swift-(\d+)\.(\d+)\.(\d+)", found.name)
-            if numbers:
-                versions.add((int(numbers[1]), int(numbers[2]), int(numbers[3])))
+        library = Path(program).resolve().parent.parent
+        found = list(library.glob("lib/python3*/*-packages/ms_swift-*.dist-info"))
     except OSError:
         return None
+    numbers = {re.match(r"ms_swift-(\d+)\.(\d+)\.(\d+)", each.name) for each in found}
+    versions = {tuple(map(int, each.groups())) for each in numbers if each}
     return versions.pop() if len(versions) == 1 else None
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.activations import Activations, stage_activations, tokens_on_rank
-from diag.preflight.estimate.communicators import buffer_bytes, communicators, exporting, in_words
+from diag.preflight.estimate.communicators import buffer_bytes, communicators, describe, exporting
 from diag.preflight.estimate.plan import Plan
 from diag.preflight.estimate.states import padded_vocabulary, state_terms
-from diag.text.units import format_bytes, format_ratio
+from diag.preflight.estimate.terms import make_term
+from diag.text.units import format_bytes
 
 _MIB = 1 << 20
 
@@ -44,61 +44,36 @@ def gpu_needs(plan: Plan) -> tuple[RankNeed, ...]:
 
 
 def _need(plan: Plan, stage: int) -> RankNeed:
-    terms = state_terms(plan, stage)
     work = stage_activations(plan, stage)
     moving = _activation_terms(plan, work)
-    terms += moving
-    allocated = sum(term.size_bytes for term in moving)
-    loose = math.ceil(allocated * _FRAGMENTATION)
-    terms.append(
-        MemoryTerm(
-            "allocator",
-            loose,
-            f"{format_ratio(_FRAGMENTATION)} of the activations: blocks that are reserved and do not fit the next need",
-            "measured, docs/estimate.md",
-        )
-    )
-    terms += _fixed_terms(plan, stage)
-    return RankNeed(stage, tuple(terms), work)
+    loose = sum(term.size_bytes for term in moving) * _FRAGMENTATION
+    allocator = make_term("allocator", loose, share=_FRAGMENTATION)
+    terms = (*state_terms(plan, stage), *moving, allocator, *_fixed_terms(plan, stage))
+    return RankNeed(stage, terms, work)
 
 
 def _activation_terms(plan: Plan, work: Activations) -> list[MemoryTerm]:
     tokens = tokens_on_rank(plan)
-    flight = (
-        f"{work.in_flight:g} micro-batch{'es' if work.in_flight != 1 else ''} in flight, "
-        if plan.layout.pp > 1
-        else ""
-    )
+    flight = f"{work.in_flight:g} micro-batch{'es' if work.in_flight != 1 else ''} in flight, "
     terms = [
-        MemoryTerm(
-            "activations kept",
-            math.ceil(work.kept),
-            f"{flight}{tokens:,.0f} tokens, {work.words}",
-            "arXiv:2205.05198, for RMS norm, gated MLP, GQA, flash attention",
+        make_term(
+            "activations",
+            work.kept,
+            flight=flight if plan.layout.pp > 1 else "",
+            tokens=tokens,
+            how=work.recomputation,
         )
     ]
     layer = work.recomputed + work.working
     vocabulary = padded_vocabulary(plan.shape, plan.layout.tp) // plan.layout.tp
     if work.logits >= layer:
+        each = work.logits / (tokens * vocabulary)
         terms.append(
-            MemoryTerm(
-                "logits and loss",
-                math.ceil(work.logits),
-                f"{tokens:,.0f} tokens x {vocabulary:,} of the vocabulary x {work.logits / (tokens * vocabulary):.3g} bytes "
-                f"(one layer's backward needs {format_bytes(layer)} at another time)",
-                "Megatron-LM core/fusions/fused_cross_entropy.py",
-            )
+            make_term("logits", work.logits, tokens=tokens, vocabulary=vocabulary, each=each, layer=layer)
         )
     else:
         also = f"; the logits need {format_bytes(work.logits)} at another time" if work.logits else ""
-        terms.append(
-            MemoryTerm(
-                "one layer's backward",
-                math.ceil(layer),
-                f"what is computed again ({format_bytes(work.recomputed)}) and gradients of activations{also}",
-                "largest layer of the stage",
-            )
-        )
+        terms.append(make_term("backward", layer, recomputed=work.recomputed, also=also))
     return terms
 
 
@@ -106,41 +81,15 @@ def _fixed_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
     groups = communicators(plan, stage)
     talks = any(group.ranks > 1 for group in groups)
     kernels = _KERNELS + (_COLLECTIVES if talks else 0)
-    terms = [
-        MemoryTerm("CUDA context", _CONTEXT, format_bytes(_CONTEXT), "measured, docs/estimate.md"),
-        MemoryTerm(
-            "loaded kernels",
-            kernels,
-            "kernels of cuBLAS, TransformerEngine and those compiled" + (", of NCCL" if talks else ""),
-            "measured, docs/estimate.md",
-        ),
-    ]
     spaces = 8 if plan.shape.experts and plan.framework == "megatron" else 4
-    terms.append(
-        MemoryTerm(
-            "cuBLAS workspaces",
-            spaces * _WORKSPACE,
-            f"{spaces} x 32 MiB",
-            "PyTorch and TransformerEngine on Hopper",
-        )
-    )
+    terms = [
+        make_term("context", _CONTEXT, each=_CONTEXT),
+        make_term("kernels", kernels, nccl=", of NCCL" if talks else ""),
+        make_term("workspaces", spaces * _WORKSPACE, spaces=spaces, each=_WORKSPACE),
+    ]
     if groups:
-        terms.append(
-            MemoryTerm(
-                "NCCL buffers",
-                sum(buffer_bytes(group) for group in groups),
-                in_words(groups),
-                "Megatron-LM core/parallel_state.py; measured, docs/estimate.md; grows with ranks and networks",
-            )
-        )
+        terms.append(make_term("nccl", sum(map(buffer_bytes, groups)), groups=describe(groups)))
     exports = exporting(plan)
     if exports is not None:
-        terms.append(
-            MemoryTerm(
-                "NCCL buffers of the export",
-                buffer_bytes(exports),
-                "one communicator more from the first save of safetensors on",
-                "mcore-bridge bridge/gpt_bridge.py; measured, docs/estimate.md",
-            )
-        )
+        terms.append(make_term("nccl_export", buffer_bytes(exports)))
     return terms

@@ -15,7 +15,7 @@ from typing import Any
 from diag.launch.launchers.command import Command
 from diag.launch.launchers.command.flags import Flags
 from diag.preflight.estimate.errors import EstimateError
-from diag.preflight.estimate.model_files import dataset_bytes, find_shape
+from diag.preflight.estimate.model_files import dataset_bytes, find_shape, longest_sequence
 from diag.preflight.estimate.plan import (
     Batch,
     Data,
@@ -29,6 +29,7 @@ from diag.preflight.estimate.plan import (
     Tuning,
 )
 
+_LENGTHS = ("max_length", "max_seq_length", "model_max_length", "cutoff_len", "block_size")
 _PAIRS = ("dpo", "orpo", "cpo", "simpo", "rm")
 _WITH_REFERENCE = ("dpo", "kto", "ppo", "grpo")
 _PRESETS: dict[str, tuple[int, bool, bool]] = {  # swift/config: stage, optimizer and parameters on the CPU
@@ -39,6 +40,11 @@ _PRESETS: dict[str, tuple[int, bool, bool]] = {  # swift/config: stage, optimize
     "zero3": (3, False, False),
     "zero3_offload": (3, True, True),
     "zero++": (3, False, False),
+}
+
+_OTHERWISE = {
+    "DeepSpeed": f"one of {', '.join(_PRESETS)}",
+    "FSDP": "options such as full_shard",
 }
 
 
@@ -59,13 +65,7 @@ def hf_plan(flags: Flags, command: Command, processes: int, nodes: int, folder: 
     kind = tuning.kind
     sharding = _sharding(flags, distributed, folder, assumed)
     full16 = flags.text("torch_dtype", default="bfloat16") not in ("float32", "fp32")
-    sequence = flags.maybe_whole("packing_length") if flags.flag("packing") else None
-    sequence = sequence or flags.maybe_whole(
-        "max_length", "max_seq_length", "model_max_length", "cutoff_len", "block_size"
-    )
-    if sequence is None:
-        sequence = shape.max_positions or 4096
-        assumed.append(f"no --max_length: sequences of up to {sequence} tokens, the model's own limit")
+    packed, sequence = longest_sequence(flags, _LENGTHS, shape.max_positions, assumed, "max_length")
     split = flags.whole("sequence_parallel_size", default=1, most=4096)
     if (processes * nodes) % split:
         raise EstimateError(
@@ -92,7 +92,7 @@ def hf_plan(flags: Flags, command: Command, processes: int, nodes: int, folder: 
             micro * steps * processes * nodes // split,
             sequence,
             2 if stage in _PAIRS else 1,
-            flags.flag("packing"),
+            packed,
             flags.flag("padding_free"),
         ),
         save=Save(
@@ -148,21 +148,21 @@ def _precision(sharding: Sharding, kind: str, *, full16: bool) -> Precision:
     return Precision(2.0, 2.0, 0.0, 2.0, 2.0)
 
 
-def _sharding(flags: Flags, told: Mapping[str, Any], folder: Path, assumed: list[str]) -> Sharding:
-    given = flags.text("deepspeed", "deepspeed_config") or str(told.get("deepspeed_config_file") or "")
+def _sharding(flags: Flags, distributed: Mapping[str, Any], folder: Path, assumed: list[str]) -> Sharding:
+    given = flags.text("deepspeed", "deepspeed_config") or str(distributed.get("deepspeed_config_file") or "")
     if given in _PRESETS:
         stage, optimizer, parameters = _PRESETS[given]
         return Sharding("zero", stage, optimizer, parameters)
     if given:
         return _zero_file(given, folder)
-    if flags.text("fsdp") or told.get("kind") == "fsdp":
-        return _fsdp(flags, told, folder)
-    if told.get("kind") == "deepspeed":
+    if flags.text("fsdp") or distributed.get("kind") == "fsdp":
+        return _fsdp(flags, distributed, folder)
+    if distributed.get("kind") == "deepspeed":
         return Sharding(
             "zero",
-            _stage(told.get("zero_stage", 2), "--zero_stage"),
-            told.get("offload_optimizer_device") == "cpu",
-            told.get("offload_param_device") == "cpu",
+            _stage(distributed.get("zero_stage", 2), "--zero_stage"),
+            distributed.get("offload_optimizer_device") == "cpu",
+            distributed.get("offload_param_device") == "cpu",
         )
     return Sharding()
 
@@ -177,18 +177,22 @@ def _stage(value: Any, who: str) -> int:
     return stage
 
 
-def _zero_file(given: str, folder: Path) -> Sharding:
+def _read_config(given: str, folder: Path, kind: str) -> dict[str, Any]:
     try:
         text = given if given.lstrip().startswith("{") else (folder / given).expanduser().read_text()
         config = json.loads(text)
     except OSError as error:
         raise EstimateError(
-            f"cannot read the DeepSpeed configuration {given}: {error.strerror}",
-            hint="a file, or one of " + ", ".join(_PRESETS),
+            f"cannot read the {kind} configuration {given}: {error.strerror}",
+            hint=f"a JSON file, or {_OTHERWISE[kind]}",
         ) from error
     except (ValueError, RecursionError) as error:
-        raise EstimateError(f"the DeepSpeed configuration {given[:80]} is no JSON: {error}") from error
-    zero = config.get("zero_optimization") if isinstance(config, dict) else None
+        raise EstimateError(f"the {kind} configuration {given[:80]} is not JSON: {error}") from error
+    return config if isinstance(config, dict) else {}
+
+
+def _zero_file(given: str, folder: Path) -> Sharding:
+    zero = _read_config(given, folder, "DeepSpeed").get("zero_optimization")
     if not isinstance(zero, dict):
         return Sharding("zero", 0)
 
@@ -211,22 +215,14 @@ def _zero_file(given: str, folder: Path) -> Sharding:
     )
 
 
-def _fsdp(flags: Flags, told: Mapping[str, Any], folder: Path) -> Sharding:
-    words = " ".join(flags.words("fsdp")).lower()
-    if words.endswith(".json"):
-        try:
-            config = json.loads((folder / flags.text("fsdp")).read_text())
-            words = str(config.get("fsdp", "full_shard")) if isinstance(config, dict) else "full_shard"
-        except (OSError, ValueError) as error:
-            raise EstimateError(
-                f"cannot read the FSDP configuration {flags.text('fsdp')}: {error}"
-            ) from error
-    strategy = str(told.get("fsdp_sharding_strategy", "")).lower()
-    reshard = str(told.get("fsdp_reshard_after_forward", "true")).lower()
+def _fsdp(flags: Flags, distributed: Mapping[str, Any], folder: Path) -> Sharding:
+    text = " ".join(flags.words("fsdp")).lower()
+    if text.endswith(".json"):
+        text = str(_read_config(flags.text("fsdp"), folder, "FSDP").get("fsdp", "full_shard"))
+    strategy = str(distributed.get("fsdp_sharding_strategy", "")).lower()
+    reshard = str(distributed.get("fsdp_reshard_after_forward", "true")).lower()
     part = (
-        "shard_grad_op" in words
-        or strategy in ("2", "shard_grad_op")
-        or reshard in ("false", "shard_grad_op")
+        "shard_grad_op" in text or strategy in ("2", "shard_grad_op") or reshard in ("false", "shard_grad_op")
     )
-    offload = "offload" in words or str(told.get("fsdp_offload_params", "")).lower() == "true"
+    offload = "offload" in text or str(distributed.get("fsdp_offload_params", "")).lower() == "true"
     return Sharding("fsdp", 2 if part else 3, offload, offload)

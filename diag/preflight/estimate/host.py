@@ -10,12 +10,10 @@ from diag.preflight.estimate.activations import stage_activations, tokens_on_ran
 from diag.preflight.estimate.parameters import count
 from diag.preflight.estimate.plan import Plan
 from diag.preflight.estimate.states import Held, held, padded_vocabulary, pinned_bytes, state_terms
-from diag.text.units import format_bytes, format_count, format_magnitude, format_ratio
+from diag.preflight.estimate.terms import make_term
+from diag.text.units import format_bytes
 
 _MIB = 1 << 20
-_FILES = "Megatron-LM core/dist_checkpointing/strategies/filesystem_async.py"
-_HYBRID = "Megatron-LM core/optimizer/cpu_offloading/hybrid_optimizer.py"
-_MEASURED = "measured, docs/estimate.md"
 
 # Anonymous memory of processes as the cgroup counts it (shared pages once): ms-swift 4.6.0 on H200 (torch
 # 2.11, 32 CPUs), and on a CPU (torch 2.13). docs/estimate.md has the measurements.
@@ -34,103 +32,60 @@ _CPU_KERNELS = 43 * _MIB
 _CPU_KERNEL_STEPS = 16
 
 
-def host_terms(plan: Plan, steps: int | None = None, cpus: int = 32) -> list[MemoryTerm]:
+def host_terms(plan: Plan, steps: int | None = None, cpus: int = _MOST_COMPILE_WORKERS) -> list[MemoryTerm]:
     """Of the node whose ranks need most."""
-    ranks = plan.layout.processes
-    program = _PROGRAM_CPU if plan.on_cpu else _PROGRAM_GPU
+    ranks, data = plan.layout.processes, plan.data
+    program, base = (_PROGRAM_CPU, _RANK_CPU) if plan.on_cpu else (_PROGRAM_GPU, _RANK_GPU)
     programs = 2 if "ms-swift" in plan.trainer else 1
-    base = _RANK_CPU if plan.on_cpu else _RANK_GPU
     terms = [
-        MemoryTerm(
-            "launcher",
-            programs * program,
-            f"{programs} x {format_bytes(program)}: what imports torch and waits",
-            _MEASURED,
-        ),
-        MemoryTerm("ranks", ranks * base, f"{format_count(ranks, 'rank')} x {format_bytes(base)}", _MEASURED),
+        make_term("launcher", programs * program, programs=programs, each=program),
+        make_term("ranks", ranks * base, ranks=ranks, each=base),
     ]
     if not plan.on_cpu and plan.framework == "megatron":
         children = min(cpus, _MOST_COMPILE_WORKERS)
-        each = _COMPILER + children * _COMPILE_WORKER
-        terms.append(
-            MemoryTerm(
-                "compile workers",
-                ranks * each,
-                f"{format_count(ranks, 'rank')} x ({format_bytes(_COMPILER)} + {children} x {format_bytes(_COMPILE_WORKER)})",
-                "torch/_inductor/compile_worker; " + _MEASURED,
-            )
-        )
-    workers = ranks * plan.data.workers
-    if workers:
+        size = ranks * (_COMPILER + children * _COMPILE_WORKER)
+        values = {"ranks": ranks, "compiler": _COMPILER, "children": children, "each": _COMPILE_WORKER}
+        terms.append(make_term("compile_workers", size, **values))
+    if ranks * data.workers:
         # input_ids, labels, positions, loss scale, mask: 64 bits each
-        batch = plan.data.prefetch * plan.batch.tokens * 8 * 5
-        each = _WORKER + batch + (0 if plan.data.forked else program)
+        batch = data.prefetch * plan.batch.tokens * 8 * 5
+        each = _WORKER + batch + (0 if data.forked else program)
+        spawned = "" if data.forked else ": not forked, each imports the program again"
+        size = ranks * data.workers * each
         terms.append(
-            MemoryTerm(
-                "data workers",
-                workers * each,
-                f"{format_count(ranks, 'rank')} x {format_count(plan.data.workers, 'worker')} x {format_bytes(each)}"
-                + ("" if plan.data.forked else ": not forked, each imports the program again"),
-                _MEASURED,
-            )
+            make_term("data_workers", size, ranks=ranks, workers=data.workers, each=each, spawned=spawned)
         )
     if plan.on_cpu:
         terms += _on_cpu(plan, ranks, steps)
-    elif plan.framework == "megatron":
-        terms += _tuning_copies(plan)
-    terms += _offloaded(plan)
-    return terms
+    elif plan.compiled_loss and plan.framework == "megatron":
+        terms.append(_pinned_logits(plan))
+    return terms + (_zero_offload(plan) if plan.framework == "hf" else _offloaded(plan))
 
 
-def _tuning_copies(plan: Plan) -> list[MemoryTerm]:
+def _pinned_logits(plan: Plan) -> MemoryTerm:
     """torch.compile tries kernels that write to their input on a copy of it; where that copy would raise the
     GPU's peak it lies in pinned host memory, rounded up to a power of two, and PyTorch keeps it. The compiled
     cross entropy does so with its fp32 logits."""
-    if not plan.compiled_loss:
-        return []
-    stages = [stage for stage in _stages_of_a_node(plan) if stage == plan.layout.pp - 1] or [
-        plan.layout.pp - 1
-    ] * plan.layout.processes
+    ranks = _stages_of_a_node(plan).count(plan.layout.pp - 1) or plan.layout.processes
     vocabulary = padded_vocabulary(plan.shape, plan.layout.tp) // plan.layout.tp
     values = tokens_on_rank(plan) * vocabulary
-    size = pinned_bytes([values], 4.0)
-    return [
-        MemoryTerm(
-            "pinned copies of logits",
-            2 * size * len(stages),
-            f"{format_count(len(stages), 'rank')} x 2 x {format_magnitude(values)} fp32 values, rounded up to a power "
-            "of two; from step 1 on",
-            "torch/_inductor/runtime/triton_heuristics.py: copy_args_to_cpu_if_needed; " + _MEASURED,
-        )
-    ]
+    return make_term("pinned_logits", 2 * pinned_bytes([values], 4.0) * ranks, ranks=ranks, values=values)
 
 
 def _on_cpu(plan: Plan, ranks: int, steps: int | None) -> list[MemoryTerm]:
     """Without a GPU all that would lie there lies here."""
-    states = max(sum(term.size_bytes for term in state_terms(plan, stage)) for stage in range(plan.layout.pp))
+    stages = range(plan.layout.pp)
+    states = max(sum(term.size_bytes for term in state_terms(plan, stage)) for stage in stages)
     work = max(
-        (
-            activations.kept + max(activations.logits, activations.recomputed + activations.working)
-            for activations in (stage_activations(plan, stage) for stage in range(plan.layout.pp))
-        ),
-        default=0.0,
+        each.kept + max(each.logits, each.recomputed + each.working)
+        for each in (stage_activations(plan, stage) for stage in stages)
     )
-    learnt = min(steps or _CPU_KERNEL_STEPS, _CPU_KERNEL_STEPS)
+    steps = min(steps or _CPU_KERNEL_STEPS, _CPU_KERNEL_STEPS)
+    kernels = ranks * steps * _CPU_KERNELS
     return [
-        MemoryTerm(
-            "model and optimizer",
-            ranks * states,
-            "as on a GPU: this job runs without one",
-            "see the GPU terms",
-        ),
-        MemoryTerm("activations", ranks * math.ceil(work), "as on a GPU", "see the GPU terms"),
-        MemoryTerm(
-            "CPU kernels",
-            ranks * learnt * _CPU_KERNELS,
-            f"{format_count(ranks, 'rank')} x {learnt} steps x {format_bytes(_CPU_KERNELS)}",
-            "oneDNN compiles a kernel for each shape, and experts get another number of tokens each time; "
-            + _MEASURED,
-        ),
+        make_term("states_on_cpu", ranks * states),
+        make_term("activations_on_cpu", ranks * math.ceil(work)),
+        make_term("kernels_on_cpu", kernels, ranks=ranks, steps=steps, each=_CPU_KERNELS),
     ]
 
 
@@ -172,233 +127,120 @@ def _part(tensors: Iterable[int], share: float, by: int) -> list[float]:
 
 
 def _offloaded(plan: Plan) -> list[MemoryTerm]:
-    if plan.framework == "hf":
-        return _zero_offload(plan)
-    if not plan.optimizer.offload:
+    """Megatron's optimizer in host memory."""
+    fraction, aware = plan.optimizer.offload, plan.optimizer.precision_aware
+    if not fraction:
         return []
-    fraction = plan.optimizer.offload
+    # Without a precision-aware optimizer the parameters are fp32 already: the pinned copy is what is trained.
+    plain_each, pinned_each = (12, 4) if aware else (8, 8)
     plain = pinned = rounded = main = 0.0
     for stage in _stages_of_a_node(plan):
         share, sizes = _optimizer_share(plan, held(plan, stage))
-        params_pinned = not plan.optimizer.precision_aware  # fp32 already: the pinned copy is what is trained
-        plain += share * fraction * (8 if params_pinned else 12)
-        pinned += share * fraction * (8 if params_pinned else 4)
-        rounded += pinned_bytes(sizes, 4.0) * fraction * (2 if params_pinned else 1)
+        plain += share * fraction * plain_each
+        pinned += share * fraction * pinned_each
+        rounded += pinned_bytes(sizes, 4.0) * fraction * (1 if aware else 2)
         # each tensor passes through a pinned 16-bit copy, and one of each size class is kept
-        if not params_pinned:
+        if aware:
             rounded += sum({pinned_bytes([size], 2.0) for size in sizes})
             main += fraction * (4 * share + 4 * sum(size for size in sizes if 2 * size < _MAPPED))
-    what = "moments 8" if not plan.optimizer.precision_aware else "fp32 parameters 4, moments 8"
-    pin = "fp32 parameters 4 and gradients 4" if not plan.optimizer.precision_aware else "fp32 gradients 4"
+    what = "fp32 parameters 4, moments 8" if aware else "moments 8"
+    pin = "fp32 gradients 4" if aware else "fp32 parameters 4 and gradients 4"
+    factor = rounded / pinned if pinned else 1.0
     terms = [
-        MemoryTerm(
-            "offloaded optimizer",
-            math.ceil(plain),
-            f"{format_ratio(fraction)} of it: {what} bytes a parameter",
-            _HYBRID,
-        ),
-        MemoryTerm(
-            "pinned buffers of it",
-            math.ceil(rounded),
-            f"{format_ratio(fraction)} of it: {pin} bytes a parameter, each tensor rounded up to a power of "
-            f"two (x {rounded / pinned:.2f})"
-            if pinned
-            else "none",
-            _HYBRID + "; PyTorch's pinned allocator",
-        ),
+        make_term("offloaded", plain, share=fraction, what=what),
+        make_term("offloaded_pinned", rounded, share=fraction, what=pin, factor=factor),
     ]
     if main and plan.data.workers and plan.data.forked:
-        terms.append(
-            MemoryTerm(
-                "old pages in data workers",
-                math.ceil(main),
-                "forked workers hold the pages that the first step overwrites: fp32 parameters 4 bytes, and 4 that malloc "
-                "kept of 16-bit copies (of tensors below 32 MiB)",
-                _MEASURED,
-            )
-        )
+        terms.append(make_term("old_pages", main))
     return terms
 
 
 def _zero_offload(plan: Plan) -> list[MemoryTerm]:
-    how, terms = plan.sharding, []
-    trained = held(plan, 0).trained / plan.layout.nodes
+    how, has, terms = plan.sharding, held(plan, 0), []
     if how.optimizer_on_cpu:
-        terms.append(
-            MemoryTerm(
-                "offloaded optimizer",
-                math.ceil(trained * 16),
-                "fp32 parameters 4, gradients 4, moments 8 bytes",
-                "DeepSpeed runtime/zero: cpu_offload",
-            )
-        )
+        terms.append(make_term("zero_offloaded", has.trained / plan.layout.nodes * 16))
     if how.parameters_on_cpu:
-        terms.append(
-            MemoryTerm(
-                "offloaded parameters",
-                math.ceil(held(plan, 0).all / plan.layout.nodes * 2 * 2),
-                "2 bytes a parameter, pinned, and the gradients beside them",
-                "DeepSpeed runtime/zero/stage3.py",
-            )
-        )
+        terms.append(make_term("zero_offloaded_parameters", has.all / plan.layout.nodes * 2 * 2))
     return terms
 
 
 def save_terms(plan: Plan) -> list[MemoryTerm]:
     """On top of `host_terms`, while a checkpoint is written."""
-    return _hf_save(plan) if plan.framework == "hf" else _megatron_save(plan)
-
-
-def _megatron_save(plan: Plan) -> list[MemoryTerm]:
-    save, ranks, terms = plan.save, plan.layout.processes, []
-    if save.sharded:
-        staged, exact, what = _staged(plan)
-        writer = _WRITER_CPU if plan.on_cpu else _WRITER_GPU
-        worker = " in the worker process" if save.asynchronous and save.persistent_worker else ""
-        if plan.on_cpu:
-            terms.append(
-                MemoryTerm(
-                    "copies of optimizer state",
-                    math.ceil(exact),
-                    "views are cloned before they are written",
-                    _FILES,
-                )
-            )
-        elif staged:
-            terms.append(
-                MemoryTerm(
-                    "staged shards",
-                    math.ceil(staged),
-                    f"{what}{worker}; pinned, each tensor rounded up to a power of two (x {staged / max(exact, 1):.2f}), "
-                    "and kept after the first save",
-                    _FILES + ": preload_tensors",
-                )
-            )
-        terms.append(
-            MemoryTerm(
-                "writer processes",
-                ranks * writer,
-                f"{format_count(ranks, 'rank')} x {format_bytes(writer)}, kept",
-                _FILES + "; " + _MEASURED,
-            )
-        )
-        if save.asynchronous and save.persistent_worker:
-            terms.append(
-                MemoryTerm(
-                    "checkpoint workers",
-                    ranks * (_RANK_GPU // 2),
-                    f"{ranks} spawned processes with CUDA",
-                    "Megatron-LM async_utils.py: PersistentAsyncCaller",
-                )
-            )
+    if plan.framework == "hf":
+        return _hf_save(plan)
+    save, ranks = plan.save, plan.layout.processes
+    terms = _sharded_save(plan, ranks) if save.sharded else []
     if save.sharded and save.optimizer and save.gathered and plan.layout.dense_copies > 1:
-        first = max((held(plan, stage).trained for stage in _stages_of_a_node(plan)), default=0)
+        first = max(held(plan, stage).trained for stage in _stages_of_a_node(plan))
         holders = 1 if save.gathered_on_first else ranks
-        terms.append(
-            MemoryTerm(
-                "gathered optimizer",
-                math.ceil(12 * first * holders),
-                f"12 bytes x {format_magnitude(first)} parameters on {format_count(holders, 'rank')}, in ordinary memory",
-                "Megatron-LM distrib_optimizer.py: get_parameter_state_dp_zero",
-            )
-        )
+        terms.append(make_term("gathered", 12 * first * holders, parameters=first, ranks=holders))
     if save.safetensors:
         model = count(plan.shape) * 2
         shard = min(save.shard_bytes, model)
-        tensor = 2 * max(
-            padded_vocabulary(plan.shape, 1) * plan.shape.hidden, plan.shape.hidden * plan.shape.ffn
-        )
-        more = model > shard
-        terms.append(
-            MemoryTerm(
-                "safetensors on rank 0",
-                shard + (tensor if more else 0),
-                f"one shard of {format_bytes(shard)}"
-                + (f" and a tensor of {format_bytes(tensor)}" if more else ""),
-                "mcore-bridge utils/safetensors.py: StreamingSafetensorSaver",
-            )
-        )
+        hidden = plan.shape.hidden
+        tensor = 2 * max(plan.shape.vocabulary * hidden, hidden * plan.shape.ffn)
+        more = f" and a tensor of {format_bytes(tensor)}" if model > shard else ""
+        terms.append(make_term("safetensors", shard + (tensor if more else 0), shard=shard, tensor=more))
         if ranks > 1:
-            terms.append(
-                MemoryTerm(
-                    "tensors on other ranks",
-                    (ranks - 1) * tensor,
-                    f"{ranks - 1} x one whole tensor of {format_bytes(tensor)}",
-                    "mcore-bridge bridge/gpt_bridge.py: save_weights exports to the CPU on each rank",
-                )
-            )
+            terms.append(make_term("other_ranks", (ranks - 1) * tensor, others=ranks - 1, tensor=tensor))
+    return terms
+
+
+def _sharded_save(plan: Plan, ranks: int) -> list[MemoryTerm]:
+    save, terms = plan.save, []
+    staged, exact, what = _staged(plan)
+    writer = _WRITER_CPU if plan.on_cpu else _WRITER_GPU
+    persistent = save.asynchronous and save.persistent_worker
+    if plan.on_cpu:
+        terms.append(make_term("cloned", exact))
+    elif staged:
+        worker = " in the worker process" if persistent else ""
+        terms.append(make_term("staged", staged, what=what, worker=worker, factor=staged / max(exact, 1)))
+    terms.append(make_term("writers", ranks * writer, ranks=ranks, each=writer))
+    if persistent:
+        terms.append(make_term("checkpoint_workers", ranks * (_RANK_GPU // 2), ranks=ranks))
     return terms
 
 
 def _staged(plan: Plan) -> tuple[float, float, str]:
-    """(bytes pinned, bytes without rounding, in words) of all ranks of a node. Each shard is copied to the
-    host whole before the first byte is written, in synchronous saves as well. What is in host memory already
-    is not copied."""
-    save, layout = plan.save, plan.layout
+    """(bytes pinned, bytes without rounding, their formula) of all ranks of a node. Each shard is copied to
+    the host whole before the first byte is written, in synchronous saves as well. What is in host memory
+    already is not copied."""
+    layout, opt = plan.layout, plan.optimizer
     rounded = exact = 0.0
-    with_optimizer = save.optimizer
+    with_optimizer = plan.save.optimizer and opt.offload < 1.0
+    lora = plan.tuning.kind == "lora"
     for stage in _stages_of_a_node(plan):
         has = held(plan, stage)
-        model = has.trained if plan.tuning.kind == "lora" else has.all
         # The same weights lie on all data-parallel ranks; each writes a part
         # (FullyParallelSaveStrategyWrapper).
-        tensors = [float(size) for size in _written(plan, has)][:: layout.dense_copies]
-        rounded += pinned_bytes(tensors, plan.precision.weight)
-        exact += model * plan.precision.weight / layout.dense_copies
-        if with_optimizer and plan.optimizer.offload < 1.0:
+        written = (
+            has.trained_tensors + has.trained_expert_tensors if lora else has.tensors + has.expert_tensors
+        )
+        rounded += pinned_bytes(written[:: layout.dense_copies], plan.precision.weight)
+        exact += (has.trained if lora else has.all) * plan.precision.weight / layout.dense_copies
+        if with_optimizer:
             share, sizes = _optimizer_share(plan, has)
-            each = 3 if plan.optimizer.kind == "adam" else 2
-            stays = 1.0 - plan.optimizer.offload
+            each = 3 if opt.kind == "adam" else 2
+            stays = 1.0 - opt.offload
             rounded += each * pinned_bytes(sizes, 4.0) * stays
             exact += each * 4 * share * stays
-    parts = "weights 2 bytes" + (
-        " and optimizer 12 bytes" if with_optimizer and plan.optimizer.offload < 1.0 else ""
-    )
+    parts = "weights 2 bytes" + (" and optimizer 12 bytes" if with_optimizer else "")
     return rounded, exact, f"{parts} a parameter of what each of {layout.processes} ranks writes"
 
 
-def _written(plan: Plan, has: Held) -> tuple[int, ...]:
-    lora = plan.tuning.kind == "lora"
-    return has.trained_tensors + has.trained_expert_tensors if lora else has.tensors + has.expert_tensors
-
-
 def _hf_save(plan: Plan) -> list[MemoryTerm]:
-    terms = []
-    has = held(plan, 0)
+    has, how = held(plan, 0), plan.sharding
     whole = (has.trained if plan.tuning.kind == "lora" else has.all) * 2
-    if plan.sharding.kind == "fsdp" or (plan.sharding.stage == 3 and plan.sharding.gather_on_save):
-        terms.append(
-            MemoryTerm(
-                "gathered weights on rank 0",
-                whole,
-                "2 bytes a parameter",
-                "DeepSpeed stage3_gather_16bit_weights_on_model_save; FSDP FULL_STATE_DICT",
-            )
-        )
-    elif whole:
-        terms.append(
-            MemoryTerm(
-                "safetensors on rank 0",
-                min(whole, plan.save.shard_bytes),
-                "one shard",
-                "transformers save_pretrained",
-            )
-        )
-    return terms
+    if how.kind == "fsdp" or (how.stage == 3 and how.gather_on_save):
+        return [make_term("gathered_weights", whole)]
+    return [make_term("hf_safetensors", min(whole, plan.save.shard_bytes))] if whole else []
 
 
 def checkpoint_bytes(plan: Plan) -> int:
     """On disk, all ranks together."""
-    whole = count(plan.shape)
-    trained = (
-        sum(held(plan, stage).trained for stage in range(plan.layout.pp)) * plan.layout.tp
-        if plan.tuning.kind == "lora"
-        else whole
-    )
-    weights = trained * 2
-    total = 0.0
-    if plan.save.sharded:
-        total += weights + (trained * 12 if plan.save.optimizer else 0)
-    if plan.save.safetensors:
-        total += weights
-    return math.ceil(total)
+    trained = count(plan.shape)
+    if plan.tuning.kind == "lora":
+        trained = sum(held(plan, stage).trained for stage in range(plan.layout.pp)) * plan.layout.tp
+    sharded = trained * (14 if plan.save.optimizer else 2) if plan.save.sharded else 0
+    return sharded + (trained * 2 if plan.save.safetensors else 0)

@@ -16,20 +16,20 @@ from diag.sources.host import cgroup
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _NVML_SECONDS = 20.0
 _CPUS = 32  # or more: PyTorch starts no more compile workers
-NO_GPU = "no GPU was seen here; --gpu-memory says what the job will have"
+NO_GPU = "no GPU was found here; pass --gpu-memory with what the job will have"
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """None for what is not known; `gpu_said` and `host_said` tell where each size comes from. `is_node`: host
+    """None for what is not known; `gpu_from` and `host_from` are where each size comes from. `is_node`: host
     memory is that of a machine with GPUs, or was given."""
 
     gpu_bytes: int | None = None
     gpus: int | None = None  # of one node
     host_bytes: int | None = None
     cpus: int = _CPUS
-    gpu_said: str = NO_GPU
-    host_said: str = ""
+    gpu_from: str = NO_GPU
+    host_from: str = ""
     is_node: bool = True
 
 
@@ -41,7 +41,7 @@ def parse_size(text: str) -> int:
     found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([kKmMgGtT]?)(?:i?[bB])?\s*", text)
     if not found or float(found[1]) <= 0:
         raise EstimateError(
-            f"{text!r} is no size of memory", hint="such as 80GB or 141GiB (both are taken as GiB)"
+            f"{text!r} is not a memory size", hint="such as 80GB or 141GiB (both are taken as GiB)"
         )
     if text.strip().isdecimal() and int(text) < 1 << 20:
         raise EstimateError(f"{text!r} has no unit: it would be bytes", hint=f"{text.strip()}GiB")
@@ -49,21 +49,21 @@ def parse_size(text: str) -> int:
 
 
 def look(gpu: str | None, host: str | None, gpus: int | None) -> Machine:
-    """What the options say, and where they say nothing, what is seen here."""
+    """What the options give, and where they give nothing, what is found here."""
     gpu_bytes = parse_size(gpu) if gpu else None
     host_bytes = parse_size(host) if host else None
-    gpu_said, host_said = ("--gpu-memory", "--host-memory")
+    gpu_from, host_from = ("--gpu-memory", "--host-memory")
     seen = _gpus_seen() if gpu_bytes is None or host_bytes is None else []
     is_node = bool(seen) or host_bytes is not None
     # those of a machine without GPUs mean nothing for a node with some
     cpus = (os.cpu_count() or _CPUS) if seen else _CPUS
     if gpu_bytes is None:
-        gpu_said = f"{len(seen)} x {seen[0].name} here" if seen else NO_GPU
+        gpu_from = f"{len(seen)} x {seen[0].name} here" if seen else NO_GPU
         gpu_bytes = min((sample.memory_total_bytes or 0 for sample in seen), default=None)
         gpus = gpus or len(seen) or None
     if host_bytes is None:
-        host_bytes, host_said = _host_seen()
-    return Machine(gpu_bytes, gpus, host_bytes, cpus, gpu_said, host_said, is_node)
+        host_bytes, host_from = _host_seen()
+    return Machine(gpu_bytes, gpus, host_bytes, cpus, gpu_from, host_from, is_node)
 
 
 def _gpus_seen() -> list[GpuSample]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from diag.launch.launchers.command.flags import Flags
 from diag.preflight.estimate.errors import EstimateError
-from diag.preflight.estimate.model_files import dataset_bytes, find_shape
+from diag.preflight.estimate.model_files import dataset_bytes, find_shape, longest_sequence
 from diag.preflight.estimate.parallel import parallel_sizes
 from diag.preflight.estimate.plan import (
     Batch,
@@ -49,7 +49,7 @@ def version_of(flags: Flags, installed: tuple[int, ...] | None) -> tuple[tuple[i
         return installed, f"ms-swift {'.'.join(map(str, installed))}, as installed"
     if "tuner_type" in flags or not any(name in flags for name in _OLD_NAMES):
         return (4, 6), "ms-swift 4.x"
-    return (3, 12), "ms-swift 3.12, as the flags' names tell"
+    return (3, 12), "ms-swift 3.12, by the flags' names"
 
 
 def megatron_plan(
@@ -75,7 +75,7 @@ def megatron_plan(
         tuner = "lora"
     frozen = flags.share("freeze_parameters_ratio", default=0.0)
     if flags.words("freeze_parameters", "freeze_parameters_regex"):
-        assumed.append("--freeze_parameters is not looked into: all parameters are counted as trained")
+        assumed.append("--freeze_parameters is not read: all parameters are counted as trained")
     kind = "lora" if tuner != "full" else "freeze" if frozen else "full"
     tuning = Tuning(kind, flags.whole("lora_rank", default=8, most=65536), frozen)
     if kind == "lora" and flags.words("target_modules", "target_regex") not in ((), ("all-linear",)):
@@ -172,11 +172,10 @@ def _precision(flags: Flags, *, aware: bool, bf16: bool) -> Precision:
     """ms-swift sums gradients in fp32 for bf16 unless main_grads_dtype says otherwise; only a precision-aware
     optimizer keeps its own values in fewer bytes. Main parameters of bf16 weights are 16-bit remainders then
     (store_param_remainders)."""
-    types = tuple(_BYTES)
-    gradient = _BYTES[flags.choice("main_grads_dtype", of=types, default="fp32")]
-    main = _BYTES[flags.choice("main_params_dtype", of=types, default="fp32")]
-    moment1 = _BYTES[flags.choice("exp_avg_dtype", of=types, default="fp32")]
-    moment2 = _BYTES[flags.choice("exp_avg_sq_dtype", of=types, default="fp32")]
+    names = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+    gradient, main, moment1, moment2 = (
+        _BYTES[flags.choice(name, of=_BYTES, default="fp32")] for name in names
+    )
     if not aware:
         main = moment1 = moment2 = 4.0
     elif bf16 and main == 4.0:
@@ -210,14 +209,8 @@ def _recompute(flags: Flags, *, plain: bool) -> Recompute:
 def _batch(
     flags: Flags, stage: str, positions: int, assumed: list[str], *, plain: bool, attention: str
 ) -> Batch:
-    packed = flags.flag("packing")
-    sequence = flags.maybe_whole("packing_length") if packed else None
-    sequence = sequence or flags.maybe_whole("seq_length", "max_length")
-    if sequence is None:
-        sequence = positions or 4096
-        assumed.append(
-            f"no --{'seq_length' if plain else 'max_length'}: sequences of up to {sequence} tokens, the model's own limit"
-        )
+    names, limit = ("seq_length", "max_length"), "seq_length" if plain else "max_length"
+    packed, sequence = longest_sequence(flags, names, positions, assumed, limit)
     return Batch(
         micro=flags.whole("micro_batch_size", default=1),
         global_size=flags.whole("global_batch_size", default=16),

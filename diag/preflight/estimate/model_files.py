@@ -7,16 +7,23 @@ Only small local files are read; nothing is asked of a network.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from diag.launch.launchers.command.flags import Flags
 from diag.preflight.estimate.errors import EstimateError
-from diag.preflight.estimate.known_models import KNOWN_MODELS, known_config
-from diag.preflight.estimate.model_shape import Shape, shape_from_config
+from diag.preflight.estimate.model_shape import MODELS, Shape, shape_from_config
+from diag.text.tables import load_table
 
 _LARGEST = 10_000_000  # bytes: a config.json has a few thousand
+
+# What people's names have beside the size: "Qwen/Qwen3-30B-A3B-Instruct-2507",
+# "meta-llama/Meta-Llama-3.1-8B-Instruct".
+_TAIL = re.compile(
+    r"-(instruct|base|chat|thinking|coder|math|it|hf|bf16|fp8|awq|gptq|int[48]|2507|1m)(?=-|$)"
+)
 
 # Megatron-LM's own flags for what config.json would tell: megatron/training/arguments.py.
 _MEGATRON_NAMES = {
@@ -42,7 +49,7 @@ def find_shape(flags: Flags, *, plain: bool = False) -> tuple[str, Shape, list[s
         return "as in the flags", *_from_flags(flags)
     if not name:
         raise EstimateError(
-            "CMD names no model",
+            "CMD does not name a model",
             hint="pass --model with a local folder that holds config.json, or a known name",
         )
     config, where = read_config(name, flags.environment, flags.folder)
@@ -50,7 +57,7 @@ def find_shape(flags: Flags, *, plain: bool = False) -> tuple[str, Shape, list[s
         raise EstimateError(
             f"the model {name!r} is not known, and there is no config.json of it on this machine",
             hint="pass --model with a folder that holds its config.json (a few kB are enough, weights are not read), or one of: "
-            + ", ".join(KNOWN_MODELS),
+            + ", ".join(load_table(MODELS)["models"]),
         )
     shape, notes = shape_from_config(config, where)
     return name, shape, list(notes)
@@ -59,7 +66,7 @@ def find_shape(flags: Flags, *, plain: bool = False) -> tuple[str, Shape, list[s
 def read_config(
     name: str, environment: Mapping[str, str], folder: Path = Path()
 ) -> tuple[dict[str, Any] | None, str]:
-    """(config, where it was found). None where nothing has it."""
+    """(config, where it was found). None where it is not found."""
     for path in _places(name, environment, folder):
         data = _json(path)
         if data is not None:
@@ -68,14 +75,30 @@ def read_config(
     return known, f"the built-in table, {name}"
 
 
+def known_config(name: str) -> dict[str, Any] | None:
+    """The configuration of a model named as on a hub; None for others.
+
+    >>> known_config("Qwen/Qwen3-30B-A3B-Instruct-2507")["num_experts"]
+    128
+    >>> known_config("meta-llama/Meta-Llama-3.1-8B")["hidden_size"], known_config("Qwen3-9000B")
+    (4096, None)
+    """
+    word = name.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
+    word = re.sub("(?<=^qwen2.5)-(coder|math)|(?<=^qwen3)-coder", "", word)
+    while (shorter := _TAIL.sub("", word)) != word:
+        word = shorter
+    config: dict[str, Any] | None = load_table(MODELS)["models"].get(word)
+    return config
+
+
 def _places(name: str, environment: Mapping[str, str], folder: Path) -> list[Path]:
     home = Path(environment.get("HOME") or Path("~").expanduser())
     here = folder / Path(name).expanduser()
     places = [here / "config.json"]
     args = here / "args.json"  # a checkpoint of ms-swift in Megatron's format names its model there
     if args.is_file() and not places[0].is_file():
-        told = _json(args) or {}
-        model = told.get("model_dir") or told.get("model")
+        saved = _json(args) or {}
+        model = saved.get("model_dir") or saved.get("model")
         if isinstance(model, str) and model and model != name:
             places.append(Path(model) / "config.json")
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
@@ -112,9 +135,9 @@ def _json(path: Path) -> dict[str, Any] | None:
     except OSError:
         return None
     except (ValueError, RecursionError) as error:
-        raise EstimateError(f"{path} is no JSON: {error}") from error
+        raise EstimateError(f"{path} is not JSON: {error}") from error
     if not isinstance(data, dict):
-        raise EstimateError(f"{path} holds no JSON object")
+        raise EstimateError(f"{path} does not hold a JSON object")
     return data
 
 
@@ -136,6 +159,19 @@ def _from_flags(flags: Flags) -> tuple[Shape, list[str]]:
     config.setdefault("intermediate_size", 4 * int(config.get("hidden_size", 0)) or None)
     shape, more = shape_from_config(config, "the flags of CMD")
     return shape, [*notes, *more]
+
+
+def longest_sequence(
+    flags: Flags, names: Sequence[str], positions: int, assumed: list[str], limit: str
+) -> tuple[bool, int]:
+    """(whether samples are packed, tokens of the longest sequence), by these flags or the model's own
+    `positions`. What CMD does not limit is noted in `assumed`, with the flag that would."""
+    packed = flags.flag("packing")
+    length = (flags.maybe_whole("packing_length") if packed else None) or flags.maybe_whole(*names)
+    if length is None:
+        length = positions or 4096
+        assumed.append(f"no --{limit}: sequences of up to {length} tokens, the model's own limit")
+    return packed, length
 
 
 def dataset_bytes(flags: Flags) -> int | None:

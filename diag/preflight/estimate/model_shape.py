@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from diag.preflight.estimate.errors import EstimateError
+from diag.text.tables import load_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +65,8 @@ class Shape:
         return bool(self.moe_layers) and self.moe_layers[layer]
 
 
-# Of these it is known here what their layers hold; others that look like a plain decoder are read as one, and
-# that is said.
-_KNOWN = frozenset(
-    {
-        "llama",
-        "mistral",
-        "qwen2",
-        "qwen2_moe",
-        "qwen3",
-        "qwen3_moe",
-        "mixtral",
-        "deepseek_v2",
-        "deepseek_v3",
-        "kimi_k2",
-        "gemma2",
-        "phi3",
-        "olmo2",
-    }
-)
-_MOST_LAYERS, _MOST_EXPERTS = 2_000, 1_000_000  # of the whole model; each tensor of an expert is looked at
+MODELS = Path(__file__).with_name("models.yaml")
+_MOST_LAYERS, _MOST_EXPERTS = 2_000, 1_000_000  # of the whole model; each tensor of an expert is counted
 _NOT_A_DECODER = ("linear_attention", "mamba", "recurrent", "gated_delta")
 
 
@@ -94,41 +78,32 @@ def shape_from_config(config: Mapping[str, Any], where: str = "config.json") -> 
         config = {**{key: value for key, value in config.items() if key != "text_config"}, **inner}
         notes.append("the model also has a vision or audio part, which is not counted")
     kind = str(config.get("model_type", ""))
-    _refuse_what_is_no_decoder(config, kind, where)
-    if kind not in _KNOWN:
+    traits = load_table(MODELS)["model_types"].get(kind, {})
+    _refuse_what_is_not_a_decoder(config, kind, where, refused="refused" in traits)
+    if "known" not in traits:
         notes.append(
             f"model_type {kind or 'not given'} is not known here: read as a plain decoder with a gated MLP"
         )
     hidden = _size(config, where, "hidden_size")
     layers = _size(config, where, "num_hidden_layers", most=_MOST_LAYERS)
     heads = _size(config, where, "num_attention_heads")
-    moe = _experts(config, kind, layers, where)
-    ffn = _size(config, where, "intermediate_size", default=moe.get("moe_ffn"))
-    bias = config.get("attention_bias", config.get("qkv_bias", config.get("use_bias")))
-    always_biased = kind in (
-        "qwen2",
-        "qwen2_moe",
-        "qwen2_vl",
-        "qwen2_5_vl",
-        "qwen2_vl_text",
-        "qwen2_5_vl_text",
-    )
+    moe = _experts(config, traits, layers, where)
+    bias = bool(config.get("attention_bias", config.get("qkv_bias", config.get("use_bias"))))
+    qk_norm = config.get("use_qk_norm", config.get("qk_norm"))
     shape = Shape(
         hidden=hidden,
         layers=layers,
         heads=heads,
         kv_heads=_size(config, where, "num_key_value_heads", default=heads),
         head_dim=_size(config, where, "head_dim", default=max(1, hidden // heads)),
-        ffn=ffn,
+        ffn=_size(config, where, "intermediate_size", default=moe.get("moe_ffn")),
         vocabulary=_size(config, where, "vocab_size"),
-        tied=bool(config.get("tie_word_embeddings", kind in ("gemma", "gemma2", "gemma3_text"))),
-        qkv_bias=always_biased or bool(bias),
-        proj_bias=bool(bias) and not always_biased,
+        tied=bool(config.get("tie_word_embeddings", "tied" in traits)),
+        qkv_bias=bias or "qkv_bias" in traits,
+        proj_bias=bias and "qkv_bias" not in traits,
         mlp_bias=bool(config.get("mlp_bias", False)),
-        qk_norm=kind.startswith("qwen3")
-        or bool(config.get("use_qk_norm", config.get("qk_norm", False)))
-        or kind == "olmo2",
-        norms_per_layer=4 if kind in ("gemma2", "gemma3_text") else 2,
+        qk_norm=kind.startswith("qwen3") or bool(qk_norm) or "qk_norm" in traits,
+        norms_per_layer=traits.get("norms", 2),
         latent=_latent(config, where),
         max_positions=_size(config, where, "max_position_embeddings", default=0),
         model_type=kind,
@@ -145,24 +120,11 @@ def shape_from_config(config: Mapping[str, Any], where: str = "config.json") -> 
     return shape, tuple(notes)
 
 
-def _refuse_what_is_no_decoder(config: Mapping[str, Any], kind: str, where: str) -> None:
+def _refuse_what_is_not_a_decoder(config: Mapping[str, Any], kind: str, where: str, *, refused: bool) -> None:
     layer_types = config.get("layer_types")
     kinds = {str(item) for item in layer_types} if isinstance(layer_types, (list, tuple)) else set()
     strange = sorted(item for item in kinds if any(word in item for word in _NOT_A_DECODER))
-    if strange or kind in (
-        "mamba",
-        "mamba2",
-        "jamba",
-        "rwkv",
-        "qwen3_next",
-        "qwen3_5_moe",
-        "qwen3_5",
-        "t5",
-        "bert",
-        "gpt2",
-        "opt",
-        "bloom",
-    ):
+    if strange or refused:
         raise EstimateError(
             f"{where}: {kind or 'this model'} is not a decoder of plain attention and gated MLPs"
             + (f" (layers: {', '.join(strange)})" if strange else ""),
@@ -185,11 +147,11 @@ def _size(config: Mapping[str, Any], where: str, name: str, default: Any = None,
         or not 0 <= value < most
         or (value == 0 and default is None)
     ):
-        raise EstimateError(f"{where}: {name} is {value!r}, which is no size")
+        raise EstimateError(f"{where}: {name} is {value!r}, which is not a size")
     return value
 
 
-def _experts(config: Mapping[str, Any], kind: str, layers: int, where: str) -> dict[str, Any]:
+def _experts(config: Mapping[str, Any], traits: Mapping[str, Any], layers: int, where: str) -> dict[str, Any]:
     names = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
     name = next((item for item in names if config.get(item)), None)
     if name is None:
@@ -204,19 +166,23 @@ def _experts(config: Mapping[str, Any], kind: str, layers: int, where: str) -> d
         step = 1
     plain = config.get("mlp_only_layers") or ()
     if not isinstance(plain, (list, tuple)):
-        raise EstimateError(f"{where}: mlp_only_layers is {plain!r}, which is no list of layers")
+        raise EstimateError(f"{where}: mlp_only_layers is {plain!r}, which is not a list of layers")
     first = _size(config, where, "first_k_dense_replace", default=0)
     return {
         "experts": experts,
         "top_k": _size(config, where, "num_experts_per_tok", default=config.get("moe_topk", 1)),
         "moe_ffn": width,
         "shared_ffn": shared,
-        "shared_gate": bool(shared) and kind == "qwen2_moe",
-        "expert_bias": config.get("topk_method") == "noaux_tc" or kind in ("deepseek_v3", "kimi_k2"),
+        "shared_gate": bool(shared) and "shared_gate" in traits,
+        "expert_bias": config.get("topk_method") == "noaux_tc" or "expert_bias" in traits,
         "moe_layers": tuple(
             index >= first
             and index not in plain
-            and ((index + 1) % step == 0 if kind.startswith("qwen") else index % step == 0)
+            and (
+                (index + 1) % step == 0
+                if str(config.get("model_type")).startswith("qwen")
+                else index % step == 0
+            )
             for index in range(layers)
         ),
     }

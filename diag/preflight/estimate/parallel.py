@@ -19,7 +19,7 @@ class ParallelSizes:
 
 
 def parallel_sizes(flags: Flags) -> ParallelSizes:
-    """Raises EstimateError for what is no such size."""
+    """Raises EstimateError for what is not such a size."""
     return ParallelSizes(
         tp=flags.whole("tensor_model_parallel_size", default=1, most=_MOST),
         pp=flags.whole("pipeline_model_parallel_size", default=1, most=_MOST),

@@ -4,7 +4,9 @@ from the shape."""
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from diag.preflight.estimate.model_shape import Shape
 
@@ -29,6 +31,18 @@ class LayerCount:
     @property
     def total(self) -> int:
         return self.split + self.whole + self.experts
+
+
+def total_count(parts: Iterable[LayerCount]) -> LayerCount:
+    """Of several layers together."""
+    parts = list(parts)
+    return LayerCount(
+        sum(part.split for part in parts),
+        sum(part.whole for part in parts),
+        sum(part.experts for part in parts),
+        tuple(chain.from_iterable(part.tensors for part in parts)),
+        tuple(chain.from_iterable(part.expert_tensors for part in parts)),
+    )
 
 
 def attention_count(shape: Shape, tp: int = 1) -> tuple[int, int, tuple[int, ...]]:
@@ -69,42 +83,42 @@ def layer_count(shape: Shape, layer: int, tp: int = 1, ep: int = 1, etp: int = 1
 def _layer_count(shape: Shape, moe: bool, tp: int, ep: int, etp: int) -> LayerCount:
     h = shape.hidden
     split, whole, tensors = attention_count(shape, tp)
-    norms = [h] * shape.norms_per_layer
+    norms = (h,) * shape.norms_per_layer
     whole += sum(norms)
     sizes = [*tensors, *norms]
-    experts = 0
-    expert_sizes: list[int] = []
-    widths = [shape.shared_ffn] if moe and shape.shared_ffn else [] if moe else [shape.ffn]
-    for width in widths:
-        gate_up, down = 2 * h * (width // tp), h * (width // tp)
-        split += gate_up + down
-        sizes += [gate_up, down]
+    expert_sizes: tuple[int, ...] = ()
+    width = _dense_width(shape, moe) // tp
+    if width:
+        split += 3 * h * width
+        sizes += [2 * h * width, h * width]
         if shape.mlp_bias:
-            split += 2 * (width // tp)
+            split += 2 * width
             whole += h
     if moe:
         router = h * shape.experts + (shape.experts if shape.expert_bias else 0)
         whole += router + (h if shape.shared_gate else 0)
         sizes.append(router)
-        here = -(-shape.experts // ep)
-        expert_sizes = [2 * h * (shape.moe_ffn // etp), h * (shape.moe_ffn // etp)] * here
-        experts = sum(expert_sizes)
-    return LayerCount(split, whole, experts, tuple(sizes), tuple(expert_sizes))
+        here, wide = -(-shape.experts // ep), h * (shape.moe_ffn // etp)
+        expert_sizes = (2 * wide, wide) * here
+    return LayerCount(split, whole, sum(expert_sizes), tuple(sizes), expert_sizes)
+
+
+def _dense_width(shape: Shape, moe: bool) -> int:
+    """Of the MLP that each token passes through; 0 where there are only routed experts."""
+    return shape.shared_ffn if moe else shape.ffn
 
 
 def count(shape: Shape) -> int:
     """All parameters; a tied output layer counts once.
 
-    >>> from diag.preflight.estimate.known_models import known_config
+    >>> from diag.preflight.estimate.model_files import known_config
     >>> from diag.preflight.estimate.model_shape import shape_from_config
     >>> count(shape_from_config(known_config("Qwen3-30B-A3B"))[0])
     30532122624
     """
-    with_experts = [layer for layer in range(shape.layers) if shape.is_moe(layer)]
-    dense = next((layer for layer in range(shape.layers) if not shape.is_moe(layer)), None)
-    layers = len(with_experts) * layer_count(shape, with_experts[0]).total if with_experts else 0
-    if dense is not None:
-        layers += (shape.layers - len(with_experts)) * layer_count(shape, dense).total
+    with_experts = sum(shape.is_moe(layer) for layer in range(shape.layers))
+    each = [_layer_count(shape, moe, 1, 1, 1).total for moe in (True, False)]
+    layers = with_experts * each[0] + (shape.layers - with_experts) * each[1]
     return layers + shape.vocabulary * shape.hidden * (1 if shape.tied else 2) + shape.hidden
 
 
@@ -122,19 +136,14 @@ def lora_count(shape: Shape, layer: int, rank: int, *, tp: int = 1, ep: int = 1,
         query = shape.query_size // tp
         sizes = [r * h, r * (query + 2 * kv), r * query, r * h]
         split_total, whole_total = r * (query + 2 * kv) + r * query, 2 * r * h
-    widths = (
-        [shape.shared_ffn]
-        if shape.is_moe(layer) and shape.shared_ffn
-        else []
-        if shape.is_moe(layer)
-        else [shape.ffn]
-    )
-    for width in widths:
+    moe = shape.is_moe(layer)
+    width = _dense_width(shape, moe)
+    if width:
         sizes += [r * h, r * 2 * width // tp, r * width // tp, r * h]
         split_total += r * 3 * width // tp
         whole_total += 2 * r * h
-    expert_sizes: list[int] = []
-    if shape.is_moe(layer):
+    expert_sizes: tuple[int, ...] = ()
+    if moe:
         here = -(-shape.experts // ep)
-        expert_sizes = [r * h, r * 2 * shape.moe_ffn // etp, r * shape.moe_ffn // etp, r * h] * here
-    return LayerCount(split_total, whole_total, sum(expert_sizes), tuple(sizes), tuple(expert_sizes))
+        expert_sizes = (r * h, r * 2 * shape.moe_ffn // etp, r * shape.moe_ffn // etp, r * h) * here
+    return LayerCount(split_total, whole_total, sum(expert_sizes), tuple(sizes), expert_sizes)

@@ -161,12 +161,11 @@ class Plan:
     save: Save
     data: Data
     reference: bool = False  # a second, frozen model
-    teacher_parameters: int = 0
     attention: str = "flash"  # flash (and fused, sdpa: nothing of the scores is kept), unfused
     fused_gradients: bool = True  # gradients of weights are added into the main gradients at once
     compiled_loss: bool = False  # cross entropy through torch.compile
     balance_loss: bool = False  # a loss on how evenly the experts are used
     on_cpu: bool = False  # the whole job runs without a GPU
-    trainer: str = ""  # in words: "ms-swift 4.x"
+    trainer: str = ""  # as in "read as ms-swift 4.x"
     assumed: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()

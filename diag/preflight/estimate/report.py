@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.advice import Advice
-from diag.preflight.estimate.estimate import GPU_UNCERTAINTY, HOST_UNCERTAINTY, Estimate
+from diag.preflight.estimate.estimate import GPU_UNCERTAINTY, HOST_UNCERTAINTY, Estimate, terms_json
 from diag.preflight.estimate.parameters import count
 from diag.text.units import format_bytes, format_ratio
 
@@ -37,20 +38,20 @@ def _table(terms: Iterable[MemoryTerm], sources: bool) -> list[str]:
     lines = []
     for term in terms:
         head = f"  {term.name:<26}{_gib(term.size_bytes)}  "
-        words = term.formula + (f"  [{term.source}]" if sources and term.source else "")
+        formula = term.formula + (f"  [{term.source}]" if sources and term.source else "")
         lines += textwrap.wrap(
-            words, _WIDTH + 10, initial_indent=head, subsequent_indent=" " * len(head)
+            formula, _WIDTH + 10, initial_indent=head, subsequent_indent=" " * len(head)
         ) or [head.rstrip()]
     return lines
 
 
-def _verdict_line(verdict: str, have: int | None, need: int, said: str, colour: bool) -> str:
+def _verdict_line(verdict: str, have: int | None, need: int, origin: str, colour: bool) -> str:
     if verdict == "unknown":
-        return f"  {said}"
+        return f"  {origin}"
     shown = f"\033[{_VERDICT_COLOUR[verdict]}m{verdict}\033[0m" if colour else verdict
     left = (have or 0) - need
     rest = f"{format_bytes(left)} left" if left >= 0 else f"{format_bytes(-left)} too much"
-    return f"  {shown}: {rest} of {format_bytes(have or 0)} ({said})"
+    return f"  {shown}: {rest} of {format_bytes(have or 0)} ({origin})"
 
 
 def _gpu_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
@@ -65,20 +66,11 @@ def _gpu_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
         f"  {'total':<26}{_gib(worst.total)}  +- {format_ratio(GPU_UNCERTAINTY)}",
     ]
     if stages > 1:
-        lines.append(
-            "  other stages: "
-            + ", ".join(
-                f"{need.stage + 1}: {format_bytes(need.total)}"
-                for need in estimate.needs
-                if need is not worst
-            )
-        )
-    lines.append(
-        _verdict_line(
-            estimate.gpu_verdict, estimate.machine.gpu_bytes, worst.total, estimate.machine.gpu_said, colour
-        )
-    )
-    return [*lines, ""]
+        others = (need for need in estimate.needs if need is not worst)
+        sizes = ", ".join(f"{need.stage + 1}: {format_bytes(need.total)}" for need in others)
+        lines.append(f"  other stages: {sizes}")
+    have, origin = estimate.machine.gpu_bytes, estimate.machine.gpu_from
+    return [*lines, _verdict_line(estimate.gpu_verdict, have, worst.total, origin, colour), ""]
 
 
 def _host_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
@@ -91,46 +83,40 @@ def _host_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
     peak = estimate.host_bytes + estimate.save_bytes
     lines += _table(estimate.save, sources)
     lines.append(f"  {'total at a save':<26}{_gib(peak)}  +- {format_ratio(HOST_UNCERTAINTY)}")
-    said = estimate.machine.host_said
+    origin = estimate.machine.host_from
     if estimate.host_verdict == "unknown":
-        said = "this machine has no GPU, so its memory says nothing; --host-memory says what the job's nodes have"
-    lines.append(_verdict_line(estimate.host_verdict, estimate.machine.host_bytes, peak, said, colour))
+        origin = "this machine has no GPU, so its memory is not the job's; pass --host-memory with that of its nodes"
+    lines.append(_verdict_line(estimate.host_verdict, estimate.machine.host_bytes, peak, origin, colour))
     return [*lines, f"  a checkpoint on disk: {format_bytes(estimate.checkpoint_bytes)}", ""]
 
 
 def _advice_lines(estimate: Estimate) -> list[str]:
-    lines: list[str] = []
-    gpu = [item for item in estimate.advice if item.gpu_bytes < 0][:_SHOWN_ADVICE]
-    host = sorted(
-        (item for item in estimate.advice if item.host_bytes < 0), key=lambda item: item.host_bytes
-    )[:_SHOWN_ADVICE]
-    for title, chosen in (("what would save GPU memory", gpu), ("what would save host memory", host)):
-        if chosen:
-            lines += [title, *(f"  with {item.flags}: {_change(item)}" for item in chosen), ""]
+    gpu = [item for item in estimate.advice if item.gpu_bytes < 0]
+    host = sorted((item for item in estimate.advice if item.host_bytes < 0), key=lambda item: item.host_bytes)
+    parts = [
+        ("what would save GPU memory", gpu[:_SHOWN_ADVICE]),
+        ("what would save host memory", host[:_SHOWN_ADVICE]),
+    ]
     together = estimate.combination
     if together:
-        title = (
-            "no one of these is enough, together they are"
-            if together.enough
-            else _still(estimate, together.advice)
-        )
-        lines += [title, f"  with {together.advice.flags}: {_change(together.advice)}", ""]
-    return lines
+        enough = "no one of these is enough, together they are"
+        parts.append((enough if together.enough else _still(estimate, together.advice), [together.advice]))
+    return [
+        line
+        for title, chosen in parts
+        if chosen
+        for line in (title, *(f"  with {item.flags}: {_change(item)}" for item in chosen), "")
+    ]
 
 
 def _still(estimate: Estimate, tried: Advice) -> str:
-    left = (
-        (estimate.gpu_verdict, estimate.gpu_bytes + tried.gpu_bytes, estimate.machine.gpu_bytes, "GPU"),
-        (
-            estimate.host_verdict,
-            estimate.host_bytes + estimate.save_bytes + tried.host_bytes,
-            estimate.machine.host_bytes,
-            "host",
-        ),
-    )
+    machine, host = estimate.machine, estimate.host_bytes + estimate.save_bytes
     over = [
         f"{format_bytes(need - have)} {where}"
-        for verdict, need, have, where in left
+        for verdict, need, have, where in (
+            (estimate.gpu_verdict, estimate.gpu_bytes + tried.gpu_bytes, machine.gpu_bytes, "GPU"),
+            (estimate.host_verdict, host + tried.host_bytes, machine.host_bytes, "host"),
+        )
         if verdict != "unknown" and have is not None and need > have
     ]
     return f"the nearest of up to three together, still {' and '.join(over)} too much"
@@ -150,22 +136,13 @@ def _note_lines(estimate: Estimate) -> list[str]:
     if estimate.notes:
         lines += ["", "assumed", *(f"  {note}" for note in estimate.notes)]
     if estimate.plan.unknown:
-        lines += ["", "flags that no ms-swift known here has: " + ", ".join(estimate.plan.unknown)]
+        lines += ["", "flags that no known version of ms-swift has: " + ", ".join(estimate.plan.unknown)]
     return lines
-
-
-def _advice_json(item: Advice) -> dict[str, Any]:
-    return {
-        "flags": item.flags,
-        "gpu_bytes": item.gpu_bytes,
-        "host_bytes": item.host_bytes,
-        "cost": item.cost,
-    }
 
 
 def document(estimate: Estimate) -> dict[str, Any]:
     """The shape of `diag.estimate/1`. Sizes are bytes."""
-    worst = estimate.worst
+    worst, machine, together = estimate.worst, estimate.machine, estimate.combination
     seen = estimate.observation()
     layout = estimate.plan.layout
     return {
@@ -173,14 +150,8 @@ def document(estimate: Estimate) -> dict[str, Any]:
         "basis": estimate.basis,
         "model": {"name": estimate.plan.model, "parameters": count(estimate.plan.shape)},
         "layout": {
-            "nodes": layout.nodes,
-            "processes": layout.processes,
-            "tp": layout.tp,
-            "pp": layout.pp,
-            "cp": layout.cp,
-            "dp": layout.dp,
-            "ep": layout.ep,
-            "etp": layout.etp,
+            name: getattr(layout, name)
+            for name in ("nodes", "processes", "tp", "pp", "cp", "dp", "ep", "etp")
         },
         "gpu": {
             "terms": seen["gpu"],
@@ -188,7 +159,7 @@ def document(estimate: Estimate) -> dict[str, Any]:
             "stage": worst.stage if worst else None,
             "stages": [need.total for need in estimate.needs],
             "uncertainty": GPU_UNCERTAINTY,
-            "available_bytes": estimate.machine.gpu_bytes,
+            "available_bytes": machine.gpu_bytes,
             "verdict": estimate.gpu_verdict,
         },
         "host": {
@@ -198,19 +169,14 @@ def document(estimate: Estimate) -> dict[str, Any]:
             "save_bytes": estimate.save_bytes,
             "peak_bytes": estimate.host_bytes + estimate.save_bytes,
             "uncertainty": HOST_UNCERTAINTY,
-            "available_bytes": estimate.machine.host_bytes,
+            "available_bytes": machine.host_bytes,
             "verdict": estimate.host_verdict,
         },
         "checkpoint_bytes": estimate.checkpoint_bytes,
         "fits": estimate.fits,
-        "advice": [_advice_json(item) for item in estimate.advice],
-        "combination": _advice_json(estimate.combination.advice) | {"enough": estimate.combination.enough}
-        if estimate.combination
-        else None,
-        "rules_of_thumb": [
-            {"name": rule.name, "bytes": rule.size_bytes, "formula": rule.formula, "source": rule.source}
-            for rule in estimate.rules
-        ],
+        "advice": [asdict(item) for item in estimate.advice],
+        "combination": asdict(together.advice) | {"enough": together.enough} if together else None,
+        "rules_of_thumb": terms_json(estimate.rules),
         "assumed": list(estimate.notes),
         "unknown_flags": list(estimate.plan.unknown),
     }

@@ -1,7 +1,7 @@
 """`diag doctor --manifest`: what is wrong with a training's manifests, by what they say themselves. No
 cluster is asked.
 
-What a template fills in later, and kinds that nobody here knows, are not checked.
+What a template fills in later, and unknown kinds, are not checked.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from diag.preflight.line import Line
+from diag.preflight.manifest.container import Trainer
 from diag.preflight.manifest.counts import count_lines
 from diag.preflight.manifest.environment import environment_lines
 from diag.preflight.manifest.job import ManifestJob, Manifests, known
@@ -18,6 +19,7 @@ from diag.preflight.manifest.pods import WORKLOADS
 from diag.preflight.manifest.reading import Document, read_manifests
 from diag.preflight.manifest.restarts import restart_lines
 from diag.preflight.manifest.sidecar import monitor_lines, sidecar_lines
+from diag.text.units import format_count
 
 __all__ = ["check_manifests", "manifest_lines"]
 
@@ -31,6 +33,15 @@ CHECKS: tuple[Callable[[Manifests], Iterator[Line]], ...] = (
     sidecar_lines,
     monitor_lines,
 )
+
+
+_LATER = "how many pods it has is filled in later by a template or the cluster"
+_LATER_REMEDY = "helm template CHART, kubectl kustomize DIR or envsubst < FILE, | diag doctor --manifest -"
+_KINDS_REMEDY = (
+    f"kinds are {', '.join(WORKLOADS)} and Volcano's Job; a trainer is recognised by its launcher (torchrun, deepspeed, "
+    "accelerate, megatron, swift) or by NPROC_PER_NODE, NNODES or NODE_RANK"
+)
+_AT_START = "what its container starts is known only when it starts"
 
 
 def check_manifests(places: Sequence[str]) -> Iterator[Line]:
@@ -53,76 +64,59 @@ def manifest_lines(documents: Sequence[Document]) -> Iterator[Line]:
     for job in manifests.jobs:
         titles = list(dict.fromkeys(trainer.group.document.title for trainer in job.trainers))
         if job.pods is None:
-            yield Line(
-                ", ".join(titles),
-                "not checked",
-                "how many pods it has is filled in later, by a template or the cluster",
-                "helm template CHART, kubectl kustomize DIR or envsubst < FILE, | diag doctor --manifest -",
-            )
+            yield Line(", ".join(titles), "not checked", _LATER, _LATER_REMEDY)
         elif not bad.intersection(titles):
             unknown = _unknown(job)
-            if unknown:
-                yield Line(", ".join(titles), "not checked", f"{_said(job)}; {unknown}")
-            else:
-                yield Line(", ".join(titles), "ok", _said(job))
+            summary = f"{_summary(job)}; {unknown}" if unknown else _summary(job)
+            yield Line(", ".join(titles), "not checked" if unknown else "ok", summary)
     if not manifests.jobs:
-        yield Line(
-            "manifests",
-            "not checked",
-            _nothing(manifests),
-            f"kinds are {', '.join(WORKLOADS)} and Volcano's Job; a "
-            "trainer is known by its launcher (torchrun, deepspeed, accelerate, megatron, swift) or by NPROC_PER_NODE, NNODES "
-            "or NODE_RANK",
-        )
+        yield Line("manifests", "not checked", _nothing(manifests), _KINDS_REMEDY)
 
 
 def _unknown(job: ManifestJob) -> str:
-    """What of the job cannot be told from what was given; "" where nothing is missing, or an operator fills
+    """What of the job cannot be known from what was given; "" where nothing is missing, or an operator fills
     it in."""
     for trainer in job.trainers:
-        launch, tells = trainer.facts.launch, trainer.group.tells
-        if trainer.waits or trainer.group.index == "mpirun" or not trainer.group.is_worker:
-            continue
-        if launch is None:
-            why = trainer.facts.unread
-            return (
-                "what its container starts is known at its start"
-                if "\x01" in why
-                else f"its command could not be read: {why}"
-            )
-        for reason, told in (
-            (launch.opaque, "how many ranks its container starts is not known: {}"),
-            (launch.unseen, "`{}` in its script may set other variables"),
-        ):
+        if trainer.group.is_worker and trainer.group.index != "mpirun" and not trainer.waits:
+            reason = _unknown_ranks(trainer) or _unknown_meeting(trainer, job)
             if reason:
-                return (
-                    told.format(reason)
-                    if "\x01" not in reason
-                    else "what its container starts is known at its start"
-                )
-        if not trainer.all_known:
-            return "some of its variables come from a ConfigMap or Secret that was not given (envFrom)"
-        later = {name for name, value in trainer.environment.items() if value and not known(value)} - tells
-        if not launch.processes_from and later & {"NPROC_PER_NODE", "PET_NPROC_PER_NODE"}:
-            return "how many ranks its container starts is known when it runs"
-        if job.nodes_of(trainer) is None and "PET_NNODES" not in tells:
-            return "how many nodes CMD waits for is known when it runs"
-        if (
-            job.pods != 1
-            and trainer.meeting.address
-            and not known(trainer.meeting.address)
-            and "PET_MASTER_ADDR" not in tells
-        ):
-            return "where they meet is known when they run"
+                return reason
     return ""
 
 
-def _said(job: ManifestJob) -> str:
-    first = job.trainers[0]
-    pods = job.pods
-    parts = [f"{pods if pods is not None else 'some'} pod{'' if pods == 1 else 's'}"]
+def _unknown_ranks(trainer: Trainer) -> str:
+    launch, tells = trainer.facts.launch, trainer.group.tells
+    if launch is None:
+        why = trainer.facts.unread
+        return _AT_START if "\x01" in why else f"its command could not be read: {why}"
+    for text, reason in (
+        ("how many ranks its container starts is not known: {}", launch.opaque),
+        ("`{}` in its script may set other variables", launch.unseen),
+    ):
+        if reason:
+            return _AT_START if "\x01" in reason else text.format(reason)
+    if not trainer.all_known:
+        return "some of its variables come from a ConfigMap or Secret that was not given (envFrom)"
+    later = {name for name, value in trainer.environment.items() if value and not known(value)} - tells
+    if not launch.processes_from and later & {"NPROC_PER_NODE", "PET_NPROC_PER_NODE"}:
+        return "how many ranks its container starts is known only when it runs"
+    return ""
+
+
+def _unknown_meeting(trainer: Trainer, job: ManifestJob) -> str:
+    tells, address = trainer.group.tells, trainer.meeting.address
+    if job.nodes_of(trainer) is None and "PET_NNODES" not in tells:
+        return "how many nodes CMD waits for is known only when it runs"
+    if job.pods != 1 and address and not known(address) and "PET_MASTER_ADDR" not in tells:
+        return "where they meet is known only when they run"
+    return ""
+
+
+def _summary(job: ManifestJob) -> str:
+    first, pods = job.trainers[0], job.pods
+    parts = ["some pods" if pods is None else f"{pods} pod{'' if pods == 1 else 's'}"]
     if first.gpus:
-        parts.append(f"{first.gpus} GPU{'s' if first.gpus > 1 else ''} each")
+        parts.append(f"{format_count(first.gpus, 'GPU')} each")
     address = first.meeting.address
     if pods != 1 and known(address):
         parts.append(f"they meet at {address}")
@@ -132,6 +126,6 @@ def _said(job: ManifestJob) -> str:
 def _nothing(manifests: Manifests) -> str:
     if manifests.groups:
         titles = list(dict.fromkeys(group.document.title for group in manifests.groups))
-        return f"nothing tells that {', '.join(titles[:5])}{' ...' if len(titles) > 5 else ''} trains"
+        return f"nothing shows that {', '.join(titles[:5])}{' ...' if len(titles) > 5 else ''} trains"
     kinds = sorted({document.kind for document in manifests.documents if document.kind})
-    return f"no training among {', '.join(kinds)}" if kinds else "no manifest was found"
+    return f"no training job among {', '.join(kinds)}" if kinds else "no manifest was found"

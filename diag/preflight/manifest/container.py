@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from diag.launch.launchers.command import Rendezvous, read_command
 from diag.launch.launchers.command.names import is_shell
 from diag.preflight.launch_facts import LaunchFacts
 from diag.preflight.manifest.pods import PodGroup
 from diag.preflight.manifest.quantity import quantity
-from diag.preflight.manifest.reading import Document, Field
+from diag.preflight.manifest.reading import Document, Field, named
 
 INDEX, POD_NAME, UNKNOWN = "\x01index\x01", "\x01name\x01", "\x01unknown\x01"  # no variable can hold them
 _TRAINS = re.compile(
@@ -43,7 +43,7 @@ _REFERENCE = re.compile(r"\$\(([A-Za-z_]\w*)\)|\$\$\(")
 
 @dataclass(frozen=True, slots=True)
 class Trainer:
-    """`environment` has marks where a value is not known; `fields` say where each variable stands. `unfilled`
+    """`environment` has marks where a value is not known; `fields` are where each variable is set. `unfilled`
     are variables whose value holds a $(NAME) that Kubernetes leaves as it is. `gpus` is None where no device
     is asked for."""
 
@@ -59,7 +59,6 @@ class Trainer:
     gpus_field: Field
     rdma: Field | None
     all_known: bool  # no envFrom of what is not here
-    documents: Sequence[Document] = field(default=(), repr=False)
 
     @property
     def waits(self) -> bool:
@@ -67,7 +66,7 @@ class Trainer:
 
     @property
     def nodes(self) -> int:
-        """As CMD will be told; 1 where nothing says otherwise."""
+        """As CMD will see it; 1 where nothing else is set."""
         return self.meeting.nodes
 
     @property
@@ -78,9 +77,9 @@ class Trainer:
         if launch is None or not self.all_known:
             return False
         by_operator = "PET_NPROC_PER_NODE" in self.group.tells and launch.launcher == "torchrun"
-        told = (self.environment.get(name, "") for name in ("NPROC_PER_NODE", "PET_NPROC_PER_NODE"))
+        given = (self.environment.get(name, "") for name in ("NPROC_PER_NODE", "PET_NPROC_PER_NODE"))
         return bool(launch.processes_from) or not (
-            by_operator or any("\x01" in text or "$" in text for text in told)
+            by_operator or any("\x01" in text or "$" in text for text in given)
         )
 
     @property
@@ -93,14 +92,20 @@ class Trainer:
 
     @property
     def capabilities(self) -> set[str]:
-        return {
-            item.text.removeprefix("CAP_")
-            for item in self.container.at("securityContext", "capabilities", "add").items
-        }
+        return capabilities_of(self.container)
 
     def place(self, *names: str) -> Field:
-        """Where one of these variables stands, or the container."""
+        """Where one of these variables is set, or the container."""
         return next((self.fields[name] for name in names if name in self.fields), self.container)
+
+
+def capabilities_of(container: Field) -> set[str]:
+    added = container.at("securityContext", "capabilities", "add").items
+    return {item.text.removeprefix("CAP_") for item in added}
+
+
+def command_of(container: Field) -> list[str]:
+    return [item.text for part in ("command", "args") for item in container.at(part).items]
 
 
 def user_of(group: PodGroup, container: Field) -> int | None:
@@ -110,7 +115,7 @@ def user_of(group: PodGroup, container: Field) -> int | None:
 
 def is_sidecar(container: Field) -> bool:
     """Whether it is diag's."""
-    words = [item.text for part in ("command", "args") for item in container.at(part).items]
+    words = command_of(container)
     image = re.sub(r"[:@].*", "", container.at("image").text.rpartition("/")[2])
     runs = [word.rpartition("/")[2] for word in words]
     return (
@@ -137,77 +142,66 @@ def trainer_of(group: PodGroup, documents: Sequence[Document]) -> Trainer | None
     return best
 
 
-def _unsaid(text: str, env: Mapping[str, str]) -> dict[str, str]:
-    """What neither the manifest nor the script says (the image does, or a command that the script runs) is not
-    empty."""
-    names = (match[1] or match[2] for match in _SHELL_NAME.finditer(text))
-    return {name: UNKNOWN for name in names if name not in env}
-
-
 def _is_rdma(resource: Field) -> bool:
     return bool(_RDMA.search(str(resource.path[-1]))) and resource.text not in ("0", "")
 
 
 def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> Trainer:
     environment, fields, unfilled, all_known = _environment(group, container, documents)
-    words = [
-        _filled(item.text or UNKNOWN, environment)[0]
-        for part in ("command", "args")
-        for item in container.at(part).items
-    ]
-    for name in group.tells:
-        environment.setdefault(name, INDEX if "INDEX" in name or "RANK" in name else UNKNOWN)
-    if "PET_NNODES" in group.tells and group.nodes is not None:
-        environment["PET_NNODES"] = environment["PET_NNODES"].replace(UNKNOWN, str(group.nodes))
-    environment.setdefault("HOSTNAME", POD_NAME)
+    words = [_filled(word or UNKNOWN, environment)[0] for word in command_of(container)]
+    _add_controllers(environment, group)
 
     def text_of(path: str) -> str | None:
         return _mounted(path, group, container, documents)
 
     scripts = [text for word in words[:3] if word.endswith(".sh") and (text := text_of(word))]
     text = " ".join((*words, *scripts))
-    unsaid = _unsaid(text, environment)
-    first = read_command(words, {**environment, **unsaid}, read_text=text_of)
-    env = {name: value for name, value in first.environment.items() if name not in unsaid or value != UNKNOWN}
+    # What neither the manifest nor the script sets (the image does, or a command that the script runs) is not
+    # empty.
+    names = {match[1] or match[2] for match in _SHELL_NAME.finditer(text)}
+    unset = dict.fromkeys(names - environment.keys(), UNKNOWN)
+    first = read_command(words, {**environment, **unset}, read_text=text_of)
+    env = {name: value for name, value in first.environment.items() if name not in unset or value != UNKNOWN}
     known = {name: value for name, value in env.items() if "\x01" not in value}
     read = read_command(first.line, known, read_text=text_of)
-    read = replace(
-        read,
-        unseen=first.unseen,
-        unread="its script is not here" if first.line and is_shell(first.line[0]) else read.unread,
-    )
-    env = {**env, **read.environment}
-    meeting = first.meeting
-    facts = LaunchFacts(read, known)
+    unread = "its script is not here" if first.line and is_shell(first.line[0]) else read.unread
+    read = replace(read, unseen=first.unseen, unread=unread)
     gpus, gpus_field = _devices(container)
-    rdma = next((item for item in _resources(container) if _is_rdma(item)), None)
     return Trainer(
         group,
         container,
         text,
-        env,
+        {**env, **read.environment},
         fields,
         unfilled,
-        facts,
-        meeting,
+        LaunchFacts(read, known),
+        first.meeting,
         gpus,
         gpus_field,
-        rdma,
+        next((item for item in _resources(container) if _is_rdma(item)), None),
         all_known,
-        documents,
     )
+
+
+def _add_controllers(environment: dict[str, str], group: PodGroup) -> None:
+    """The variables that the controller and the kubelet set, where the manifest does not."""
+    for name in group.tells:
+        environment.setdefault(name, INDEX if "INDEX" in name or "RANK" in name else UNKNOWN)
+    if "PET_NNODES" in group.tells and group.nodes is not None:
+        environment["PET_NNODES"] = environment["PET_NNODES"].replace(UNKNOWN, str(group.nodes))
+    environment.setdefault("HOSTNAME", POD_NAME)
 
 
 def _environment(
     group: PodGroup, container: Field, documents: Sequence[Document]
 ) -> tuple[dict[str, str], dict[str, Field], dict[str, str], bool]:
-    """As the kubelet does it: in order, each $(NAME) of a variable that stands before it."""
+    """As the kubelet does it: in order, each $(NAME) of an earlier variable."""
     environment: dict[str, str] = {}
     fields: dict[str, Field] = {}
     unfilled: dict[str, str] = {}
     all_known = True
     for source in container.at("envFrom").items:
-        data = _data(documents, "ConfigMap", source.at("configMapRef", "name").text, group)
+        data = _data(documents, source.at("configMapRef", "name").text, group)
         all_known = all_known and data is not None
         if data is not None:
             for name, written in data.mapping.items():
@@ -236,31 +230,20 @@ def _environment(
 
 def _from(source: Field, group: PodGroup, documents: Sequence[Document]) -> str:
     path = source.at("fieldRef", "fieldPath").text
-    if any(
-        word in path
-        for word in ("completion-index", "pod-index", "replica-index", "job-index", "job-global-index")
-    ):
+    if re.search("(completion|pod|replica|job|job-global)-index", path):
         return INDEX
     if path == "metadata.name":
         return POD_NAME
     reference = source.at("configMapKeyRef")
-    data = _data(documents, "ConfigMap", reference.at("name").text, group)
+    data = _data(documents, reference.at("name").text, group)
     return data.mapping.get(reference.at("key").text, UNKNOWN) if data is not None else UNKNOWN
 
 
-def _data(documents: Sequence[Document], kind: str, name: str, group: PodGroup) -> Field | None:
-    found = next(
-        (
-            item
-            for item in documents
-            if item.kind == kind
-            and item.name == name
-            and name
-            and item.namespace in ("", group.document.namespace)
-        ),
-        None,
-    )
-    return found.root.at("data") if found is not None else None
+def _data(documents: Sequence[Document], name: str, group: PodGroup) -> Field | None:
+    """That of a ConfigMap that these pods can name."""
+    spaces = ("", group.document.namespace)
+    maps = (item for item in documents if item.kind == "ConfigMap" and item.namespace in spaces)
+    return next((item.root.at("data") for item in maps if name and item.name == name), None)
 
 
 def _filled(text: str, environment: Mapping[str, str]) -> tuple[str, list[str]]:
@@ -280,22 +263,17 @@ def _mounted(path: str, group: PodGroup, container: Field, documents: Sequence[D
     """The text of a file that a ConfigMap of these manifests puts there."""
     for mount in container.at("volumeMounts").items:
         folder = mount.at("mountPath").text.rstrip("/")
-        volumes = (
-            item for item in group.spec.at("volumes").items if item.at("name").text == mount.at("name").text
-        )
-        volume = next(volumes, None)
+        volume = named(group.spec.at("volumes"), mount.at("name").text)
         if volume is not None and folder and path.startswith(folder + "/"):
-            data = _data(documents, "ConfigMap", volume.at("configMap", "name").text, group)
+            data = _data(documents, volume.at("configMap", "name").text, group)
             return data.mapping.get(path.removeprefix(folder + "/")) if data is not None else None
     return None
 
 
 def _resources(container: Field) -> list[Field]:
-    found: dict[str, Field] = {}
-    for part in ("requests", "limits"):
-        values = container.at("resources", part)
-        for name in values.value if isinstance(values.value, dict) else ():
-            found[name] = values.at(name)
+    """Requests and limits; of what has both its limit."""
+    parts = [container.at("resources", part) for part in ("requests", "limits")]
+    found = {name: part.at(name) for part in parts if isinstance(part.value, dict) for name in part.value}
     return list(found.values())
 
 

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from diag.preflight.launch_devices import trains_on_cpu
 from diag.preflight.launch_layout import layout_lines
 from diag.preflight.line import Line
 from diag.preflight.manifest.container import INDEX, POD_NAME, Trainer
-from diag.preflight.manifest.job import ManifestJob, Manifests, told
+from diag.preflight.manifest.job import MESSAGES, ManifestJob, Manifests, field_line, report
 from diag.preflight.visible import visible_gpus
+from diag.text.tables import load_table
 
-_ID = "launch-mismatch"
-
-
-def _from(path: str) -> str:
-    return f'valueFrom: {{fieldRef: {{fieldPath: "{path}"}}}}'
-
-
-_INDEX_REMEDY = {
-    "JOB_COMPLETION_INDEX": _from("metadata.annotations['batch.kubernetes.io/job-completion-index']"),
-    "pod-index": _from("metadata.labels['apps.kubernetes.io/pod-index']"),
-    "jobset": _from("metadata.labels['jobset.sigs.k8s.io/job-global-index']"),
-    "operator": _from("metadata.labels['training.kubeflow.org/replica-index']") + " (of workers: + 1)",
-    "VC_TASK_INDEX": "in the command: NODE_RANK=$VC_TASK_INDEX",
-}
 _SWIFT = ("swift", "megatron")
 _TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 
@@ -34,7 +22,7 @@ def count_lines(manifests: Manifests) -> Iterator[Line]:
         for trainer in job.trainers:
             if not trainer.group.is_worker or trainer.group.index == "mpirun":
                 continue
-            yield from _unfilled(trainer)
+            yield from _unexpanded(trainer)
             yield from _devices(trainer)
             yield from _node_rank(trainer, job)
             if trainer is job.trainers[0]:
@@ -43,53 +31,53 @@ def count_lines(manifests: Manifests) -> Iterator[Line]:
                 yield from _same_rank(job)
 
 
-def _unfilled(trainer: Trainer) -> Iterator[Line]:
+def _number_of_pod(index: str) -> str:
+    """How a pod learns its number; "" where it has none."""
+    return str(load_table(MESSAGES)["node_rank"].get(index, ""))
+
+
+def _unexpanded(trainer: Trainer) -> Iterator[Line]:
     for name, inner in trainer.unfilled.items():
-        if inner == "JOB_COMPLETION_INDEX":
-            yield told(
-                trainer.fields[name],
-                "problem",
-                "$(JOB_COMPLETION_INDEX) stays as it is written: Kubernetes puts that variable behind all others, and fills in "
-                "only those that stand before",
-                f"- name: {name}\n  {_INDEX_REMEDY['JOB_COMPLETION_INDEX']}",
-                _ID,
-                "critical",
-            )
-        else:
-            yield told(
-                trainer.fields[name],
-                "problem",
-                f"$({inner}) stays as it is written: {inner} comes later in the list",
-                f"move {inner} in front of {name}",
-                _ID,
-            )
+        how = _number_of_pod(inner)
+        key = "unexpanded_index" if inner == "JOB_COMPLETION_INDEX" else "unexpanded"
+        yield report(trainer.fields[name], key, name=name, inner=inner, how=how)
 
 
 def _devices(trainer: Trainer) -> Iterator[Line]:
-    processes, from_ = _processes(trainer)
+    processes, source = _processes(trainer)
     if trainer.facts.launch is not None and trains_on_cpu(trainer.facts):
         return
     gpus = trainer.gpus
     if gpus is None:
-        field = trainer.gpus_field
-        if (processes or 0) > 1 and not trainer.is_privileged and not field.is_template:
-            yield told(
-                field,
-                "note",
-                f"no device is asked for, and CMD starts {processes} ranks",
-                f"resources:\n  limits:\n    nvidia.com/gpu: {processes}",
-                _ID,
-            )
+        yield from _no_device(trainer, processes or 0)
         return
     shown = gpus
     wrong = _wrongly_visible(trainer, gpus, processes)
     if wrong is not None:
         line, shown = wrong
         yield line
-    if processes is not None and from_ and shown == gpus:
-        yield from _unequal(trainer, processes, from_, gpus)
-    elif processes == 1 and gpus > 1 and not from_ and trainer.ranks_are_known:
-        yield from _one_rank(trainer, gpus)
+    name = _resource(trainer)
+    if processes is not None and source and shown == gpus and processes != gpus:
+        yield report(
+            trainer.place("NPROC_PER_NODE", "PET_NPROC_PER_NODE"),
+            "ranks_without_gpu" if processes > gpus else "idle_gpus",
+            processes=processes,
+            source=source,
+            gpus=gpus,
+            idle=gpus - processes,
+            name=name,
+        )
+    elif processes == 1 and gpus > 1 and not source and trainer.ranks_are_known:
+        launcher = trainer.facts.launch.launcher if trainer.facts.launch is not None else ""
+        if launcher in (*_SWIFT, "torchrun"):  # nothing says how many ranks start, which is one
+            key = "one_rank_swift" if launcher in _SWIFT else "one_rank_torchrun"
+            yield report(trainer.container, key, gpus=gpus)
+
+
+def _no_device(trainer: Trainer, processes: int) -> Iterator[Line]:
+    field = trainer.gpus_field
+    if processes > 1 and not trainer.is_privileged and not field.is_template:
+        yield report(field, "no_device", processes=processes)
 
 
 def _processes(trainer: Trainer) -> tuple[int | None, str]:
@@ -109,14 +97,12 @@ def _wrongly_visible(trainer: Trainer, gpus: int, processes: int | None) -> tupl
     seen = visible_gpus({"CUDA_VISIBLE_DEVICES": visible}, tuple(f"GPU-{number}" for number in range(gpus)))
     if not seen.wrong and (seen.count or 0) >= min(gpus, processes or gpus):
         return None
-    why = seen.wrong or f"it shows {seen.count} of the container's {gpus} GPUs"
-    line = told(
+    line = report(
         trainer.place("CUDA_VISIBLE_DEVICES"),
-        "problem",
-        f"{visible!r}: {why}. In a container GPUs are counted from 0, whichever they are on the node",
-        "take it out: the device plugin shows the container its own GPUs",
-        _ID,
-        "critical" if seen.count is not None and seen.count < (processes or 1) else "warning",
+        "hidden_gpus",
+        severity="critical" if seen.count is not None and seen.count < (processes or 1) else "",
+        visible=visible,
+        why=seen.wrong or f"it shows {seen.count} of the container's {gpus} GPUs",
     )
     return line, seen.count if seen.count is not None else gpus
 
@@ -125,47 +111,11 @@ def _resource(trainer: Trainer) -> str:
     return str(trainer.gpus_field.path[-1])
 
 
-def _one_rank(trainer: Trainer, gpus: int) -> Iterator[Line]:
-    """Nothing says how many ranks start, which is one."""
-    launcher = trainer.facts.launch.launcher if trainer.facts.launch is not None else ""
-    if launcher in _SWIFT:
-        why, remedy = "NPROC_PER_NODE is not set", f'- {{name: NPROC_PER_NODE, value: "{gpus}"}}'
-    elif launcher == "torchrun":
-        why, remedy = "no --nproc_per_node is given", f"--nproc_per_node {gpus}"
-    else:
-        return
-    text = f"{why}, so that 1 rank starts, and the container has {gpus} GPUs"
-    yield told(trainer.container, "problem", text, remedy, _ID)
-
-
-def _unequal(trainer: Trainer, processes: int, from_: str, gpus: int) -> Iterator[Line]:
-    place, name = trainer.place("NPROC_PER_NODE", "PET_NPROC_PER_NODE"), _resource(trainer)
-    if processes > gpus:
-        yield told(
-            place,
-            "problem",
-            f"{processes} ranks ({from_}) and {gpus} GPU{'s' if gpus != 1 else ''} ({name}: {gpus}): local "
-            f"rank {gpus} finds none (invalid device ordinal)",
-            f"{name}: {processes}, or {from_}: {gpus}",
-            _ID,
-            "critical",
-        )
-    elif processes < gpus:
-        yield told(
-            place,
-            "problem",
-            f"{processes} rank{'s' if processes != 1 else ''} ({from_}), and {gpus - processes} of {gpus} GPUs "
-            f"({name}: {gpus}) stay idle",
-            f"{from_}: {gpus}, or {name}: {processes}",
-            _ID,
-        )
-
-
 def _joined(trainer: Trainer) -> bool:
     """Whether its pods are meant to meet: Jobs of many pods may also be sweeps."""
     group = trainer.group
     return (
-        bool(trainer.place("MASTER_ADDR", "NODE_RANK", "NNODES") is not trainer.container)
+        trainer.place("MASTER_ADDR", "NODE_RANK", "NNODES") is not trainer.container
         or bool(trainer.meeting.address)
         or group.trains
         or group.spec.at("subdomain").there
@@ -176,38 +126,27 @@ def _nodes(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     pods, nodes = job.pods, job.nodes_of(trainer)
     if pods is None or nodes is None or not trainer.all_known:
         return
+    group, source = trainer.group, trainer.meeting.nodes_from
+    if not source:
+        if pods > 1 and _joined(trainer):
+            yield from _nodes_not_given(trainer, pods)
+        return
+    least, colon, _ = trainer.environment.get("PET_NNODES", "").partition(":")
+    if nodes == pods or (colon and least.isdecimal() and int(least[:9]) <= pods <= nodes):
+        return
+    values: dict[str, Any] = {
+        "source": source,
+        "nodes": nodes,
+        "pods": pods,
+        "where": ", ".join(dict.fromkeys(each.group.document.title for each in job.trainers)),
+    }
     place = trainer.place("NNODES", "PET_NNODES")
-    group = trainer.group
-    where = ", ".join(dict.fromkeys(each.group.document.title for each in job.trainers))
-    if trainer.meeting.nodes_from and nodes != pods:
-        text = trainer.environment.get("PET_NNODES", "")
-        least = text.partition(":")[0] if ":" in text else ""
-        if least.isdecimal() and int(least[:9]) <= pods <= nodes:
-            return
-        if pods < nodes and group.kind in ("Pod", "Job") and group.count == 1:
-            yield told(
-                place,
-                "not checked",
-                f"the job has {nodes} nodes ({trainer.meeting.nodes_from}), and {where} "
-                f"{'is' if pods == 1 else 'are'} {pods} of them",
-                "give the others too: diag doctor --manifest FOLDER",
-            )
-            return
-        wait = (
-            f"they wait for {nodes - pods} more, for ever"
-            if nodes > pods
-            else f"{pods - nodes} are turned away"
-        )
-        yield told(
-            place,
-            "problem",
-            f"{nodes} nodes ({trainer.meeting.nodes_from}), and {where} makes {pods} pod{'s' if pods != 1 else ''}: {wait}",
-            _count_remedy(trainer, nodes, pods),
-            _ID,
-            "critical",
-        )
-    elif not trainer.meeting.nodes_from and pods > 1 and _joined(trainer):
-        yield from _nodes_not_given(trainer, pods)
+    if pods < nodes and group.kind in ("Pod", "Job") and group.count == 1:
+        yield report(place, "part_of_the_nodes", are="is" if pods == 1 else "are", **values)
+        return
+    more = f"they wait forever for {nodes - pods} more"
+    wait = more if nodes > pods else f"{pods - nodes} are rejected"
+    yield report(place, "nodes_unequal_pods", wait=wait, setting=_count_field(group.kind, nodes), **values)
 
 
 def _nodes_not_given(trainer: Trainer, pods: int) -> Iterator[Line]:
@@ -216,84 +155,44 @@ def _nodes_not_given(trainer: Trainer, pods: int) -> Iterator[Line]:
         return
     if launcher in _TORCHRUN and "PET_NNODES" in trainer.group.tells:
         return
-    name = "NNODES" if launcher in _SWIFT else "--nnodes"
-    yield told(
-        trainer.container,
-        "problem",
-        f"{name} is not given: each of {pods} pods would train for itself",
-        f'- {{name: NNODES, value: "{pods}"}}' if launcher in _SWIFT else f"--nnodes {pods}",
-        _ID,
-        "critical",
-    )
+    yield report(trainer.container, "nnodes_swift" if launcher in _SWIFT else "nnodes_torchrun", pods=pods)
 
 
-def _count_remedy(trainer: Trainer, nodes: int, pods: int) -> str:
-    field = {
-        "Job": f"completions: {nodes}\nparallelism: {nodes}",
-        "JobSet": f"completions: {nodes}\nparallelism: {nodes}",
-        "TrainJob": f"numNodes: {nodes}",
-        "TrainingRuntime": f"numNodes: {nodes}",
-        "ClusterTrainingRuntime": f"numNodes: {nodes}",
-    }.get(trainer.group.kind, f"replicas: {nodes}")
-    return f"{trainer.meeting.nodes_from}: {pods}, or\n{field}"
+def _count_field(kind: str, nodes: int) -> str:
+    """The field of a kind that would make so many pods."""
+    if kind in ("Job", "JobSet"):
+        return f"completions: {nodes}\nparallelism: {nodes}"
+    return f"{'numNodes' if 'Train' in kind else 'replicas'}: {nodes}"
 
 
 def _node_rank(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
-    group, rank, launcher = trainer.group, job.rank_of(trainer), trainer.meeting.launcher
-    nodes = job.nodes_of(trainer)
-    if (
-        (nodes is not None and nodes < 2)
-        or (group.count or 2) < 2
-        or trainer.meeting.backend != "static"
-        or rank == INDEX
-    ):
+    group, rank, nodes = trainer.group, job.rank_of(trainer), job.nodes_of(trainer)
+    one_node = (nodes is not None and nodes < 2) or (group.count or 2) < 2
+    if one_node or trainer.meeting.backend != "static" or rank == INDEX:
         if rank.isdecimal() and nodes is not None and nodes > 1 and int(rank) >= nodes:
-            yield told(
-                trainer.place("NODE_RANK"),
-                "problem",
-                f"{rank}, and there are {nodes} nodes: they go from 0 to {nodes - 1}",
-                f'value: "{nodes - 1}"',
-                _ID,
-                "critical",
-            )
+            place = trainer.place("NODE_RANK")
+            yield report(place, "node_rank_too_large", rank=rank, nodes=nodes, last=nodes - 1)
         return
-    remedy = f"- name: NODE_RANK\n  {_INDEX_REMEDY.get(group.index, 'a number of each pod: an Indexed Job has one')}"
+    values: dict[str, Any] = {
+        "pods": group.count or "several",
+        "rank": rank,
+        "launcher": trainer.meeting.launcher,
+        "how": _number_of_pod(group.index) or "a number of each pod: an Indexed Job has one",
+    }
     if rank.isdecimal():
-        yield told(
-            trainer.place("NODE_RANK", "PET_NODE_RANK"),
-            "problem",
-            f"each of {group.count or 'several'} pods would be node {rank}",
-            remedy,
-            _ID,
-            "critical",
-        )
-    elif POD_NAME in rank and rank == POD_NAME:
-        yield told(
-            trainer.place("NODE_RANK"),
-            "problem",
-            "a pod's name is no number, and NODE_RANK has to be one",
-            remedy,
-            _ID,
-            "critical",
-        )
-    elif (
-        not rank
-        and launcher in (*_SWIFT, *_TORCHRUN)
-        and trainer.all_known
-        and trainer.facts.launch is not None
-    ):
-        if "PET_NODE_RANK" in group.tells and launcher in _TORCHRUN:
-            return
-        if any(bad.startswith(("NODE_RANK", "--node_rank", "--node-rank")) for bad in trainer.meeting.bad):
-            return
-        yield told(
-            trainer.container,
-            "problem",
-            f"NODE_RANK is not given, and {launcher} takes 0: each of {group.count or 'several'} pods would be node 0",
-            remedy,
-            _ID,
-            "critical",
-        )
+        yield report(trainer.place("NODE_RANK", "PET_NODE_RANK"), "node_rank_same", **values)
+    elif rank == POD_NAME:
+        yield report(trainer.place("NODE_RANK"), "node_rank_name", **values)
+    elif not rank and trainer.all_known and trainer.facts.launch is not None and _takes_rank_0(trainer):
+        yield report(trainer.container, "node_rank_missing", **values)
+
+
+def _takes_rank_0(trainer: Trainer) -> bool:
+    """Whether its launcher would be node 0 where no node rank is given."""
+    launcher = trainer.meeting.launcher
+    by_operator = launcher in _TORCHRUN and "PET_NODE_RANK" in trainer.group.tells
+    unread = any(bad.startswith(("NODE_RANK", "--node_rank", "--node-rank")) for bad in trainer.meeting.bad)
+    return launcher in (*_SWIFT, *_TORCHRUN) and not by_operator and not unread
 
 
 def _same_rank(job: ManifestJob) -> Iterator[Line]:
@@ -303,16 +202,10 @@ def _same_rank(job: ManifestJob) -> Iterator[Line]:
         rank = job.rank_of(trainer)
         if trainer.group.count != 1 or not rank.isdecimal() or (job.nodes_of(trainer) or 1) < 2:
             continue
-        if rank in seen:
-            yield told(
-                trainer.place("NODE_RANK", "PET_NODE_RANK"),
-                "problem",
-                f"{trainer.group.document.title} and {seen[rank].group.document.title} would both be node {rank}",
-                "a number from 0 on, another one in each",
-                _ID,
-                "critical",
-            )
-        seen.setdefault(rank, trainer)
+        other = seen.setdefault(rank, trainer)
+        if other is not trainer:
+            place, title = trainer.place("NODE_RANK", "PET_NODE_RANK"), trainer.group.document.title
+            yield report(place, "node_rank_twice", one=title, other=other.group.document.title, rank=rank)
 
 
 def _layout(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
@@ -320,6 +213,5 @@ def _layout(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
         return
     for line in layout_lines(trainer.facts):
         if line.status == "problem":
-            yield told(
-                trainer.container.at("command"), "problem", line.said, line.remedy, line.id, line.severity
-            )
+            place = trainer.container.at("command")
+            yield field_line(place, "problem", line.said, line.remedy, line.id, line.severity)

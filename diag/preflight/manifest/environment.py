@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from diag.knowledge import env_lint
 from diag.preflight.line import Line
-from diag.preflight.manifest.job import Manifests, told
+from diag.preflight.manifest.job import Manifests, field_line
 
 
 def environment_lines(manifests: Manifests) -> Iterator[Line]:
     for job in manifests.jobs:
-        said: set[str] = set()
+        seen: set[str] = set()
         for trainer in job.trainers:
             known = {
                 name: value
@@ -22,10 +22,10 @@ def environment_lines(manifests: Manifests) -> Iterator[Line]:
             for advice in env_lint.lint(
                 known, nodes=nodes, nccl_version=None, rdma=True if trainer.rdma is not None else None
             ):
-                if advice.variable in said:
+                if advice.variable in seen:
                     continue
-                said.add(advice.variable)
-                yield told(
+                seen.add(advice.variable)
+                yield field_line(
                     trainer.place(advice.variable),
                     "problem" if advice.severity.counts else "note",
                     f"{advice.variable}={advice.value}: {advice.does}",

@@ -1,16 +1,19 @@
-"""What the checks of manifests share: the trainers that belong to one job, and how a line of doctor is told
-of a field."""
+"""What the checks of manifests share: the trainers that belong to one job, and how a line of doctor reports a
+field."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from diag.preflight.line import Line
 from diag.preflight.manifest.container import INDEX, UNKNOWN, Trainer, trainer_of
 from diag.preflight.manifest.pods import PodGroup, pod_groups
 from diag.preflight.manifest.reading import Document, Field
+from diag.text.tables import fill, load_table
 
+MESSAGES = Path(__file__).with_name("messages.yaml")
 _NODES = ("NNODES ", "PET_NNODES ", "--nnodes ", "--num_machines ", "--num_nodes ")
 _RANKS = ("NODE_RANK ", "PET_NODE_RANK ", "--node_rank ", "--node-rank ", "--machine_rank ")
 
@@ -28,7 +31,7 @@ class ManifestJob:
         return None if None in counts else sum(count or 0 for count in counts)
 
     def nodes_of(self, trainer: Trainer) -> int | None:
-        """As CMD is told; None where only the pod will know."""
+        """As CMD sees it; None where only the pod will know."""
         return None if any(bad.startswith(_NODES) for bad in trainer.meeting.bad) else trainer.nodes
 
     def is_one_node(self, trainer: Trainer) -> bool:
@@ -66,25 +69,31 @@ class Manifests:
             sets.setdefault(shared if single and shared else id(trainer.group.document), []).append(trainer)
         return cls(tuple(documents), tuple(groups), tuple(ManifestJob(tuple(each)) for each in sets.values()))
 
-    def service(self, name: str, group: PodGroup) -> Document | None:
+    def service(self, name: str, group: PodGroup | None = None) -> Document | None:
+        """The Service of that name, in the namespace of these pods."""
+        named = (item for item in self.documents if item.kind == "Service" and item.name == name)
         return next(
-            (
-                item
-                for item in self.documents
-                if item.kind == "Service" and item.name == name and item.namespace == group.document.namespace
-            ),
-            None,
+            (item for item in named if group is None or item.namespace == group.document.namespace), None
         )
 
-    def selected(self, service: Document, group: PodGroup) -> bool:
-        wanted: Mapping[str, str] = service.root.at("spec", "selector").mapping
-        return bool(wanted) and all(group.labels.get(name) == value for name, value in wanted.items())
+
+def report(field: Field, key: str, *, status: str = "", severity: str = "", **values: object) -> Line:
+    """The line of a field by its row in messages.yaml; `values` are those of its text and its remedy."""
+    row = load_table(MESSAGES)["messages"][key]
+    return field_line(
+        field,
+        status or row.get("status", "problem"),
+        fill(row["text"], **values),
+        fill(row.get("remedy", ""), **values),
+        row.get("id", ""),
+        severity or row.get("severity", "warning"),
+    )
 
 
-def told(  # noqa: PLR0917 - the order of a Line
-    field: Field, status: str, said: str, remedy: str = "", id: str = "", severity: str = "warning"
+def field_line(  # noqa: PLR0917 - the order of a Line
+    field: Field, status: str, text: str, remedy: str = "", id: str = "", severity: str = "warning"
 ) -> Line:
-    return Line(field.document.title, status, f"{field.spot}: {said}", remedy, id, severity)
+    return Line(field.document.title, status, f"{field.spot}: {text}", remedy, id, severity)
 
 
 def known(text: str | None) -> bool:

@@ -8,10 +8,9 @@ from diag.preflight.estimate import EstimateError, Machine, estimate
 from diag.preflight.estimate.estimate import HOST_UNCERTAINTY
 from diag.preflight.line import Line
 from diag.preflight.manifest.container import Trainer
-from diag.preflight.manifest.job import ManifestJob, Manifests, told
+from diag.preflight.manifest.job import ManifestJob, Manifests, report
 from diag.preflight.manifest.quantity import quantity
-from diag.preflight.manifest.reading import Field
-from diag.text.units import format_bytes, format_ratio
+from diag.preflight.manifest.reading import Field, named
 
 _SMALL_SHM = 1 << 30
 
@@ -35,98 +34,54 @@ def _limit(trainer: Trainer) -> Field:
 
 
 def _shm(trainer: Trainer) -> Iterator[Line]:
-    spec, container = trainer.group.spec, trainer.container
-    mount = next(
-        (
-            item
-            for item in container.at("volumeMounts").items
-            if item.at("mountPath").text.rstrip("/") == "/dev/shm"
-        ),
-        None,
-    )
+    spec, mounts = trainer.group.spec, trainer.container.at("volumeMounts")
+    several = _several_ranks(trainer)
+    mount = next((item for item in mounts.items if item.at("mountPath").text.rstrip("/") == "/dev/shm"), None)
     if mount is None:
-        if (
-            trainer.gpus
-            and not spec.at("hostIPC").value
-            and not any(
-                item.is_template
-                for item in (container.at("volumeMounts"), *container.at("volumeMounts").items)
-            )
-        ):
-            who = "NCCL's buffers and DataLoader workers" if _several_ranks(trainer) else "DataLoader workers"
-            yield told(
-                container.at("volumeMounts"),
-                "problem" if _several_ranks(trainer) else "note",
-                f"nothing is mounted on /dev/shm, which has 64 MiB then: {who} need more",
-                "volumeMounts:\n- {name: shm, mountPath: /dev/shm}\nand in the pod's spec:\nvolumes:\n"
-                "- {name: shm, emptyDir: {medium: Memory, sizeLimit: 64Gi}}",
-                "shm-too-small",
-            )
+        templates = any(item.is_template for item in (mounts, *mounts.items))
+        if trainer.gpus and not spec.at("hostIPC").value and not templates:
+            who = "NCCL's buffers and DataLoader workers" if several else "DataLoader workers"
+            yield report(mounts, "no_shm", status="" if several else "note", who=who)
         return
-    volume = next(
-        (item for item in spec.at("volumes").items if item.at("name").text == mount.at("name").text), None
-    )
+    yield from _mounted_shm(trainer, mount, several=several)
+
+
+def _mounted_shm(trainer: Trainer, mount: Field, *, several: bool) -> Iterator[Line]:
+    volume = named(trainer.group.spec.at("volumes"), mount.at("name").text)
     if volume is None or not volume.at("emptyDir").there:
         return
     size_field, medium = volume.at("emptyDir", "sizeLimit"), volume.at("emptyDir", "medium")
     if medium.text != "Memory" and not medium.is_template:
-        yield told(
-            medium,
-            "note",
-            "/dev/shm lies on the node's disk: what workers hand over to the ranks is written there",
-            "emptyDir: {medium: Memory, sizeLimit: 64Gi}",
-            "shm-too-small",
-        )
+        yield report(medium, "shm_on_disk")
     size, limit = quantity(size_field.text), quantity(_limit(trainer).text)
-    if size is not None and size < _SMALL_SHM and _several_ranks(trainer):
-        yield told(
-            size_field,
-            "problem",
-            f"{size_field.text} for {trainer.gpus or 'several'} ranks, their NCCL and their DataLoader workers",
-            "sizeLimit: 64Gi",
-            "shm-too-small",
-        )
+    if size is not None and size < _SMALL_SHM and several:
+        yield report(size_field, "shm_small", size=size_field.text, ranks=trainer.gpus or "several")
     if size is not None and limit is not None and size >= limit and medium.text == "Memory":
-        yield told(
-            size_field,
-            "problem",
-            f"{size_field.text}, and files in /dev/shm count to the container's memory limit of "
-            f"{_limit(trainer).text}: the trainer is killed before it is full",
-            f"memory: a limit of what the ranks need and {size_field.text} more, or a smaller sizeLimit",
-            "host-oom",
-        )
+        yield report(size_field, "shm_over_limit", size=size_field.text, limit=_limit(trainer).text)
 
 
 def _estimate(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     limit, launch = quantity(_limit(trainer).text), trainer.facts.launch
-    if (
-        limit is None
-        or launch is None
-        or launch.program not in ("megatron", "swift")
-        or not trainer.ranks_are_known
-    ):
+    if limit is None or launch is None or not trainer.ranks_are_known:
+        return
+    if launch.program not in ("megatron", "swift"):
         return
     words = [launch.program, launch.verb, *launch.words]
-    environment = {
-        **launch.environment,
-        "NPROC_PER_NODE": str(launch.processes or 1),
-        "NNODES": str(launch.nodes or 1),
-    }
+    counts = {"NPROC_PER_NODE": str(launch.processes or 1), "NNODES": str(launch.nodes or 1)}
+    machine = Machine(gpus=launch.processes, host_bytes=limit)
     try:
-        need = estimate(
-            words, environment, machine=Machine(gpus=launch.processes, host_bytes=limit), with_advice=False
-        )
+        need = estimate(words, {**launch.environment, **counts}, machine=machine, with_advice=False)
     except (EstimateError, ValueError, OSError):
         return
-    peak = need.host_bytes + need.save_bytes
     if need.host_verdict == "does not fit":
-        yield told(
+        peak = need.host_bytes + need.save_bytes
+        yield report(
             _limit(trainer),
-            "problem",
-            f"{_limit(trainer).text}, and CMD needs about {format_bytes(peak)} of host memory on a node while "
-            f"it saves a checkpoint (+- {format_ratio(HOST_UNCERTAINTY)}; diag estimate)",
-            f"memory: {-(-int(peak * (1 + HOST_UNCERTAINTY)) // (1 << 30))}Gi and more, or what `diag estimate -- CMD` advises",
-            "host-oom-forecast",
+            "memory_limit",
+            limit=_limit(trainer).text,
+            peak=peak,
+            uncertainty=HOST_UNCERTAINTY,
+            gib=-(-int(peak * (1 + HOST_UNCERTAINTY)) // (1 << 30)),
         )
 
 
@@ -135,50 +90,22 @@ def network_lines(manifests: Manifests) -> Iterator[Line]:
         for trainer in job.trainers:
             if not trainer.group.is_worker or trainer.is_privileged:
                 continue
-            if trainer.rdma is None:
+            rdma, security = trainer.rdma, trainer.container.at("securityContext")
+            if rdma is None:
                 if trainer is job.trainers[0]:
                     yield from _no_rdma(trainer, job)
-                continue
-            if "IPC_LOCK" in trainer.capabilities or "ALL" in trainer.capabilities:
+            elif trainer.capabilities & {"IPC_LOCK", "ALL"}:
                 if trainer.user:
-                    yield told(
-                        trainer.container.at("securityContext", "capabilities", "add"),
-                        "note",
-                        f"Kubernetes gives added capabilities to root's processes alone: user {trainer.user} may lock what the "
-                        "node's container runtime allows",
-                        "LimitMEMLOCK=infinity for containerd on the nodes, or runAsUser: 0",
-                        "memlock-limit",
-                    )
+                    yield report(security.at("capabilities", "add"), "lock_user", user=trainer.user)
             elif trainer.user:
-                yield told(
-                    trainer.rdma,
-                    "note",
-                    f"user {trainer.user} may lock the memory that the node's container runtime allows; RDMA needs it unlimited",
-                    "LimitMEMLOCK=infinity for containerd on the nodes",
-                    "memlock-limit",
-                )
-            elif "efa" not in str(trainer.rdma.path[-1]):
-                yield told(
-                    trainer.container.at("securityContext"),
-                    "problem",
-                    f"{trainer.rdma.path[-1]} is asked for and IPC_LOCK is not: RDMA may lock no more than the runtime's limit "
-                    "(8 MiB in many), and NCCL fails or takes sockets",
-                    "securityContext:\n  capabilities:\n    add: [IPC_LOCK]",
-                    "memlock-limit",
-                )
+                yield report(rdma, "lock_runtime", user=trainer.user)
+            elif "efa" not in str(rdma.path[-1]):
+                yield report(security, "lock_root", device=rdma.path[-1])
 
 
 def _no_rdma(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     if (job.pods or 1) < 2 or not trainer.gpus or job.is_one_node(trainer):
         return
     annotations = trainer.group.owner.at("template", "metadata", "annotations").mapping
-    if any("networks" in str(name) or "networking.gke.io" in str(name) for name in annotations):
-        return
-    yield told(
-        trainer.gpus_field,
-        "note",
-        f"{job.pods} nodes, and no RDMA device is asked for: NCCL takes TCP sockets between them",
-        "where the cluster has RDMA, its resource's name is in kubectl get nodes -o yaml, under allocatable:\n"
-        "limits:\n  rdma/hca_shared_devices_a: 1",
-        "ib-fallback",
-    )
+    if not any("networks" in str(name) or "networking.gke.io" in str(name) for name in annotations):
+        yield report(trainer.gpus_field, "no_rdma", pods=job.pods)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from diag.preflight.line import Line
 from diag.preflight.manifest.container import Trainer
-from diag.preflight.manifest.job import ManifestJob, Manifests, known, told
+from diag.preflight.manifest.job import MESSAGES, ManifestJob, Manifests, known, report
 from diag.preflight.manifest.pods import PodGroup
 from diag.preflight.manifest.reading import Document, Field
+from diag.text.tables import fill, load_table
 
-_ID = "hostname-resolution"
 _ADDRESS = ("MASTER_ADDR", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT")
 # Labels that only one pod of a set has.
 _ONE_POD = (
@@ -26,50 +27,32 @@ _ONE_POD = (
 
 def name_lines(manifests: Manifests) -> Iterator[Line]:
     for job in manifests.jobs:
-        said: set[str] = set()
+        reported: set[str] = set()
         for trainer in job.trainers:
             if job.is_one_node(trainer) or not trainer.group.is_worker:
                 continue
             for line in _of_trainer(trainer, job, manifests):
-                if line.said.partition(": ")[2] not in said:  # once for two Pods that are alike
-                    said.add(line.said.partition(": ")[2])
+                if line.said.partition(": ")[2] not in reported:  # once for two Pods that are alike
+                    reported.add(line.said.partition(": ")[2])
                     yield line
 
 
 def _of_trainer(trainer: Trainer, job: ManifestJob, manifests: Manifests) -> Iterator[Line]:
     group, address = trainer.group, trainer.meeting.address
     place = trainer.place(*_ADDRESS)
-    if address is not None and known(address):
-        if address in ("localhost", "127.0.0.1", "::1", "0.0.0.0"):
-            if (job.nodes_of(trainer) or 2) > 1:
-                yield told(
-                    place,
-                    "problem",
-                    f"each of {job.pods or 'several'} pods would wait for the others at its own {address}",
-                    f"MASTER_ADDR: {_first_name(group)}",
-                    "rendezvous-failure",
-                    "critical",
-                )
-            return
-        if _is_ip(address):
-            if not group.spec.at("hostNetwork").value:
-                yield told(
-                    place,
-                    "note",
-                    f"{address} is the address of one pod of one start: the next pod has another",
-                    f"MASTER_ADDR: {_first_name(group)}",
-                    _ID,
-                )
-            return
+    if address is None or not known(address):
+        if _is_random(group) and (group.count or 2) > 1 and trainer.meeting.backend == "static":
+            yield _random(group)
+    elif address in ("localhost", "127.0.0.1", "::1", "0.0.0.0"):
+        if (job.nodes_of(trainer) or 2) > 1:
+            pods = job.pods or "several"
+            yield report(place, "loopback", pods=pods, address=address, first=_first_name(group))
+    elif _is_ip(address):
+        if not group.spec.at("hostNetwork").value:
+            yield report(place, "pod_address", address=address, first=_first_name(group))
+    else:
         yield from _resolves(trainer, job, manifests, address, place)
         yield from _dns_policy(group)
-    elif (
-        group.kind == "Job"
-        and not group.index
-        and (group.count or 2) > 1
-        and trainer.meeting.backend == "static"
-    ):
-        yield _random(trainer)
 
 
 def _is_ip(address: str) -> bool:
@@ -81,23 +64,26 @@ def _is_ip(address: str) -> bool:
 
 def _first_name(group: PodGroup) -> str:
     name = group.names[0] if group.names else f"{group.document.name}-0"
-    return f"{name}.{group.subdomain or group.document.name}"
+    return f"{name}.{_subdomain(group)}"
 
 
-def _random(trainer: Trainer) -> Line:
-    group = trainer.group
-    count = group.count or "N"
-    return told(
-        group.owner.at("completionMode"),
-        "problem",
-        f"without it the {count} pods of this Job have random names and no number: no name of node 0 resolves, none knows its "
-        "NODE_RANK",
-        f"spec:\n  completionMode: Indexed\n  completions: {count}\n  parallelism: {count}\n  template:\n    spec:\n"
-        f"      subdomain: {group.subdomain or group.document.name}\nand MASTER_ADDR: "
-        f"{group.document.name}-0.{group.subdomain or group.document.name}, with a headless Service of that name",
-        _ID,
-        "critical",
-    )
+def _subdomain(group: PodGroup) -> str:
+    """That of the pods, or the one to give them."""
+    return group.subdomain or group.document.name
+
+
+def _is_random(group: PodGroup) -> bool:
+    """Whether its pods have neither number nor name."""
+    return group.kind == "Job" and not group.index
+
+
+def _random(group: PodGroup) -> Line:
+    values: dict[str, Any] = {
+        "count": group.count or "N",
+        "subdomain": _subdomain(group),
+        "name": group.document.name,
+    }
+    return report(group.owner.at("completionMode"), "random_names", **values)
 
 
 def _resolves(
@@ -107,32 +93,24 @@ def _resolves(
     host, *rest = address.split(".")
     space = _namespace(rest)
     if space and space != group.document.namespace:
-        yield from _other_namespace(trainer, manifests, address, place)
+        yield from _other_namespace(group, manifests, address, place)
         if group.document.namespace:
             return
     sub = rest[0] if rest else ""
     owner = next((other for other in manifests.groups if host in other.names), None)
     service = manifests.service(host, group)
-    if owner is not None and sub and not (service is not None and sub in ("svc", group.document.namespace)):
+    if owner is not None and sub and (service is None or sub not in ("svc", group.document.namespace)):
         yield from _pod_name(owner, sub, manifests, place, address)
-    elif owner is not None and service is None:
-        if not owner.bare_names:
-            yield told(
-                place,
-                "problem",
-                f"{address}: a pod's bare name does not resolve, only POD.SERVICE does",
-                _service_remedy(owner, f"{host}.{owner.subdomain or owner.document.name}"),
-                _ID,
-                "critical",
-            )
     elif service is not None:
         yield from _by_service(trainer, service, manifests, place)
-    elif (
-        group.kind == "Job"
-        and not group.index
-        and (host.startswith(group.document.name) or sub in _own_words(group))
-    ):
-        yield _random(trainer)
+    elif owner is not None:
+        if not owner.bare_names:
+            name = owner.document.name
+            also = f"\nwith subdomain: {name} in the pod's spec and a headless Service of that name"
+            also = "" if owner.subdomain else also
+            yield report(place, "bare_name", address=address, host=host, service=_subdomain(owner), also=also)
+    elif _is_random(group) and (host.startswith(group.document.name) or sub in _own_names(group)):
+        yield _random(group)
     else:
         yield from _no_such(trainer, job, manifests, address, place)
 
@@ -148,38 +126,22 @@ def _namespace(rest: Sequence[str]) -> str:
     return rest[at - 1] if at else ""
 
 
-def _other_namespace(trainer: Trainer, manifests: Manifests, address: str, place: Field) -> Iterator[Line]:
+def _other_namespace(group: PodGroup, manifests: Manifests, address: str, place: Field) -> Iterator[Line]:
     """The name is of another namespace than the pods: it resolves to somebody else's pods, or to nothing."""
-    own, (host, *rest) = trainer.group.document.namespace, address.split(".")
+    own, (host, *rest) = group.document.namespace, address.split(".")
     space = _namespace(rest)
     if not own:
-        said = f"{address} is of namespace {space}, and the manifest of {trainer.group.document.title} names none"
-        yield told(
-            place,
-            "not checked",
-            f"{said}: it is the one that kubectl puts it in",
-            f"metadata:\n  namespace: {space}",
-        )
+        values = {"address": address, "space": space, "title": group.document.title}
+        yield report(place, "unnamed_namespace", **values)
         return
-    known_there = any(
-        item.kind == "Service" and item.namespace == space and item.name in (host, rest[0])
-        for item in manifests.documents
-    )
-    if known_there:
-        return
-    right = address.replace(f".{space}.svc", f".{own}.svc", 1)
-    yield told(
-        place,
-        "problem",
-        f"{address} is of namespace {space}, and these pods are in {own}: it does not resolve, or to another job's pods",
-        f"MASTER_ADDR: {right}",
-        _ID,
-        "critical",
-    )
+    services = (item for item in manifests.documents if item.kind == "Service" and item.namespace == space)
+    if not any(item.name in (host, rest[0]) for item in services):
+        right = address.replace(f".{space}.svc", f".{own}.svc", 1)
+        yield report(place, "other_namespace", address=address, space=space, own=own, right=right)
 
 
-def _own_words(group: PodGroup) -> tuple[str, ...]:
-    return tuple(word for word in (group.subdomain, group.document.name) if word)
+def _own_names(group: PodGroup) -> tuple[str, ...]:
+    return tuple(name for name in (group.subdomain, group.document.name) if name)
 
 
 def _no_such(
@@ -188,178 +150,102 @@ def _no_such(
     group, pods = trainer.group, job.pods
     host, *rest = address.split(".")
     nodes = job.nodes_of(trainer)
-    elsewhere = group.kind == "Pod" and not group.names
-    if (pods is not None and nodes is not None and nodes > pods) or pods is None:
-        yield told(
-            place,
-            "not checked",
-            f"{address} is no pod or Service of what was given, which is not the whole job",
-            "give all of it: diag doctor --manifest FOLDER",
-        )
-    elif elsewhere and host == group.document.name:
-        yield told(
-            group.spec.at("hostname"),
-            "problem",
-            f"{address} does not resolve: a Pod's name is not its host name in the cluster's DNS",
-            f"spec:\n  hostname: {host}\n  subdomain: {rest[0] if rest else 'SERVICE'}",
-            _ID,
-            "critical",
-        )
+    sub = rest[0] if rest else ""
+    first, title = _first_name(group), group.document.title
+    if pods is None or (nodes is not None and nodes > pods):
+        yield report(place, "part_of_the_job", address=address)
+    elif group.kind == "Pod" and not group.names and host == group.document.name:
+        values = {"address": address, "host": host, "subdomain": sub or "SERVICE"}
+        yield report(group.spec.at("hostname"), "pod_without_hostname", **values)
     elif (
         host.startswith(f"{group.document.name}-")
-        or (rest and rest[0] in _own_words(group))
-        or (rest and manifests.service(rest[0], group) is not None)
+        or sub in _own_names(group)
+        or (rest and manifests.service(sub, group) is not None)
     ):
         names = f"{group.names[0]} to {group.names[-1]}" if group.names else "at random"
-        yield told(
-            place,
-            "problem",
-            f"no pod will be called {host}: those of {group.document.title} are named {names}",
-            f"MASTER_ADDR: {_first_name(group)}",
-            _ID,
-            "critical",
-        )
+        yield report(place, "no_such_pod", host=host, title=title, names=names, first=first)
     else:
-        yield told(
-            place,
-            "not checked",
-            f"{address} is no pod or Service of what was given",
-            f"give its manifest too, or MASTER_ADDR: {_first_name(group)}",
-        )
+        yield report(place, "unknown_name", address=address, first=first)
 
 
 def _pod_name(owner: PodGroup, sub: str, manifests: Manifests, place: Field, address: str) -> Iterator[Line]:
     if owner.bare_names and not owner.subdomain:
         return  # a Service of each pod's own: POD.NAMESPACE
     if not owner.subdomain:
-        yield told(
-            owner.spec.at("subdomain"),
-            "problem",
-            f"without it {address} does not resolve: Kubernetes makes names for pods of a headless Service alone",
-            _service_remedy(owner, sub, subdomain=True),
-            _ID,
-            "critical",
-        )
-        return
-    if sub != owner.subdomain:
-        yield told(
-            place,
-            "problem",
-            f"{address}: the pods' subdomain is {owner.subdomain}, so that their names end in it",
-            f"MASTER_ADDR: {address.partition('.')[0]}.{owner.subdomain}",
-            _ID,
-            "critical",
-        )
-        return
-    if owner.has_service:
-        return
-    service = manifests.service(sub, owner)
-    if service is None:
-        other = next(
-            (item for item in manifests.documents if item.kind == "Service" and item.name == sub), None
-        )
-        if other is not None:
-            yield told(
-                other.root.at("metadata", "namespace"),
-                "problem",
-                f"it is in namespace {other.namespace or '(none)'}, and {owner.document.title} in "
-                f"{owner.document.namespace or '(none)'}: {address} does not resolve there",
-                f"namespace: {owner.document.namespace}" if owner.document.namespace else "the same for both",
-                _ID,
-                "critical",
+        values = {"address": address, "name": sub, "service": _service_text(owner, sub)}
+        yield report(owner.spec.at("subdomain"), "no_subdomain", **values)
+    elif sub != owner.subdomain:
+        host = address.partition(".")[0]
+        yield report(place, "other_subdomain", address=address, subdomain=owner.subdomain, host=host)
+    elif not owner.has_service:
+        service, elsewhere = manifests.service(sub, owner), manifests.service(sub)
+        if service is not None:
+            yield from _headless(service, owner, address)
+        elif elsewhere is not None:
+            own = owner.document.namespace
+            yield report(
+                elsewhere.root.at("metadata", "namespace"),
+                "service_elsewhere",
+                space=elsewhere.namespace or "(none)",
+                title=owner.document.title,
+                own=own or "(none)",
+                address=address,
+                remedy=f"namespace: {own}" if own else "the same for both",
             )
         else:
-            yield told(
-                place,
-                "problem",
-                f"{address} needs a headless Service {sub}, and there is none in what was given",
-                "its file too (--manifest), or:\n" + _service_text(owner, sub),
-                _ID,
-                "critical",
-            )
-        return
-    yield from _headless(service, owner, manifests, address)
+            text = _service_text(owner, sub)
+            yield report(place, "no_service", address=address, name=sub, service=text)
 
 
-def _headless(service: Document, owner: PodGroup, manifests: Manifests, address: str) -> Iterator[Line]:
+def _headless(service: Document, owner: PodGroup, address: str) -> Iterator[Line]:
     spec = service.root.at("spec")
-    cluster_ip = spec.at("clusterIP")
+    cluster_ip, selector = spec.at("clusterIP"), spec.at("selector")
     if cluster_ip.text != "None" and not cluster_ip.is_template:
-        yield told(
-            cluster_ip,
-            "problem",
-            f"{address} does not resolve: only a headless Service gives its pods names",
-            "clusterIP: None",
-            _ID,
-            "critical",
-        )
-    if not manifests.selected(service, owner) and not spec.at("selector").has_template:
-        labels = ", ".join(f"{name}: {value}" for name, value in list(owner.labels.items())[:3]) or "none"
-        yield told(
-            spec.at("selector"),
-            "problem",
-            f"it selects no pod of {owner.document.title}, whose labels are {{{labels}}}",
-            "selector: {" + labels + "}",
-            _ID,
-            "critical",
-        )
+        yield report(cluster_ip, "not_headless", address=address)
+    if not owner.has_labels(selector.mapping) and not selector.has_template:
+        yield report(selector, "selects_nothing", title=owner.document.title, labels=_labels(owner))
     publishes = spec.at("publishNotReadyAddresses")
     if publishes.text != "true" and not publishes.is_template:
         probed = any(item.at("readinessProbe").there for item in owner.spec.at("containers").items)
         why = "which the readinessProbe delays until they train" if probed else "which takes some seconds"
-        yield told(
-            publishes,
-            "problem" if probed else "note",
-            f"pods have no name before they are ready, {why}: nodes that look node 0 up earlier fail or wait",
-            "publishNotReadyAddresses: true",
-            _ID,
-        )
+        yield report(publishes, "not_ready", status="" if probed else "note", why=why)
+
+
+def _labels(group: PodGroup) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in list(group.labels.items())[:3]) or "none"
 
 
 def _by_service(trainer: Trainer, service: Document, manifests: Manifests, place: Field) -> Iterator[Line]:
-    spec = service.root.at("spec")
+    spec, group = service.root.at("spec"), trainer.group
     selector = spec.at("selector").mapping
     if not selector or any(name in selector for name in _ONE_POD):
         return
-    selected = [group for group in manifests.groups if manifests.selected(service, group)]
-    counts = [group.count for group in selected]
-    headless = spec.at("clusterIP").text == "None"
+    selected = [each for each in manifests.groups if each.has_labels(selector)]
+    counts = [each.count for each in selected]
     pods = None if None in counts else sum(count or 0 for count in counts)
+    headless = spec.at("clusterIP").text == "None"
     if pods == 0:
-        labels = (
-            ", ".join(f"{name}: {value}" for name, value in list(trainer.group.labels.items())[:3]) or "none"
-        )
-        yield told(
-            spec.at("selector"),
-            "problem",
-            f"it selects no pod of what was given; those of {trainer.group.document.title} have {{{labels}}}",
-            "selector: the labels of the pod template of node 0",
-            _ID,
-            "critical",
-        )
+        title = group.document.title
+        yield report(spec.at("selector"), "service_without_pods", title=title, labels=_labels(group))
     elif pods is not None and pods > 1:
-        how = "resolves to all of them" if headless else "leads to any of them"
-        yield told(
+        yield report(
             place,
-            "problem",
-            f"Service {service.name} has {pods} pods and its name {how}: nodes would meet at different ones",
-            f"MASTER_ADDR: {_first_name(selected[0])}"
-            + ("" if headless else ", and clusterIP: None in the Service"),
-            _ID,
-            "critical",
+            "service_of_many",
+            service=service.name,
+            pods=pods,
+            how="resolves to all of them" if headless else "leads to any of them",
+            first=_first_name(selected[0]),
+            also="" if headless else ", and clusterIP: None in the Service",
         )
     elif pods == 1 and not headless:
-        ports = [item.at("port").number for item in spec.at("ports").items]
-        if trainer.meeting.port not in ports and None not in ports and known(str(trainer.meeting.port)):
-            yield told(
-                spec.at("ports"),
-                "problem",
-                f"it does not pass on port {trainer.meeting.port}, at which the nodes meet, nor "
-                "those that NCCL chooses by itself",
-                "clusterIP: None",
-                "rendezvous-failure",
-                "critical",
-            )
+        yield from _port(spec.at("ports"), trainer.meeting.port)
+
+
+def _port(ports: Field, port: int) -> Iterator[Line]:
+    """Whether a Service with an address of its own forwards the port at which the nodes meet."""
+    numbers = [item.at("port").number for item in ports.items]
+    if port not in numbers and None not in numbers and known(str(port)):
+        yield report(ports, "port_not_passed", port=port)
 
 
 def _service_text(owner: PodGroup, name: str) -> str:
@@ -371,35 +257,10 @@ def _service_text(owner: PodGroup, name: str) -> str:
     if len(own) > 1:
         own.pop("job-name", None)
     labels = ", ".join(f"{key}: {value}" for key, value in list(own.items())[:2])
-    return (
-        f"apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  clusterIP: None\n  publishNotReadyAddresses: true\n"
-        f"  selector: {{{labels}}}"
-    )
-
-
-def _service_remedy(owner: PodGroup, name: str, *, subdomain: bool = False) -> str:
-    if subdomain:
-        return f"subdomain: {name}\nand, unless it is there:\n" + _service_text(owner, name)
-    said = (
-        ""
-        if owner.subdomain
-        else f"\nwith subdomain: {owner.document.name} in the pod's spec and a headless Service of that name"
-    )
-    return f"MASTER_ADDR: {name}{said}"
+    return fill(load_table(MESSAGES)["service"], name=name, labels=labels)
 
 
 def _dns_policy(group: PodGroup) -> Iterator[Line]:
-    policy = group.spec.at("dnsPolicy")
-    if (
-        group.spec.at("hostNetwork").value is True
-        and policy.text != "ClusterFirstWithHostNet"
-        and not policy.is_template
-    ):
-        yield told(
-            policy if policy.there else group.spec.at("hostNetwork"),
-            "problem",
-            "with hostNetwork the node's own DNS is asked, which knows no pod and no Service",
-            "dnsPolicy: ClusterFirstWithHostNet",
-            _ID,
-            "critical",
-        )
+    policy, network = group.spec.at("dnsPolicy"), group.spec.at("hostNetwork")
+    if network.value is True and policy.text != "ClusterFirstWithHostNet" and not policy.is_template:
+        yield report(policy if policy.there else network, "dns_policy")

@@ -8,27 +8,19 @@ training-operator 1.9 and Trainer 2.3, MPI operator v2beta1, Volcano 1.10.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
 
 from diag.preflight.manifest.reading import Document, Field
 
 _MOST_NAMES = 4096
 _PET = ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NPROC_PER_NODE")
 _STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
-_FOREVER = ("StatefulSet", "Deployment", "ReplicaSet", "DaemonSet")
-WORKLOADS = (
-    "Job",
-    "CronJob",
-    "JobSet",
-    "Pod",
-    "PyTorchJob",
-    "TrainJob",
-    "TrainingRuntime",
-    "ClusterTrainingRuntime",
-    "MPIJob",
-    *_FOREVER,
-)
+_RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
+FOREVER = ("StatefulSet", "Deployment", "ReplicaSet", "DaemonSet")
+WORKLOADS = ("Job", "CronJob", "JobSet", "Pod", "PyTorchJob", "TrainJob", *_RUNTIMES, "MPIJob", *FOREVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,138 +54,129 @@ class PodGroup:
     def kind(self) -> str:
         return self.document.kind
 
+    @property
+    def containers(self) -> list[Field]:
+        return [item for part in ("initContainers", "containers") for item in self.spec.at(part).items]
+
+    def has_labels(self, wanted: Mapping[str, str]) -> bool:
+        """Whether a selector chooses these pods; an empty one chooses none."""
+        return bool(wanted) and all(self.labels.get(name) == value for name, value in wanted.items())
+
 
 def pod_groups(documents: Sequence[Document]) -> list[PodGroup]:
-    groups: list[PodGroup] = []
-    for document in documents:
-        groups += _of_document(document, documents)
-    return groups
+    return [group for document in documents for group in _of_document(document, documents)]
 
 
 def _of_document(document: Document, documents: Sequence[Document]) -> Iterator[PodGroup]:
-    root, name = document.root, document.name
-    spec = root.at("spec")
-    if document.kind == "Job" and document.group == "batch.volcano.sh":
+    spec, kind = document.root.at("spec"), document.kind
+    if kind == "Job" and document.group == "batch.volcano.sh":
         yield from _volcano(document, spec)
-    elif document.kind == "Job":
-        yield _job(document, spec, name)
-    elif document.kind == "CronJob":
-        yield _job(document, spec.at("jobTemplate", "spec"), name)
-    elif document.kind == "Pod":
-        policy = spec.at("restartPolicy")
-        hostname = spec.at("hostname").text
-        yield PodGroup(
-            document,
-            spec,
-            spec,
-            root.at("metadata", "labels").mapping,
-            1,
-            (hostname,) if hostname else (),
-            spec.at("subdomain").text,
-            forever=policy if policy.text in ("Always", "") and not policy.is_template else None,
-        )
-    elif document.kind in _FOREVER:
-        yield _forever(document, spec, name)
-    elif document.kind == "JobSet":
-        yield from _jobset(document, spec, name)
-    elif document.kind in ("TrainingRuntime", "ClusterTrainingRuntime"):
+    elif kind in ("Job", "CronJob"):
+        yield _job(document, spec.at("jobTemplate", "spec") if kind == "CronJob" else spec)
+    elif kind == "Pod":
+        yield _pod(document, spec)
+    elif kind in FOREVER:
+        yield _forever(document, spec)
+    elif kind == "JobSet":
+        yield from _jobset(document, spec)
+    elif kind in _RUNTIMES:
         if not any(other.kind == "TrainJob" and _runtime_of(other, (document,)) for other in documents):
             yield from _runtime(document, None)
-    elif document.kind == "TrainJob":
+    elif kind == "TrainJob":
         runtime = _runtime_of(document, documents)
         if runtime is not None:
             yield from _runtime(runtime, document)
-    elif document.kind == "PyTorchJob":
-        yield from _pytorchjob(document, spec, name)
-    elif document.kind == "MPIJob":
-        for role, replica in _replicas(spec.at("mpiReplicaSpecs")):
-            yield PodGroup(
-                document,
-                replica,
-                replica.at("template", "spec"),
-                replica.at("template", "metadata", "labels").mapping,
-                _number(replica.at("replicas"), 1),
-                _numbered(f"{name}-{role.lower()}-", replica),
-                name,
-                has_service=True,
-                forever=_always(replica.at("restartPolicy")) if role == "Launcher" else None,
-                index="mpirun",
-                trains=True,
-                is_worker=role == "Worker",
-                tells=frozenset({"MASTER_ADDR", "NNODES", "NODE_RANK"}),
-            )
+    elif kind == "PyTorchJob":
+        yield from _pytorchjob(document, spec)
+    elif kind == "MPIJob":
+        yield from _mpijob(document, spec)
 
 
-def _job(document: Document, spec: Field, name: str) -> PodGroup:
-    template = spec.at("template")
-    indexed = spec.at("completionMode").text == "Indexed"
-    completions, parallelism = spec.at("completions"), spec.at("parallelism")
-    count = _number(parallelism, 1)
-    wanted = _number(completions, count) if indexed or completions.there else count
-    names = tuple(f"{name}-{index}" for index in range(min(wanted or 0, _MOST_NAMES))) if indexed else ()
-    labels = {
-        **template.at("metadata", "labels").mapping,
-        "job-name": name,
-        "batch.kubernetes.io/job-name": name,
-    }
+def _pods(document: Document, owner: Field, labels: Mapping[str, str] = {}, **known: Any) -> PodGroup:
+    """Those of the template of `owner`; `labels` are what the controller adds."""
+    template = owner.at("template")
+    own = template.at("metadata", "labels").mapping
+    return PodGroup(document, owner, template.at("spec"), {**own, **labels}, **known)
+
+
+def _names(prefix: str, count: int | None) -> tuple[str, ...]:
+    return tuple(f"{prefix}{index}" for index in range(min(count or 0, _MOST_NAMES)))
+
+
+def _number(value: Field, default: int | None) -> int | None:
+    """The default where nothing is given; None where it is filled in later."""
+    return value.number if value.there else default
+
+
+def _pod(document: Document, spec: Field) -> PodGroup:
+    policy, hostname = spec.at("restartPolicy"), spec.at("hostname").text
     return PodGroup(
         document,
         spec,
-        template.at("spec"),
-        labels,
-        wanted,
-        names,
-        template.at("spec", "subdomain").text,
-        index="JOB_COMPLETION_INDEX" if indexed else "",
-        tells=frozenset({"JOB_COMPLETION_INDEX"} if indexed else ()),
+        spec,
+        document.root.at("metadata", "labels").mapping,
+        names=(hostname,) if hostname else (),
+        subdomain=spec.at("subdomain").text,
+        forever=policy if policy.text in ("Always", "") and not policy.is_template else None,
     )
 
 
-def _forever(document: Document, spec: Field, name: str) -> PodGroup:
-    template = spec.at("template")
-    is_set = document.kind == "StatefulSet"
-    count = None if document.kind == "DaemonSet" else _number(spec.at("replicas"), 1)
-    names = tuple(f"{name}-{index}" for index in range(min(count or 0, _MOST_NAMES))) if is_set else ()
-    return PodGroup(
+def _job(document: Document, spec: Field) -> PodGroup:
+    name = document.name
+    indexed = spec.at("completionMode").text == "Indexed"
+    count = _number(spec.at("completions"), _number(spec.at("parallelism"), 1))
+    return _pods(
         document,
         spec,
-        template.at("spec"),
-        template.at("metadata", "labels").mapping,
-        count,
-        names,
-        spec.at("serviceName").text if is_set else template.at("spec", "subdomain").text,
+        {"job-name": name, "batch.kubernetes.io/job-name": name},
+        count=count,
+        names=_names(f"{name}-", count) if indexed else (),
+        subdomain=spec.at("template", "spec", "subdomain").text,
+        **_indexed(indexed),
+    )
+
+
+def _indexed(indexed: bool) -> dict[str, Any]:
+    index = "JOB_COMPLETION_INDEX" if indexed else ""
+    return {"index": index, "tells": frozenset({index} - {""})}
+
+
+def _forever(document: Document, spec: Field) -> PodGroup:
+    is_set = document.kind == "StatefulSet"
+    count = None if document.kind == "DaemonSet" else _number(spec.at("replicas"), 1)
+    return _pods(
+        document,
+        spec,
+        count=count,
+        names=_names(f"{document.name}-", count) if is_set else (),
+        subdomain=(spec.at("serviceName") if is_set else spec.at("template", "spec", "subdomain")).text,
         forever=document.root.at("kind"),
         index="pod-index" if is_set else "",
     )
 
 
-def _jobset(document: Document, spec: Field, name: str) -> Iterator[PodGroup]:
-    network = spec.at("network")
+def _jobset(document: Document, spec: Field) -> Iterator[PodGroup]:
+    network, name = spec.at("network"), document.name
     has_names = network.at("enableDNSHostnames").text != "false"
     for job in spec.at("replicatedJobs").items:
-        inner = _job(document, job.at("template", "spec"), name)
-        indexed = job.at("template", "spec", "completionMode").text in ("Indexed", "")  # JobSet's default
+        owner = job.at("template", "spec")
+        inner = _job(document, owner)
+        indexed = owner.at("completionMode").text in ("Indexed", "")  # JobSet's default
         replicas, pods = _number(job.at("replicas"), 1), inner.count
         names = (
-            tuple(
-                f"{name}-{job.at('name').text}-{index}-{pod}"
-                for index in range(min(replicas or 0, _MOST_NAMES))
-                for pod in range(min(pods or 0, _MOST_NAMES))
-            )[:_MOST_NAMES]
-            if indexed and has_names
-            else ()
+            f"{name}-{job.at('name').text}-{index}-{pod}"
+            for index in range(min(replicas or 0, _MOST_NAMES))
+            for pod in range(pods or 0)
         )
-        count = replicas * pods if replicas is not None and pods is not None else None
+        known = _indexed(indexed) | ({"index": "jobset"} if (replicas or 1) > 1 else {})
         yield replace(
             inner,
-            owner=job.at("template", "spec"),
-            count=count,
-            names=names,
+            count=replicas * pods if replicas is not None and pods is not None else None,
+            names=tuple(islice(names, _MOST_NAMES)) if indexed and has_names else (),
             subdomain=network.at("subdomain").text or name,
             has_service=has_names,
-            index="jobset" if (replicas or 1) > 1 else "JOB_COMPLETION_INDEX" if indexed else "",
             labels={**inner.labels, "jobset.sigs.k8s.io/jobset-name": name},
-            tells=frozenset({"JOB_COMPLETION_INDEX"} if indexed else ()),
+            **known,
         )
 
 
@@ -209,24 +192,21 @@ def _runtime(runtime: Document, job: Document | None) -> Iterator[PodGroup]:
     """The operator sets parallelism and completions to the number of nodes in the job whose ancestor step is
     trainer."""
     document = _patched(runtime, job) if job is not None else runtime
-    spec = document.root.at("spec")
-    told = job.root.at("spec", "trainer", "numNodes") if job is not None else None
-    nodes = told if told is not None and told.there else spec.at("mlPolicy", "numNodes")
-    for group in _jobset(document, spec.at("template", "spec"), document.name):
-        trainer = (
-            document.root.at(*group.owner.path[:-1], "metadata", "labels").mapping.get(_STEP) == "trainer"
-        )
-        count = _number(nodes, 1) if trainer else group.count
-        prefix = group.names[0].rpartition("-")[0] if group.names else ""
-        names = tuple(f"{prefix}-{index}" for index in range(min(count or 0, _MOST_NAMES))) if prefix else ()
+    policy = document.root.at("spec", "mlPolicy")
+    given = job.root.at("spec", "trainer", "numNodes") if job is not None else None
+    nodes = given if given is not None and given.there else policy.at("numNodes")
+    for group in _jobset(document, document.root.at("spec", "template", "spec")):
+        labels = document.root.at(*group.owner.path[:-1], "metadata", "labels").mapping
+        trains = labels.get(_STEP) == "trainer"
+        count = _number(nodes, 1) if trains else group.count
         yield replace(
             group,
             count=count,
             nodes=count,
-            names=names,
-            trains=trainer,
+            names=_names(f"{group.names[0].rpartition('-')[0]}-", count) if group.names else (),
+            trains=trains,
             index="JOB_COMPLETION_INDEX",
-            tells=frozenset((*group.tells, *(_PET if spec.at("mlPolicy", "torch").there else ()))),
+            tells=group.tells | (frozenset(_PET) if policy.at("torch").there else frozenset()),
         )
 
 
@@ -276,72 +256,75 @@ def _put(container: Field, name: str, given: Field, lines: dict[tuple[str | int,
         }
 
 
-def _pytorchjob(document: Document, spec: Field, name: str) -> Iterator[PodGroup]:
-    tells = frozenset(("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", *_PET))
-    counts = [_number(replica.at("replicas"), 1) for _, replica in _replicas(spec.at("pytorchReplicaSpecs"))]
+def _pytorchjob(document: Document, spec: Field) -> Iterator[PodGroup]:
+    roles = _replicas(spec.at("pytorchReplicaSpecs"))
+    counts = [_number(replica.at("replicas"), 1) for replica in roles.values()]
     nodes = None if None in counts or spec.at("elasticPolicy").there else sum(count or 0 for count in counts)
-    for role, replica in _replicas(spec.at("pytorchReplicaSpecs")):
-        labels = {
-            **replica.at("template", "metadata", "labels").mapping,
-            "training.kubeflow.org/job-name": name,
-        }
-        yield PodGroup(
+    for role, replica in roles.items():
+        yield _role(
             document,
             replica,
-            replica.at("template", "spec"),
-            labels,
-            _number(replica.at("replicas"), 1),
-            _numbered(f"{name}-{role.lower()}-", replica),
-            "",
-            True,
-            True,
-            _always(replica.at("restartPolicy")),
-            "operator",
-            tells,
-            nodes,
+            role.lower(),
+            {"training.kubeflow.org/job-name": document.name},
+            has_service=True,
+            bare_names=True,
+            forever=_always(replica.at("restartPolicy")),
+            index="operator",
+            tells=frozenset(("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", *_PET)),
+            nodes=nodes,
             trains=True,
         )
 
 
-def _volcano(document: Document, spec: Field) -> Iterator[PodGroup]:
-    services = spec.at("plugins", "svc").there or spec.at("plugins", "pytorch").there  # pytorch brings svc
-    tells = {"VC_TASK_INDEX", "VK_TASK_INDEX"}
-    if spec.at("plugins", "pytorch").there:
-        tells |= {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}
-    for task in spec.at("tasks").items:
-        name = task.at("name").text
-        yield PodGroup(
+def _mpijob(document: Document, spec: Field) -> Iterator[PodGroup]:
+    for role, replica in _replicas(spec.at("mpiReplicaSpecs")).items():
+        yield _role(
             document,
-            task,
-            task.at("template", "spec"),
-            task.at("template", "metadata", "labels").mapping,
-            _number(task.at("replicas"), 1),
-            _numbered(f"{document.name}-{name}-", task) if services else (),
-            document.name if services else "",
-            services,
-            services,
-            _always(task.at("template", "spec", "restartPolicy")),
-            "VC_TASK_INDEX",
-            frozenset(tells),
+            replica,
+            role.lower(),
+            subdomain=document.name,
+            has_service=True,
+            forever=_always(replica.at("restartPolicy")) if role == "Launcher" else None,
+            index="mpirun",
+            trains=True,
+            is_worker=role == "Worker",
+            tells=frozenset({"MASTER_ADDR", "NNODES", "NODE_RANK"}),
         )
 
 
-def _replicas(specs: Field) -> Iterator[tuple[str, Field]]:
-    if isinstance(specs.value, dict):
-        for role in specs.value:
-            yield str(role), specs.at(role)
+def _volcano(document: Document, spec: Field) -> Iterator[PodGroup]:
+    torch = spec.at("plugins", "pytorch").there
+    services = spec.at("plugins", "svc").there or torch  # pytorch brings svc
+    tells = {"VC_TASK_INDEX", "VK_TASK_INDEX"}
+    if torch:
+        tells |= {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}
+    for task in spec.at("tasks").items:
+        group = _role(
+            document,
+            task,
+            task.at("name").text,
+            subdomain=document.name if services else "",
+            has_service=services,
+            bare_names=services,
+            forever=_always(task.at("template", "spec", "restartPolicy")),
+            index="VC_TASK_INDEX",
+            tells=frozenset(tells),
+        )
+        yield group if services else replace(group, names=())
 
 
-def _numbered(prefix: str, replica: Field) -> tuple[str, ...]:
-    return tuple(
-        f"{prefix}{index}" for index in range(min(_number(replica.at("replicas"), 1) or 0, _MOST_NAMES))
-    )
+def _replicas(specs: Field) -> dict[str, Field]:
+    return {str(role): specs.at(role) for role in specs.value} if isinstance(specs.value, dict) else {}
+
+
+def _role(
+    document: Document, owner: Field, role: str, labels: Mapping[str, str] = {}, **known: Any
+) -> PodGroup:
+    """The replicas of one role, or of one task."""
+    count = _number(owner.at("replicas"), 1)
+    names = _names(f"{document.name}-{role}-", count)
+    return _pods(document, owner, labels, count=count, names=names, **known)
 
 
 def _always(policy: Field) -> Field | None:
     return policy if policy.text == "Always" else None
-
-
-def _number(told: Field, default: int | None) -> int | None:
-    """The default where nothing is said; None where it is filled in later."""
-    return told.number if told.there else default

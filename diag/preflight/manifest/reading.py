@@ -21,6 +21,8 @@ from diag.text.errors import DiagError
 _MOST_BYTES = 4 << 20  # etcd takes no object above 1.5 MiB
 _MOST_NODES = 200_000  # a few lines of aliases can stand for billions
 _MOST_FILES = 500
+_FIX = "fix it: nothing in this file was checked"
+_RENDER = "{} | diag doctor --manifest -"
 # Helm and Jinja; envsubst; "<your-image>" as guides write it. $(NAME) is Kubernetes' own and no template.
 _TEMPLATE = re.compile(r"\{\{|\{%|\$\{[A-Za-z_]\w*\}|^<[\w -]+>$")
 
@@ -93,7 +95,7 @@ class Field:
 
     @property
     def text(self) -> str:
-        """ "" for what is not there, is no scalar, or is filled in later."""
+        """ "" for what is not there, is not a scalar, or is filled in later."""
         if isinstance(self.value, bool):
             return "true" if self.value else "false"
         return str(self.value) if isinstance(self.value, (str, int, float)) and not self.is_template else ""
@@ -115,7 +117,7 @@ class Field:
 
     @property
     def line(self) -> int:
-        """Where it stands, or where it would belong."""
+        """Where it is, or where it would belong."""
         path = self.path
         while path and path not in self.document.lines:
             path = path[:-1]
@@ -124,20 +126,25 @@ class Field:
     @property
     def spot(self) -> str:
         """ "job.yaml:31 spec.template.spec.containers[trainer].env[NNODES]"."""
-        said = ""
+        text = ""
         value: Any = self.document.value
         for step in self.path:
             value = Field(self.document, (), value).at(step).value
             if isinstance(step, int):
                 name = value.get("name") if isinstance(value, Mapping) else None
-                said += f"[{name if isinstance(name, str) else step}]"
+                text += f"[{name if isinstance(name, str) else step}]"
             else:
-                said += f".{step}" if re.fullmatch(r"[\w-]+", step) else f"[{step}]"
-        return f"{self.document.file}:{self.line} {said.lstrip('.')}".rstrip()
+                text += f".{step}" if re.fullmatch(r"[\w-]+", step) else f"[{step}]"
+        return f"{self.document.file}:{self.line} {text.lstrip('.')}".rstrip()
+
+
+def named(items: Field, name: str) -> Field | None:
+    """The item of a list that has this name."""
+    return next((item for item in items.items if item.at("name").text == name), None)
 
 
 def read_manifests(places: Sequence[str]) -> tuple[list[Document], list[Line]]:
-    """The documents of files, folders and - (stdin), and a line for each that cannot be looked at. Raises
+    """The documents of files, folders and - (stdin), and a line for each that cannot be read. Raises
     DiagError for a path that is not there."""
     documents: list[Document] = []
     lines: list[Line] = []
@@ -161,14 +168,8 @@ def _texts(place: str, lines: list[Line]) -> Iterator[tuple[str, str]]:
             return
         for marker, command in (("kustomization.yaml", "kubectl kustomize"), ("Chart.yaml", "helm template")):
             if (path / marker).exists():
-                lines.append(
-                    Line(
-                        place,
-                        "not checked",
-                        f"{marker} makes manifests of what lies here",
-                        f"{command} {place} | diag doctor --manifest -",
-                    )
-                )
+                why, remedy = f"{marker} generates manifests from this folder", f"{command} {place}"
+                lines.append(Line(place, "not checked", why, _RENDER.format(remedy)))
                 return
         inner = sorted(
             each for each in path.rglob("*") if each.suffix in (".yaml", ".yml", ".json") and each.is_file()
@@ -203,40 +204,18 @@ def read_text(text: str, file: str) -> tuple[list[Document], list[Line]]:
             value = _plain(node, (), lines, [0])
             documents += _unlisted(Document(file, value, lines)) if isinstance(value, dict) else []
     except _TooMuch:
-        return [], [
-            Line(file, "not checked", "its aliases stand for more than any manifest holds", "write it out")
-        ]
+        why = "its aliases stand for more than any manifest holds"
+        return [], [Line(file, "not checked", why, "write it out")]
     except yaml.reader.ReaderError:
-        return [], [
-            Line(
-                file,
-                "problem",
-                "it is no text",
-                "mend it: nothing of this file was looked at",
-                "launch-mismatch",
-            )
-        ]
+        return [], [Line(file, "problem", "not text", _FIX, "launch-mismatch")]
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
         if "{{" in text or "{%" in text:
-            return [], [
-                Line(
-                    file,
-                    "not checked",
-                    f"{where}a template, no manifest yet",
-                    "helm template CHART | diag doctor --manifest -",
-                )
-            ]
-        return [], [
-            Line(
-                file,
-                "problem",
-                f"{where}no YAML: {getattr(error, 'problem', None) or 'too deep'}",
-                "mend it: nothing of this file was looked at",
-                "launch-mismatch",
-            )
-        ]
+            why, remedy = f"{where}a template, not yet a manifest", _RENDER.format("helm template CHART")
+            return [], [Line(file, "not checked", why, remedy)]
+        why = f"{where}not YAML: {getattr(error, 'problem', None) or 'too deep'}"
+        return [], [Line(file, "problem", why, _FIX, "launch-mismatch")]
     return documents, []
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from diag.preflight.line import Line
 from diag.preflight.manifest.container import Trainer
-from diag.preflight.manifest.job import ManifestJob, Manifests, told
+from diag.preflight.manifest.job import ManifestJob, Manifests, report
+from diag.preflight.manifest.pods import FOREVER
 
 
 def restart_lines(manifests: Manifests) -> Iterator[Line]:
@@ -22,45 +24,25 @@ def _for_ever(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     group = trainer.group
     if group.forever is None or trainer.waits:
         return
-    if group.kind in ("StatefulSet", "Deployment", "ReplicaSet", "DaemonSet"):
-        number = job.pods or "N"
-        yield told(
-            group.forever,
-            "problem",
-            f"a {group.kind} starts every pod again, whatever its exit code: a training that ended well is run anew, for ever",
-            "a kind that knows an end:\n"
-            f"apiVersion: batch/v1\nkind: Job\nspec:\n  completionMode: Indexed\n  completions: {number}\n"
-            f"  parallelism: {number}\n  backoffLimit: 0\n  template:\n    spec:\n      restartPolicy: Never\n"
-            f"      subdomain: {group.subdomain or 'SERVICE'}",
-            "restarted-after-success",
-        )
-        return
-    default = "" if group.forever.there else " (the default of a Pod)"
-    yield told(
-        group.forever,
-        "problem",
-        f"Always{default}: the kubelet starts the trainer again after exit code 0 too",
-        "restartPolicy: Never",
-        "restarted-after-success",
-    )
+    if group.kind in FOREVER:
+        values: dict[str, Any] = {
+            "kind": group.kind,
+            "pods": job.pods or "N",
+            "subdomain": group.subdomain or "SERVICE",
+        }
+        yield report(group.forever, "restarted_by_kind", **values)
+    else:
+        default = "" if group.forever.there else " (the default of a Pod)"
+        yield report(group.forever, "restarted_by_kubelet", default=default)
 
 
 def _job_policy(trainer: Trainer) -> Iterator[Line]:
     policy = trainer.group.spec.at("restartPolicy")
-    if (
-        policy.is_template
-        or policy.text in ("Never", "OnFailure")
-        or (not policy.there and trainer.group.kind == "JobSet")
-    ):
+    if policy.is_template or policy.text in ("Never", "OnFailure"):
         return
-    said = f"{policy.text}: " if policy.there else "it is missing, and the default is Always: "
-    yield told(
-        policy,
-        "problem",
-        f"{said}Kubernetes refuses a Job whose pods are started again after they ended well",
-        "restartPolicy: Never",
-        "restarted-after-success",
-    )
+    if policy.there or trainer.group.kind != "JobSet":
+        text = policy.text if policy.there else "it is missing, and the default is Always"
+        yield report(policy, "job_policy", policy=text)
 
 
 def _all_at_once(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
@@ -71,14 +53,5 @@ def _all_at_once(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     joined = (nodes or 1) > 1 or trainer.group.spec.at("subdomain").there or "MASTER_ADDR" in trainer.fields
     if wanted is None or together is None or together >= wanted or not joined:
         return
-    said = f"{together} of {wanted} pods run at the same time" + (
-        "" if parallelism.there else " (the default)"
-    )
-    yield told(
-        parallelism if parallelism.there else completions,
-        "problem",
-        f"{said}, and these wait for the others, which start when these have ended",
-        f"parallelism: {wanted}",
-        "rendezvous-failure",
-        "critical",
-    )
+    place, default = (parallelism, "") if parallelism.there else (completions, " (the default)")
+    yield report(place, "not_all_at_once", together=together, wanted=wanted, default=default)
