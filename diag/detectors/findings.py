@@ -1,0 +1,102 @@
+"""The table of findings: what is the same each time that a finding is made (severity, confidence, advice)
+comes from the `findings.yaml` beside its detector, by the finding's id and its cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from diag.model import JOB, Confidence, Evidence, Finding, Severity
+from diag.text.units import format_ranks
+
+Lines = Mapping[int | None, tuple[float, str]]  # a line of each rank's output: when it came, its text
+_SHOWN = 3  # lines that are kept as evidence
+_LONGEST = 500
+
+
+def load(name: str) -> dict[str, Any]:
+    """The mapping in a YAML file of this package, such as `checkpoint/lines.yaml`."""
+    import yaml  # late: a command that makes no detector needs none
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    text = Path(__file__).parent.joinpath(name).read_text(encoding="utf-8")
+    loaded: dict[str, Any] = yaml.load(text, loader)
+    return loaded
+
+
+@lru_cache(maxsize=1)
+def table() -> dict[str, dict[str, Any]]:
+    """Of each finding its own row; `causes` holds what one cause has otherwise."""
+    files = sorted(Path(__file__).parent.glob("*/findings.yaml"))
+    return {name: row for path in files for name, row in load(f"{path.parent.name}/{path.name}").items()}
+
+
+def row(name: str, cause: str = "") -> dict[str, Any]:
+    """The fields that the table has for this finding, those of the cause before its own."""
+    own = table()[name]
+    return {key: value for key, value in own.items() if key != "causes"} | own.get("causes", {}).get(
+        cause, {}
+    )
+
+
+def finding(
+    name: str,
+    cause: str = "",
+    *,
+    summary: str,
+    since: float,
+    evidence: Sequence[Evidence] = (),
+    subject: str = JOB,
+    words: Mapping[str, str] | None = None,
+    **given: Any,
+) -> Finding:
+    """A finding with the fields of its row; `given` are other fields, which the row need not have, and
+    `words` are put into the places of its advice: {device}. Raises KeyError for a finding without a row."""
+    fields = row(name, cause) | given
+    advice = fields["advice"]
+    for place, text in (words or {}).items():
+        advice = advice.replace(f"{{{place}}}", text)
+    return Finding(
+        id=name,
+        subject=subject,
+        cause=cause,
+        summary=summary,
+        since=since,
+        evidence=tuple(evidence),
+        severity=Severity(fields["severity"]),
+        confidence=Confidence(fields["confidence"]),
+        advice=advice,
+        klass=fields.get("klass", ""),
+        ranks=fields.get("ranks", ()),
+        waiting_ranks=fields.get("waiting_ranks", ()),
+        holds_seconds=fields.get("holds_seconds", 0.0),
+        final=fields.get("final", False),
+    )
+
+
+def ranks_of(lines: Lines) -> tuple[int, ...]:
+    """The ranks that these lines are of, in order."""
+    return tuple(sorted(rank for rank in lines if rank is not None))
+
+
+def since_of(lines: Lines) -> float:
+    """When the first of them came."""
+    return min(at for at, _ in lines.values())
+
+
+def quoted(lines: Lines) -> tuple[Evidence, ...]:
+    """The first of these lines as evidence."""
+    return tuple(
+        Evidence("output", text[:_LONGEST], at, rank) for rank, (at, text) in list(lines.items())[:_SHOWN]
+    )
+
+
+def who(ranks: Sequence[int], otherwise: str = "the job") -> str:
+    """These ranks, or what to call them where none is known.
+
+    >>> who([0, 1]), who([])
+    ('ranks 0-1', 'the job')
+    """
+    return format_ranks(ranks) if ranks else otherwise
