@@ -52,9 +52,9 @@ def finding(
     words: Mapping[str, str] | None = None,
     **given: Any,
 ) -> Finding:
-    """A finding with the fields of its row; `given` are other fields, which the row need not have, and
+    """A finding with the fields of its row; `given` are other fields, or the same where they are not None, and
     `words` are put into the places of its advice: {device}. Raises KeyError for a finding without a row."""
-    fields = row(name, cause) | given
+    fields = row(name, cause) | {key: value for key, value in given.items() if value is not None}
     advice = fields["advice"]
     for place, text in (words or {}).items():
         advice = advice.replace(f"{{{place}}}", text)

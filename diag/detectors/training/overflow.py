@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
+from diag.detectors.contract import Detector
+from diag.detectors.findings import finding
 from diag.detectors.training.numbers import Numbers, Point, PointReader, say
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.model import Evidence, Finding, Severity
 from diag.model.observations import LossScaleReduced
 from diag.state.view import JobView
 
@@ -18,7 +20,7 @@ _MOST_LOST = 0.5
 _MINIMUM = 1.0
 
 
-class Fp16OverflowDetector:
+class Fp16OverflowDetector(Detector):
     """Meaning: gradients do not fit into fp16: steps are skipped again and again, or the loss scale has
     reached its end.
 
@@ -105,20 +107,11 @@ class Fp16OverflowDetector:
             summary = f"fp16: {lost:.0f} of the last {_WINDOW} steps were skipped as their gradients overflowed; {scale}"
         summary += f"; {self._total:.0f} steps were skipped up to iteration {self._iteration}"
         at, text = (self._ended[0], self._ended[1].text) if self._ended is not None else self._last
-        yield Finding(
-            id="fp16-overflow",
-            subject=JOB,
-            severity=Severity.CRITICAL if at_end else Severity.WARNING,
-            confidence=Confidence.HIGH,
+        yield finding(
+            self.name,
+            "minimum_scale" if at_end or low else "skipped_steps",
             summary=summary,
             since=self._since or at,
-            cause="minimum_scale" if at_end or low else "skipped_steps",
-            advice="Train in bf16: --torch_dtype bfloat16 (ms-swift; it takes fp16 by itself where config.json says float32), "
-            '--bf16 (Megatron-LM, transformers), "bf16": {"enabled": true} (DeepSpeed). Where the GPU has no bf16 (V100, '
-            "T4): a lower learning rate with warm-up, and gradient clipping.",
-            evidence=(Evidence("output", text[:500], at),),
-            holds_seconds=60.0,
+            evidence=[Evidence("output", text[:500], at)],
+            severity=Severity.CRITICAL if at_end else None,
         )
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()

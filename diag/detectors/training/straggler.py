@@ -7,9 +7,11 @@ import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from diag.detectors.contract import Detector
+from diag.detectors.findings import finding, row
 from diag.detectors.training.straggler_samples import GpuWaitSample, RankSample, Split, StepSamples, split
 from diag.knowledge.parallel_layout import pipeline_parallel_size
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, Severity, numbered
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, numbered
 from diag.model.observations import (
     EnvironmentSeen,
     GpuSample,
@@ -44,10 +46,9 @@ _MOST_OWN_WAITS = 0.6
 _GPU_SAMPLES = 8
 # Samples near a threshold cross it to and fro.
 _VERDICT_STANDS_SECONDS = 120.0
-# After so long a silence nothing is said, and so long after that what was said is withdrawn: together no more
-# than the least patience before a silence is called a hang.
+# After so long a silence nothing is reported, and so long after that (`holds_seconds` in findings.yaml) what was
+# reported is withdrawn: together no more than the least patience before a silence is called a hang.
 _QUIET_SECONDS, _QUIET_SILENCES = 8.0, 1.2
-_HOLDS_SECONDS = 6.0
 
 _STAGE_CALLS = ("megatron/core/pipeline_parallel/p2p_communication.py", "deepspeed/runtime/pipe/p2p.py")
 _CAUSES = {
@@ -57,20 +58,6 @@ _CAUSES = {
     Activity.SERVICE: "external_service",
     Activity.FILE_LOCK: "lock",
     Activity.LOCK: "lock",
-}
-_ADVICE = {
-    "data_loading": "[Its|Their] batches come late: compare [its|their] shard of the data, storage and the CPU load of the "
-    "host with those of the others; more --dataloader_num_workers or a longer prefetch hides it.",
-    "compiling": "[It compiles|They compile] again and again while the others do not: look for shapes that only [this rank "
-    "gets|these ranks get] (TORCH_LOGS=recompiles).",
-    "external_service": "[It asks|They ask] a service over the network in each step: move that out of the training loop, or to "
-    "all ranks.",
-    "lock": "[It waits|They wait] for a lock or a thread of [its|their] own at the line shown.",
-    "gpu_slow": "[Its GPU runs|Their GPUs run] at lower clocks than the others: see `nvidia-smi -q -d "
-    "PERFORMANCE,TEMPERATURE,POWER` there (cooling, power cap, a neighbour on the same GPU), and take the GPU out if it stays "
-    "slow.",
-    "own_code": "Look at the line shown: work that only [this rank does|these ranks do] (logging, evaluation, a larger shard), "
-    "a busy CPU or a slower host. `diag dump --all-ranks` shows all ranks beside each other.",
 }
 
 
@@ -82,7 +69,7 @@ class _StragglerVerdict:
     elsewhere: tuple[int, ...] = ()  # ranks of other stages that are found waiting too
 
 
-class StragglerDetector:
+class StragglerDetector(Detector):
     """Meaning: one rank (or few) takes longer for each step than its peers, which wait for it; the job runs,
     at its pace.
 
@@ -124,7 +111,7 @@ class StragglerDetector:
         self._verdict: _StragglerVerdict | None = None
         self._verdict_at = 0.0  # when it held last
 
-    # -- being told ---------------------------------------------------------------------------------------
+    # -- facts ---------------------------------------------------------------------------------------
 
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, StackSample):
@@ -168,11 +155,8 @@ class StragglerDetector:
         they just miss it."""
         found = self._find()
         if found is not None:
-            known = (
-                self._verdict.elsewhere
-                if self._verdict is not None and self._verdict.found.slow == found.found.slow
-                else ()
-            )
+            same = self._verdict is not None and self._verdict.found.slow == found.found.slow
+            known = self._verdict.elsewhere if self._verdict is not None and same else ()
             elsewhere = tuple(sorted({*known, *self._waiting_elsewhere(found.found)}))
             self._verdict, self._verdict_at = replace(found, elsewhere=elsewhere), at
         elif self._verdict is not None and at - self._verdict_at > _VERDICT_STANDS_SECONDS:
@@ -266,7 +250,7 @@ class StragglerDetector:
         )
         return bool(slow and others) and statistics.fmean(others) - statistics.fmean(slow) < stacks.share / 3
 
-    # -- saying -------------------------------------------------------------------------------------------
+    # -- findings -------------------------------------------------------------------------------------------
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         if self._verdict is not None and self._may_say(now, job):
@@ -281,18 +265,15 @@ class StragglerDetector:
         quiet = max(_QUIET_SECONDS, _QUIET_SILENCES * job.silences.longest("steady", job.iteration))
         return not alive or now - job.last_progress() <= quiet
 
-    # -- words --------------------------------------------------------------------------------------------
-
     def _finding(self, verdict: _StragglerVerdict, job: JobView, now: float) -> Finding:
         found, gpus = verdict.found, self._gpus()
         place = self._looks.excess(found.slow, found.waiting)
         cause = self._cause(found, place.activity if place else None, gpus)
+        confidence = None
         if verdict.agreed:
             confidence = Confidence.HIGH
         elif verdict.by_stacks or (place is not None and place.others == 0):
             confidence = Confidence.MEDIUM
-        else:
-            confidence = Confidence.LOW
         count = len(found.slow)
         eyes = "samples" if verdict.by_stacks else "samples of their GPUs"
         parts = [
@@ -302,39 +283,33 @@ class StragglerDetector:
             + numbered("[it|these]", count)
             + f" in {format_ratio(found.slow_ratio)}"
         ]
-        step = statistics.median(job.progress.step_seconds) if job.progress.step_seconds else None
-        if step:
-            parts.append(
-                f"; that is about {format_seconds(found.share * step)} of each step of {format_seconds(step)}"
-            )
-        if place is not None and cause != "gpu_slow":
-            spent = numbered("; [it spends|these spend] the difference in ", count)
+        if job.progress.step_seconds:
+            step = statistics.median(job.progress.step_seconds)
+            lost = format_seconds(found.share * step)
+            parts.append(f"that is about {lost} of each step of {format_seconds(step)}")
+        if cause == "gpu_slow":
+            clocks = {rank: _clock(looks) for rank, looks in gpus.items()}
+            others = statistics.median(clocks[rank] for rank in found.waiting if rank in clocks)
+            runs = numbered("[its GPU runs|the GPU of the first runs] at ", count)
+            slow = format_quantity(clocks[found.slow[0]] / 1e6, "MHz")
+            parts.append(f"{runs}{slow}, the others at {format_quantity(others / 1e6, 'MHz')}")
+        elif place is not None:
+            spent = numbered("[it spends|these spend] the difference in ", count)
             parts.append(
                 f"{spent}{place.where} ({place.slow} of {place.slow_of} samples, the others {place.others} of "
                 f"{place.others_of})"
             )
-        elif cause == "gpu_slow":
-            clocks = {rank: _clock(looks) for rank, looks in gpus.items()}
-            runs = numbered("; [its GPU runs|the GPU of the first runs] at ", count)
-            parts.append(
-                f"{runs}{format_quantity(clocks[found.slow[0]] / 1e6, 'MHz')}, the others at "
-                + format_quantity(
-                    statistics.median(clocks[rank] for rank in found.waiting if rank in clocks) / 1e6, "MHz"
-                )
-            )
-        return Finding(
-            id="straggler",
+        return finding(
+            self.name,
+            cause,
             subject=f"rank {found.slow[0]}" if count == 1 else JOB,
-            severity=Severity.WARNING,
             confidence=confidence,
             ranks=found.slow,
             waiting_ranks=tuple(sorted((*found.waiting, *verdict.elsewhere))),
             since=self._looks.since(found.slow, now),
-            cause=cause,
-            summary="".join(parts),
-            advice=numbered(_ADVICE[cause], count),
+            summary="; ".join(parts),
+            advice=numbered(row(self.name, cause)["advice"], count),
             evidence=tuple(self._evidence(found, gpus)),
-            holds_seconds=_HOLDS_SECONDS,
         )
 
     def _cause(self, found: Split, activity: Activity | None, gpus: dict[int, list[GpuWaitSample]]) -> str:
@@ -349,29 +324,24 @@ class StragglerDetector:
         return "own_code"
 
     def _evidence(self, found: Split, gpus: dict[int, list[GpuWaitSample]]) -> Iterator[Evidence]:
-        for rank in (*found.slow[:2], *found.waiting[:2]):
+        shown = (*found.slow[:2], *found.waiting[:2])
+        for rank in shown:
             looks = self._looks.stacks.get(rank)
             if looks:
                 waits = sum(look.waits for look in looks)
-                text = f"found waiting for its peers in {waits} of {len(looks)} samples; the last stood in {looks[-1].text}"
+                text = f"found waiting for its peers in {waits} of {len(looks)} samples; the last was in {looks[-1].text}"
                 yield Evidence("stacks", text, looks[-1].at, rank)
-        for rank in (*found.slow[:2], *found.waiting[:2]):
-            if rank in gpus:
-                seen = gpus[rank]
-                power = [look.power_watts for look in seen if look.power_watts is not None]
-                watts = f" at {format_quantity(statistics.median(power), 'W')}" if power else ""
-                limit = (
-                    f" of {format_quantity(seen[-1].power_limit_watts, 'W')}"
-                    if power and seen[-1].power_limit_watts
-                    else ""
-                )
-                busy = statistics.median(look.utilization for look in seen)
-                yield Evidence(
-                    "nvml",
-                    f"GPU busy {format_ratio(busy)}{watts}{limit} (median of {len(seen)} samples)",
-                    seen[-1].at,
-                    rank,
-                )
+        for rank in shown:
+            if rank not in gpus:
+                continue
+            seen = gpus[rank]
+            use = format_ratio(statistics.median(look.utilization for look in seen))
+            power = [look.power_watts for look in seen if look.power_watts is not None]
+            if power:
+                use += f" at {format_quantity(statistics.median(power), 'W')}"
+                if seen[-1].power_limit_watts:
+                    use += f" of {format_quantity(seen[-1].power_limit_watts, 'W')}"
+            yield Evidence("nvml", f"GPU busy {use} (median of {len(seen)} samples)", seen[-1].at, rank)
 
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         if job.phase == "steady" and len(job.ranks) > 1 and self._stages() is None:
