@@ -4,9 +4,9 @@ comes from the `findings.yaml` beside its detector, by the finding's id and its 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from diag.model import JOB, Confidence, Evidence, Finding, Severity
 from diag.text.units import format_ranks
@@ -16,17 +16,17 @@ _SHOWN = 3  # lines that are kept as evidence
 _LONGEST = 500
 
 
+@cache
 def load(name: str) -> dict[str, Any]:
     """The mapping in a YAML file of this package, such as `checkpoint/lines.yaml`."""
     import yaml  # late: a command that makes no detector needs none
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     text = Path(__file__).parent.joinpath(name).read_text(encoding="utf-8")
-    loaded: dict[str, Any] = yaml.load(text, loader)
-    return loaded
+    return cast("dict[str, Any]", yaml.load(text, loader))
 
 
-@lru_cache(maxsize=1)
+@cache
 def table() -> dict[str, dict[str, Any]]:
     """Of each finding its own row; `causes` holds what one cause has otherwise."""
     files = sorted(Path(__file__).parent.glob("*/findings.yaml"))
@@ -39,6 +39,17 @@ def row(name: str, cause: str = "") -> dict[str, Any]:
     return {key: value for key, value in own.items() if key != "causes"} | own.get("causes", {}).get(
         cause, {}
     )
+
+
+def fill(text: str, words: Mapping[str, str]) -> str:
+    """The text with these words in its places.
+
+    >>> fill("drop {device} from ${NAME}", {"device": "mlx5_0"})
+    'drop mlx5_0 from ${NAME}'
+    """
+    for place, word in words.items():
+        text = text.replace(f"{{{place}}}", word)
+    return text
 
 
 def finding(
@@ -55,9 +66,6 @@ def finding(
     """A finding with the fields of its row; `given` are other fields, or the same where they are not None, and
     `words` are put into the places of its advice: {device}. Raises KeyError for a finding without a row."""
     fields = row(name, cause) | {key: value for key, value in given.items() if value is not None}
-    advice = fields["advice"]
-    for place, text in (words or {}).items():
-        advice = advice.replace(f"{{{place}}}", text)
     return Finding(
         id=name,
         subject=subject,
@@ -67,7 +75,7 @@ def finding(
         evidence=tuple(evidence),
         severity=Severity(fields["severity"]),
         confidence=Confidence(fields["confidence"]),
-        advice=advice,
+        advice=fill(fields["advice"], words or {}),
         klass=fields.get("klass", ""),
         ranks=fields.get("ranks", ()),
         waiting_ranks=fields.get("waiting_ranks", ()),

@@ -1,4 +1,4 @@
-"""Whether ranks use RDMA, told without a word of NCCL: open devices, active ports, and over which wires the
+"""Whether ranks use RDMA, found without a line of NCCL: open devices, active ports, and over which wires the
 bytes go."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from diag.state.traffic import Traffic, recent
 from diag.state.view import JobView
 from diag.text.units import format_rate, format_seconds
 
-# Bytes are looked at over a minute: a batch of data or a save over the network takes less of it than every
+# Bytes are summed over a minute: a batch of data or a save over the network takes less of it than every
 # step's gradients.
 _WINDOW_SECONDS = 60.0
 _SHORTEST_SECONDS = 30.0
@@ -24,17 +24,17 @@ _RDMA_SHARE = 0.1
 # A packet of RDMA carries 1 to 4 KiB: what of it would be training traffic, where a driver counts packets
 # only (soft-RoCE).
 _PACKET_BYTES = 1024
-_MOST_PIDS = 4096  # of which GPUs told: processes of all attempts, and of other jobs
+_MOST_PIDS = 4096  # that GPUs showed: processes of all attempts, and of other jobs
 _TRAINING = ("first_step", "steady", "training", "eval", "ckpt_save")
 
 
 @dataclass(frozen=True, slots=True)
 class UnloggedFallback:
-    """`sure`: closed devices and bytes on the wire tell the same."""
+    """`sure`: closed devices and bytes on the wire agree."""
 
     ranks: tuple[int, ...]
     since: float
-    said: str
+    text: str
     sure: bool
     evidence: tuple[Evidence, ...]
 
@@ -57,7 +57,7 @@ class Unlogged:
             self._nccl = True
 
     def verdict(self, now: float, job: JobView) -> UnloggedFallback | None:
-        """None while it cannot be told, or RDMA is in use."""
+        """None while it is not known, or RDMA is in use."""
         ports = job.network.active_ports()
         if not ports or not several_nodes(job) or job.phase not in _TRAINING:
             return None
@@ -66,7 +66,7 @@ class Unlogged:
         alive = [rank.rank for rank in job.alive_ranks()]
         access = {rank.rank: rank.rdma for rank in job.alive_ranks() if rank.rdma is not None}
         if any(one.open_nodes for one in access.values()):
-            return None  # somebody holds an RDMA device: NCCL closes those that it does not use
+            return None  # a rank holds an RDMA device: NCCL closes those that it does not use
         all_read = bool(access) and len(access) == len(alive)
         closed = all_read and all(one.open_nodes == () for one in access.values())
         traffic = recent(job.network, now - _WINDOW_SECONDS)
