@@ -36,9 +36,7 @@ def table() -> dict[str, dict[str, Any]]:
 def row(name: str, cause: str = "") -> dict[str, Any]:
     """The fields that the table has for this finding, those of the cause before its own."""
     own = table()[name]
-    return {key: value for key, value in own.items() if key != "causes"} | own.get("causes", {}).get(
-        cause, {}
-    )
+    return {**own, **own.get("causes", {}).get(cause, {})}
 
 
 def fill(text: str, words: Mapping[str, str]) -> str:
