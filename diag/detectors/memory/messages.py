@@ -6,8 +6,7 @@ import re
 import signal
 
 from diag.detectors.memory.causes import Event, Verdict
-from diag.detectors.memory.growth import Holders, Seen
-from diag.model.observations import KernelOomKill
+from diag.detectors.memory.growth import Holders, Seen, held_bytes
 from diag.state.stack_activity import Activity, is_idle_worker, read_stack
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_ranks, format_seconds
@@ -110,7 +109,7 @@ def _kind(job: JobView, seen: Seen) -> str:
 
 def format_victim(job: JobView, verdict: Verdict) -> str:
     kill, seen = verdict.kernel, verdict.victim
-    held = f", which held {format_bytes(_held(kill))}," if kill is not None else ""
+    held = f", which held {format_bytes(held_bytes(kill))}," if kill is not None else ""
     if seen is not None:
         who = role_of(job, seen)
         return (
@@ -137,10 +136,6 @@ def _was_killed(job: JobView, rank: int) -> bool:
     return any(
         end.signal == signal.SIGKILL or (end.signal is None and end.exit_code is None) for end in known
     )
-
-
-def _held(kill: KernelOomKill) -> int:
-    return kill.anon_bytes + kill.file_bytes + kill.shmem_bytes
 
 
 def format_grower(job: JobView, holders: Holders, victim: Seen | None) -> str:
