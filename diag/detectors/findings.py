@@ -106,3 +106,8 @@ def who(ranks: Sequence[int], otherwise: str = "the job") -> str:
     ('ranks 0-1', 'the job')
     """
     return format_ranks(ranks) if ranks else otherwise
+
+
+def on_ranks(ranks: Sequence[int]) -> str:
+    """` on ranks 0-3`, or nothing where no rank is known."""
+    return f" on {format_ranks(ranks)}" if ranks else ""

@@ -18,7 +18,7 @@ from diag.text.units import format_bytes, format_ratio, format_seconds
 _WARNS = 0.9  # probability that the save does not fit; chosen on simulated runs (tests/labs/forecast), see DECISIONS
 _CRITICAL = 0.975  # the lower bound of the peak is over the limit
 _LEAK_SECONDS = 1800.0
-# Ours: below it, what grows is as well another program that has begun beside the job (a build, a second job)
+# Ours: below it, what grows is as well another program that runs next to the job (a build, a second job)
 # as a leak.
 _HOST_SHARE = 0.5
 _STAYS = 0.05  # of the rise: less is the readings' own spread
@@ -66,14 +66,12 @@ class HostOomForecastDetector(Detector):
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         """Steps are made, a save is to come, and what it takes is not known: silence would look like room."""
         first = job.returncode is None and job.iteration is not None and not job.saves.log.count
-        saves = any(named.role == "save" for named in named_paths(job.run.words)) and not never_saves(
-            job.run.words
-        )
-        if first and saves and estimated(job) is None:
+        named = any(path.role == "save" for path in named_paths(job.run.words))
+        if first and named and not never_saves(job.run.words) and estimated(job) is None:
             yield NotChecked(
                 "whether the first checkpoint save fits into host memory",
-                "no save was seen yet, and the command's arguments do not tell what one takes",
-                "let --model name a folder with its config.json; `diag estimate -- CMD` says what is missing",
+                "no save was seen yet, and what one takes does not follow from the command's arguments",
+                "let --model name a folder with its config.json; `diag estimate -- CMD` shows what is missing",
             )
 
     def _is_grave(self, limit: LimitMemory, outlook: Outlook) -> bool:
@@ -156,16 +154,13 @@ def estimated(job: JobView) -> int | None:
 
 
 def _past_the_end(job: JobView, outlook: Outlook) -> bool:
-    """A job that has made its last save makes no other; what the arguments do not tell is not guessed."""
-    return (
-        not outlook.running
-        and bool(job.progress.total_iterations)
-        and (job.iteration or 0) >= job.progress.total_iterations
-    )
+    """A job that has made its last save makes no other; what the arguments do not show is not guessed."""
+    total = job.progress.total_iterations
+    return not outlook.running and bool(total) and (job.iteration or 0) >= total
 
 
 def _cause(outlook: Outlook, shapes: Sequence[SaveShape]) -> tuple[str, str]:
-    """What makes it too much, and the readings that say so."""
+    """What makes it too much, and the readings that show it."""
     base = f"the job needs {format_bytes(outlook.base)} before the save"
     if outlook.basis == "estimate" or not shapes:
         return "first_save", f"{base}; what the save takes is estimated from the command's arguments"

@@ -183,7 +183,7 @@ class HostOomDetector(Detector):
             yield NotChecked(
                 "whether the OOM killer did it",
                 "no memory cgroup and no /proc/vmstat counter could be read",
-                "look at dmesg on the host",
+                "check dmesg on the host",
             )
         elif ("kernel log", None) in job.sources.failed and any(
             event.host is not None and killed_ranks(job, event.at) and self._decide(event, job) is None
@@ -193,7 +193,7 @@ class HostOomDetector(Detector):
                 "whether the OOM killer did it",
                 "the host counted a kill for memory when the rank died, and it is not known whose: neither its cgroup nor the host "
                 "was full when last read",
-                "look at dmesg on the host, or let diag read /dev/kmsg",
+                "check dmesg on the host, or let diag read /dev/kmsg",
             )
 
     def _killed(self, job: JobView, event: Event, verdict: Verdict) -> Finding:

@@ -10,21 +10,20 @@ from dataclasses import dataclass
 
 from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import failed_soon, is_traced, only_quoted
-from diag.detectors.findings import Lines, finding, quoted, ranks_of, since_of
+from diag.detectors.findings import Lines, finding, on_ranks, quoted, ranks_of, since_of
 from diag.model import Confidence, Finding, NotChecked, Severity
 from diag.model.observations import LogLine, SharedMemory
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_ranks
 
-_MIB = 1 << 20
 # docker's default /dev/shm; DataLoader workers and NCCL both outgrow it.
-_SHM_TOO_SMALL_BYTES = 64 * _MIB
+_SHM_TOO_SMALL_BYTES = 64 << 20
 _SHM_NEARLY_FULL = 0.95
 # It fills between two readings, and what filled it is gone with the rank: a bus error is laid to one that was
 # never this far from full, or is so small that a batch or a segment of NCCL more is enough. Ours.
 _SHM_AMPLE_BYTES, _SHM_AMPLE_RATIO = 1 << 30, 0.80
-_DISK_FULL_BYTES = 16 * _MIB  # same as disk-full
+_DISK_FULL_BYTES = 16 << 20  # same as disk-full
 _BUS_ERROR_CODE = 128 + signal.SIGBUS  # as a shell between the launcher and the rank passes it on
 _FD_NEARLY_FULL = 0.90
 
@@ -93,7 +92,7 @@ class ShmDetector(Detector):
 
     False alarms: a small /dev/shm that nothing uses is reported only as info. A bus error is also what a
     mapped file gives that got shorter or lies on a full disk: it counts for nothing here where /dev/shm is
-    above 1 GiB and was never seen 80 % full, nor beside a full disk, and is reported with medium confidence where
+    above 1 GiB and was never seen 80 % full, nor where a disk is full, and is reported with medium confidence where
     /dev/shm was not seen full.
     """
 
@@ -110,7 +109,7 @@ class ShmDetector(Detector):
             r"|creating shared memory segment /dev/shm",
             ("shared memory", "</torch_", "/dev/shm"),
         )
-        # torch 2.13 DataLoader, torch/csrc/DataLoader.cpp, says these of every bus error of a worker:
+        # torch 2.13 DataLoader, torch/csrc/DataLoader.cpp, prints these of every bus error of a worker:
         #   ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).
         #   RuntimeError: DataLoader worker (pid 1234) is killed by signal: Bus error. It is possible that dataloader's
         #   workers are out of shared memory. Please try to raise your shared memory limit.
@@ -172,11 +171,11 @@ class ShmDetector(Detector):
         )
         if seen.hits:
             ranks = ranks_of(seen.hits) or tuple(sorted(seen.filled))
-            return ranks, since_of(seen.hits), f"shared memory ran out{_of(ranks)}: {size}"
+            return ranks, since_of(seen.hits), f"shared memory ran out{on_ranks(ranks)}: {size}"
         # A page of a shared file for which there is no room: SIGBUS to whoever touches it, and no line
         # from any process.
         ranks = _numbers(seen.bus)
-        text = f"shared memory ran out{_of(ranks)}: killed by SIGBUS, and {size} when last read"
+        text = f"shared memory ran out{on_ranks(ranks)}: killed by SIGBUS, and {size} when last read"
         return ranks, min(rank.exited_at or now for rank in seen.bus), text
 
     def _is_ample(self, rank: RankView) -> bool:
@@ -196,12 +195,12 @@ class ShmDetector(Detector):
 class FdLimitDetector(Detector):
     """Meaning: a rank is at, or near, its limit of open files.
 
-    Evidence: entries of /proc/PID/fd against `Max open files`; lines that say Too many open files.
+    Evidence: entries of /proc/PID/fd against `Max open files`; the line Too many open files.
 
     What to do: `ulimit -n 65536` before the launcher, or the container's or unit's LimitNOFILE.
 
-    False alarms: a rank that really keeps 90 % of its limit open for good. The words alone, as in a sample of
-    data, only count where a rank fails soon after and says nothing else.
+    False alarms: a rank that really keeps 90 % of its limit open for good. The line alone, as in a sample of
+    data, only counts where a rank fails soon after and prints no other error.
     """
 
     name = "fd-limit"
@@ -222,7 +221,7 @@ class FdLimitDetector(Detector):
         if not near and not hits:
             return
         ranks = tuple(sorted({*ranks_of(hits), *(rank.rank for rank in near)}))
-        text = f"a process{_of(ranks)} could not open another file (EMFILE)"
+        text = f"a process{on_ranks(ranks)} could not open another file (EMFILE)"
         if near:
             rank = near[0]
             assert rank.tree is not None and rank.limits is not None
@@ -274,9 +273,8 @@ def _shm_size(ranks: Sequence[RankView]) -> str:
 
 
 def _of_bus_error(rank: RankView) -> bool:
-    return rank.exit is not None and (
-        rank.exit.signal == signal.SIGBUS or rank.exit.exit_code == _BUS_ERROR_CODE
-    )
+    end = rank.exit
+    return end is not None and (end.signal == signal.SIGBUS or end.exit_code == _BUS_ERROR_CODE)
 
 
 def _with_reading(ranks: list[RankView], job: JobView) -> list[RankView]:
@@ -307,7 +305,3 @@ def _fd_ratio(rank: RankView) -> float:
 
 def _has_workers(rank: RankView) -> bool:
     return rank.tree is not None and any(child.comm == "pt_data_worker" for child in rank.tree.children)
-
-
-def _of(ranks: tuple[int, ...]) -> str:
-    return f" on {format_ranks(ranks)}" if ranks else ""

@@ -90,7 +90,7 @@ class PidsLimitDetector(Detector):
             yield NotChecked(
                 "the limit of processes (pids.max)",
                 "no pids cgroup could be read",
-                "look at pids.events of the container's cgroup, and at `ulimit -u`",
+                "check pids.events of the container's cgroup, and at `ulimit -u`",
             )
 
     def _by_cgroup(self, job: JobView) -> Finding:
@@ -121,10 +121,10 @@ class PidsLimitDetector(Detector):
         return _finding(job, "rlimit_nproc", since_of(self._lines), self._lines, why)
 
 
-def _path_of(job: JobView, told: str) -> str:
+def _path_of(job: JobView, named: str) -> str:
     """The kernel names a cgroup below its controller's top; where a rank lives in it, as that sees it."""
     paths = (rank.pids.path for rank in job.ranks.values() if rank.pids is not None)
-    return next((path for path in paths if told and path.endswith(told)), told)
+    return next((path for path in paths if named and path.endswith(named)), named)
 
 
 def _finding(job: JobView, cause: str, since: float, lines: Lines, why: str, *evidence: Evidence) -> Finding:

@@ -42,7 +42,7 @@ STRICT = 2
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What was refused, and why as far as it can be told: `limit` is (its name, bytes)."""
+    """What was refused, and why as far as that is known: `limit` is (its name, bytes)."""
 
     cause: str
     ranks: tuple[int, ...]
@@ -53,7 +53,7 @@ class Refusal:
 
 
 class Refusals:
-    """Told lines of output, CUDA's errors and the kernel's log."""
+    """Handed lines of output and of the kernel's log."""
 
     def __init__(self) -> None:
         self._lines: dict[int | None, tuple[float, str]] = {}
@@ -61,12 +61,8 @@ class Refusals:
 
     def observe(self, at: float, fact: LogLine | KernelRefusal) -> None:
         if isinstance(fact, LogLine):
-            if (
-                not fact.bar
-                and any(word in fact.text for word in _WORDS)
-                and _is_refusal(fact.text)
-                and len(self._lines) < 4096
-            ):
+            likely = not fact.bar and any(word in fact.text for word in _WORDS)
+            if likely and _is_refusal(fact.text) and len(self._lines) < 4096:
                 self._lines[fact.rank] = (at, fact.text)  # the last one: what was survived is over
         elif fact.what == "overcommit":
             self._kernel = [*self._kernel[-63:], (at, fact)]
@@ -103,7 +99,7 @@ class Refusals:
 
 
 def first_failed(job: JobView, at: float) -> tuple[int, ...]:
-    """Whose line it was that does not tell: of the rank that failed by itself soon after it, before the
+    """Whose line it was that names no rank: of the rank that failed by itself soon after it, before the
     launcher ended others."""
     failed = sorted(
         (rank.exited_at or at, rank.rank)
@@ -147,19 +143,19 @@ def _is_refusal(text: str) -> bool:
 
 
 def _ended(job: JobView, rank: int | None, at: float, text: str) -> bool:
-    """Whether it was this that ended the rank (any, where the line does not tell whose it is): it failed soon
-    after, and said nothing worse in between."""
+    """Whether it was this that ended the rank (any, where the line names none): it failed soon
+    after, and printed nothing worse in between."""
     if rank is None:
         ended = bool(job.returncode) or any(_soon(job, one, at) for one in job.ranks.values())
         return ended and not only_quoted(job, text)
     state = job.ranks.get(rank)
     if state is None or not _soon(job, state, at):
         return False
-    said = [line for line in state.tail if _EXCEPTION.match(line)]
+    errors = [line for line in state.tail if _EXCEPTION.match(line)]
     return (
-        not said
-        or _is_refusal(said[-1])
-        or text in said[-1]
+        not errors
+        or _is_refusal(errors[-1])
+        or text in errors[-1]
         or (state.exited_at or at) - at <= _JUST_BEFORE_SECONDS
     )
 
@@ -169,7 +165,7 @@ def _soon(job: JobView, rank: RankView, at: float) -> bool:
     if code is None or code.exit_code == 0:
         return False
     if code.exit_code is None and code.signal is None and not job.returncode:
-        return False  # nobody could read how it ended: the launcher's end tells
+        return False  # how it ended could not be read: the launcher's end shows it
     return -_JUST_BEFORE_SECONDS <= (rank.exited_at or at) - at <= _LAST_WORD_SECONDS
 
 

@@ -198,6 +198,11 @@ def _provider(view: _View) -> Cause | None:
             (line, *view.ports_evidence()),
             bool(view.ports),
         )
+    return _provider_absent(view, families)
+
+
+def _provider_absent(view: _View, families: set[str]) -> Cause | None:
+    """By the files of the image, where no line warns of it."""
     access = view.access
     if not view.ports or access is None or access.providers is None or access.verbs_library is not True:
         return None
@@ -205,12 +210,9 @@ def _provider(view: _View) -> Cause | None:
     absent = sorted(families & _DRIVERS - there)
     if not absent or families & there:
         return None
-    return Cause(
-        "provider_missing",
-        f"the image has libibverbs but no driver for {', '.join(absent)} "
-        f"(it has {', '.join(access.providers) or 'none'})",
-        view.ports_evidence(),
-    )
+    has = ", ".join(access.providers) or "none"
+    text = f"the image has libibverbs but no driver for {', '.join(absent)} (it has {has})"
+    return Cause("provider_missing", text, view.ports_evidence())
 
 
 def _family(name: str) -> str:
@@ -315,7 +317,7 @@ def _without_reason(view: _View) -> Cause | None:
     if view.ports and not view.talks:
         return Cause(
             "unknown",
-            f"{_devices(view.ports)} would be there; NCCL_DEBUG=INFO would tell why it is not used",
+            f"{_devices(view.ports)} would be there; NCCL_DEBUG=INFO would show why it is not used",
             view.ports_evidence(),
         )
     if view.ports:

@@ -14,18 +14,13 @@ def line_evidence(line: NcclLine, process: NcclProcess | None, rank: int | None,
     """The line with its head, at the time at which it came (`at` where that was not kept). A rank below 0 is
     none."""
     where = f"{line.where} " if line.where else ""
-    told = process.told.get(line, at) if process is not None else at
+    came = process.told.get(line, at) if process is not None else at
     return Evidence(
         "nccl",
         f"{line.host}:{line.pid} {where}NCCL {line.level} {line.text}"[:500],
-        told,
+        came,
         rank if rank is None or rank >= 0 else None,
     )
-
-
-def on_ranks(ranks: tuple[int, ...]) -> str:
-    """` on ranks 0-3`, or nothing where no rank is known."""
-    return f" on {format_ranks(ranks)}" if ranks else ""
 
 
 def who(ranks: Sequence[int], others: Sequence[NcclProcess]) -> str:

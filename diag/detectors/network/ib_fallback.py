@@ -76,7 +76,7 @@ class IbFallbackDetector(Detector):
                 yield _finding(job, fallen)
             return
         if any(process.nets_between_nodes() for _, process in there):
-            return  # NCCL says what it uses, and it is no socket
+            return  # NCCL prints what it uses, and it is no socket
         quiet = self._unlogged.verdict(now, job)
         if quiet is not None:
             cause = find_cause(job, quiet.ranks[0], placed.get(quiet.ranks[0]))
@@ -104,7 +104,7 @@ class IbFallbackDetector(Detector):
 
 
 def _awaits_access(job: JobView, fallen: list[_Fallen]) -> bool:
-    """What these living ranks have of RDMA is still to be read: it tells the cause."""
+    """What these living ranks have of RDMA is still to be read: it shows the cause."""
     ranks = [job.ranks[one.rank] for one in fallen if one.rank in job.ranks]
     return any(rank.alive and rank.rdma is None and rank.placement.launcher != "captured" for rank in ranks)
 
@@ -181,8 +181,8 @@ def _who(fallen: list[_Fallen]) -> str:
 
 def _over(one: _Fallen) -> str:
     interfaces = one.process.sockets.interfaces if one.process.sockets is not None else ()
-    words = " (" + ", ".join(name for name, _ in interfaces[:4]) + ")" if interfaces else ""
-    return ("TCP sockets" if one.net == "Socket" else one.net) + words
+    names = ", ".join(name for name, _ in interfaces[:4])
+    return ("TCP sockets" if one.net == "Socket" else one.net) + (f" ({names})" if names else "")
 
 
 def _unused(job: JobView, cause: Cause) -> str:

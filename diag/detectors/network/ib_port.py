@@ -138,6 +138,11 @@ def _state_of(job: JobView, port: RdmaPort, now: float) -> _State | None:
         text = f"went down {format_count(count, 'time')} in this run and is up again"
         since = job.network.was_active.get(key, now)
         return _State(severity if matters else Severity.INFO, cause, since, text)
+    return _down_or_slow(job, port, now)
+
+
+def _down_or_slow(job: JobView, port: RdmaPort, now: float) -> _State | None:
+    """Of a port that did not go down in this run."""
     wanted = _named(job, port)
     if not port.active and port.state is not None and wanted:
         init = port.state == 2 and port.link_layer == "InfiniBand"

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.contract import Detector
-from diag.detectors.findings import Lines, finding, quoted, ranks_of, since_of
+from diag.detectors.findings import Lines, finding, on_ranks, quoted, ranks_of, since_of
 from diag.detectors.network.advice import place_of
-from diag.detectors.network.evidence import on_ranks
 from diag.detectors.network.unlogged import several_nodes
 from diag.model import Finding, Severity
 from diag.model.observations import LogLine, NcclVerbsError
@@ -17,7 +16,7 @@ from diag.state.view import JobView
 from diag.text.units import format_bytes
 
 # Docker's default is 8 MiB, a distribution's 64 KiB to 8 GiB; NCCL registers some GiB a rank. What is far
-# above is a share of the host's memory that somebody chose.
+# above is a share of the host's memory that was chosen.
 _ENOUGH_BYTES = 64 << 30
 # NCCL 2.18-2.31, src/misc/ibvwrap.cc (wording read in the source; soft-RoCE gave ENOMEM over the limit, EPERM at limit 0):
 #   NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 from diag.detectors.contract import Detector
-from diag.detectors.findings import finding, load, quoted, ranks_of
+from diag.detectors.findings import finding, load, on_ranks, quoted, ranks_of, since_of
 from diag.detectors.network.advice import advice_for
 from diag.detectors.network.causes import find_cause
-from diag.detectors.network.evidence import line_evidence, on_ranks
+from diag.detectors.network.evidence import line_evidence
 from diag.detectors.network.memlock import is_memlock
 from diag.detectors.network.no_interface import lost_interfaces
 from diag.detectors.network.transport_mismatch import differing
@@ -25,7 +25,7 @@ from diag.text.units import format_ranks
 _TORCH = re.compile(
     r"NCCL error in: [^,]{1,300}, ([^(,]{1,80}?)(?: \(run with NCCL_DEBUG=\w+ for details\))?, NCCL version"
 )
-# What a rank's NCCL says when ANOTHER one is gone, or was never there.
+# What a rank's NCCL prints when ANOTHER one is gone, or was never there.
 _LOST = re.compile(
     r"Connection (?:refused|closed|reset)|closed by remote peer|remote process exited|Broken pipe|timed out|No route to host"
 )
@@ -43,7 +43,7 @@ class NcclInitErrorDetector(Detector):
     Evidence: PyTorch's `NCCL error in:`, NCCL's warnings and result codes. The rank with an error of its own
     is named, not those that only lost their connection to it.
 
-    What to do: the first warning says it; the advice follows NCCL's result.
+    What to do: the first warning names it; the advice follows NCCL's result.
 
     False alarms: none known; where the cause has its own finding (no interface, locked memory, shared memory,
     a GPU used twice, RDMA errors), that one is given instead.
@@ -62,21 +62,18 @@ class NcclInitErrorDetector(Detector):
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         if job.iteration is not None:
             return  # it worked: what fails later is a matter of rdma errors, dead ranks or hangs
-        placed = {
-            rank: process for rank, process in job.nccl_processes.placed().items() if not process.connected
-        }
-        failing = {rank: process for rank, process in placed.items() if process.results and process.warnings}
-        trying = {rank: process for rank, process in placed.items() if _tries(process)}
+        placed = [(rank, one) for rank, one in job.nccl_processes.placed().items() if not one.connected]
+        failing = {rank: process for rank, process in placed if process.results and process.warnings}
+        trying = {rank: process for rank, process in placed if _tries(process)}
         # all are set up: another error, later
         torch = self._torch if placed or not job.nccl_processes.living() else {}
         if not (failing or trying or torch) or _has_own_finding(job):
             return
-        first = min(torch.values(), default=(now, ""))[0]
-        if torch and not failing and job.returncode is None and now - first < _SETTLE_SECONDS:
-            return  # NCCL's own lines may come by another file, and later
-        own = {rank: process for rank, process in failing.items() if not _only_lost(process)}
         if failing:
+            own = {rank: process for rank, process in failing.items() if not _only_lost(process)}
             yield self._by_nccl(job, own or failing)
+        elif torch and job.returncode is None and now - since_of(torch) < _SETTLE_SECONDS:
+            return  # NCCL's own lines may come by another file, and later
         elif trying:
             yield _by_retries(trying)
         else:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from diag.detectors.contract import Detector
-from diag.detectors.findings import finding
-from diag.detectors.network.evidence import line_evidence, on_ranks
+from diag.detectors.findings import finding, on_ranks
+from diag.detectors.network.evidence import line_evidence
 from diag.detectors.network.unlogged import one_node, several_nodes
 from diag.model import Evidence, Finding
 from diag.model.observations import NcclFact

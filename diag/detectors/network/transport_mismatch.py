@@ -23,7 +23,7 @@ class TransportMismatchDetector(Detector):
     fails there with an internal error (`wrong type 3 != 4`).
 
     Evidence: `Using network` of each member, by the communicator's id; or, where only one node is seen,
-    connections of the wrong type. The ranks named are those on sockets, or else the fewer (in a tie nobody);
+    connections of the wrong type. The ranks named are those on sockets, or else the fewer (in a tie none);
     why they differ is found as for ib-fallback.
 
     What to do: make the nodes alike: the same image, devices, environment and plugin on all.
@@ -114,7 +114,7 @@ def _finding(job: JobView, mixed: Mixed, now: float) -> Finding:
     ranks = _ranks(mixed.odd, numbers)
     odd = {id(process) for process in mixed.odd}
     rest = [process for there in by_net.values() for process in there if id(process) not in odd]
-    words = "; ".join(
+    groups = "; ".join(
         f"{_who(there, numbers)}: {net}"
         for net, there in sorted(by_net.items(), key=lambda item: -len(item[1]))
     )
@@ -142,7 +142,7 @@ def _finding(job: JobView, mixed: Mixed, now: float) -> Finding:
         ranks=ranks,
         waiting_ranks=_ranks(rest, numbers),
         since=min(times, default=now),
-        summary=f"ranks of one communicator of {mixed.size} chose different networks ({words}): it cannot be made, or hangs at "
+        summary=f"ranks of one communicator of {mixed.size} chose different networks ({groups}): it cannot be made, or hangs at "
         f"its first call{why}",
         advice=advice,
         evidence=(*evidence, *(cause.evidence if cause else ()))[:8],
