@@ -25,7 +25,7 @@ class CheckpointCorruptDetector(FolderDetector):
 
     Evidence: the files that are there against those that its kind needs (`.metadata`, metadata.json, each
     __R_I.distcp that `.metadata` names, each shard of an index, the length in the header of safetensors, the
-    end of torch's zip files), looked at when nobody writes it any more; the errors of torch, safetensors,
+    end of torch's zip files), checked when no process writes it any more; the errors of torch, safetensors,
     Megatron and DeepSpeed while loading.
 
     What to do: go on from the whole one that is named, with the flags shown, and put the broken one away: the
@@ -148,7 +148,7 @@ def _to_be_loaded(seen: CheckpointsSeen) -> CheckpointFolder | None:
 
 
 def _of_interest(flag: str, files: tuple[str, ...]) -> tuple[str, ...]:
-    """--model reads the weights alone, whatever else of a checkpoint lies beside them."""
+    """--model reads the weights alone, whatever else of a checkpoint is in the folder."""
     if "model" not in flag or "mcore" in flag:
         return files
     return tuple(

@@ -107,18 +107,15 @@ class DiskFullDetector(LineDetector):
 
     def _next_save(self, job: JobView) -> Finding | None:
         """Before the save, with numbers. Not in one: what it has written is gone from what is free."""
-        done = job.iteration is not None and 0 < job.progress.total_iterations <= job.iteration
-        saving = job.phase == "ckpt_save" or job.saves.log.unwritten is not None
-        last, estimate = _last_whole(job), job.machine.memory_estimate
-        size = last.size_bytes if last else estimate.checkpoint_bytes if estimate else None
-        if done or saving or not size or never_saves(job.run.words):
+        last, size = _next_size(job)
+        if not size or never_saves(job.run.words):
             return None
         for root, (at, space) in job.machine.disks.items():
             if space.purpose != "save" or not space.total_bytes or _free(space) >= size:
                 continue
             if last is not None and not last.path.startswith(root.rstrip("/") + "/"):
                 continue
-            like = f"like {PurePosixPath(last.path).name}" if last else "as its arguments tell"
+            like = f"like {PurePosixPath(last.path).name}" if last else "by its arguments"
             kept = [folder for folder in _folders(job) if folder.path.startswith(root)]
             taken = format_bytes(sum(folder.size_bytes for folder in kept))
             there = f"; {len(kept)} checkpoints there take {taken}" if kept else ""
@@ -133,6 +130,16 @@ class DiskFullDetector(LineDetector):
                 holds_seconds=_HOLDS_SECONDS,
             )
         return None
+
+
+def _next_size(job: JobView) -> tuple[CheckpointFolder | None, int | None]:
+    """The checkpoint that the next one will be like, where there is one, and the bytes it will take; 0 where
+    none is to come."""
+    done = job.iteration is not None and 0 < job.progress.total_iterations <= job.iteration
+    if done or job.phase == "ckpt_save" or job.saves.log.unwritten is not None:
+        return None, 0
+    last, estimate = _last_whole(job), job.machine.memory_estimate
+    return last, last.size_bytes if last else estimate.checkpoint_bytes if estimate else None
 
 
 def _is_full(job: JobView) -> bool:

@@ -20,7 +20,7 @@ _BEFORE_START_SECONDS = 60.0  # clocks of file servers differ
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A checkpoint that is not whole and will not become so. `what` in words; `sure`: by its own files, not
+    """A checkpoint that is not whole and will not become so. `what` is wrong; `sure`: by its own files, not
     by comparison."""
 
     folder: CheckpointFolder
@@ -36,7 +36,7 @@ class Folders:
         self._changed: dict[str, tuple[CheckpointFolder, float]] = {}
         self._ours: set[str] = set()
         self._written: set[str] = set()  # roots in which this job made a folder
-        # by root: what its tracker says, whether that changed
+        # by root: what its tracker names, whether that changed
         self._trackers: dict[str, tuple[tuple[str, str] | None, bool]] = {}
         self._looked: dict[str, float] = {}  # by root: when it was last read
         self.loads: dict[str, tuple[float, CheckpointsSeen]] = {}
@@ -85,7 +85,7 @@ class Folders:
         return max(whole, key=lambda folder: (folder.iteration or -1, folder.changed_at), default=None)
 
     def tracker(self, root: str) -> tuple[str, str] | None:
-        """What the tracker of a folder says."""
+        """The tracker of a folder: its file, and what it names."""
         return self._trackers.get(root, (None, False))[0]
 
     def wrote_tracker(self, root: str) -> bool:

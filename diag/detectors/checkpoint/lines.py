@@ -87,29 +87,30 @@ class QuotedLines:
         if fact.bar:
             return
         text = fact.text
-        if fact.rank in self._above or len(self._above) < _MOST_RANKS:
-            self._above.setdefault(fact.rank, deque(maxlen=8)).append(text)
-        if 'File "' in text and _SAVE_FRAME.search(text):
-            self._frames[fact.rank] = at
-        elif "(RANK " in text and (named := _OF_RANK.search(text)):
-            self._reported_for[fact.rank] = (at, int(named[1]))
+        self._keep_context(at, fact.rank, text)
         if not any(word in text for word in self._words) or any(word in text for word in self._without):
             return
         if len(self.found) >= _MOST:  # what was printed long ago and survived makes room for what it dies of
             self.found = [item for item in self.found if item.saving or at - item.at <= _BEFORE_DEATH_SECONDS]
             if len(self.found) >= _MOST:
                 return
-        for rule in self._rules:
-            match = rule.pattern.search(text)
-            if match:
-                of = self._reported_for.get(fact.rank, (-_NEAR_SECONDS, 0))
-                rank = of[1] if at - of[0] < _NEAR_SECONDS else fact.rank
-                saving = at - self._frames.get(fact.rank, -_NEAR_SECONDS) < _NEAR_SECONDS
-                traced = saving or is_traced(self._above.get(fact.rank, ()))
-                self.found.append(
-                    QuotedLine(at, rank, text, rule.cause, match, saving, traced, rule.ends_with_0)
-                )
-                return
+        found = next(((rule, match) for rule in self._rules if (match := rule.pattern.search(text))), None)
+        if found is None:
+            return
+        rule, match = found
+        reported, of = self._reported_for.get(fact.rank, (-_NEAR_SECONDS, 0))
+        rank = of if at - reported < _NEAR_SECONDS else fact.rank
+        saving = at - self._frames.get(fact.rank, -_NEAR_SECONDS) < _NEAR_SECONDS
+        traced = saving or is_traced(self._above.get(fact.rank, ()))
+        self.found.append(QuotedLine(at, rank, text, rule.cause, match, saving, traced, rule.ends_with_0))
+
+    def _keep_context(self, at: float, rank: int | None, text: str) -> None:
+        if rank in self._above or len(self._above) < _MOST_RANKS:
+            self._above.setdefault(rank, deque(maxlen=8)).append(text)
+        if 'File "' in text and _SAVE_FRAME.search(text):
+            self._frames[rank] = at
+        elif "(RANK " in text and (named := _OF_RANK.search(text)):
+            self._reported_for[rank] = (at, int(named[1]))
 
 
 class LineDetector(Detector):
@@ -135,7 +136,7 @@ def in_a_save(job: JobView, line: QuotedLine) -> bool:
 
 def failed_by(job: JobView, line: QuotedLine) -> bool:
     """Whether it is what the job, or a rank, failed of: soon after it, and not of something else by its own
-    last words."""
+    last lines."""
     return failed_soon(job, line.at) and (line.saving or not only_quoted(job, line.text))
 
 
@@ -145,7 +146,7 @@ def ended_quietly(job: JobView) -> bool:
 
 
 def sharpest(lines: Sequence[QuotedLine]) -> list[QuotedLine]:
-    """Those that name a cause, or else all: the others tell only that a write failed."""
+    """Those that name a cause, or else all: the others show only that a write failed."""
     return [line for line in lines if line.cause != "write_failed"] or list(lines)
 
 

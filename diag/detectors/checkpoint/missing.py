@@ -21,11 +21,11 @@ class CheckpointMissingDetector(FolderDetector):
     beside the checkpoints (latest_checkpointed_iteration.txt, latest, last-checkpoint), which may also name
     one that is not whole.
 
-    Evidence: the folder on disk, looked at when nobody writes there any more; the words of Megatron,
+    Evidence: the folder on disk, checked when no process writes there any more; the lines of Megatron,
     DeepSpeed and transformers.
 
     What to do: name a whole checkpoint, or correct the tracker. Megatron-LM and DeepSpeed start from random
-    weights without a further word when they find none.
+    weights without a further message when they find none.
 
     False alarms: a first start with --load and --save at one path is none, and is not reported. ms-swift
     writes its tracker before an asynchronous save begins: it is judged when that save is over.

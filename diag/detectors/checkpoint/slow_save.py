@@ -12,7 +12,7 @@ from diag.state.view import JobView
 from diag.text.units import format_seconds
 
 _TIMES = 5.0
-_MORE_SECONDS = 60.0  # saves that are over between two looks at the stacks are measured too short
+_MORE_SECONDS = 60.0  # saves that are over between two readings of the stacks are measured too short
 _EARLIER = 3
 
 
@@ -22,7 +22,7 @@ class SlowSaveDetector(Detector):
 
     Evidence: the times of the saves so far (three or more), bytes on disk and how fast they grow.
 
-    What to do: look at the file system: other jobs that write to it, its quota and its health; the last save
+    What to do: check the file system: other jobs that write to it, its quota and its health; the last save
     is the one to compare with.
 
     False alarms: a last save that writes more than the others did (all of the optimizer, a merged model).

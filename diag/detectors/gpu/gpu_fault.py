@@ -59,7 +59,7 @@ class GpuFaultDetector(Detector):
     """Meaning: the driver reported an error of a GPU or NVSwitch (Xid, SXid), or a CUDA call of a rank
     failed.
 
-    Evidence: the kernel log, NVML's events, the program's own last words. An Xid that follows from something
+    Evidence: the kernel log, NVML's events, the program's own last lines. An Xid that follows from something
     else (43 and 45 after a program's error, 154 after any) is reported as a consequence, never as the cause.
     cause: xid_N or sxid_N where the hardware is to blame, and CUDA's error in short (device_assert,
     illegal_address ...) where the program is.
@@ -162,7 +162,7 @@ def _by_hardware(root: XidEvent, events: list[XidEvent], ranks: tuple[int, ...],
     xid = xid_of(root.xid)
     slot, name = _slot(root, job)
     more = sorted({event.xid for event in events} - {root.xid})
-    beside = f"; Xid {', '.join(map(str, more))} beside it" if more else ""
+    with_it = f"; Xid {', '.join(map(str, more))} with it" if more else ""
     wants = _recovery(root, job)
     whose = f" of {format_ranks(ranks)}" if ranks else ""
     advice = ACTIONS[xid.action].replace("INDEX", slot) if slot else ACTIONS[xid.action]
@@ -174,7 +174,7 @@ def _by_hardware(root: XidEvent, events: list[XidEvent], ranks: tuple[int, ...],
         since=root.at,
         confidence=Confidence.HIGH if ranks else None,
         summary=f"{name}{whose} at {root.fact.pci_bus_id or 'an unknown address'} failed {when(job)}: Xid {root.xid}, "
-        f"{xid.meaning}{beside}{wants}",
+        f"{xid.meaning}{with_it}{wants}",
         advice=f"{advice} Resume the job from the last checkpoint on other GPUs.",
         evidence=[_evidence(event) for event in [root, *(one for one in events if one is not root)][:4]],
     )
@@ -234,11 +234,15 @@ def _is_aftermath(error: _Error, job: JobView) -> bool:
     )
 
 
+def _numbers(errors: list[_Error]) -> set[int]:
+    return {one.number for one in errors if one.number is not None}
+
+
 def _by_error(errors: list[_Error], events: list[tuple[XidEvent, tuple[int, ...]]], job: JobView) -> Finding:
     first, known = errors[0], errors[0].known
     alike = [one for one in errors if one.cause == first.cause and one.at - first.at <= _TOGETHER_SECONDS]
-    ranks = tuple(sorted({one.number for one in alike if one.number is not None}))
-    later = tuple(sorted({one.number for one in errors if one.number is not None} - set(ranks)))
+    ranks = tuple(sorted(_numbers(alike)))
+    later = tuple(sorted(_numbers(errors) - set(ranks)))
     mine = [event for event, users in events if set(users) & set(ranks)]
     follows = sorted(
         {event.xid for event in mine if event.xid in known["follows"] or event.kind == "consequence"}

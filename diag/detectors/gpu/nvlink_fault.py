@@ -43,7 +43,7 @@ class NvlinkFaultDetector(Detector):
         self._rose: dict[int, tuple[float, str]] = {}
 
     def observe(self, at: float, fact: GpuHealth) -> None:
-        self._up.setdefault(fact.index, set()).update(link.link for link in fact.nvlinks if link.active)
+        self._up.setdefault(fact.index, set()).update(_up(fact))
         before = self._two[fact.index][1] if fact.index in self._two else fact
         self._two[fact.index] = (before, fact)
         what = _rise(before.nvlinks, fact.nvlinks)
@@ -59,36 +59,42 @@ class NvlinkFaultDetector(Detector):
                 continue  # one GPU alone talks to no other over NVLink
             if has_xid(job, health, NVLINK_XIDS, ("hardware", "application", "consequence")):
                 continue
-            up = {link.link for link in health.nvlinks if link.active}
-            lost = sorted(self._up.get(index, set()) - up)
             alike = [
                 one for _, one in job.machine.gpu_health.values() if names.get(one.index) == names.get(index)
             ]
-            most = max(len([link for link in one.nvlinks if link.active]) for one in alike)
-            since, rose = self._rose.get(index, (at, ""))
-            severity = None
-            if lost:
-                cause, since, severity = "went_down", at, None if up else Severity.CRITICAL
-                links = ", ".join(map(str, lost))
-                what = f"NVLink {links} went down, {len(up)} of {len(health.nvlinks)} are up"
-            elif health.nvlinks and len(up) < most:
-                cause, since = "down", at
-                what = f"only {len(up)} of its NVLinks are up, {most} on others of its kind"
-            elif rose and now - since < _REPORTED_SECONDS:
-                cause, what = "errors", rose
-            else:
+            found = self._wrong(index, at, health, max(len(_up(one)) for one in alike), now)
+            if found is None:
                 continue
+            cause, since, what = found
             states = " ".join(f"{link.link}:{'up' if link.active else 'down'}" for link in health.nvlinks)
             yield finding(
                 self.name,
                 cause,
                 subject=f"GPU {index}",
-                severity=severity,
+                severity=Severity.CRITICAL if cause == "went_down" and not _up(health) else None,
                 ranks=ranks,
                 since=since,
                 summary=f"GPU {index} of {format_ranks(ranks)} ({health.pci_bus_id}): {what}",
                 evidence=[Evidence("nvml", states, since, ranks[0])],
             )
+
+    def _wrong(
+        self, index: int, at: float, health: GpuHealth, most: int, now: float
+    ) -> tuple[str, float, str] | None:
+        """Cause, since when, and what happened; `most` links are up on GPUs of its kind."""
+        up = _up(health)
+        lost = sorted(self._up.get(index, set()) - up)
+        if lost:
+            links = ", ".join(map(str, lost))
+            return "went_down", at, f"NVLink {links} went down, {len(up)} of {len(health.nvlinks)} are up"
+        if health.nvlinks and len(up) < most:
+            return "down", at, f"only {len(up)} of its NVLinks are up, {most} on others of its kind"
+        since, rose = self._rose.get(index, (at, ""))
+        return ("errors", since, rose) if rose and now - since < _REPORTED_SECONDS else None
+
+
+def _up(health: GpuHealth) -> set[int]:
+    return {link.link for link in health.nvlinks if link.active}
 
 
 def _rise(before: tuple[NvlinkSeen, ...], after: tuple[NvlinkSeen, ...]) -> str:

@@ -14,7 +14,7 @@ from diag.state.view import JobView
 from diag.text.units import format_bytes
 
 _GIB = 1 << 30
-# cudaMemGetInfo leaves out what the driver keeps: of an H200 alone with one process 0.01 GiB are nobody's
+# cudaMemGetInfo leaves out what the driver keeps: of an H200 alone with one process 0.01 GiB belong to none
 # (capture, 2026-11-20).
 _HIDDEN_BYTES = _GIB
 # A CUDA context, NCCL's buffers and the libraries' workspaces: 1.5 GiB on an H200 with one communicator, up
@@ -30,7 +30,7 @@ class Holders:
     own: int | None
     outside: int | None  # of our own: not PyTorch's (CUDA context, NCCL, libraries)
     others: tuple[tuple[int, int], ...]  # (pid, bytes)
-    hidden: int | None  # nobody in the message has it: processes of other containers, or the driver's own
+    hidden: int | None  # no process in the message has it: processes of other containers, or the driver's own
 
     @property
     def others_bytes(self) -> int:
@@ -84,7 +84,7 @@ def cause_of(fact: CudaOutOfMemory, holders: Holders, rank: RankView | None, job
 
 
 def _shares_its_gpu(rank: RankView | None, job: JobView) -> bool:
-    """In a container the pids of the message are the host's: then the order of the devices tells."""
+    """In a container the pids of the message are the host's: then the order of the devices shows it."""
     gpu = gpu_of_rank(rank, job) if rank is not None else None
     others = [gpu_of_rank(one, job) for one in job.ranks.values() if one is not rank]
     return gpu is not None and any(other is not None and other.index == gpu.index for other in others)

@@ -23,7 +23,7 @@ _WINDOW_SECONDS = 60.0
 _SAMPLES = 6
 _MOST_OF_THEM = 0.8
 _BUSY = 0.5
-_SLOWER = 0.95  # of the highest clock: a bit that costs no speed harms nobody
+_SLOWER = 0.95  # of the highest clock: a bit that costs no speed does no harm
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,7 @@ class _ThrottleDetector(Detector):
         """GPUs of the job that work and that one of these bits has held back for most of the last minute."""
         found = {}
         for index in {gpu.index for gpu in gpus_of_ranks(job).values()}:
-            recent = [(at, one) for at, one in self._samples.get(index, ()) if at >= now - _WINDOW_SECONDS]
-            busy = [(at, one) for at, one in recent if (one.utilization_ratio or 0.0) >= _BUSY]
-            hit = [(at, one) for at, one in busy if (one.throttle_reasons or 0) & mask]
-            if len(recent) < _SAMPLES or len(hit) < max(_SAMPLES, _MOST_OF_THEM * len(recent)):
-                continue
+            hit = self._hit(index, mask, now)
             clocks = sorted(one.sm_clock_hertz for _, one in hit if one.sm_clock_hertz)
             health = job.machine.gpu_health.get(index)
             best = max(self._best.get(index, 0.0), (health[1].max_sm_clock_hertz or 0.0) if health else 0.0)
@@ -85,6 +81,13 @@ class _ThrottleDetector(Detector):
                 hit[-1][0] - hit[0][0], hit[0][0], last.power_watts,
             )  # fmt: skip
         return found
+
+    def _hit(self, index: int, mask: int, now: float) -> list[tuple[float, GpuSample]]:
+        """The samples of the last minute in which this GPU works and is held back, where they are most of it."""
+        recent = [(at, one) for at, one in self._samples.get(index, ()) if at >= now - _WINDOW_SECONDS]
+        busy = [(at, one) for at, one in recent if (one.utilization_ratio or 0.0) >= _BUSY]
+        hit = [(at, one) for at, one in busy if (one.throttle_reasons or 0) & mask]
+        return hit if len(hit) >= max(_SAMPLES, _MOST_OF_THEM * len(recent)) else []
 
     def _clocks(self, indexes: Iterable[int]) -> list[float]:
         """The last clocks of these GPUs, where they work."""

@@ -63,15 +63,14 @@ class NcclInitErrorDetector(Detector):
         if job.iteration is not None:
             return  # it worked: what fails later is a matter of rdma errors, dead ranks or hangs
         placed = [(rank, one) for rank, one in job.nccl_processes.placed().items() if not one.connected]
-        failing = {rank: process for rank, process in placed if process.results and process.warnings}
-        trying = {rank: process for rank, process in placed if _tries(process)}
+        failing = {rank: one for rank, one in placed if one.results and one.warnings}
+        trying = {rank: one for rank, one in placed if _tries(one)}
         # all are set up: another error, later
         torch = self._torch if placed or not job.nccl_processes.living() else {}
         if not (failing or trying or torch) or _has_own_finding(job):
             return
         if failing:
-            own = {rank: process for rank, process in failing.items() if not _only_lost(process)}
-            yield self._by_nccl(job, own or failing)
+            yield self._by_nccl(job, _own(failing))
         elif torch and job.returncode is None and now - since_of(torch) < _SETTLE_SECONDS:
             return  # NCCL's own lines may come by another file, and later
         elif trying:
@@ -165,8 +164,14 @@ def _by_retries(found: dict[int, NcclProcess]) -> Finding:
     )
 
 
-def _only_lost(process: NcclProcess) -> bool:
-    return all(_is_loss(process, line) for _, line in process.warnings)
+def _own(failing: dict[int, NcclProcess]) -> dict[int, NcclProcess]:
+    """Those with an error of their own, or all where each only lost its connection to another."""
+    own = {
+        rank: process
+        for rank, process in failing.items()
+        if not all(_is_loss(process, line) for _, line in process.warnings)
+    }
+    return own or failing
 
 
 def _is_loss(process: NcclProcess, line: NcclLine) -> bool:

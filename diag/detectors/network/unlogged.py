@@ -63,10 +63,10 @@ class Unlogged:
             return None
         alive = job.alive_ranks()
         access = {rank.rank: rank.rdma for rank in alive if rank.rdma is not None}
-        if any(one.open_nodes for one in access.values()):
+        nodes = [one.open_nodes for one in access.values()]
+        if any(nodes):
             return None  # a rank holds an RDMA device: NCCL closes those that it does not use
-        all_read = bool(access) and len(access) == len(alive)
-        closed = all_read and all(one.open_nodes == () for one in access.values())
+        closed = bool(nodes) and len(nodes) == len(alive) and all(one == () for one in nodes)
         traffic = recent(job.network, now - _WINDOW_SECONDS)
         if not _speaks_for_sockets(job, traffic, closed=closed):
             return None

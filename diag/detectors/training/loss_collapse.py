@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from diag.detectors.findings import finding
-from diag.detectors.training.numbers import LossDetector, Point, format_iteration, say
+from diag.detectors.training.numbers import LossDetector, Point, digits, format_iteration
 from diag.model import Finding, Severity
 from diag.state.view import JobView
 
 _LN_2 = math.log(2)  # the sigmoid loss of DPO where policy and reference agree: where each run begins
 _FEW = 10  # lines with a reason to see (no gradient, no learning rate)
-_MANY = 50  # without: a warm-up that moves bf16 weights by less than they can tell looks the same for some tens of steps
-_HIDDEN = 3  # zeros beside gradients that are no numbers
+_MANY = 50  # without: a warm-up that moves bf16 weights by less than they resolve looks the same for some tens of steps
+_HIDDEN = 3  # zeros in lines whose gradients are no numbers
 
 
 class LossCollapseDetector(LossDetector):
     """Meaning: the loss has the same value in line after line: nothing is learnt.
 
     Evidence: 10 lines of the same loss to the last digit with a gradient norm of 0; 50 lines with a learning
-    rate of 0 (in a warm-up it may be rounded), or where neither tells why and the rate is printed and no
+    rate of 0 (in a warm-up it may be rounded), or where neither shows why and the rate is printed and no
     longer rises (a warm-up moves bf16 weights too little at first); 0 in 3 lines whose gradient norm is nan
     or inf. A DPO loss that stays 0.6931 is policy and reference being the same: each run begins there. A loss
-    of 0 beside gradients is an info.
+    of 0 with gradients is an info.
 
     What to do: the advice follows the cause: no_gradient, no_learning_rate, nan_hidden (transformers prints 0
     for nan), zero, stuck.
 
     False alarms: a loss that is printed with few digits and has converged; losses of reinforcement learning
-    are not looked at.
+    are not judged.
     """
 
     name = "loss-collapse"
@@ -51,26 +51,21 @@ class LossCollapseDetector(LossDetector):
 
     def _cause(self) -> str:
         points = list(self._same)
-        zero = points[-1].loss == 0
-        if zero and len(points) >= _HIDDEN and all(point.bad_grad for point in points[-_HIDDEN:]):
+        last, many = points[-1], len(points) >= _MANY
+        if last.loss == 0 and len(points) >= _HIDDEN and all(one.bad_grad for one in points[-_HIDDEN:]):
             return "nan_hidden"
-        if len(points) < _FEW or not points[-1].finite_loss:
+        if len(points) < _FEW or not last.finite_loss:
             return ""
-        last = points[-_FEW:]
-        if zero and (last[-1].margin or 0.0) > 0:
+        if last.loss == 0 and (last.margin or 0.0) > 0:
             return ""  # it prefers all chosen by far: nothing is left to learn, and nothing is broken
-        if all(point.grad == 0 for point in last):
+        if all(one.grad == 0 for one in points[-_FEW:]):
             return "no_gradient"
         # ms-swift rounds to 8 digits: a warm-up begins with rates that print as 0.
-        if len(points) >= _MANY and all(point.rate == 0 for point in points):
+        if many and all(one.rate == 0 for one in points):
             return "no_learning_rate"
-        if zero:
+        if last.loss == 0:
             return "zero"
-        rates = [point.rate for point in points if point.rate is not None]
-        # Without a rate it is not known whether the warm-up goes on; a program that prints none is a toy as a
-        # rule.
-        rises = not rates or (rates[-1] > rates[0] and rates[-1] == max(rates))
-        return "stuck" if len(points) >= _MANY and not rises else ""
+        return "stuck" if many and not _warms_up(points) else ""
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         cause, first = self._cause() if self._same else "", self._first
@@ -80,7 +75,7 @@ class LossCollapseDetector(LossDetector):
         assert last.loss is not None
         same = " (ln 2: policy and reference are the same to DPO)" if abs(last.loss - _LN_2) < 1e-4 else ""
         why = {
-            "nan_hidden": f"; the gradient norm is {say(last.grad)}",
+            "nan_hidden": f"; the gradient norm is {digits(last.grad)}",
             "no_gradient": "; the gradient norm is 0",
             "no_learning_rate": "; the learning rate is 0",
         }.get(cause, "")
@@ -89,8 +84,14 @@ class LossCollapseDetector(LossDetector):
             self.name,
             cause,
             since=first.at,
-            summary=f"the loss is {say(last.loss)} in {self._length} lines in a row, since "
+            summary=f"the loss is {digits(last.loss)} in {self._length} lines in a row, since "
             f"{format_iteration(first.iteration).removeprefix('at ')}{same}{why}",
             evidence=[last.evidence()],
             severity=Severity.INFO if learnt else None,
         )
+
+
+def _warms_up(points: Sequence[Point]) -> bool:
+    """Without a rate that is not known; a program that prints none is a toy as a rule."""
+    rates = [point.rate for point in points if point.rate is not None]
+    return not rates or (rates[-1] > rates[0] and rates[-1] == max(rates))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from diag.detectors.findings import finding
-from diag.detectors.training.numbers import LossDetector, Point, format_iteration, say
+from diag.detectors.training.numbers import LossDetector, Point, digits, format_iteration
 from diag.model import Finding
 from diag.state.exact import fisher
 from diag.state.view import JobView
@@ -33,7 +33,7 @@ class LossSpikeDetector(LossDetector):
     jumped with it (--max_grad_norm, --clip_grad 1.0).
 
     False alarms: another data set or curriculum stage that is harder. Losses of reinforcement learning are
-    not looked at.
+    not judged.
     """
 
     name = "loss-spike"
@@ -91,12 +91,12 @@ class LossSpikeDetector(LossDetector):
         grads = [point.grad for point in self._before if point.grad is not None]
         grad = ""
         if grads and first.grad is not None:
-            grad = f"; the gradient norm was {say(first.grad)} ({say(statistics.median(grads))} before)"
+            grad = f"; the gradient norm was {digits(first.grad)} ({digits(statistics.median(grads))} before)"
         yield finding(
             self.name,
             since=first.at,
-            summary=f"the loss jumped to {say(first.loss)} {format_iteration(first.iteration)}: {say(self._usual)} is the "
-            f"median of the {len(self._before)} lines before, {say(last.loss)} the value now{grad}",
+            summary=f"the loss jumped to {digits(first.loss)} {format_iteration(first.iteration)}: {digits(self._usual)} is the "
+            f"median of the {len(self._before)} lines before, {digits(last.loss)} the value now{grad}",
             evidence=[first.evidence(300), last.evidence(300)],
         )
 
@@ -120,7 +120,7 @@ class LossDivergenceDetector(LossDetector):
     template.
 
     False alarms: data that get harder by order (no shuffling, a curriculum, several data sets one after
-    another). Losses of reinforcement learning, and those around zero, are not looked at.
+    another). Losses of reinforcement learning, and those around zero, are not judged.
     """
 
     name = "loss-divergence"
@@ -168,11 +168,11 @@ class LossDivergenceDetector(LossDetector):
         rise = self._rise
         if rise is None:
             return
-        first = f", {say(self._first)} at the start" if self._first is not None else ""
+        first = f", {digits(self._first)} at the start" if self._first is not None else ""
         yield finding(
             self.name,
             since=rise.since.at,
-            summary=f"the loss rises: {say(rise.now)} is the median of the last {_WINDOW} lines, {say(rise.best)} was the "
+            summary=f"the loss rises: {digits(rise.now)} is the median of the last {_WINDOW} lines, {digits(rise.best)} was the "
             f"lowest ({format_iteration(rise.best_at)}){first}",
             evidence=[self._points[-1].evidence(300)],
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import failed_soon, only_quoted
 from diag.detectors.findings import finding, who
-from diag.detectors.training.numbers import Numbers, Point, PointReader, format_iteration, say
+from diag.detectors.training.numbers import Numbers, Point, PointReader, digits, format_iteration
 from diag.model import Evidence, Finding
 from diag.model.observations import LossScaleReduced, NonFiniteReported, RankFound
 from diag.state.view import JobView
@@ -65,10 +65,10 @@ class LossNanDetector(Detector):
             return
         before = ""
         if self._before is not None:
-            before = f"; the last good value was {say(self._before.loss)} {format_iteration(self._before.iteration)}"
+            before = f"; the last good value was {digits(self._before.loss)} {format_iteration(self._before.iteration)}"
         if first is not None:
             more = f", and in {self._count} lines in all" if self._count > 1 else ""
-            summary = f"the loss is {say(first.loss)} {format_iteration(first.iteration)}{more}{before}"
+            summary = f"the loss is {digits(first.loss)} {format_iteration(first.iteration)}{more}{before}"
             if checks.ranks:
                 summary += f"; {checks.whose()} met it first"
         else:
@@ -86,7 +86,7 @@ class LossNanDetector(Detector):
 class GradNanDetector(Detector):
     """Meaning: gradients are nan or inf, so that the step is lost, or the weights are.
 
-    Evidence: the gradient norm in the trainer's lines, two in a row beside a loss that is a number (with
+    Evidence: the gradient norm in the trainer's lines, two in a row with a loss that is a number (with
     fp16's dynamic loss scale: ten, since overflows belong to it, see fp16-overflow); checks of Megatron-LM,
     which name the rank ("found NaN in local grad norm for bucket #0"), and PyTorch's anomaly mode, which
     names the operator.
@@ -131,7 +131,7 @@ class GradNanDetector(Detector):
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         checks = self._checks.heard(job)
-        # loss-nan says it then
+        # loss-nan reports it then
         lost = any(point.loss is not None and not point.finite_loss for point in self._row)
         in_row = self._length >= (10 if self._scaled else 2) and not lost
         if not in_row and not checks.reports:
@@ -143,12 +143,11 @@ class GradNanDetector(Detector):
         else:
             first = self._row[0]
             since = format_iteration(first.iteration).removeprefix("at ")
-            summary = (
-                f"the gradient norm is {say(first.grad)} since {since}, in {self._length} lines in a row"
-            )
+            norm = digits(first.grad)
+            summary = f"the gradient norm is {norm} since {since}, in {self._length} lines in a row"
             evidence.append(first.evidence())
         if self._before is not None:
-            summary += f"; the last good value was {say(self._before.grad)} {format_iteration(self._before.iteration)}"
+            summary += f"; the last good value was {digits(self._before.grad)} {format_iteration(self._before.iteration)}"
         rank = "It is the named rank's own batch, or its GPU: compare after a restart. "
         yield finding(
             self.name,
@@ -161,11 +160,8 @@ class GradNanDetector(Detector):
 
 
 def _after(job: JobView) -> str:
-    return (
-        f"after iteration {job.iteration}"
-        if job.iteration is not None
-        else "before the first step was reported"
-    )
+    done = job.iteration is not None
+    return f"after iteration {job.iteration}" if done else "before the first step was reported"
 
 
 class _ReportedByChecks:
@@ -180,7 +176,7 @@ class _ReportedByChecks:
         self._good = 0
 
     def step(self, at: float, *, good: bool) -> None:
-        """Such a check ends the rank, or the step is made anew: words that good steps come after were of
+        """Such a check ends the rank, or the step is made anew: lines that good steps come after were of
         neither."""
         if not good or (self.reports and at - self.reports[-1][0] <= _WATCHED_SECONDS):
             self._good = 0
@@ -201,7 +197,7 @@ class _ReportedByChecks:
             self.reports.append((at, fact))
 
     def heard(self, job: JobView) -> _ReportedByChecks:
-        """Itself, or nothing where no rank ended of it: the words may stand in the data. torch's prefix tells
+        """Itself, or nothing where no rank ended of it: the line may be in the data. torch's prefix shows
         an end."""
         ends = any(
             fact.text.startswith("[rank") or (failed_soon(job, at) and not only_quoted(job, fact.text))

@@ -16,7 +16,7 @@ _LOSS = ("loss", "lm loss")
 _GRAD = ("grad_norm", "grad norm")
 _RATE = ("learning_rate", "learning rate")
 _SCALE = ("loss scale", "loss_scale")
-# Losses of reinforcement learning (trl, ms-swift: GRPO, PPO) go round zero and tell nothing of whether it
+# Losses of reinforcement learning (trl, ms-swift: GRPO, PPO) go round zero and show nothing of whether it
 # learns.
 _POLICY = (
     "reward",
@@ -116,9 +116,10 @@ def format_iteration(iteration: int | None) -> str:
     return "in a step whose number is not printed" if iteration is None else f"at iteration {iteration}"
 
 
-def say(value: float | None) -> str:
-    """
-    >>> say(0.69314718), say(float("nan")), say(None)
+def digits(value: float | None) -> str:
+    """Five of them, as a trainer prints its numbers.
+
+    >>> digits(0.69314718), digits(float("nan")), digits(None)
     ('0.69315', 'nan', '?')
     """
     return "?" if value is None else f"{value:.5g}"

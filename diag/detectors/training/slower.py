@@ -18,7 +18,7 @@ from diag.state.view import JobView
 from diag.text.units import format_bytes, format_quantity, format_ranks, format_ratio
 
 _LEAST_SAMPLES = 6  # of each rank, and of each GPU, before and after
-_MORE = 0.2  # of a rank's samples; 12 samples a minute tell no less
+_MORE = 0.2  # of a rank's samples; 12 samples a minute show no less
 _CHANCE = 1e-3  # of calling a rank the slow one; that it got slower at that very time speaks for it already
 _BUSY = 0.3
 _LOWER_CLOCK = 0.9
@@ -34,9 +34,9 @@ _REASONS = (
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """`word` for scripts, `text` for people."""
+    """`name` for scripts, `text` for people."""
 
-    word: str
+    name: str
     text: str
     ranks: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()
@@ -186,7 +186,7 @@ def _writer(job: JobView) -> Cause | None:
                and any(child.pid == pid for child in rank.tree.children) for pid, (_, sample) in rank.child_stacks.items())
     ]  # fmt: skip
     if writers:
-        text = f"child processes of {format_ranks(writers)} write a checkpoint beside the training"
+        text = f"child processes of {format_ranks(writers)} write a checkpoint during the training"
         return Cause("checkpoint_writer", text, tuple(writers) if len(writers) < len(job.ranks) else ())
     return None
 

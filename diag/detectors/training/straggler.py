@@ -31,7 +31,7 @@ from diag.state.stack_activity import Activity, read_stack
 from diag.state.view import JobView
 from diag.text.units import format_quantity, format_ranks, format_ratio, format_seconds
 
-# Chance of naming a rank of a job whose ranks wait alike, at one look at one window of samples. Windows
+# Chance of naming a rank of a job whose ranks wait alike, at one check of one window of samples. Windows
 # overlap, and there are some hundred independent ones in a day.
 _FALSE_ALARM = 1e-6
 # Ours: below this the loss is not worth waking anybody, and layouts that are a little uneven by design reach
@@ -65,7 +65,7 @@ _CAUSES = {
 class _StragglerVerdict:
     found: Split
     by_stacks: bool
-    agreed: bool  # stacks and GPUs tell the same
+    agreed: bool  # stacks and GPUs show the same
     elsewhere: tuple[int, ...] = ()  # ranks of other stages that are found waiting too
 
 
@@ -85,8 +85,8 @@ class StragglerDetector(Detector):
     which the rank spends the time that the others spend waiting.
 
     False alarms: work that one rank does by design in every step (rank 0 writes metrics) and that costs the
-    others a quarter of the step or more is named too. Nothing is said of a pipeline whose layout neither
-    command line nor log tells, of stages of one rank, while steps are overdue (that is a hang's matter), or
+    others a quarter of the step or more is named too. Nothing is reported of a pipeline whose layout neither
+    command line nor log shows, of stages of one rank, while steps are overdue (that is a hang's matter), or
     of a rank that is slow in a backward pass under DDP on gloo, where work and waiting look the same.
     """
 
@@ -105,7 +105,7 @@ class StragglerDetector(Detector):
     def __init__(self) -> None:
         self._looks = StepSamples()
         self._places: dict[int, Placement] = {}
-        self._pipeline: int | None = None  # stages, as the command line or the log says
+        self._pipeline: int | None = None  # stages, by the command line or the log
         self._has_stages = False  # calls between stages were seen
         self._visible: dict[int, str] = {}  # rank -> CUDA_VISIBLE_DEVICES
         self._verdict: _StragglerVerdict | None = None
@@ -127,8 +127,10 @@ class StragglerDetector(Detector):
             self._pipeline = fact.stages
         elif isinstance(fact, RankDigest):
             for look in fact.looks:
-                told = RankSample.told(look.at, look.activity, look.where, waits=look.waits, saves=look.saves)
-                self._looks.see_stack(fact.placement.rank, told)
+                sample = RankSample.passed_on(
+                    look.at, look.activity, look.where, waits=look.waits, saves=look.saves
+                )
+                self._looks.see_stack(fact.placement.rank, sample)
         elif isinstance(fact, EnvironmentSeen):
             if fact.rank is not None:
                 self._visible[fact.rank] = dict(fact.variables).get("CUDA_VISIBLE_DEVICES", "")
@@ -151,7 +153,7 @@ class StragglerDetector(Detector):
         self._looks.see_stack(fact.rank, RankSample.of(at, fact.main, read_stack(fact.main)))
 
     def _judge(self, at: float) -> None:
-        """A step was made: do the samples so far tell a slow rank? What they told stands for a while when
+        """A step was made: do the samples so far show a slow rank? Their verdict is kept for a while when
         they just miss it."""
         found = self._find()
         if found is not None:
@@ -213,7 +215,7 @@ class StragglerDetector(Detector):
         return [stage for stage in stages if len(stage) > 1]
 
     def _gpus(self) -> dict[int, list[GpuWaitSample]]:
-        """Each rank's GPU: by its pid where the driver tells pids of our namespace, else by its local rank."""
+        """Each rank's GPU: by its pid where the driver shows pids of our namespace, else by its local rank."""
         pids = {place.pid: rank for rank, place in self._places.items()}
         found: dict[int, list[GpuWaitSample]] = {}
         for looks in self._looks.gpus.values():
@@ -223,14 +225,14 @@ class StragglerDetector(Detector):
         if found:
             return found
         for rank, place in self._places.items():
-            word = device_of(self._visible.get(rank, ""), place.local_rank)
-            index = int(word) if word.isdigit() else place.local_rank
+            device = device_of(self._visible.get(rank, ""), place.local_rank)
+            index = int(device) if device.isdigit() else place.local_rank
             if index in self._looks.gpus:
                 found[rank] = list(self._looks.gpus[index])
         return found
 
     def _contradicts(self, gpu: Split) -> bool:
-        """The rank that the GPUs point at stands in a wait itself: it is its GPU that is not used, by intent."""
+        """The rank that the GPUs point at waits itself: it is its GPU that is not used, by intent."""
         looks = [look.waits for rank in gpu.slow for look in self._looks.stacks.get(rank, ())]
         return bool(looks) and statistics.fmean(looks) > _MOST_OWN_WAITS / 2
 
@@ -253,10 +255,10 @@ class StragglerDetector(Detector):
     # -- findings -------------------------------------------------------------------------------------------
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        if self._verdict is not None and self._may_say(now, job):
+        if self._verdict is not None and self._may_report(now, job):
             yield self._finding(self._verdict, job, now)
 
-    def _may_say(self, now: float, job: JobView) -> bool:
+    def _may_report(self, now: float, job: JobView) -> bool:
         """Not of a job that stands still, or of which a part is stopped or gone: that is a hang's matter, or
         a death's."""
         alive = job.alive_ranks()

@@ -55,8 +55,8 @@ class ThroughputDropDetector(SurroundedDetector):
             evidence.append(Evidence("stacks", f"all ranks since then: {shares}", now))
         yield finding(
             self.name,
-            cause.word,
-            severity=None if drop.matters or cause.word != "unknown" else Severity.INFO,
+            cause.name,
+            severity=None if drop.matters or cause.name != "unknown" else Severity.INFO,
             summary=f"steps take {after} since iteration {drop.iteration}, {drop.ratio:.2g} times the {before} before "
             f"({drop.steps} steps, {format_seconds(drop.seconds)}, and still); {cause.text}",
             since=drop.since,
@@ -68,7 +68,7 @@ class ThroughputDropDetector(SurroundedDetector):
     def _cause(self, drop: Drop, job: JobView) -> Cause:
         """Looked for anew with each lap until it is found: then it stays, as does the drop."""
         known, laps = self._known, job.progress.steps.pace.laps
-        if known is None or known[0] != drop.since or (known[2].word == "unknown" and known[1] != laps):
+        if known is None or known[0] != drop.since or (known[2].name == "unknown" and known[1] != laps):
             known = self._known = (drop.since, laps, cause_of(drop, job, self._around))
         return known[2]
 
@@ -85,7 +85,7 @@ class SlowDetector(SurroundedDetector):
     Evidence: of the last samples of every rank (40 at least, half an hour at most) 30 % and more are in the
     same part: waiting for a batch, or the optimizer's work on the CPU. Where there are GPUs, none is in use
     for more than 80 % of the time. There is no normal speed to compare with: what is not found here is not
-    said to be fast. `GET /ranks` has all shares.
+    reported as fast. `GET /ranks` has all shares.
 
     What to do: data: more DataLoader workers, quicker storage, tokenising beforehand. CPU optimizer: offload
     less.
