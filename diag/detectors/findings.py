@@ -3,7 +3,9 @@ comes from the `findings.yaml` beside its detector, by the finding's id and its 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -80,6 +82,25 @@ def finding(
         holds_seconds=fields.get("holds_seconds", 0.0),
         final=fields.get("final", False),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LinePattern:
+    """A row of memory/lines.yaml."""
+
+    words: tuple[str, ...]
+    without: tuple[str, ...]
+    pattern: re.Pattern[str]
+
+    @classmethod
+    def named(cls, name: str) -> LinePattern:
+        known = load("memory/lines.yaml")[name]
+        return cls(tuple(known["words"]), tuple(known.get("without", ())), re.compile(known["pattern"]))
+
+    def matches(self, text: str) -> bool:
+        if not any(word in text for word in self.words) or any(word in text for word in self.without):
+            return False
+        return self.pattern.search(text) is not None
 
 
 def ranks_of(lines: Lines) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diag.detectors import DETECTORS, findings
-from diag.detectors.findings import finding, load, row, table
+from diag.detectors.findings import LinePattern, finding, load, row, table
 from diag.model import Confidence, Severity
 
 NAMES = sorted(table())
@@ -81,6 +81,15 @@ def test_pattern_matches_the_real_lines_that_it_was_written_for(name: str, numbe
         assert first["cause"] == rule["cause"], line
         assert re.search(rule["pattern"], line)
         assert any(word in line for one in LINES[name] for word in one["words"]), "no word lets it through"
+
+
+@pytest.mark.parametrize("name", sorted(load("memory/lines.yaml")))
+def test_pattern_of_a_limit_matches_its_real_lines_and_leaves_those_of_others(name: str) -> None:
+    known, pattern = load("memory/lines.yaml")[name], LinePattern.named(name)
+
+    assert known["from"] and known["lines"]
+    assert all(pattern.matches(line) for line in known["lines"])
+    assert not any(pattern.matches(f"{word} {known['lines'][0]}") for word in known.get("without", ()))
 
 
 @pytest.mark.parametrize(("name", "number"), ROWS)

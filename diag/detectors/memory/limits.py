@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 
 from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import failed_soon, is_traced, only_quoted
-from diag.detectors.findings import Lines, finding, on_ranks, quoted, ranks_of, since_of
+from diag.detectors.findings import LinePattern, Lines, finding, on_ranks, quoted, ranks_of, since_of
 from diag.model import Confidence, Finding, NotChecked, Severity
 from diag.model.observations import LogLine, SharedMemory
 from diag.state.rank_view import RankView
@@ -29,23 +28,21 @@ _FD_NEARLY_FULL = 0.90
 
 
 class _FirstLine:
-    """Remembers the first line that a pattern named, by rank: the evidence of a limit that was hit."""
+    """Keeps the first line that a pattern matched, by rank: the evidence of a limit that was hit."""
 
-    def __init__(self, pattern: str, literals: tuple[str, ...]) -> None:
-        self._pattern = re.compile(pattern)
-        self._literals = literals
+    def __init__(self, name: str) -> None:
+        self._pattern = LinePattern.named(name)
         self._above: dict[int | None, deque[str]] = {}
         self._sure: dict[int | None, tuple[float, str]] = {}  # under a traceback, or of torch's hook or NCCL
-        self._last: dict[
-            int | None, tuple[float, str]
-        ] = {}  # the last that may be a word in the data as well
+        # the last that may be in the data as well
+        self._last: dict[int | None, tuple[float, str]] = {}
 
     def observe(self, at: float, fact: LogLine) -> None:
         if fact.bar:
             return
         if fact.rank in self._above or len(self._above) < 4096:
             self._above.setdefault(fact.rank, deque(maxlen=8)).append(fact.text)
-        if not any(word in fact.text for word in self._literals) or not self._pattern.search(fact.text):
+        if not self._pattern.matches(fact.text):
             return
         sure = fact.text.startswith(("[rank", "ERROR: Unexpected bus error")) or " NCCL WARN " in fact.text
         sure = sure or is_traced(self._above.get(fact.rank, ()))
@@ -100,20 +97,8 @@ class ShmDetector(Detector):
     listens = (LogLine, SharedMemory)
 
     def __init__(self) -> None:
-        # torch 2.13, aten/src/ATen/MapAllocator.cpp:
-        #   RuntimeError: unable to write to file </torch_1234_567_0>: No space left on device (28)
-        # NCCL 2.28.9, captured on 2 x H200 with /dev/shm of 4 MB, 2026-11-20:
-        #   ... NCCL WARN Error while creating shared memory segment /dev/shm/nccl-8mU5qJ (size 9637888), error: ...
-        self._lines = _FirstLine(
-            r"unable to (?:write to|resize) file </torch_|unable to (?:allocate|mmap) .*shm"
-            r"|creating shared memory segment /dev/shm",
-            ("shared memory", "</torch_", "/dev/shm"),
-        )
-        # torch 2.13 DataLoader, torch/csrc/DataLoader.cpp, prints these of every bus error of a worker:
-        #   ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).
-        #   RuntimeError: DataLoader worker (pid 1234) is killed by signal: Bus error. It is possible that dataloader's
-        #   workers are out of shared memory. Please try to raise your shared memory limit.
-        self._guesses = _FirstLine(r"insufficient shared memory|out of shared memory", ("shared memory",))
+        self._lines = _FirstLine("shared_memory")
+        self._guesses = _FirstLine("bus_error")
         self._highest: dict[int, float] = {}  # by rank, the share that was used
 
     def observe(self, at: float, fact: LogLine | SharedMemory) -> None:
@@ -207,10 +192,7 @@ class FdLimitDetector(Detector):
     listens = (LogLine,)
 
     def __init__(self) -> None:
-        # CPython 3.8-3.14, any place that opens a file: OSError: [Errno 24] Too many open files: '...' torch
-        # 2.13 DataLoader: RuntimeError: Too many open files. Communication with the workers is no longer
-        # possible.
-        self._lines = _FirstLine(r"Too many open files", ("Too many open files",))
+        self._lines = _FirstLine("open_files")
 
     def observe(self, at: float, fact: LogLine) -> None:
         self._lines.observe(at, fact)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.contract import Detector
-from diag.detectors.findings import Lines, finding, quoted, ranks_of, since_of, who
+from diag.detectors.findings import LinePattern, Lines, finding, quoted, ranks_of, since_of, who
 from diag.detectors.memory.messages import format_phase
 from diag.detectors.memory.refusals import first_failed
 from diag.model import Evidence, Finding, NotChecked, Severity
@@ -14,16 +13,6 @@ from diag.model.observations import CgroupPids, KernelRefusal, LogLine
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 
-# CPython 3.10-3.13, os.fork and threading: BlockingIOError: [Errno 11] Resource temporarily unavailable
-#   RuntimeError: can't start new thread
-# OpenBLAS: blas_thread_init: pthread_create failed for thread 3 of 8: Resource temporarily unavailable
-# bash 5: fork: retry: Resource temporarily unavailable
-_REFUSED = re.compile(
-    r"BlockingIOError: \[Errno 11\] Resource temporarily unavailable|RuntimeError: can't start new thread"
-    r"|pthread_create failed.{0,80}Resource temporarily unavailable|fork: (?:retry: )?Resource temporarily unavailable"
-    r"|libgomp: Thread creation failed: Resource temporarily unavailable"
-)
-_WORDS = ("Resource temporarily unavailable", "start new thread")
 _NEARLY_FULL = 0.98
 _LEAST_ROOM = 8
 _TOGETHER_SECONDS = 60.0
@@ -53,6 +42,7 @@ class PidsLimitDetector(Detector):
         self._first: dict[int | None, CgroupPids] = {}
         self._refused: dict[int | None, tuple[float, CgroupPids]] = {}
         self._kernel: tuple[float, KernelRefusal] | None = None
+        self._refusal = LinePattern.named("new_process")
         self._lines: dict[int | None, tuple[float, str]] = {}
         self._read_at = 0.0
 
@@ -65,7 +55,7 @@ class PidsLimitDetector(Detector):
         elif isinstance(fact, KernelRefusal):
             if fact.what == "pids" and self._kernel is None:
                 self._kernel = (at, fact)
-        elif _is_refusal(fact) and len(self._lines) < 4096:
+        elif not fact.bar and len(self._lines) < 4096 and self._refusal.matches(fact.text):
             self._lines[fact.rank] = (at, fact.text)
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
@@ -164,12 +154,6 @@ def _nearly_full(now: float, job: JobView) -> Iterator[Finding]:
         evidence=[
             Evidence("cgroup", f"pids.current {pids.current}, pids.max {pids.limit}", now, full[0].rank)
         ],
-    )
-
-
-def _is_refusal(line: LogLine) -> bool:
-    return (
-        not line.bar and any(word in line.text for word in _WORDS) and _REFUSED.search(line.text) is not None
     )
 
 

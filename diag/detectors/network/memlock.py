@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.contract import Detector
-from diag.detectors.findings import Lines, finding, on_ranks, quoted, ranks_of, since_of
+from diag.detectors.findings import LinePattern, Lines, finding, on_ranks, quoted, ranks_of, since_of
 from diag.detectors.network.advice import place_of
 from diag.detectors.network.unlogged import several_nodes
 from diag.model import Finding, Severity
@@ -22,11 +22,6 @@ _ENOUGH_BYTES = 64 << 30
 #   NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory
 #   NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory errno 12
 _CALLS = re.compile(r"^ibv_(?:reg_mr\w*|create_qp\w*|create_cq\w*|reg_dmabuf_mr)$")
-# Others that use libibverbs (UCX, MPI, the program itself) word it differently.
-_ELSEWHERE = re.compile(
-    r"ibv_(?:reg_mr\w*|create_qp|create_cq|reg_dmabuf_mr)\b.*(?:Cannot allocate memory|Operation not "
-    "permitted)"
-)
 _PATIENCE_SECONDS = 10.0  # the limits of a rank are read when it is found, which may be just now
 _ENOMEM, _EPERM = 12, 1
 
@@ -49,12 +44,11 @@ class MemlockDetector(Detector):
     listens = (LogLine,)
 
     def __init__(self) -> None:
+        self._pattern = LinePattern.named("locked_memory")
         self._failed: dict[int | None, tuple[float, str]] = {}
 
     def observe(self, at: float, fact: LogLine) -> None:
-        if "ibv_" not in fact.text or " NCCL " in fact.text or len(self._failed) >= 4096:
-            return
-        if _ELSEWHERE.search(fact.text):
+        if len(self._failed) < 4096 and self._pattern.matches(fact.text):
             self._failed.setdefault(fact.rank, (at, fact.text))
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
