@@ -80,7 +80,7 @@ class PidsLimitDetector(Detector):
             yield NotChecked(
                 "the limit of processes (pids.max)",
                 "no pids cgroup could be read",
-                "check pids.events of the container's cgroup, and at `ulimit -u`",
+                "check pids.events of the container's cgroup, and `ulimit -u`",
             )
 
     def _by_cgroup(self, job: JobView) -> Finding:

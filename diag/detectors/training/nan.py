@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import failed_soon, only_quoted
-from diag.detectors.findings import finding, who
+from diag.detectors.findings import finding, row, who
 from diag.detectors.training.numbers import Numbers, Point, PointReader, digits, format_iteration
 from diag.model import Evidence, Finding
 from diag.model.observations import LossScaleReduced, NonFiniteReported, RankFound
@@ -148,12 +148,14 @@ class GradNanDetector(Detector):
             evidence.append(first.evidence())
         if self._before is not None:
             summary += f"; the last good value was {digits(self._before.grad)} {format_iteration(self._before.iteration)}"
-        rank = "It is the named rank's own batch, or its GPU: compare after a restart. "
+        own = (
+            "It is the named rank's own batch, or its GPU: compare after a restart. " if checks.ranks else ""
+        )
         yield finding(
             self.name,
             summary=summary,
             since=min(item.at for item in evidence),
-            words={"rank": rank if checks.ranks else ""},
+            advice=own + row(self.name)["advice"],
             ranks=checks.ranks,
             evidence=evidence,
         )
