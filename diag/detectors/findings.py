@@ -28,6 +28,12 @@ def load(name: str) -> dict[str, Any]:
     return cast("dict[str, Any]", yaml.load(text, loader))
 
 
+def load_all() -> None:
+    """Read the tables before anything fails: a full disk, or no file that may still be opened, is then too late."""
+    for path in Path(__file__).parent.glob("*/*.yaml"):
+        load(f"{path.parent.name}/{path.name}")
+
+
 @cache
 def table() -> dict[str, dict[str, Any]]:
     """Of each finding its own row; `causes` holds what one cause has otherwise."""

@@ -4,11 +4,12 @@ written for."""
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from diag.detectors import DETECTORS, findings
+from diag.detectors import DETECTORS, findings, make_detectors
 from diag.detectors.findings import LinePattern, finding, load, row, table
 from diag.model import Confidence, Severity
 
@@ -66,6 +67,18 @@ def test_finding_without_a_row_is_an_error() -> None:
 def test_tables_are_read_once() -> None:
     assert table() is table()
     assert findings.load("network/errors.yaml") is load("network/errors.yaml")
+
+
+def test_no_table_is_read_once_the_detectors_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    findings.load.cache_clear()
+    findings.table.cache_clear()
+    make_detectors()
+    monkeypatch.setattr(Path, "read_text", None)  # as when no more file may be opened
+
+    assert finding("fd-limit", "exhausted", summary="", since=1.0).advice.startswith(
+        "Raise the limit of open files"
+    )
+    assert load("network/errors.yaml") and load("network/places.yaml") and load("gpu/cuda_errors.yaml")
 
 
 # -- lines about checkpoints --------------------------------------------------------------------------------
