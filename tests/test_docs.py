@@ -19,6 +19,7 @@ from diag.detectors.rules.load import packaged
 from diag.detectors.signatures import SignatureDetector
 from diag.outputs import manual
 from diag.settings import Settings
+from tests.manual.causes_in_code import MAKERS
 
 ROOT = Path(__file__).parents[1]
 HANG_FILES = sorted((ROOT / "diag" / "detectors" / "hang").glob("*.py"))
@@ -96,7 +97,7 @@ def test_no_option_is_documented_that_there_is_not() -> None:
 
 
 def ids_in_code() -> set[str]:
-    """The first argument, or `id=`, of every Finding(...) that a detector makes, and the ids of doctor's
+    """The first argument, or `id=`, of every Finding(...) or finding(...) that a detector makes, and the ids of doctor's
     lines."""
     found = {kind.name for kind in DETECTORS if kind is not SignatureDetector}
     found |= {rule.finding for rule in packaged().rules if rule.finding is not None}
@@ -107,7 +108,7 @@ def ids_in_code() -> set[str]:
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
             arguments = {keyword.arg: keyword.value for keyword in node.keywords}
             value: ast.expr | None = None
-            if name == "Finding":
+            if name in MAKERS:
                 value = node.args[0] if node.args else arguments.get("id")
             elif name == "Line":
                 value = node.args[4] if len(node.args) > 4 else arguments.get("id")

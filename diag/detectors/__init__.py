@@ -8,6 +8,7 @@ from diag.detectors import checkpoint, gpu, memory, training
 from diag.detectors.cluster.verdict import VerdictDetector
 from diag.detectors.contract import Detector
 from diag.detectors.environment import EnvHarmfulDetector, EnvNoEffectDetector
+from diag.detectors.findings import load_all
 from diag.detectors.hang import HangDetector
 from diag.detectors.network import (
     DuplicateGpuDetector,
@@ -53,6 +54,7 @@ DETECTORS: tuple[type[Detector], ...] = (
 def make_detectors(rules: RuleSet | None = None) -> list[Detector]:
     """Fresh ones: detectors hold state of one job. `rules` in place of those that come with diag. The last
     passes on what the job hub says."""
+    load_all()
     return [
         *(SignatureDetector(rules) if kind is SignatureDetector else kind() for kind in DETECTORS),
         VerdictDetector(),

@@ -13,13 +13,18 @@ from diag.state.view import JobView
 class Detector(Protocol):
     """One judgement. `check` reports and changes nothing. One that `listens` to facts is a `Listener`, whose
     `observe` changes its state and reports nothing; others need none. One of
-    which an answer depends on its last answer has `tick(now, job)` too: it is called once before each check."""
+    which an answer depends on its last answer has `tick(now, job)` too: it is called once before each check.
+    A class that has it as a base need not write `listens` and `not_checked` where there is nothing to say."""
 
     name: str
 
     @property
-    def listens(self) -> tuple[type[Observation], ...]: ...
+    def listens(self) -> tuple[type[Observation], ...]:
+        """The facts that `observe` is given."""
+        return ()
 
     def check(self, now: float, job: JobView) -> Iterable[Finding]: ...
 
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]: ...
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
+        """What could not be checked of this job, and why."""
+        return ()

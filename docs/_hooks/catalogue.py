@@ -226,7 +226,7 @@ def _judged_in() -> dict[str, list[str]]:
     ):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in (
-                "Finding",
+                *("Finding", "finding", "line_finding"),
                 "Line",
             ):
                 for value in [*node.args, *(word.value for word in node.keywords if word.arg == "id")]:

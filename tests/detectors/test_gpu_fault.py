@@ -268,7 +268,7 @@ def test_what_follows_from_a_broken_gpu_is_not_taken_for_the_programs_error() ->
     fails(story, 1, ["[rank1]: torch.AcceleratorError: CUDA error: an illegal memory access was encountered"])
 
     (fault,) = [finding for finding in story.findings() if finding.id == "gpu-fault"]
-    assert fault.cause == "xid_48" and "Xid 43, 45, 154 beside it" in fault.summary
+    assert fault.cause == "xid_48" and "Xid 43, 45, 154 with it" in fault.summary
 
 
 def test_ecc_error_of_cuda_is_the_hardwares_without_an_xid_too() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from diag.detectors.findings import table
 from diag.detectors.hang import advice as hang_advice
 from diag.detectors.hang.evidence import _children
-from diag.detectors.training import straggler
 from diag.engine.replay import replay
 from diag.model import numbered
 from diag.model.observations import NcclLine, PhaseMarked
@@ -209,7 +209,14 @@ def test_group_that_nccl_was_seen_in_is_not_said_to_be_missing() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("texts", [hang_advice._ADVICE, hang_advice._ALONE, straggler._ADVICE])
+@pytest.mark.parametrize(
+    "texts",
+    [
+        hang_advice._ADVICE,
+        hang_advice._ALONE,
+        {cause: row["advice"] for cause, row in table()["straggler"]["causes"].items()},
+    ],
+)
 def test_every_advice_agrees_with_one_and_with_several(texts: dict[str, str], count: int) -> None:
     ranks = {1: "rank 3", 2: "ranks 3-4"}[count]
     victims = {1: "rank 7", 2: "ranks 7-8"}[count]

@@ -1,6 +1,7 @@
-"""Which words the detectors can put into `cause`, read out of their code.
+"""Which words the detectors can put into `cause`, read out of their code and their tables.
 
-Followed are: `cause=...`, what is assigned to a variable of that name, arguments for a parameter or field of
+The causes of a finding that the code makes by `finding("id", ...)` are those of its row in a findings.yaml. Elsewhere
+followed are: `cause=...`, what is assigned to a variable of that name, arguments for a parameter or field of
 that name, what functions return that are called after causes, and tables of (cause, ...) from which one is
 unpacked. Words made at run time (xid_79) have an N.
 """
@@ -13,15 +14,17 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from diag.detectors.findings import table
+
 __all__ = ["causes_by_file", "findings_of"]
 
 DETECTORS = Path(__file__).parents[2] / "diag" / "detectors"
+MAKERS = ("Finding", "finding", "line_finding")
 _WORD = re.compile(r"[a-z][a-z0-9]*(?:_[a-zA-Z0-9]+)*")
 
 # Names within the code for what is then said otherwise, or by another detector.
 NOT_SAID = {
-    "checkpoint/disk.py": {"write_failed"},  # said as no_space, or by checkpoint-write-error
-    "checkpoint/write_error.py": {"full"},  # disk-full's
+    "checkpoint/disk.py": {"write_failed"},  # reported as no_space, or by checkpoint-write-error
     "hang/advice.py": {"xid"},  # the advice for xid_N
 }
 
@@ -57,7 +60,7 @@ def _made_in(tree: ast.Module) -> set[str]:
                 and getattr(part.targets[0], "id", "") == "name"
                 and isinstance(part.value, ast.Constant)
             }  # fmt: skip
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in MAKERS:
             value = next(
                 (one.value for one in node.keywords if one.arg == "id"), node.args[0] if node.args else None
             )
@@ -93,6 +96,8 @@ def causes_by_file() -> dict[str, set[str]]:
             other for file, other in trees.items() if file.rpartition("/")[0] == package or "/" not in file
         ]
         found[name] = set(_causes(tree, {**_takers(beside), **_takers([tree])}))
+        for finding in _made_in(tree):
+            found[name] |= set(table().get(finding, {}).get("causes", {}))
     return {name: said for name, causes in found.items() if (said := causes - NOT_SAID.get(name, set()))}
 
 

@@ -147,6 +147,7 @@ def test_causes_are_collected_from_the_code_of_every_kind() -> None:
 
     # a table, a call of Finding, an argument, an unpacked tuple, a function's return, a name made at run time
     assert "capacity" in found["gpu/oom_cause.py"]
+    assert "core_dump" in found["gpu/gpu_fault.py"]
     assert "same_gpu" in found["network/duplicate_gpu.py"]
     assert "went_down" in found["gpu/nvlink_fault.py"]
     assert "wrong_gid_index" in found["network/ib_error.py"]

@@ -3,68 +3,29 @@ start."""
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Iterable, Iterator
 
-from diag.detectors.checkpoint.folders import Broken, Folders, cut_off_save, name_of, pointed_at
-from diag.detectors.checkpoint.lines import QuotedLines, Rule, failed_at, failed_by, ranks_of
+from diag.detectors.checkpoint.folders import Broken, FolderDetector, cut_off_save, name_of, pointed_at
+from diag.detectors.checkpoint.lines import after_iteration, ended_quietly, failed_by, line_finding
+from diag.detectors.echoed_errors import failed_soon
+from diag.detectors.findings import finding
 from diag.knowledge.checkpoint_args import resume_advice
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.model.observations import CheckpointFolder, CheckpointsSeen, LogLine
+from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
+from diag.model.observations import CheckpointFolder, CheckpointsSeen
 from diag.state.view import JobView
-from diag.text.units import format_bytes, format_ranks
+from diag.text.units import format_bytes
 
-_RULES = (
-    # torch 2.13, torch.load and torch.distributed.checkpoint of a cut-off file, 2026-11-21:
-    #   RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory. This is an internal ...
-    Rule(
-        "unreadable",
-        re.compile(r"PytorchStreamReader failed reading (?:zip archive|file [^:\n]{1,200}): ([^.\n]{1,80})"),
-    ),
-    # safetensors 0.8.0, 2026-11-21: header too small; invalid header length; invalid JSON in header: ...;
-    #   SafetensorError: Error while deserializing header: incomplete metadata, file not fully covered
-    # 0.4 and 0.5 name it HeaderTooSmall, InvalidHeaderLength, InvalidHeaderDeserialization,
-    # MetadataIncompleteBuffer.
-    Rule("unreadable", re.compile(r"SafetensorError: Error while deserializing(?: header)?: ([^\n]{1,80})")),
-    # torch 2.13, torch.distributed.checkpoint of a folder without `.metadata`, 2026-11-21:
-    #   FileNotFoundError: [Errno 2] No such file or directory: 'dcp/.metadata'
-    Rule(
-        "incomplete",
-        re.compile(r"No such file or directory: '([^'\n]{0,500}/(?:\.metadata|__\d{1,7}_\d{1,7}\.distcp))'"),
-    ),
-    # megatron-core 0.11-0.16.1, dist_checkpointing/validation.py (metadata.json is written last):
-    #   CheckpointingException: DIR is not a distributed checkpoint
-    Rule("incomplete", re.compile(r"CheckpointingException: (\S{1,500}) is not a distributed checkpoint")),
-    # Megatron-LM core_r0.13, megatron/training/checkpointing.py; the first two end the job with exit status
-    # 0:
-    #   could not load the checkpoint
-    #   ERROR: Invalid metadata file DIR/latest_checkpointed_iteration.txt. Exiting
-    #   NotImplementedError: unknown checkpoint format in DIR
-    Rule("unreadable", re.compile(r"^ {0,4}(could not load the checkpoint)$")),
-    Rule("unreadable", re.compile(r"ERROR: (Invalid metadata file \S{1,500})\. Exiting")),
-    Rule("unreadable", re.compile(r"(unknown checkpoint format in \S{1,500})")),
-)
-_WORDS = (
-    "PytorchStreamReader",
-    "Error while deserializing",
-    "No such file or directory: '",
-    "is not a distributed checkpoint",
-    "could not load the checkpoint",
-    "Invalid metadata file",
-    "unknown checkpoint format in",
-)
 _WHILE_SECONDS = 30.0
-_SILENT_END = ("could not load the checkpoint", "Invalid metadata file")
 
 
-class CheckpointCorruptDetector:
+class CheckpointCorruptDetector(FolderDetector):
     """Meaning: a checkpoint cannot be loaded: a save was cut off, a file in it is truncated, or the job could
     not read the one that it was to begin from.
 
     Evidence: the files that are there against those that its kind needs (`.metadata`, metadata.json, each
     __R_I.distcp that `.metadata` names, each shard of an index, the length in the header of safetensors, the
-    end of torch's zip files), looked at when nobody writes it any more; the errors of torch, safetensors,
+    end of torch's zip files), checked when no process writes it any more; the errors of torch, safetensors,
     Megatron and DeepSpeed while loading.
 
     What to do: go on from the whole one that is named, with the flags shown, and put the broken one away: the
@@ -75,17 +36,6 @@ class CheckpointCorruptDetector:
     """
 
     name = "checkpoint-corrupt"
-    listens = (CheckpointsSeen, LogLine)
-
-    def __init__(self) -> None:
-        self._folders = Folders()
-        self._lines = QuotedLines(_RULES, _WORDS)
-
-    def observe(self, at: float, fact: CheckpointsSeen | LogLine) -> None:
-        if isinstance(fact, CheckpointsSeen):
-            self._folders.observe(at, fact)
-        else:
-            self._lines.observe(at, fact)
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         broken = list(self._folders.broken(now, job))
@@ -102,7 +52,7 @@ class CheckpointCorruptDetector:
         if many:
             yield NotChecked(
                 f"whether {name_of(many[-1])} is whole",
-                f"it has {many[-1].files} files or more, or folders that may not be read",
+                f"it has {many[-1].files} files or more, or folders that cannot be read",
                 "check it by hand before you go on from it",
             )
 
@@ -113,105 +63,80 @@ class CheckpointCorruptDetector:
         older = [one for one in all_broken[:-1] if one.folder.path.rpartition("/")[0] == beside]
         whole = self._folders.whole(folder)
         later = whole is not None and (whole.iteration or 0) > (folder.iteration or 0)
-        why = _why(folder, job)
-        go_on = (
-            f"Go on from {whole.path}, which is whole: {resume_advice(job.run.words, whole.path, whole.kind)}."
-            if whole
-            else "There is no whole checkpoint beside it: look for an older run's, or begin anew."
-        )
+        go_on = "There is no whole checkpoint beside it: look for an older run's, or begin anew."
+        last = _none_is_whole(older)
+        if whole:
+            flags = resume_advice(job.run.words, whole.path, whole.kind)
+            go_on = f"Go on from {whole.path}, which is whole: {flags}."
+            last = f"the last whole one is {name_of(whole)}"
         tracker = self._folders.tracker(beside)
-        names_it = tracker is not None and pointed_at(beside, tracker) == folder.path
-        put_away = f" Move {folder.path} away" + (
-            f": {tracker[0]} names it." if names_it and tracker else "."
-        )
-        cause = "truncated" if folder.damaged and not folder.missing else "incomplete"
-        return Finding(
-            id="checkpoint-corrupt",
-            subject=JOB,
+        named = tracker is not None and pointed_at(beside, tracker) == folder.path
+        names_it = f": {tracker[0]} names it" if named and tracker else ""
+        return finding(
+            self.name,
+            "truncated" if folder.damaged and not folder.missing else "incomplete",
             klass="left_behind",
             since=broken.since,
-            cause=cause,
             severity=Severity.WARNING if later or job.interrupted_at is not None else Severity.CRITICAL,
             confidence=Confidence.HIGH if broken.sure else Confidence.MEDIUM,
-            summary=f"{name_of(folder)} is not whole ({broken.what}; {folder.files} files, {format_bytes(folder.size_bytes)}){why}; "
-            + (f"the last whole one is {name_of(whole)}" if whole else _none_is_whole(older)),
-            advice=go_on + put_away,
-            evidence=tuple(
+            summary=f"{name_of(folder)} is not whole ({broken.what}; {folder.files} files, "
+            f"{format_bytes(folder.size_bytes)}){_why(folder, job)}; {last}",
+            advice=f"{go_on} Move {folder.path} away{names_it}.",
+            evidence=[
                 Evidence("checkpoint", f"{one.folder.path}: {one.what}", one.since)
                 for one in (broken, *older[:2])
-            ),
+            ],
             final=job.returncode is not None,
         )
 
     def _at_the_start(self, job: JobView) -> Finding | None:
-        """What the job was told to begin from, as it lay there before it was loaded."""
+        """What the job was to begin from, as it lay there before it was loaded."""
         for at, seen in self._folders.loads.values():
             folder = _to_be_loaded(seen)
             if folder is None:
                 continue
-            missing, damaged = (
-                _of_interest(seen.flag, folder.missing),
-                _of_interest(seen.flag, folder.damaged),
-            )
-            words = (("missing", missing), ("damaged", damaged))
+            missing, damaged = (_of_interest(seen.flag, files) for files in (folder.missing, folder.damaged))
             if not (missing or damaged):
                 continue
-            what = "; ".join(f"{word} {', '.join(names)}" for word, names in words if names)
+            parts = (("missing", missing), ("damaged", damaged))
+            what = "; ".join(f"{word} {', '.join(names)}" for word, names in parts if names)
             others = [
-                other
-                for other in seen.folders
-                if other is not folder and not other.missing and not other.damaged
+                one for one in seen.folders if one is not folder and not one.missing and not one.damaged
             ]
             go_on = "Copy or download it again, or load another one."
             if others:
                 flags = resume_advice(job.run.words, others[-1].path, others[-1].kind)
                 go_on = f"Load {others[-1].path} instead, which is whole: {flags}."
-            return Finding(
-                id="checkpoint-corrupt",
-                subject=JOB,
+            return finding(
+                self.name,
+                "truncated" if damaged else "incomplete",
                 since=at,
-                cause="truncated" if damaged else "incomplete",
-                severity=Severity.CRITICAL if failed_at(job, at) else Severity.WARNING,
-                confidence=Confidence.HIGH,
+                severity=Severity.CRITICAL if failed_soon(job, at) else Severity.WARNING,
                 summary=f"the checkpoint to begin from ({seen.flag} {folder.path}) is not whole: {what}",
                 advice=go_on,
-                evidence=(
+                evidence=[
                     Evidence("checkpoint", f"{folder.path}: {what}", at),
-                    *(item.evidence() for item in self._lines.said[:2]),
-                ),
+                    *(line.evidence() for line in self._lines.found[:2]),
+                ],
                 final=True,
             )
         return None
 
     def _by_lines(self, job: JobView) -> Iterator[Finding]:
-        said = [
-            item
-            for item in self._lines.said
-            if not item.saving
-            and (
-                failed_by(job, item)
-                or (_ended_quietly(job) and any(word in item.text for word in _SILENT_END))
-            )
+        quiet = ended_quietly(job)
+        lines = [
+            line
+            for line in self._lines.found
+            if not line.saving and (failed_by(job, line) or (quiet and line.ends_with_0))
         ]
-        if not said:
+        if not lines:
             return
-        first, ranks = said[0], ranks_of(said)
-        who = format_ranks(ranks) if ranks else "the job"
-        quietly = "; the job ended with status 0 all the same" if _ended_quietly(job) else ""
-        yield Finding(
-            id="checkpoint-corrupt",
-            subject=JOB,
-            severity=Severity.CRITICAL,
-            confidence=Confidence.MEDIUM,
-            ranks=ranks,
-            since=first.at,
-            cause=first.cause,
-            final=True,
-            summary=f"{who} could not read a checkpoint or a file of it{_when(job)}: {first.match[1].strip()}{quietly}",
-            advice="The file is not whole: a save that was cut off, a copy or a download that broke. The traceback above the "
-            "line names it; compare its size with the source, or load the checkpoint before it.",
-            evidence=tuple(item.evidence() for item in said[:3]),
+        quietly = "; the job ended with status 0 all the same" if quiet else ""
+        when = after_iteration(job) or " at the start"
+        text = (
+            f"{{who}} could not read a checkpoint or a file of it{when}: {lines[0].match[1].strip()}{quietly}"
         )
+        yield line_finding(self.name, lines[0].cause, lines, text, confidence=Confidence.MEDIUM, final=True)
 
 
 def _to_be_loaded(seen: CheckpointsSeen) -> CheckpointFolder | None:
@@ -223,7 +148,7 @@ def _to_be_loaded(seen: CheckpointsSeen) -> CheckpointFolder | None:
 
 
 def _of_interest(flag: str, files: tuple[str, ...]) -> tuple[str, ...]:
-    """--model reads the weights alone, whatever else of a checkpoint lies beside them."""
+    """--model reads the weights alone, whatever else of a checkpoint is in the folder."""
     if "model" not in flag or "mcore" in flag:
         return files
     return tuple(
@@ -235,26 +160,23 @@ def _why(folder: CheckpointFolder, job: JobView) -> str:
     """The end of the rank that died first, where it came in this save, or right after this checkpoint's last
     byte."""
     failed = [rank for rank in job.ranks.values() if rank.failed]
-    dead = sorted(
+    dead = min(
         failed,
         key=lambda rank: (
             rank.exited_at or 0.0,
             rank.exit is not None and rank.exit.signal == signal.SIGTERM,
         ),
+        default=None,
     )
-    at = dead[0].exited_at if dead else job.run.ended_at
-    in_it = cut_off_save(folder, job) is not None or (
-        at is not None and abs(at - folder.changed_at) < _WHILE_SECONDS
-    )
-    if not in_it:
+    at = dead.exited_at if dead else job.run.ended_at
+    soon = at is not None and abs(at - folder.changed_at) < _WHILE_SECONDS
+    if not soon and cut_off_save(folder, job) is None:
         return ""
-    end = dead[0].exit if dead else None
-    how = f"was killed by signal {end.signal}" if end is not None and end.signal else "failed"
-    return (
-        f": rank {dead[0].rank} {how} while it was written"
-        if dead
-        else ": the job ended while it was written"
-    )
+    if dead is None:
+        return ": the job ended while it was written"
+    killed = dead.exit is not None and dead.exit.signal
+    how = f"was killed by signal {killed}" if killed else "failed"
+    return f": rank {dead.rank} {how} while it was written"
 
 
 def _none_is_whole(older: list[Broken]) -> str:
@@ -263,11 +185,3 @@ def _none_is_whole(older: list[Broken]) -> str:
         return "no other checkpoint is there"
     names = ", ".join(name_of(one.folder) for one in older[-3:])
     return f"{names} beside it {'is' if len(older) == 1 else 'are'} not whole either"
-
-
-def _ended_quietly(job: JobView) -> bool:
-    return job.returncode == 0 and job.iteration is None
-
-
-def _when(job: JobView) -> str:
-    return " at the start" if job.iteration is None else f" after iteration {job.iteration}"

@@ -1,5 +1,5 @@
 """Which checkpoints on disk are this job's, which of them are not whole for good, and which one to go on
-from. Judges no " "cause."""
+from. Judges no cause."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from diag.model.observations import CheckpointFolder, CheckpointsSeen
+from diag.detectors.checkpoint.lines import QuotedLines
+from diag.detectors.contract import Detector
+from diag.model.observations import CheckpointFolder, CheckpointsSeen, LogLine
 from diag.state.saves import Save
 from diag.state.view import JobView
 
@@ -18,7 +20,7 @@ _BEFORE_START_SECONDS = 60.0  # clocks of file servers differ
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A checkpoint that is not whole and will not become so. `what` in words; `sure`: by its own files, not
+    """A checkpoint that is not whole and will not become so. `what` is wrong; `sure`: by its own files, not
     by comparison."""
 
     folder: CheckpointFolder
@@ -28,16 +30,15 @@ class Broken:
 
 
 class Folders:
-    """Told of all that is seen on disk; asked by the detectors of this package."""
+    """Handed all that is seen on disk; asked by the detectors of this package."""
 
     def __init__(self) -> None:
         self._changed: dict[str, tuple[CheckpointFolder, float]] = {}
         self._ours: set[str] = set()
         self._written: set[str] = set()  # roots in which this job made a folder
-        self._trackers: dict[
-            str, tuple[tuple[str, str] | None, bool]
-        ] = {}  # by root: what it says, whether it changed
-        self._looked: dict[str, float] = {}  # by root: when it was last told
+        # by root: what its tracker names, whether that changed
+        self._trackers: dict[str, tuple[tuple[str, str] | None, bool]] = {}
+        self._looked: dict[str, float] = {}  # by root: when it was last read
         self.loads: dict[str, tuple[float, CheckpointsSeen]] = {}
 
     def observe(self, at: float, fact: CheckpointsSeen) -> None:
@@ -46,8 +47,8 @@ class Folders:
             return
         self._looked[fact.root] = at
         first = fact.root not in self._trackers
-        told = self._trackers.get(fact.root, (fact.tracker, False))
-        self._trackers[fact.root] = (fact.tracker, told[1] or fact.tracker != told[0])
+        before, changed = self._trackers.get(fact.root, (fact.tracker, False))
+        self._trackers[fact.root] = (fact.tracker, changed or fact.tracker != before)
         for folder in fact.folders:
             known = self._changed.get(folder.path)
             if known is None or known[0] != folder:
@@ -56,11 +57,7 @@ class Folders:
                     self._written.add(_root_of(folder.path))
                 self._changed[folder.path] = (folder, at)
         there = {folder.path for folder in fact.folders}
-        for path in [
-            path
-            for path, (folder, _) in self._changed.items()
-            if _root_of(path) == fact.root and path not in there
-        ]:
+        for path in [path for path in self._changed if _root_of(path) == fact.root and path not in there]:
             del self._changed[path]  # rotated away
             self._ours.discard(path)
 
@@ -81,15 +78,14 @@ class Folders:
             for folder, _ in self._changed.values()
             if (besides is None or (folder.path != besides.path and _root_of(folder.path) == root))
             and folder.listed
-            and not folder.missing
-            and not folder.damaged
+            and not (folder.missing or folder.damaged)
             and folder.size_bytes
             and folder.kind != "unknown"
         ]
         return max(whole, key=lambda folder: (folder.iteration or -1, folder.changed_at), default=None)
 
     def tracker(self, root: str) -> tuple[str, str] | None:
-        """What the tracker of a folder says."""
+        """The tracker of a folder: its file, and what it names."""
         return self._trackers.get(root, (None, False))[0]
 
     def wrote_tracker(self, root: str) -> bool:
@@ -107,7 +103,7 @@ class Folders:
 
     def _is_settled(self, folder: CheckpointFolder, changed: float, now: float, job: JobView) -> bool:
         """Whoever wrote it is gone, or has left it alone for long. ms-swift writes its tracker before an
-        asynchronous save " "begins."""
+        asynchronous save begins."""
         if job.returncode is not None or (job.ranks and not job.alive_ranks()):
             # What was seen while they lived may have been half of what they wrote.
             last = max((rank.exited_at or 0.0 for rank in job.ranks.values()), default=0.0)
@@ -136,6 +132,22 @@ class Folders:
         return f"{folder.files} files where {name_of(before)} has {before.files}"
 
 
+class FolderDetector(Detector):
+    """One that finds folders, and lines of the log about them."""
+
+    listens = (CheckpointsSeen, LogLine)
+
+    def __init__(self) -> None:
+        self._folders = Folders()
+        self._lines = QuotedLines(self.name)
+
+    def observe(self, at: float, fact: CheckpointsSeen | LogLine) -> None:
+        if isinstance(fact, CheckpointsSeen):
+            self._folders.observe(at, fact)
+        else:
+            self._lines.observe(at, fact)
+
+
 def cut_off_save(folder: CheckpointFolder, job: JobView) -> Save | None:
     """The save of this checkpoint, where the job ended in it."""
     for save in job.saves.log.saves:
@@ -149,12 +161,12 @@ def cut_off_save(folder: CheckpointFolder, job: JobView) -> Save | None:
 
 def pointed_at(root: str, tracker: tuple[str, str]) -> str | None:
     """The folder that a tracker names; None for what names none ("release" too is a folder)."""
-    said = tracker[1]
-    if tracker[0] == "latest_checkpointed_iteration.txt" and said.isdigit() and len(said) < 10:
-        said = f"iter_{int(said):07d}"
-    if not said or "/" in said or len(said) > 200:
+    file, name = tracker
+    if file == "latest_checkpointed_iteration.txt" and name.isdigit() and len(name) < 10:
+        name = f"iter_{int(name):07d}"
+    if not name or "/" in name or len(name) > 200:
         return None
-    return f"{root.rstrip('/')}/{said}"
+    return f"{root.rstrip('/')}/{name}"
 
 
 def name_of(folder: CheckpointFolder) -> str:

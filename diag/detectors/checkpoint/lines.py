@@ -1,5 +1,5 @@
-"""Lines of a log that say that a checkpoint could not be written or loaded, with what stood around them. This
-package's own."""
+"""Lines of a log that report that a checkpoint could not be written or loaded, with what was printed around
+them. Their patterns are in lines.yaml."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
 
+from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import failed_soon, is_traced, only_quoted
-from diag.model import Evidence
+from diag.detectors.findings import finding, load, who
+from diag.model import Evidence, Finding
 from diag.model.observations import LogLine
 from diag.state.view import JobView
 
@@ -28,23 +32,32 @@ _SAVE_FRAME = re.compile(
     r'File "[^"\n]{1,400}", line \d{1,7}, in (?:_?save\w{0,60}|write_preloaded_data\w{0,20}|retrieve_write_results|'
     r"write_data|_write_\w{1,40}|serialize_file)\b"
 )
-# megatron-core 0.16.1 on two ranks, 2026-11-21: rank 0 tells the error of rank 1
+# megatron-core 0.16.1 on two ranks, 2026-11-21: rank 0 prints the error of rank 1
 #   [rank0]: Traceback (most recent call last): (RANK 1)
 _OF_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """`cause` of the finding, where `pattern` is found in a line."""
+class _Rule:
+    """A row of lines.yaml: `cause` of the finding, where `pattern` is found in a line."""
 
     cause: str
     pattern: re.Pattern[str]
+    ends_with_0: bool
+
+
+@lru_cache
+def _rules(finding: str) -> tuple[tuple[_Rule, ...], tuple[str, ...]]:
+    """The rules of a finding, and words one of which is in every line that a rule could match."""
+    rows = load("checkpoint/lines.yaml")[finding]
+    rules = [_Rule(row["cause"], re.compile(row["pattern"]), row.get("ends_with_0", False)) for row in rows]
+    return tuple(rules), tuple({word: None for row in rows for word in row["words"]})
 
 
 @dataclass(frozen=True, slots=True)
 class QuotedLine:
-    """`rank` is the one that it happened to; `saving`: frames of a save stood right above it, `traced`: those
-    of any call."""
+    """`rank` is the one that it happened to; `saving`: frames of a save are right above it, `traced`: those of
+    any call. `ends_with_0`: the program that prints it ends with exit status 0 all the same."""
 
     at: float
     rank: int | None
@@ -52,69 +65,105 @@ class QuotedLine:
     cause: str
     match: re.Match[str]
     saving: bool
-    traced: bool = False
+    traced: bool
+    ends_with_0: bool
 
     def evidence(self) -> Evidence:
         return Evidence("output", self.text.strip()[:500], self.at, self.rank)
 
 
 class QuotedLines:
-    """The first lines of each cause. `words`: one of them stands in every line that a rule could match."""
+    """The lines that rules of a finding match, but for those that have one of the words `without`."""
 
-    def __init__(self, rules: Sequence[Rule], words: tuple[str, ...], without: tuple[str, ...] = ()) -> None:
-        self._rules = rules
-        self._words = words
+    def __init__(self, finding: str, without: tuple[str, ...] = ()) -> None:
+        self._rules, self._words = _rules(finding)
         self._without = without
         self._frames: dict[int | None, float] = {}
-        self._told_of: dict[int | None, tuple[float, int]] = {}
+        self._reported_for: dict[int | None, tuple[float, int]] = {}
         self._above: dict[int | None, deque[str]] = {}
-        self.said: list[QuotedLine] = []
+        self.found: list[QuotedLine] = []
 
     def observe(self, at: float, fact: LogLine) -> None:
         if fact.bar:
             return
         text = fact.text
-        if fact.rank in self._above or len(self._above) < _MOST_RANKS:
-            self._above.setdefault(fact.rank, deque(maxlen=8)).append(text)
-        if 'File "' in text and _SAVE_FRAME.search(text):
-            self._frames[fact.rank] = at
-        elif "(RANK " in text and (named := _OF_RANK.search(text)):
-            self._told_of[fact.rank] = (at, int(named[1]))
+        self._keep_context(at, fact.rank, text)
         if not any(word in text for word in self._words) or any(word in text for word in self._without):
             return
-        if len(self.said) >= _MOST:  # what was said long ago and survived makes room for what it dies of
-            self.said = [item for item in self.said if item.saving or at - item.at <= _BEFORE_DEATH_SECONDS]
-            if len(self.said) >= _MOST:
+        if len(self.found) >= _MOST:  # what was printed long ago and survived makes room for what it dies of
+            self.found = [item for item in self.found if item.saving or at - item.at <= _BEFORE_DEATH_SECONDS]
+            if len(self.found) >= _MOST:
                 return
-        for rule in self._rules:
-            match = rule.pattern.search(text)
-            if match:
-                of = self._told_of.get(fact.rank, (-_NEAR_SECONDS, 0))
-                rank = of[1] if at - of[0] < _NEAR_SECONDS else fact.rank
-                saving = at - self._frames.get(fact.rank, -_NEAR_SECONDS) < _NEAR_SECONDS
-                traced = saving or is_traced(self._above.get(fact.rank, ()))
-                self.said.append(QuotedLine(at, rank, text, rule.cause, match, saving, traced))
-                return
+        found = next(((rule, match) for rule in self._rules if (match := rule.pattern.search(text))), None)
+        if found is None:
+            return
+        rule, match = found
+        reported, of = self._reported_for.get(fact.rank, (-_NEAR_SECONDS, 0))
+        rank = of if at - reported < _NEAR_SECONDS else fact.rank
+        saving = at - self._frames.get(fact.rank, -_NEAR_SECONDS) < _NEAR_SECONDS
+        traced = saving or is_traced(self._above.get(fact.rank, ()))
+        self.found.append(QuotedLine(at, rank, text, rule.cause, match, saving, traced, rule.ends_with_0))
+
+    def _keep_context(self, at: float, rank: int | None, text: str) -> None:
+        if rank in self._above or len(self._above) < _MOST_RANKS:
+            self._above.setdefault(rank, deque(maxlen=8)).append(text)
+        if 'File "' in text and _SAVE_FRAME.search(text):
+            self._frames[rank] = at
+        elif "(RANK " in text and (named := _OF_RANK.search(text)):
+            self._reported_for[rank] = (at, int(named[1]))
 
 
-def in_a_save(job: JobView, said: QuotedLine) -> bool:
+class LineDetector(Detector):
+    """One that finds its lines, and needs nothing else to be handed."""
+
+    without: ClassVar[tuple[str, ...]] = ()
+    listens = (LogLine,)
+
+    def __init__(self) -> None:
+        self._lines = QuotedLines(self.name, self.without)
+
+    def observe(self, at: float, fact: LogLine) -> None:
+        self._lines.observe(at, fact)
+
+
+def in_a_save(job: JobView, line: QuotedLine) -> bool:
     """By the frames above the line, or by the time at which it came."""
-    return said.saving or any(
-        save.began - 2.0 <= said.at and (save.ended is None or said.at <= save.ended + 10.0)
+    return line.saving or any(
+        save.began - 2.0 <= line.at and (save.ended is None or line.at <= save.ended + 10.0)
         for save in job.saves.log.saves
     )
 
 
-def failed_by(job: JobView, said: QuotedLine) -> bool:
+def failed_by(job: JobView, line: QuotedLine) -> bool:
     """Whether it is what the job, or a rank, failed of: soon after it, and not of something else by its own
-    last words."""
-    return failed_at(job, said.at) and (said.saving or not only_quoted(job, said.text))
+    last lines."""
+    return failed_soon(job, line.at) and (line.saving or not only_quoted(job, line.text))
 
 
-def failed_at(job: JobView, at: float) -> bool:
-    """Whether the job, or a rank, failed soon after this moment: what a program survives is no failure."""
-    return failed_soon(job, at)
+def ended_quietly(job: JobView) -> bool:
+    """With exit status 0, before any step: so some programs end that cannot load a checkpoint."""
+    return job.returncode == 0 and job.iteration is None
 
 
-def ranks_of(said: Sequence[QuotedLine]) -> tuple[int, ...]:
-    return tuple(sorted({item.rank for item in said if item.rank is not None}))
+def sharpest(lines: Sequence[QuotedLine]) -> list[QuotedLine]:
+    """Those that name a cause, or else all: the others show only that a write failed."""
+    return [line for line in lines if line.cause != "write_failed"] or list(lines)
+
+
+def line_finding(name: str, cause: str, lines: Sequence[QuotedLine], summary: str, **given: Any) -> Finding:
+    """A finding by these lines, of the ranks that they are of; `{who}` in its summary is those."""
+    ranks = tuple(sorted({line.rank for line in lines if line.rank is not None}))
+    return finding(
+        name,
+        cause,
+        summary=summary.replace("{who}", who(ranks), 1),
+        since=lines[0].at,
+        evidence=[line.evidence() for line in lines[:3]],
+        ranks=ranks,
+        **given,
+    )
+
+
+def after_iteration(job: JobView) -> str:
+    """` after iteration 7`, or nothing before the first."""
+    return "" if job.iteration is None else f" after iteration {job.iteration}"

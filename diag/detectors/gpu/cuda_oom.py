@@ -4,11 +4,13 @@ in."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
+from diag.detectors.contract import Detector
+from diag.detectors.findings import finding, row, who
 from diag.detectors.gpu.evidence import mattered, victim_of_line, when
 from diag.detectors.gpu.oom_cause import Holders, cause_of, holders_of, memory_advice
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.model import Confidence, Evidence, Finding
 from diag.model.observations import CudaOutOfMemory, GpuSample, Iteration
 from diag.state.gpufaults import MEMORY_ERRORS
 from diag.state.gpustate import gpu_of_rank
@@ -21,12 +23,12 @@ _TREND_STEPS = 24
 _GROWS_RATIO = 0.03  # of the GPU's memory between the first and the last third; ours
 
 
-class CudaOomDetector:
+class CudaOomDetector(Detector):
     """Meaning: a rank could not allocate GPU memory. Pinned host memory, of which CUDA says the same, is
     host-oom's.
 
     Evidence: PyTorch's own message with its numbers, the lines of NCCL, cuBLAS and cuDNN that have none, the
-    processes that NVML shows on the GPU, and its memory over the steps before. What holds the memory is told
+    processes that NVML shows on the GPU, and its memory over the steps before. What holds the memory is shown
     apart: tensors, what PyTorch keeps unused (fragments), the CUDA context with NCCL and libraries, other
     processes, other ranks.
 
@@ -53,9 +55,8 @@ class CudaOomDetector:
             self._see_memory(fact.index, fact.memory_used_bytes, fact.memory_total_bytes)
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        told = [(at, fact) for at, fact in job.gpu_faults.out_of_memory.values()]
         found = []
-        for at, fact in sorted(told, key=lambda item: item[0]):
+        for at, fact in sorted(job.gpu_faults.out_of_memory.values(), key=lambda item: item[0]):
             rank = victim_of_line(fact.rank, fact.device, job)
             if mattered(at, fact.text, rank, now, job):
                 found.append((at, fact, rank))
@@ -63,9 +64,6 @@ class CudaOomDetector:
             yield self._by_message(found, job)
         else:
             yield from self._by_error(now, job)
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
 
     def _by_message(
         self, found: list[tuple[float, CudaOutOfMemory, RankView | None]], job: JobView
@@ -75,39 +73,34 @@ class CudaOomDetector:
         holders = holders_of(fact, gpu.process_memory if gpu else (), rank.placement.pid if rank else 0)
         cause = cause_of(fact, holders, rank, job)
         # its log may come before it is found
-        numbers = [told.rank if one is None else one.rank for _, told, one in found]
+        numbers = [line.rank if one is None else one.rank for _, line, one in found]
         ranks = tuple(sorted({number for number in numbers if number is not None}))
-        who = format_ranks([numbers[0]]) if numbers[0] is not None else "a rank"
-        more = (
-            f"; so did {format_ranks([number for number in ranks if number != numbers[0]])}"
-            if len(ranks) > 1
-            else ""
-        )
+        first = () if numbers[0] is None else (numbers[0],)
+        others = [number for number in ranks if number not in first]
+        more = f"; so did {format_ranks(others)}" if len(ranks) > 1 else ""
         grew = self._growth(rank, job)
         sure = cause not in ("fragmentation", "outside_pytorch") and fact.free_bytes is not None
-        evidence = [Evidence("output", one.text[:600], told, one.rank) for told, one, _ in found[:3]]
-        return Finding(
-            id="cuda-oom",
-            subject=JOB,
-            severity=Severity.CRITICAL,
-            confidence=Confidence.HIGH if sure else Confidence.MEDIUM,
+        return finding(
+            self.name,
+            cause,
+            confidence=Confidence.HIGH if sure else None,
             ranks=ranks,
             since=at,
-            cause=cause,
-            final=True,
-            summary=f"{who} ran out of GPU memory {when(job)}: {_asked(fact)}; {_held(fact, holders, job)}"
-            f"{_short(cause)}{grew}{more}",
+            summary=f"{who(first, 'a rank')} ran out of GPU memory {when(job)}: {_asked(fact)}; {_held(fact, holders, job)}"
+            f"{row(self.name, cause).get('short', '')}{grew}{more}",
             advice=memory_advice(cause, fact, holders, rank, job) + (_LEAK if grew else ""),
-            evidence=tuple(evidence),
+            evidence=[
+                Evidence("output", one.text[:600], when_read, one.rank) for when_read, one, _ in found[:3]
+            ],
         )
 
     def _by_error(self, now: float, job: JobView) -> Iterator[Finding]:
         """No numbers: a library outside PyTorch's allocator, or a first CUDA call on a full GPU."""
         errors = [
-            (at, fact)
-            for told in job.gpu_faults.errors.values()
-            for at, fact in told
-            if fact.error in MEMORY_ERRORS
+            line
+            for lines in job.gpu_faults.errors.values()
+            for line in lines
+            if line[1].error in MEMORY_ERRORS
         ]
         for at, fact in sorted(errors, key=lambda item: item[0]):
             rank = victim_of_line(fact.rank, None, job)
@@ -115,7 +108,6 @@ class CudaOomDetector:
                 continue
             number = fact.rank if rank is None else rank.rank
             ranks = () if number is None else (number,)
-            who = format_ranks(ranks) if ranks else "a rank"
             gpu = gpu_of_rank(rank, job) if rank is not None else None
             use = ""
             if gpu is not None and gpu.memory_used_bytes is not None and gpu.memory_total_bytes:
@@ -123,18 +115,15 @@ class CudaOomDetector:
                     f"; {format_bytes(gpu.memory_used_bytes)} of {format_bytes(gpu.memory_total_bytes)} "
                     f"of GPU {gpu.index} were in use before"
                 )
-            yield Finding(
-                id="cuda-oom",
-                subject=JOB,
-                severity=Severity.CRITICAL,
-                confidence=Confidence.MEDIUM,
+            yield finding(
+                self.name,
+                "outside_pytorch",
                 ranks=ranks,
                 since=at,
-                cause="outside_pytorch",
-                advice=_OUTSIDE,
-                summary=f'{who} ran out of GPU memory outside PyTorch\'s allocator {when(job)}: "{_trim(fact.text)}"{use}',
-                evidence=(Evidence("output", fact.text[:500], at, fact.rank),),
-                final=True,
+                advice=row(self.name, "outside_pytorch")["full_beside_it"],
+                summary=f"{who(ranks, 'a rank')} ran out of GPU memory outside PyTorch's allocator {when(job)}: "
+                f'"{_trim(fact.text)}"{use}',
+                evidence=[Evidence("output", fact.text[:500], at, fact.rank)],
             )
             return
 
@@ -150,7 +139,7 @@ class CudaOomDetector:
             peaks.append((self._step, used))
 
     def _growth(self, rank: RankView | None, job: JobView) -> str:
-        """In words, where the memory in use rose over the steps and never fell for long; "" otherwise."""
+        """A clause, where the memory in use rose over the steps and never fell for long; "" otherwise."""
         gpu = gpu_of_rank(rank, job) if rank is not None else None
         steady = [item for item in self._peaks.get(gpu.index, ()) if item[0] > 0] if gpu is not None else []
         if gpu is None or len(steady) < _TREND_STEPS or not self._total.get(gpu.index):
@@ -168,14 +157,7 @@ class CudaOomDetector:
 
 _LEAK = (
     " The use grew step after step: look for tensors that are kept (losses summed without .item() or .detach(), lists of "
-    "outputs), or "
-    "for sequences that get longer."
-)
-_OUTSIDE = (
-    "PyTorch had left no room for NCCL, cuBLAS or the CUDA context: lower what it may take (a smaller micro-batch, "
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True so that it gives memory back), make communicators before the memory is "
-    "full, and "
-    "see by `nvidia-smi` whether other processes hold the GPU."
+    "outputs), or for sequences that get longer."
 )
 
 
@@ -195,31 +177,22 @@ def _held(fact: CudaOutOfMemory, holders: Holders, job: JobView) -> str:
     parts = []
     if fact.allocated_bytes is not None:
         graphs = f" ({format_bytes(fact.private_bytes)} of it in CUDA graphs)" if fact.private_bytes else ""
+        unused = format_bytes(fact.reserved_bytes or 0)
         parts.append(
-            f"PyTorch holds {format_bytes(fact.allocated_bytes)} in tensors{graphs} and {format_bytes(fact.reserved_bytes or 0)} unused"
+            f"PyTorch holds {format_bytes(fact.allocated_bytes)} in tensors{graphs} and {unused} unused"
         )
     if holders.outside is not None:
-        parts.append(
-            f"{format_bytes(holders.outside)} of the process are outside PyTorch (CUDA context, NCCL, libraries)"
-        )
+        outside = format_bytes(holders.outside)
+        parts.append(f"{outside} of the process are outside PyTorch (CUDA context, NCCL, libraries)")
     for pid, size in sorted(holders.others, key=lambda item: -item[1])[:4]:
         rank = job.ranks.rank_of_pid(pid)
-        parts.append(
-            f"process {pid}{f' (rank {rank})' if rank is not None else ''} holds {format_bytes(size)}"
-        )
+        whose = f" (rank {rank})" if rank is not None else ""
+        parts.append(f"process {pid}{whose} holds {format_bytes(size)}")
     if holders.hidden is not None and holders.hidden >= 1 << 30:
         parts.append(f"{format_bytes(holders.hidden)} are held by what the message does not name")
     if fact.allowed_bytes is not None:
         parts.append(f"the program allows itself {format_bytes(fact.allowed_bytes)}")
     return ", ".join(parts) or "the message has no more numbers"
-
-
-def _short(cause: str) -> str:
-    return {
-        "fragmentation": "; free and unused memory together would have been enough, but it is in pieces",
-        "other_process": "; without the other processes it would have fitted",
-        "shared_gpu": "; several ranks use this GPU",
-    }.get(cause, "")
 
 
 def _trim(text: str) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from diag.detectors.contract import Detector
+from diag.detectors.findings import fill, finding, row
+from diag.detectors.gpu.evidence import has_xid, increase
 from diag.knowledge.xids import ACTIONS, ECC_XIDS, xid_of
-from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
+from diag.model import Evidence, Finding, NotChecked
 from diag.model.observations import GpuHealth
 from diag.state.gpufaults import same_bus
 from diag.state.gpustate import ranks_of_gpu
@@ -15,7 +18,7 @@ from diag.text.units import format_ranks
 _MANY_CORRECTED = 1000  # since the job's first reading; single ones are what ECC is for. Ours
 
 
-class EccErrorDetector:
+class EccErrorDetector(Detector):
     """Meaning: a GPU's memory had errors while the job ran, or has rows that wait to be mapped out.
 
     Evidence: NVML's counters each minute against the first reading of this job, the row remapper, Xid 63 and
@@ -40,24 +43,23 @@ class EccErrorDetector:
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         for index, (at, health) in sorted(job.machine.gpu_health.items()):
             ranks = ranks_of_gpu(index, job)
-            if not ranks or _is_a_fault(health, job):
+            if not ranks or has_xid(job, health, ECC_XIDS, ("hardware",)):
                 continue
-            found = self._judge(index, health, job)
-            if found is not None:
-                cause, severity, what, advice = found
-                yield Finding(
-                    id="ecc-error",
-                    subject=f"GPU {index}",
-                    severity=severity,
-                    confidence=Confidence.HIGH,
-                    ranks=ranks,
-                    since=self._first[index][0] if index in self._first and cause.startswith("remap") else at,
-                    cause=cause,
-                    summary=f"GPU {index} of {format_ranks(ranks)} ({health.pci_bus_id}): {what}",
-                    advice=advice,
-                    evidence=(Evidence("nvml", _counters(health), at, ranks[0]),),
-                    holds_seconds=120.0,
-                )
+            began, first = self._first.get(index, (at, health))
+            found = _error(first, health, job)
+            if found is None:
+                continue
+            cause, what, advice = found
+            yield finding(
+                self.name,
+                cause,
+                subject=f"GPU {index}",
+                ranks=ranks,
+                since=began if cause.startswith("remap") else at,
+                summary=f"GPU {index} of {format_ranks(ranks)} ({health.pci_bus_id}): {what}",
+                advice=advice.replace("INDEX", str(index)),
+                evidence=[Evidence("nvml", _counters(health), at, ranks[0])],
+            )
 
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         off = sorted(
@@ -70,67 +72,27 @@ class EccErrorDetector:
                 "`nvidia-smi -e 1` and a reset of the GPU, where nothing speaks against it",
             )
 
-    def _judge(self, index: int, health: GpuHealth, job: JobView) -> tuple[str, Severity, str, str] | None:
-        """Cause, severity, the sentence's middle, advice; None for a sound GPU."""
-        first = self._first[index][1] if index in self._first else health
-        uncorrected = _rise(first.ecc_uncorrected_volatile, health.ecc_uncorrected_volatile)
-        corrected = _rise(first.ecc_corrected_volatile, health.ecc_corrected_volatile)
-        if health.remap_failed:
-            return (
-                "remap_failed",
-                Severity.WARNING,
-                "a bad memory row could not be mapped out: the spare rows are used up",
-                ACTIONS["replace"],
-            )
-        if uncorrected:
-            return (
-                "uncorrected",
-                Severity.WARNING,
-                f"{uncorrected} memory errors that ECC could not correct since the job began",
-                ACTIONS["reset_gpu"].replace("INDEX", str(index)),
-            )
-        if health.remap_pending or health.retired_pages_pending:
-            return (
-                "remap_pending",
-                Severity.WARNING,
-                "a bad memory row waits to be mapped out, which a reset of the GPU does",
-                ACTIONS["reset_and_watch"].replace("INDEX", str(index)),
-            )
-        told = [
-            event.xid
-            for event in job.gpu_faults.xids
-            if event.xid in (63, 92) and same_bus(health.pci_bus_id, event.fact.pci_bus_id)
-        ]
-        if told:
-            xid = xid_of(told[0])
-            return (
-                f"xid_{xid.number}",
-                Severity.WARNING,
-                f"Xid {xid.number}, {xid.meaning}",
-                ACTIONS[xid.action].replace("INDEX", str(index)),
-            )
-        if corrected >= _MANY_CORRECTED:
-            return (
-                "corrected_storm",
-                Severity.INFO,
-                f"ECC corrected {corrected} memory errors since the job began: no harm yet",
-                "Watch the GPU: many corrected errors often come before one that cannot be corrected.",
-            )
-        return None
+
+def _error(first: GpuHealth, health: GpuHealth, job: JobView) -> tuple[str, str, str] | None:
+    """Cause, the middle of the sentence, advice; None for a sound GPU."""
+    uncorrected = increase(first.ecc_uncorrected_volatile, health.ecc_uncorrected_volatile)
+    corrected = increase(first.ecc_corrected_volatile, health.ecc_corrected_volatile)
+    if health.remap_failed:
+        return _of_row("remap_failed")
+    if uncorrected:
+        return _of_row("uncorrected", uncorrected)
+    if health.remap_pending or health.retired_pages_pending:
+        return _of_row("remap_pending")
+    for event in job.gpu_faults.xids:
+        if event.xid in (63, 92) and same_bus(health.pci_bus_id, event.fact.pci_bus_id):
+            xid = xid_of(event.xid)
+            return f"xid_{xid.number}", f"Xid {xid.number}, {xid.meaning}", ACTIONS[xid.action]
+    return _of_row("corrected_storm", corrected) if corrected >= _MANY_CORRECTED else None
 
 
-def _rise(first: int | None, last: int | None) -> int:
-    return max(0, last - first) if first is not None and last is not None else 0
-
-
-def _is_a_fault(health: GpuHealth, job: JobView) -> bool:
-    """gpu-fault says it, with the program that it ended."""
-    return any(
-        event.xid in ECC_XIDS
-        and event.kind == "hardware"
-        and same_bus(health.pci_bus_id, event.fact.pci_bus_id)
-        for event in job.gpu_faults.xids
-    )
+def _of_row(cause: str, count: int = 0) -> tuple[str, str, str]:
+    known = row("ecc-error", cause)
+    return cause, fill(known["what"], {"count": str(count)}), known.get("advice") or ACTIONS[known["action"]]
 
 
 def _counters(health: GpuHealth) -> str:

@@ -1,12 +1,14 @@
-"""What the findings about GPUs share: whether an error mattered, whose it was, when, and sizes in words."""
+"""What the findings about GPUs share: whether an error mattered, whose it was and when, and Xids of a GPU."""
 
 from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Collection
 
 from diag.detectors.echoed_errors import only_quoted
-from diag.state.gpufaults import SETTLE_SECONDS
+from diag.model.observations import GpuHealth
+from diag.state.gpufaults import SETTLE_SECONDS, same_bus
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
@@ -37,12 +39,25 @@ def mattered(at: float, text: str, rank: RankView | None, now: float, job: JobVi
 
 
 def victim_of_line(rank: int | None, device: int | None, job: JobView) -> RankView | None:
-    """Whose line it was: the log of several ranks does not always tell; then who failed, on that device."""
+    """Whose line it was: the log of several ranks does not always show it; then who failed, on that device."""
     if rank is not None:
         return job.ranks.get(rank)
     failed = sorted((one for one in job.ranks.values() if one.failed), key=lambda one: one.exited_at or 0.0)
     there = [one for one in failed if one.placement.local_rank == device]
     return next(iter(there or failed), None)
+
+
+def has_xid(job: JobView, health: GpuHealth, xids: Collection[int], kinds: Collection[str]) -> bool:
+    """Whether the driver reported one of these of this GPU: then the error is gpu-fault's."""
+    return any(
+        event.xid in xids and event.kind in kinds and same_bus(health.pci_bus_id, event.fact.pci_bus_id)
+        for event in job.gpu_faults.xids
+    )
+
+
+def increase(before: int | None, after: int | None) -> int:
+    """Of a counter between two readings; one that began anew rose by nothing."""
+    return max(0, after - before) if before is not None and after is not None else 0
 
 
 def when(job: JobView) -> str:

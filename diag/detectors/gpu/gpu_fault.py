@@ -3,14 +3,16 @@ consequences."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, cast
 
-from diag.detectors.gpu.cuda_errors import CORE_DUMP, CUDA_ERRORS, CudaError
+from diag.detectors.contract import Detector
+from diag.detectors.findings import fill, finding, load, who
 from diag.detectors.gpu.evidence import mattered, victim_of_line, when
 from diag.detectors.last_words import heard
 from diag.knowledge.xids import ACTIONS, NVLINK_XIDS, Xid, xid_of
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.model import Confidence, Evidence, Finding
 from diag.model.observations import CudaErrorRaised, GpuDumpStarted
 from diag.state.gpufaults import XidEvent, same_bus
 from diag.state.gpustate import gpu_of_rank, rank_of_bus
@@ -26,10 +28,26 @@ _ORDER = ("hardware", "application", "consequence", "notice")
 
 @dataclass(frozen=True, slots=True)
 class _Error:
+    """A CUDA call that failed, and what cuda_errors.yaml has about it."""
+
     at: float
     fact: CudaErrorRaised
     rank: RankView | None
-    means: CudaError
+    known: Mapping[str, Any]
+
+    @property
+    def cause(self) -> str:
+        return cast("str", self.known["cause"])
+
+    @property
+    def meaning(self) -> str:
+        """What happened, and what is to blame."""
+        blame = "the program is to blame, not the GPU"
+        if self.known.get("hardware"):
+            blame = "the GPU or its links are to blame"
+        elif self.cause == "core_dump":
+            blame = "where it was asked for, neither the program nor the GPU is to blame"
+        return f"{self.known['meaning']}; {blame}"
 
     @property
     def number(self) -> int | None:
@@ -37,12 +55,12 @@ class _Error:
         return self.fact.rank if self.rank is None else self.rank.rank
 
 
-class GpuFaultDetector:
+class GpuFaultDetector(Detector):
     """Meaning: the driver reported an error of a GPU or NVSwitch (Xid, SXid), or a CUDA call of a rank
     failed.
 
-    Evidence: the kernel log, NVML's events, the program's own last words. An Xid that follows from something
-    else (43 and 45 after a program's error, 154 after any) is told as a consequence, never as the cause.
+    Evidence: the kernel log, NVML's events, the program's own last lines. An Xid that follows from something
+    else (43 and 45 after a program's error, 154 after any) is reported as a consequence, never as the cause.
     cause: xid_N or sxid_N where the hardware is to blame, and CUDA's error in short (device_assert,
     illegal_address ...) where the program is.
 
@@ -79,9 +97,6 @@ class GpuFaultDetector:
         yield from _by_switch(job)
         yield from self._by_program(events, broken, now, job)
 
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
-
     def _by_program(
         self, events: list[tuple[XidEvent, tuple[int, ...]]], broken: set[int], now: float, job: JobView
     ) -> Iterator[Finding]:
@@ -93,7 +108,7 @@ class GpuFaultDetector:
         if errors:
             yield _by_error(errors, events, job)
             return
-        for event, ranks in events:  # the log says nothing: the driver's word alone
+        for event, ranks in events:  # the log shows nothing: the driver's report alone
             meaning = xid_of(event.xid)
             failed = tuple(rank for rank in ranks if rank not in broken and _may_have_failed_of_it(rank, job))
             if event.kind == "application" and failed:
@@ -121,7 +136,7 @@ def _ranks_named(event: XidEvent, job: JobView) -> set[int]:
 
 
 def _may_be_ours(event: XidEvent, job: JobView) -> bool:
-    """Whose GPU it is cannot be told. An NVLink fault of a neighbour's GPU hits ours too: they share the
+    """Whose GPU it is is not known. An NVLink fault of a neighbour's GPU hits ours too: they share the
     switches."""
     if event.xid in NVLINK_XIDS and event.kind == "hardware":
         return True
@@ -135,7 +150,7 @@ def _may_be_ours(event: XidEvent, job: JobView) -> bool:
 
 def _may_have_failed_of_it(number: int, job: JobView) -> bool:
     """After a fault of its own every CUDA call of a program fails: who dies of something else, by its own
-    words, had none."""
+    last lines, had none."""
     rank = job.ranks.get(number)
     if rank is None or not rank.failed:
         return False
@@ -147,61 +162,59 @@ def _by_hardware(root: XidEvent, events: list[XidEvent], ranks: tuple[int, ...],
     xid = xid_of(root.xid)
     slot, name = _slot(root, job)
     more = sorted({event.xid for event in events} - {root.xid})
-    beside = f"; Xid {', '.join(map(str, more))} beside it" if more else ""
+    with_it = f"; Xid {', '.join(map(str, more))} with it" if more else ""
     wants = _recovery(root, job)
     whose = f" of {format_ranks(ranks)}" if ranks else ""
     advice = ACTIONS[xid.action].replace("INDEX", slot) if slot else ACTIONS[xid.action]
-    return Finding(
-        id="gpu-fault",
+    return finding(
+        "gpu-fault",
+        f"xid_{root.xid}",
         subject=name,
-        severity=Severity.CRITICAL,
         ranks=ranks,
         since=root.at,
-        cause=f"xid_{root.xid}",
-        final=True,
-        confidence=Confidence.HIGH if ranks else Confidence.MEDIUM,
+        confidence=Confidence.HIGH if ranks else None,
         summary=f"{name}{whose} at {root.fact.pci_bus_id or 'an unknown address'} failed {when(job)}: Xid {root.xid}, "
-        f"{xid.meaning}{beside}{wants}",
+        f"{xid.meaning}{with_it}{wants}",
         advice=f"{advice} Resume the job from the last checkpoint on other GPUs.",
-        evidence=tuple(_evidence(event) for event in [root, *(one for one in events if one is not root)][:4]),
+        evidence=[_evidence(event) for event in [root, *(one for one in events if one is not root)][:4]],
     )
 
 
 def _by_switch(job: JobView) -> Iterator[Finding]:
-    told: dict[str, tuple[float, str, int]] = {}
+    seen: set[str] = set()
     for at, fact in job.gpu_faults.sxids:
-        if fact.fatal and (job.run.started_at is None or at >= job.run.started_at):
-            told.setdefault(fact.pci_bus_id, (at, fact.text, fact.sxid))
-    for bus, (at, text, number) in told.items():
-        yield Finding(
-            id="gpu-fault",
+        bus = fact.pci_bus_id
+        earlier = job.run.started_at is not None and at < job.run.started_at
+        if not fact.fatal or earlier or bus in seen:
+            continue
+        seen.add(bus)
+        yield finding(
+            "gpu-fault",
+            f"sxid_{fact.sxid}",
             subject=f"NVSwitch {bus}",
-            severity=Severity.CRITICAL,
-            confidence=Confidence.MEDIUM,
             since=at,
-            cause=f"sxid_{number}",
-            final=True,
-            summary=f"the NVSwitch at {bus} failed {when(job)}: SXid {number}, fatal; transfers between the node's GPUs stop",
+            summary=f"the NVSwitch at {bus} failed {when(job)}: SXid {fact.sxid}, fatal; transfers between the node's "
+            "GPUs stop",
             advice=ACTIONS["links"],
-            evidence=(Evidence("kmsg", text, at),),
+            evidence=[Evidence("kmsg", fact.text, at)],
         )
 
 
 def _errors(now: float, job: JobView, dumps: list[tuple[float, GpuDumpStarted]]) -> list[_Error]:
     """The first error of each rank that mattered, earliest first."""
-    found = []
-    for told in job.gpu_faults.errors.values():
-        for at, fact in told:
-            means = CUDA_ERRORS.get(fact.error)
-            rank = victim_of_line(fact.rank, None, job)
-            if means is not None and means.cause == "launch_failure" and _after_a_dump(at, fact, dumps):
-                means = CORE_DUMP
-            if means is None or job.gpu_faults.finding_of(fact.rank, job.progress.iteration_at) == "cuda-oom":
+    table, found = load("gpu/cuda_errors.yaml"), []
+    for lines in job.gpu_faults.errors.values():
+        for at, fact in lines:
+            known = table["errors"].get(fact.error)
+            if known is None or job.gpu_faults.finding_of(fact.rank, job.progress.iteration_at) == "cuda-oom":
                 continue
-            if any(mattered(since, one.text, rank, now, job) for since, one in told) and not _is_aftermath(
-                at, means, rank, job
-            ):
-                found.append(_Error(at, fact, rank, means))
+            if known["cause"] == "launch_failure" and _after_a_dump(at, fact, dumps):
+                known = table["core_dump"]
+            rank = victim_of_line(fact.rank, None, job)
+            error = _Error(at, fact, rank, known)
+            failed = any(mattered(since, one.text, rank, now, job) for since, one in lines)
+            if failed and not _is_aftermath(error, job):
+                found.append(error)
                 break
     return sorted(found, key=lambda error: error.at)
 
@@ -213,48 +226,41 @@ def _after_a_dump(at: float, fact: CudaErrorRaised, dumps: list[tuple[float, Gpu
     )
 
 
-def _is_aftermath(at: float, means: CudaError, rank: RankView | None, job: JobView) -> bool:
+def _is_aftermath(error: _Error, job: JobView) -> bool:
     """A rank that ends takes its memory along: its peers' transfers over NVLink then fail."""
-    return means.cause == "peer_memory" and any(
-        one is not rank and one.failed and (one.exited_at or 0.0) <= at for one in job.ranks.values()
+    return error.cause == "peer_memory" and any(
+        one is not error.rank and one.failed and (one.exited_at or 0.0) <= error.at
+        for one in job.ranks.values()
     )
+
+
+def _numbers(errors: list[_Error]) -> set[int]:
+    return {one.number for one in errors if one.number is not None}
 
 
 def _by_error(errors: list[_Error], events: list[tuple[XidEvent, tuple[int, ...]]], job: JobView) -> Finding:
-    first = errors[0]
-    alike = [
-        one
-        for one in errors
-        if one.means.cause == first.means.cause and one.at - first.at <= _TOGETHER_SECONDS
-    ]
-    ranks = tuple(sorted({one.number for one in alike if one.number is not None}))
-    later = tuple(sorted({one.number for one in errors if one.number is not None} - set(ranks)))
-    means = first.means
+    first, known = errors[0], errors[0].known
+    alike = [one for one in errors if one.cause == first.cause and one.at - first.at <= _TOGETHER_SECONDS]
+    ranks = tuple(sorted(_numbers(alike)))
+    later = tuple(sorted(_numbers(errors) - set(ranks)))
     mine = [event for event, users in events if set(users) & set(ranks)]
     follows = sorted(
-        {event.xid for event in mine if event.xid in means.follows or event.kind == "consequence"}
+        {event.xid for event in mine if event.xid in known["follows"] or event.kind == "consequence"}
     )
     xids = f"; Xid {', '.join(map(str, follows))} of the driver follows from it" if follows else ""
-    whose = "the GPU or its links are to blame" if means.hardware else "the program is to blame, not the GPU"
-    if means is CORE_DUMP:
-        whose = "where somebody asked for it, neither the program nor the GPU is to blame"
-    who = format_ranks(ranks) if ranks else "a rank"
     check = _assertion(first, job)
     after = f"; {format_ranks(later)} failed after it" if later else ""
-    return Finding(
-        id="gpu-fault",
-        subject=JOB,
-        severity=Severity.CRITICAL,
+    sure = follows or check or (first.rank is not None and first.rank.failed)
+    return finding(
+        "gpu-fault",
+        first.cause,
         ranks=ranks,
         waiting_ranks=later,
         since=first.at,
-        cause=means.cause,
-        confidence=Confidence.HIGH
-        if follows or check or (first.rank is not None and first.rank.failed)
-        else Confidence.MEDIUM,
-        summary=f'a CUDA call of {who} failed {when(job)}: "{first.fact.error}"{check}: {means.meaning}; {whose}{xids}{after}',
-        advice=means.advice,
-        final=True,
+        confidence=Confidence.HIGH if sure else None,
+        summary=f"a CUDA call of {who(ranks, 'a rank')} failed {when(job)}: "
+        f'"{first.fact.error}"{check}: {first.meaning}{xids}{after}',
+        advice=fill(known["advice"], load("gpu/cuda_errors.yaml")["advice"]),
         evidence=(
             *(Evidence("output", one.fact.text, one.at, one.number) for one in alike[:3]),
             *(_evidence(event) for event in mine[:3]),
@@ -265,26 +271,23 @@ def _by_error(errors: list[_Error], events: list[tuple[XidEvent, tuple[int, ...]
 def _by_xid_alone(event: XidEvent, meaning: Xid, ranks: tuple[int, ...], job: JobView) -> Finding:
     unknown = ""
     if event.pids and not _ranks_named(event, job):
-        unknown = f". Whether pid {event.pids[0]} in its line, of the host, is this job's cannot be told from in here"
-    return Finding(
-        id="gpu-fault",
-        subject=JOB,
-        severity=Severity.CRITICAL,
+        unknown = f". Whether pid {event.pids[0]} in its line, of the host, is this job's cannot be seen from in here"
+    return finding(
+        "gpu-fault",
+        f"xid_{event.xid}",
         confidence=Confidence.LOW,
         ranks=ranks,
         since=event.at,
-        cause=f"xid_{event.xid}",
-        final=True,
         summary=f"the driver reports Xid {event.xid} for {format_ranks(ranks)} {when(job)}: {meaning.meaning}; most often the "
         f"program is to blame, and its log does not say more{unknown}",
         advice=f"{ACTIONS[meaning.action]} Run once with CUDA_LAUNCH_BLOCKING=1 to see the kernel; if it comes again on the same "
         "GPU with programs that are known to be sound, have the GPU examined.",
-        evidence=(_evidence(event),),
+        evidence=[_evidence(event)],
     )
 
 
 def _assertion(first: _Error, job: JobView) -> str:
-    """The failed check in the kernel's own words."""
+    """The failed check, as the kernel printed it."""
     for _, fact in job.gpu_faults.errors.get(first.fact.rank, ()):
         begin = fact.text.find("Assertion `")
         if begin >= 0:

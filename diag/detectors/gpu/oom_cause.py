@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from diag.detectors.findings import fill, row
 from diag.model.observations import CudaOutOfMemory
 from diag.state.gpustate import gpu_of_rank
 from diag.state.rank_view import RankView
@@ -13,7 +14,7 @@ from diag.state.view import JobView
 from diag.text.units import format_bytes
 
 _GIB = 1 << 30
-# cudaMemGetInfo leaves out what the driver keeps: of an H200 alone with one process 0.01 GiB are nobody's
+# cudaMemGetInfo leaves out what the driver keeps: of an H200 alone with one process 0.01 GiB belong to none
 # (capture, 2026-11-20).
 _HIDDEN_BYTES = _GIB
 # A CUDA context, NCCL's buffers and the libraries' workspaces: 1.5 GiB on an H200 with one communicator, up
@@ -24,12 +25,12 @@ _OUTSIDE_RATIO = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """Bytes on the GPU by holder; None for what the message does not tell."""
+    """Bytes on the GPU by holder; None for what the message does not say."""
 
     own: int | None
     outside: int | None  # of our own: not PyTorch's (CUDA context, NCCL, libraries)
     others: tuple[tuple[int, int], ...]  # (pid, bytes)
-    hidden: int | None  # nobody in the message has it: processes of other containers, or the driver's own
+    hidden: int | None  # no process in the message has it: processes of other containers, or the driver's own
 
     @property
     def others_bytes(self) -> int:
@@ -40,7 +41,7 @@ def holders_of(fact: CudaOutOfMemory, seen: Sequence[tuple[int, int]] = (), pid:
     """In a container the process finds itself in the list under its number outside, and not as "this
     process".
 
-    `seen`: the processes on the GPU as NVML told them last, for torch 2.0 and older, which names none; `pid`
+    `seen`: the processes on the GPU as NVML showed them last, for torch 2.0 and older, which names none; `pid`
     is the rank's own.
     """
     pytorch = (fact.allocated_bytes or 0) + (fact.reserved_bytes or 0)
@@ -83,7 +84,7 @@ def cause_of(fact: CudaOutOfMemory, holders: Holders, rank: RankView | None, job
 
 
 def _shares_its_gpu(rank: RankView | None, job: JobView) -> bool:
-    """In a container the pids of the message are the host's: then the order of the devices tells."""
+    """In a container the pids of the message are the host's: then the order of the devices shows it."""
     gpu = gpu_of_rank(rank, job) if rank is not None else None
     others = [gpu_of_rank(one, job) for one in job.ranks.values() if one is not rank]
     return gpu is not None and any(other is not None and other.index == gpu.index for other in others)
@@ -92,39 +93,32 @@ def _shares_its_gpu(rank: RankView | None, job: JobView) -> bool:
 def memory_advice(
     cause: str, fact: CudaOutOfMemory, holders: Holders, rank: RankView | None, job: JobView
 ) -> str:
+    """What to change; of what takes less memory the cheapest first."""
+    known = row("cuda-oom", cause)
+    advice: str = known["advice"]
     if cause == "fragmentation":
-        return _against_fragments(fact, rank)
-    if cause == "memory_fraction":
-        return _FRACTION
-    if cause == "shared_gpu":
-        return _SHARED
+        variables = rank.variables if rank is not None else {}
+        setting = variables.get("PYTORCH_ALLOC_CONF", "") + variables.get("PYTORCH_CUDA_ALLOC_CONF", "")
+        if "expandable_segments:true" in setting.lower():
+            advice = known["expands"]
+        elif " (GPU " in fact.text and " total capacity; " in fact.text:
+            advice = known["old_torch"]  # 2.0 and older has no expandable segments
+        name = "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in fact.text else "PYTORCH_CUDA_ALLOC_CONF"
+        return fill(advice, {"name": name})
     if cause == "other_process":
         pids = ",".join(str(pid) for pid, _ in holders.others[:8])
-        who = f"`ps -o pid,user,lstart,cmd -p {pids}` on the host tells what they are" if pids else _UNSEEN
-        return f"Free the GPU of other processes: {who}; end left-overs of an earlier run with `kill`, others need other GPUs."
-    if cause == "outside_pytorch":
-        return _OUTSIDE
-    return _less(fact, job)
+        shows = f"`ps -o pid,user,lstart,cmd -p {pids}` on the host shows what they are" if pids else _UNSEEN
+        return fill(advice, {"holders": shows})
+    if cause != "capacity":
+        return advice
+    needs = ""
+    if fact.free_bytes is not None:
+        short = format_bytes(max(0, fact.tried_bytes - fact.free_bytes))
+        needs = f"{short} more were needed for this one allocation. "
+    return fill(advice, {"needs": needs, "steps": "; ".join(_steps(job))})
 
 
-_FRACTION = (
-    "The program limits itself (torch.cuda.set_per_process_memory_fraction, or --vllm_gpu_memory_utilization of vLLM): raise "
-    "that limit."
-)
-_SHARED = (
-    "Several ranks share the GPU: give each its own (--nproc_per_node no larger than the GPUs that CUDA_VISIBLE_DEVICES shows, "
-    "torch.cuda.set_device(LOCAL_RANK) before the first CUDA call)."
-)
 _UNSEEN = "`nvidia-smi` on the host shows them (processes of other containers are not seen from within one)"
-_OUTSIDE = (
-    "Memory outside PyTorch holds it: NCCL's buffers (fewer process groups; NCCL_BUFFSIZE, NCCL_MAX_CTAS or NCCL_NVLS_ENABLE=0 "
-    "lower them), libraries' workspaces, or an inference engine in the same process (--vllm_gpu_memory_utilization, "
-    "--sleep_level 1)."
-)
-_EXPANDS = (
-    "expandable_segments is on already: call torch.cuda.empty_cache() between phases (after evaluation, before the save), make "
-    "sequence lengths alike (--padding_free true or --packing true), or leave more room."
-)
 _SPLIT = "split the model further (--tensor_model_parallel_size, --pipeline_model_parallel_size, --expert_model_parallel_size)"
 _SHARD = "shard the model (--deepspeed zero3 or --fsdp), or load it quantised (--quant_bits 4)"
 _ANY_TRAINER = (
@@ -147,33 +141,14 @@ _OFFLOAD = (
 )
 
 
-def _against_fragments(fact: CudaOutOfMemory, rank: RankView | None) -> str:
-    name = "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in fact.text else "PYTORCH_CUDA_ALLOC_CONF"
-    variables = rank.variables if rank is not None else {}
-    said = variables.get("PYTORCH_ALLOC_CONF", "") + variables.get("PYTORCH_CUDA_ALLOC_CONF", "")
-    if "expandable_segments:true" in said.lower():
-        return _EXPANDS
-    # torch 2.0 and older has no expandable segments
-    if " (GPU " in fact.text and " total capacity; " in fact.text:
-        return f"Set {name}=max_split_size_mb:512 for all ranks, or take torch 2.1 or newer and {name}=expandable_segments:True."
-    return f"Set {name}=expandable_segments:True for all ranks: what PyTorch holds and does not use is enough, but in pieces."
-
-
-def _less(fact: CudaOutOfMemory, job: JobView) -> str:
+def _steps(job: JobView) -> Sequence[str]:
     """The flags of ms-swift 3.7-4.6 that save most for their price, those that are not set yet first."""
     command = " ".join(job.run.argv)
-    needs = (
-        f"{format_bytes(max(0, fact.tried_bytes - (fact.free_bytes or 0)))} more were needed for this one allocation. "
-        if fact.free_bytes is not None
-        else ""
-    )
     if job.phase in ("model_load", "launch", "rendezvous", "comm_init"):
-        steps: Sequence[str] = (_SPLIT,) if "megatron" in command else (_SHARD,)
-    elif "megatron" in command:
-        steps = _of_megatron(command)
-    else:
-        steps = _SWIFT if "swift" in command else _ANY_TRAINER
-    return f"{needs}Use less GPU memory, cheapest first: {'; '.join(steps)}. `diag estimate -- CMD` tells what each would save."
+        return (_SPLIT,) if "megatron" in command else (_SHARD,)
+    if "megatron" in command:
+        return _of_megatron(command)
+    return _SWIFT if "swift" in command else _ANY_TRAINER
 
 
 def _of_megatron(command: str) -> list[str]:
@@ -192,8 +167,7 @@ def _of_megatron(command: str) -> list[str]:
         steps.append("--use_distributed_optimizer true")
     if value("optimizer_cpu_offload") != "true":
         steps.append(_OFFLOAD)
-    steps.append(
+    parallel = (
         "a larger --tensor_model_parallel_size, --pipeline_model_parallel_size or --context_parallel_size"
     )
-    steps.append("a smaller --max_length")
-    return steps
+    return [*steps, parallel, "a smaller --max_length"]

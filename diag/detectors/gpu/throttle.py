@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.detectors.contract import Detector
+from diag.detectors.findings import finding, row
+from diag.model import Evidence, Finding, NotChecked
 from diag.model.observations import GpuSample
 from diag.state.gpustate import gpus_of_ranks
 from diag.state.view import JobView
@@ -19,7 +23,7 @@ _WINDOW_SECONDS = 60.0
 _SAMPLES = 6
 _MOST_OF_THEM = 0.8
 _BUSY = 0.5
-_SLOWER = 0.95  # of the highest clock: a bit that costs no speed harms nobody
+_SLOWER = 0.95  # of the highest clock: a bit that costs no speed does no harm
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +36,19 @@ class _Held:
     seconds: float
     since: float
     watts: float | None
-    limit: float | None
+
+    @property
+    def state(self) -> str:
+        """As the driver reports it."""
+        heat = f", {format_quantity(self.celsius, '°C')}" if self.celsius is not None else ""
+        watts = f", {format_quantity(self.watts, 'W')}" if self.watts is not None else ""
+        return f"clocks event reasons 0x{self.bits:x}, {_megahertz(self.clock)}{heat}{watts}"
 
 
-class _Throttled:
+class _ThrottleDetector(Detector):
     """Keeps a minute of each GPU's samples."""
+
+    listens = (GpuSample,)
 
     def __init__(self) -> None:
         self._samples: dict[int, deque[tuple[float, GpuSample]]] = {}
@@ -52,38 +64,32 @@ class _Throttled:
         if fact.sm_clock_hertz:
             self._best[fact.index] = max(self._best.get(fact.index, 0.0), fact.sm_clock_hertz)
 
-    def held(self, mask: int, now: float, job: JobView) -> dict[int, _Held]:
+    def _held(self, mask: int, now: float, job: JobView) -> dict[int, _Held]:
         """GPUs of the job that work and that one of these bits has held back for most of the last minute."""
         found = {}
         for index in {gpu.index for gpu in gpus_of_ranks(job).values()}:
-            recent = [(at, one) for at, one in self._samples.get(index, ()) if at >= now - _WINDOW_SECONDS]
-            busy = [(at, one) for at, one in recent if (one.utilization_ratio or 0.0) >= _BUSY]
-            hit = [(at, one) for at, one in busy if (one.throttle_reasons or 0) & mask]
-            if len(recent) < _SAMPLES or len(hit) < max(_SAMPLES, _MOST_OF_THEM * len(recent)):
-                continue
+            hit = self._hit(index, mask, now)
             clocks = sorted(one.sm_clock_hertz for _, one in hit if one.sm_clock_hertz)
             health = job.machine.gpu_health.get(index)
             best = max(self._best.get(index, 0.0), (health[1].max_sm_clock_hertz or 0.0) if health else 0.0)
             if not clocks or clocks[len(clocks) // 2] > _SLOWER * best:
                 continue
+            bits = reduce(or_, ((one.throttle_reasons or 0) & mask for _, one in hit))
             last = hit[-1][1]
-            bits = 0
-            for _, one in hit:
-                bits |= (one.throttle_reasons or 0) & mask
             found[index] = _Held(
-                index,
-                bits,
-                clocks[len(clocks) // 2],
-                best,
-                last.temperature_celsius,
-                hit[-1][0] - hit[0][0],
-                hit[0][0],
-                last.power_watts,
-                last.power_limit_watts,
-            )
+                index, bits, clocks[len(clocks) // 2], best, last.temperature_celsius,
+                hit[-1][0] - hit[0][0], hit[0][0], last.power_watts,
+            )  # fmt: skip
         return found
 
-    def clocks(self, indexes: Iterable[int]) -> list[float]:
+    def _hit(self, index: int, mask: int, now: float) -> list[tuple[float, GpuSample]]:
+        """The samples of the last minute in which this GPU works and is held back, where they are most of it."""
+        recent = [(at, one) for at, one in self._samples.get(index, ()) if at >= now - _WINDOW_SECONDS]
+        busy = [(at, one) for at, one in recent if (one.utilization_ratio or 0.0) >= _BUSY]
+        hit = [(at, one) for at, one in busy if (one.throttle_reasons or 0) & mask]
+        return hit if len(hit) >= max(_SAMPLES, _MOST_OF_THEM * len(recent)) else []
+
+    def _clocks(self, indexes: Iterable[int]) -> list[float]:
         """The last clocks of these GPUs, where they work."""
         last = [self._samples[index][-1][1] for index in indexes if self._samples.get(index)]
         return sorted(
@@ -92,8 +98,33 @@ class _Throttled:
             if one.sm_clock_hertz and (one.utilization_ratio or 0.0) >= _BUSY
         )
 
+    def _finding(self, cause: str, held: Mapping[int, _Held], job: JobView) -> Finding:
+        used = gpus_of_ranks(job)
+        gpus = {gpu.index for gpu in used.values()}
+        ranks = tuple(sorted(rank for rank, gpu in used.items() if gpu.index in held))
+        worst = min(held.values(), key=lambda one: one.clock)
+        which, slowest = f"GPU {worst.index} of {format_ranks(ranks)} is", ""
+        if len(held) > 1:
+            which = f"{len(held)} of {len(gpus)} GPUs of {format_ranks(ranks)} are"
+            slowest = f"GPU {worst.index} "
+        heat = f" at {format_quantity(worst.celsius, '°C')}" if worst.celsius is not None else ""
+        others = self._clocks(gpus - set(held))
+        rest = f"; the others run at {_megahertz(others[len(others) // 2])}" if others else ""
+        return finding(
+            self.name,
+            cause,
+            ranks=ranks,
+            since=worst.since,
+            summary=f"{which} held back by {row(self.name, cause)['by']}: {slowest}{_megahertz(worst.clock)} of "
+            f"{_megahertz(worst.best)}{heat} for {format_seconds(worst.seconds)} while it works{rest}",
+            evidence=[
+                Evidence("nvml", f"GPU {one.index}: {one.state}", one.since, next(iter(ranks), None))
+                for one in list(held.values())[:4]
+            ],
+        )
 
-class ThermalThrottleDetector:
+
+class ThermalThrottleDetector(_ThrottleDetector):
     """Meaning: GPUs are too hot and lower their clocks while they work; the whole job goes at the pace of the
     slowest.
 
@@ -108,29 +139,12 @@ class ThermalThrottleDetector:
     """
 
     name = "thermal-throttle"
-    listens = (GpuSample,)
-
-    def __init__(self) -> None:
-        self._throttled = _Throttled()
-
-    def observe(self, at: float, fact: GpuSample) -> None:
-        self._throttled.observe(at, fact)
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        held = self._throttled.held(_SW_THERMAL | _HW_THERMAL, now, job)
+        held = self._held(_SW_THERMAL | _HW_THERMAL, now, job)
         if held:
             hard = any(one.bits & _HW_THERMAL for one in held.values())
-            yield _finding(
-                "thermal-throttle",
-                "hw_thermal" if hard else "sw_thermal",
-                "heat",
-                held,
-                self._throttled,
-                job,
-                "Cool it: fans and their policy, dust, the room, what runs beside it; see `nvidia-smi -q -d "
-                "TEMPERATURE,PERFORMANCE`. Until "
-                "then a lower power limit on all GPUs (`nvidia-smi -pl WATTS`) keeps the ranks alike, or take the node out.",
-            )
+            yield self._finding("hw_thermal" if hard else "sw_thermal", held, job)
 
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         blind = sorted(
@@ -141,12 +155,12 @@ class ThermalThrottleDetector:
         if blind:
             yield NotChecked(
                 f"what holds back the clocks of GPU {', '.join(map(str, blind))}",
-                "the driver does not tell",
+                "the driver does not report it",
                 "",
             )
 
 
-class PowerBrakeDetector:
+class PowerBrakeDetector(_ThrottleDetector):
     """Meaning: the server's power supply, or the board, makes GPUs run at a fraction of their clocks while
     they work.
 
@@ -160,79 +174,15 @@ class PowerBrakeDetector:
     """
 
     name = "power-brake"
-    listens = (GpuSample,)
-
-    def __init__(self) -> None:
-        self._throttled = _Throttled()
-
-    def observe(self, at: float, fact: GpuSample) -> None:
-        self._throttled.observe(at, fact)
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        held = self._throttled.held(_POWER_BRAKE | _HW_SLOWDOWN, now, job)
-        hot = self._throttled.held(_HW_THERMAL, now, job)
+        held = self._held(_POWER_BRAKE | _HW_SLOWDOWN, now, job)
+        hot = self._held(_HW_THERMAL, now, job)
         held = {index: one for index, one in held.items() if one.bits & _POWER_BRAKE or index not in hot}
         if held:
             brake = any(one.bits & _POWER_BRAKE for one in held.values())
-            yield _finding(
-                "power-brake",
-                "power_brake" if brake else "hw_slowdown",
-                "the power supply" if brake else "the hardware",
-                held,
-                self._throttled,
-                job,
-                "Have the node's power supplies, their redundancy and the power cap of the BMC checked (`ipmitool sdr type "
-                "'Power Supply'`, `nvidia-smi -q -d PERFORMANCE`); take the node out meanwhile: all ranks wait for the slow "
-                "ones.",
-            )
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
+            yield self._finding("power_brake" if brake else "hw_slowdown", held, job)
 
 
-def _finding(  # noqa: PLR0917 - two callers, side by side
-    name: str,
-    cause: str,
-    what: str,
-    held: Mapping[int, _Held],
-    throttled: _Throttled,
-    job: JobView,
-    advice: str,
-) -> Finding:
-    used = gpus_of_ranks(job)
-    ranks = tuple(sorted(rank for rank, gpu in used.items() if gpu.index in held))
-    worst = min(held.values(), key=lambda one: one.clock)
-    others = throttled.clocks({gpu.index for gpu in used.values()} - set(held))
-    which = (
-        f"GPU {worst.index}"
-        if len(held) == 1
-        else f"{len(held)} of {len({gpu.index for gpu in used.values()})} GPUs"
-    )
-    heat = f" at {format_quantity(worst.celsius, '°C')}" if worst.celsius is not None else ""
-    rest = f"; the others run at {format_quantity(others[len(others) // 2] / 1e6, 'MHz')}" if others else ""
-    slowest = "" if len(held) == 1 else f"GPU {worst.index} "
-    return Finding(
-        id=name,
-        subject=JOB,
-        severity=Severity.WARNING,
-        confidence=Confidence.HIGH,
-        ranks=ranks,
-        since=worst.since,
-        cause=cause,
-        summary=f"{which} of {format_ranks(ranks)} {'is' if len(held) == 1 else 'are'} held back by {what}: {slowest}"
-        f"{format_quantity(worst.clock / 1e6, 'MHz')} of {format_quantity(worst.best / 1e6, 'MHz')}{heat} "
-        f"for {format_seconds(worst.seconds)} while it works{rest}",
-        advice=advice,
-        holds_seconds=120.0,
-        evidence=tuple(
-            Evidence(
-                "nvml",
-                f"GPU {one.index}: clocks event reasons 0x{one.bits:x}, {format_quantity(one.clock / 1e6, 'MHz')}"
-                + (f", {format_quantity(one.celsius, '°C')}" if one.celsius is not None else "")
-                + (f", {format_quantity(one.watts, 'W')}" if one.watts is not None else ""),
-                one.since,
-                next(iter(ranks), None),
-            )
-            for one in list(held.values())[:4]
-        ),
-    )
+def _megahertz(hertz: float) -> str:
+    return format_quantity(hertz / 1e6, "MHz")

@@ -12,15 +12,14 @@ from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
 NEAR_SECONDS = 10.0  # between a counter that rose, the kernel's own line, and the death that belongs to them
-_FULL = (
-    0.97  # of a limit: the kernel kills at the limit, and what the process held is given back before we look
-)
-_SHORT = 0.1  # of the host's memory: with more left the kernel kills nobody for the host's sake
+# of a limit: the kernel kills at the limit, and what the process held is given back before the next reading
+_FULL = 0.97
+_SHORT = 0.1  # of the host's memory: with more left the kernel kills nothing for the host's sake
 
 
 @dataclass(slots=True)
 class Event:
-    """One kill, or several within seconds, as told by counters and by the kernel's log."""
+    """One kill, or several within seconds, as counters and the kernel's log report it."""
 
     at: float
     holders: Holders
@@ -29,12 +28,12 @@ class Event:
     host_before: HostMemory | None = None  # the last reading before
     host: HostMemory | None = None  # the reading that shows the host's counter risen
     kernel: list[tuple[KernelOomKill, Seen | None]] = field(default_factory=list)
-    kernel_at: float | None = None  # when the last of these was told
+    kernel_at: float | None = None  # when the last of these was read
     vanished: list[Seen] = field(default_factory=list)  # processes below ranks that were gone then
 
     @property
     def is_of_others(self) -> bool:
-        """So far: the kernel told of kills, and none concerned us."""
+        """So far: the kernel reported kills, and none concerned us."""
         return bool(self.kernel) and not self.groups and all(seen is None for _, seen in self.kernel)
 
 
@@ -82,8 +81,8 @@ def decide(
 ) -> Verdict | None:
     """None when the kill was a neighbour's. `full` is each rank's last reading with a full cgroup."""
     killed = killed_ranks(job, event.at)
-    told = [(kill, seen or _by_number(job, kill)) for kill, seen in event.kernel]
-    ours = [(kill, seen) for kill, seen in told if seen is not None and not _ended_otherwise(job, seen)]
+    kills = [(kill, seen or _by_number(job, kill)) for kill, seen in event.kernel]
+    ours = [(kill, seen) for kill, seen in kills if seen is not None and not _ended_otherwise(job, seen)]
     if ours:
         kill, seen = max(ours, key=lambda pair: pair[0].anon_bytes + pair[0].shmem_bytes)
         ranks = tuple(sorted({one.rank for _, one in ours}))
@@ -109,8 +108,8 @@ def _may_be_of(kill: KernelOomKill, group: CgroupMemory) -> bool:
 
 def _is_a_child_of(job: JobView, ranks: tuple[int, ...], kill: KernelOomKill, group: CgroupMemory) -> bool:
     """Whether it was a fork of the rank that lives in this cgroup alone: killed there, and called as the rank
-    is. Others may live beside it (a TensorBoard in the container). In a cgroup namespace the kernel's path
-    may be "/", which says nothing."""
+    is. Others may live with it (a TensorBoard in the container). In a cgroup namespace the kernel's path
+    may be "/", which shows nothing."""
     there = kill.victim_cgroup.strip("/") != "" and leaf_of(group).endswith(kill.victim_cgroup)
     trees = [tree for rank in ranks if (tree := job.ranks[rank].tree) is not None]
     return there and any(tree.main.comm == kill.comm for tree in trees)
@@ -130,12 +129,8 @@ def _ended_otherwise(job: JobView, seen: Seen) -> bool:
     """A process of ours has this pid and name, yet it was not killed: the kernel's numbers are of another
     namespace."""
     rank = job.ranks.get(seen.rank)
-    return (
-        seen.main
-        and rank is not None
-        and rank.exit is not None
-        and rank.exit.signal not in (None, signal.SIGKILL)
-    )
+    end = rank.exit if rank is not None else None
+    return seen.main and end is not None and end.signal not in (None, signal.SIGKILL)
 
 
 def _by_kernel(
@@ -157,7 +152,7 @@ def _by_kernel(
 
 
 def _as_mounted(path: str, group: CgroupMemory | None) -> str:
-    """The name under which it can be looked at, where it is one of those that we see."""
+    """The path under which it can be read, where it is one of those that we see."""
     levels = group.levels if group is not None else ()
     return next((level.path for level in levels if path != "/" and level.path.endswith(path)), path)
 
@@ -187,21 +182,18 @@ def _by_counter(
     )
     if (not limited and not after.limit_bytes) or (not met and is_short(event.host_before)):
         cause = "global_oom"
-    lost = (
-        max(event.vanished, key=lambda seen: seen.rss_bytes, default=None)
-        if not killed and stranger is None
-        else None
-    )
+    lost = None
+    if not killed and stranger is None:
+        lost = max(event.vanished, key=lambda seen: seen.rss_bytes, default=None)
     ranks = tuple(sorted(rank.rank for rank in killed)) or ((lost.rank,) if lost is not None else alone)
     if cause == "global_oom":
         return Verdict(cause, ranks, stranger, lost, "", None, None, after, False)
-    return Verdict(
-        cause, ranks, stranger, lost, level.path, level.limit_bytes, level.peak_bytes, after, limited
-    )
+    path, limit, peak = level.path, level.limit_bytes, level.peak_bytes
+    return Verdict(cause, ranks, stranger, lost, path, limit, peak, after, limited)
 
 
 def _alone_in(job: JobView, leaf: str) -> tuple[int, ...]:
-    """The one rank that lives in this cgroup: what is killed there is its own, also a child that nobody had
+    """The one rank that lives in this cgroup: what is killed there is its own, also a child that was not
     seen."""
     ranks = [
         rank.rank for rank in job.ranks.values() if rank.cgroup is not None and leaf_of(rank.cgroup) == leaf
@@ -216,39 +208,40 @@ def _bound(before: CgroupMemory, after: CgroupMemory) -> tuple[str, CgroupLevel]
         return "cgroup_limit", level
     limits = [level.limit_bytes for level in after.levels if level.limit_bytes is not None]
     if after.limit_bytes is not None and after.limit_bytes < min(limits, default=after.limit_bytes + 1):
-        top = after.levels[-1]  # a parent that cannot be seen, of which only v1 tells the limit
+        top = after.levels[-1]  # a parent that cannot be seen, of which only v1 shows the limit
         return "parent_cgroup_limit", CgroupLevel(
             f"a parent of {top.path}", top.usage_bytes, after.limit_bytes, None
         )
     met = {level.path: level.max_events or 0 for level in before.levels}
     limited = [level for level in after.levels if level.limit_bytes is not None] or list(after.levels[:1])
-    full = [level for level in limited if _is_full(level)]
-    rose = [level for level in full if (level.max_events or 0) > met.get(level.path, 1 << 62)]
-    tight = [level for level in full if level.path == before.path]
-    level = next(iter((rose if len(rose) == 1 else []) or tight or full or limited))
+    level = _tightest(limited, met, before.path)
     return ("cgroup_limit" if level.path == after.levels[0].path else "parent_cgroup_limit"), level
 
 
-def _is_full(level: CgroupLevel) -> bool:
-    return max(level.peak_bytes or 0, level.usage_bytes) >= _FULL * (level.limit_bytes or 1 << 62)
+def _tightest(limited: list[CgroupLevel], met: dict[str, int], path: str) -> CgroupLevel:
+    """The one level that met its limit again, else the one that was read as the tightest, else the first."""
+    full = [
+        level
+        for level in limited
+        if max(level.peak_bytes or 0, level.usage_bytes) >= _FULL * (level.limit_bytes or 1 << 62)
+    ]
+    rose = [level for level in full if (level.max_events or 0) > met.get(level.path, 1 << 62)]
+    tight = [level for level in full if level.path == path]
+    return next(iter((rose if len(rose) == 1 else []) or tight or full or limited))
 
 
 def _by_host(
     event: Event, killed: list[RankView], last: dict[int, tuple[float, CgroupMemory]]
 ) -> Verdict | None:
-    """The host's counter counts kills of cgroups too, and a cgroup that went with its last process tells no
+    """The host's counter counts kills of cgroups too, and a cgroup that went with its last process counts no
     more."""
     ranks = tuple(sorted(rank.rank for rank in killed))
     if is_short(event.host_before):
         return Verdict("global_oom", ranks, None, None, "", None, None, None, False)
-    full = [
-        group
-        for rank in ranks
-        if rank in last and event.at - last[rank][0] <= 3 * NEAR_SECONDS
-        for group in [last[rank][1]]
-    ]
+    readings = [last[rank] for rank in ranks if rank in last]
+    full = [group for at, group in readings if event.at - at <= 3 * NEAR_SECONDS]
     if not full:
-        return None  # somebody's kill and somebody's SIGKILL at one time: nothing joins the two
+        return None  # a kill and a SIGKILL at one time: nothing joins the two
     group = full[0]
     cause = "cgroup_limit" if group.path == leaf_of(group) else "parent_cgroup_limit"
     return Verdict(cause, ranks, None, None, group.path, group.limit_bytes, group.peak_bytes, group, False)
@@ -256,8 +249,5 @@ def _by_host(
 
 def resolve(kill: KernelOomKill, at: float, growth: Growth, *, counted: bool) -> Seen | None:
     """The process of the job that the kernel killed. Its number may be of another namespace than ours: then
-    by name and size, if a counter of the job's own cgroup tells that one of its processes was killed."""
-    seen = growth.process(kill.pid, kill.comm)
-    if seen is not None or not counted:
-        return seen
-    return growth.like(kill, at)
+    by name and size, if a counter of the job's own cgroup shows that one of its processes was killed."""
+    return growth.process(kill.pid, kill.comm) or (growth.like(kill, at) if counted else None)

@@ -1,12 +1,14 @@
-"""A checkpoint save that will not fit into host memory, said before it is over; and a leak that will meet the
+"""A checkpoint save that will not fit into host memory, reported before it is over; and a leak that will meet the
 limit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from diag.detectors.contract import Detector
+from diag.detectors.findings import finding, row
 from diag.knowledge.checkpoint_args import named_paths
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.save_memory import HOST, LimitMemory, Outlook
 from diag.state.save_shape import SaveShape
 from diag.state.saves import never_saves
@@ -16,13 +18,13 @@ from diag.text.units import format_bytes, format_ratio, format_seconds
 _WARNS = 0.9  # probability that the save does not fit; chosen on simulated runs (tests/labs/forecast), see DECISIONS
 _CRITICAL = 0.975  # the lower bound of the peak is over the limit
 _LEAK_SECONDS = 1800.0
-# Ours: below it, what grows is as well another program that has begun beside the job (a build, a second job)
+# Ours: below it, what grows is as well another program that runs next to the job (a build, a second job)
 # as a leak.
 _HOST_SHARE = 0.5
 _STAYS = 0.05  # of the rise: less is the readings' own spread
 
 
-class HostOomForecastDetector:
+class HostOomForecastDetector(Detector):
     """Meaning: the next checkpoint save, or the one that runs, will need more host memory than the limit
     allows; or the job's memory grows from step to step and will meet the limit.
 
@@ -35,16 +37,14 @@ class HostOomForecastDetector:
 
     False alarms: a save that was larger than the others for one time lets the next be feared too. What a save
     takes that is the first of its kind cannot be known: without an earlier save and without an estimate
-    nothing is said.
+    nothing is reported.
     """
 
     name = "host-oom-forecast"
-    listens = ()
 
     def __init__(self) -> None:
-        self._grave: tuple[str, int] | None = (
-            None  # the save that was critical: it stays so for as long as it is feared
-        )
+        # the save that was critical: it stays so for as long as it is feared
+        self._grave: tuple[str, int] | None = None
 
     def tick(self, now: float, job: JobView) -> None:
         feared = _feared(now, job)
@@ -64,16 +64,14 @@ class HostOomForecastDetector:
                 return
 
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        """Steps are made, a save is to come, and nothing tells what it takes: silence would look like room."""
+        """Steps are made, a save is to come, and what it takes is not known: silence would look like room."""
         first = job.returncode is None and job.iteration is not None and not job.saves.log.count
-        saves = any(named.role == "save" for named in named_paths(job.run.words)) and not never_saves(
-            job.run.words
-        )
-        if first and saves and estimated(job) is None:
+        named = any(path.role == "save" for path in named_paths(job.run.words))
+        if first and named and not never_saves(job.run.words) and estimated(job) is None:
             yield NotChecked(
                 "whether the first checkpoint save fits into host memory",
-                "no save was seen yet, and the command's arguments do not tell what one takes",
-                "let --model name a folder with its config.json; `diag estimate -- CMD` says what is missing",
+                "no save was seen yet, and what one takes does not follow from the command's arguments",
+                "let --model name a folder with its config.json; `diag estimate -- CMD` shows what is missing",
             )
 
     def _is_grave(self, limit: LimitMemory, outlook: Outlook) -> bool:
@@ -81,63 +79,44 @@ class HostOomForecastDetector:
         return outlook.risk >= _CRITICAL or self._grave == _save_of(limit, outlook)
 
     def _of_save(self, now: float, job: JobView, limit: LimitMemory, outlook: Outlook) -> Finding:
-        where = _where(limit)
         after = f" after iteration {outlook.iteration}" if outlook.iteration is not None else ""
         which = f"the save that runs{after}" if outlook.running else f"the next save{after}"
         bounds = f"{format_bytes(outlook.peak)} ({format_bytes(outlook.low)} to {format_bytes(outlook.high)})"
-        sure = self._is_grave(limit, outlook)
+        grave = self._is_grave(limit, outlook)
+        confidence = Confidence.HIGH if grave else None
         shapes = list(limit.shapes)
         cause, why = _cause(outlook, shapes)
-        return Finding(
-            id="host-oom-forecast",
-            subject=JOB,
-            severity=Severity.CRITICAL if sure else Severity.WARNING,
-            confidence=Confidence.LOW
-            if outlook.basis == "estimate"
-            else Confidence.HIGH
-            if sure
-            else Confidence.MEDIUM,
-            summary=f"{which} will need {bounds} of {format_bytes(outlook.limit)} host memory of {where} in phase {job.phase}: "
-            f"it does not fit with a probability of {format_ratio(outlook.risk)}",
-            advice=_ADVICE[cause],
+        return finding(
+            self.name,
+            cause,
+            severity=Severity.CRITICAL if grave else None,
+            confidence=Confidence.LOW if outlook.basis == "estimate" else confidence,
+            summary=f"{which} will need {bounds} of {format_bytes(outlook.limit)} host memory of {_where(limit)} in phase "
+            f"{job.phase}: it does not fit with a probability of {format_ratio(outlook.risk)}",
+            words={name: row(self.name)[name] for name in ("raise", "less")},
             since=now,
-            cause=cause,
             evidence=(
                 Evidence(_channel(limit), why, now),
-                *(
-                    Evidence("save", _told(shape), limit.starts.get(shape.number, now))
-                    for shape in shapes[-3:]
-                ),
+                *(Evidence("save", _shape(one), limit.starts.get(one.number, now)) for one in shapes[-3:]),
             ),
-            holds_seconds=3.0,
         )
 
     def _of_leak(self, now: float, job: JobView, limit: LimitMemory, left: float) -> Finding:
-        point = limit.series.points[-1]
+        needed = format_bytes(limit.series.points[-1].needed)
         assert limit.series.limit
-        whose = (
-            "memory of the host (of all that runs on it)" if limit.path == HOST else "host memory of the job"
-        )
-        return Finding(
-            id="host-oom-forecast",
-            subject=JOB,
-            severity=Severity.WARNING,
-            confidence=Confidence.MEDIUM,
-            summary=f"{whose} grows from step to step in phase {job.phase}: {format_bytes(point.needed)} of "
-            f"{format_bytes(limit.series.limit)} of {_where(limit)} are needed, and at this rate the limit "
-            f"is met in {format_seconds(left)}",
-            advice=(
-                "See whose it is (`ps -eo pid,rss,comm --sort=-rss | head`): another job, or this one. "
-                if limit.path == HOST
-                else ""
-            )
-            + _ADVICE["leak"],
+        whose, look = "host memory of the job", ""
+        if limit.path == HOST:
+            whose = "memory of the host (of all that runs on it)"
+            look = "See whose it is (`ps -eo pid,rss,comm --sort=-rss | head`): another job, or this one. "
+        return finding(
+            self.name,
+            "leak",
+            summary=f"{whose} grows from step to step in phase {job.phase}: {needed} of "
+            f"{format_bytes(limit.series.limit)} of {_where(limit)} are needed, and at this rate the limit is met in "
+            f"{format_seconds(left)}",
+            words={"whose": look},
             since=now,
-            cause="leak",
-            evidence=(
-                Evidence(_channel(limit), f"needed {format_bytes(point.needed)} at the last reading", now),
-            ),
-            holds_seconds=60.0,
+            evidence=[Evidence(_channel(limit), f"needed {needed} at the last reading", now)],
         )
 
 
@@ -150,8 +129,10 @@ def _feared(now: float, job: JobView) -> tuple[LimitMemory, Outlook] | None:
     """The save that will not fit, by the limit that it will not fit into."""
     if _is_over(job):
         return None
-    told = job.saves.memory.outlook(now, job.run.words, estimated(job))
-    return told if told is not None and told[1].risk >= _WARNS and not _past_the_end(job, told[1]) else None
+    found = job.saves.memory.outlook(now, job.run.words, estimated(job))
+    return (
+        found if found is not None and found[1].risk >= _WARNS and not _past_the_end(job, found[1]) else None
+    )
 
 
 def _save_of(limit: LimitMemory, outlook: Outlook) -> tuple[str, int]:
@@ -173,66 +154,32 @@ def estimated(job: JobView) -> int | None:
 
 
 def _past_the_end(job: JobView, outlook: Outlook) -> bool:
-    """A job that has made its last save makes no other; what the arguments do not tell is not guessed."""
-    return (
-        not outlook.running
-        and bool(job.progress.total_iterations)
-        and (job.iteration or 0) >= job.progress.total_iterations
-    )
+    """A job that has made its last save makes no other; what the arguments do not show is not guessed."""
+    total = job.progress.total_iterations
+    return not outlook.running and bool(total) and (job.iteration or 0) >= total
 
 
 def _cause(outlook: Outlook, shapes: Sequence[SaveShape]) -> tuple[str, str]:
-    """What makes it too much, and the readings that say so."""
+    """What makes it too much, and the readings that show it."""
     base = f"the job needs {format_bytes(outlook.base)} before the save"
     if outlook.basis == "estimate" or not shapes:
         return "first_save", f"{base}; what the save takes is estimated from the command's arguments"
     last = shapes[-1]
-    words = (
-        f"{base}, {format_bytes(last.base)} before the last one, which took {format_bytes(last.rise)} more"
-    )
+    why = f"{base}, {format_bytes(last.base)} before the last one, which took {format_bytes(last.rise)} more"
     stays = outlook.base - last.base
     if stays > _STAYS * last.rise and stays > 0.5 * (outlook.peak - last.peak) and len(shapes) > 1:
-        return "kept_memory", words
+        return "kept_memory", why
     if outlook.peak - outlook.base > (1 + _STAYS) * last.fall:
-        return "growing_save", words
-    return "save_peak", words
+        return "growing_save", why
+    return "save_peak", why
 
 
-def _told(shape: SaveShape) -> str:
+def _shape(shape: SaveShape) -> str:
     how = "by the kernel's counter" if shape.exact else "by readings"
     return (
         f"save {shape.number}: {format_bytes(shape.base)} before it, {format_bytes(shape.peak)} at most "
         f"({how}), {format_bytes(shape.after)} after it"
     )
-
-
-_RAISE = (
-    "Raise the memory limit (resources.limits.memory of the pod, docker --memory, Slurm --mem) above the upper bound, "
-    "or let the save need less: "
-)
-# ms-swift 4.6.0, swift/megatron/arguments/megatron_args.py.
-_LESS = (
-    "--no_save_optim true stages the weights alone (training cannot go on from such a checkpoint with its optimizer state; "
-    "with --save_safetensors true of ms-swift 4.x Megatron's format is then not staged at all), "
-    "--dist_ckpt_optim_fully_reshardable false keeps the optimizer from being gathered on one rank, and fewer ranks a node "
-    "stage less at once."
-)
-_ADVICE: Mapping[str, str] = {
-    "save_peak": _RAISE + _LESS,
-    "growing_save": _RAISE
-    + _LESS
-    + " With --async_save true a save that begins before the last is written holds both: "
-    "--async_save false, or a longer --save_steps (--save_interval in ms-swift 3.x).",
-    "kept_memory": "Memory stays behind from save to save or step to step: `diag dump` shows which process holds it. "
-    "Fewer --dataloader_num_workers and no --use_persistent_ckpt_worker leave less behind. Until then: "
-    + _RAISE
-    + _LESS,
-    "first_save": _RAISE + _LESS,
-    "leak": "Find what grows: `diag dump` and the ranks' resident memory (metric diag_process_resident_memory_bytes) tell "
-    "whether a rank or its DataLoader workers do; workers that read Python objects copy their pages bit by bit (fewer "
-    "--dataloader_num_workers, data in arrays). A restart from the last checkpoint gives the memory back; save before the "
-    "limit is met.",
-}
 
 
 def _channel(limit: LimitMemory) -> str:

@@ -1,4 +1,4 @@
-"""How the resident memory of the job's processes grew over the last minute: who grew, who vanished. Judges
+"""How the resident memory of the job's processes grew over the last minute: which grew, which vanished. Judges
 nothing."""
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ _LEAST_GROWTH = 16 << 20
 
 @dataclass(slots=True)
 class Seen:
-    """One process: a rank's own (`main`) or one below it. `told` is what the kernel said it held when it
-    killed it."""
+    """One process: a rank's own (`main`) or one below it."""
 
     rank: int
     pid: int
@@ -50,13 +49,12 @@ class Holders:
     children: tuple[tuple[int, int], ...]  # of each rank: how many processes below it, their bytes
     total_bytes: int
     pinned_bytes: int
-    by_rank: tuple[
-        tuple[int, int], ...
-    ] = ()  # what each rank grew with all below it, over the same time as the grower
+    # what each rank grew with all below it, over the same time as the grower
+    by_rank: tuple[tuple[int, int], ...] = ()
 
 
 class Growth:
-    """Told process trees."""
+    """Handed process trees."""
 
     def __init__(self) -> None:
         self._alive: dict[int, dict[int, Seen]] = {}  # by rank, by pid
@@ -74,15 +72,8 @@ class Growth:
                 continue  # it is dead, and holds nothing: its parent has not asked yet
             old = known.get(process.pid)
             if old is None or old.start_ticks != process.start_ticks:
-                old = Seen(
-                    fact.rank,
-                    process.pid,
-                    process.start_ticks,
-                    process.comm,
-                    process.pid == fact.main.pid,
-                    at,
-                    0,
-                )
+                main = process.pid == fact.main.pid
+                old = Seen(fact.rank, process.pid, process.start_ticks, process.comm, main, at, 0)
             _note(old, at, process)
             now[process.pid] = old
         for pid, seen in known.items():
@@ -105,39 +96,38 @@ class Growth:
     def like(self, kill: KernelOomKill, at: float) -> Seen | None:
         """Where the kernel's pid is of another namespace: the process of that name, gone about then, of the
         nearest size."""
-        size = _held(kill)
+        size = held_bytes(kill)
         alike = [
             seen for seen in self._gone if seen.name == kill.comm and abs((seen.gone_at or 0.0) - at) <= 10.0
         ]
         return min(alike, key=lambda seen: abs(seen.rss_bytes - size), default=None)
 
     def holders(self, at: float, kill: KernelOomKill | None = None) -> Holders:
-        """What held memory at that moment. The kernel's word is newer than the last reading of the process
+        """What held memory at that moment. The kernel's line is newer than the last reading of the process
         that it killed."""
         killed = self.process(kill.pid, kill.comm) if kill is not None else None
         gone = [seen for seen in self._gone if seen.gone_at is not None and 0.0 <= at - seen.at <= 10.0]
         everyone = [seen for group in self._alive.values() for seen in group.values()]
-        unseen = max(0, _held(kill) - killed.rss_bytes) if killed is not None and kill is not None else 0
+        unseen = max(0, held_bytes(kill) - killed.rss_bytes) if killed is not None and kill is not None else 0
 
         def most(window: float) -> tuple[int, float, Seen] | None:
-            best: tuple[int, float, Seen] | None = None
+            all_grown = []
             for seen in (*everyone, *gone):
                 grown, seconds = seen.grew(at, window)
                 if seen is killed:
                     grown, seconds = grown + unseen, seconds + max(0.0, at - seen.at)
-                if grown >= _LEAST_GROWTH and (best is None or grown > best[0]):
-                    best = (grown, seconds, seen)
-            return best
+                if grown >= _LEAST_GROWTH:
+                    all_grown.append((grown, seconds, seen))
+            return max(all_grown, key=lambda one: one[0], default=None)
 
         first, recent, window = most(_WINDOW_SECONDS), most(_RECENT_SECONDS), _WINDOW_SECONDS
         if first is not None and recent is not None and recent[0] >= _RECENT_SHARE * first[0]:
             # what grew when it happened, not a model that was loaded before
             first, window = (recent, _RECENT_SECONDS)
-        grower = (
-            None
-            if first is None
-            else (first[2].rank, first[2].pid, first[2].name, first[2].main, first[0], first[1])
-        )
+        grower = None
+        if first is not None:
+            grown, seconds, seen = first
+            grower = (seen.rank, seen.pid, seen.name, seen.main, grown, seconds)
         by_rank: dict[int, int] = {}
         for seen in (*everyone, *gone):
             grown = seen.grew(at, window)[0] + (unseen if seen is killed else 0)
@@ -172,7 +162,8 @@ class Growth:
         }
 
 
-def _held(kill: KernelOomKill) -> int:
+def held_bytes(kill: KernelOomKill) -> int:
+    """What the killed process held, by the kernel's line."""
     return kill.anon_bytes + kill.file_bytes + kill.shmem_bytes
 
 

@@ -6,7 +6,9 @@ import signal
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from diag.detectors.memory import advice
+from diag.detectors.contract import Detector
+from diag.detectors.findings import fill, finding, row, who
+from diag.detectors.memory.advice import less_after_kill
 from diag.detectors.memory.causes import (
     NEAR_SECONDS,
     Event,
@@ -21,7 +23,7 @@ from diag.detectors.memory.growth import Growth
 from diag.detectors.memory.messages import filled_by, format_grower, format_phase, format_victim, phase_of
 from diag.detectors.memory.refusals import STRICT, Refusal, Refusals
 from diag.detectors.memory.stall import Stall, Stalls
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, numbered
 from diag.model.observations import (
     CgroupMemory,
     HostMemory,
@@ -34,24 +36,23 @@ from diag.state.view import JobView
 from diag.text.units import format_bytes, format_ranks, format_ratio
 
 _KEPT_EVENTS = 32
-_SETTLE_SECONDS = (
-    1.5  # exits, counters and the kernel's log tell of one kill in any order, the log within a second
-)
-_ONE_MOMENT_SECONDS = 1.0  # between two channels' words of one kill
+# exits, counters and the kernel's log report one kill in any order, the log within a second
+_SETTLE_SECONDS = 1.5
+_ONE_MOMENT_SECONDS = 1.0  # between two channels' reports of one kill
 _PLAINLY, _TIMES = 0.2, 3  # of the limit; as much as those that lost a process
 
 
-class HostOomDetector:
+class HostOomDetector(Detector):
     """Meaning: host memory ran out: the kernel killed a process of the job, refused it memory, or holds it up
     to save memory.
 
-    `cause` tells which limit: cgroup_limit (the rank's own cgroup: container), parent_cgroup_limit (the pod,
+    `cause` names the limit: cgroup_limit (the rank's own cgroup: container), parent_cgroup_limit (the pod,
     Slurm job or slice above it), global_oom (the host), fork_overcommit (a fork under strict overcommit),
     rlimit_as (ulimit -v or -d), allocation_refused (any other refusal), pinned_host (page-locked memory),
     reclaim_stall (nothing is killed, but the cgroup is so full that its processes mostly wait for memory: it
     looks like a hang).
 
-    Evidence: the kernel's log where it may be read (it names the process and the cgroup), the oom_kill
+    Evidence: the kernel's log where it can be read (it names the process and the cgroup), the oom_kill
     counter of the rank's memory cgroup and of the whole host, all limits above the rank, exit by SIGKILL, the
     lines of a refused allocation, RLIMIT_AS and RLIMIT_DATA, pressure stall information, and the memory of
     each process over the last minute: the process that was killed need not be the one that grew.
@@ -72,9 +73,8 @@ class HostOomDetector:
         self._stalls = Stalls()
         self._events: deque[Event] = deque(maxlen=_KEPT_EVENTS)
         self._groups: dict[str, CgroupMemory] = {}  # the last reading of each leaf
-        self._full: dict[
-            int, tuple[float, CgroupMemory]
-        ] = {}  # of each rank, the last reading with a full cgroup
+        # of each rank, the last reading with a full cgroup
+        self._full: dict[int, tuple[float, CgroupMemory]] = {}
         self._newest: dict[int, CgroupMemory] = {}
         self._host: HostMemory | None = None
         self._host_kills: int | None = None
@@ -127,8 +127,8 @@ class HostOomDetector:
     def _event(
         self, at: float, kill: KernelOomKill | None = None, *, ours: bool = False, counted: bool = False
     ) -> Event:
-        """What happens within some seconds is one event; the moment that was told first is its moment, but
-        for what was told of others before."""
+        """What happens within some seconds is one event; the moment that was reported first is its moment, but
+        for what was reported of others before."""
         if self._events and at - self._events[-1].at <= NEAR_SECONDS:
             event = self._events[-1]
             if (ours or counted) and not event.groups and all(seen is None for _, seen in event.kernel):
@@ -146,7 +146,7 @@ class HostOomDetector:
         return event
 
     def _begin_now(self, event: Event, at: float, kill: KernelOomKill | None) -> None:
-        """What was told until now (the host's counter, the kernel's lines) was of neighbours, but for a line
+        """What was reported until now (the host's counter, the kernel's lines) was of neighbours, but for a line
         of this moment."""
         moment = at
         if kill is None and event.kernel_at is not None and at - event.kernel_at <= _ONE_MOMENT_SECONDS:
@@ -155,13 +155,13 @@ class HostOomDetector:
             event.at, event.vanished = moment, self._growth.vanished(moment)
             event.holders = self._growth.holders(moment, kill)
 
-    # -- saying -------------------------------------------------------------------------------------------
+    # -- findings -----------------------------------------------------------------------------------------
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        told = [
+        over = [
             event for event in self._events if now - event.at >= _SETTLE_SECONDS or job.returncode is not None
         ]
-        found = [(event, verdict) for event in told if (verdict := self._decide(event, job)) is not None]
+        found = [(event, verdict) for event in over if (verdict := self._decide(event, job)) is not None]
         if found:  # that which cost a rank its life, else the first
             fatal = [pair for pair in found if killed_ranks(job, pair[0].at)]
             yield self._killed(job, *(fatal or found)[0])
@@ -183,7 +183,7 @@ class HostOomDetector:
             yield NotChecked(
                 "whether the OOM killer did it",
                 "no memory cgroup and no /proc/vmstat counter could be read",
-                "look at dmesg on the host",
+                "check dmesg on the host",
             )
         elif ("kernel log", None) in job.sources.failed and any(
             event.host is not None and killed_ranks(job, event.at) and self._decide(event, job) is None
@@ -191,74 +191,62 @@ class HostOomDetector:
         ):
             yield NotChecked(
                 "whether the OOM killer did it",
-                "the host counted a kill for memory when the rank died, and nothing tells whose: neither its cgroup nor the host "
+                "the host counted a kill for memory when the rank died, and it is not known whose: neither its cgroup nor the host "
                 "was full when last read",
-                "look at dmesg on the host, or let diag read /dev/kmsg",
+                "check dmesg on the host, or let diag read /dev/kmsg",
             )
 
     def _killed(self, job: JobView, event: Event, verdict: Verdict) -> Finding:
         phase = phase_of(job, event.at)
         grower = format_grower(job, event.holders, verdict.victim)
-        who = format_victim(job, verdict)
+        victim = format_victim(job, verdict)
         tail = f"; {grower}" if grower else ""
         filled = filled_by(event, verdict, self._growth.known_pids())
-        told = [kill for kill, seen in event.kernel if seen is not None or kill is verdict.kernel]
-        evidence = [Evidence("kmsg", kill.text[:500], event.at) for kill in told[:3]]
+        kills = [kill for kill, seen in event.kernel if seen is not None or kill is verdict.kernel]
+        evidence = [Evidence("kmsg", kill.text[:500], event.at) for kill in kills[:3]]
         if verdict.group is not None:
             evidence.append(Evidence("cgroup", _format_cgroup(verdict), event.at, verdict.group.rank))
         if event.host is not None:
-            evidence.append(
-                Evidence(
-                    "vmstat",
-                    f"oom_kill rose to {event.host.oom_kills}; MemAvailable "
-                    f"{format_bytes(event.host.available_bytes)} of {format_bytes(event.host.total_bytes)}",
-                    event.at,
-                )
-            )
+            counted = f"oom_kill rose to {event.host.oom_kills}; MemAvailable {_available(event.host)}"
+            evidence.append(Evidence("vmstat", counted, event.at))
         if filled:
             evidence.append(Evidence("memory", "; ".join(filled), event.at))
-        cost = bool(verdict.ranks) or job.broken
         culprits = _culprits(verdict, event)
-        victims = tuple(rank for rank in verdict.ranks if rank not in culprits)
-        return Finding(
-            id="host-oom",
-            subject=JOB,
-            severity=Severity.CRITICAL if cost else Severity.WARNING,
-            confidence=Confidence.HIGH if verdict.sure else Confidence.MEDIUM,
+        grew = f"{victim} {grower}" if grower.startswith("it ") else grower
+        return finding(
+            self.name,
+            verdict.cause,
+            severity=None if verdict.ranks or job.broken else Severity.WARNING,
+            confidence=None if verdict.sure else Confidence.MEDIUM,
             ranks=culprits,
-            waiting_ranks=victims,
+            waiting_ranks=tuple(rank for rank in verdict.ranks if rank not in culprits),
             since=event.at,
-            cause=verdict.cause,
-            summary=f"the kernel killed {who}{_with_all(event)} for memory {format_phase(job, event.at, phase)}: "
+            summary=f"the kernel killed {victim}{_with_all(event)} for memory {format_phase(job, event.at, phase)}: "
             f"{_format_limit(verdict, event)}{tail}",
-            advice=advice.after_kill(
-                job, verdict, phase, f"{who} {grower}" if grower.startswith("it ") else grower
-            ),
-            evidence=tuple(evidence),
-            final=True,
+            words={"less": less_after_kill(job, verdict, phase, grew)},
+            evidence=evidence,
         )
 
     def _refused(self, job: JobView, refusal: Refusal) -> Finding:
-        who = format_ranks(refusal.ranks) if refusal.ranks else "a rank"
-        asked = f" of {format_bytes(refusal.size_bytes)}" if refusal.size_bytes else ""
-        what = {"fork_overcommit": "start a process", "pinned_host": "have page-locked host memory"}.get(
-            refusal.cause, f"have host memory{asked}"
-        )
-        return Finding(
-            id="host-oom",
-            subject=JOB,
-            severity=Severity.CRITICAL,
-            confidence=Confidence.MEDIUM
-            if refusal.cause in ("allocation_refused", "pinned_host")
-            else Confidence.HIGH,
+        known = row(self.name, refusal.cause)
+        size = f" of {format_bytes(refusal.size_bytes)}" if refusal.size_bytes else ""
+        strict = refusal.cause == "allocation_refused" and self._is_strict
+        space = refusal.limit is not None and refusal.limit[0] == "Max address space"
+        return finding(
+            self.name,
+            refusal.cause,
             ranks=refusal.ranks,
             since=refusal.at,
-            cause=refusal.cause,
-            summary=f"{who} could not {what} {format_phase(job, refusal.at)}: {self._why(refusal)}",
-            advice=advice.after_refusal(refusal, self._host),
-            evidence=tuple(Evidence("output", text[:500], at, rank) for rank, at, text in refusal.lines),
-            final=True,
+            summary=f"{who(refusal.ranks, 'a rank')} could not {fill(known['what'], {'size': size})} "
+            f"{format_phase(job, refusal.at)}: {self._why(refusal)}",
+            advice=known["strict"] if strict else None,
+            words={"option": "-v" if space else "-d"},
+            evidence=[Evidence("output", text[:500], at, rank) for rank, at, text in refusal.lines],
         )
+
+    @property
+    def _is_strict(self) -> bool:
+        return self._host is not None and self._host.overcommit == STRICT
 
     def _why(self, refusal: Refusal) -> str:
         host = self._host
@@ -266,61 +254,47 @@ class HostOomDetector:
             name = "RLIMIT_AS" if refusal.limit[0] == "Max address space" else "RLIMIT_DATA"
             return f"{name} is {format_bytes(refusal.limit[1])}"
         if refusal.cause == "pinned_host":
-            left = (
-                f", {format_bytes(host.available_bytes)} of {format_bytes(host.total_bytes)} available"
-                if host
-                else ""
-            )
+            left = f", {_available(host)} available" if host else ""
             return f"CUDA ran out of host memory, not of the GPU's{left}"
-        if host is not None and host.overcommit == STRICT:
-            return (
-                f"vm.overcommit_memory is 2, {format_bytes(host.committed_bytes)} of "
-                f"{format_bytes(host.commit_limit_bytes)} are promised "
-                "already"
-            )
-        left = (
-            f" ({format_bytes(host.available_bytes)} of {format_bytes(host.total_bytes)} available)"
-            if host
-            else ""
-        )
+        if host is not None and self._is_strict:
+            promised = f"{format_bytes(host.committed_bytes)} of {format_bytes(host.commit_limit_bytes)}"
+            return f"vm.overcommit_memory is 2, {promised} are promised already"
+        left = f" ({_available(host)} available)" if host else ""
         return f"the kernel refused it{left}"
 
 
 def _stalled(job: JobView, stall: Stall) -> Finding:
-    group = stall.group
-    high = stall.high_bytes
-    above = (
-        f"above memory.high of {format_bytes(high)}"
-        if high is not None
-        else f"at its limit of {format_bytes(group.limit_bytes)}"
-    )
-    return Finding(
-        id="host-oom",
-        subject=JOB,
-        severity=Severity.WARNING,
-        confidence=Confidence.HIGH,
+    group, high = stall.group, stall.high_bytes
+    limit = format_bytes(group.limit_bytes if high is None else high)
+    above = f"above memory.high of {limit}" if high is not None else f"at its limit of {limit}"
+    share = ""
+    if stall.ratio is not None:
+        share = f", all its tasks stood still for {format_ratio(stall.ratio)} of the last 10 s"
+    waits = numbered("[waits|wait]", len(stall.ranks))
+    known = row("host-oom", "reclaim_stall")
+    return finding(
+        "host-oom",
+        "reclaim_stall",
         ranks=stall.ranks,
         since=stall.since,
-        cause="reclaim_stall",
-        summary=f"{format_ranks(stall.ranks)} wait{'s' if len(stall.ranks) == 1 else ''} for memory "
-        f"{format_phase(job, stall.since)}: cgroup {group.path} is {above} ({format_bytes(group.usage_bytes)} used)"
-        + (
-            f", all its tasks stood still for {format_ratio(stall.ratio)} of the last 10 s"
-            if stall.ratio is not None
-            else ""
-        ),
-        advice=advice.in_stall(group.limit_bytes, stall.high_bytes),
-        evidence=(
+        summary=f"{format_ranks(stall.ranks)} {waits} for memory {format_phase(job, stall.since)}: "
+        f"cgroup {group.path} is {above} ({format_bytes(group.usage_bytes)} used){share}",
+        advice=known["above_high" if high is not None else "advice"],
+        words={"limit": limit, "less": known["use"]["other"]},
+        evidence=[
             Evidence(
                 "cgroup",
                 f"high {group.high_events}, max {group.max_events} events, usage {format_bytes(group.usage_bytes)}, "
                 f"page cache {format_bytes(group.cache_bytes)}{stall.seen}",
                 stall.since,
                 group.rank,
-            ),
-        ),
-        holds_seconds=30.0,
+            )
+        ],
     )
+
+
+def _available(host: HostMemory) -> str:
+    return f"{format_bytes(host.available_bytes)} of {format_bytes(host.total_bytes)}"
 
 
 def _with_all(event: Event) -> str:

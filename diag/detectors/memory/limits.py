@@ -1,51 +1,48 @@
-"""Limits that break training: /dev/shm and open files. Said before the crash and after it."""
+"""Limits that break training: /dev/shm and open files. Reported before the crash and after it."""
 
 from __future__ import annotations
 
-import re
 import signal
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import failed_soon, is_traced, only_quoted
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.detectors.findings import LinePattern, Lines, finding, on_ranks, quoted, ranks_of, since_of
+from diag.model import Confidence, Finding, NotChecked, Severity
 from diag.model.observations import LogLine, SharedMemory
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_ranks
 
-_MIB = 1 << 20
 # docker's default /dev/shm; DataLoader workers and NCCL both outgrow it.
-_SHM_TOO_SMALL_BYTES = 64 * _MIB
+_SHM_TOO_SMALL_BYTES = 64 << 20
 _SHM_NEARLY_FULL = 0.95
 # It fills between two readings, and what filled it is gone with the rank: a bus error is laid to one that was
 # never this far from full, or is so small that a batch or a segment of NCCL more is enough. Ours.
 _SHM_AMPLE_BYTES, _SHM_AMPLE_RATIO = 1 << 30, 0.80
-_DISK_FULL_BYTES = 16 * _MIB  # same as disk-full
-_BUS_ERROR_CODE = 128 + signal.SIGBUS  # as a shell between the launcher and the rank tells it
+_DISK_FULL_BYTES = 16 << 20  # same as disk-full
+_BUS_ERROR_CODE = 128 + signal.SIGBUS  # as a shell between the launcher and the rank passes it on
 _FD_NEARLY_FULL = 0.90
 
 
-_Hits = dict[int | None, tuple[float, str]]  # when, and the line, by rank
-
-
 class _FirstLine:
-    """Remembers the first line that a pattern named, by rank: the evidence of a limit that was hit."""
+    """Keeps the first line that a pattern matched, by rank: the evidence of a limit that was hit."""
 
-    def __init__(self, pattern: str, literals: tuple[str, ...]) -> None:
-        self._pattern = re.compile(pattern)
-        self._literals = literals
+    def __init__(self, name: str) -> None:
+        self._pattern = LinePattern.named(name)
         self._above: dict[int | None, deque[str]] = {}
-        self._sure: _Hits = {}  # under a traceback, or of torch's hook or NCCL
-        self._last: _Hits = {}  # the last that may be a word in the data as well
+        self._sure: dict[int | None, tuple[float, str]] = {}  # under a traceback, or of torch's hook or NCCL
+        # the last that may be in the data as well
+        self._last: dict[int | None, tuple[float, str]] = {}
 
     def observe(self, at: float, fact: LogLine) -> None:
         if fact.bar:
             return
         if fact.rank in self._above or len(self._above) < 4096:
             self._above.setdefault(fact.rank, deque(maxlen=8)).append(fact.text)
-        if not any(word in fact.text for word in self._literals) or not self._pattern.search(fact.text):
+        if not self._pattern.matches(fact.text):
             return
         sure = fact.text.startswith(("[rank", "ERROR: Unexpected bus error")) or " NCCL WARN " in fact.text
         sure = sure or is_traced(self._above.get(fact.rank, ()))
@@ -54,7 +51,7 @@ class _FirstLine:
         elif fact.rank in self._last or len(self._last) < 64:
             self._last[fact.rank] = (at, fact.text)
 
-    def hits(self, job: JobView, *, likely: bool = False) -> _Hits:
+    def hits(self, job: JobView, *, likely: bool = False) -> Lines:
         """A line alone counts where a rank failed soon after it, and not of something else, or where more
         speaks for it."""
         hits = dict(self._sure)
@@ -72,7 +69,7 @@ class _Seen:
     full: list[RankView]
     small: list[RankView]
     bus: list[RankView]  # ended by SIGBUS
-    hits: _Hits
+    hits: Lines
     sure: bool
 
     @property
@@ -80,40 +77,28 @@ class _Seen:
         return bool(self.hits or self.bus)
 
 
-class ShmDetector:
+class ShmDetector(Detector):
     """Meaning: /dev/shm is too small or full; DataLoader workers die of a bus error, NCCL cannot make its
     segments.
 
     Evidence: statvfs of /dev/shm as the rank sees it; the lines that PyTorch and NCCL print when it is full;
-    a rank's end by SIGBUS, or PyTorch's words for that of a worker, where it is full or not above 1 GiB.
+    a rank's end by SIGBUS, or PyTorch's line for that of a worker, where it is full or not above 1 GiB.
 
     What to do: docker --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir with medium: Memory on
     /dev/shm.
 
     False alarms: a small /dev/shm that nothing uses is reported only as info. A bus error is also what a
     mapped file gives that got shorter or lies on a full disk: it counts for nothing here where /dev/shm is
-    above 1 GiB and was never seen 80 % full, nor beside a full disk, and is told with medium confidence where
-    nobody saw /dev/shm full.
+    above 1 GiB and was never seen 80 % full, nor where a disk is full, and is reported with medium confidence where
+    /dev/shm was not seen full.
     """
 
     name = "shm-too-small"
     listens = (LogLine, SharedMemory)
 
     def __init__(self) -> None:
-        # torch 2.13, aten/src/ATen/MapAllocator.cpp:
-        #   RuntimeError: unable to write to file </torch_1234_567_0>: No space left on device (28)
-        # NCCL 2.28.9, captured on 2 x H200 with /dev/shm of 4 MB, 2026-11-20:
-        #   ... NCCL WARN Error while creating shared memory segment /dev/shm/nccl-8mU5qJ (size 9637888), error: ...
-        self._lines = _FirstLine(
-            r"unable to (?:write to|resize) file </torch_|unable to (?:allocate|mmap) .*shm"
-            r"|creating shared memory segment /dev/shm",
-            ("shared memory", "</torch_", "/dev/shm"),
-        )
-        # torch 2.13 DataLoader, torch/csrc/DataLoader.cpp, says these of every bus error of a worker:
-        #   ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).
-        #   RuntimeError: DataLoader worker (pid 1234) is killed by signal: Bus error. It is possible that dataloader's
-        #   workers are out of shared memory. Please try to raise your shared memory limit.
-        self._guesses = _FirstLine(r"insufficient shared memory|out of shared memory", ("shared memory",))
+        self._lines = _FirstLine("shared_memory")
+        self._guesses = _FirstLine("bus_error")
         self._highest: dict[int, float] = {}  # by rank, the share that was used
 
     def observe(self, at: float, fact: LogLine | SharedMemory) -> None:
@@ -126,33 +111,28 @@ class ShmDetector:
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         seen = self._seen(job)
+        severity: Severity | None = None
         if seen.crashed:
-            cause, severity = "exhausted", Severity.CRITICAL
+            cause = "exhausted"
             ranks, since, summary = self._crash(seen, job, now)
         elif seen.full:
-            cause, severity = "nearly_full", Severity.WARNING
-            ranks, since = _numbers(seen.full), now
+            cause, ranks, since = "nearly_full", _numbers(seen.full), now
             summary = f"{_shm_size(seen.full)}: the next batch of a DataLoader worker may not fit"
         elif seen.small:
             cause, ranks, since = "small", _numbers(seen.small), now
-            severity = Severity.WARNING if any(map(_has_workers, seen.small)) else Severity.INFO
+            severity = Severity.WARNING if any(map(_has_workers, seen.small)) else None
             summary = f"{_shm_size(seen.small)}: too small for DataLoader workers and for NCCL"
         else:
             return
-        yield Finding(
-            id="shm-too-small",
-            subject=JOB,
+        yield finding(
+            self.name,
+            cause,
             severity=severity,
-            confidence=Confidence.HIGH if seen.sure else Confidence.MEDIUM,
+            confidence=Confidence.HIGH if seen.sure else None,
             ranks=ranks,
             since=since,
-            cause=cause,
             summary=summary,
-            advice="Give the container more shared memory: docker --shm-size=16g or --ipc=host; Kubernetes: volumes: [{name: "
-            "dshm, emptyDir: {medium: Memory}}] mounted on /dev/shm. Until then fewer DataLoader workers need less.",
-            evidence=_evidence(seen.hits),
-            final=seen.crashed,
-            holds_seconds=30.0,
+            evidence=quoted(seen.hits),
         )
 
     def _seen(self, job: JobView) -> _Seen:
@@ -161,7 +141,7 @@ class ShmDetector:
         full = [rank for rank in job.ranks.values() if _used_share(rank) >= _SHM_NEARLY_FULL]
         small = [rank for rank in job.ranks.values() if _is_small(rank)]
         bus: list[RankView] = []
-        guesses: _Hits = {}
+        guesses: Lines = {}
         if filled or not _disk_is_full(job):
             bus = [rank for rank in job.ranks.values() if _of_bus_error(rank) and self._may_lack(rank, job)]
             guesses = self._guesses.hits(job, likely=bool(filled))
@@ -170,21 +150,18 @@ class ShmDetector:
         return _Seen(filled, full, small, bus, {**guesses, **lines}, sure)
 
     def _crash(self, seen: _Seen, job: JobView, now: float) -> tuple[tuple[int, ...], float, str]:
-        """Whose, since when, and how it is said."""
+        """Whose, since when, and the summary."""
         size = _shm_size(
             seen.full or seen.small or [of for rank in seen.bus for of in _with_reading([rank], job)]
         )
         if seen.hits:
-            ranks = _ranks(seen.hits) or tuple(sorted(seen.filled))
-            return ranks, _first_at(seen.hits), f"shared memory ran out{_of(ranks)}: {size}"
-        # A page of a shared file for which there is no room: SIGBUS to whoever touches it, and no word from
-        # anybody.
+            ranks = ranks_of(seen.hits) or tuple(sorted(seen.filled))
+            return ranks, since_of(seen.hits), f"shared memory ran out{on_ranks(ranks)}: {size}"
+        # A page of a shared file for which there is no room: SIGBUS to whoever touches it, and no line
+        # from any process.
         ranks = _numbers(seen.bus)
-        text = f"shared memory ran out{_of(ranks)}: killed by SIGBUS, and {size} when last read"
+        text = f"shared memory ran out{on_ranks(ranks)}: killed by SIGBUS, and {size} when last read"
         return ranks, min(rank.exited_at or now for rank in seen.bus), text
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
 
     def _is_ample(self, rank: RankView) -> bool:
         big = rank.shm is not None and rank.shm.size_bytes > _SHM_AMPLE_BYTES
@@ -194,31 +171,28 @@ class ShmDetector:
         return any(not self._is_ample(of) for of in _with_reading([rank], job))
 
     def _may_be_full(self, rank: int | None, job: JobView) -> bool:
-        """Whether PyTorch's guess can be right; where nobody read /dev/shm, it stands."""
+        """Whether PyTorch's guess can be right; where /dev/shm was not read, it counts."""
         whose = [job.ranks[rank]] if rank is not None and rank in job.ranks else list(job.ranks.values())
         read = _with_reading(whose, job)
         return not read or not all(self._is_ample(of) for of in read)
 
 
-class FdLimitDetector:
+class FdLimitDetector(Detector):
     """Meaning: a rank is at, or near, its limit of open files.
 
-    Evidence: entries of /proc/PID/fd against `Max open files`; lines that say Too many open files.
+    Evidence: entries of /proc/PID/fd against `Max open files`; the line Too many open files.
 
     What to do: `ulimit -n 65536` before the launcher, or the container's or unit's LimitNOFILE.
 
-    False alarms: a rank that really keeps 90 % of its limit open for good. The words alone, as in a sample of
-    data, only count where a rank fails soon after and says nothing else.
+    False alarms: a rank that really keeps 90 % of its limit open for good. The line alone, as in a sample of
+    data, only counts where a rank fails soon after and prints no other error.
     """
 
     name = "fd-limit"
     listens = (LogLine,)
 
     def __init__(self) -> None:
-        # CPython 3.8-3.14, any place that opens a file: OSError: [Errno 24] Too many open files: '...' torch
-        # 2.13 DataLoader: RuntimeError: Too many open files. Communication with the workers is no longer
-        # possible.
-        self._lines = _FirstLine(r"Too many open files", ("Too many open files",))
+        self._lines = _FirstLine("open_files")
 
     def observe(self, at: float, fact: LogLine) -> None:
         self._lines.observe(at, fact)
@@ -228,29 +202,20 @@ class FdLimitDetector:
         near = [rank for rank in job.ranks.values() if rank.alive and _fd_ratio(rank) >= _FD_NEARLY_FULL]
         if not near and not hits:
             return
-        crashed = bool(hits)
-        ranks = tuple(sorted({*_ranks(hits), *(rank.rank for rank in near)}))
+        ranks = tuple(sorted({*ranks_of(hits), *(rank.rank for rank in near)}))
+        text = f"a process{on_ranks(ranks)} could not open another file (EMFILE)"
         if near:
             rank = near[0]
             assert rank.tree is not None and rank.limits is not None
             text = f"rank {rank.rank} has {rank.tree.open_files} of {rank.limits.get('Max open files')} files open"
-        else:
-            text = f"a process{_of(ranks)} could not open another file (EMFILE)"
-        yield Finding(
-            id="fd-limit",
-            subject=JOB,
-            severity=Severity.CRITICAL if crashed and (job.broken or near) else Severity.WARNING,
-            confidence=Confidence.HIGH,
+        yield finding(
+            self.name,
+            "exhausted" if hits else "nearly_full",
+            severity=Severity.CRITICAL if hits and (job.broken or near) else None,
             ranks=ranks,
-            since=_first_at(hits) if crashed else now,
-            cause="exhausted" if crashed else "nearly_full",
+            since=since_of(hits) if hits else now,
             summary=text,
-            advice="Raise the limit of open files: `ulimit -n 65536` before the launcher, --ulimit nofile=65536 for docker, "
-            "LimitNOFILE= for systemd and Slurm. With many DataLoader workers also "
-            "torch.multiprocessing.set_sharing_strategy('file_system').",
-            evidence=_evidence(hits),
-            final=crashed,
-            holds_seconds=30.0,
+            evidence=quoted(hits),
         )
 
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
@@ -264,13 +229,9 @@ class FdLimitDetector:
         if closed:
             yield NotChecked(
                 f"open files of {format_ranks(closed)}",
-                "/proc/PID/fd may not be read",
+                "/proc/PID/fd cannot be read",
                 "run diag as the user of the ranks, or give it CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH",
             )
-
-
-def _ranks(hits: _Hits) -> tuple[int, ...]:
-    return tuple(sorted(rank for rank in hits if rank is not None))
 
 
 def _numbers(ranks: Iterable[RankView]) -> tuple[int, ...]:
@@ -293,32 +254,20 @@ def _shm_size(ranks: Sequence[RankView]) -> str:
     return f"/dev/shm is {format_bytes(shm.size_bytes)} with {format_bytes(shm.available_bytes)} free"
 
 
-def _evidence(hits: _Hits) -> tuple[Evidence, ...]:
-    return tuple(Evidence("output", text[:500], at, rank) for rank, (at, text) in list(hits.items())[:3])
-
-
-def _first_at(hits: _Hits) -> float:
-    return min(at for at, _ in hits.values())
-
-
 def _of_bus_error(rank: RankView) -> bool:
-    return rank.exit is not None and (
-        rank.exit.signal == signal.SIGBUS or rank.exit.exit_code == _BUS_ERROR_CODE
-    )
+    end = rank.exit
+    return end is not None and (end.signal == signal.SIGBUS or end.exit_code == _BUS_ERROR_CODE)
 
 
 def _with_reading(ranks: list[RankView], job: JobView) -> list[RankView]:
     """Those whose /dev/shm was read; where none lived that long the others of their hosts, most often of the
     same container."""
-    read = [rank for rank in ranks if rank.shm is not None and rank.shm.size_bytes]
-    if read:
-        return read
     hosts = {rank.placement.host for rank in ranks}
-    return [
-        rank
-        for rank in job.ranks.values()
-        if rank.shm is not None and rank.shm.size_bytes and rank.placement.host in hosts
-    ]
+    others = [rank for rank in job.ranks.values() if rank.placement.host in hosts]
+    read = (
+        [rank for rank in some if rank.shm is not None and rank.shm.size_bytes] for some in (ranks, others)
+    )
+    return next(filter(None, read), [])
 
 
 def _disk_is_full(job: JobView) -> bool:
@@ -338,7 +287,3 @@ def _fd_ratio(rank: RankView) -> float:
 
 def _has_workers(rank: RankView) -> bool:
     return rank.tree is not None and any(child.comm == "pt_data_worker" for child in rank.tree.children)
-
-
-def _of(ranks: tuple[int, ...]) -> str:
-    return f" on {format_ranks(ranks)}" if ranks else ""

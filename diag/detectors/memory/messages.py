@@ -1,13 +1,13 @@
-"""Sizes, processes and phases of memory findings in words."""
+"""Processes and phases as the summaries of memory findings name them."""
 
 from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping
 
 from diag.detectors.memory.causes import Event, Verdict
-from diag.detectors.memory.growth import Holders, Seen
-from diag.model.observations import KernelOomKill
+from diag.detectors.memory.growth import Holders, Seen, held_bytes
 from diag.state.stack_activity import Activity, is_idle_worker, read_stack
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_ranks, format_seconds
@@ -40,12 +40,10 @@ def phase_of(job: JobView, at: float) -> str:
     """The phase then; a save that began in that moment may not have been seen yet, and is inferred from its
     turn."""
     phase = job.phases.then(at)
-    if any(
-        save.began <= at <= (save.ended or at) and save.began != save.ended for save in job.saves.log.saves
-    ):
-        return (
-            "ckpt_save"  # one without a duration was told by its end alone, or stands in a log without times
-        )
+    # one without a duration was reported by its end alone, or is in a log without times
+    lasting = (save for save in job.saves.log.saves if save.began != save.ended)
+    if any(save.began <= at <= (save.ended or at) for save in lasting):
+        return "ckpt_save"
     if phase in ("steady", "training", "first_step") and _save_due(job, job.progress.iteration_then(at)):
         return "save_due"
     return phase
@@ -59,7 +57,7 @@ def _save_due(job: JobView, iteration: int | None) -> bool:
 
 
 def format_phase(job: JobView, at: float, known: str = "") -> str:
-    """What the job did then, as it is said of that moment: a restart has begun to count anew since."""
+    """What the job did then, by the counts of that moment: a restart has begun to count anew since."""
     phase = known or phase_of(job, at)
     iteration = job.progress.iteration_then(at)
     done = f"after iteration {iteration}" if iteration is not None else ""
@@ -76,10 +74,9 @@ def format_phase(job: JobView, at: float, known: str = "") -> str:
 
 
 def role_of(job: JobView, seen: Seen) -> str:
-    """What a process below a rank is, where anything tells."""
-    if seen.main:
-        return f"rank {seen.rank}"
-    return f"{_kind(job, seen)} {seen.pid} of rank {seen.rank}"
+    """What a process below a rank is, where that is known."""
+    own = f"rank {seen.rank}"
+    return own if seen.main else f"{_kind(job, seen)} {seen.pid} of {own}"
 
 
 def _kind(job: JobView, seen: Seen) -> str:
@@ -110,7 +107,7 @@ def _kind(job: JobView, seen: Seen) -> str:
 
 def format_victim(job: JobView, verdict: Verdict) -> str:
     kill, seen = verdict.kernel, verdict.victim
-    held = f", which held {format_bytes(_held(kill))}," if kill is not None else ""
+    held = f", which held {format_bytes(held_bytes(kill))}," if kill is not None else ""
     if seen is not None:
         who = role_of(job, seen)
         return (
@@ -139,60 +136,58 @@ def _was_killed(job: JobView, rank: int) -> bool:
     )
 
 
-def _held(kill: KernelOomKill) -> int:
-    return kill.anon_bytes + kill.file_bytes + kill.shmem_bytes
-
-
 def format_grower(job: JobView, holders: Holders, victim: Seen | None) -> str:
-    """Who grew most, said apart from who was killed."""
+    """Which process grew most, apart from which was killed."""
     if holders.grower is None:
         return ""
     rank, pid, name, main, grown, seconds = holders.grower
-    who = (
-        "it"
-        if victim is not None and victim.pid == pid
-        else role_of(job, Seen(rank, pid, 0, name, main, holders.at, 0))
-    )
+    who = "it"
+    if victim is None or victim.pid != pid:
+        who = role_of(job, Seen(rank, pid, 0, name, main, holders.at, 0))
     return f"{who} grew most, by {format_bytes(grown)} in {format_seconds(max(1.0, seconds))}"
 
 
+_KINDS = {
+    "anon": "processes' own memory",
+    "cache": "page cache",
+    "dirty": "of it not yet written",
+    "shmem": "/dev/shm, tmpfs",
+}
+
+
 def filled_by(event: Event, verdict: Verdict, known: frozenset[int]) -> list[str]:
-    """What the limit was filled with, biggest kinds as the kernel or the last reading tells them."""
-    words: list[str] = []
-    kill, group = verdict.kernel, verdict.group
-    kinds = dict(kill.breakdown) if kill is not None and kill.breakdown else {}
-    if not kinds and group is not None:
-        full = max(
-            (pair[0] for pair in event.groups.values()), key=lambda one: one.usage_bytes, default=group
-        )
-        kinds = {
-            "anon": full.anon_bytes,
-            "cache": full.cache_bytes,
-            "dirty": full.dirty_bytes,
-            "shmem": full.shmem_bytes,
-        }
-    names = {
-        "anon": "processes' own memory",
-        "cache": "page cache",
-        "dirty": "of it not yet written",
-        "shmem": "/dev/shm, tmpfs",
-    }
-    least = _NOTABLE * (verdict.limit_bytes or 0)
+    """What the limit was filled with, biggest kinds as the kernel or the last reading shows them."""
+    kill, least = verdict.kernel, _NOTABLE * (verdict.limit_bytes or 0)
+    parts: list[str] = []
     if verdict.cause != "global_oom":
-        words += [
+        kinds = _kinds(event, verdict)
+        parts += [
             f"{text} {format_bytes(kinds[name])}"
-            for name, text in names.items()
+            for name, text in _KINDS.items()
             if kinds.get(name, 0) > least
         ]
     for count, held in event.holders.children:
         if held > least and count:
-            words.append(f"{count} processes below a rank {format_bytes(held)}")
-    if event.holders.pinned_bytes > least and event.holders.pinned_bytes:
-        words.append(f"pinned {format_bytes(event.holders.pinned_bytes)}")
+            parts.append(f"{count} processes below a rank {format_bytes(held)}")
+    if event.holders.pinned_bytes > least:
+        parts.append(f"pinned {format_bytes(event.holders.pinned_bytes)}")
     if kill is not None and verdict.victim is not None and verdict.victim.pid == kill.pid:
-        words += [
+        parts += [
             f"{name} (pid {pid}, not of the job) {format_bytes(held)}"
             for pid, name, held in kill.tasks
             if pid not in known and held > max(least, 64 * _MIB)
         ]
-    return words
+    return parts
+
+
+def _kinds(event: Event, verdict: Verdict) -> Mapping[str, int]:
+    """Bytes by kind: by the kernel's line, else by the fullest reading of the event."""
+    if verdict.kernel is not None and verdict.kernel.breakdown:
+        return dict(verdict.kernel.breakdown)
+    if verdict.group is None:
+        return {}
+    readings = (before for before, _ in event.groups.values())
+    full = max(readings, key=lambda one: one.usage_bytes, default=verdict.group)
+    return {
+        "anon": full.anon_bytes, "cache": full.cache_bytes, "dirty": full.dirty_bytes, "shmem": full.shmem_bytes
+    }  # fmt: skip

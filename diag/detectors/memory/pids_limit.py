@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 
+from diag.detectors.contract import Detector
+from diag.detectors.findings import LinePattern, Lines, finding, quoted, ranks_of, since_of, who
 from diag.detectors.memory.messages import format_phase
 from diag.detectors.memory.refusals import first_failed
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.model import Evidence, Finding, NotChecked, Severity
 from diag.model.observations import CgroupPids, KernelRefusal, LogLine
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 
-# CPython 3.10-3.13, os.fork and threading: BlockingIOError: [Errno 11] Resource temporarily unavailable
-#   RuntimeError: can't start new thread
-# OpenBLAS: blas_thread_init: pthread_create failed for thread 3 of 8: Resource temporarily unavailable
-# bash 5: fork: retry: Resource temporarily unavailable
-_REFUSED = re.compile(
-    r"BlockingIOError: \[Errno 11\] Resource temporarily unavailable|RuntimeError: can't start new thread"
-    r"|pthread_create failed.{0,80}Resource temporarily unavailable|fork: (?:retry: )?Resource temporarily unavailable"
-    r"|libgomp: Thread creation failed: Resource temporarily unavailable"
-)
-_WORDS = ("Resource temporarily unavailable", "start new thread")
 _NEARLY_FULL = 0.98
 _LEAST_ROOM = 8
 _TOGETHER_SECONDS = 60.0
 _READ_SECONDS = 15.0  # so long a reading of the cgroup is waited for, which comes each few seconds
 
 
-class PidsLimitDetector:
+class PidsLimitDetector(Detector):
     """Meaning: no more processes or threads may be started: the cgroup's pids.max, or RLIMIT_NPROC of the
     user, is met.
 
@@ -51,6 +42,7 @@ class PidsLimitDetector:
         self._first: dict[int | None, CgroupPids] = {}
         self._refused: dict[int | None, tuple[float, CgroupPids]] = {}
         self._kernel: tuple[float, KernelRefusal] | None = None
+        self._refusal = LinePattern.named("new_process")
         self._lines: dict[int | None, tuple[float, str]] = {}
         self._read_at = 0.0
 
@@ -63,7 +55,7 @@ class PidsLimitDetector:
         elif isinstance(fact, KernelRefusal):
             if fact.what == "pids" and self._kernel is None:
                 self._kernel = (at, fact)
-        elif _is_refusal(fact) and len(self._lines) < 4096:
+        elif not fact.bar and len(self._lines) < 4096 and self._refusal.matches(fact.text):
             self._lines[fact.rank] = (at, fact.text)
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
@@ -78,115 +70,68 @@ class PidsLimitDetector:
             yield from _nearly_full(now, job)
 
     def _is_to_be_read(self, now: float, job: JobView) -> bool:
-        """The cgroup was last read before a line told of it: its next reading may say that it was the one
-        that refused."""
-        said = max(at for at, _ in self._lines.values())
-        return 0.0 < self._read_at <= said and now - said < _READ_SECONDS and job.returncode is None
+        """The cgroup was last read before the line came: its next reading may show that it was the one that
+        refused."""
+        last = max(at for at, _ in self._lines.values())
+        return 0.0 < self._read_at <= last and now - last < _READ_SECONDS and job.returncode is None
 
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         if self._lines and not self._first and self._kernel is None and _broken(job):
             yield NotChecked(
                 "the limit of processes (pids.max)",
                 "no pids cgroup could be read",
-                "look at pids.events of the container's cgroup, and at `ulimit -u`",
+                "check pids.events of the container's cgroup, and `ulimit -u`",
             )
 
     def _by_cgroup(self, job: JobView) -> Finding:
         at, pids = min(self._refused.values(), key=lambda pair: pair[0])
         newest = max((one for _, one in self._refused.values()), key=lambda one: one.refused)
-        said = {rank: line for rank, line in self._lines.items() if abs(line[0] - at) <= _TOGETHER_SECONDS}
-        since = min([at, *(when for when, _ in said.values())])
-        ranks = tuple(sorted(rank for rank in said if rank is not None)) or first_failed(job, since)
-        # Those that were there then may have ended since: how many are left tells nothing.
+        lines = {rank: line for rank, line in self._lines.items() if abs(line[0] - at) <= _TOGETHER_SECONDS}
+        # Those that were there then may have ended since: how many are left shows nothing.
         limit = f"a limit of {newest.limit} processes and threads" if newest.limit else "its limit is met"
+        refused = newest.refused - self._first[newest.rank].refused
+        reading = f"pids.current {newest.current}, pids.max {newest.limit}, refused {pids.refused}"
         return _finding(
             job,
-            ranks,
-            since,
             "cgroup_pids",
-            f"{_who(ranks)} could not start a process or thread {format_phase(job, since)}: cgroup {newest.path} "
-            f"allows no more ({limit}, {newest.refused - self._first[newest.rank].refused} refused)",
-            (
-                Evidence(
-                    "cgroup",
-                    f"pids.current {newest.current}, pids.max {newest.limit}, refused {pids.refused}",
-                    at,
-                    pids.rank,
-                ),
-                *self._said(said),
-            ),
+            min([at, *(when for when, _ in lines.values())]),
+            lines,
+            f"cgroup {newest.path} allows no more ({limit}, {refused} refused)",
+            Evidence("cgroup", reading, at, pids.rank),
         )
 
     def _by_line(self, job: JobView) -> Finding:
         assert self._kernel is not None
         at, refusal = self._kernel
-        ranks = tuple(sorted(rank for rank in self._lines if rank is not None)) or first_failed(job, at)
-        return _finding(
-            job,
-            ranks,
-            at,
-            "cgroup_pids",
-            f"{_who(ranks)} could not start a process or thread {format_phase(job, at)}: the kernel says that "
-            f"cgroup {_path_of(job, refusal.cgroup)} allows no more",
-            (Evidence("kmsg", refusal.text, at), *self._said(self._lines)),
-        )
+        why = f"the kernel says that cgroup {_path_of(job, refusal.cgroup)} allows no more"
+        return _finding(job, "cgroup_pids", at, self._lines, why, Evidence("kmsg", refusal.text, at))
 
-    def _by_user(self, job: JobView, limit: int | None) -> Finding:
-        at = min(when for when, _ in self._lines.values())
-        ranks = tuple(sorted(rank for rank in self._lines if rank is not None)) or first_failed(job, at)
-        return _finding(
-            job,
-            ranks,
-            at,
-            "rlimit_nproc",
-            f"{_who(ranks)} could not start a process or thread {format_phase(job, at)}: RLIMIT_NPROC allows its "
-            f"user {limit}",
-            self._said(self._lines),
-        )
-
-    @staticmethod
-    def _said(lines: dict[int | None, tuple[float, str]]) -> tuple[Evidence, ...]:
-        return tuple(Evidence("output", text[:500], at, rank) for rank, (at, text) in list(lines.items())[:3])
+    def _by_user(self, job: JobView, limit: int) -> Finding:
+        why = f"RLIMIT_NPROC allows its user {limit}"
+        return _finding(job, "rlimit_nproc", since_of(self._lines), self._lines, why)
 
 
-def _path_of(job: JobView, told: str) -> str:
+def _path_of(job: JobView, named: str) -> str:
     """The kernel names a cgroup below its controller's top; where a rank lives in it, as that sees it."""
     paths = (rank.pids.path for rank in job.ranks.values() if rank.pids is not None)
-    return next((path for path in paths if told and path.endswith(told)), told)
+    return next((path for path in paths if named and path.endswith(named)), named)
 
 
-def _finding(  # noqa: PLR0917 - callers above
-    job: JobView,
-    ranks: tuple[int, ...],
-    since: float,
-    cause: str,
-    summary: str,
-    evidence: tuple[Evidence, ...],
-) -> Finding:
-    advice = {
-        "cgroup_pids": "Raise the limit: docker run --pids-limit=-1 (podman: --pids-limit=-1), Kubernetes podPidsLimit of the "
-        "kubelet, Slurm and systemd TasksMax=infinity; or start less: OMP_NUM_THREADS=1, fewer DataLoader workers "
-        "(--dataloader_num_workers; Megatron and ms-swift 3.x: --num_workers), fewer --dataset_num_proc. Threads count.",
-        "rlimit_nproc": "Raise the user's limit of processes and threads (`ulimit -u unlimited`, nproc in limits.conf), or start "
-        "less: OMP_NUM_THREADS=1, fewer DataLoader workers. All processes of this user on the host count.",
-    }[cause]
-    return Finding(
-        id="pids-limit",
-        subject=JOB,
-        severity=Severity.CRITICAL if _broken(job) else Severity.WARNING,
-        confidence=Confidence.HIGH if cause == "cgroup_pids" else Confidence.MEDIUM,
+def _finding(job: JobView, cause: str, since: float, lines: Lines, why: str, *evidence: Evidence) -> Finding:
+    ranks = ranks_of(lines) or first_failed(job, since)
+    return finding(
+        "pids-limit",
+        cause,
+        severity=Severity.CRITICAL if _broken(job) else None,
         ranks=ranks,
         since=since,
-        cause=cause,
-        summary=summary,
-        advice=advice,
-        evidence=evidence,
-        final=True,
+        summary=f"{who(ranks)} could not start a process or thread {format_phase(job, since)}: {why}",
+        evidence=(*evidence, *quoted(lines)),
     )
 
 
 def _nearly_full(now: float, job: JobView) -> Iterator[Finding]:
-    """Said before a fork fails: so little room that the next DataLoader does not fit."""
+    """Reported before a fork fails: so little room that the next DataLoader does not fit."""
     full = [
         rank
         for rank in job.alive_ranks()
@@ -199,28 +144,16 @@ def _nearly_full(now: float, job: JobView) -> Iterator[Finding]:
     pids = full[0].pids
     assert pids is not None
     ranks = tuple(rank.rank for rank in full)
-    yield Finding(
-        id="pids-limit",
-        subject=JOB,
-        severity=Severity.WARNING,
-        confidence=Confidence.HIGH,
+    yield finding(
+        "pids-limit",
+        "nearly_full",
         ranks=ranks,
         since=now,
-        cause="nearly_full",
         summary=f"cgroup {pids.path} of {format_ranks(ranks)} holds {pids.current} of {pids.limit} processes and threads: the next "
         "that is started may be refused",
-        advice="Raise the limit before the next save or epoch starts processes: docker run --pids-limit=-1, Kubernetes "
-        "podPidsLimit, systemd TasksMax=infinity; or start less: OMP_NUM_THREADS=1, fewer DataLoader workers.",
-        evidence=(
-            Evidence("cgroup", f"pids.current {pids.current}, pids.max {pids.limit}", now, full[0].rank),
-        ),
-        holds_seconds=30.0,
-    )
-
-
-def _is_refusal(line: LogLine) -> bool:
-    return (
-        not line.bar and any(word in line.text for word in _WORDS) and _REFUSED.search(line.text) is not None
+        evidence=[
+            Evidence("cgroup", f"pids.current {pids.current}, pids.max {pids.limit}", now, full[0].rank)
+        ],
     )
 
 
@@ -234,7 +167,3 @@ def _at_user_limit(job: JobView) -> int | None:
 
 def _broken(job: JobView) -> bool:
     return bool(job.returncode) or any(rank.failed for rank in job.ranks.values())
-
-
-def _who(ranks: tuple[int, ...]) -> str:
-    return format_ranks(ranks) if ranks else "the job"

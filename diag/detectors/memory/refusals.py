@@ -7,20 +7,11 @@ import signal
 from dataclasses import dataclass
 
 from diag.detectors.echoed_errors import only_quoted
+from diag.detectors.findings import LinePattern
 from diag.model.observations import HostMemory, KernelRefusal, LogLine
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
-# CPython: MemoryError; glibc via OSError: [Errno 12] Cannot allocate memory
-# torch 2.13, c10/core/impl/alloc_cpu.cpp: RuntimeError: [enforce fail at alloc_cpu.cpp:128] err == 0.
-#   DefaultCPUAllocator: can't allocate memory: you tried to allocate 1073741824 bytes. Error code 12 (Cannot allocate memory)
-# The ibv_ and mlock lines of a low memlock limit say Cannot allocate memory too and are another finding's.
-_ALLOCATION = re.compile(
-    r"DefaultCPUAllocator: can't allocate memory|^(?:\[rank\d+\]: ?)?(?:[\w.]+\.)?_?(?:Array)?MemoryError\b"
-    r"|\[Errno 12\] Cannot allocate memory|std::bad_alloc"
-)
-_WORDS = ("allocate memory", "MemoryError", "bad_alloc")
-_LOCKED = ("ibv_", "mlock", "locked memory")
 # The line of a traceback that names the exception.
 _EXCEPTION = re.compile(r"^(?:\[rank\d+\]: ?)?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b")
 # Frames of a fork in the traceback above it. CPython 3.10-3.13:
@@ -42,7 +33,7 @@ STRICT = 2
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What was refused, and why as far as it can be told: `limit` is (its name, bytes)."""
+    """What was refused, and why as far as that is known: `limit` is (its name, bytes)."""
 
     cause: str
     ranks: tuple[int, ...]
@@ -53,20 +44,16 @@ class Refusal:
 
 
 class Refusals:
-    """Told lines of output, CUDA's errors and the kernel's log."""
+    """Handed lines of output and of the kernel's log."""
 
     def __init__(self) -> None:
+        self._allocation = LinePattern.named("allocation")
         self._lines: dict[int | None, tuple[float, str]] = {}
         self._kernel: list[tuple[float, KernelRefusal]] = []
 
     def observe(self, at: float, fact: LogLine | KernelRefusal) -> None:
         if isinstance(fact, LogLine):
-            if (
-                not fact.bar
-                and any(word in fact.text for word in _WORDS)
-                and _is_refusal(fact.text)
-                and len(self._lines) < 4096
-            ):
+            if not fact.bar and len(self._lines) < 4096 and self._allocation.matches(fact.text):
                 self._lines[fact.rank] = (at, fact.text)  # the last one: what was survived is over
         elif fact.what == "overcommit":
             self._kernel = [*self._kernel[-63:], (at, fact)]
@@ -97,13 +84,30 @@ class Refusals:
         self, job: JobView, lines: dict[int | None, tuple[float, str]]
     ) -> list[tuple[int | None, float, str]]:
         return sorted(
-            ((rank, at, text) for rank, (at, text) in lines.items() if _ended(job, rank, at, text)),
+            ((rank, at, text) for rank, (at, text) in lines.items() if self._ended(job, rank, at, text)),
             key=lambda item: item[1],
+        )
+
+    def _ended(self, job: JobView, rank: int | None, at: float, text: str) -> bool:
+        """Whether it was this that ended the rank (any, where the line names none): it failed soon
+        after, and printed nothing worse in between."""
+        if rank is None:
+            ended = bool(job.returncode) or any(_soon(job, one, at) for one in job.ranks.values())
+            return ended and not only_quoted(job, text)
+        state = job.ranks.get(rank)
+        if state is None or not _soon(job, state, at):
+            return False
+        errors = [line for line in state.tail if _EXCEPTION.match(line)]
+        return (
+            not errors
+            or self._allocation.matches(errors[-1])
+            or text in errors[-1]
+            or (state.exited_at or at) - at <= _JUST_BEFORE_SECONDS
         )
 
 
 def first_failed(job: JobView, at: float) -> tuple[int, ...]:
-    """Whose line it was that does not tell: of the rank that failed by itself soon after it, before the
+    """Whose line it was that names no rank: of the rank that failed by itself soon after it, before the
     launcher ended others."""
     failed = sorted(
         (rank.exited_at or at, rank.rank)
@@ -142,34 +146,12 @@ def _tried(text: str) -> int | None:
     return int(match[1]) if match[1] else int(float(match[2]) * _UNITS[match[3]])
 
 
-def _is_refusal(text: str) -> bool:
-    return not any(word in text for word in _LOCKED) and _ALLOCATION.search(text) is not None
-
-
-def _ended(job: JobView, rank: int | None, at: float, text: str) -> bool:
-    """Whether it was this that ended the rank (any, where the line does not tell whose it is): it failed soon
-    after, and said nothing worse in between."""
-    if rank is None:
-        ended = bool(job.returncode) or any(_soon(job, one, at) for one in job.ranks.values())
-        return ended and not only_quoted(job, text)
-    state = job.ranks.get(rank)
-    if state is None or not _soon(job, state, at):
-        return False
-    said = [line for line in state.tail if _EXCEPTION.match(line)]
-    return (
-        not said
-        or _is_refusal(said[-1])
-        or text in said[-1]
-        or (state.exited_at or at) - at <= _JUST_BEFORE_SECONDS
-    )
-
-
 def _soon(job: JobView, rank: RankView, at: float) -> bool:
     code = rank.exit
     if code is None or code.exit_code == 0:
         return False
     if code.exit_code is None and code.signal is None and not job.returncode:
-        return False  # nobody could read how it ended: the launcher's end tells
+        return False  # how it ended could not be read: the launcher's end shows it
     return -_JUST_BEFORE_SECONDS <= (rank.exited_at or at) - at <= _LAST_WORD_SECONDS
 
 

@@ -1,4 +1,4 @@
-"""Nothing is killed, yet everybody waits for memory: a cgroup above memory.high, or at its limit with little
+"""Nothing is killed, yet all processes wait for memory: a cgroup above memory.high, or at its limit with little
 to take back."""
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
 _RATIO = 0.2  # of the last 10 s: the machine above memory.high showed 0.35; page cache that is taken back stays below 0.05
-_SECONDS = 10.0  # held so long over readings: one full look at a burst is none
+_OVER_HIGH = (
+    "mem_cgroup_handle_over_high"  # Linux 6.1 and 6.18, cgroup v2 above memory.high: state D, this wchan
+)
+_SECONDS = 10.0  # held so long over readings: one full reading of a burst is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class _Watched:
 
 
 class Stalls:
-    """Told memory cgroups."""
+    """Handed memory cgroups."""
 
     def __init__(self) -> None:
         self._watched: dict[int | None, _Watched] = {}
@@ -54,39 +57,31 @@ class Stalls:
     def decide(self, now: float, job: JobView) -> Stall | None:
         if job.returncode is not None:
             return None
+        alive = {rank.rank for rank in job.alive_ranks()}
         held = {
             rank: one
             for rank, one in self._watched.items()
-            if one.at - one.since >= _SECONDS and now - one.at <= 30.0
+            if rank in alive and one.at - one.since >= _SECONDS and now - one.at <= 30.0
         }
-        if not held:
-            return None
-        alive = {rank.rank for rank in job.alive_ranks()}
-        ranks = tuple(sorted(rank for rank in held if rank in alive))
+        ranks = tuple(sorted(rank for rank in held if rank is not None))
         if not ranks:
             return None
-        first = held[ranks[0]]
-        caught = [rank for rank in ranks if throttled(job.ranks[rank])]
-        seen = f"; rank {caught[0]} in state D, {job.ranks[caught[0]].tree.main.wchan}" if caught else ""  # type: ignore[union-attr]
-        return Stall(
-            first.group,
-            ranks,
-            min(held[rank].since for rank in ranks),
-            first.group.pressure_full_ratio,
-            _high(first.group),
-            seen,
-        )
+        group = held[ranks[0]].group
+        caught = next((rank for rank in ranks if throttled(job.ranks[rank])), None)
+        seen = f"; rank {caught} in state D, {_OVER_HIGH}" if caught is not None else ""
+        since = min(held[rank].since for rank in ranks)
+        return Stall(group, ranks, since, group.pressure_full_ratio, _high(group), seen)
 
 
 def throttled(rank: RankView) -> bool:
-    """Linux 6.1 and 6.18, cgroup v2 above memory.high: state D, wchan mem_cgroup_handle_over_high."""
-    return rank.tree is not None and rank.tree.main.wchan == "mem_cgroup_handle_over_high"
+    """Whether the kernel holds it up above memory.high."""
+    return rank.tree is not None and rank.tree.main.wchan == _OVER_HIGH
 
 
 def waits_for(rank: RankView) -> str:
     """Its cgroup is full, and its tasks stood still for want of memory in much of the last 10 s: memory_high
-    or memory_reclaim, by the limit. Between two delays above memory.high a rank runs, so that one look at its
-    state may show neither."""
+    or memory_reclaim, by the limit. Between two delays above memory.high a rank runs, so that one reading of
+    its state may show neither."""
     group = rank.cgroup
     if throttled(rank):
         return "memory_high"
@@ -94,19 +89,10 @@ def waits_for(rank: RankView) -> str:
         return ""
     if _high(group) is not None:
         return "memory_high"
-    return (
-        "memory_reclaim"
-        if group.limit_bytes is not None and group.usage_bytes >= 0.9 * group.limit_bytes
-        else ""
-    )
+    full = group.limit_bytes is not None and group.usage_bytes >= 0.9 * group.limit_bytes
+    return "memory_reclaim" if full else ""
 
 
 def _high(group: CgroupMemory) -> int | None:
-    return min(
-        (
-            level.high_bytes
-            for level in group.levels
-            if level.high_bytes is not None and level.usage_bytes >= 0.95 * level.high_bytes
-        ),
-        default=None,
-    )
+    highs = ((level.high_bytes, level.usage_bytes) for level in group.levels if level.high_bytes is not None)
+    return min((high for high, usage in highs if usage >= 0.95 * high), default=None)

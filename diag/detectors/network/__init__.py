@@ -1,4 +1,4 @@
-"""The network between nodes: `ib_fallback` and why (`causes`, `advice`; `unlogged` where NCCL says nothing),
+"""The network between nodes: `ib_fallback` and why (`causes`, `advice`; `unlogged` where NCCL prints nothing),
 and its errors."""
 
 from diag.detectors.network.duplicate_gpu import DuplicateGpuDetector

@@ -3,27 +3,28 @@ lines are silent."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diag.detectors.network.evidence import line_evidence
 from diag.knowledge.env_lint import number
 from diag.knowledge.nccl_filters import matches
 from diag.model import Evidence
-from diag.model.observations import NcclFact, RdmaAccess, RdmaPort
+from diag.model.observations import NcclFact, NcclIbDevices, NcclPlugin, RdmaAccess, RdmaPort
 from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView
 
-# Devices that are called like their driver; others (ibp3s0, rocep1s0f0) tell nothing.
+# Devices that are called like their driver; the names of others (ibp3s0, rocep1s0f0) show nothing.
 _DRIVERS = frozenset({"mlx5", "mlx4", "rxe", "efa", "hfi1", "irdma", "siw", "bnxt"})
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """`name` is a closed enum (docs/reference), `said` its half of a sentence; `proven`: the setting or two
-    channels tell."""
+    """`name` is a closed enum (docs/reference), `text` its half of a sentence; `proven`: the setting or two
+    channels show it."""
 
     name: str
-    said: str
+    text: str
     evidence: tuple[Evidence, ...] = ()
     proven: bool = False
 
@@ -31,19 +32,18 @@ class Cause:
 def find_cause(job: JobView, rank: int, process: NcclProcess | None) -> Cause:
     """The first that holds, in the order in which NCCL itself would have come to it."""
     view = _View(job, rank, process)
-    for look in _LOOKS:
-        cause = look(view)
+    for cause in (find(view) for find in _LOOKS):
         if cause is not None:
             return cause
     return Cause(
         "no_device",
-        "NCCL found no RDMA device, and diag could not look whether the machine has any",
-        view.of(process.devices if process else None),
+        "NCCL found no RDMA device, and diag could not check whether the machine has any",
+        view.of(view.devices),
     )
 
 
 class _View:
-    """What is known of one rank, behind one face."""
+    """What is known of one rank."""
 
     def __init__(self, job: JobView, rank: int, process: NcclProcess | None) -> None:
         self.job = job
@@ -54,6 +54,12 @@ class _View:
         self.variables = state.variables if state is not None else {}
         self.ports: tuple[RdmaPort, ...] | None = job.network.rdma_ports()
         self.talks = process is not None and process.talks
+        self.devices: NcclIbDevices | None = process.devices if process is not None else None
+        self.plugins: Sequence[NcclPlugin] = process.plugins if process is not None else ()
+
+    @property
+    def found_devices(self) -> bool:
+        return self.devices is not None and bool(self.devices.devices)
 
     def variable(self, name: str) -> tuple[str, str, Evidence | None] | None:
         """(value, where it comes from, evidence): NCCL's own echo, the rank's environment, or an nccl.conf."""
@@ -69,7 +75,7 @@ class _View:
         return None
 
     def of(self, *facts: NcclFact | None) -> tuple[Evidence, ...]:
-        """The lines as evidence, with the time at which they were told."""
+        """The lines as evidence, with the time at which they came."""
         return tuple(line_evidence(fact.line, self.process, self.rank) for fact in facts if fact is not None)
 
     def ports_evidence(self) -> tuple[Evidence, ...]:
@@ -89,29 +95,30 @@ def format_port(port: RdmaPort) -> str:
 
 
 def _disabled(view: _View) -> Cause | None:
-    told = view.variable("NCCL_IB_DISABLE")
-    if told is None or number(told[0]) == 0:  # NCCL takes words, `true` too, for 0
+    setting = view.variable("NCCL_IB_DISABLE")
+    if setting is None or number(setting[0]) == 0:  # NCCL takes any text, `true` too, for 0
         return None
     return Cause(
-        "ib_disabled", f"NCCL_IB_DISABLE={told[0].strip()} is set in {told[1]}", _kept(told[2]), True
+        "ib_disabled", f"NCCL_IB_DISABLE={setting[0].strip()} is set in {setting[1]}", _kept(setting[2]), True
     )
 
 
 def _forced(view: _View) -> Cause | None:
     """NCCL_NET=Socket. NCCL prints it from 2.28 on, if at all, when a second communicator is made; before,
-    its trace is that NCCL found devices and took sockets all the same, or had no word for RDMA at all
+    its trace is that NCCL found devices and took sockets all the same, or printed nothing of RDMA at all
     (captured with 2.18-2.31)."""
-    told = view.variable("NCCL_NET")
-    if told is not None and told[0].strip().lower() == "socket":
-        return Cause("net_forced", f"NCCL_NET={told[0].strip()} is set in {told[1]}", _kept(told[2]), True)
-    process = view.process
-    if process is not None and process.devices is not None and process.devices.devices and not process.failed:
-        names = ", ".join(f"{one.name}:{one.port}" for one in process.devices.devices[:4])
+    setting = view.variable("NCCL_NET")
+    if setting is not None and setting[0].strip().lower() == "socket":
+        return Cause(
+            "net_forced", f"NCCL_NET={setting[0].strip()} is set in {setting[1]}", _kept(setting[2]), True
+        )
+    if view.devices is not None and view.devices.devices and view.process and not view.process.failed:
+        names = ", ".join(f"{one.name}:{one.port}" for one in view.devices.devices[:4])
         return Cause(
             "net_forced",
             f"NCCL found {names} and took sockets all the same, as NCCL_NET=Socket (in the environment, "
             "the program or an nccl.conf) makes it do",
-            view.of(process.devices),
+            view.of(view.devices),
             True,
         )
     return None
@@ -166,11 +173,10 @@ def _device_nodes(view: _View) -> Cause | None:
         return None
     if any(node.startswith("uverbs") for node in access.device_nodes):
         return None
-    line = view.process.devices if view.process else None
     return Cause(
         "device_nodes_missing",
         f"/dev/infiniband is not in the rank's container, though this node has {_devices(view.ports)}",
-        (*view.of(line), *view.ports_evidence()),
+        (*view.of(view.devices), *view.ports_evidence()),
         True,
     )
 
@@ -179,13 +185,11 @@ def _provider(view: _View) -> Cause | None:
     """libibverbs warns of every driver that it is configured for and cannot load, needed or not (rdma-core
     44, seen with soft-RoCE): only those of devices that the node has count, where that is known."""
     missing = view.job.nccl_processes.drivers_missing
-    said = [*missing.get(view.rank, ()), *missing.get(None, ())]
+    matching = [*missing.get(view.rank, ()), *missing.get(None, ())]
     families = {_family(port.device) for port in view.ports or ()}
-    matching = (
-        [one for one in said if any(family in one.driver for family in families)] if view.ports else said
-    )
-    nothing_found = view.process is None or view.process.devices is None or not view.process.devices.devices
-    if matching and view.ports != () and nothing_found:
+    if view.ports:
+        matching = [one for one in matching if any(family in one.driver for family in families)]
+    if matching and view.ports != () and not view.found_devices:
         names = ", ".join(dict.fromkeys(one.driver for one in matching[:4] if one.driver)) or "of the device"
         line = Evidence("output", matching[0].text[:500], 0.0, view.rank)
         return Cause(
@@ -194,6 +198,11 @@ def _provider(view: _View) -> Cause | None:
             (line, *view.ports_evidence()),
             bool(view.ports),
         )
+    return _provider_absent(view, families)
+
+
+def _provider_absent(view: _View, families: set[str]) -> Cause | None:
+    """By the files of the image, where no line warns of it."""
     access = view.access
     if not view.ports or access is None or access.providers is None or access.verbs_library is not True:
         return None
@@ -201,12 +210,9 @@ def _provider(view: _View) -> Cause | None:
     absent = sorted(families & _DRIVERS - there)
     if not absent or families & there:
         return None
-    return Cause(
-        "provider_missing",
-        f"the image has libibverbs but no driver for {', '.join(absent)} "
-        f"(it has {', '.join(access.providers) or 'none'})",
-        view.ports_evidence(),
-    )
+    has = ", ".join(access.providers) or "none"
+    text = f"the image has libibverbs but no driver for {', '.join(absent)} (it has {has})"
+    return Cause("provider_missing", text, view.ports_evidence())
 
 
 def _family(name: str) -> str:
@@ -216,25 +222,24 @@ def _family(name: str) -> str:
 
 
 def _filter(view: _View) -> Cause | None:
-    told = view.variable("NCCL_IB_HCA")
-    process = view.process
-    if told is None or (process is not None and process.devices is not None and process.devices.devices):
+    setting = view.variable("NCCL_IB_HCA")
+    if setting is None or view.found_devices:
         return None
     if not view.ports:
-        if view.ports == () or process is None or process.devices is None:
+        if view.ports == () or view.devices is None:
             return None
         return Cause(
             "hca_filter",
-            f"NCCL_IB_HCA={told[0]} and no device is left: it may select nothing here",
-            (*_kept(told[2]), *view.of(process.devices)),
+            f"NCCL_IB_HCA={setting[0]} and no device is left: it may select nothing here",
+            (*_kept(setting[2]), *view.of(view.devices)),
         )
     usable = [port for port in view.ports if port.active]
-    if not usable or any(matches(port.device, told[0], port.port) for port in usable):
+    if not usable or any(matches(port.device, setting[0], port.port) for port in usable):
         return None
     return Cause(
         "hca_filter",
-        f"NCCL_IB_HCA={told[0]} selects none of the active ports ({_devices(tuple(usable))})",
-        (*_kept(told[2]), *view.ports_evidence()),
+        f"NCCL_IB_HCA={setting[0]} selects none of the active ports ({_devices(tuple(usable))})",
+        (*_kept(setting[2]), *view.ports_evidence()),
         True,
     )
 
@@ -258,11 +263,8 @@ def _port_down(view: _View) -> Cause | None:
     if not view.ports or any(port.active for port in view.ports):
         return None
     first = view.ports[0]
-    waits = (
-        " (INIT on InfiniBand: no subnet manager has configured it)"
-        if first.state == 2 and (first.link_layer == "InfiniBand")
-        else ""
-    )
+    init = first.state == 2 and first.link_layer == "InfiniBand"
+    waits = " (INIT on InfiniBand: no subnet manager has configured it)" if init else ""
     return Cause(
         "port_down",
         f"no RDMA port is ACTIVE: {', '.join(format_port(port) for port in view.ports[:8])}{waits}",
@@ -280,10 +282,9 @@ def _efa(view: _View) -> Cause | None:
         and port.device.startswith(("efa", "rdmap"))
         and port.link_layer not in ("InfiniBand", "Ethernet")
     ]
-    plugins = view.process.plugins if view.process else ()
-    if not devices or any(fact.status == "loaded" for fact in plugins):
+    if not devices or any(fact.status == "loaded" for fact in view.plugins):
         return None
-    line = next((fact for fact in plugins if fact.status != "loaded"), None)
+    line = next(iter(view.plugins), None)  # none of them is loaded
     return Cause(
         "efa_plugin_missing",
         f"this node's {_devices(tuple(devices))} is EFA, which NCCL reaches only through the "
@@ -294,7 +295,7 @@ def _efa(view: _View) -> Cause | None:
 
 
 def _plugin(view: _View) -> Cause | None:
-    broken = [fact for fact in (view.process.plugins if view.process else ()) if fact.status == "failed"]
+    broken = [fact for fact in view.plugins if fact.status == "failed"]
     if not broken:
         return None
     name = broken[0].name or "the external network plugin"
@@ -308,8 +309,7 @@ def _plugin(view: _View) -> Cause | None:
 def _no_rdma(view: _View) -> Cause | None:
     if view.ports != ():
         return None
-    line = view.process.devices if view.process else None
-    return Cause("no_rdma", "this machine shows no RDMA device", view.of(line), True)
+    return Cause("no_rdma", "this machine shows no RDMA device", view.of(view.devices), True)
 
 
 def _without_reason(view: _View) -> Cause | None:
@@ -317,15 +317,14 @@ def _without_reason(view: _View) -> Cause | None:
     if view.ports and not view.talks:
         return Cause(
             "unknown",
-            f"{_devices(view.ports)} would be there; NCCL_DEBUG=INFO would tell why it is not used",
+            f"{_devices(view.ports)} would be there; NCCL_DEBUG=INFO would show why it is not used",
             view.ports_evidence(),
         )
     if view.ports:
-        line = view.process.devices if view.process else None
         return Cause(
             "no_device",
             f"NCCL found no RDMA device though this node has {_devices(view.ports)}",
-            (*view.of(line), *view.ports_evidence()),
+            (*view.of(view.devices), *view.ports_evidence()),
         )
     return None
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
+from diag.detectors.contract import Detector
+from diag.detectors.findings import finding, who
 from diag.detectors.network.evidence import line_evidence
-from diag.model import JOB, Confidence, Finding, NotChecked, Severity
+from diag.model import Finding
 from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView
-from diag.text.units import format_ranks
 
 
-class DuplicateGpuDetector:
+class DuplicateGpuDetector(Detector):
     """Meaning: two ranks of one communicator run on the same GPU, which NCCL refuses.
 
     Evidence: NCCL's `Duplicate GPU detected`; from 2.30 on `Multiple Ranks are using the same GPU/Partition`,
-    which names nobody: then the GPUs that the communicator's members told.
+    which names no rank: then the GPUs that the communicator's members reported.
 
     What to do: one GPU a rank: torch.cuda.set_device(LOCAL_RANK) before the first call, and as many GPUs as
     ranks on the node.
@@ -24,7 +25,6 @@ class DuplicateGpuDetector:
     """
 
     name = "duplicate-gpu"
-    listens = ()
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         refused = [process for process in job.nccl_processes.living() if process.duplicates]
@@ -38,28 +38,19 @@ class DuplicateGpuDetector:
         if not ranks and whole and fact.comm_rank >= 0:
             ranks, bus = tuple(sorted((fact.comm_rank, fact.other_rank))), fact.bus_id
         where = "on one GPU" if len(ranks) < 3 else "two or more to a GPU"
-        who = format_ranks(ranks) if ranks else "two ranks of a communicator"
-        yield Finding(
-            id="duplicate-gpu",
-            subject=JOB,
-            severity=Severity.CRITICAL,
-            confidence=Confidence.HIGH,
+        slot = f" (PCI bus {bus})" if bus else ""
+        yield finding(
+            self.name,
+            "same_gpu",
             ranks=ranks,
             since=process.told.get(fact.line, now),
-            cause="same_gpu",
-            summary=f"{who} are {where}{f' (PCI bus {bus})' if bus else ''}: NCCL refuses that",
-            advice="Give each rank its own GPU: torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the first CUDA call, "
-            "no more ranks on a node (NPROC_PER_NODE) than GPUs it shows (CUDA_VISIBLE_DEVICES, nvidia.com/gpu).",
-            evidence=tuple(line_evidence(one.duplicates[0].line, one, one.rank, now) for one in refused[:3]),
-            final=True,
+            summary=f"{who(ranks, 'two ranks of a communicator')} are {where}{slot}: NCCL refuses that",
+            evidence=[line_evidence(one.duplicates[0].line, one, one.rank, now) for one in refused[:3]],
         )
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
 
 
 def _same_gpu(placed: dict[int, NcclProcess]) -> tuple[tuple[int, ...], str]:
-    """Ranks that told one node and one PCI bus, and that bus."""
+    """Ranks that reported one node and one PCI bus, and that bus."""
     there: dict[tuple[str, str], set[int]] = {}
     for rank, process in placed.items():
         for comm in process.communicators.values():
@@ -67,6 +58,5 @@ def _same_gpu(placed: dict[int, NcclProcess]) -> tuple[tuple[int, ...], str]:
                 there.setdefault((process.node, comm.bus_id), set()).add(rank)
     shared = {key: ranks for key, ranks in there.items() if len(ranks) > 1}
     buses = {bus for _, bus in shared}
-    return tuple(sorted(rank for ranks in shared.values() for rank in ranks)), buses.pop() if len(
-        buses
-    ) == 1 else ""
+    ranks = tuple(sorted(rank for there in shared.values() for rank in there))
+    return ranks, buses.pop() if len(buses) == 1 else ""

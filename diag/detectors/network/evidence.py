@@ -11,25 +11,20 @@ from diag.text.units import format_ranks
 
 
 def line_evidence(line: NcclLine, process: NcclProcess | None, rank: int | None, at: float = 0.0) -> Evidence:
-    """The line with its head, at the time at which it was told (`at` where that was not kept). A rank below 0
-    is none."""
+    """The line with its head, at the time at which it came (`at` where that was not kept). A rank below 0 is
+    none."""
     where = f"{line.where} " if line.where else ""
-    told = process.told.get(line, at) if process is not None else at
+    came = process.told.get(line, at) if process is not None else at
     return Evidence(
         "nccl",
         f"{line.host}:{line.pid} {where}NCCL {line.level} {line.text}"[:500],
-        told,
+        came,
         rank if rank is None or rank >= 0 else None,
     )
 
 
-def on_ranks(ranks: tuple[int, ...]) -> str:
-    """` on ranks 0-3`, or nothing where no rank is known."""
-    return f" on {format_ranks(ranks)}" if ranks else ""
-
-
 def who(ranks: Sequence[int], others: Sequence[NcclProcess]) -> str:
-    """Ranks, and the processes of which nothing tells the rank.
+    """Ranks, and the processes whose rank is not known.
 
     >>> who([0, 1], [])
     'ranks 0-1'

@@ -3,10 +3,14 @@ packets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
+from diag.detectors.contract import Detector
+from diag.detectors.findings import finding, load, row
 from diag.detectors.network.memlock import is_memlock, is_resource, may_lock_all
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.model import Confidence, Evidence, Finding, Severity
 from diag.model.observations import (
     NcclCompletionError,
     NcclFact,
@@ -19,73 +23,6 @@ from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView
 from diag.text.units import format_ranks, format_seconds
 
-# ibv_wc_status (rdma-core, libibverbs/verbs.h): (cause, what it means, what to do)
-_STATUS = {
-    12: (
-        "retry_exceeded",
-        "the other side did not answer: its process or path is gone",
-        "Look at the other end first: a rank that died, a port or switch that went down. On RoCE check the GID "
-        "(NCCL_IB_GID_INDEX), the path's MTU and flow control; a fabric that re-routes slowly needs NCCL_IB_TIMEOUT=22.",
-    ),
-    13: (
-        "rnr_retry_exceeded",
-        "the other side was not ready to receive for too long",
-        "Look for a stalled or stopped peer process.",
-    ),
-    4: (
-        "local_protection",
-        "the card may not reach this memory: often PCIe ACS in the way of GPU Direct",
-        "Turn off ACS on the PCIe bridges (`setpci`, BIOS), or test with NCCL_NET_GDR_LEVEL=LOC; check that nvidia_peermem "
-        "fits the driver.",
-    ),
-    10: (
-        "remote_access",
-        "the other side refused access to its memory",
-        "Check that all nodes run the same NCCL and driver; "
-        "then as for local protection errors: ACS and nvidia_peermem on the other node.",
-    ),
-    5: (
-        "flushed",
-        "the connection was torn down after an earlier error",
-        "Look for the first error of another rank: this one follows.",
-    ),
-}
-# errno of ibv_modify_qp; NCCL 2.30 prints hints that say the same.
-_MODIFY = {
-    22: (
-        "wrong_gid_index",
-        "EINVAL: the GID index is not valid on this port",
-        "Unset NCCL_IB_GID_INDEX (NCCL 2.21 and later choose it), or set it to a RoCE v2 entry: `show_gids`, or "
-        "/sys/class/infiniband/*/ports/*/gid_attrs/types/*.",
-    ),
-    110: (
-        "no_route",
-        "ETIMEDOUT: the other port cannot be reached",
-        "The two ports are in different subnets or rails: NCCL_CROSS_NIC=0 on rail-only fabrics, or a route between them; "
-        "check `ib_write_bw` between these two nodes.",
-    ),
-    101: (
-        "no_route",
-        "ENETUNREACH: no route to the other port's address",
-        "Give the RoCE interfaces addresses of one routed "
-        "network; check `ip route get` to the address in the line.",
-    ),
-    113: (
-        "no_route",
-        "EHOSTUNREACH: no route to the other port's address",
-        "Check `ip route get` and the neighbour table for the address in the line.",
-    ),
-    19: (
-        "gid_vanished",
-        "ENODEV: the address behind the GID went away",
-        "The RoCE interface lost its address or its bond changed: see the node's network log.",
-    ),
-}
-_QP_FAILED = (
-    "qp_failed",
-    "the queue pair could not be connected",
-    "Check the path between the two ports with `ib_write_bw` between these nodes.",
-)
 _RETRIES = 5  # NCCL 2.24 and later try 34 times, 100 ms, 200 ms ... apart: after 1.5 s it is no hiccup
 # A path that loses a packet a second over a minute is sick; a healthy one counts a handful a day. Ours.
 _LOSSES = ("local_ack_timeout_err", "packet_seq_err")
@@ -93,7 +30,18 @@ _LOSSES_PER_SECOND = 1.0
 _LOSS_SECONDS = 60.0
 
 
-class IbErrorDetector:
+@dataclass(frozen=True, slots=True)
+class _Error:
+    """A line of NCCL about it, with the cause, its meaning and the advice of its row."""
+
+    at: float
+    fact: NcclFact
+    cause: str
+    means: str
+    advice: str
+
+
+class IbErrorDetector(Detector):
     """Meaning: RDMA was used and failed: a transfer ended in an error, or a connection between two ports
     could not be made.
 
@@ -131,104 +79,88 @@ class IbErrorDetector:
                         self._sick.pop(key, None)
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        first: dict[str, tuple[float, int, NcclFact, str, str]] = {}
-        ranks: dict[str, set[int]] = {}
-        for rank, process in sorted(job.nccl_processes.placed().items()):
-            for at, fact, cause, means, advice in _errors(process, free=may_lock_all(job.ranks.get(rank))):
-                ranks.setdefault(cause, set()).add(rank)
-                if cause not in first or at < first[cause][0]:
-                    first[cause] = (at, rank, fact, means, advice)
-        if len(first) > 1:
-            first.pop("flushed", None)
-        died = [rank.rank for rank in job.ranks.values() if rank.failed]
-        for cause, (at, rank, fact, means, advice) in sorted(first.items(), key=lambda item: item[1][0]):
-            tries = isinstance(fact, NcclRetry)  # it may still come to a connection
-            follows = bool(died) and cause in ("retry_exceeded", "flushed")
-            told = tuple(sorted(ranks[cause]))
-            yield Finding(
-                id="ib-error",
-                subject=JOB,
-                severity=Severity.WARNING if follows or tries else Severity.CRITICAL,
-                confidence=Confidence.LOW if follows else Confidence.MEDIUM,
-                ranks=tuple(died) if follows else told,
-                waiting_ranks=told if follows else (),
-                since=at,
-                cause=cause,
-                summary=f"{format_ranks(told)}: {_said(fact)}: {means}"
-                + (f"; {format_ranks(died)} had died, which explains it" if follows else ""),
-                advice=advice,
-                final=not tries,
-                evidence=(Evidence("nccl", f"{fact.line.where} {fact.line.text}".strip()[:500], at, rank),),
-            )
-            break  # one root: the others follow
+        yield from _first_error(job)
         for (device, number, name), (at, rate) in self._sick.items():
-            yield Finding(
-                id="ib-error",
+            seconds = format_seconds(_LOSS_SECONDS)
+            yield finding(
+                self.name,
+                "packet_loss",
                 subject=f"port {device}:{number}",
-                severity=Severity.WARNING,
-                confidence=Confidence.MEDIUM,
                 since=at,
-                cause="packet_loss",
                 summary=f"RDMA port {device}:{number} loses packets: {name} grows by {rate:.1f} a second",
-                advice="Look at the cable and the switch port, and on RoCE at flow control (PFC, ECN) along the path.",
-                evidence=(
-                    Evidence("infiniband", f"{name} +{rate:.2f}/s over {format_seconds(_LOSS_SECONDS)}", at),
-                ),
-                holds_seconds=_LOSS_SECONDS,
+                evidence=[Evidence("infiniband", f"{name} +{rate:.2f}/s over {seconds}", at)],
             )
 
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
+
+def _first_error(job: JobView) -> Iterator[Finding]:
+    """One root: the others follow."""
+    first: dict[str, tuple[int, _Error]] = {}
+    ranks: dict[str, set[int]] = {}
+    for rank, process in sorted(job.nccl_processes.placed().items()):
+        for error in _errors(process, free=may_lock_all(job.ranks.get(rank))):
+            ranks.setdefault(error.cause, set()).add(rank)
+            if error.cause not in first or error.at < first[error.cause][1].at:
+                first[error.cause] = (rank, error)
+    if len(first) > 1:
+        first.pop("flushed", None)
+    if not first:
+        return
+    rank, error = min(first.values(), key=lambda item: item[1].at)
+    died = [one.rank for one in job.ranks.values() if one.failed]
+    tries = isinstance(error.fact, NcclRetry)  # it may still come to a connection
+    follows = bool(died) and error.cause in ("retry_exceeded", "flushed")
+    hit = tuple(sorted(ranks[error.cause]))
+    after = f"; {format_ranks(died)} had died, which explains it" if follows else ""
+    line = error.fact.line
+    yield finding(
+        "ib-error",
+        error.cause,
+        severity=Severity.WARNING if follows or tries else None,
+        confidence=Confidence.LOW if follows else None,
+        ranks=tuple(died) if follows else hit,
+        waiting_ranks=hit if follows else (),
+        since=error.at,
+        summary=f"{format_ranks(hit)}: {_what_failed(error.fact)}: {error.means}{after}",
+        advice=error.advice,
+        final=not tries,
+        evidence=[Evidence("nccl", f"{line.where} {line.text}".strip()[:500], error.at, rank)],
+    )
 
 
-def _errors(process: NcclProcess, *, free: bool) -> Iterator[tuple[float, NcclFact, str, str, str]]:
-    """(when, the line, cause, what it means, what to do) of each. `free`: the rank may lock all memory."""
+def _errors(process: NcclProcess, *, free: bool) -> Iterator[_Error]:
+    """`free`: the rank may lock all memory."""
+    tables = load("network/errors.yaml")
+
+    def error(at: float, fact: NcclFact, known: dict[str, Any]) -> _Error:
+        return _Error(at, fact, known["cause"], known["means"], known["advice"])
+
+    def connecting(at: float, fact: NcclRetry | NcclVerbsError) -> _Error:
+        known = tables["modify_qp_errno"]
+        return error(at, fact, known.get(fact.errno, known["other"]))
+
+    def other(at: float, fact: NcclFact, cause: str, means: str = "") -> _Error:
+        known = row("ib-error", cause)
+        return error(at, fact, {**known, "cause": cause, "means": means or known["means"]})
+
     for at, event in process.events:
         if event.fatal:
-            yield (
-                at,
-                event,
-                "fatal_event",
-                "the card gave up a queue or itself",
-                (
-                    "See the driver's messages in dmesg on that node (mlx5_core: health, syndrome); a card that does this again goes "
-                    "to its vendor. `local access violation` and `work queue error` may be the program's own: update NCCL."
-                ),
-            )
+            yield other(at, event, "fatal_event")
     retry = process.retries.get("ibv_modify_qp")
     if retry is not None and retry[1].attempt >= _RETRIES:
-        cause, means, advice = _MODIFY.get(retry[1].errno or 0, _QP_FAILED)
-        yield retry[0], retry[1], cause, means, advice
+        yield connecting(*retry)
     for at, completion in process.completions:
-        cause, means, advice = _STATUS.get(
-            completion.status,
-            (
-                "completion_error",
-                f"ibv_wc_status {completion.status}",
-                "See the status in the InfiniBand documentation (ibv_poll_cq) and the card's error counters.",
-            ),
-        )
-        yield at, completion, cause, means, advice
-    for at, error in process.verbs:
-        if error.call.startswith("ibv_modify_qp"):
-            cause, means, advice = _MODIFY.get(error.errno or 0, _QP_FAILED)
-            yield at, error, cause, means, advice
-        elif error.call in ("ibv_alloc_pd", "ibv_post_send", "ibv_post_recv") or (
-            is_resource(error.call) and (free or not is_memlock(error))
-        ):
-            yield (
-                at,
-                error,
-                "verbs_failed",
-                error.error or "refused by the driver",
-                (
-                    "See the driver's messages in dmesg on that node: the card may be out of queues or memory regions, or "
-                    "nvidia_peermem does not fit the driver. The limit of locked memory is not the reason."
-                ),
-            )
+        known = tables["completion_status"]
+        status = known.get(completion.status, known["other"])
+        yield error(at, completion, {**status, "means": status["means"].format(status=completion.status)})
+    for at, failed in process.verbs:
+        locks = is_resource(failed.call) and (free or not is_memlock(failed))
+        if failed.call.startswith("ibv_modify_qp"):
+            yield connecting(at, failed)
+        elif locks or failed.call in ("ibv_alloc_pd", "ibv_post_send", "ibv_post_recv"):
+            yield other(at, failed, "verbs_failed", failed.error)
 
 
-def _said(fact: NcclFact) -> str:
+def _what_failed(fact: NcclFact) -> str:
     if isinstance(fact, NcclPortEvent):
         return f"{fact.device or 'an RDMA device'}: {fact.event}"
     if isinstance(fact, NcclRetry):

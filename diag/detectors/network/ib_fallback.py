@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from diag.detectors.network.advice import advice_for
+from diag.detectors.contract import Detector
+from diag.detectors.findings import finding
+from diag.detectors.network.advice import place_of
 from diag.detectors.network.causes import Cause, find_cause, format_port
 from diag.detectors.network.evidence import line_evidence, who
 from diag.detectors.network.transport_mismatch import differing
 from diag.detectors.network.unlogged import Unlogged, UnloggedFallback, one_node, several_nodes
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import GpuSample, NcclVersion
 from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView
@@ -23,7 +25,7 @@ _PATIENCE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Fallen:
-    rank: int  # -1: nothing tells it
+    rank: int  # -1: not known
     process: NcclProcess
     net: str
     cause: Cause
@@ -31,7 +33,7 @@ class _Fallen:
     evidence: tuple[Evidence, ...]
 
 
-class IbFallbackDetector:
+class IbFallbackDetector(Detector):
     """Meaning: NCCL's traffic between nodes goes over TCP sockets, not InfiniBand, RoCE or EFA: steps take
     many times longer.
 
@@ -39,8 +41,8 @@ class IbFallbackDetector:
     connections), and what explains them: the rank's environment and nccl.conf, /dev/infiniband and libibverbs
     as the rank sees them, the node's RDMA ports. Without NCCL_DEBUG=INFO: no RDMA device held open by ranks
     that train over several nodes, while ports are active and bytes flow over Ethernet. Critical where an RDMA
-    port is active; warning where the ports are down, or nobody could look (a log replayed elsewhere); info
-    where the machine has no RDMA device at all. On one node nothing is said.
+    port is active; warning where the ports are down, or it could not be checked (a log replayed elsewhere); info
+    where the machine has no RDMA device at all. On one node nothing is reported.
 
     What to do: the advice follows the cause (the reference lists them) and the place: container, Kubernetes,
     Slurm, bare.
@@ -74,7 +76,7 @@ class IbFallbackDetector:
                 yield _finding(job, fallen)
             return
         if any(process.nets_between_nodes() for _, process in there):
-            return  # NCCL says what it uses, and it is no socket
+            return  # NCCL prints what it uses, and it is no socket
         quiet = self._unlogged.verdict(now, job)
         if quiet is not None:
             cause = find_cause(job, quiet.ranks[0], placed.get(quiet.ranks[0]))
@@ -96,13 +98,13 @@ class IbFallbackDetector:
             ):
                 yield NotChecked(
                     "whether the ranks hold RDMA devices open",
-                    "/proc/PID/fd may not be read",
+                    "/proc/PID/fd cannot be read",
                     "run diag as the user of the ranks, or NCCL_DEBUG=INFO",
                 )
 
 
 def _awaits_access(job: JobView, fallen: list[_Fallen]) -> bool:
-    """What these living ranks have of RDMA is still to be read: it tells the cause."""
+    """What these living ranks have of RDMA is still to be read: it shows the cause."""
     ranks = [job.ranks[one.rank] for one in fallen if one.rank in job.ranks]
     return any(rank.alive and rank.rdma is None and rank.placement.launcher != "captured" for rank in ranks)
 
@@ -134,7 +136,7 @@ def _is_fallback(name: str, expected: tuple[str, ...]) -> bool:
 
 
 def _severity(job: JobView, cause: Cause) -> Severity:
-    if cause.name in ("no_rdma",):
+    if cause.name == "no_rdma":
         return Severity.INFO
     ports = job.network.active_ports()
     if ports is None:
@@ -150,22 +152,21 @@ def _finding(job: JobView, fallen: list[_Fallen]) -> Finding:
         causes.setdefault(one.cause.name, []).append(one)
     main = max(causes.values(), key=len)
     first = main[0]
-    ranks = _ranks(fallen)
     others = "".join(
-        f"; {_who(group)}: {group[0].cause.said}" for group in causes.values() if group is not main
+        f"; {_who(group)}: {group[0].cause.text}" for group in causes.values() if group is not main
     )
     outside = job.network.ports.last is not None or first.cause.proven
-    return Finding(
-        id="ib-fallback",
-        subject=JOB,
+    sure = first.cause.proven and outside
+    return finding(
+        "ib-fallback",
+        first.cause.name,
         severity=_severity(job, first.cause),
-        confidence=Confidence.HIGH if first.cause.proven and outside else Confidence.MEDIUM,
-        ranks=ranks,
+        confidence=Confidence.HIGH if sure else None,
+        ranks=_ranks(fallen),
         since=min(one.since for one in fallen),
-        cause=first.cause.name,
         summary=f"{_who(fallen)} {'sends' if len(fallen) == 1 else 'send'} NCCL traffic between nodes over {_over(first)}, "
-        f"not over RDMA: {first.cause.said}{others}{_unused(job, first.cause)}",
-        advice=advice_for(first.cause.name, job, first.rank),
+        f"not over RDMA: {first.cause.text}{others}{_unused(job, first.cause)}",
+        words=place_of(job, first.rank),
         evidence=(*first.evidence, *first.cause.evidence)[:8],
     )
 
@@ -180,13 +181,13 @@ def _who(fallen: list[_Fallen]) -> str:
 
 def _over(one: _Fallen) -> str:
     interfaces = one.process.sockets.interfaces if one.process.sockets is not None else ()
-    words = " (" + ", ".join(name for name, _ in interfaces[:4]) + ")" if interfaces else ""
-    return ("TCP sockets" if one.net == "Socket" else one.net) + words
+    names = ", ".join(name for name, _ in interfaces[:4])
+    return ("TCP sockets" if one.net == "Socket" else one.net) + (f" ({names})" if names else "")
 
 
 def _unused(job: JobView, cause: Cause) -> str:
     ports = job.network.active_ports()
-    if not ports or any(port.device in cause.said for port in ports):
+    if not ports or any(port.device in cause.text for port in ports):
         return ""
     return f"; unused: {', '.join(format_port(port) for port in ports[:4])}"
 
@@ -194,17 +195,16 @@ def _unused(job: JobView, cause: Cause) -> str:
 def _unlogged_finding(job: JobView, quiet: UnloggedFallback, cause: Cause) -> Finding:
     known = cause.name not in ("unknown", "no_device")
     ranks = quiet.ranks
-    return Finding(
-        id="ib-fallback",
-        subject=JOB,
+    return finding(
+        "ib-fallback",
+        cause.name,
         severity=_severity(job, cause),
-        confidence=Confidence.HIGH if quiet.sure and known else Confidence.MEDIUM,
+        confidence=Confidence.HIGH if quiet.sure and known else None,
         ranks=ranks,
         since=quiet.since,
-        cause=cause.name,
-        summary=f"{format_ranks(ranks)} {'does' if len(ranks) == 1 else 'do'} not use RDMA between nodes: {quiet.said}; "
-        f"{cause.said}",
-        advice=advice_for(cause.name, job, ranks[0]),
+        summary=f"{format_ranks(ranks)} {'does' if len(ranks) == 1 else 'do'} not use RDMA between nodes: {quiet.text}; "
+        f"{cause.text}",
+        words=place_of(job, ranks[0]),
         evidence=(*quiet.evidence, *cause.evidence)[:8],
         holds_seconds=60.0,
     )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from diag.detectors.contract import Detector
+from diag.detectors.findings import finding
 from diag.detectors.network.causes import format_port
 from diag.detectors.network.unlogged import one_node
 from diag.knowledge.nccl_filters import matches
-from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
+from diag.model import Confidence, Evidence, Finding, Severity
 from diag.model.observations import NcclPortEvent, RdmaPort
 from diag.state.view import JobView
-from diag.text.units import format_ranks, format_seconds
+from diag.text.units import format_count, format_ranks, format_seconds
 
 # gpud's rule for a flapping port (components/accelerator/nvidia/infiniband): three times down.
 _FLAPS = 3
@@ -23,7 +25,7 @@ _Spot = tuple[str, str, int | None]  # host, device, port
 
 @dataclass(slots=True)
 class _Seen:
-    """What one process was told of a port."""
+    """What NCCL reported to one process of a port."""
 
     at: float
     event: NcclPortEvent
@@ -31,7 +33,7 @@ class _Seen:
     downs: int = 1
 
 
-class IbPortDetector:
+class IbPortDetector(Detector):
     """Meaning: an RDMA port went down while the job ran, flaps, runs slower than its like, or is down and in
     NCCL_IB_HCA.
 
@@ -69,27 +71,38 @@ class IbPortDetector:
             one.down = False
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        told: set[tuple[str, int | None]] = set()
+        reported: set[tuple[str, int | None]] = set()
         for port in job.network.rdma_ports() or ():
-            finding = self._of_port(job, port, now)
-            if finding is not None:
-                told.add((port.device, port.port))
-                yield finding
+            state = _state_of(job, port, now)
+            if state is not None:
+                reported.add((port.device, port.port))
+                yield self._finding(job, port, state)
         by_host: dict[str, list[int]] = {}
         if self._spots:
             for rank, process in job.nccl_processes.placed().items():
                 by_host.setdefault(process.host, []).append(rank)
         for (host, device, number), seen in self._spots.items():
-            if (device, number) in told or not seen:
-                continue
-            first = next(iter(seen.values()))
-            ranks = tuple(sorted(by_host.get(host, ())))
-            if all(one.down for one in seen.values()):
-                yield _of_event(job, first, ranks, "went down, NCCL says", Severity.CRITICAL, "went_down")
-            else:
-                downs = max(one.downs for one in seen.values())
-                times = f"went down {downs} time{'s' if downs > 1 else ''} and came up again, NCCL says"
-                yield _of_event(job, first, ranks, times, *_flapping(downs))
+            if (device, number) not in reported and seen:
+                yield _of_events(job, list(seen.values()), tuple(sorted(by_host.get(host, ()))))
+
+    def _finding(self, job: JobView, port: RdmaPort, state: _State) -> Finding:
+        last = job.network.ports.last
+        events = self._events(port) if state.cause == "went_down" else []
+        return finding(
+            self.name,
+            state.cause,
+            subject=f"port {port.device}:{port.port}",
+            severity=state.severity,
+            confidence=Confidence.HIGH if events else None,
+            ranks=_users(job),
+            since=state.since,
+            summary=f"RDMA port {port.device}:{port.port} {state.text}",
+            words={"leave_out": _leave_out(job, port.device)},
+            evidence=(
+                Evidence("infiniband", format_port(port), last[0] if last else state.since),
+                *(_evidence(one) for one in events[:3]),
+            ),
+        )
 
     def _events(self, port: RdmaPort) -> list[_Seen]:
         return [
@@ -100,138 +113,80 @@ class IbPortDetector:
             if one.down
         ]
 
-    def _of_port(self, job: JobView, port: RdmaPort, now: float) -> Finding | None:
-        key = (port.device, port.port)
-        name = f"{port.device}:{port.port}"
-        if key in job.network.down_since:
-            at = job.network.down_since[key]
-            times = f", for the {_nth(job.network.downs[key])} time" if job.network.downs[key] > 1 else ""
-            severity = Severity.CRITICAL if _matters(job, port) else Severity.INFO
-            return _finding(
-                job,
-                port,
-                severity,
-                "went_down",
-                at,
-                f"RDMA port {name} went down {format_seconds(now - at)} ago{times}: {format_port(port)}",
-                self._events(port),
-            )
-        count = max(job.network.downs[key], _counted_downs(job, port))
-        if count:
-            severity, cause = _flapping(count)
-            return _finding(
-                job,
-                port,
-                severity if _matters(job, port) else Severity.INFO,
-                cause,
-                job.network.was_active.get(key, now),
-                f"RDMA port {name} went down {count} time{'s' if count > 1 else ''} in this run and is up again",
-            )
-        wanted = _named(job, port)
-        if not port.active and port.state is not None and wanted:
-            waits = (
-                ": INIT, no subnet manager has configured it"
-                if port.state == 2 and port.link_layer == "InfiniBand"
-                else ""
-            )
-            return _finding(
-                job,
-                port,
-                Severity.WARNING,
-                "down",
-                now,
-                f"RDMA port {name} is not active ({format_port(port)}{waits}) though NCCL_IB_HCA={wanted} names it",
-            )
-        best = max(
-            (
-                other.rate_bytes_per_second or 0.0
-                for other in (job.network.rdma_ports() or ())
-                if other.active and _family(other) == _family(port)
-            ),
-            default=0.0,
-        )
-        if (
-            port.active
-            and port.rate_bytes_per_second
-            and port.rate_bytes_per_second < best
-            and _selected(job, port)
-        ):
-            return _finding(
-                job,
-                port,
-                Severity.INFO,
-                "slow_rate",
-                now,
-                f"RDMA port {name} runs at {port.rate_bytes_per_second * 8 / 1e9:.0f} Gb/s, its like at "
-                f"{best * 8 / 1e9:.0f} Gb/s",
-            )
-        return None
 
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What is wrong with a port of this node."""
+
+    severity: Severity
+    cause: str
+    since: float
+    text: str
 
 
-def _finding(  # noqa: PLR0917 - the parts of one sentence
-    job: JobView,
-    port: RdmaPort,
-    severity: Severity,
-    cause: str,
-    since: float,
-    summary: str,
-    events: Sequence[_Seen] = (),
-) -> Finding:
-    evidence = [
-        Evidence(
-            "infiniband", format_port(port), job.network.ports.last[0] if job.network.ports.last else since
-        )
-    ]
-    evidence += [
-        Evidence("nccl", one.event.line.text[:500], one.at, one.event.line.rank) for one in events[:3]
-    ]
-    return Finding(
-        id="ib-port",
-        subject=f"port {port.device}:{port.port}",
-        severity=severity,
-        confidence=Confidence.HIGH if events else Confidence.MEDIUM,
-        ranks=_users(job),
-        since=since,
-        cause=cause,
-        summary=summary,
-        advice=_advice(job, port.device),
-        evidence=tuple(evidence),
-        holds_seconds=10.0,
-    )
+def _state_of(job: JobView, port: RdmaPort, now: float) -> _State | None:
+    key = (port.device, port.port)
+    matters = _matters(job, port)
+    if key in job.network.down_since:
+        at = job.network.down_since[key]
+        times = f", for the {_nth(job.network.downs[key])} time" if job.network.downs[key] > 1 else ""
+        text = f"went down {format_seconds(now - at)} ago{times}: {format_port(port)}"
+        return _State(Severity.CRITICAL if matters else Severity.INFO, "went_down", at, text)
+    count = max(job.network.downs[key], _counted_downs(job, port))
+    if count:
+        severity, cause = _flapping(count)
+        text = f"went down {format_count(count, 'time')} in this run and is up again"
+        since = job.network.was_active.get(key, now)
+        return _State(severity if matters else Severity.INFO, cause, since, text)
+    return _down_or_slow(job, port, now)
 
 
-def _of_event(  # noqa: PLR0917 - the parts of one sentence
-    job: JobView,
-    seen: _Seen,
-    ranks: tuple[int, ...],
-    said: str,
-    severity: Severity,
-    cause: str,
-) -> Finding:
-    """The port is on a node that diag does not see: NCCL's word for it is all there is."""
-    event = seen.event
+def _down_or_slow(job: JobView, port: RdmaPort, now: float) -> _State | None:
+    """Of a port that did not go down in this run."""
+    wanted = _named(job, port)
+    if not port.active and port.state is not None and wanted:
+        init = port.state == 2 and port.link_layer == "InfiniBand"
+        waits = ": INIT, no subnet manager has configured it" if init else ""
+        text = f"is not active ({format_port(port)}{waits}) though NCCL_IB_HCA={wanted} names it"
+        return _State(Severity.WARNING, "down", now, text)
+    alike = [one for one in job.network.rdma_ports() or () if one.active and _family(one) == _family(port)]
+    best = max((one.rate_bytes_per_second or 0.0 for one in alike), default=0.0)
+    rate = port.rate_bytes_per_second
+    if port.active and rate and rate < best and _selected(job, port):
+        text = f"runs at {rate * 8 / 1e9:.0f} Gb/s, its like at {best * 8 / 1e9:.0f} Gb/s"
+        return _State(Severity.INFO, "slow_rate", now, text)
+    return None
+
+
+def _of_events(job: JobView, seen: list[_Seen], ranks: tuple[int, ...]) -> Finding:
+    """The port is on a node that diag does not see: NCCL's lines about it are all there is."""
+    event = seen[0].event
     name = (event.device or "?") + (f":{event.port}" if event.port is not None else "")
-    return Finding(
-        id="ib-port",
+    severity, cause, what = Severity.CRITICAL, "went_down", "went down"
+    if not all(one.down for one in seen):
+        downs = max(one.downs for one in seen)
+        severity, cause = _flapping(downs)
+        what = f"went down {format_count(downs, 'time')} and came up again"
+    there = f"; {format_ranks(ranks)} {'runs' if len(ranks) == 1 else 'run'} there" if ranks else ""
+    return finding(
+        "ib-port",
+        cause,
         subject=f"port {name} of {event.line.host}",
         severity=severity,
-        confidence=Confidence.MEDIUM,
         ranks=ranks,
-        since=seen.at,
-        cause=cause,
-        advice=_advice(job, event.device),
-        holds_seconds=10.0,
-        summary=f"an RDMA port ({name}) of {event.line.host} {said}"
-        + (f"; {format_ranks(ranks)} {'runs' if len(ranks) == 1 else 'run'} there" if ranks else ""),
-        evidence=(Evidence("nccl", event.line.text[:500], seen.at, event.line.rank),),
+        since=seen[0].at,
+        summary=f"an RDMA port ({name}) of {event.line.host} {what}, NCCL says{there}",
+        words={"leave_out": _leave_out(job, event.device)},
+        evidence=[_evidence(seen[0])],
     )
+
+
+def _evidence(seen: _Seen) -> Evidence:
+    return Evidence("nccl", seen.event.line.text[:500], seen.at, seen.event.line.rank)
 
 
 def _matters(job: JobView, port: RdmaPort) -> bool:
-    """Whether the job may use it: no filter leaves it out, and on one node somebody holds a device at all."""
+    """Whether the job may use it: no filter leaves it out, and on one node some rank holds a device at all."""
     if _filters(job) and not _selected(job, port):
         return False
     return not one_node(job) or bool(_users(job))
@@ -241,15 +196,13 @@ def _flapping(count: int) -> tuple[Severity, str]:
     return (Severity.WARNING, "flaps") if count >= _FLAPS else (Severity.INFO, "link_downed")
 
 
-def _advice(job: JobView, device: str) -> str:
-    leave_out = f"NCCL_IB_HCA=^={device}, or take" if device else "take"
-    if device and _filters(job):
-        leave_out = f"drop {device} from your NCCL_IB_HCA, or take"
-    return (
-        "`ibstat` or `rdma link` on the node shows the port. DOWN or Polling is a cable, transceiver or switch port; INIT on "
-        "InfiniBand a missing subnet manager; a RoCE port follows its Ethernet interface. Until it is mended leave it out: "
-        f"{leave_out} the node out of the job."
-    )
+def _leave_out(job: JobView, device: str) -> str:
+    """How to leave it out, as the advice puts it before "the node out of the job"."""
+    if not device:
+        return "take"
+    if _filters(job):
+        return f"drop {device} from your NCCL_IB_HCA, or take"
+    return f"NCCL_IB_HCA=^={device}, or take"
 
 
 def _users(job: JobView) -> tuple[int, ...]:
@@ -265,9 +218,8 @@ def _counted_downs(job: JobView, port: RdmaPort) -> int:
         return 0
     for other in job.network.ports.first[1].ports:
         if (other.device, other.port) == (port.device, port.port):
-            return max(
-                0, dict(port.counters).get("link_downed", 0) - dict(other.counters).get("link_downed", 0)
-            )
+            before, now = (dict(one.counters).get("link_downed", 0) for one in (other, port))
+            return max(0, now - before)
     return 0
 
 

@@ -1,35 +1,32 @@
-"""The limit of locked memory is too low for RDMA: said before NCCL fails at it, and after."""
+"""The limit of locked memory is too low for RDMA: reported before NCCL fails at it, and after."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
 
-from diag.detectors.network.advice import memlock_advice, surroundings
+from diag.detectors.contract import Detector
+from diag.detectors.findings import LinePattern, Lines, finding, on_ranks, quoted, ranks_of, since_of
+from diag.detectors.network.advice import place_of
 from diag.detectors.network.unlogged import several_nodes
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.model import Finding, Severity
 from diag.model.observations import LogLine, NcclVerbsError
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
-from diag.text.units import format_bytes, format_ranks
+from diag.text.units import format_bytes
 
 # Docker's default is 8 MiB, a distribution's 64 KiB to 8 GiB; NCCL registers some GiB a rank. What is far
-# above is a share of the host's memory that somebody chose.
+# above is a share of the host's memory that was chosen.
 _ENOUGH_BYTES = 64 << 30
 # NCCL 2.18-2.31, src/misc/ibvwrap.cc (wording read in the source; soft-RoCE gave ENOMEM over the limit, EPERM at limit 0):
 #   NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory
 #   NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory errno 12
 _CALLS = re.compile(r"^ibv_(?:reg_mr\w*|create_qp\w*|create_cq\w*|reg_dmabuf_mr)$")
-# Others that use libibverbs (UCX, MPI, the program itself) word it differently.
-_ELSEWHERE = re.compile(
-    r"ibv_(?:reg_mr\w*|create_qp|create_cq|reg_dmabuf_mr)\b.*(?:Cannot allocate memory|Operation not "
-    "permitted)"
-)
 _PATIENCE_SECONDS = 10.0  # the limits of a rank are read when it is found, which may be just now
 _ENOMEM, _EPERM = 12, 1
 
 
-class MemlockDetector:
+class MemlockDetector(Detector):
     """Meaning: the limit of locked memory is too low for RDMA: registering buffers fails, and with it NCCL's
     start.
 
@@ -39,7 +36,7 @@ class MemlockDetector:
 
     What to do: `ulimit -l unlimited`; docker --ulimit memlock=-1; Kubernetes: capability IPC_LOCK.
 
-    False alarms: without RDMA devices, or with CAP_IPC_LOCK, nothing is said; on one node, where NCCL uses no
+    False alarms: without RDMA devices, or with CAP_IPC_LOCK, nothing is reported; on one node, where NCCL uses no
     RDMA, it is info.
     """
 
@@ -47,48 +44,37 @@ class MemlockDetector:
     listens = (LogLine,)
 
     def __init__(self) -> None:
+        self._pattern = LinePattern.named("locked_memory")
         self._failed: dict[int | None, tuple[float, str]] = {}
 
     def observe(self, at: float, fact: LogLine) -> None:
-        if "ibv_" not in fact.text or " NCCL " in fact.text or len(self._failed) >= 4096:
-            return
-        if _ELSEWHERE.search(fact.text):
+        if len(self._failed) < 4096 and self._pattern.matches(fact.text):
             self._failed.setdefault(fact.rank, (at, fact.text))
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        failed = {**self._failed, **_nccl_failures(job)}
+        failed: Lines = {**self._failed, **_nccl_failures(job)}
         low = [rank for rank in job.ranks.values() if _is_low(rank, job)]
         if not low and not failed:
             return
-        since = min((at for at, _ in failed.values()), default=now)
+        since = since_of(failed) if failed else now
         if failed and now - since < _PATIENCE_SECONDS and _awaits_limits(job, failed):
             return
-        ranks = tuple(sorted(rank for rank in failed if rank is not None)) or tuple(rank.rank for rank in low)
-        severity = Severity.CRITICAL
-        what = "RDMA buffers could not be registered"
+        ranks = ranks_of(failed) or tuple(rank.rank for rank in low)
+        severity, what = None, "RDMA buffers could not be registered"
         if not failed:
             severity = Severity.WARNING if several_nodes(job) else Severity.INFO
             what = "RDMA buffers of that size cannot be registered, and this machine has RDMA devices"
-        where = f" on {format_ranks(ranks)}" if ranks else ""
-        yield Finding(
-            id="memlock-limit",
-            subject=JOB,
+        limit = _limits_of(job, [*ranks, *(rank.rank for rank in low)])
+        yield finding(
+            self.name,
+            "registration_failed" if failed else "low",
             severity=severity,
-            confidence=Confidence.HIGH,
             ranks=ranks,
             since=since,
-            cause="registration_failed" if failed else "low",
-            summary=f"{_limits_of(job, [*ranks, *(rank.rank for rank in low)])}{where}: {what}",
-            advice=memlock_advice(surroundings(job, ranks[0] if ranks else 0)),
-            evidence=tuple(
-                Evidence("output", text[:500], at, rank) for rank, (at, text) in list(failed.items())[:3]
-            ),
-            final=bool(failed),
-            holds_seconds=30.0,
+            summary=f"{limit}{on_ranks(ranks)}: {what}",
+            words=place_of(job, ranks[0] if ranks else 0),
+            evidence=quoted(failed),
         )
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
 
 
 def _limits_of(job: JobView, ranks: Iterable[int]) -> str:
@@ -96,20 +82,16 @@ def _limits_of(job: JobView, ranks: Iterable[int]) -> str:
     sizes = sorted({limit for limit in limits if limit is not None})
     if not sizes:
         return "locked memory ran out"
-    span = (
-        format_bytes(sizes[0])
-        if len(sizes) == 1
-        else f"{format_bytes(sizes[0])} to {format_bytes(sizes[-1])}"
-    )
-    return f"the limit of locked memory is {span}"
+    ends = dict.fromkeys(map(format_bytes, (sizes[0], sizes[-1])))
+    return f"the limit of locked memory is {' to '.join(ends)}"
 
 
-def _awaits_limits(job: JobView, failed: dict[int | None, tuple[float, str]]) -> bool:
+def _awaits_limits(job: JobView, failed: Lines) -> bool:
     ranks = [job.ranks[rank] for rank in failed if rank is not None and rank in job.ranks]
     return any(rank.alive and rank.limits is None and rank.placement.launcher != "captured" for rank in ranks)
 
 
-def _nccl_failures(job: JobView) -> dict[int | None, tuple[float, str]]:
+def _nccl_failures(job: JobView) -> Lines:
     return {
         rank: (at, f"{error.line.where} {error.line.text}".strip())
         for rank, process in job.nccl_processes.placed().items()

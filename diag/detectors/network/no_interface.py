@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from diag.detectors.network.evidence import line_evidence, on_ranks
+from diag.detectors.contract import Detector
+from diag.detectors.findings import finding, on_ranks
+from diag.detectors.network.evidence import line_evidence
 from diag.detectors.network.unlogged import one_node, several_nodes
-from diag.model import JOB, Confidence, Finding, NotChecked, Severity
+from diag.model import Evidence, Finding
+from diag.model.observations import NcclFact
 from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView
 
@@ -18,7 +21,7 @@ _NOWHERE = re.compile(
 )
 
 
-class NoInterfaceDetector:
+class NoInterfaceDetector(Detector):
     """Meaning: NCCL has no network interface over which its ranks can find each other, or has chosen one that
     leads nowhere.
 
@@ -27,11 +30,10 @@ class NoInterfaceDetector:
 
     What to do: set NCCL_SOCKET_IFNAME to an interface that all nodes reach, or remove a wrong one.
 
-    False alarms: none known; `lo` on one node is fine and nothing is said.
+    False alarms: none known; `lo` on one node is fine and is not reported.
     """
 
     name = "nccl-no-interface"
-    listens = ()
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         missing, wrong = lost_interfaces(job)
@@ -40,13 +42,10 @@ class NoInterfaceDetector:
         elif wrong:
             yield _wrong(wrong, now)
 
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
-
 
 def lost_interfaces(job: JobView) -> tuple[dict[int, NcclProcess], dict[int, NcclProcess]]:
     """Processes without an interface, and those whose interface leads nowhere; by rank, or below 0 where
-    nothing tells it."""
+    that is not known."""
     nccl = job.nccl_processes
     placed = nccl.placed() or {-1 - number: process for number, process in enumerate(nccl.living())}
     missing = {
@@ -76,28 +75,19 @@ def _leads_nowhere(process: NcclProcess) -> bool:
 def _missing(found: dict[int, NcclProcess], now: float) -> Finding:
     rank, process = min(found.items())
     fact = next(one for one in process.no_interface if one.use != "oob")
-    told = process.environment.get("NCCL_SOCKET_IFNAME")
-    wanted = told.value if told is not None else fact.wanted
-    ranks = tuple(sorted(rank for rank in found if rank >= 0))
-    lines = [item for item in (told, fact) if item is not None]
-    said = (
-        f"NCCL_SOCKET_IFNAME={wanted} names no interface that is up and has an address"
-        if wanted
-        else ("no interface is up and has an address")
-    )
-    return Finding(
-        id="nccl-no-interface",
-        subject=JOB,
-        severity=Severity.CRITICAL,
-        confidence=Confidence.HIGH,
+    setting = process.environment.get("NCCL_SOCKET_IFNAME")
+    wanted = setting.value if setting is not None else fact.wanted
+    ranks = _known(found)
+    what = "no interface is up and has an address"
+    if wanted:
+        what = f"NCCL_SOCKET_IFNAME={wanted} names no interface that is up and has an address"
+    return finding(
+        "nccl-no-interface",
+        "ifname_matches_nothing" if wanted else "no_interface",
         ranks=ranks,
         since=process.told.get(fact.line, now),
-        cause="ifname_matches_nothing" if wanted else "no_interface",
-        summary=f"NCCL cannot start{on_ranks(ranks)}: {said}",
-        advice="`ip -br addr` where the rank runs shows what there is. Unset NCCL_SOCKET_IFNAME, or name the interface that "
-        "the nodes reach each other by (a prefix such as eth is enough); interfaces may be called otherwise on other nodes.",
-        evidence=tuple(line_evidence(item.line, process, rank, now) for item in lines),
-        final=True,
+        summary=f"NCCL cannot start{on_ranks(ranks)}: {what}",
+        evidence=_evidence(process, rank, now, setting, fact),
     )
 
 
@@ -105,27 +95,28 @@ def _wrong(found: dict[int, NcclProcess], now: float) -> Finding:
     rank, process = min(found.items())
     fact = process.bootstrap
     assert fact is not None
-    told = process.environment.get("NCCL_SOCKET_IFNAME")
+    setting = process.environment.get("NCCL_SOCKET_IFNAME")
     loop = fact.interface == "lo"
-    remedy = (
-        "Remove NCCL_SOCKET_IFNAME=lo"
-        if told is not None and loop
-        else ("Set NCCL_SOCKET_IFNAME to the interface that the nodes reach each other by (`ip -br addr`)")
-    )
-    why = f" (NCCL_SOCKET_IFNAME={told.value})" if told is not None else ""
-    ranks = tuple(sorted(rank for rank in found if rank >= 0))
-    return Finding(
-        id="nccl-no-interface",
-        subject=JOB,
-        severity=Severity.CRITICAL if loop else Severity.WARNING,
-        confidence=Confidence.HIGH if loop else Confidence.MEDIUM,
+    remedy = "Set NCCL_SOCKET_IFNAME to the interface that the nodes reach each other by (`ip -br addr`)"
+    if setting is not None and loop:
+        remedy = "Remove NCCL_SOCKET_IFNAME=lo"
+    why = f" (NCCL_SOCKET_IFNAME={setting.value})" if setting is not None else ""
+    ranks = _known(found)
+    return finding(
+        "nccl-no-interface",
+        "loopback" if loop else "bridge",
         ranks=ranks,
         since=process.told.get(fact.line, now),
-        cause="loopback" if loop else "bridge",
         summary=f"NCCL{on_ranks(ranks)} tells its peers the address {fact.address} of {fact.interface}{why}, which other nodes "
         f"{'cannot' if loop else 'most likely cannot'} reach",
-        advice=f"{remedy}. In docker use --network=host; `^docker,lo` excludes both.",
-        evidence=tuple(
-            line_evidence(item.line, process, rank, now) for item in (told, fact) if item is not None
-        ),
+        words={"remedy": remedy},
+        evidence=_evidence(process, rank, now, setting, fact),
     )
+
+
+def _known(found: dict[int, NcclProcess]) -> tuple[int, ...]:
+    return tuple(sorted(rank for rank in found if rank >= 0))
+
+
+def _evidence(process: NcclProcess, rank: int, now: float, *facts: NcclFact | None) -> list[Evidence]:
+    return [line_evidence(fact.line, process, rank, now) for fact in facts if fact is not None]

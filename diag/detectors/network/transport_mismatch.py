@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from diag.detectors.contract import Detector
+from diag.detectors.findings import finding, row
 from diag.detectors.network.advice import advice_for
 from diag.detectors.network.causes import find_cause
 from diag.detectors.network.evidence import line_evidence, who
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.model import Evidence, Finding
 from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView
 
 
-class TransportMismatchDetector:
+class TransportMismatchDetector(Detector):
     """Meaning: ranks of one communicator that spans nodes chose different networks: InfiniBand here, sockets
     there.
 
@@ -21,23 +23,22 @@ class TransportMismatchDetector:
     fails there with an internal error (`wrong type 3 != 4`).
 
     Evidence: `Using network` of each member, by the communicator's id; or, where only one node is seen,
-    connections of the wrong type. The ranks named are those on sockets, or else the fewer (in a tie nobody);
-    why they differ is told as for ib-fallback.
+    connections of the wrong type. The ranks named are those on sockets, or else the fewer (in a tie none);
+    why they differ is found as for ib-fallback.
 
     What to do: make the nodes alike: the same image, devices, environment and plugin on all.
 
-    False alarms: none known; on one node nothing is said, since NCCL does not use the network there.
+    False alarms: none known; on one node nothing is reported, since NCCL does not use the network there.
     """
 
     name = "transport-mismatch"
-    listens = ()
 
     def __init__(self) -> None:
         self._asked: tuple[object, ...] = ()
         self._mixed: Mixed | None = None
 
     def tick(self, now: float, job: JobView) -> None:
-        """A large job is looked at only when something was reported of it."""
+        """A large job is searched only when something was reported of it."""
         asked = _question(job)
         if asked != self._asked:
             self._asked, self._mixed = asked, differing(job)
@@ -46,9 +47,6 @@ class TransportMismatchDetector:
         mixed = self._mixed if _question(job) == self._asked else differing(job)
         if mixed is not None:
             yield _finding(job, mixed, now)
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
 
 
 def _question(job: JobView) -> tuple[object, ...]:
@@ -81,7 +79,7 @@ def differing(job: JobView) -> Mixed | None:
             for net, process in found:
                 by_net.setdefault(net, {})[id(process)] = process
     if not by_net:
-        return _told_by_connections(job)
+        return _by_connections(job)
     return _mixed(widest, {net: list(there.values()) for net, there in by_net.items()})
 
 
@@ -92,8 +90,8 @@ def _mixed(size: int, by_net: dict[str, list[NcclProcess]]) -> Mixed:
     return Mixed(size, by_net, tuple(by_net[odd[0]]) if len(odd) == 1 else ())
 
 
-def _told_by_connections(job: JobView) -> Mixed | None:
-    """The others are on nodes that nobody sees: a process here says that their connections are of another
+def _by_connections(job: JobView) -> Mixed | None:
+    """The others are on nodes that are not seen: a process here prints that their connections are of another
     network."""
     by_net: dict[str, list[NcclProcess]] = {}
     for process in job.nccl_processes.living():
@@ -116,14 +114,14 @@ def _finding(job: JobView, mixed: Mixed, now: float) -> Finding:
     ranks = _ranks(mixed.odd, numbers)
     odd = {id(process) for process in mixed.odd}
     rest = [process for there in by_net.values() for process in there if id(process) not in odd]
-    words = "; ".join(
+    groups = "; ".join(
         f"{_who(there, numbers)}: {net}"
         for net, there in sorted(by_net.items(), key=lambda item: -len(item[1]))
     )
     socket = by_net.get("Socket", [])
     first = socket[0] if socket else None
     cause = find_cause(job, numbers.get(id(first), -1), first) if first is not None else None
-    why = f"; {_who(socket, numbers)}: {cause.said}" if cause is not None else ""
+    why = f"; {_who(socket, numbers)}: {cause.text}" if cause is not None else ""
     evidence: list[Evidence] = []
     times: list[float] = []
     for net, there in by_net.items():
@@ -135,22 +133,16 @@ def _finding(job: JobView, mixed: Mixed, now: float) -> Finding:
                 at = process.told.get(chosen.line, now)
                 times.append(at)
                 evidence.append(line_evidence(chosen.line, process, rank, at))
-    advice = (
-        "All ranks of a communicator must use the same network: give all nodes the same image, devices, environment and "
-        "network plugin."
-    )
+    advice = row("transport-mismatch")["advice"]
     if cause is not None:
         advice += " " + advice_for(cause.name, job, ranks[0] if ranks else -1)
-    return Finding(
-        id="transport-mismatch",
-        subject=JOB,
-        severity=Severity.CRITICAL,
-        confidence=Confidence.HIGH,
+    return finding(
+        "transport-mismatch",
+        cause.name if cause is not None else "networks_differ",
         ranks=ranks,
         waiting_ranks=_ranks(rest, numbers),
         since=min(times, default=now),
-        cause=cause.name if cause is not None else "networks_differ",
-        summary=f"ranks of one communicator of {mixed.size} chose different networks ({words}): it cannot be made, or hangs at "
+        summary=f"ranks of one communicator of {mixed.size} chose different networks ({groups}): it cannot be made, or hangs at "
         f"its first call{why}",
         advice=advice,
         evidence=(*evidence, *(cause.evidence if cause else ()))[:8],

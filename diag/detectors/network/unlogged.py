@@ -1,4 +1,4 @@
-"""Whether ranks use RDMA, told without a word of NCCL: open devices, active ports, and over which wires the
+"""Whether ranks use RDMA, found without a line of NCCL: open devices, active ports, and over which wires the
 bytes go."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from diag.state.traffic import Traffic, recent
 from diag.state.view import JobView
 from diag.text.units import format_rate, format_seconds
 
-# Bytes are looked at over a minute: a batch of data or a save over the network takes less of it than every
+# Bytes are summed over a minute: a batch of data or a save over the network takes less of it than every
 # step's gradients.
 _WINDOW_SECONDS = 60.0
 _SHORTEST_SECONDS = 30.0
@@ -24,17 +24,17 @@ _RDMA_SHARE = 0.1
 # A packet of RDMA carries 1 to 4 KiB: what of it would be training traffic, where a driver counts packets
 # only (soft-RoCE).
 _PACKET_BYTES = 1024
-_MOST_PIDS = 4096  # of which GPUs told: processes of all attempts, and of other jobs
+_MOST_PIDS = 4096  # that GPUs showed: processes of all attempts, and of other jobs
 _TRAINING = ("first_step", "steady", "training", "eval", "ckpt_save")
 
 
 @dataclass(frozen=True, slots=True)
 class UnloggedFallback:
-    """`sure`: closed devices and bytes on the wire tell the same."""
+    """`sure`: closed devices and bytes on the wire agree."""
 
     ranks: tuple[int, ...]
     since: float
-    said: str
+    text: str
     sure: bool
     evidence: tuple[Evidence, ...]
 
@@ -57,40 +57,39 @@ class Unlogged:
             self._nccl = True
 
     def verdict(self, now: float, job: JobView) -> UnloggedFallback | None:
-        """None while it cannot be told, or RDMA is in use."""
+        """None while it is not known, or RDMA is in use."""
         ports = job.network.active_ports()
-        if not ports or not several_nodes(job) or job.phase not in _TRAINING:
+        if not ports or not several_nodes(job) or job.phase not in _TRAINING or not self._has_gpus(job):
             return None
-        if not (self._nccl or any(rank.placement.pid in self._gpu_pids for rank in job.ranks.values())):
-            return None  # no GPU, no NCCL: gloo talks over sockets by design
-        alive = [rank.rank for rank in job.alive_ranks()]
-        access = {rank.rank: rank.rdma for rank in job.alive_ranks() if rank.rdma is not None}
-        if any(one.open_nodes for one in access.values()):
-            return None  # somebody holds an RDMA device: NCCL closes those that it does not use
-        all_read = bool(access) and len(access) == len(alive)
-        closed = all_read and all(one.open_nodes == () for one in access.values())
+        alive = job.alive_ranks()
+        access = {rank.rank: rank.rdma for rank in alive if rank.rdma is not None}
+        nodes = [one.open_nodes for one in access.values()]
+        if any(nodes):
+            return None  # a rank holds an RDMA device: NCCL closes those that it does not use
+        closed = bool(nodes) and len(nodes) == len(alive) and all(one == () for one in nodes)
         traffic = recent(job.network, now - _WINDOW_SECONDS)
         if not _speaks_for_sockets(job, traffic, closed=closed):
             return None
-        evidence = [
-            Evidence("infiniband", ", ".join(f"{port.device}:{port.port} ACTIVE" for port in ports[:8]), now)
-        ]
-        words = []
+        active = ", ".join(f"{port.device}:{port.port} ACTIVE" for port in ports[:8])
+        evidence = [Evidence("infiniband", active, now)]
+        parts = []
         if closed:
-            words.append("none of their processes holds an RDMA device open")
-            none = "no /dev/infiniband/uverbs* among its open files"
-            evidence += [
-                Evidence("rdma_access", f"pid {one.pid}: {none}", now, rank)
-                for rank, one in list(access.items())[:2]
-            ]
+            parts.append("none of their processes holds an RDMA device open")
+            for rank, one in list(access.items())[:2]:
+                none = f"pid {one.pid}: no /dev/infiniband/uverbs* among its open files"
+                evidence.append(Evidence("rdma_access", none, now, rank))
         flows = _flows(traffic)
         if flows and traffic is not None:
             share = f", {format_rate(traffic.rdma_sent)} over RDMA" if traffic.rdma_sent is not None else ""
-            words.append(f"{format_rate(traffic.socket_sent or 0.0)} leave this node over sockets{share}")
-            evidence.append(
-                Evidence("interfaces", f"{words[-1]} (over {format_seconds(traffic.seconds)})", now)
-            )
-        return UnloggedFallback(tuple(alive), now, " and ".join(words), closed and flows, tuple(evidence))
+            parts.append(f"{format_rate(traffic.socket_sent or 0.0)} leave this node over sockets{share}")
+            seconds = format_seconds(traffic.seconds)
+            evidence.append(Evidence("interfaces", f"{parts[-1]} (over {seconds})", now))
+        ranks = tuple(rank.rank for rank in alive)
+        return UnloggedFallback(ranks, now, " and ".join(parts), closed and flows, tuple(evidence))
+
+    def _has_gpus(self, job: JobView) -> bool:
+        """Without a GPU and NCCL gloo talks over sockets by design."""
+        return self._nccl or any(rank.placement.pid in self._gpu_pids for rank in job.ranks.values())
 
 
 def _speaks_for_sockets(job: JobView, traffic: Traffic | None, *, closed: bool) -> bool:
@@ -101,16 +100,16 @@ def _speaks_for_sockets(job: JobView, traffic: Traffic | None, *, closed: bool) 
 
 
 def one_node(job: JobView) -> bool:
-    """Whether the job is known to run on one node: the launcher says so, or all its ranks are seen there."""
+    """Whether the job is known to run on one node: by the launcher, or as all its ranks are seen there."""
     places = [rank.placement for rank in job.ranks.values()]
-    told = [place for place in places if place.launcher != "captured" and place.local_world_size]
-    if told:
-        return all(place.local_world_size == place.world_size for place in told)
+    known = [place for place in places if place.launcher != "captured" and place.local_world_size]
+    if known:
+        return all(place.local_world_size == place.world_size for place in known)
     return job.nccl_processes.on_one_node()
 
 
 def several_nodes(job: JobView) -> bool:
-    """Whether the job runs on more than one node, as the launcher says: more ranks in it than on this node."""
+    """Whether the job runs on more than one node, by the launcher: more ranks in it than on this node."""
     return any(
         rank.placement.world_size > (rank.placement.local_world_size or rank.placement.world_size)
         or rank.placement.node_rank > 0
@@ -120,9 +119,9 @@ def several_nodes(job: JobView) -> bool:
 
 
 def _slurm_nodes(rank: RankView) -> int:
-    """srun tells its tasks the nodes of their step, not how many ranks are on this one."""
-    told = rank.variables.get("SLURM_STEP_NUM_NODES", "") if rank.placement.launcher == "slurm" else ""
-    return int(told) if told.isdecimal() and len(told) < 7 else 0
+    """srun gives its tasks the number of nodes of their step, not how many ranks are on this one."""
+    count = rank.variables.get("SLURM_STEP_NUM_NODES", "") if rank.placement.launcher == "slurm" else ""
+    return int(count) if count.isdecimal() and len(count) < 7 else 0
 
 
 def _flows(traffic: Traffic | None) -> bool:
@@ -135,7 +134,7 @@ def _flows(traffic: Traffic | None) -> bool:
 
 
 def _flat(traffic: Traffic | None) -> bool | None:
-    """RDMA carries nothing beside it; None where it is not counted."""
+    """RDMA carries nothing meanwhile; None where it is not counted."""
     if traffic is None or traffic.socket_sent is None:
         return None
     sent = traffic.rdma_sent

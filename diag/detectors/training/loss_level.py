@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from diag.detectors.training.numbers import Numbers, Point, PointReader, format_iteration, say
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.detectors.findings import finding
+from diag.detectors.training.numbers import LossDetector, Point, digits, format_iteration
+from diag.model import Finding
 from diag.state.exact import fisher
 from diag.state.view import JobView
 
@@ -20,7 +21,7 @@ _LEAST_RISE = 0.25  # ours: a DPO loss of 0.02 that becomes 0.06 learns still
 _FALSE_ALARM = 1e-7
 
 
-class LossSpikeDetector:
+class LossSpikeDetector(LossDetector):
     """Meaning: the loss jumped: three lines in a row are far above all of the fifty before.
 
     Evidence: three values in a row, each 20 % above the highest of the last 50, at least twice their median,
@@ -32,34 +33,32 @@ class LossSpikeDetector:
     jumped with it (--max_grad_norm, --clip_grad 1.0).
 
     False alarms: another data set or curriculum stage that is harder. Losses of reinforcement learning are
-    not looked at.
+    not judged.
     """
 
     name = "loss-spike"
-    listens = PointReader.listens
 
     def __init__(self) -> None:
-        self._reader = PointReader()
+        super().__init__()
         self._before: deque[Point] = deque(maxlen=_TRAILING)
         self._high: list[Point] = []  # the values above, in a row, while no spike is open
         self._spike: list[Point] = []
         self._usual = self._limit = 0.0
         self._back = 0
 
-    def observe(self, at: float, fact: Numbers) -> None:
-        point = self._reader.observe(at, fact)
-        if point is None or point.loss is None or not point.finite_loss or point.policy:
+    def _see(self, point: Point, loss: float) -> None:
+        if not point.finite_loss:
             return
         if _went_back(self._before, point):
             self._before.clear()
             self._high, self._spike = [], []
         if self._spike:
-            self._go_on(point, point.loss)
+            self._go_on(point, loss)
             return
         if (
             len(self._before) >= _LEAST_TRAILING
-            and (self._high or self._is_high(point.loss))
-            and point.loss > self._limit
+            and (self._high or self._is_high(loss))
+            and loss > self._limit
         ):
             self._high.append(point)
             if len(self._high) == _IN_A_ROW:
@@ -92,23 +91,14 @@ class LossSpikeDetector:
         grads = [point.grad for point in self._before if point.grad is not None]
         grad = ""
         if grads and first.grad is not None:
-            grad = f"; the gradient norm was {say(first.grad)} ({say(statistics.median(grads))} before)"
-        yield Finding(
-            id="loss-spike",
-            subject=JOB,
-            severity=Severity.WARNING,
-            confidence=Confidence.MEDIUM,
+            grad = f"; the gradient norm was {digits(first.grad)} ({digits(statistics.median(grads))} before)"
+        yield finding(
+            self.name,
             since=first.at,
-            summary=f"the loss jumped to {say(first.loss)} {format_iteration(first.iteration)}: {say(self._usual)} is the "
-            f"median of the {len(self._before)} lines before, {say(last.loss)} the value now{grad}",
-            advice="Mostly it comes back within some tens of steps. If not: go on from the last checkpoint before it, skip "
-            "these batches (another --seed, --data_seed) and look at them; clip gradients (--clip_grad 1.0, --max_grad_norm "
-            "1.0); lower the learning rate.",
-            evidence=tuple(Evidence("output", point.text[:300], point.at) for point in (first, last)),
+            summary=f"the loss jumped to {digits(first.loss)} {format_iteration(first.iteration)}: {digits(self._usual)} is the "
+            f"median of the {len(self._before)} lines before, {digits(last.loss)} the value now{grad}",
+            evidence=[first.evidence(300), last.evidence(300)],
         )
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +109,7 @@ class _Rise:
     now: float
 
 
-class LossDivergenceDetector:
+class LossDivergenceDetector(LossDetector):
     """Meaning: the loss rises for long: the model gets worse by training.
 
     Evidence: the median of the last 30 lines is twice the lowest median of 30 before, by 0.25 at least, and
@@ -130,29 +120,26 @@ class LossDivergenceDetector:
     template.
 
     False alarms: data that get harder by order (no shuffling, a curriculum, several data sets one after
-    another). Losses of reinforcement learning, and those around zero, are not looked at.
+    another). Losses of reinforcement learning, and those around zero, are not judged.
     """
 
     name = "loss-divergence"
-    listens = PointReader.listens
 
     def __init__(self) -> None:
-        self._reader = PointReader()
+        super().__init__()
         self._points: deque[Point] = deque(maxlen=_WINDOW)
-        self._count = 0
         self._first: float | None = None
         self._best: tuple[float, int | None, tuple[float, ...]] | None = None
         self._positive = True
         self._rise: _Rise | None = None
 
-    def observe(self, at: float, fact: Numbers) -> None:
-        point = self._reader.observe(at, fact)
-        if point is None or point.loss is None or not point.finite_loss or point.policy:
+    def _see(self, point: Point, loss: float) -> None:
+        if not point.finite_loss:
             return
         if _went_back(self._points, point):
             self._points.clear()
             self._rise = None
-        self._positive &= point.loss > 0
+        self._positive &= loss > 0
         self._points.append(point)
         if len(self._points) < _WINDOW or not self._positive:
             self._rise = None
@@ -181,24 +168,14 @@ class LossDivergenceDetector:
         rise = self._rise
         if rise is None:
             return
-        first = f", {say(self._first)} at the start" if self._first is not None else ""
-        yield Finding(
-            id="loss-divergence",
-            subject=JOB,
-            severity=Severity.WARNING,
-            confidence=Confidence.MEDIUM,
+        first = f", {digits(self._first)} at the start" if self._first is not None else ""
+        yield finding(
+            self.name,
             since=rise.since.at,
-            summary=f"the loss rises: {say(rise.now)} is the median of the last {_WINDOW} lines, {say(rise.best)} was the "
+            summary=f"the loss rises: {digits(rise.now)} is the median of the last {_WINDOW} lines, {digits(rise.best)} was the "
             f"lowest ({format_iteration(rise.best_at)}){first}",
-            advice="Lower the learning rate (a tenth; --lr or --learning_rate) and give it a warm-up (--lr_warmup_fraction or "
-            "--warmup_ratio 0.05); for DPO raise --beta (0.1) or add --rpo_alpha; check template and labels. Go on from the "
-            "checkpoint with the lowest loss.",
-            evidence=(Evidence("output", self._points[-1].text[:300], self._points[-1].at),),
-            holds_seconds=60.0,
+            evidence=[self._points[-1].evidence(300)],
         )
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
 
 
 def _went_back(points: Sequence[Point], point: Point) -> bool:

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
+from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import failed_soon, only_quoted
-from diag.detectors.training.numbers import Numbers, Point, PointReader, format_iteration, say
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.detectors.findings import finding, row, who
+from diag.detectors.training.numbers import Numbers, Point, PointReader, digits, format_iteration
+from diag.model import Evidence, Finding
 from diag.model.observations import LossScaleReduced, NonFiniteReported, RankFound
 from diag.state.view import JobView
-from diag.text.units import format_ranks
 
 _HEALED = 3  # finite values after which one that was not is taken for a step that was left out
 _MOST_RANKS = 64
 _MOST_KEPT = 16
 _WATCHED_SECONDS = 10.0  # ranks that report so soon after the first: who was first is not known among them
 
-_CAUSES = (
-    "Usual causes, in this order: a learning rate that is too high or has no warm-up (--lr or --learning_rate; "
-    "--lr_warmup_fraction or --warmup_ratio 0.05); fp16 (ms-swift takes it by itself where config.json says float32: give "
-    "--torch_dtype bfloat16); a sample whose labels are all masked, or that is empty after truncation (--max_length, "
-    "--truncation_strategy delete); a broken attention kernel (--attention_backend unfused or --attn_impl eager to compare). "
-)
-_GO_ON = "What was learnt since is lost: go on from the last checkpoint before it, and look at the batch of that step."
 
-
-class LossNanDetector:
+class LossNanDetector(Detector):
     """Meaning: the loss is nan or inf. From there on the weights are too, as a rule: the job burns GPU hours.
 
     Evidence: the loss in the trainer's own lines; checks inside Megatron-LM that name the rank ("found NaN in
@@ -47,16 +40,16 @@ class LossNanDetector:
         self._before: Point | None = None  # the last that was finite
         self._first: Point | None = None  # the first that was not, since then
         self._count = self._finite_since = 0
-        self._said = _ReportedByChecks("loss")
+        self._checks = _ReportedByChecks("loss")
 
     def observe(self, at: float, fact: Numbers | NonFiniteReported | RankFound) -> None:
         if isinstance(fact, (NonFiniteReported, RankFound)):
-            self._said.observe(at, fact)
+            self._checks.observe(at, fact)
             return
         point = self._reader.observe(at, fact)
         if point is None or point.loss is None:
             return
-        self._said.step(at, good=point.finite_loss)
+        self._checks.step(at, good=point.finite_loss)
         if point.finite_loss:
             self._finite_since += 1
             if self._first is None or self._finite_since >= _HEALED:
@@ -67,44 +60,33 @@ class LossNanDetector:
         self._count += 1
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        first, said = self._first, self._said.heard(job)
-        if first is None and not said.reports:
+        first, checks = self._first, self._checks.heard(job)
+        if first is None and not checks.reports:
             return
         before = ""
         if self._before is not None:
-            before = f"; the last good value was {say(self._before.loss)} {format_iteration(self._before.iteration)}"
+            before = f"; the last good value was {digits(self._before.loss)} {format_iteration(self._before.iteration)}"
         if first is not None:
             more = f", and in {self._count} lines in all" if self._count > 1 else ""
-            summary = f"the loss is {say(first.loss)} {format_iteration(first.iteration)}{more}{before}"
-            if said.ranks:
-                summary += f"; {said.words()} met it first"
+            summary = f"the loss is {digits(first.loss)} {format_iteration(first.iteration)}{more}{before}"
+            if checks.ranks:
+                summary += f"; {checks.whose()} met it first"
         else:
-            summary = f"{said.words()} met nan or inf in its own loss {_after(job)}{before}"
-        evidence = [
-            *said.evidence(),
-            *([Evidence("output", first.text[:500], first.at)] if first is not None else []),
-        ]
-        yield Finding(
-            id="loss-nan",
-            subject=JOB,
-            severity=Severity.CRITICAL,
-            confidence=Confidence.HIGH,
+            summary = f"{checks.whose()} met nan or inf in its own loss {_after(job)}{before}"
+        evidence = [*checks.evidence(), *([first.evidence()] if first is not None else [])]
+        yield finding(
+            self.name,
             summary=summary,
-            advice=_CAUSES + _GO_ON,
             since=min(item.at for item in evidence),
-            cause="",
-            ranks=said.ranks,
-            evidence=tuple(evidence),
+            ranks=checks.ranks,
+            evidence=evidence,
         )
 
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
 
-
-class GradNanDetector:
+class GradNanDetector(Detector):
     """Meaning: gradients are nan or inf, so that the step is lost, or the weights are.
 
-    Evidence: the gradient norm in the trainer's lines, two in a row beside a loss that is a number (with
+    Evidence: the gradient norm in the trainer's lines, two in a row with a loss that is a number (with
     fp16's dynamic loss scale: ten, since overflows belong to it, see fp16-overflow); checks of Megatron-LM,
     which name the rank ("found NaN in local grad norm for bucket #0"), and PyTorch's anomaly mode, which
     names the operator.
@@ -112,7 +94,7 @@ class GradNanDetector:
     What to do: as for loss-nan. Where a rank is named, its own batch or its GPU is to blame: gradients are
     checked before they are mixed with those of others. The same rank again after a restart points at the GPU.
 
-    False alarms: an inf norm in the first steps of fp16 is how the loss scale is found; it is not said.
+    False alarms: an inf norm in the first steps of fp16 is how the loss scale is found; it is not reported.
     """
 
     name = "grad-nan"
@@ -124,11 +106,11 @@ class GradNanDetector:
         self._length = 0
         self._before: Point | None = None
         self._scaled = False
-        self._said = _ReportedByChecks("grad")
+        self._checks = _ReportedByChecks("grad")
 
     def observe(self, at: float, fact: Numbers | LossScaleReduced | NonFiniteReported | RankFound) -> None:
         if isinstance(fact, (NonFiniteReported, RankFound)):
-            self._said.observe(at, fact)
+            self._checks.observe(at, fact)
             return
         if isinstance(fact, LossScaleReduced):
             self._scaled = True
@@ -136,7 +118,7 @@ class GradNanDetector:
         point = self._reader.observe(at, fact)
         if point is None:
             return
-        self._said.step(at, good=not point.bad_grad and (point.loss is None or point.finite_loss))
+        self._checks.step(at, good=not point.bad_grad and (point.loss is None or point.finite_loss))
         self._scaled |= (point.scale or 0.0) > 1
         if point.bad_grad:
             if self._length == 0:
@@ -148,48 +130,40 @@ class GradNanDetector:
             self._length, self._before = 0, point
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        said = self._said.heard(job)
-        # loss-nan says it then
+        checks = self._checks.heard(job)
+        # loss-nan reports it then
         lost = any(point.loss is not None and not point.finite_loss for point in self._row)
         in_row = self._length >= (10 if self._scaled else 2) and not lost
-        if not in_row and not said.reports:
+        if not in_row and not checks.reports:
             return
-        evidence = list(said.evidence())
-        if said.reports:
-            where = f" ({said.where})" if said.where else ""
-            summary = f"{said.words()} met nan or inf in its own gradients{where} {_after(job)}"
+        evidence = list(checks.evidence())
+        if checks.reports:
+            where = f" ({checks.where})" if checks.where else ""
+            summary = f"{checks.whose()} met nan or inf in its own gradients{where} {_after(job)}"
         else:
             first = self._row[0]
             since = format_iteration(first.iteration).removeprefix("at ")
-            summary = (
-                f"the gradient norm is {say(first.grad)} since {since}, in {self._length} lines in a row"
-            )
-            evidence.append(Evidence("output", first.text[:500], first.at))
+            norm = digits(first.grad)
+            summary = f"the gradient norm is {norm} since {since}, in {self._length} lines in a row"
+            evidence.append(first.evidence())
         if self._before is not None:
-            summary += f"; the last good value was {say(self._before.grad)} {format_iteration(self._before.iteration)}"
-        rank = "It is the named rank's own batch, or its GPU: compare after a restart. " if said.ranks else ""
-        yield Finding(
-            id="grad-nan",
-            subject=JOB,
-            severity=Severity.CRITICAL,
-            confidence=Confidence.HIGH,
-            summary=summary,
-            advice=rank + _CAUSES + _GO_ON,
-            since=min(item.at for item in evidence),
-            ranks=said.ranks,
-            evidence=tuple(evidence),
+            summary += f"; the last good value was {digits(self._before.grad)} {format_iteration(self._before.iteration)}"
+        own = (
+            "It is the named rank's own batch, or its GPU: compare after a restart. " if checks.ranks else ""
         )
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
+        yield finding(
+            self.name,
+            summary=summary,
+            since=min(item.at for item in evidence),
+            advice=own + row(self.name)["advice"],
+            ranks=checks.ranks,
+            evidence=evidence,
+        )
 
 
 def _after(job: JobView) -> str:
-    return (
-        f"after iteration {job.iteration}"
-        if job.iteration is not None
-        else "before the first step was reported"
-    )
+    done = job.iteration is not None
+    return f"after iteration {job.iteration}" if done else "before the first step was reported"
 
 
 class _ReportedByChecks:
@@ -204,7 +178,7 @@ class _ReportedByChecks:
         self._good = 0
 
     def step(self, at: float, *, good: bool) -> None:
-        """Such a check ends the rank, or the step is made anew: words that good steps come after were of
+        """Such a check ends the rank, or the step is made anew: lines that good steps come after were of
         neither."""
         if not good or (self.reports and at - self.reports[-1][0] <= _WATCHED_SECONDS):
             self._good = 0
@@ -225,7 +199,7 @@ class _ReportedByChecks:
             self.reports.append((at, fact))
 
     def heard(self, job: JobView) -> _ReportedByChecks:
-        """Itself, or nothing where no rank ended of it: the words may stand in the data. torch's prefix tells
+        """Itself, or nothing where no rank ended of it: the line may be in the data. torch's prefix shows
         an end."""
         ends = any(
             fact.text.startswith("[rank") or (failed_soon(job, at) and not only_quoted(job, fact.text))
@@ -241,9 +215,8 @@ class _ReportedByChecks:
     def where(self) -> str:
         return next((fact.where for _, fact in self.reports if fact.where), "")
 
-    def words(self) -> str:
-        ranks = self.ranks
-        return format_ranks(ranks) if ranks else "a rank that is not named"
+    def whose(self) -> str:
+        return who(self.ranks, "a rank that is not named")
 
     def evidence(self) -> Iterator[Evidence]:
         for at, fact in self.reports[:3]:

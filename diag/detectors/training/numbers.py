@@ -1,5 +1,5 @@
-"""The numbers that a trainer prints for a step, by whatever names its framework has for them: told facts, one
-point each."""
+"""The numbers that a trainer prints for a step, by whatever names its framework has for them: one point for
+each such line."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from diag.detectors.contract import Detector
+from diag.model import Evidence
 from diag.model.observations import BarMoved, Iteration, MetricsLogged
 
 # ms-swift and transformers; Megatron-LM (pretrain_gpt.py); trl's and ms-swift's Megatron path take `loss`
@@ -14,7 +16,7 @@ _LOSS = ("loss", "lm loss")
 _GRAD = ("grad_norm", "grad norm")
 _RATE = ("learning_rate", "learning rate")
 _SCALE = ("loss scale", "loss_scale")
-# Losses of reinforcement learning (trl, ms-swift: GRPO, PPO) go round zero and tell nothing of whether it
+# Losses of reinforcement learning (trl, ms-swift: GRPO, PPO) go round zero and show nothing of whether it
 # learns.
 _POLICY = (
     "reward",
@@ -30,7 +32,7 @@ _POLICY = (
 @dataclass(frozen=True, slots=True)
 class Point:
     """One line of numbers; None for what it does not have. `iteration` is None where neither line nor bar
-    told it."""
+    shows it."""
 
     at: float
     iteration: int | None
@@ -42,6 +44,9 @@ class Point:
     margin: float | None  # rewards/margins of DPO and its kin
     text: str
     policy: bool  # a loss of reinforcement learning
+
+    def evidence(self, longest: int = 500) -> Evidence:
+        return Evidence("output", self.text[:longest], self.at)
 
     @property
     def finite_loss(self) -> bool:
@@ -62,7 +67,6 @@ class PointReader:
 
     def __init__(self) -> None:
         self._bar: BarMoved | None = None
-        self._last = -1
 
     def observe(self, at: float, fact: Numbers) -> Point | None:
         if isinstance(fact, BarMoved):
@@ -86,6 +90,24 @@ class PointReader:
         )  # fmt: skip
 
 
+class LossDetector(Detector):
+    """One that is handed each point with a loss, but for losses of reinforcement learning."""
+
+    listens = PointReader.listens
+
+    def __init__(self) -> None:
+        self._reader = PointReader()
+
+    def observe(self, at: float, fact: Numbers) -> None:
+        point = self._reader.observe(at, fact)
+        if point is not None and point.loss is not None and not point.policy:
+            self._see(point, point.loss)
+
+    def _see(self, point: Point, loss: float) -> None:
+        """Take it in."""
+        raise NotImplementedError
+
+
 def _first(numbers: Mapping[str, float], names: Iterable[str]) -> float | None:
     return next((numbers[name] for name in names if name in numbers), None)
 
@@ -94,9 +116,10 @@ def format_iteration(iteration: int | None) -> str:
     return "in a step whose number is not printed" if iteration is None else f"at iteration {iteration}"
 
 
-def say(value: float | None) -> str:
-    """
-    >>> say(0.69314718), say(float("nan")), say(None)
+def digits(value: float | None) -> str:
+    """Five of them, as a trainer prints its numbers.
+
+    >>> digits(0.69314718), digits(float("nan")), digits(None)
     ('0.69315', 'nan', '?')
     """
     return "?" if value is None else f"{value:.5g}"

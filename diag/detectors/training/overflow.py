@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from diag.detectors.training.numbers import Numbers, Point, PointReader, say
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.detectors.contract import Detector
+from diag.detectors.findings import finding
+from diag.detectors.training.numbers import Numbers, Point, PointReader, digits
+from diag.model import Evidence, Finding, Severity
 from diag.model.observations import LossScaleReduced
 from diag.state.view import JobView
 
@@ -18,7 +20,7 @@ _MOST_LOST = 0.5
 _MINIMUM = 1.0
 
 
-class Fp16OverflowDetector:
+class Fp16OverflowDetector(Detector):
     """Meaning: gradients do not fit into fp16: steps are skipped again and again, or the loss scale has
     reached its end.
 
@@ -29,7 +31,7 @@ class Fp16OverflowDetector:
     What to do: train in bf16. ms-swift takes fp16 by itself where config.json says float32.
 
     False alarms: the first tens of steps of fp16 are skipped by design, as the scale begins too high; that is
-    not said.
+    not reported.
     """
 
     name = "fp16-overflow"
@@ -62,10 +64,8 @@ class Fp16OverflowDetector:
                 self._see(at, point)
 
     def _see(self, at: float, point: Point) -> None:
-        before, self._iteration = (
-            self._iteration,
-            point.iteration if point.iteration is not None else self._iteration + 1,
-        )
+        before = self._iteration
+        self._iteration = point.iteration if point.iteration is not None else before + 1
         if self._iteration < before:  # another attempt, from an earlier checkpoint
             self._lost.clear()
             self._first_iteration = self._ended = self._since = None
@@ -94,31 +94,23 @@ class Fp16OverflowDetector:
         low = self._scale is not None and self._scale <= _MINIMUM < self._highest
         if not at_end and not low and not (made >= _BEGIN and lost >= _MOST_LOST * _WINDOW):
             return
-        scale = f"the loss scale is {say(self._scale)}" if self._scale is not None else "the loss scale fell"
+        scale = (
+            f"the loss scale is {digits(self._scale)}" if self._scale is not None else "the loss scale fell"
+        )
         if at_end:
-            summary = f"fp16: gradients overflow and the loss scale can fall no further ({scale}, from {say(self._highest)})"
+            summary = f"fp16: gradients overflow and the loss scale can fall no further ({scale}, from {digits(self._highest)})"
         elif low:
-            summary = (
-                f"fp16: {scale}, its end, down from {say(self._highest)}: gradients overflow at any scale"
-            )
+            highest = digits(self._highest)
+            summary = f"fp16: {scale}, its end, down from {highest}: gradients overflow at any scale"
         else:
             summary = f"fp16: {lost:.0f} of the last {_WINDOW} steps were skipped as their gradients overflowed; {scale}"
         summary += f"; {self._total:.0f} steps were skipped up to iteration {self._iteration}"
         at, text = (self._ended[0], self._ended[1].text) if self._ended is not None else self._last
-        yield Finding(
-            id="fp16-overflow",
-            subject=JOB,
-            severity=Severity.CRITICAL if at_end else Severity.WARNING,
-            confidence=Confidence.HIGH,
+        yield finding(
+            self.name,
+            "minimum_scale" if at_end or low else "skipped_steps",
             summary=summary,
             since=self._since or at,
-            cause="minimum_scale" if at_end or low else "skipped_steps",
-            advice="Train in bf16: --torch_dtype bfloat16 (ms-swift; it takes fp16 by itself where config.json says float32), "
-            '--bf16 (Megatron-LM, transformers), "bf16": {"enabled": true} (DeepSpeed). Where the GPU has no bf16 (V100, '
-            "T4): a lower learning rate with warm-up, and gradient clipping.",
-            evidence=(Evidence("output", text[:500], at),),
-            holds_seconds=60.0,
+            evidence=[Evidence("output", text[:500], at)],
+            severity=Severity.CRITICAL if at_end else None,
         )
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()

@@ -1,4 +1,4 @@
-"""What changed when steps got slower: stacks, GPUs and memory before and after, and the cause that they tell."""
+"""What changed when steps got slower: stacks, GPUs and memory before and after, and the cause that they show."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from diag.detectors.contract import Detector
 from diag.detectors.training.straggler_samples import split
 from diag.model import Evidence, numbered
 from diag.model.observations import CgroupMemory, GpuSample, HostMemory
@@ -17,7 +18,7 @@ from diag.state.view import JobView
 from diag.text.units import format_bytes, format_quantity, format_ranks, format_ratio
 
 _LEAST_SAMPLES = 6  # of each rank, and of each GPU, before and after
-_MORE = 0.2  # of a rank's samples; 12 samples a minute tell no less
+_MORE = 0.2  # of a rank's samples; 12 samples a minute show no less
 _CHANCE = 1e-3  # of calling a rank the slow one; that it got slower at that very time speaks for it already
 _BUSY = 0.3
 _LOWER_CLOCK = 0.9
@@ -33,9 +34,9 @@ _REASONS = (
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """`word` for scripts, `text` for people."""
+    """`name` for scripts, `text` for people."""
 
-    word: str
+    name: str
     text: str
     ranks: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()
@@ -43,7 +44,7 @@ class Cause:
 
 
 class Surroundings:
-    """GPUs and host memory of the last half hour, told sample by sample."""
+    """GPUs and host memory of the last half hour."""
 
     listens = (GpuSample, HostMemory, CgroupMemory)
 
@@ -62,8 +63,20 @@ class Surroundings:
             self.memory.append((at, fact.pressure_full_ratio, -1))
 
 
+class SurroundedDetector(Detector):
+    """One that is handed what is around the ranks."""
+
+    listens = Surroundings.listens
+
+    def __init__(self) -> None:
+        self._around = Surroundings()
+
+    def observe(self, at: float, fact: GpuSample | HostMemory | CgroupMemory) -> None:
+        self._around.observe(at, fact)
+
+
 def cause_of(drop: Drop, job: JobView, around: Surroundings) -> Cause:
-    """The first of these that the evidence tells; `unknown` says what was looked at."""
+    """The first of these that the evidence shows; `unknown` says what was checked."""
     before, after = job.residence.counts(until=drop.since), job.residence.counts(since=drop.since)
     for found in (
         _straggler(drop, job), _data(before, after), _clocks(drop, around), _memory(drop, around), _writer(job),
@@ -76,7 +89,7 @@ def cause_of(drop: Drop, job: JobView, around: Surroundings) -> Cause:
     looked += [f"clocks of {len(around.gpus)} GPUs"] if around.gpus else []
     looked += ["memory pressure"] if around.memory else []
     return Cause(
-        "unknown", f"no cause was seen in {', '.join(looked)}" if looked else "nothing could be looked at"
+        "unknown", f"no cause was seen in {', '.join(looked)}" if looked else "nothing could be checked"
     )
 
 
@@ -137,21 +150,16 @@ def _clocks(drop: Drop, around: Surroundings) -> Cause | None:
     index, old, new, gpu = slower[0]
     bits = gpu.throttle_reasons or 0
     why = next((f" ({word})" for mask, word in _REASONS if bits & mask), "")
-    who = ", ".join(str(each[0]) for each in slower)
-    text = (
-        f"the clock of GPU{'s' if len(slower) > 1 else ''} {who} fell from "
-        f"{format_quantity(old / 1e6, 'MHz')} to {format_quantity(new / 1e6, 'MHz')}{why}"
-    )
-    heat = (
-        f", {format_quantity(gpu.temperature_celsius, '°C')}" if gpu.temperature_celsius is not None else ""
-    )
-    watts = f", {format_quantity(gpu.power_watts, 'W')}" if gpu.power_watts is not None else ""
-    evidence = Evidence(
-        "nvml",
-        f"GPU {index}: {format_quantity(new / 1e6, 'MHz')}{heat}{watts}, throttle reasons {bits:#x}",
-        around.gpus[index][-1][0],
-    )
-    return Cause("gpu_clocks", text, evidence=(evidence,))
+    which = ", ".join(str(each[0]) for each in slower)
+    before, after = format_quantity(old / 1e6, "MHz"), format_quantity(new / 1e6, "MHz")
+    text = f"the clock of GPU{'s' if len(slower) > 1 else ''} {which} fell from {before} to {after}{why}"
+    state = [after]
+    if gpu.temperature_celsius is not None:
+        state.append(format_quantity(gpu.temperature_celsius, "°C"))
+    if gpu.power_watts is not None:
+        state.append(format_quantity(gpu.power_watts, "W"))
+    excerpt = f"GPU {index}: {', '.join(state)}, throttle reasons {bits:#x}"
+    return Cause("gpu_clocks", text, evidence=(Evidence("nvml", excerpt, around.gpus[index][-1][0]),))
 
 
 def _memory(drop: Drop, around: Surroundings) -> Cause | None:
@@ -161,16 +169,13 @@ def _memory(drop: Drop, around: Surroundings) -> Cause | None:
     if not now:
         return None
     pressure = statistics.median(item[1] for item in now)
-    if pressure >= _PRESSURE and pressure >= 2 * statistics.median([item[1] for item in then] or [0.0]):
-        return Cause(
-            "memory_pressure", f"tasks wait for memory in {format_ratio(pressure)} of the time (PSI full)"
-        )
-    swaps = [[item[2] for item in part if item[2] >= 0] for part in (then, now)]
-    if swaps[0] and swaps[1] and swaps[1][-1] - swaps[0][-1] > _GIB:
-        return Cause(
-            "memory_pressure",
-            f"{format_bytes(swaps[1][-1] - swaps[0][-1])} more are swapped out than before",
-        )
+    usual = statistics.median([item[1] for item in then] or [0.0])
+    if pressure >= _PRESSURE and pressure >= 2 * usual:
+        waits = f"tasks wait for memory in {format_ratio(pressure)} of the time (PSI full)"
+        return Cause("memory_pressure", waits)
+    old, new = ([item[2] for item in part if item[2] >= 0] for part in (then, now))
+    if old and new and new[-1] - old[-1] > _GIB:
+        return Cause("memory_pressure", f"{format_bytes(new[-1] - old[-1])} more are swapped out than before")
     return None
 
 
@@ -181,7 +186,7 @@ def _writer(job: JobView) -> Cause | None:
                and any(child.pid == pid for child in rank.tree.children) for pid, (_, sample) in rank.child_stacks.items())
     ]  # fmt: skip
     if writers:
-        text = f"child processes of {format_ranks(writers)} write a checkpoint beside the training"
+        text = f"child processes of {format_ranks(writers)} write a checkpoint during the training"
         return Cause("checkpoint_writer", text, tuple(writers) if len(writers) < len(job.ranks) else ())
     return None
 

@@ -7,9 +7,11 @@ import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from diag.detectors.contract import Detector
+from diag.detectors.findings import finding, row
 from diag.detectors.training.straggler_samples import GpuWaitSample, RankSample, Split, StepSamples, split
 from diag.knowledge.parallel_layout import pipeline_parallel_size
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, Severity, numbered
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, numbered
 from diag.model.observations import (
     EnvironmentSeen,
     GpuSample,
@@ -30,7 +32,7 @@ from diag.state.stack_activity import Activity, read_stack
 from diag.state.view import JobView
 from diag.text.units import format_quantity, format_ranks, format_ratio, format_seconds
 
-# Chance of naming a rank of a job whose ranks wait alike, at one look at one window of samples. Windows
+# Chance of naming a rank of a job whose ranks wait alike, at one check of one window of samples. Windows
 # overlap, and there are some hundred independent ones in a day.
 _FALSE_ALARM = 1e-6
 # Ours: below this the loss is not worth waking anybody, and layouts that are a little uneven by design reach
@@ -45,10 +47,9 @@ _MOST_OWN_WAITS = 0.6
 _GPU_SAMPLES = 8
 # Samples near a threshold cross it to and fro.
 _VERDICT_STANDS_SECONDS = 120.0
-# After so long a silence nothing is said, and so long after that what was said is withdrawn: together no more
-# than the least patience before a silence is called a hang.
+# After so long a silence nothing is reported, and so long after that (`holds_seconds` in findings.yaml) what was
+# reported is withdrawn: together no more than the least patience before a silence is called a hang.
 _QUIET_SECONDS, _QUIET_SILENCES = 8.0, 1.2
-_HOLDS_SECONDS = 6.0
 
 _STAGE_CALLS = ("megatron/core/pipeline_parallel/p2p_communication.py", "deepspeed/runtime/pipe/p2p.py")
 _CAUSES = {
@@ -59,31 +60,17 @@ _CAUSES = {
     Activity.FILE_LOCK: "lock",
     Activity.LOCK: "lock",
 }
-_ADVICE = {
-    "data_loading": "[Its|Their] batches come late: compare [its|their] shard of the data, storage and the CPU load of the "
-    "host with those of the others; more --dataloader_num_workers or a longer prefetch hides it.",
-    "compiling": "[It compiles|They compile] again and again while the others do not: look for shapes that only [this rank "
-    "gets|these ranks get] (TORCH_LOGS=recompiles).",
-    "external_service": "[It asks|They ask] a service over the network in each step: move that out of the training loop, or to "
-    "all ranks.",
-    "lock": "[It waits|They wait] for a lock or a thread of [its|their] own at the line shown.",
-    "gpu_slow": "[Its GPU runs|Their GPUs run] at lower clocks than the others: see `nvidia-smi -q -d "
-    "PERFORMANCE,TEMPERATURE,POWER` there (cooling, power cap, a neighbour on the same GPU), and take the GPU out if it stays "
-    "slow.",
-    "own_code": "Look at the line shown: work that only [this rank does|these ranks do] (logging, evaluation, a larger shard), "
-    "a busy CPU or a slower host. `diag dump --all-ranks` shows all ranks beside each other.",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class _StragglerVerdict:
     found: Split
     by_stacks: bool
-    agreed: bool  # stacks and GPUs tell the same
+    agreed: bool  # stacks and GPUs show the same
     elsewhere: tuple[int, ...] = ()  # ranks of other stages that are found waiting too
 
 
-class StragglerDetector:
+class StragglerDetector(Detector):
     """Meaning: one rank (or few) takes longer for each step than its peers, which wait for it; the job runs,
     at its pace.
 
@@ -99,8 +86,8 @@ class StragglerDetector:
     which the rank spends the time that the others spend waiting.
 
     False alarms: work that one rank does by design in every step (rank 0 writes metrics) and that costs the
-    others a quarter of the step or more is named too. Nothing is said of a pipeline whose layout neither
-    command line nor log tells, of stages of one rank, while steps are overdue (that is a hang's matter), or
+    others a quarter of the step or more is named too. Nothing is reported of a pipeline whose layout neither
+    command line nor log shows, of stages of one rank, while steps are overdue (that is a hang's matter), or
     of a rank that is slow in a backward pass under DDP on gloo, where work and waiting look the same.
     """
 
@@ -121,13 +108,13 @@ class StragglerDetector:
         self._looks = StepSamples()
         self._places: dict[int, Placement] = {}
         self._cwd = ""  # of the command
-        self._pipeline: int | None = None  # stages, as the command line or the log says
+        self._pipeline: int | None = None  # stages, by the command line or the log
         self._has_stages = False  # calls between stages were seen
         self._visible: dict[int, str] = {}  # rank -> CUDA_VISIBLE_DEVICES
         self._verdict: _StragglerVerdict | None = None
         self._verdict_at = 0.0  # when it held last
 
-    # -- being told ---------------------------------------------------------------------------------------
+    # -- facts ---------------------------------------------------------------------------------------
 
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, StackSample):
@@ -145,8 +132,10 @@ class StragglerDetector:
             self._pipeline = fact.stages
         elif isinstance(fact, RankDigest):
             for look in fact.looks:
-                told = RankSample.told(look.at, look.activity, look.where, waits=look.waits, saves=look.saves)
-                self._looks.see_stack(fact.placement.rank, told)
+                sample = RankSample.passed_on(
+                    look.at, look.activity, look.where, waits=look.waits, saves=look.saves
+                )
+                self._looks.see_stack(fact.placement.rank, sample)
         elif isinstance(fact, EnvironmentSeen):
             if fact.rank is not None:
                 self._visible[fact.rank] = dict(fact.variables).get("CUDA_VISIBLE_DEVICES", "")
@@ -169,15 +158,12 @@ class StragglerDetector:
         self._looks.see_stack(fact.rank, RankSample.of(at, fact.main, read_stack(fact.main), self._cwd))
 
     def _judge(self, at: float) -> None:
-        """A step was made: do the samples so far tell a slow rank? What they told stands for a while when
+        """A step was made: do the samples so far show a slow rank? Their verdict is kept for a while when
         they just miss it."""
         found = self._find()
         if found is not None:
-            known = (
-                self._verdict.elsewhere
-                if self._verdict is not None and self._verdict.found.slow == found.found.slow
-                else ()
-            )
+            same = self._verdict is not None and self._verdict.found.slow == found.found.slow
+            known = self._verdict.elsewhere if self._verdict is not None and same else ()
             elsewhere = tuple(sorted({*known, *self._waiting_elsewhere(found.found)}))
             self._verdict, self._verdict_at = replace(found, elsewhere=elsewhere), at
         elif self._verdict is not None and at - self._verdict_at > _VERDICT_STANDS_SECONDS:
@@ -234,7 +220,7 @@ class StragglerDetector:
         return [stage for stage in stages if len(stage) > 1]
 
     def _gpus(self) -> dict[int, list[GpuWaitSample]]:
-        """Each rank's GPU: by its pid where the driver tells pids of our namespace, else by its local rank."""
+        """Each rank's GPU: by its pid where the driver shows pids of our namespace, else by its local rank."""
         pids = {place.pid: rank for rank, place in self._places.items()}
         found: dict[int, list[GpuWaitSample]] = {}
         for looks in self._looks.gpus.values():
@@ -244,14 +230,14 @@ class StragglerDetector:
         if found:
             return found
         for rank, place in self._places.items():
-            word = device_of(self._visible.get(rank, ""), place.local_rank)
-            index = int(word) if word.isdigit() else place.local_rank
+            device = device_of(self._visible.get(rank, ""), place.local_rank)
+            index = int(device) if device.isdigit() else place.local_rank
             if index in self._looks.gpus:
                 found[rank] = list(self._looks.gpus[index])
         return found
 
     def _contradicts(self, gpu: Split) -> bool:
-        """The rank that the GPUs point at stands in a wait itself: it is its GPU that is not used, by intent."""
+        """The rank that the GPUs point at waits itself: it is its GPU that is not used, by intent."""
         looks = [look.waits for rank in gpu.slow for look in self._looks.stacks.get(rank, ())]
         return bool(looks) and statistics.fmean(looks) > _MOST_OWN_WAITS / 2
 
@@ -271,13 +257,13 @@ class StragglerDetector:
         )
         return bool(slow and others) and statistics.fmean(others) - statistics.fmean(slow) < stacks.share / 3
 
-    # -- saying -------------------------------------------------------------------------------------------
+    # -- findings -------------------------------------------------------------------------------------------
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        if self._verdict is not None and self._may_say(now, job):
+        if self._verdict is not None and self._may_report(now, job):
             yield self._finding(self._verdict, job, now)
 
-    def _may_say(self, now: float, job: JobView) -> bool:
+    def _may_report(self, now: float, job: JobView) -> bool:
         """Not of a job that stands still, or of which a part is stopped or gone: that is a hang's matter, or
         a death's."""
         alive = job.alive_ranks()
@@ -286,18 +272,15 @@ class StragglerDetector:
         quiet = max(_QUIET_SECONDS, _QUIET_SILENCES * job.silences.longest("steady", job.iteration))
         return not alive or now - job.last_progress() <= quiet
 
-    # -- words --------------------------------------------------------------------------------------------
-
     def _finding(self, verdict: _StragglerVerdict, job: JobView, now: float) -> Finding:
         found, gpus = verdict.found, self._gpus()
         place = self._looks.excess(found.slow, found.waiting)
         cause = self._cause(found, place.activity if place else None, gpus)
+        confidence = None
         if verdict.agreed:
             confidence = Confidence.HIGH
         elif verdict.by_stacks or (place is not None and place.others == 0):
             confidence = Confidence.MEDIUM
-        else:
-            confidence = Confidence.LOW
         count = len(found.slow)
         eyes = "samples" if verdict.by_stacks else "samples of their GPUs"
         parts = [
@@ -307,39 +290,33 @@ class StragglerDetector:
             + numbered("[it|these]", count)
             + f" in {format_ratio(found.slow_ratio)}"
         ]
-        step = statistics.median(job.progress.step_seconds) if job.progress.step_seconds else None
-        if step:
-            parts.append(
-                f"; that is about {format_seconds(found.share * step)} of each step of {format_seconds(step)}"
-            )
-        if place is not None and cause != "gpu_slow":
-            spent = numbered("; [it spends|these spend] the difference in ", count)
+        if job.progress.step_seconds:
+            step = statistics.median(job.progress.step_seconds)
+            lost = format_seconds(found.share * step)
+            parts.append(f"that is about {lost} of each step of {format_seconds(step)}")
+        if cause == "gpu_slow":
+            clocks = {rank: _clock(looks) for rank, looks in gpus.items()}
+            others = statistics.median(clocks[rank] for rank in found.waiting if rank in clocks)
+            runs = numbered("[its GPU runs|the GPU of the first runs] at ", count)
+            slow = format_quantity(clocks[found.slow[0]] / 1e6, "MHz")
+            parts.append(f"{runs}{slow}, the others at {format_quantity(others / 1e6, 'MHz')}")
+        elif place is not None:
+            spent = numbered("[it spends|these spend] the difference in ", count)
             parts.append(
                 f"{spent}{place.where} ({place.slow} of {place.slow_of} samples, the others {place.others} of "
                 f"{place.others_of})"
             )
-        elif cause == "gpu_slow":
-            clocks = {rank: _clock(looks) for rank, looks in gpus.items()}
-            runs = numbered("; [its GPU runs|the GPU of the first runs] at ", count)
-            parts.append(
-                f"{runs}{format_quantity(clocks[found.slow[0]] / 1e6, 'MHz')}, the others at "
-                + format_quantity(
-                    statistics.median(clocks[rank] for rank in found.waiting if rank in clocks) / 1e6, "MHz"
-                )
-            )
-        return Finding(
-            id="straggler",
+        return finding(
+            self.name,
+            cause,
             subject=f"rank {found.slow[0]}" if count == 1 else JOB,
-            severity=Severity.WARNING,
             confidence=confidence,
             ranks=found.slow,
             waiting_ranks=tuple(sorted((*found.waiting, *verdict.elsewhere))),
             since=self._looks.since(found.slow, now),
-            cause=cause,
-            summary="".join(parts),
-            advice=numbered(_ADVICE[cause], count),
+            summary="; ".join(parts),
+            advice=numbered(row(self.name, cause)["advice"], count),
             evidence=tuple(self._evidence(found, gpus)),
-            holds_seconds=_HOLDS_SECONDS,
         )
 
     def _cause(self, found: Split, activity: Activity | None, gpus: dict[int, list[GpuWaitSample]]) -> str:
@@ -354,29 +331,24 @@ class StragglerDetector:
         return "own_code"
 
     def _evidence(self, found: Split, gpus: dict[int, list[GpuWaitSample]]) -> Iterator[Evidence]:
-        for rank in (*found.slow[:2], *found.waiting[:2]):
+        shown = (*found.slow[:2], *found.waiting[:2])
+        for rank in shown:
             looks = self._looks.stacks.get(rank)
             if looks:
                 waits = sum(look.waits for look in looks)
-                text = f"found waiting for its peers in {waits} of {len(looks)} samples; the last stood in {looks[-1].text}"
+                text = f"found waiting for its peers in {waits} of {len(looks)} samples; the last was in {looks[-1].text}"
                 yield Evidence("stacks", text, looks[-1].at, rank)
-        for rank in (*found.slow[:2], *found.waiting[:2]):
-            if rank in gpus:
-                seen = gpus[rank]
-                power = [look.power_watts for look in seen if look.power_watts is not None]
-                watts = f" at {format_quantity(statistics.median(power), 'W')}" if power else ""
-                limit = (
-                    f" of {format_quantity(seen[-1].power_limit_watts, 'W')}"
-                    if power and seen[-1].power_limit_watts
-                    else ""
-                )
-                busy = statistics.median(look.utilization for look in seen)
-                yield Evidence(
-                    "nvml",
-                    f"GPU busy {format_ratio(busy)}{watts}{limit} (median of {len(seen)} samples)",
-                    seen[-1].at,
-                    rank,
-                )
+        for rank in shown:
+            if rank not in gpus:
+                continue
+            seen = gpus[rank]
+            use = format_ratio(statistics.median(look.utilization for look in seen))
+            power = [look.power_watts for look in seen if look.power_watts is not None]
+            if power:
+                use += f" at {format_quantity(statistics.median(power), 'W')}"
+                if seen[-1].power_limit_watts:
+                    use += f" of {format_quantity(seen[-1].power_limit_watts, 'W')}"
+            yield Evidence("nvml", f"GPU busy {use} (median of {len(seen)} samples)", seen[-1].at, rank)
 
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         if job.phase == "steady" and len(job.ranks) > 1 and self._stages() is None:

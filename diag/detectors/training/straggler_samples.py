@@ -1,4 +1,4 @@
-"""Samples of ranks in steady state, at most one a step, and the exact test that tells few slow ranks from
+"""Samples of ranks in steady state, at most one a step, and the exact test that separates few slow ranks from
 many that wait."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from diag.state.stack_activity import Activity, Reading, format_frame
 
 __all__ = ["Excess", "GpuWaitSample", "RankSample", "Split", "StepSamples", "fisher", "split"]
 
-_WINDOW = 128  # samples of a rank that are looked at together
+_WINDOW = 128  # samples of a rank that are tested together
 _OLDEST_SECONDS = 1800.0
 _WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.BACKWARD)
 _DEEPEST = 64
@@ -53,8 +53,8 @@ class RankSample:
         return cls(at, reading.activity in _WAITS, reading.activity, places, text, saves)
 
     @classmethod
-    def told(cls, at: float, activity: str, where: str, *, waits: bool, saves: bool) -> RankSample:
-        """As another node's hub tells it: only where it stood, not by which way."""
+    def passed_on(cls, at: float, activity: str, where: str, *, waits: bool, saves: bool) -> RankSample:
+        """As another node's hub sends it: only where it was, not by which way."""
         known = activity in Activity._value2member_map_
         return cls(at, waits, Activity(activity) if known else Activity.OTHER, (where,), where, saves)
 
