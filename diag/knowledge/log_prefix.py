@@ -200,7 +200,6 @@ def _epoch(match: re.Match[str]) -> float | None:
 
 
 # --- what the program's own loggers write
-# --------------------------------------------------------------------
 
 _LEVELS = {
     "D": "DEBUG",

@@ -174,9 +174,8 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     holds_seconds: float = 0.0  # how long the condition must be absent before the finding is called resolved
     final: bool = False  # a thing that happened (a death, an OOM kill) and cannot un-happen: never resolved
-    rule: str = (
-        ""  # of the rule that says so: detectors know more, and one that names the same takes its place
-    )
+    # of the rule that says so: detectors know more, and one that names the same takes its place
+    rule: str = ""
     yields_to: tuple[str, ...] = ()  # findings of detectors beside which it is not said
     hosts: tuple[str, ...] = ()  # nodes that say it, where it was passed up from them
     reported_by: str = ""  # the host of the job hub, where it judges all nodes
@@ -233,9 +232,8 @@ class Change:
     finding: Finding
     at: float
     opened_at: float = field(default=0.0)
-    over_at: float | None = (
-        None  # of what resolved: `at` comes later where diag waited whether it comes again (holds_seconds)
-    )
+    # of what resolved: `at` comes later where diag waited whether it comes again (holds_seconds)
+    over_at: float | None = None
     moved_again: tuple[
         int, ...
     ] = ()  # of a hang that resolved: those of its culprits that were seen to move since

@@ -88,7 +88,6 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
 
 
 # --- making
-# -----------------------------------------------------------------------------------------------------
 
 
 def wire(fact: Any, now: float) -> Any:
@@ -153,7 +152,6 @@ def probed(run_id: str, host: str, answer: str, seconds: float) -> dict[str, Any
 
 
 # --- reading
-# ----------------------------------------------------------------------------------------------------
 
 
 def parse(record: Record) -> Iterator[Observation]:
@@ -275,7 +273,6 @@ def _frame(row: Any) -> Any:
 
 
 # --- times
-# ------------------------------------------------------------------------------------------------------
 
 
 def _moved(fact: Any, by: float) -> Any:

@@ -134,8 +134,7 @@ def _misspelt(job: LintedJob) -> Iterator[Advice]:
             continue
         if _NOT_NCCLS.match(name):
             continue
-        near = difflib.get_close_matches(name, [*known, *TORCH], 1, 0.92)
-        if near:
+        if near := difflib.get_close_matches(name, [*known, *TORCH], 1, 0.92):
             yield job.useless(
                 name, f"nothing is known to read it; {near[0]} is meant?", f"spell it {near[0]}"
             )

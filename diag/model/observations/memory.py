@@ -15,13 +15,11 @@ class CgroupLevel:
     usage_bytes: int
     limit_bytes: int | None
     peak_bytes: int | None
-    high_bytes: int | None = (
-        None  # v2 memory.high: above it the kernel holds the processes up instead of killing
-    )
+    # v2 memory.high: above it the kernel holds the processes up instead of killing
+    high_bytes: int | None = None
     oom_kills: int | None = None
-    max_events: int | None = (
-        None  # how often its own limit was met; v1 (failcnt) does not count each on every kernel
-    )
+    # how often its own limit was met; v1 (failcnt) does not count each on every kernel
+    max_events: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +43,11 @@ class CgroupMemory(Observation):
     anon_bytes: int = 0
     dirty_bytes: int = 0  # of the page cache: dirty or being written back
     max_events: int = 0  # how often the limit was met
-    pressure_full_ratio: float | None = (
-        None  # PSI: share of the last 10 s in which all its tasks waited for memory; v2 only
-    )
+    # PSI: share of the last 10 s in which all its tasks waited for memory; v2 only
+    pressure_full_ratio: float | None = None
     levels: tuple[CgroupLevel, ...] = ()
-    group_kills: int = (
-        0  # of the leaf: how often all of it was killed at once (memory.oom.group); v2, Linux 5.17 and later
-    )
+    # of the leaf: how often all of it was killed at once (memory.oom.group); v2, Linux 5.17 and later
+    group_kills: int = 0
 
     @property
     def needed_bytes(self) -> int:

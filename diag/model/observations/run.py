@@ -114,9 +114,8 @@ class SnapshotTaken(Observation):
     began: float
     silent_seconds: float | None
     why: str = ""  # what shows that silence, in words
-    final: bool = (
-        True  # False: captured evidence begins; the moment that the job is judged by is still to come
-    )
+    # False: captured evidence begins; the moment that the job is judged by is still to come
+    final: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,6 @@ _HANDLERS = (
 
 
 # --- asking a rank
-# ---------------------------------------------------------------------------------------------
 
 
 def read(
@@ -144,7 +143,6 @@ def _ask_all(path: Path, end: float) -> dict[str, Any]:
 
 
 # --- dump files
-# ------------------------------------------------------------------------------------------------
 
 
 def load_file(source: Path | bytes) -> Payload:
@@ -186,7 +184,6 @@ def _decode(data: bytes) -> dict[str, Any]:
 
 
 # --- cutting to size
-# -------------------------------------------------------------------------------------------
 
 _WORDS = ("profiling_name", "state")
 _NUMBERS = ("pg_id", "collective_seq_id", "p2p_seq_id", "op_id", "record_id", "time_created_ns")
@@ -251,7 +248,6 @@ def _short(ranks: Any) -> str:
 
 
 # --- reading
-# ---------------------------------------------------------------------------------------------------
 
 
 def parse(record: Record) -> Iterator[Observation]:
@@ -275,8 +271,7 @@ def parse(record: Record) -> Iterator[Observation]:
     members: dict[str, tuple[int, ...]] = {}  # a gloo group's name serves NCCL too, which tells who is in it
     for trace in traces:
         for config in mapping(trace.get("pg_config")).values():
-            found = members_of(mapping(config).get("ranks"))
-            if found:
+            if found := members_of(mapping(config).get("ranks")):
                 members.setdefault(word(mapping(config).get("name")), found)
     entries: list[CollectiveEntry] = []
     groups: dict[tuple[str, str], CollectiveGroup] = {}

@@ -99,7 +99,6 @@ def _numbered(raw: list[dict[str, Any]]) -> list[CollectiveEntry]:
 
 
 # --- words and numbers of strangers
-# ----------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=4096)  # the world's is the same in the dump of every rank, and is kept once

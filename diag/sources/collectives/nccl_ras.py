@@ -44,9 +44,8 @@ _REMEDIES = {
 # ours: a member of a communicator takes 540 bytes of JSON, and a GPU is in 25 of Megatron's
 MAX_BYTES = 8 << 20
 _MAX_LINE = 4096
-_DEADLINE_SECONDS = (
-    15.0  # longer than RAS's own: the connection is not closed on a question that is under way
-)
+# longer than RAS's own: the connection is not closed on a question that is under way
+_DEADLINE_SECONDS = 15.0
 _RAS_SECONDS = 5  # RAS gives up on a silent process after this long; its own default
 _PROTOCOL = 2
 
@@ -60,7 +59,6 @@ class _NoAnswer(Exception):
 
 
 # --- asking
-# ----------------------------------------------------------------------------------------------------
 
 
 def read(
@@ -212,7 +210,6 @@ class _Connection:
 
 
 # --- reading
-# ---------------------------------------------------------------------------------------------------
 
 # The server's answers to the commands before the report, as `nc` saves them in front of it:
 #   SERVER PROTOCOL 2

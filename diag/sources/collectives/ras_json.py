@@ -69,7 +69,6 @@ def _close(text: str) -> str | None:
 
 
 # --- communicators
-# ---------------------------------------------------------------------------------------------
 
 
 def read_communicators(report: dict[str, Any]) -> tuple[RasCommunicator, ...]:

@@ -20,7 +20,6 @@ from diag.model.observations import Observation, StoreTried, StoreWaited, Unpars
 SOURCE = "store"
 
 # --- the stack
-# ---------------------------------------------------------------------------------------------------------------
 # torch 2.4-2.13, the innermost Python frame while TCPStore connects (what it does then is C++):
 #   _create_c10d_store (torch/distributed/rendezvous.py:198)
 #   StaticTCPRendezvous.next_rendezvous (torch/distributed/elastic/rendezvous/static_tcp_rendezvous.py:70)
@@ -43,7 +42,6 @@ def connects(function: str, file: str) -> bool:
 
 
 # --- where it goes
-# -----------------------------------------------------------------------------------------------------------
 Place = tuple[str, int, int | None]  # host, port, the node's number
 
 
@@ -61,7 +59,6 @@ def place_of_rank(environment: Mapping[str, str], node: int | None) -> Place | N
 
 
 # --- the kernel
-# --------------------------------------------------------------------------------------------------------------
 _ESTABLISHED, _SYN_SENT = "01", "02"
 _MOST_BYTES = 8 << 20  # 50,000 sockets: of more it is not told
 _MOST_FDS = 4096
@@ -125,7 +122,6 @@ def _table(path: Path) -> Iterable[tuple[int, str, str]] | None:
 
 
 # --- the record
-# --------------------------------------------------------------------------------------------------------------
 
 
 def payload(pid: int, place: Place, *, pending: bool, over: bool) -> Payload:
@@ -151,7 +147,6 @@ def parse(record: Record) -> Iterator[Observation]:
 
 
 # --- the log
-# -----------------------------------------------------------------------------------------------------------------
 # torch 2.5-2.13, TCPStore.cpp; the addresses in the lines of socket.cpp around it may be wrong (2.13 prints
 # freed memory):
 #   [W1123 00:19:34.189396703 TCPStore.cpp:340] [c10d] TCP client failed to connect/validate to host 10.9.9.9:29500 - retrying
@@ -180,8 +175,7 @@ WORDS = ("- retrying (try=", "gai error: ", "The client socket has failed to con
 
 def read_line(text: str, rank: int | None) -> Iterator[Observation]:
     """A failed try that its line tells of."""
-    match = _RETRYING.search(text)
-    if match:
+    if match := _RETRYING.search(text):
         why = _WHY.search(match[4])
         yield StoreTried(
             rank, match[1], int(match[2]), why[1] if why else match[4][:200], int(match[3]) / 1000, text[:500]

@@ -109,21 +109,17 @@ def may_tell(text: str) -> bool:
 
 def read_line(text: str, rank: int | None) -> Iterator[Observation]:
     text = text[:_LONGEST]
-    tried = _TRIED.search(text)
-    if tried:
+    if tried := _TRIED.search(text):
         yield _out_of_memory(text, rank, tried)
         return
-    match = _ERROR.search(text)
-    if match:
+    if match := _ERROR.search(text):
         host = match[1] == "out of memory" and _HOST.search(text) is not None
         yield CudaErrorRaised(rank, match[1], text[:500], host)
         return
-    match = _ASYNC.search(text)
-    if match:
+    if match := _ASYNC.search(text):
         yield CudaErrorRaised(rank, "out of memory", text[:500])
         return
-    match = _LIBRARY.search(text)
-    if match:
+    if match := _LIBRARY.search(text):
         yield CudaErrorRaised(rank, match[1], text[:500])
     elif DUMP in text:
         yield GpuDumpStarted(rank, text[:500])
@@ -133,8 +129,7 @@ def read_line(text: str, rank: int | None) -> Iterator[Observation]:
 
 def _out_of_memory(text: str, rank: int | None, tried: re.Match[str]) -> CudaOutOfMemory:
     size = _bytes(tried[1])
-    new = _NEW.match(text, tried.end())
-    if new:
+    if new := _NEW.match(text, tried.end()):
         ours, allowed, allocated = (
             _OURS.search(text),
             _ALLOWED.search(text, new.end()),
@@ -155,8 +150,7 @@ def _out_of_memory(text: str, rank: int | None, tried: re.Match[str]) -> CudaOut
             _bytes(allowed[1]) if allowed else None,
             _bytes(allocated[2]) if allocated and allocated[2] else None,
         )
-    old = _OLD.match(text, tried.end())
-    if old:
+    if old := _OLD.match(text, tried.end()):
         allocated_bytes, held = _bytes(old[3]), _bytes(old[6])
         return CudaOutOfMemory(
             rank,

@@ -226,7 +226,6 @@ _SICK = "look at `nvidia-smi` and at the kernel log for Xid lines on this node"
 
 
 # --- the helper
-# ----------------------------------------------------------------------------------------------
 
 
 def main() -> int:
@@ -331,7 +330,6 @@ def _sample(nvml: Any, index: int, fixed: dict[int, dict[str, Any]], gpm: Gpm | 
 
 
 # --- understanding it
-# ----------------------------------------------------------------------------------------
 
 
 def parse(record: Record) -> Iterator[Observation]:

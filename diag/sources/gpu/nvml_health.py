@@ -178,7 +178,6 @@ def _text(value: Any) -> Any:
 
 
 # --- understanding it
-# ----------------------------------------------------------------------------------------
 
 
 _RECOVERY = ("none", "reset", "reboot", "drain_p2p", "drain_reset", "recover_imex", "bus_reset", "reboot")

@@ -108,9 +108,8 @@ class CgroupReader:
         self._pids: list[_Level] = []
         self._missing = ""
         self._limit: int | None = None  # the tightest when it was read last
-        self.crowded = (
-            False  # at the last reading some level was filled to four fifths or more, page cache included
-        )
+        # at the last reading some level was filled to four fifths or more, page cache included
+        self.crowded = False
 
     def close(self) -> None:
         for levels in (self._levels, self._pids):
@@ -246,7 +245,6 @@ def _text(raw: bytes | None) -> str | None:
 
 
 # --- understanding it
-# ----------------------------------------------------------------------------------------
 
 
 def parse(record: Record) -> Iterator[Observation]:

@@ -43,18 +43,15 @@ _FALLEN_LAST = re.compile(r"NVRM: +fallen off the bus and is not responding")
 
 
 def read_line(line: str, *, host_pids: bool = False) -> Iterator[Observation]:
-    match = _XID.search(line)
-    if match:
+    if match := _XID.search(line):
         pid = int(match[3]) if match[3] else None
         yield XidReported(None, match[1], int(match[2]), pid, line.strip()[:300], host_pids=host_pids)
         return
-    match = _SXID.search(line)
-    if match:
+    if match := _SXID.search(line):
         link = int(match[4]) if match[4] else None
         yield SxidReported(None, match[1], int(match[2]), match[3] == "Fatal", link, line.strip()[:300])
         return
-    match = _FALLEN.search(line)
-    if match:
+    if match := _FALLEN.search(line):
         yield XidReported(None, match[1], 79, None, line.strip()[:300])
     elif _FALLEN_LAST.search(line):
         yield XidReported(None, "", 79, None, line.strip()[:300])  # the address stood in a line of its own

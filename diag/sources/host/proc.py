@@ -165,7 +165,6 @@ def _trim_stat(raw: bytes | None) -> str | None:
 
 
 # --- understanding it
-# ----------------------------------------------------------------------------------------
 
 
 def parse(record: Record) -> Iterator[Observation]:

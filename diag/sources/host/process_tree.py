@@ -136,8 +136,7 @@ class Tree:
         return tuple(found)
 
     def _children(self, pid: int, full: bool) -> Iterator[int]:
-        raw = read_raw(f"{self._root}/{pid}/task/{pid}/children")
-        if raw:
+        if raw := read_raw(f"{self._root}/{pid}/task/{pid}/children"):
             yield from _numbers(raw)
         if not full:
             yield from [child for child, parent in self._of_threads.items() if parent == pid]

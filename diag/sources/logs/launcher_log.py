@@ -33,8 +33,7 @@ WORDS = ("exits with return code", "srun: error", "noticed that process rank")
 def read_line(text: str) -> Iterator[Observation]:
     """`exit_code` negative for signals, as torchelastic says it; pid 0 where it is not told."""
     if "exits with return code = " in text:
-        match = _DEEPSPEED.search(text)
-        if match:
+        if match := _DEEPSPEED.search(text):
             yield WorkerFailureReported(int(match[1]), int(match[2]), 0, text.strip()[:300])
     elif "srun: error: " in text:
         match = _SRUN.search(text)
@@ -43,7 +42,5 @@ def read_line(text: str) -> Iterator[Observation]:
             yield WorkerFailureReported(
                 int(match[1]), code - 256 if code > 256 else code, 0, text.strip()[:300]
             )
-    elif " noticed that process rank " in text:
-        match = _MPI.search(text)
-        if match:
-            yield WorkerFailureReported(int(match[1]), -int(match[3]), int(match[2]), text.strip()[:300])
+    elif " noticed that process rank " in text and (match := _MPI.search(text)):
+        yield WorkerFailureReported(int(match[1]), -int(match[3]), int(match[2]), text.strip()[:300])

@@ -45,20 +45,16 @@ WORDS = ("OVERFLOW! Rank", _MINIMUM, " in local ", "returned nan values in its")
 
 def read_line(text: str, rank: int | None) -> Iterator[Observation]:
     if "OVERFLOW! Rank" in text:
-        match = _OVERFLOW.search(text)
-        if match:
+        if match := _OVERFLOW.search(text):
             yield LossScaleReduced(rank, float(match[1]) if match[1] else None, text.strip()[:300])
     elif _MINIMUM in text:
         yield LossScaleReduced(rank, None, text.strip()[:300], at_minimum=True)
     elif " in local " in text:
-        match = _FOUND.search(text)
-        if match:
+        if match := _FOUND.search(text):
             told = _RANK.search(text, 0, match.start())
             if told is None and rank is None:
                 return  # each of these names its rank: somebody's words about it
             what = "loss" if "loss" in match[1].lower() else "grad"
             yield NonFiniteReported(int(told[1]) if told else rank, what, match[2] or "", text.strip()[:300])
-    elif "returned nan values in its" in text:
-        match = _ANOMALY.search(text)
-        if match:
-            yield NonFiniteReported(rank, "grad", f"{match[1]}, output {match[2]}", text.strip()[:300])
+    elif "returned nan values in its" in text and (match := _ANOMALY.search(text)):
+        yield NonFiniteReported(rank, "grad", f"{match[1]}, output {match[2]}", text.strip()[:300])

@@ -308,13 +308,11 @@ def read_text(
         yield from swift_log.read_bar(text, rank)
         yield from trainer_log.read_bar(text, rank)
         return
-    if "NCCL " in text and "ProcessGroupNCCL" not in text:
-        of_nccl = nccl_log.read_line(text, rank)
-        if of_nccl:
-            yield from of_nccl
-            if "Cuda failure" in text:
-                yield from cuda_log.read_line(text, rank)
-            return
+    if "NCCL " in text and "ProcessGroupNCCL" not in text and (of_nccl := nccl_log.read_line(text, rank)):
+        yield from of_nccl
+        if "Cuda failure" in text:
+            yield from cuda_log.read_line(text, rank)
+        return
     if "libibverbs: Warning: " in text:
         missing = nccl_log.driver_missing(text, rank)
         if missing is not None:

@@ -38,14 +38,10 @@ def rank_of_line(text: str) -> int | None:
 
 def read_line(text: str, rank: int | None) -> Iterator[Observation]:
     if "exitcode" in text:
-        match = _FAILED.search(text)
-        if match:
+        if match := _FAILED.search(text):
             yield WorkerFailureReported(None, int(match[1]), int(match[3]), text.strip())
             return
-        match = _TABLE_EXIT.match(text)
-        if match:
+        if match := _TABLE_EXIT.match(text):
             yield WorkerFailureReported(None, int(match[1]), int(match[2]), text.strip())
-    elif "local_rank" in text:
-        match = _TABLE_RANK.match(text)
-        if match:
-            yield WorkerNamed(int(match[1]))
+    elif "local_rank" in text and (match := _TABLE_RANK.match(text)):
+        yield WorkerNamed(int(match[1]))

@@ -124,8 +124,7 @@ def read_line(text: str, rank: int | None) -> Iterator[Observation]:
 
 
 def _save(text: str, rank: int | None) -> Iterator[Observation]:
-    match = _DS_SAVED.search(text)
-    if match:
+    if match := _DS_SAVED.search(text):
         yield SaveFinished(rank, text.strip(), match[1])
         return
     match = _DS_SAVE.search(text) or _HF_SAVE.search(text)

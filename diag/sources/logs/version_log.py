@@ -29,6 +29,5 @@ def may_tell(text: str) -> bool:
 
 def read_line(text: str, rank: int | None) -> Iterator[Observation]:
     for package, form in _FORMS:
-        match = form.search(text)
-        if match:
+        if match := form.search(text):
             yield VersionSeen(rank, package, match[1])

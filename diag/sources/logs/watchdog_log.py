@@ -37,8 +37,7 @@ def read_line(text: str, rank: int | None) -> Iterator[Observation]:
     """`rank` is that of the line's prefix or file. The [Rank n] in the text counts within the process group:
     for the default group it is the same, for others only the prefix tells."""
     if "Watchdog caught" in text:
-        match = _TIMED_OUT.search(text)
-        if match:
+        if match := _TIMED_OUT.search(text):
             who = rank if rank is not None else int(match[1])
             yield CollectiveTimedOut(
                 who, int(match[2]), match[3].lower(), int(match[4]), int(match[5]), int(match[6]) / 1000

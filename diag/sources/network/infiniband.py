@@ -231,7 +231,6 @@ def _listed(folder: str) -> list[str]:
 
 
 # --- understanding it
-# ----------------------------------------------------------------------------------------
 
 # /sys/class/infiniband/rxe0/ports/1/state, phys_state, rate; soft-RoCE of Linux 6.1 (Debian 12), 2026-11-20:
 #   4: ACTIVE

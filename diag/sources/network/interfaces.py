@@ -220,7 +220,6 @@ def _little(digits: str) -> int:
 
 
 # --- understanding it
-# ----------------------------------------------------------------------------------------
 
 # /proc/net/dev, Linux 6.18, 2026-11-21; kernels before 2.6.37 write no space behind the colon:
 #     eth0: 7502053086  157395    0    0    0     0          0         0  8184880  107108    0    0    0     0       0          0

@@ -333,7 +333,6 @@ def _words(raw: bytes | None) -> str | None:
 
 
 # --- understanding it
-# ----------------------------------------------------------------------------------------
 
 _IPC_LOCK = 14  # CAP_IPC_LOCK, linux/capability.h
 _WHOLE_MAP = "0 0 4294967295"  # of the first user namespace; in another one no capability lets lock memory beyond the limit

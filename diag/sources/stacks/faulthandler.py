@@ -279,7 +279,6 @@ def _answer(target: _Target, file: int, end: float, *, watch_mask: bool) -> str:
 
 
 # --- reading
-# ---------------------------------------------------------------------------------------------------
 
 # CPython 3.11 (faulthandler.register, all threads), captured here 2026-11-21; 3.14 adds the name in brackets:
 #   Thread 0x00007f4c1b7fe6c0 (most recent call first):

@@ -20,9 +20,8 @@ from diag.text.errors import DiagError
 
 # Ours -> py-spy's.
 FORMATS = {"svg": "flamegraph", "speedscope": "speedscope", "collapsed": "raw"}
-_GRACE_SECONDS = (
-    15.0  # for py-spy to find its way in (a torch process: 0.1 s; with native symbols seconds) and to write
-)
+# for py-spy to find its way in (a torch process: 0.1 s; with native symbols seconds) and to write
+_GRACE_SECONDS = 15.0
 _LARGEST_FILE = 256 << 20
 
 

@@ -206,7 +206,6 @@ def _looks_torn(threads: Sequence[dict[str, Any]], pid: int) -> bool:
 
 
 # --- reading
-# ---------------------------------------------------------------------------------------------------
 
 
 def parse(record: Record) -> Iterator[Observation]:

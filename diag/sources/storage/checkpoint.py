@@ -125,7 +125,6 @@ class CheckpointReader:
         return {**payload, "exists": True, "tracker": tracker, "folders": shown[::-1]}
 
     # -- listing
-    # ----------------------------------------------------------------------------------------------
 
     def _list(self, files: Files) -> tuple[list[_Folder], Payload]:
         """All folders that look like checkpoints, or the root itself where it is one; and what the tracker
@@ -154,7 +153,6 @@ class CheckpointReader:
         )
 
     # -- the few bytes that tell
-    # ------------------------------------------------------------------------------
 
     def _payload(
         self,
@@ -377,7 +375,6 @@ def _shown(path: str) -> str:
 
 
 # --- understanding it
-# ----------------------------------------------------------------------------------------
 
 
 def parse(record: Record) -> Iterator[Observation]:

@@ -139,8 +139,7 @@ def _missing_shards(bases: set[str], heads: Mapping[str, Any], prefix: str) -> l
     missing: list[str] = []
     wanted: dict[tuple[str, str, str], int] = {}
     for base in bases:
-        match = _SHARD.match(base)
-        if match:
+        if match := _SHARD.match(base):
             wanted[(match[1], match[3], match[4])] = int(match[3])
     for (stem, total, ending), count in sorted(wanted.items()):
         shards = (f"{stem}-{number:05d}-of-{total}.{ending}" for number in range(1, min(count, 9999) + 1))
@@ -154,8 +153,7 @@ def _missing_zero(bases: set[str]) -> list[str]:
     """Holes in the ranks: those behind the last one cannot be told, as the world's size is not written down."""
     seen: dict[tuple[str, str], set[int]] = {}
     for base in bases:
-        match = _ZERO_RANK.match(base)
-        if match:
+        if match := _ZERO_RANK.match(base):
             seen.setdefault((match[1], match[3]), set()).add(int(match[2]))
     most = max((max(ranks) for ranks in seen.values()), default=-1)
     return [

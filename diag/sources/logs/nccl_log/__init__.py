@@ -19,9 +19,8 @@ from diag.sources.logs.nccl_log.plain import plain_runs
 
 __all__ = ["driver_missing", "plain_runs", "read_line"]
 
-_LONGEST_WORD = (
-    240  # a path of NCCL's sources with its line; what is remembered of a stranger's text stays small
-)
+# a path of NCCL's sources with its line; what is remembered of a stranger's text stays small
+_LONGEST_WORD = 240
 _Reader = Callable[[NcclLine], NcclFact | None]
 
 

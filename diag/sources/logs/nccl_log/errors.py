@@ -196,14 +196,12 @@ def ib_error(line: NcclLine, said: str) -> NcclFact | None:
             int(vendor[1]) if vendor else None,
             hca[1] if hca else "",
         )
-    match = _EVENT.match(said)
-    if match:
+    if match := _EVENT.match(said):
         port = int(match["port"]) if match["port"] else None
         event = match["event"] or match["other"] or match["fatal"] or match["dying"]
         fatal = not (match["event"] or match["other"]) or _FATAL.search(event) is not None
         return NcclPortEvent(line.rank, line, match["device"] or "", port, event, fatal)
-    match = _GID_TABLE.match(said)
-    if match:
+    if match := _GID_TABLE.match(said):
         return NcclPortEvent(line.rank, line, match[1], int(match[2]), "GID table changed")
     match = _UNABLE.match(said)
     if match is None:

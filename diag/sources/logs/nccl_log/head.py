@@ -10,9 +10,8 @@ from typing import NamedTuple
 from diag.model.observations import NcclLine
 
 _MARK = " NCCL "
-_LONGEST_HEAD = (
-    700  # a host name of 253, a path of 200, a timestamp of 256 (NCCL's own bound), and some prefix
-)
+# a host name of 253, a path of 200, a timestamp of 256 (NCCL's own bound), and some prefix
+_LONGEST_HEAD = 700
 # NCCL's src/debug.cc, 2.18-2.31; after the mark " NCCL ":
 #   2.18-2.31  gpu-node-0:2237:2237 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.2<0>
 #   2.18-2.25  gpu-node-0:812:955 [3] misc/socket.cc:484 NCCL WARN socketProgressOpt: ...

@@ -79,8 +79,7 @@ _BOOTSTRAP = re.compile(r"Bootstrap ?: Using (?:\[0\])?([^\s:]{1,64}):(\S{1,120}
 
 
 def _bootstrap(line: NcclLine) -> NcclFact | None:
-    match = _BOOTSTRAP.match(line.text)
-    if match:
+    if match := _BOOTSTRAP.match(line.text):
         return NcclBootstrap(line.rank, line, match[1], _address(match[2]) if match[2].endswith(">") else "")
     # src/bootstrap.cc, WARN, 2.18-2.31; captured with 2.28.9 and NCCL_SOCKET_IFNAME=ib0:
     #   Bootstrap : no socket interface found
@@ -196,8 +195,7 @@ _NET_FAILED = re.compile(r"Failed to initialize (?:NET plugin (\S(?:.{0,60}\S)?)
 
 
 def _failed(line: NcclLine) -> NcclFact | None:
-    match = _NET_FAILED.match(line.text)
-    if match:
+    if match := _NET_FAILED.match(line.text):
         return NcclNetFailed(line.rank, line, match[1] or "")
     if line.text.startswith("Failed to load libibverbs:"):
         return NcclLibraryMissing(line.rank, line, "libibverbs")
@@ -250,22 +248,19 @@ _LOADED = re.compile(r"Loaded net plugin (\S(?:.{0,80}\S)?) \(v\d{1,3}\)$")
 
 def _plugin(line: NcclLine) -> NcclFact | None:
     said = line.text.partition(":")[2].strip()
-    match = _LOADED.match(said)
-    if match:
+    if match := _LOADED.match(said):
         return NcclPlugin(line.rank, line, match[1], "loaded")
     if said.startswith("Could not find:"):
         names = said.partition(":")[2].partition(". Using internal ")[0]
         return NcclPlugin(line.rank, line, names.strip()[:400], "missing")
     if said.startswith("Failed to find ncclNetPlugin symbol"):
         return NcclPlugin(line.rank, line, "", "failed")
-    match = _NO_PLUGIN.match(said)
-    if match:
+    if match := _NO_PLUGIN.match(said):
         name = match["name"] or ""
         return NcclPlugin(
             line.rank, line, name, _load_status(name, match["error"]) if match["error"] else "missing"
         )
-    match = _LOAD.match(said)
-    if match:
+    if match := _LOAD.match(said):
         name = match["name"] or match["when"] or match["all"] or match["error"].partition(":")[0]
         return NcclPlugin(line.rank, line, name, _load_status(name, match["error"]))
     if said.startswith("Plugin name set by env to "):
@@ -334,8 +329,7 @@ _OFI_FAILED = re.compile(
 
 
 def _ofi(line: NcclLine) -> NcclFact | None:
-    match = _OFI_PROVIDER.match(line.text)
-    if match:
+    if match := _OFI_PROVIDER.match(line.text):
         return NcclPlugin(line.rank, line, f"OFI ({match[1]})", "loaded")
     return NcclPlugin(line.rank, line, "OFI", "failed") if _OFI_FAILED.match(line.text) else None
 

@@ -110,7 +110,6 @@ class RemoteStacks:
 
 
 # --- reading
-# ---------------------------------------------------------------------------------------------------
 
 
 def parse(record: Record) -> Iterator[Observation]:
