@@ -63,7 +63,7 @@ class Confidence(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where one rank lives. `start_ticks` (field 22 of /proc/PID/stat) tells a reused pid from the old
+    """Where one rank lives. `start_ticks` (field 22 of /proc/PID/stat) distinguishes a reused pid from the old
     process."""
 
     rank: int
@@ -116,6 +116,11 @@ class Record:
     host: str = ""
     emitted: float | None = None
     at: float = 0.0
+
+    @property
+    def read_at(self) -> float:
+        """When the source read it, by its own clock where it gave it."""
+        return self.at if self.emitted is None else self.emitted
 
     def to_json(self) -> dict[str, Any]:
         data: dict[str, Any] = {"at": self.at, "source": self.source, "payload": self.payload}
@@ -208,7 +213,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class NotChecked:
-    """What could not be looked at, why, and what would let us look."""
+    """What could not be checked, why, and what would make it possible."""
 
     what: str
     reason: str

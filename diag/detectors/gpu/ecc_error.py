@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from diag.knowledge.xids import ACTIONS, ECC_XIDS, xid_of
+from diag.knowledge.xids import advice, xid_of
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import GpuHealth
 from diag.state.gpufaults import same_bus
@@ -80,21 +80,21 @@ class EccErrorDetector:
                 "remap_failed",
                 Severity.WARNING,
                 "a bad memory row could not be mapped out: the spare rows are used up",
-                ACTIONS["replace"],
+                advice("replace"),
             )
         if uncorrected:
             return (
                 "uncorrected",
                 Severity.WARNING,
                 f"{uncorrected} memory errors that ECC could not correct since the job began",
-                ACTIONS["reset_gpu"].replace("INDEX", str(index)),
+                advice("reset_gpu", index),
             )
         if health.remap_pending or health.retired_pages_pending:
             return (
                 "remap_pending",
                 Severity.WARNING,
                 "a bad memory row waits to be mapped out, which a reset of the GPU does",
-                ACTIONS["reset_and_watch"].replace("INDEX", str(index)),
+                advice("reset_and_watch", index),
             )
         told = [
             event.xid
@@ -107,7 +107,7 @@ class EccErrorDetector:
                 f"xid_{xid.number}",
                 Severity.WARNING,
                 f"Xid {xid.number}, {xid.meaning}",
-                ACTIONS[xid.action].replace("INDEX", str(index)),
+                advice(xid.action, index),
             )
         if corrected >= _MANY_CORRECTED:
             return (
@@ -126,7 +126,7 @@ def _rise(first: int | None, last: int | None) -> int:
 def _is_a_fault(health: GpuHealth, job: JobView) -> bool:
     """gpu-fault says it, with the program that it ended."""
     return any(
-        event.xid in ECC_XIDS
+        xid_of(event.xid).part == "memory"
         and event.kind == "hardware"
         and same_bus(health.pci_bus_id, event.fact.pci_bus_id)
         for event in job.gpu_faults.xids

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from diag.knowledge.xids import NVLINK_XIDS
+from diag.knowledge.xids import xid_of
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import GpuHealth, NvlinkSeen
 from diag.state.gpufaults import same_bus
@@ -113,7 +113,7 @@ def _more(before: int | None, after: int | None) -> int:
 def _is_a_fault(health: GpuHealth, job: JobView) -> bool:
     """gpu-fault says it, by the driver's own report."""
     return any(
-        event.xid in NVLINK_XIDS
+        xid_of(event.xid).part == "nvlink"
         and event.kind != "notice"
         and same_bus(health.pci_bus_id, event.fact.pci_bus_id)
         for event in job.gpu_faults.xids

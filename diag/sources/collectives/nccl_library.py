@@ -34,7 +34,7 @@ def library_of(pid: int, proc: Path = PROC) -> str | None:
 
 
 def version_of(pid: int, library: str, proc: Path = PROC) -> str:
-    """ "2.28.9", from the file's name, the wheel beside it, or the words in it; empty when none of these tells."""
+    """ "2.28.9", from the file's name, the wheel beside it, or the words in it; empty when none of these has it."""
     named = _NAME.search(library)
     if named is not None:
         return named[1]

@@ -1,7 +1,7 @@
-"""A process that cannot reach the store at which its job meets: what its stack, its sockets and its log tell
+"""A process that cannot reach the store at which its job meets: what its stack, its sockets and its log show
 of it.
 
-Nothing is sent anywhere: a call that stands is read from the process's own stack, a missing connection from
+Nothing is sent anywhere: a blocked call is read from the process's own stack, a missing connection from
 the kernel's tables.
 """
 
@@ -15,7 +15,8 @@ from pathlib import Path
 
 from diag.launch.launchers.command import read_command
 from diag.model import Payload, Record
-from diag.model.observations import Observation, StoreTried, StoreWaited, Unparsed
+from diag.model.observations import Observation, StoreTried, StoreWaited
+from diag.sources.payload import fill, guarded
 
 SOURCE = "store"
 
@@ -46,7 +47,7 @@ Place = tuple[str, int, int | None]  # host, port, the node's number
 
 
 def place_of_launcher(argv: Sequence[str], environment: Mapping[str, str]) -> Place | None:
-    """None where it meets nobody over TCP by its own command: one node, etcd, a configuration file."""
+    """None where it meets no others over TCP by its own command: one node, etcd, a configuration file."""
     found = read_command(argv, environment, read_text=lambda path: None).meeting
     if found.nodes < 2 or found.address is None or found.backend not in ("static", "c10d") or found.bad:
         return None
@@ -60,7 +61,7 @@ def place_of_rank(environment: Mapping[str, str], node: int | None) -> Place | N
 
 # --- the kernel
 _ESTABLISHED, _SYN_SENT = "01", "02"
-_MOST_BYTES = 8 << 20  # 50,000 sockets: of more it is not told
+_MOST_BYTES = 8 << 20  # 50,000 sockets: more are not read
 _MOST_FDS = 4096
 
 
@@ -73,7 +74,7 @@ class Connections:
 
 
 def connections(pid: int, port: int, proc: Path = Path("/proc")) -> Connections | None:
-    """None where it cannot be told: the process is gone or another user's, or there are too many sockets."""
+    """None where it is not known: the process is gone or another user's, or there are too many sockets."""
     own = _sockets(proc / str(pid) / "fd")
     if own is None:
         return None
@@ -129,21 +130,9 @@ def payload(pid: int, place: Place, *, pending: bool, over: bool) -> Payload:
     return {"pid": pid, "host": host[:253], "port": port, "node": node, "pending": pending, "over": over}
 
 
+@guarded(SOURCE)
 def parse(record: Record) -> Iterator[Observation]:
-    told = record.payload
-    try:
-        node = told.get("node")
-        yield StoreWaited(
-            record.rank,
-            int(told["pid"]),
-            str(told["host"])[:253],
-            int(told["port"]),
-            None if node is None else int(node),
-            told["pending"] is True,
-            told["over"] is True,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        yield Unparsed(record.rank, SOURCE, f"{type(error).__name__}: {error}", repr(told)[:200])
+    yield fill(StoreWaited, record.payload, rank=record.rank)
 
 
 # --- the log
@@ -174,7 +163,7 @@ WORDS = ("- retrying (try=", "gai error: ", "The client socket has failed to con
 
 
 def read_line(text: str, rank: int | None) -> Iterator[Observation]:
-    """A failed try that its line tells of."""
+    """A failed try that its line reports."""
     if match := _RETRYING.search(text):
         why = _WHY.search(match[4])
         yield StoreTried(

@@ -39,25 +39,15 @@ _OLD = re.compile(
 )
 
 # CUDA's words for its errors (cudaGetErrorString) that speak of the GPU, its memory or the kernels that ran.
-# Others (no kernel image, invalid device ordinal ...) are the program's business and stand in its last words.
+# Others (no kernel image, invalid device ordinal ...) are the program's business and in its last lines.
 _WORDS = (
-    "out of memory",
-    "device-side assert triggered",
-    "an illegal memory access was encountered",
-    "misaligned address",
-    "an illegal instruction was encountered",
-    "unspecified launch failure",
-    "the launch timed out and was terminated",
-    "operation not supported on global/shared address space",
-    "invalid program counter",
-    "hardware stack error",
-    "uncorrectable ECC error encountered",
-    "uncorrectable NVLink error detected during the execution",
-    "Invalid access of peer GPU memory over nvlink or a hardware error",
-    "system not yet initialized",
-    "CUDA-capable device(s) is/are busy or unavailable",
-    "unknown error",
-)
+    "out of memory", "device-side assert triggered", "an illegal memory access was encountered", "misaligned address",
+    "an illegal instruction was encountered", "unspecified launch failure", "the launch timed out and was terminated",
+    "operation not supported on global/shared address space", "invalid program counter", "hardware stack error",
+    "uncorrectable ECC error encountered", "uncorrectable NVLink error detected during the execution",
+    "Invalid access of peer GPU memory over nvlink or a hardware error", "system not yet initialized",
+    "CUDA-capable device(s) is/are busy or unavailable", "unknown error",
+)  # fmt: skip
 _EITHER = "|".join(map(re.escape, _WORDS))
 # torch 2.11, H200, 2026-11-20: [rank1]: torch.AcceleratorError: CUDA error: device-side assert triggered
 # torch before 2.9: RuntimeError: CUDA error: ...; with expandable segments: CUDA driver error: out of memory

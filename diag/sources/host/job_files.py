@@ -28,7 +28,7 @@ class Files:
     """Files by our own names for them, with our own rights. Every method raises OSError."""
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> int:
-        """A descriptor. FIFOs and devices hold nobody up; whoever wants a regular file takes `open_file`."""
+        """A descriptor. FIFOs and devices do not block; whoever wants a regular file takes `open_file`."""
         return os.open(path, _flags(flags))
 
     def open_file(self, path: str) -> int:

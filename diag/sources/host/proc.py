@@ -1,4 +1,4 @@
-"""One rank's process as /proc tells it: state, CPU, I/O, memory, threads, open files, limits and all its
+"""One rank's process as /proc shows it: state, CPU, I/O, memory, threads, open files, limits and all its
 children.
 
 `ProcessReader` reads, `parse` understands. What the numbers mean (stuck, stopped, near a limit) is the
@@ -22,16 +22,9 @@ SOURCE = "proc"
 
 # Of the ~60 lines of /proc/PID/status, those that say what stat does not.
 STATUS_LINES = (
-    b"NSpid:",
-    b"VmLck:",
-    b"VmPin:",
-    b"VmHWM:",
-    b"RssAnon:",
-    b"RssShmem:",
-    b"VmSwap:",
-    b"voluntary_ctxt_switches:",
+    b"NSpid:", b"VmLck:", b"VmPin:", b"VmHWM:", b"RssAnon:", b"RssShmem:", b"VmSwap:", b"voluntary_ctxt_switches:",
     b"nonvoluntary_ctxt_switches:",
-)
+)  # fmt: skip
 
 
 class ProcessGone(Exception):
@@ -204,7 +197,7 @@ def _parse_tree(record: Record, payload: Mapping[str, Any]) -> Iterator[Observat
         rank=record.rank,
         main=main,
         children=tuple(children),
-        emitted=record.at if record.emitted is None else record.emitted,
+        emitted=record.read_at,
         open_files=_number(payload.get("fds")),
         peak_rss_bytes=_kilobytes(status.get("VmHWM")),
         pinned_bytes=_kilobytes(status.get("VmPin")),

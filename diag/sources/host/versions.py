@@ -22,7 +22,7 @@ _MOST_BYTES = 8 << 20
 
 
 def versions(pid: int, proc: Path = Path("/proc")) -> dict[str, str]:
-    """Of {"python", "torch", "nccl"} those that can be told. Raises OSError when the process is gone or
+    """Of {"python", "torch", "nccl"} those that are known. Raises OSError when the process is gone or
     denied."""
     folder = f"{proc}/{pid}"
     with open(f"{folder}/maps", "rb") as file:

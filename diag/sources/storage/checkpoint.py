@@ -47,7 +47,7 @@ _NAMES = re.compile(rb"__\d{1,7}_\d{1,7}\.distcp")
 
 
 class CheckpointUnavailable(SourceUnavailable):
-    """The folder cannot be looked at; `reason` and `remedy` as SourceFailed wants them."""
+    """The folder cannot be read; `reason` and `remedy` as SourceFailed wants them."""
 
 
 def is_checkpoint_name(name: str) -> bool:
@@ -95,13 +95,13 @@ class CheckpointReader:
         self._heads: dict[tuple[str, int, int], Payload] = {}
 
     def sample(self, most_heads: int = MOST_HEADS, files: Files = OURS) -> Payload:
-        """`most_heads`: files opened in this look; the others are looked at in the next ones. Raises
+        """`most_heads`: files opened in this look; the others are read in the next ones. Raises
         CheckpointUnavailable."""
         payload = {"root": self.root, "role": self._role, "flag": self._flag}
         try:
             if not stat.S_ISDIR(files.stat(self.root).st_mode):
                 raise CheckpointUnavailable(
-                    f"{_shown(self.root)} is no directory", "give a directory to save to"
+                    f"{_shown(self.root)} is not a directory", "give a directory to save to"
                 )
             folders, tracker = self._list(files)
         except FileNotFoundError:
@@ -294,7 +294,7 @@ def _head_kind(name: str) -> str | None:
 
 
 def _head(files: Files, path: str, kind: str, size: int) -> Payload | None:
-    """What is wrong with a file, or what it tells of others; None where it cannot be read: that is no proof
+    """What is wrong with a file, or what it says of others; None where it cannot be read: that is no proof
     of damage."""
     try:
         if kind == "safetensors":
@@ -407,7 +407,7 @@ def parse(record: Record) -> Iterator[Observation]:
         root,
         tuple(folders),
         (tracker[0], tracker[1]) if told and tracker else None,
-        record.at if record.emitted is None else record.emitted,
+        record.read_at,
         role="load" if payload.get("role") == "load" else "save",
         exists=payload.get("exists") is not False,
         flag=str(payload.get("flag") or ""),

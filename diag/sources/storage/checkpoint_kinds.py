@@ -150,7 +150,7 @@ def _missing_shards(bases: set[str], heads: Mapping[str, Any], prefix: str) -> l
 
 
 def _missing_zero(bases: set[str]) -> list[str]:
-    """Holes in the ranks: those behind the last one cannot be told, as the world's size is not written down."""
+    """Holes in the ranks: those behind the last one are not known, as the world's size is not written down."""
     seen: dict[tuple[str, str], set[int]] = {}
     for base in bases:
         if match := _ZERO_RANK.match(base):
@@ -198,7 +198,7 @@ def _why_damaged(name: str, size: int, head: Any) -> str:
     if isinstance(bad, str):
         return bad
     if isinstance(needs, int) and needs != size:
-        return f"{size} of {needs} bytes" if size < needs else f"{size} bytes where its header tells {needs}"
+        return f"{size} of {needs} bytes" if size < needs else f"{size} bytes where its header says {needs}"
     return ""
 
 

@@ -58,7 +58,7 @@ _READERS: dict[str, _Reader] = {
 
 @lru_cache(maxsize=4096)
 def _reader(word: str) -> _Reader | None:
-    """Who reads a text that begins with this word; None for one that tells nothing."""
+    """Who reads a text that begins with this word; None for one that has no fact."""
     read = _READERS.get(word)
     if read is not None:
         return read
