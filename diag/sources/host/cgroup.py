@@ -235,8 +235,7 @@ def parse(record: Record) -> Iterator[facts.Observation]:
     levels = payload.get("levels")
     if isinstance(levels, list) and levels:
         yield _cgroup_memory(record, payload, levels)
-    pids = _cgroup_pids(record, payload.get("pids"))
-    if pids is not None:
+    if (pids := _cgroup_pids(record, payload.get("pids"))) is not None:
         yield pids
     yield _host_memory(record, payload)
 
@@ -249,9 +248,8 @@ def _host_memory(record: Record, payload: Mapping[str, Any]) -> facts.Observatio
     return facts.HostMemory(
         rank=record.rank,
         total_bytes=kilobytes["MemTotal"],
-        available_bytes=kilobytes.get(
-            "MemAvailable", kilobytes.get("MemFree", 0)
-        ),  # MemAvailable: Linux 3.14 and later
+        # MemAvailable: Linux 3.14 and later
+        available_bytes=kilobytes.get("MemAvailable", kilobytes.get("MemFree", 0)),
         oom_kills=_numbers(payload.get("vmstat")).get("oom_kill"),
         overcommit=_number(payload.get("overcommit")),
         commit_limit_bytes=kilobytes.get("CommitLimit"),
@@ -279,10 +277,10 @@ def _cgroup_memory(record: Record, payload: Mapping[str, Any], levels: list[Any]
     return facts.CgroupMemory(
         rank=record.rank,
         version=1 if payload.get("version") == 1 else 2,
-        path=tightest.path,
+        path=tightest.shown.path,
         usage_bytes=tightest.usage,
         limit_bytes=tightest.limit,
-        peak_bytes=tightest.peak,
+        peak_bytes=tightest.shown.peak_bytes,
         oom_kills=events.get("oom_kill", 0),
         cache_bytes=tightest.cache,
         shmem_bytes=tightest.shmem,
@@ -298,6 +296,7 @@ def _cgroup_memory(record: Record, payload: Mapping[str, Any], levels: list[Any]
 
 class _Read(NamedTuple):
     shown: facts.CgroupLevel
+    usage: int
     limit: int | None
     # the tightest limit of this level and all above it, those that we cannot see too: v1 shows it
     hidden: int | None
@@ -306,29 +305,15 @@ class _Read(NamedTuple):
     anon: int
     dirty: int
 
-    @property
-    def path(self) -> str:
-        return self.shown.path
-
-    @property
-    def usage(self) -> int:
-        return self.shown.usage_bytes
-
-    @property
-    def peak(self) -> int | None:
-        return self.shown.peak_bytes
-
 
 def _level(level: object) -> _Read | None:
     if not isinstance(level, Mapping) or (usage := _number(level.get("usage"))) is None:
         return None
-    stat = _numbers(level.get("stat"))
+    stat, events, local = (_numbers(level.get(name)) for name in ("stat", "events", "local"))
     # v1 has both: of the cgroup alone, and with those below it
     total = "total_" if "total_inactive_file" in stat else ""
     limit = _limit(level.get("limit"))
-    hidden = stat.get("hierarchical_memory_limit")
-    events = _numbers(level.get("events"))
-    local = _numbers(level.get("local"))
+    hidden = stat.get("hierarchical_memory_limit", NO_LIMIT)
     shown = facts.CgroupLevel(
         path=str(level.get("path", ""))[:1000],
         usage_bytes=usage,
@@ -338,16 +323,19 @@ def _level(level: object) -> _Read | None:
         oom_kills=events.get("oom_kill"),
         max_events=(local or events).get("max", _number(level.get("met"))),
     )
+
+    def bytes_of(*names: str) -> int:
+        return sum(stat.get(name, 0) for name in names)
+
     return _Read(
         shown,
+        usage,
         limit,
-        hidden if hidden is not None and hidden < NO_LIMIT else None,
-        stat.get(f"{total}inactive_file", 0) + stat.get(f"{total}active_file", 0),
-        stat.get(f"{total}shmem", 0),
-        stat.get("total_rss" if total else "anon", 0),
-        stat.get("total_dirty", 0) + stat.get("total_writeback", 0)
-        if total
-        else stat.get("file_dirty", 0) + stat.get("file_writeback", 0),
+        hidden if hidden < NO_LIMIT else None,
+        cache=bytes_of(f"{total}inactive_file", f"{total}active_file"),
+        shmem=bytes_of(f"{total}shmem"),
+        anon=bytes_of("total_rss" if total else "anon"),
+        dirty=bytes_of(f"{total or 'file_'}dirty", f"{total or 'file_'}writeback"),
     )
 
 

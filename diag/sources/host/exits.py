@@ -12,12 +12,13 @@ import os
 import select
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from diag.model import Payload, Record
 from diag.model.observations import Observation, RankExited, Unparsed
 from diag.sources.host.process_tree import PROC, split_stat
+from diag.sources.payload import mapping, whole
 
 SOURCE = "exits"
 
@@ -154,8 +155,7 @@ class ExitWatch:
 def parse(record: Record) -> Iterator[Observation]:
     """One RankExited; `status` is the raw wait status of wait(2). What a log reported has `ended` and `last` too."""
     payload = record.payload
-    pid = payload.get("pid") if isinstance(payload, Mapping) else None
-    if not isinstance(payload, Mapping) or not isinstance(pid, int):
+    if (pid := whole(mapping(payload).get("pid"))) is None:
         yield Unparsed(record.rank, SOURCE, "no pid", str(payload)[:200])
         return
     status = payload.get("status")
