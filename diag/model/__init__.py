@@ -12,22 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = [
-    "JOB",
-    "Change",
-    "ChangeKind",
-    "Confidence",
-    "Evidence",
-    "Finding",
-    "NotChecked",
-    "Placement",
-    "Record",
-    "Severity",
-    "found",
-    "numbered",
-    "pack_ranks",
-]
-
 _MOST_RANKS = 1 << 20  # ten times the largest jobs there are; more is no job
 _PAIR = re.compile(r"\[([^|\[\]]*)\|([^|\[\]]*)\]")
 _LATEST = 1e11  # the year 5138: the grid of checks is of whole seconds, and these must still be exact

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from diag.model.observations import CudaErrorRaised, CudaOutOfMemory, GpuDumpStarted, Observation
 
@@ -118,44 +119,23 @@ def read_line(text: str, rank: int | None) -> Iterator[Observation]:
 
 
 def _out_of_memory(text: str, rank: int | None, tried: re.Match[str]) -> CudaOutOfMemory:
-    size = _bytes(tried[1])
+    names = ("device", "total_bytes", "free_bytes", "in_use_bytes", "allocated_bytes", "reserved_bytes")
+    found: dict[str, Any] = dict.fromkeys(names)
     if new := _NEW.match(text, tried.end()):
-        ours, allowed, allocated = (
-            _OURS.search(text),
-            _ALLOWED.search(text, new.end()),
-            _OF_ALLOCATED.search(text, new.end()),
-        )
-        others = tuple((int(match[1]), _bytes(match[2])) for match in _PROCESS.finditer(text, new.end()))
-        return CudaOutOfMemory(
-            rank,
-            int(new[1]),
-            size,
-            _bytes(new[2]),
-            _bytes(new[3]),
-            _bytes(ours[1]) if ours else None,
-            _bytes(allocated[1]) if allocated else None,
-            _bytes(allocated[3]) if allocated else None,
-            others,
-            text,
-            _bytes(allowed[1]) if allowed else None,
-            _bytes(allocated[2]) if allocated and allocated[2] else None,
-        )
-    if old := _OLD.match(text, tried.end()):
-        allocated_bytes, held = _bytes(old[3]), _bytes(old[6])
-        return CudaOutOfMemory(
-            rank,
-            int(old[1]),
-            size,
-            _bytes(old[2]),
-            _bytes(old[4]),
-            None,
-            allocated_bytes,
-            max(0, held - allocated_bytes),
-            (),
-            text,
-            _bytes(old[5]) if old[5] else None,
-        )
-    return CudaOutOfMemory(rank, None, size, None, None, None, None, None, (), text)
+        ours, allowed = _OURS.search(text), _ALLOWED.search(text, new.end())
+        found |= {"device": int(new[1]), "total_bytes": _bytes(new[2]), "free_bytes": _bytes(new[3])}
+        found["in_use_bytes"] = _bytes(ours[1]) if ours else None
+        found["allowed_bytes"] = _bytes(allowed[1]) if allowed else None
+        found["others"] = tuple((int(pid), _bytes(used)) for pid, used in _PROCESS.findall(text, new.end()))
+        if parts := _OF_ALLOCATED.search(text, new.end()):
+            found |= {"allocated_bytes": _bytes(parts[1]), "reserved_bytes": _bytes(parts[3])}
+            found["private_bytes"] = _bytes(parts[2]) if parts[2] else None
+    elif old := _OLD.match(text, tried.end()):
+        allocated, held = _bytes(old[3]), _bytes(old[6])
+        found |= {"device": int(old[1]), "total_bytes": _bytes(old[2]), "free_bytes": _bytes(old[4])}
+        found |= {"allocated_bytes": allocated, "reserved_bytes": max(0, held - allocated)}
+        found["allowed_bytes"] = _bytes(old[5]) if old[5] else None
+    return CudaOutOfMemory(rank, tried_bytes=_bytes(tried[1]), text=text, **found)
 
 
 def _bytes(text: str) -> int:

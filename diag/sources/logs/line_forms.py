@@ -1,5 +1,6 @@
 """Lines that say by themselves what happened, one fact each: numbers that went wrong (fp16 overflows, nan and
-inf), processes that failed as their launchers report it, timeouts of torch's NCCL watchdog, versions.
+inf), processes that failed as their launchers report it, timeouts of torch's NCCL watchdog,
+failed tries to reach the store, versions.
 
 Each form is a word that every such line holds, its pattern, and the fact it makes.
 """
@@ -171,6 +172,45 @@ def _state(match: re.Match[str], rank: int | None) -> Fact:
     return facts.WatchdogState(int(own) if rank is None else rank, group, desc, int(enqueued), int(completed))
 
 
+# --- tries to reach the store at which the job meets
+
+# torch 2.5-2.13, TCPStore.cpp; the addresses in the lines of socket.cpp around it may be wrong (2.13 prints
+# freed memory):
+#   [W1123 00:19:34.189396703 TCPStore.cpp:340] [c10d] TCP client failed to connect/validate to host 10.9.9.9:29500 - retrying
+#   (try=3, timeout=900000ms, delay=1366ms): The client socket has failed to connect to any network address of (10.9.9.9, 29500).
+#   The client socket has failed to connect to 94.85.0.0:1529 (errno: 101 - Network is unreachable).
+_RETRYING = re.compile(
+    r"failed to connect/validate to host (.{1,253}):(\d{1,5}) - retrying \(try=\d{1,9}, timeout=\d{1,12}ms, "
+    r"delay=(\d{1,9})ms\): (.*)"
+)
+# torch 1.11-2.13, socket.cpp, each second while a name has no address:
+#   [W1121 23:29:34.025284904 socket.cpp:697] [c10d] The IPv6 network addresses of (trainer-0.train-svc, 29500) cannot be
+#   retrieved (gai error: -2 - Name or service not known).
+_UNKNOWN = re.compile(
+    r"network addresses of \((.{1,253}), (\d{1,5})\) cannot be retrieved \((gai error: -?\d{1,5} - [^)]{1,100})\)"
+)
+# torch 1.11-2.3, socket.cpp, each second:
+#   [W socket.cpp:558] [c10d] The client socket has failed to connect to [trainer-0]:29500 (errno: 111 - Connection refused).
+_REFUSED = re.compile(
+    r"\[W socket\.cpp:\d{1,5}\] \[c10d\] The client socket has failed to connect to \[?(.{1,253}?)\]?:(\d{1,5}) "
+    r"\((errno: \d{1,4} - [^)]{1,100})\)"
+)
+_WHY = re.compile(r"\((errno: \d{1,4} - [^)]{1,100})\)")
+_OFTEN = 15.0  # seconds: the longest that lines without a delay are apart while the name is looked up
+
+
+def _retried(match: re.Match[str], rank: int | None) -> Fact:
+    host, port, delay, said = match.groups()
+    why = _WHY.search(said)
+    return facts.StoreTried(
+        rank, host, int(port), why[1] if why else said[:200], int(delay) / 1000, match.string[:500]
+    )
+
+
+def _tried(match: re.Match[str], rank: int | None) -> Fact:
+    return facts.StoreTried(rank, match[1], int(match[2]), match[3], _OFTEN, match.string[:500])
+
+
 # --- versions
 
 
@@ -191,6 +231,9 @@ FORMS: tuple[Form, ...] = (
     Form(" noticed that process rank ", _MPI, _mpi),
     Form("Watchdog caught", _TIMED_OUT, _timed_out),
     Form("ast enqueued", _STATE, _state),
+    Form("- retrying (try=", _RETRYING, _retried),
+    Form("gai error: ", _UNKNOWN, _tried),
+    Form("The client socket has failed to connect to ", _REFUSED, _tried),
     # ms-swift 4.6.0, stderr of rank 0:   [INFO:swift] swift.__version__: 4.6.0
     #   [INFO:swift] megatron.core.__version__: 0.16.1
     # ms-swift 4.1-4.6:   [INFO:swift] mcore_bridge.__version__: 1.6.5

@@ -17,7 +17,6 @@ from diag.knowledge.log_prefix import without_outer
 from diag.launch.launchers.secrets import hidden_in_lines
 from diag.model import Record
 from diag.model.observations import LogLine, NcclPlainLines, Observation, PlainLines, Unparsed
-from diag.sources.collectives import store
 from diag.sources.gpu import cuda_log
 from diag.sources.logs import line_forms, nccl_log, swift_log, trainer_log
 from diag.sources.logs.prefilter import plain_lines
@@ -321,5 +320,3 @@ def read_text(
     yield from line_forms.read_line(text, rank)
     if cuda_log.may_tell(text):
         yield from cuda_log.read_line(text, rank)
-    if any(word in text for word in store.WORDS):
-        yield from store.read_line(text, rank)

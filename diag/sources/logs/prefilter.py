@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from diag.sources.collectives import store
 from diag.sources.gpu import cuda_log
 from diag.sources.logs import line_forms, swift_log, trainer_log
 
@@ -20,7 +19,7 @@ _BEFORE, _AFTER = 10, 10
 
 # One of these is in each line that shows a phase, a step, a save, a number, a rank or a device.
 WORDS: tuple[str, ...] = tuple(dict.fromkeys((
-    *swift_log.WORDS, *trainer_log.WORDS, *line_forms.WORDS, *cuda_log.WORDS, *store.WORDS,
+    *swift_log.WORDS, *trainer_log.WORDS, *line_forms.WORDS, *cuda_log.WORDS,
     "\r", "[rank", "NCCL ", "NCCL_", "libibverbs", "ibv_", "mlock", "world_size",
     "srun:", "mpirun", "prterun", "Xid", "elastic", "torch.distributed.run", "distributed/run.py", "launcher", "launch.py",
     "ray::", "ray/_private",

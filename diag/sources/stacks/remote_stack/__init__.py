@@ -21,8 +21,6 @@ from diag.sources.stacks.remote_stack.image import Unsupported
 from diag.sources.stacks.remote_stack.memory import Gone, Torn
 from diag.sources.stacks.remote_stack.reader import ProcessStacks
 
-__all__ = ["FAILURES", "SOURCE", "RemoteStacks", "explain", "parse"]
-
 SOURCE = "remote_stack"
 
 # What can go wrong, by the word in the payload. The caller asks py-spy then; it knows more interpreters and
