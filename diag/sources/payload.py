@@ -20,7 +20,7 @@ UNFIT = (LookupError, TypeError, ValueError, AttributeError, OverflowError, Recu
 _Kind = TypeVar("_Kind")
 
 
-def guarded(source: str) -> Callable[[Parser], Parser]:
+def guarded(source: str, what: str = "not a payload of this source") -> Callable[[Parser], Parser]:
     """A parser that reports `Unparsed` where it would raise: the payload is none of this source, or damaged."""
 
     def decorate(read: Parser) -> Parser:
@@ -29,8 +29,10 @@ def guarded(source: str) -> Callable[[Parser], Parser]:
             try:
                 yield from read(record)
             except UNFIT as error:
-                reason = f"not a payload of this source: {type(error).__name__}: {error}"
-                yield Unparsed(record.rank, source, reason[:200], reprlib.repr(record.payload)[:200])
+                why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+                yield Unparsed(
+                    record.rank, source, f"{what}: {why}"[:200], reprlib.repr(record.payload)[:200]
+                )
 
         return parse
 

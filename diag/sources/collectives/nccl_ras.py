@@ -217,7 +217,7 @@ def _match_end(text: str) -> int:
     return found.end() if found else 0
 
 
-@guarded(SOURCE)
+@guarded(SOURCE, "not an answer of NCCL RAS")
 def parse(record: Record) -> Iterator[Observation]:
     """Of a live answer, or of {"text": ...} or {"json": ...} with a saved file as it is: which of the two it
     is is seen."""
