@@ -10,28 +10,14 @@ from pathlib import PurePosixPath
 # Megatron-LM --save; ms-swift and HF Trainer --output_dir (4.x and the transformers path) or --save (ms-swift
 # 3.x, Megatron); torchtitan, nanotron and own scripts the others.
 _SAVE_FLAGS = (
-    "save",
-    "output-dir",
-    "save-dir",
-    "save-path",
-    "checkpoint-dir",
-    "ckpt-dir",
-    "default-local-dir",
-)
+    "save", "output-dir", "save-dir", "save-path", "checkpoint-dir", "ckpt-dir", "default-local-dir",
+)  # fmt: skip
 # Megatron-LM --load, --pretrained-checkpoint; ms-swift 4.x --mcore_model, --mcore_adapter and their ref_; 3.x
 # --load, --adapter_load, --ref_load; HF Trainer and ms-swift's transformers path --resume_from_checkpoint.
 _LOAD_FLAGS = (
-    "load",
-    "pretrained-checkpoint",
-    "mcore-model",
-    "mcore-adapter",
-    "mcore-ref-model",
-    "mcore-ref-adapter",
-    "ref-load",
-    "adapter-load",
-    "ref-adapter-load",
-    "resume-from-checkpoint",
-)
+    "load", "pretrained-checkpoint", "mcore-model", "mcore-adapter", "mcore-ref-model", "mcore-ref-adapter", "ref-load",
+    "adapter-load", "ref-adapter-load", "resume-from-checkpoint",
+)  # fmt: skip
 # These take the name of a model on a hub as well: a path only where it is written as one.
 _MODEL_FLAGS = ("model", "ref-model", "adapters", "model-name-or-path", "adapter-name-or-path")
 _NO_PATHS = frozenset({"", "true", "false", "none", "null", "yes", "no", "auto", "latest"})
@@ -108,7 +94,7 @@ def save_root(path: str) -> str:
 def resume_advice(argv: Sequence[str], path: str, kind: str) -> str:
     """The flags with which this command would go on from a checkpoint.
 
-    ms-swift 4.6.0, megatron_args.py: mcore_model takes checkpoint-N, and finetune is true unless told.
+    ms-swift 4.6.0, megatron_args.py: mcore_model takes checkpoint-N, and finetune is true unless set.
     ms-swift 3.x and Megatron-LM: load takes the folder above iter_NNNNNNN, core_r0.13 the step with
     ckpt-step. transformers 4.57: resume_from_checkpoint.
 

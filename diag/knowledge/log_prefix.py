@@ -1,4 +1,4 @@
-"""What stands before the words of a log line: what containers and launchers put there, and what the program's
+"""What comes before the message of a log line: what containers and launchers put there, and what the program's
 own loggers do.
 
 `strip_outer` is for every line, before any parser; `message_of` for whoever wants the words alone. Both are
@@ -15,7 +15,7 @@ from datetime import datetime, timedelta, timezone
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """A line without its outer prefixes, and what these told. `task` is the launcher's number of the process:
+    """A line without its outer prefixes, and what these showed. `task` is the launcher's number of the process:
     Slurm's task or MPI's rank, which is the training's rank where each task is one. `at`: seconds since the
     epoch, of a time with its zone."""
 
@@ -37,7 +37,7 @@ class Message:
 
 
 _MOST_PREFIXES = 6  # `kubectl --prefix --timestamps` of `srun --label` of `torchrun --tee` are four
-_MOST_CHARS = 400  # of a line, in which its prefixes stand
+_MOST_CHARS = 400  # of a line, in which its prefixes are
 
 # Colours, and nothing else of what a terminal knows (ms-swift's and ray's own; `docker compose` and stern on
 # a terminal):
@@ -142,30 +142,30 @@ def _peel(text: str) -> Outer:
     begin = 0
     head = text[:_MOST_CHARS]
     for _ in range(_MOST_PREFIXES):
-        match, tells = _prefix(head, begin)
+        match, kind = _prefix(head, begin)
         if match is None or match.end() == begin:
             break
-        if tells == "time":
+        if kind == "time":
             at = _epoch(match) if at is None else at
             host = host or match[4] or ""
-        elif tells == "host":
+        elif kind == "host":
             host = host or match[1] or ""
         else:
-            numbers.setdefault(tells, int(match[1]))
+            numbers.setdefault(kind, int(match[1]))
         begin = match.end()
     return Outer(text[begin:], numbers.get("local_rank"), host, at, numbers.get("task"))
 
 
 def _prefix(head: str, begin: int) -> tuple[re.Match[str] | None, str]:
-    """The prefix that begins there, and what it tells."""
-    for matches, tells in _HEADS_BY_FIRST.get(head[begin : begin + 1], _OTHER_HEADS):
+    """The prefix that begins there, and what it shows."""
+    for matches, kind in _HEADS_BY_FIRST.get(head[begin : begin + 1], _OTHER_HEADS):
         if match := matches(head, begin):
-            return match, tells
+            return match, kind
     return None, ""
 
 
 def _host(text: str, begin: int) -> re.Match[str] | None:
-    """A host's name, as far as one line tells: with a number, as machines of a cluster have."""
+    """A host's name, as far as one line shows: with a number, as machines of a cluster have."""
     match = _HOST.match(text, begin)
     if match is None or _PROGRAM.match(match[1]) or not any(char.isdigit() for char in match[1]):
         return None
@@ -200,22 +200,11 @@ def _epoch(match: re.Match[str]) -> float | None:
 
 
 # --- what the program's own loggers write
-# --------------------------------------------------------------------
 
 _LEVELS = {
-    "D": "DEBUG",
-    "V": "DEBUG",
-    "I": "INFO",
-    "W": "WARNING",
-    "E": "ERROR",
-    "F": "CRITICAL",
-    "C": "CRITICAL",
-    "WARN": "WARNING",
-    "FATAL": "CRITICAL",
-    "TRACE": "DEBUG",
-    "ABORT": "CRITICAL",
-    "SUCCESS": "INFO",
-}
+    "D": "DEBUG", "V": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL", "C": "CRITICAL", "WARN":
+    "WARNING", "FATAL": "CRITICAL", "TRACE": "DEBUG", "ABORT": "CRITICAL", "SUCCESS": "INFO",
+}  # fmt: skip
 _LEVEL = r"(TRACE|DEBUG|INFO|SUCCESS|WARN(?:ING)?|ERROR|CRITICAL|FATAL)"
 _DATE = r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 
@@ -243,7 +232,7 @@ _DEEPSPEED = re.compile(rf"\[{_DATE}\] \[{_LEVEL}\] (?:\[[\w./<>-]{{1,120}}:\d{{
 _ELASTIC = re.compile(rf"\[{_DATE}\] [\w.]{{1,120}}: \[{_LEVEL}\] ?")
 # transformers 4.x (enable_explicit_format):  [WARNING|trainer.py:77] 2026-11-20 22:48:19,123 >> Setting ...
 _TRANSFORMERS = re.compile(rf"\[{_LEVEL}\|[^\]\n]{{1,120}}\] (?:{_DATE}|[\w.]{{1,120}}:\d{{1,7}}) >> ?")
-# Megatron-LM core_r0.12-0.16 (blanks may stand before it), NCCL_DEBUG_TIMESTAMP_FORMAT's own default:
+# Megatron-LM core_r0.12-0.16 (blanks may come before it), NCCL_DEBUG_TIMESTAMP_FORMAT's own default:
 #   [2026-11-21 00:17:13] iteration        1/       8 | consumed samples: ...
 _BRACKETED = re.compile(rf"\s{{0,4}}\[{_DATE}\] ?")
 # logging.Formatter as most programs and examples set it; mmengine; loguru; torchtitan's [titan] before it:

@@ -1,4 +1,4 @@
-"""How a job's ranks are laid out over pipeline stages, as its command line tells."""
+"""How a job's ranks are laid out over pipeline stages, as its command line shows."""
 
 from __future__ import annotations
 

@@ -12,22 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = [
-    "JOB",
-    "Change",
-    "ChangeKind",
-    "Confidence",
-    "Evidence",
-    "Finding",
-    "NotChecked",
-    "Placement",
-    "Record",
-    "Severity",
-    "found",
-    "numbered",
-    "pack_ranks",
-]
-
 _MOST_RANKS = 1 << 20  # ten times the largest jobs there are; more is no job
 _PAIR = re.compile(r"\[([^|\[\]]*)\|([^|\[\]]*)\]")
 _LATEST = 1e11  # the year 5138: the grid of checks is of whole seconds, and these must still be exact
@@ -63,7 +47,7 @@ class Confidence(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where one rank lives. `start_ticks` (field 22 of /proc/PID/stat) tells a reused pid from the old
+    """Where one rank lives. `start_ticks` (field 22 of /proc/PID/stat) distinguishes a reused pid from the old
     process."""
 
     rank: int
@@ -116,6 +100,11 @@ class Record:
     host: str = ""
     emitted: float | None = None
     at: float = 0.0
+
+    @property
+    def read_at(self) -> float:
+        """When the source read it, by its own clock where it gave it."""
+        return self.at if self.emitted is None else self.emitted
 
     def to_json(self) -> dict[str, Any]:
         data: dict[str, Any] = {"at": self.at, "source": self.source, "payload": self.payload}
@@ -174,9 +163,8 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     holds_seconds: float = 0.0  # how long the condition must be absent before the finding is called resolved
     final: bool = False  # a thing that happened (a death, an OOM kill) and cannot un-happen: never resolved
-    rule: str = (
-        ""  # of the rule that says so: detectors know more, and one that names the same takes its place
-    )
+    # of the rule that says so: detectors know more, and one that names the same takes its place
+    rule: str = ""
     yields_to: tuple[str, ...] = ()  # findings of detectors beside which it is not said
     hosts: tuple[str, ...] = ()  # nodes that say it, where it was passed up from them
     reported_by: str = ""  # the host of the job hub, where it judges all nodes
@@ -209,7 +197,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class NotChecked:
-    """What could not be looked at, why, and what would let us look."""
+    """What could not be checked, why, and what would make it possible."""
 
     what: str
     reason: str
@@ -233,9 +221,8 @@ class Change:
     finding: Finding
     at: float
     opened_at: float = field(default=0.0)
-    over_at: float | None = (
-        None  # of what resolved: `at` comes later where diag waited whether it comes again (holds_seconds)
-    )
+    # of what resolved: `at` comes later where diag waited whether it comes again (holds_seconds)
+    over_at: float | None = None
     moved_again: tuple[
         int, ...
     ] = ()  # of a hang that resolved: those of its culprits that were seen to move since

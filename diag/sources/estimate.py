@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from diag.model import Record
-from diag.model.observations import MemoryEstimated, MemoryTerm, Observation, Unparsed
+from diag.model.observations import MemoryEstimated, MemoryTerm, Observation
+from diag.sources.payload import fill, guarded
 
 SOURCE = "estimate"
 
@@ -18,28 +19,14 @@ def record(payload: Mapping[str, Any], host: str) -> Record:
     return Record(SOURCE, dict(payload), host=host)
 
 
+@guarded(SOURCE)
 def parse(record: Record) -> Iterator[Observation]:
-    payload = record.payload
-    try:
-        on_disk = payload.get("checkpoint_bytes")
-        yield MemoryEstimated(
-            None,
-            gpu=_terms(payload["gpu"]),
-            host=_terms(payload["host"]),
-            save=_terms(payload["save"]),
-            checkpoint_bytes=None if on_disk is None else int(on_disk),
-            basis=str(payload.get("basis", "")),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        yield Unparsed(record.rank, SOURCE, f"{type(error).__name__}: {error}", repr(payload)[:200])
+    terms = {name: _terms(record.payload[name]) for name in ("gpu", "host", "save")}
+    yield fill(MemoryEstimated, record.payload, rank=None, **terms)
 
 
-def _terms(items: Sequence[Mapping[str, Any]]) -> tuple[MemoryTerm, ...]:
+def _terms(items: Any) -> tuple[MemoryTerm, ...]:
     if not isinstance(items, list) or len(items) > _MOST_TERMS:
         raise ValueError("no list of terms")
-    return tuple(
-        MemoryTerm(
-            str(item["name"]), int(item["bytes"]), str(item.get("formula", "")), str(item.get("source", ""))
-        )
-        for item in items
-    )
+    absent = {"formula": "", "source": ""}
+    return tuple(fill(MemoryTerm, {**absent, **item}, size_bytes=int(item["bytes"])) for item in items)

@@ -176,7 +176,7 @@ def test_folder_that_may_not_be_read_is_not_checked_with_the_reason(tmp_path: Pa
     look(watch(here("--save", str(tmp_path / "file")), told))
 
     failed = [fact for fact in told.facts() if isinstance(fact, SourceFailed)]
-    assert len(failed) == 1 and "is no directory" in failed[0].reason
+    assert len(failed) == 1 and "is not a directory" in failed[0].reason
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="a mount namespace of its own needs root")

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diag.knowledge import table
 from diag.knowledge.env_lint import Advice, lint, number
-from diag.knowledge.nccl_variables import REMOVED_FROM_NCCL, TORCH, nccl_variables
+from diag.knowledge.nccl_variables import nccl_variables, removed_from_nccl, torch_variables
 from diag.model import Severity
 
 HARMFUL, USELESS = "env-harmful", "env-no-effect"
@@ -41,7 +42,7 @@ def advice(env: dict[str, str], **known: Any) -> list[Advice]:
             {},
             "TORCH_NCCL_ASYNC_ERROR_HANDLING",
             HARMFUL,
-            "hangs for ever",
+            "hangs forever",
         ),
         ({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, {}, "TORCH_DISTRIBUTED_DEBUG", HARMFUL, "over gloo"),
         (
@@ -103,7 +104,7 @@ def advice(env: dict[str, str], **known: Any) -> list[Advice]:
             USELESS,
             "NCCL_NSOCKS_PERTHREAD is meant",
         ),
-        ({"NCCL_P2P_DISABLE": "true"}, {}, "NCCL_P2P_DISABLE", USELESS, "'true' for 0"),
+        ({"NCCL_P2P_DISABLE": "true"}, {}, "NCCL_P2P_DISABLE", USELESS, "'true' as 0"),
         (
             {"NCCL_IB_HCA": "mlx5_0", "NCCL_IB_DISABLE": "1"},
             {"rdma": False},
@@ -253,8 +254,8 @@ def test_each_variable_is_told_once_and_harm_first() -> None:
 def test_no_name_that_nccl_reads_is_called_unread() -> None:
     """Every real variable with a harmless value; NCCL_DEBUG and the like have words."""
     words = {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_FAMILY": "AF_INET"}
-    env = {name: words.get(name, "0") for name in [*nccl_variables(), *TORCH]}
-    gone = {name for name, (since, _) in REMOVED_FROM_NCCL.items() if since > (2, 5)}
+    env = {name: words.get(name, "0") for name in [*nccl_variables(), *torch_variables()]}
+    gone = {name for name, (since, _) in removed_from_nccl().items() if since > (2, 5)}
     renamed = {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_TRACE_CPP_STACK", "NCCL_SOCKET_IFNAME"}
 
     told = {one.variable for one in advice(env) if one.id == USELESS} - renamed - gone
@@ -293,3 +294,31 @@ def test_numbers_are_read_as_nccl_does(text: str, value: int) -> None:
 def test_any_value_is_taken(env: dict[str, str]) -> None:
     for one in advice(env):
         assert one.variable in env and one.does and one.instead
+
+
+# --- the table
+
+
+@pytest.mark.parametrize("kind", ["harmful", "no_effect"])
+def test_rows_of_the_table_have_only_what_the_lint_knows(kind: str) -> None:
+    conditions = {"is", "not", "not_exactly", "number", "has", "length"}
+    rows = table("env_lint")[kind]
+
+    assert len(rows) > 5
+    for row in rows:
+        assert {"variables", "does", "instead"} <= set(row)
+        assert set(row) <= {"variables", "does", "instead", "when", "also", "nodes", "severity"}
+        assert {
+            key for part in (row.get("when", {}), *row.get("also", {}).values()) for key in part
+        } <= conditions
+        assert row.get("nodes", "several") in ("several", "maybe_rdma")
+        assert row.get("severity", "info") in ("info", "by_rdma")
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [("0", "forever"), ("23", "34 s"), ("31", ""), ("13", "33.6 ms"), ("-1", "")]
+)
+def test_every_odd_timeout_of_rdma_is_explained(value: str, seconds: str) -> None:
+    (one,) = advice({"NCCL_IB_TIMEOUT": value})
+
+    assert seconds in one.does and "{" not in one.does

@@ -3,14 +3,13 @@ every cause."""
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
 import pytest
 
-from diag.knowledge.env_lint import no_effect
-from diag.knowledge.nccl_variables import REMOVED_FROM_NCCL
+from diag.knowledge import table
+from diag.knowledge.nccl_variables import invented, removed_from_nccl, renamed_in_torch
 from diag.outputs import manual
 from diag.state.residence import KINDS
 from tests.manual.causes_in_code import causes_by_file, findings_of
@@ -179,12 +178,8 @@ def test_every_part_of_a_step_that_can_be_the_cause_of_a_drop_is_spoken_of(lang:
 
 @pytest.mark.parametrize("lang", manual.LANGUAGES)
 def test_every_harmful_variable_is_spoken_of(lang: str) -> None:
-    tree = ast.parse((ROOT / "diag" / "knowledge" / "env_lint" / "harmful.py").read_text())
-    names = {
-        node.value.lower() for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        and re.fullmatch(r"(?:NCCL|TORCH|GLOO|CUDA)(?:_[A-Z0-9]+)+", node.value)
-    }  # fmt: skip
+    rows = table("env_lint")["harmful"]
+    names = {name.lower() for row in rows for name in (*row["variables"], *row.get("also", ()))}
 
     assert len(names) > 20
     assert names == {*manual.causes("env-harmful", lang)} - {"preflight"}
@@ -192,7 +187,7 @@ def test_every_harmful_variable_is_spoken_of(lang: str) -> None:
 
 @pytest.mark.parametrize("lang", manual.LANGUAGES)
 def test_every_known_variable_without_effect_is_spoken_of(lang: str) -> None:
-    names = {*no_effect._INVENTED, *no_effect._RENAMED_IN_TORCH, *REMOVED_FROM_NCCL}
+    names = {*invented(), *renamed_in_torch(), *removed_from_nccl()}
 
     assert len(names) > 50
     assert {name.lower() for name in names} <= {*manual.causes("env-no-effect", lang)}

@@ -16,7 +16,7 @@ MINE = {"uid": 1000, "our_uid": 1000}
     [
         ({**MINE, "ptrace_scope": 1}, "kernel.yama.ptrace_scope is 1: start the job with `diag run`"),
         ({**MINE, "ptrace_scope": 2}, "kernel.yama.ptrace_scope is 2: give diag the capability SYS_PTRACE"),
-        ({**MINE, "ptrace_scope": 3}, "which nobody passes until the next boot"),
+        ({**MINE, "ptrace_scope": 3}, "which cannot be lifted before the next boot"),
         ({**MINE, "ptrace_scope": 0, "seccomp": True}, "--security-opt seccomp=unconfined"),
         ({**MINE, "ptrace_scope": 0}, "docker run --cap-add SYS_PTRACE"),
         ({**MINE, "dumpable": False}, "PR_SET_DUMPABLE"),

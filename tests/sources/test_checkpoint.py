@@ -229,7 +229,7 @@ def test_folder_that_is_not_there_is_told_and_a_file_is_unavailable(tmp_path: Pa
     (tmp_path / "file").write_text("")
 
     assert not seen(tmp_path / "none").exists
-    with pytest.raises(CheckpointUnavailable, match="no directory"):
+    with pytest.raises(CheckpointUnavailable, match="not a directory"):
         CheckpointReader(str(tmp_path / "file")).sample()
 
 

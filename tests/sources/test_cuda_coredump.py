@@ -58,7 +58,7 @@ def test_file_that_is_cut_anywhere_or_is_another_is_refused(tmp_path: Path) -> N
         with pytest.raises(cuda_core.NoCoreDump):
             cuda_core.kernels(path)
     path.write_bytes(b"\x7fELF\x02\x01\x01\x00" + data[8:])
-    with pytest.raises(cuda_core.NoCoreDump, match="no core dump of a GPU"):
+    with pytest.raises(cuda_core.NoCoreDump, match="not a core dump of a GPU"):
         cuda_core.kernels(path)
 
 

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from diag.model.observations import Observation, WorkerFailureReported, WorkerNamed
-from diag.sources.logs import torch_log
+from diag.sources.logs import line_forms
+from diag.sources.logs.output import read_text
 
 LOGS = Path(__file__).parents[1] / "captures" / "logs"
 
 
 def facts(name: str) -> list[Observation]:
     lines = (LOGS / name).read_text().splitlines()
-    return [fact for line in lines for fact in torch_log.read_line(line, None)]
+    return [fact for line in lines for fact in line_forms.read_line(line, None)]
 
 
 def said(name: str) -> list[tuple[object, ...]]:
@@ -69,7 +70,7 @@ def test_first_failure_is_told_seconds_before_the_table() -> None:
     ],
 )
 def test_rank_before_a_line_is_taken_only_as_torch_writes_it(text: str, rank: int | None) -> None:
-    assert torch_log.rank_of_line(text) == rank
+    assert next(iter(read_text(text, "stderr", None))).rank == rank
 
 
 @pytest.mark.parametrize(
@@ -84,4 +85,4 @@ def test_rank_before_a_line_is_taken_only_as_torch_writes_it(text: str, rank: in
     ],
 )
 def test_other_lines_name_nobody(text: str) -> None:
-    assert list(torch_log.read_line(text, None)) == []
+    assert list(line_forms.read_line(text, None)) == []

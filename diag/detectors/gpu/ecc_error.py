@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.contract import Detector
 from diag.detectors.findings import fill, finding, row
 from diag.detectors.gpu.evidence import has_xid, increase
-from diag.knowledge.xids import ACTIONS, ECC_XIDS, xid_of
+from diag.knowledge.xids import advice, xid_of
 from diag.model import Evidence, Finding, NotChecked
 from diag.model.observations import GpuHealth
 from diag.state.gpufaults import same_bus
@@ -43,13 +43,13 @@ class EccErrorDetector(Detector):
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         for index, (at, health) in sorted(job.machine.gpu_health.items()):
             ranks = ranks_of_gpu(index, job)
-            if not ranks or has_xid(job, health, ECC_XIDS, ("hardware",)):
+            if not ranks or has_xid(job, health, "memory", ("hardware",)):
                 continue
             began, first = self._first.get(index, (at, health))
             found = _error(first, health, job)
             if found is None:
                 continue
-            cause, what, advice = found
+            cause, what, remedy = found
             yield finding(
                 self.name,
                 cause,
@@ -57,7 +57,7 @@ class EccErrorDetector(Detector):
                 ranks=ranks,
                 since=began if cause.startswith("remap") else at,
                 summary=f"GPU {index} of {format_ranks(ranks)} ({health.pci_bus_id}): {what}",
-                advice=advice.replace("INDEX", str(index)),
+                advice=remedy.replace("INDEX", str(index)),
                 evidence=[Evidence("nvml", _counters(health), at, ranks[0])],
             )
 
@@ -86,13 +86,13 @@ def _error(first: GpuHealth, health: GpuHealth, job: JobView) -> tuple[str, str,
     for event in job.gpu_faults.xids:
         if event.xid in (63, 92) and same_bus(health.pci_bus_id, event.fact.pci_bus_id):
             xid = xid_of(event.xid)
-            return f"xid_{xid.number}", f"Xid {xid.number}, {xid.meaning}", ACTIONS[xid.action]
+            return f"xid_{xid.number}", f"Xid {xid.number}, {xid.meaning}", advice(xid.action)
     return _of_row("corrected_storm", corrected) if corrected >= _MANY_CORRECTED else None
 
 
 def _of_row(cause: str, count: int = 0) -> tuple[str, str, str]:
     known = row("ecc-error", cause)
-    return cause, fill(known["what"], {"count": str(count)}), known.get("advice") or ACTIONS[known["action"]]
+    return cause, fill(known["what"], {"count": str(count)}), known.get("advice") or advice(known["action"])
 
 
 def _counters(health: GpuHealth) -> str:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Collection
 
 from diag.detectors.echoed_errors import only_quoted
+from diag.knowledge.xids import xid_of
 from diag.model.observations import GpuHealth
 from diag.state.gpufaults import SETTLE_SECONDS, same_bus
 from diag.state.rank_view import RankView
@@ -47,10 +48,10 @@ def victim_of_line(rank: int | None, device: int | None, job: JobView) -> RankVi
     return next(iter(there or failed), None)
 
 
-def has_xid(job: JobView, health: GpuHealth, xids: Collection[int], kinds: Collection[str]) -> bool:
-    """Whether the driver reported one of these of this GPU: then the error is gpu-fault's."""
+def has_xid(job: JobView, health: GpuHealth, part: str, kinds: Collection[str]) -> bool:
+    """Whether the driver reported an Xid of this part (`Xid.part`) of this GPU: then the error is gpu-fault's."""
     return any(
-        event.xid in xids and event.kind in kinds and same_bus(health.pci_bus_id, event.fact.pci_bus_id)
+        xid_of(event.xid).part == part and event.kind in kinds and same_bus(health.pci_bus_id, event.fact.pci_bus_id)
         for event in job.gpu_faults.xids
     )
 

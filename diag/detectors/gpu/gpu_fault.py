@@ -11,7 +11,8 @@ from diag.detectors.contract import Detector
 from diag.detectors.findings import fill, finding, load, who
 from diag.detectors.gpu.evidence import mattered, victim_of_line, when
 from diag.detectors.last_words import heard
-from diag.knowledge.xids import ACTIONS, NVLINK_XIDS, Xid, xid_of
+from diag.knowledge.xids import Xid, xid_of
+from diag.knowledge.xids import advice as action_advice
 from diag.model import Confidence, Evidence, Finding
 from diag.model.observations import CudaErrorRaised, GpuDumpStarted
 from diag.state.gpufaults import XidEvent, same_bus
@@ -138,7 +139,7 @@ def _ranks_named(event: XidEvent, job: JobView) -> set[int]:
 def _may_be_ours(event: XidEvent, job: JobView) -> bool:
     """Whose GPU it is is not known. An NVLink fault of a neighbour's GPU hits ours too: they share the
     switches."""
-    if event.xid in NVLINK_XIDS and event.kind == "hardware":
+    if xid_of(event.xid).part == "nvlink" and event.kind == "hardware":
         return True
     placed = any(gpu_of_rank(rank, job) is not None for rank in job.ranks.values())
     return (
@@ -165,7 +166,7 @@ def _by_hardware(root: XidEvent, events: list[XidEvent], ranks: tuple[int, ...],
     with_it = f"; Xid {', '.join(map(str, more))} with it" if more else ""
     wants = _recovery(root, job)
     whose = f" of {format_ranks(ranks)}" if ranks else ""
-    advice = ACTIONS[xid.action].replace("INDEX", slot) if slot else ACTIONS[xid.action]
+    advice = action_advice(xid.action, slot)
     return finding(
         "gpu-fault",
         f"xid_{root.xid}",
@@ -195,7 +196,7 @@ def _by_switch(job: JobView) -> Iterator[Finding]:
             since=at,
             summary=f"the NVSwitch at {bus} failed {when(job)}: SXid {fact.sxid}, fatal; transfers between the node's "
             "GPUs stop",
-            advice=ACTIONS["links"],
+            advice=action_advice("links"),
             evidence=[Evidence("kmsg", fact.text, at)],
         )
 
@@ -280,7 +281,7 @@ def _by_xid_alone(event: XidEvent, meaning: Xid, ranks: tuple[int, ...], job: Jo
         since=event.at,
         summary=f"the driver reports Xid {event.xid} for {format_ranks(ranks)} {when(job)}: {meaning.meaning}; most often the "
         f"program is to blame, and its log does not say more{unknown}",
-        advice=f"{ACTIONS[meaning.action]} Run once with CUDA_LAUNCH_BLOCKING=1 to see the kernel; if it comes again on the same "
+        advice=f"{action_advice(meaning.action)} Run once with CUDA_LAUNCH_BLOCKING=1 to see the kernel; if it comes again on the same "
         "GPU with programs that are known to be sound, have the GPU examined.",
         evidence=[_evidence(event)],
     )

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from diag.detectors.contract import Detector
 from diag.detectors.findings import finding
 from diag.detectors.gpu.evidence import has_xid, increase
-from diag.knowledge.xids import NVLINK_XIDS
 from diag.model import Evidence, Finding, Severity
 from diag.model.observations import GpuHealth, NvlinkSeen
 from diag.state.gpustate import gpus_of_ranks
@@ -57,7 +56,7 @@ class NvlinkFaultDetector(Detector):
             ranks = tuple(rank for rank, gpu in used.items() if gpu.index == index)
             if len(used) < 2 or not ranks:
                 continue  # one GPU alone talks to no other over NVLink
-            if has_xid(job, health, NVLINK_XIDS, ("hardware", "application", "consequence")):
+            if has_xid(job, health, "nvlink", ("hardware", "application", "consequence")):
                 continue
             alike = [
                 one for _, one in job.machine.gpu_health.values() if names.get(one.index) == names.get(index)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from diag.detectors.hang.kernels import Kernel
-from diag.knowledge.xids import HARDWARE_XIDS
+from diag.knowledge.xids import xid_of
 from diag.model.observations import GpuSample, XidReported
 from diag.state.gpustate import gpu_of_rank, rank_of_bus
 from diag.state.view import JobView
@@ -84,7 +84,7 @@ class Gpus:
         """Ranks whose GPU the driver reported as broken since they started."""
         found: dict[int, XidReported] = {}
         for event in job.gpu_faults.xids:
-            if event.xid not in HARDWARE_XIDS or event.kind != "hardware":
+            if not xid_of(event.xid).ends_gpu or event.kind != "hardware":
                 continue
             users = rank_of_bus(event.fact.pci_bus_id, job)
             for rank in job.alive_ranks():

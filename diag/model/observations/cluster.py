@@ -1,4 +1,4 @@
-"""What hubs of one job tell each other: the state of a node and of its ranks, and the verdict on the whole
+"""What hubs of one job report to each other: the state of a node and of its ranks, and the verdict on the whole
 job."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NodeDigest(Observation):
     nodes: int  # how many its launcher says there are
     rendezvous: str  # where its launcher meets the others: "10.0.0.1:29500"
     ranks: int
-    local_world_size: int  # ranks that its launcher is to start here; 0 where it does not tell
+    local_world_size: int  # ranks that its launcher is to start here; 0 where it does not say
     world_size: int
     phase: str
     marked_phase: str
@@ -56,7 +56,7 @@ class NodeDigest(Observation):
     not_checked: tuple[NotChecked, ...] = ()
     version: str = ""
     connect_seconds: float | None = None  # that the last connection to the job hub took: the network alone
-    host_names: tuple[str, ...] = ()  # of all nodes in order of their numbers, where the launcher tells them
+    host_names: tuple[str, ...] = ()  # of all nodes in order of their numbers, where the launcher shows them
     leaving: bool = False  # this hub ends now: its silence will be no failure
 
 
@@ -81,7 +81,7 @@ class ThreadSeen:
 
 @dataclass(frozen=True, slots=True)
 class StackSampleSummary:
-    """A sample of a rank in steady state: did it wait for its peers, and where did it stand."""
+    """A sample of a rank in steady state: did it wait for its peers, and where was it."""
 
     at: float
     waits: bool
@@ -97,7 +97,7 @@ class RankDigest(Observation):
 
     placement: Placement
     run_id: str
-    at: float  # the moment that this tells of
+    at: float  # the moment that this shows
     moved: tuple[tuple[str, float], ...]  # by channel
     alive: bool
     state: str  # of the process: R, S, D, T ...
@@ -136,7 +136,7 @@ class NodeProbed(Observation):
 
 @dataclass(frozen=True, slots=True)
 class JobVerdict(Observation):
-    """What the job hub says of the whole job: its findings stand in for what one node would say of such
+    """What the job hub says of the whole job: its findings replace what one node would say of such
     things by itself."""
 
     hub: str  # its host

@@ -1,4 +1,4 @@
-"""Collectives, as torch's Flight Recorder and watchdog and NCCL RAS tell them."""
+"""Collectives, as torch's Flight Recorder and watchdog and NCCL RAS report them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CollectiveEntry:
     retired: bool
     pending: bool
     record_id: int
-    time_created: float  # the rank's own clock; 0 when not told
+    time_created: float  # the rank's own clock; 0 when not given
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class WatchdogState(Observation):
 
 @dataclass(frozen=True, slots=True)
 class RasRank:
-    """One member of a communicator as NCCL RAS tells it. `rank` is the communicator's own number, not the
+    """One member of a communicator as NCCL RAS reports it. `rank` is the communicator's own number, not the
     job's.
 
     `host` is an address of NCCL's bootstrap interface. `init_state` and `async_error` are ncclResult_t (0 is
@@ -125,7 +125,7 @@ class RasCommunicator:
     NCCL's own words.
 
     `hash` is hexadecimal, empty where the text report only counts it. `unnamed` are (operation, count,
-    ranks): of so many members the text tells the count and not who they are.
+    ranks): of so many members the text gives the count and not who they are.
     """
 
     hash: str

@@ -31,7 +31,7 @@ class GpuSample(Observation):
     pids: tuple[int, ...] = ()
     process_memory: tuple[
         tuple[int, int], ...
-    ] = ()  # (pid, bytes) as NVML tells; other containers' pids may be 0
+    ] = ()  # (pid, bytes) as NVML reports; other containers' pids may be 0
     sm_utilization_ratio: float | None = None
     sm_occupancy_ratio: float | None = None
     sm_count: int | None = None
@@ -39,7 +39,7 @@ class GpuSample(Observation):
 
 @dataclass(frozen=True, slots=True)
 class NvlinkSeen:
-    """One NVLink of a GPU; counters are since the driver was loaded, None where it does not tell."""
+    """One NVLink of a GPU; counters are since the driver was loaded, None where it does not say."""
 
     link: int
     active: bool | None

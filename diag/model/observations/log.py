@@ -15,13 +15,13 @@ class LogLine(Observation):
     stream: str
     text: str
     bar: bool = False  # ended by a carriage return: a progress bar being redrawn
-    number: int = 0  # of the line in its file, from 1; 0 where nobody counts
+    number: int = 0  # of the line in its file, from 1; 0 where lines are not counted
 
 
 @dataclass(frozen=True, slots=True)
 class PlainLines(Observation):
-    """`count` lines in a row without a word that any reader knows. A log on disk tells them in place of a
-    `LogLine` each; `last` are the last of them as they stand, `text` is all of them: a rule may know a word
+    """`count` lines in a row without a word that any reader knows. A log on disk gives them in place of a
+    `LogLine` each; `last` are the last of them as they are, `text` is all of them: a rule may know a word
     that no reader does."""
 
     stream: str
@@ -43,7 +43,7 @@ class KernelLine(Observation):
 
 @dataclass(frozen=True, slots=True)
 class PhaseMarked(Observation):
-    """A line that tells the phase: rendezvous, model_load, data_prep, comm_init, first_step, eval, teardown
+    """A line that shows the phase: rendezvous, model_load, data_prep, comm_init, first_step, eval, teardown
     ..."""
 
     phase: str
@@ -68,7 +68,7 @@ class Iteration(Observation):
 
 @dataclass(frozen=True, slots=True)
 class StepsPlanned(Observation):
-    """How many steps the training will have: tells its bar from others."""
+    """How many steps the training will have: distinguishes its bar from others."""
 
     total: int
     text: str
@@ -126,7 +126,7 @@ class LossScaleReduced(Observation):
     """fp16: gradients overflowed, the step was skipped and the loss scale lowered; `at_minimum`: it cannot be
     any more.
 
-    `reduced` is None where the line does not tell to what.
+    `reduced` is None where the line does not say to what.
     """
 
     reduced: float | None
@@ -146,7 +146,7 @@ class NonFiniteReported(Observation):
 
 @dataclass(frozen=True, slots=True)
 class VersionSeen(Observation):
-    """The log tells the version of a package, called as pip calls it (ms-swift, megatron-core, deepspeed,
+    """The log shows the version of a package, called as pip calls it (ms-swift, megatron-core, deepspeed,
     torch, nccl)."""
 
     package: str

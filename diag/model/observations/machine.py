@@ -46,7 +46,7 @@ class ProcessTree(Observation):
 
 @dataclass(frozen=True, slots=True)
 class LimitsSeen(Observation):
-    """/proc/PID/limits, soft values; None stands for unlimited, a missing key for not shown."""
+    """/proc/PID/limits, soft values; None is unlimited, a missing key for not shown."""
 
     pid: int
     soft: tuple[tuple[str, int | None], ...]

@@ -9,19 +9,17 @@ from diag.model.observations.base import Observation
 
 @dataclass(frozen=True, slots=True)
 class CgroupLevel:
-    """One memory cgroup; None for a limit that is not set and for what the kernel does not tell."""
+    """One memory cgroup; None for a limit that is not set and for what the kernel does not say."""
 
     path: str
     usage_bytes: int
     limit_bytes: int | None
     peak_bytes: int | None
-    high_bytes: int | None = (
-        None  # v2 memory.high: above it the kernel holds the processes up instead of killing
-    )
+    # v2 memory.high: above it the kernel holds the processes up instead of killing
+    high_bytes: int | None = None
     oom_kills: int | None = None
-    max_events: int | None = (
-        None  # how often its own limit was met; v1 (failcnt) does not count each on every kernel
-    )
+    # how often its own limit was met; v1 (failcnt) does not count each on every kernel
+    max_events: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +27,7 @@ class CgroupMemory(Observation):
     """Memory of the cgroup that a rank (or CMD) lives in: the tightest limit of it and its parents.
 
     `usage_bytes` to `peak_bytes` and the breakdown are of that level (`path`), the event counters and the
-    pressure of the leaf. `levels` holds the leaf and all parents that have a limit, leaf first. v1 tells a
+    pressure of the leaf. `levels` holds the leaf and all parents that have a limit, leaf first. v1 shows a
     limit of parents that cannot be seen, too: then `limit_bytes` is lower than any of `levels`.
     """
 
@@ -45,13 +43,11 @@ class CgroupMemory(Observation):
     anon_bytes: int = 0
     dirty_bytes: int = 0  # of the page cache: dirty or being written back
     max_events: int = 0  # how often the limit was met
-    pressure_full_ratio: float | None = (
-        None  # PSI: share of the last 10 s in which all its tasks waited for memory; v2 only
-    )
+    # PSI: share of the last 10 s in which all its tasks waited for memory; v2 only
+    pressure_full_ratio: float | None = None
     levels: tuple[CgroupLevel, ...] = ()
-    group_kills: int = (
-        0  # of the leaf: how often all of it was killed at once (memory.oom.group); v2, Linux 5.17 and later
-    )
+    # of the leaf: how often all of it was killed at once (memory.oom.group); v2, Linux 5.17 and later
+    group_kills: int = 0
 
     @property
     def needed_bytes(self) -> int:
@@ -97,8 +93,8 @@ class SharedMemory(Observation):
 
 @dataclass(frozen=True, slots=True)
 class KernelOomKill(Observation):
-    """The kernel log tells a kill for memory. `pid` is the host's number; `cgroup` that whose limit was met,
-    "" for the host and "?" where the log does not tell which.
+    """The kernel log reports a kill for memory. `pid` is the host's number; `cgroup` that whose limit was met,
+    "" for the host and "?" where the log does not say which.
 
     `breakdown` and `tasks` are of that cgroup at this moment (of the host: tasks only); tasks are the
     biggest, as (pid, name, resident bytes).
@@ -120,7 +116,7 @@ class KernelOomKill(Observation):
 
 @dataclass(frozen=True, slots=True)
 class KernelRefusal(Observation):
-    """The kernel log tells that it refused memory or a fork. `what`: overcommit, pids. `cgroup`: the one that
+    """The kernel log reports that it refused memory or a fork. `what`: overcommit, pids. `cgroup`: the one that
     forked."""
 
     what: str
@@ -146,7 +142,7 @@ class MemoryEstimated(Observation):
     """What the command should need, by its own arguments (`diag estimate`), before it runs.
 
     GPU terms are of the rank that needs most, host terms of one node. `save` terms come on top of `host`
-    while a checkpoint is written. Empty where the arguments do not tell.
+    while a checkpoint is written. Empty where the arguments do not say.
     """
 
     gpu: tuple[MemoryTerm, ...]

@@ -27,7 +27,7 @@ class NcclLine(Observation):
 
 @dataclass(frozen=True, slots=True)
 class NcclPlainLines(Observation):
-    """Consecutive lines of NCCL that tell nothing but that it is at work (rings, trees, channels within a
+    """Consecutive lines of NCCL that show nothing but that it is at work (rings, trees, channels within a
     node): `count` of them in place of a `LogLine` and an `NcclLine` each; `last` are the last 200 as they
     stand, `text` is all of them."""
 
@@ -61,7 +61,7 @@ class NcclRasListening(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclEnvironment(NcclFact):
-    """NCCL read a variable (of the environment or of an nccl.conf) and tells its value."""
+    """NCCL read a variable (of the environment or of an nccl.conf) and logs its value."""
 
     name: str
     value: str
@@ -160,7 +160,7 @@ class NcclChannel(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclCommunicator(NcclFact):
-    """A step of a communicator's life as one member tells it. `stage` is start, topology, complete, destroyed
+    """A step of a communicator's life as one member logs it. `stage` is start, topology, complete, destroyed
     or aborted.
 
     `comm` is the address in that process ("0x20035e20"), `comm_id` the same on all members ("" where the line
@@ -198,7 +198,7 @@ class NcclGpuDirect(NcclFact):
     """Whether a GPU's memory is reached by the network card itself; `why` as the line says, "" when it does
     not.
 
-    "use ring PXN 0 GDR 0" is told of any communicator's rings: on one node, or over sockets, it means nothing
+    "use ring PXN 0 GDR 0" is logged of any communicator's rings: on one node, or over sockets, it means nothing
     (seen: 0 and 1).
     """
 
@@ -208,7 +208,7 @@ class NcclGpuDirect(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclVerbsError(NcclFact):
-    """A call of libibverbs failed: `call` "ibv_reg_mr_iova2"; `errno` where it is told or follows from the
+    """A call of libibverbs failed: `call` "ibv_reg_mr_iova2"; `errno` where it is given or follows from the
     text."""
 
     call: str
@@ -235,7 +235,7 @@ class NcclCompletionError(NcclFact):
 @dataclass(frozen=True, slots=True)
 class NcclPortEvent(NcclFact):
     """An asynchronous event of a device: "port error", "port active", "GID table changed" ... `device` ""
-    where not told."""
+    where not given."""
 
     device: str
     port: int | None
@@ -245,7 +245,7 @@ class NcclPortEvent(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclDuplicateGpu(NcclFact):
-    """Two ranks of a communicator on one GPU. NCCL 2.30 and later do not tell which: -1, -1 and ""."""
+    """Two ranks of a communicator on one GPU. NCCL 2.30 and later do not say which: -1, -1 and ""."""
 
     comm_rank: int
     other_rank: int
@@ -254,7 +254,7 @@ class NcclDuplicateGpu(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclPeerLost(NcclFact):
-    """A connection between ranks could not be made or broke; `peer` is an address ("" not told)."""
+    """A connection between ranks could not be made or broke; `peer` is an address ("" not given)."""
 
     peer: str
     error: str

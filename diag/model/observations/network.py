@@ -78,7 +78,7 @@ class InterfacesSeen(Observation):
 
 @dataclass(frozen=True, slots=True)
 class RdmaAccess(Observation):
-    """What a rank's process has of RDMA; None for what may not be looked at.
+    """What a rank's process has of RDMA; None for what cannot be read.
 
     `device_nodes` are in its /dev/infiniband ("uverbs0"), `open_nodes` those that it holds open; `mapped` are
     libraries in its memory ("libibverbs", "libmlx5", "libnccl-net" ...), `verbs_library` whether a

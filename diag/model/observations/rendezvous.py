@@ -9,7 +9,7 @@ from diag.model.observations.base import Observation
 
 @dataclass(frozen=True, slots=True)
 class StoreTried(Observation):
-    """The log tells of one try that failed. `delay`: seconds to the next, where the line says it; `why`: in
+    """The log shows one try that failed. `delay`: seconds to the next, where the line says it; `why`: in
     its own words."""
 
     host: str
@@ -25,7 +25,7 @@ class StoreWaited(Observation):
     without a connection.
 
     `pending`: the kernel waits for an answer to its SYN. `over`: it has left that call, or has the
-    connection. `node`: its number where the launcher's command tells it.
+    connection. `node`: its number where the launcher's command shows it.
     """
 
     pid: int

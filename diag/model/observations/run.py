@@ -1,4 +1,4 @@
-"""The run and its processes; and what a source could not look at."""
+"""The run and its processes; and what a source could not read."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class RankFound(Observation):
 
 @dataclass(frozen=True, slots=True)
 class RankExited(Observation):
-    """`exit_code` and `signal` are None when nobody could read them (`how` says who did). A log tells it
-    late: `ended` is when it was, and `last` are the rank's last lines, where none stood under its number."""
+    """`exit_code` and `signal` are None when they could not be read (`how` says who did). A log shows it
+    late: `ended` is when it was, and `last` are the rank's last lines, where none came under its number."""
 
     pid: int
     exit_code: int | None
@@ -83,7 +83,7 @@ class EnvironmentSeen(Observation):
 
 @dataclass(frozen=True, slots=True)
 class LogsEnded(Observation):
-    """The job's logs were read to their end. Of the times only what their lines tell; `hung` says the job's own
+    """The job's logs were read to their end. Of the times only what their lines show; `hung` says the job's own
     watchdog. `error` are the last lines of a launcher that failed by itself, at `error_at`."""
 
     files: tuple[str, ...]
@@ -99,7 +99,7 @@ class LogsEnded(Observation):
 
 @dataclass(frozen=True, slots=True)
 class JournalCutOff(Observation):
-    """The records end before the run does: nobody closed the journal."""
+    """The records end before the run does: the journal was never closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +115,8 @@ class SnapshotTaken(Observation):
     began: float
     silent_seconds: float | None
     why: str = ""  # what shows that silence, in words
-    final: bool = (
-        True  # False: captured evidence begins; the moment that the job is judged by is still to come
-    )
+    # False: captured evidence begins; the moment that the job is judged by is still to come
+    final: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ class CheckpointFolder:
     unknown.
 
     `missing` are the files without which it cannot be loaded; `changed_at` is the newest modification time in
-    it, by the file system's clock; `iteration` is None where the name does not tell.
+    it, by the file system's clock; `iteration` is None where the name does not say.
     """
 
     path: str
@@ -25,12 +25,12 @@ class CheckpointFolder:
     missing: tuple[str, ...] = ()
     empty_files: int = 0
     damaged: tuple[str, ...] = ()  # files whose own header or length says that they are not whole, in words
-    listed: bool = True  # False: too many files to look at each; it was only counted
+    listed: bool = True  # False: too many files to read each; it was only counted
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointsSeen(Observation):
-    """A folder of checkpoints, oldest first, and the tracker file that tells which one to load.
+    """A folder of checkpoints, oldest first, and the tracker file that names the one to load.
 
     `tracker` is (file name, what it says), None when there is none. `role`: save, or load for what the job
     begins from. `exists` is False where nothing is at that path.

@@ -8,9 +8,9 @@ py-spy has them anyway.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-import reprlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,48 +24,42 @@ from diag.model.observations import (
     Observation,
     SourceFailed,
     SourceWorks,
-    Unparsed,
 )
 from diag.sources.collectives import plain_pickle
 from diag.sources.collectives.fr_pipe import ask_pipe, pipe_of
-from diag.sources.collectives.fr_trace import (
-    MAX_TENSORS,
-    count,
-    integer,
-    mapping,
-    members_of,
-    sequence,
-    settle,
-    shapes,
-    status_of,
-    word,
-)
+from diag.sources.collectives.fr_trace import MAX_TENSORS, count, members_of, settle, shapes, status_of
 from diag.sources.collectives.worker_server import MAX_BYTES, NoAnswer, ask
+from diag.sources.payload import explained, guarded, integer, mapping, sequence, word
 
 SOURCE = "flight_recorder"
 
-# What can go wrong, by the word in the payload.
+# What can go wrong, by the word in the payload: reason and remedy.
 FAILURES = {
-    "no_socket": "the rank has opened no worker server",
-    "gone": "the process has ended",
-    "timed_out": "the worker server did not answer in time",
-    "no_handler": "this torch shows no Flight Recorder over its worker server",
-    "too_large": "the Flight Recorder's dump is larger than diag reads",
-    "failed": "the Flight Recorder could not be read",
+    "no_socket": (
+        "the rank has opened no worker server",
+        "start the job with `diag run` without --no-inject; needs torch 2.4 or later, after init_process_group",
+    ),
+    "gone": ("the process has ended", ""),
+    "timed_out": (
+        "the worker server did not answer in time",
+        "the machine may be overloaded, or the rank stopped; it is tried again",
+    ),
+    "no_handler": ("this torch shows no Flight Recorder over its worker server", ""),
+    "too_large": (
+        "the Flight Recorder's dump is larger than diag reads",
+        "set TORCH_FR_BUFFER_SIZE to 2000 or less",
+    ),
+    "failed": ("the Flight Recorder could not be read", ""),
 }
-_REMEDIES = {
-    "no_socket": "start the job with `diag run` without --no-inject; needs torch 2.4 or later, after init_process_group",
-    "timed_out": "the machine may be overloaded, or the rank stopped; it is tried again",
-    "too_large": "set TORCH_FR_BUFFER_SIZE to 2000 or less",
-}
+explain = functools.partial(explained, FAILURES)
 
 _LAST_ENTRIES = 50  # of each group; ours: enough to tell in what a mismatch began
 _MAX_PENDING = 200  # of each group, the oldest: the front is among them
 _MAX_GROUPS = 1000  # Megatron creates 50
 
 # (handler, query), best first, of those the rank's torch has. None of these needs the GIL. Not only active
-# entries: the parts of a coalesced call stay "scheduled" for ever, and only the call's own completed entry
-# tells that they are done.
+# entries: the parts of a coalesced call stay "scheduled" forever, and only the call's own completed entry
+# shows that they are done.
 _HANDLERS = (
     ("dump_nccl_trace_json", "includecollectives=true&onlyactive=false", "nccl"),
     ("dump_nccl_trace_pickle", "includecollectives=true&includestacktraces=false&onlyactive=false", "nccl"),
@@ -76,7 +70,6 @@ _HANDLERS = (
 
 
 # --- asking a rank
-# ---------------------------------------------------------------------------------------------
 
 
 def read(
@@ -144,7 +137,6 @@ def _ask_all(path: Path, end: float) -> dict[str, Any]:
 
 
 # --- dump files
-# ------------------------------------------------------------------------------------------------
 
 
 def load_file(source: Path | bytes) -> Payload:
@@ -186,7 +178,6 @@ def _decode(data: bytes) -> dict[str, Any]:
 
 
 # --- cutting to size
-# -------------------------------------------------------------------------------------------
 
 _WORDS = ("profiling_name", "state")
 _NUMBERS = ("pg_id", "collective_seq_id", "p2p_seq_id", "op_id", "record_id", "time_created_ns")
@@ -251,32 +242,25 @@ def _short(ranks: Any) -> str:
 
 
 # --- reading
-# ---------------------------------------------------------------------------------------------------
 
 
+@guarded(SOURCE)
 def parse(record: Record) -> Iterator[Observation]:
-    """The rank's collectives. Also of traces that nobody trimmed."""
+    """The rank's collectives. Also of traces that were not trimmed."""
     payload = record.payload
-    try:
-        pid = payload["pid"]
-        if type(pid) is not int:
-            raise TypeError("pid is no number")
-        if "failed" in payload:
-            if payload["failed"] != "gone":  # its end is told by others
-                yield SourceFailed(record.rank, SOURCE, *explain(payload))
-            return
-        traces = [mapping(trace) for trace in payload["traces"]]
-        answered = {word(item) for item in payload.get("answered", ())}
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        yield Unparsed(
-            record.rank, SOURCE, f"not a payload of this source: {error!r}"[:200], reprlib.repr(payload)[:200]
-        )
+    pid = payload["pid"]
+    if type(pid) is not int:
+        raise TypeError("pid is not a number")
+    if "failed" in payload:
+        if payload["failed"] != "gone":  # other sources report its end
+            yield SourceFailed(record.rank, SOURCE, *explain(payload))
         return
-    members: dict[str, tuple[int, ...]] = {}  # a gloo group's name serves NCCL too, which tells who is in it
+    traces = [mapping(trace) for trace in payload["traces"]]
+    answered = {word(item) for item in payload.get("answered", ())}
+    members: dict[str, tuple[int, ...]] = {}  # a gloo group's name serves NCCL too, which says who is in it
     for trace in traces:
         for config in mapping(trace.get("pg_config")).values():
-            found = members_of(mapping(config).get("ranks"))
-            if found:
+            if found := members_of(mapping(config).get("ranks")):
                 members.setdefault(word(mapping(config).get("name")), found)
     entries: list[CollectiveEntry] = []
     groups: dict[tuple[str, str], CollectiveGroup] = {}
@@ -285,7 +269,7 @@ def parse(record: Record) -> Iterator[Observation]:
     yield SourceWorks(record.rank, SOURCE)
     yield FlightRecorder(
         rank=record.rank,
-        emitted=record.at if record.emitted is None else record.emitted,
+        emitted=record.read_at,
         version=next((word(trace.get("version")) for trace in traces), ""),
         backends=tuple(
             sorted({*answered, *(entry.backend for entry in entries), *(backend for backend, _ in groups)})
@@ -294,13 +278,6 @@ def parse(record: Record) -> Iterator[Observation]:
         entries=tuple(entries),
         pid=pid,
     )
-
-
-def explain(payload: Payload) -> tuple[str, str]:
-    """Reason and remedy of a payload that says "failed", for people."""
-    failed, detail = word(payload["failed"]), word(payload.get("detail"))
-    reason = FAILURES.get(failed, failed)
-    return (f"{reason}: {detail}" if detail else reason), _REMEDIES.get(failed, "")
 
 
 def _read_trace(

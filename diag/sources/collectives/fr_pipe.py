@@ -79,11 +79,11 @@ def _knock(files: JobFiles, pipe: Path) -> None:
         fd = files.open(str(pipe), os.O_WRONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
         raise NoAnswer("no_socket", f"and no pipe {pipe.name}") from None
-    except OSError as error:  # ENXIO: nobody has it open for reading
+    except OSError as error:  # ENXIO: no process has it open for reading
         raise NoAnswer("failed", f"{pipe.name}: {error.strerror}") from None
     try:
         if not stat.S_ISFIFO(os.fstat(fd).st_mode):
-            raise NoAnswer("failed", f"{pipe.name} is no pipe")
+            raise NoAnswer("failed", f"{pipe.name} is not a pipe")
         os.write(fd, b"1")
     except OSError as error:
         raise NoAnswer("failed", f"{pipe.name}: {error.strerror}") from None

@@ -9,10 +9,10 @@ import re
 from typing import Any
 
 from diag.model.observations import CollectiveEntry
+from diag.sources.payload import integer, mapping, sequence, word
 
 MAX_TENSORS = 64
 _MAX_RANKS = 1 << 20
-_MAX_WORD = 200
 
 
 def _entry(raw: dict[str, Any]) -> CollectiveEntry:
@@ -45,9 +45,9 @@ def _entry(raw: dict[str, Any]) -> CollectiveEntry:
 def settle(raw: list[dict[str, Any]], status: dict[Any, Any]) -> list[CollectiveEntry]:
     """Tell which are pending; `state` alone does not.
 
-    gloo's never leaves "scheduled", `retired` tells. NCCL retires also what timed out. And the parts of a
-    coalesced call (batch_isend_irecv, coalesced collectives) may stay "scheduled" for ever: the call's own
-    entry, which follows, tells.
+    gloo's never leaves "scheduled", `retired` does. NCCL retires also what timed out. And the parts of a
+    coalesced call (batch_isend_irecv, coalesced collectives) may stay "scheduled" forever: the call's own
+    entry, which follows, decides.
     """
     found = _numbered(raw)
     whole: dict[tuple[str, str, bool, int], bool] = {}
@@ -99,7 +99,6 @@ def _numbered(raw: list[dict[str, Any]]) -> list[CollectiveEntry]:
 
 
 # --- words and numbers of strangers
-# ----------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=4096)  # the world's is the same in the dump of every rank, and is kept once
@@ -122,25 +121,6 @@ def status_of(status: dict[Any, Any], entry: dict[str, Any]) -> dict[Any, Any]:
 
 def members_of(value: Any) -> tuple[int, ...]:
     return _ranks(value) if isinstance(value, str) else ()
-
-
-def mapping(value: Any) -> dict[Any, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def sequence(value: Any) -> list[Any] | tuple[Any, ...]:
-    return value if isinstance(value, (list, tuple)) else []
-
-
-def word(value: Any) -> str:
-    return value[:_MAX_WORD] if isinstance(value, str) else ""
-
-
-def integer(value: Any) -> int:
-    """JSON has some numbers as strings."""
-    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,19}", value):
-        value = int(value)
-    return value if type(value) is int and abs(value) < 1 << 63 else 0
 
 
 def count(value: Any) -> int | None:

@@ -34,21 +34,25 @@ def library_of(pid: int, proc: Path = PROC) -> str | None:
 
 
 def version_of(pid: int, library: str, proc: Path = PROC) -> str:
-    """ "2.28.9", from the file's name, the wheel beside it, or the words in it; empty when none of these tells."""
+    """ "2.28.9", from the file's name, the wheel beside it, or the words in it; empty when none of these has it."""
     named = _NAME.search(library)
     if named is not None:
         return named[1]
     seen = PurePath(library)
     try:
         with JobFiles(pid, proc) as files:
-            if seen.parent.parts[-3:] == ("nvidia", "nccl", "lib"):
-                names = files.names(str(seen.parents[3]))
-                wheels = {found[1] for name in names if (found := _WHEEL.match(name)) is not None}
-                if len(wheels) == 1:
-                    return wheels.pop()
+            of_wheel = seen.parent.parts[-3:] == ("nvidia", "nccl", "lib")
+            if of_wheel and (version := wheel_version(files, str(seen.parents[3]))):
+                return version
             return _version_in(files.open_file(library))
     except (OSError, ValueError):
         return ""
+
+
+def wheel_version(files: JobFiles, site_packages: str) -> str:
+    """Of NVIDIA's wheel there; empty where there is none, or several. Raises OSError."""
+    wheels = {found[1] for name in files.names(site_packages) if (found := _WHEEL.match(name)) is not None}
+    return wheels.pop() if len(wheels) == 1 else ""
 
 
 def _version_in(fd: int) -> str:

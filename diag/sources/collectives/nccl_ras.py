@@ -8,45 +8,48 @@ can cost the job.
 
 from __future__ import annotations
 
+import functools
 import re
-import reprlib
 import socket
 import time
 from collections.abc import Iterator, Sequence
 
 from diag.model import Payload, Record
-from diag.model.observations import Observation, RasReading, SourceFailed, SourceWorks, Unparsed
-from diag.sources.collectives.fr_trace import integer, mapping, sequence, word
+from diag.model.observations import Observation, RasReading, SourceFailed, SourceWorks
 from diag.sources.collectives.ras_json import load, read_communicators
 from diag.sources.collectives.ras_text import read_text
+from diag.sources.payload import explained, guarded, integer, mapping, sequence, word
 
 SOURCE = "nccl_ras"
 DEFAULT_ADDRESS = "localhost:28028"  # NCCL's own
 
-# What can go wrong, by the word in the payload.
+# What can go wrong, by the word in the payload: reason and remedy.
 FAILURES = {
-    "no_address": "NCCL_RAS_ADDR is no address",
-    "refused": "nothing listens at the address of NCCL RAS",
-    "timed_out": "NCCL RAS did not answer in time",
-    "not_ras": "what listens at the address of NCCL RAS is something else",
-    "too_large": "the answer of NCCL RAS is larger than diag reads",
-    "closed": "NCCL RAS closed the connection without an answer",
-    "failed": "NCCL RAS could not be asked",
+    "no_address": ("NCCL_RAS_ADDR is not an address", "unset it, or set it to localhost:PORT"),
+    "refused": (
+        "nothing listens at the address of NCCL RAS",
+        "no rank has made a communicator yet, or RAS could not take its port: "
+        "set NCCL_RAS_ADDR to a free one (`diag run` does)",
+    ),
+    "timed_out": (
+        "NCCL RAS did not answer in time",
+        "the machine may be overloaded, or the process that holds the port is stopped",
+    ),
+    "not_ras": (
+        "what listens at the address of NCCL RAS is something else",
+        "set NCCL_RAS_ADDR to a free port (`diag run` does)",
+    ),
+    "too_large": ("the answer of NCCL RAS is larger than diag reads", ""),
+    "closed": ("NCCL RAS closed the connection without an answer", ""),
+    "failed": ("NCCL RAS could not be asked", ""),
 }
-_REMEDIES = {
-    "no_address": "unset it, or set it to localhost:PORT",
-    "refused": "no rank has made a communicator yet, or RAS could not take its port: "
-    "set NCCL_RAS_ADDR to a free one (`diag run` does)",
-    "timed_out": "the machine may be overloaded, or the process that holds the port is stopped",
-    "not_ras": "set NCCL_RAS_ADDR to a free port (`diag run` does)",
-}
+explain = functools.partial(explained, FAILURES)
 
 # ours: a member of a communicator takes 540 bytes of JSON, and a GPU is in 25 of Megatron's
 MAX_BYTES = 8 << 20
 _MAX_LINE = 4096
-_DEADLINE_SECONDS = (
-    15.0  # longer than RAS's own: the connection is not closed on a question that is under way
-)
+# longer than RAS's own: the connection is not closed on a question that is under way
+_DEADLINE_SECONDS = 15.0
 _RAS_SECONDS = 5  # RAS gives up on a silent process after this long; its own default
 _PROTOCOL = 2
 
@@ -60,7 +63,6 @@ class _NoAnswer(Exception):
 
 
 # --- asking
-# ----------------------------------------------------------------------------------------------------
 
 
 def read(
@@ -128,29 +130,17 @@ class _Connection:
     def __init__(self, address: tuple[str, int], end: float) -> None:
         self._end = end
         self._buffer = b""
-        self._socket: socket.socket | None = None
-        problem: OSError | None = None
-        try:
-            places = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
+        shown = f"{address[0][:80]}:{address[1]}"
+        try:  # to this host, as a rule: it takes a millisecond
+            self._socket = socket.create_connection(address, min(self._left(), 2.0))
+        except (socket.gaierror, UnicodeError) as error:
             raise _NoAnswer("no_address", f"{address[0][:80]}: {error}") from None
-        for family, kind, protocol, _, place in places:
-            made = socket.socket(family, kind, protocol)
-            try:
-                made.settimeout(min(self._left(), 2.0))  # to this host, as a rule: it takes a millisecond
-                made.connect(place)
-                self._socket = made
-                return
-            except (OSError, _NoAnswer) as error:
-                made.close()
-                if isinstance(error, _NoAnswer):
-                    raise
-                problem = error
-        if isinstance(problem, ConnectionRefusedError):
-            raise _NoAnswer("refused", f"{address[0]}:{address[1]}")
-        if isinstance(problem, TimeoutError):
-            raise _NoAnswer("timed_out", f"no connection to {address[0]}:{address[1]}")
-        raise _NoAnswer("failed", f"{address[0]}:{address[1]}: {problem}")
+        except ConnectionRefusedError:
+            raise _NoAnswer("refused", shown) from None
+        except TimeoutError:
+            raise _NoAnswer("timed_out", f"no connection to {shown}") from None
+        except OSError as error:
+            raise _NoAnswer("failed", f"{shown}: {error}") from None
 
     def _left(self) -> float:
         left = self._end - time.monotonic()
@@ -159,7 +149,6 @@ class _Connection:
         return left
 
     def send(self, line: str) -> None:
-        assert self._socket is not None
         self._socket.settimeout(self._left())
         try:
             self._socket.sendall(line.encode() + b"\n")
@@ -169,7 +158,6 @@ class _Connection:
             raise _NoAnswer("closed", f"{line}: {error.strerror}") from None
 
     def _more(self) -> bytes:
-        assert self._socket is not None
         self._socket.settimeout(self._left())
         try:
             return self._socket.recv(1 << 16)
@@ -207,12 +195,10 @@ class _Connection:
         return bytes(data)
 
     def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
+        self._socket.close()
 
 
 # --- reading
-# ---------------------------------------------------------------------------------------------------
 
 # The server's answers to the commands before the report, as `nc` saves them in front of it:
 #   SERVER PROTOCOL 2
@@ -231,61 +217,43 @@ def _match_end(text: str) -> int:
     return found.end() if found else 0
 
 
+@guarded(SOURCE, "not an answer of NCCL RAS")
 def parse(record: Record) -> Iterator[Observation]:
     """Of a live answer, or of {"text": ...} or {"json": ...} with a saved file as it is: which of the two it
     is is seen."""
     payload = record.payload
-    try:
-        if "failed" in payload:
-            yield SourceFailed(record.rank, SOURCE, *explain(payload))
-            return
-        raw = payload["json"] if "json" in payload else payload["text"]
-        if not isinstance(raw, str):
-            raise TypeError("the answer is no text")
-        body = raw[_match_end(raw) :]
-        emitted = record.at if record.emitted is None else record.emitted
-        addresses = tuple(word(item) for item in sequence(payload.get("addresses"))[:1000])
-        found = _from_json(body, emitted) if body.lstrip().startswith("{") else _from_text(body, emitted)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        yield Unparsed(
-            record.rank, SOURCE, f"not an answer of NCCL RAS: {error}"[:200], reprlib.repr(payload)[:200]
-        )
+    if "failed" in payload:
+        yield SourceFailed(record.rank, SOURCE, *explain(payload))
         return
+    raw = payload["json"] if "json" in payload else payload["text"]
+    body = raw[_match_end(raw) :]
+    found = (_from_json if body.lstrip().startswith("{") else _from_text)(body)
+    addresses = tuple(word(item) for item in sequence(payload.get("addresses"))[:1000])
     yield SourceWorks(record.rank, SOURCE)
-    yield RasReading(rank=None, host=record.host, addresses=addresses, **found)
+    yield RasReading(rank=None, emitted=record.read_at, host=record.host, addresses=addresses, **found)
 
 
-def _from_json(body: str, emitted: float) -> Payload:
+def _from_json(body: str) -> Payload:
     report, whole = load(body)
     if "nccl_version" not in report:
         raise ValueError("JSON, but no report")
-    ras = mapping(report.get("ras"))
     return {
         "nccl_version": word(report.get("nccl_version")),
         "communicators": read_communicators(report),
-        "timeouts": integer(ras.get("timeouts_count")),
-        "emitted": emitted,
+        "timeouts": integer(mapping(report.get("ras")).get("timeouts_count")),
         "whole": whole,
         "detailed": True,
     }
 
 
-def _from_text(body: str, emitted: float) -> Payload:
+def _from_text(body: str) -> Payload:
     report = read_text(body)
     return {
         "nccl_version": report.version,
         "communicators": report.communicators,
         "timeouts": report.timeouts,
-        "emitted": emitted,
         "whole": report.whole,
         "detailed": False,
         "dead": report.dead,
         "excerpts": report.excerpts,
     }
-
-
-def explain(payload: Payload) -> tuple[str, str]:
-    """Reason and remedy of a payload that says "failed", for people."""
-    failed, detail = word(payload["failed"]), word(payload.get("detail"))
-    reason = FAILURES.get(failed, failed)
-    return (f"{reason}: {detail}" if detail else reason), _REMEDIES.get(failed, "")

@@ -32,7 +32,7 @@ class _Plain(_Python):  # type: ignore[misc]
 
 def _set(target: Any, key: Any, value: Any) -> None:
     if type(target) is not dict or type(key) not in (str, int):  # hashing a deep tuple would end the process
-        raise pickle.UnpicklingError("a key that is no string or number")
+        raise pickle.UnpicklingError("a key that is not a string or number")
     target[key] = value
 
 

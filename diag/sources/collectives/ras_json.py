@@ -1,4 +1,4 @@
-"""NCCL RAS's JSON report (NCCL 2.28.7 and later) as communicators. Believes nothing of its types, mends what
+"""NCCL RAS's JSON report (NCCL 2.28.7 and later) as communicators. Believes nothing of its types, repairs what
 is broken."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from diag.model.observations import RasCommunicator, RasMissing, RasRank
-from diag.sources.collectives.fr_trace import integer, mapping, sequence, word
+from diag.sources.payload import integer, mapping, sequence, whole, word
 
 IN_PROGRESS = 7  # ncclInProgress of ncclResult_t
 _MOST_OPS = 32  # NCCL 2.28 counts five collectives
@@ -17,7 +17,7 @@ _DEEPEST = 50  # a report has six levels
 # NCCL 2.28.9 leaves out the comma before the status of a missing rank (tests/captures/sources/ras/rank_killed/ras_json.txt):
 #           "nvml_dev": 1
 #           "status": {
-# A value's end, a line break and a quote stand together nowhere else: strings of JSON have no line breaks.
+# A value's end, a line break and a quote meet nowhere else: strings of JSON have no line breaks.
 _COMMA_LEFT_OUT = re.compile(r'(?<=[\w"}\]])(?=\s*\n\s*")')
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\]]')
 
@@ -51,7 +51,7 @@ def _report(data: Any) -> dict[str, Any]:
 
 
 def _close(text: str) -> str | None:
-    """Cut behind the last object that is whole and stands in a list, and close what is open there."""
+    """Cut behind the last object that is whole and is in a list, and close what is open there."""
     best: tuple[int, str] | None = None
     open_brackets: list[str] = []
     for token in _TOKEN.finditer(text):
@@ -69,7 +69,6 @@ def _close(text: str) -> str | None:
 
 
 # --- communicators
-# ---------------------------------------------------------------------------------------------
 
 
 def read_communicators(report: dict[str, Any]) -> tuple[RasCommunicator, ...]:
@@ -89,37 +88,31 @@ def _communicator(item: dict[str, Any]) -> RasCommunicator:
 
 def _rank(item: dict[str, Any]) -> RasRank:
     status = mapping(item.get("status"))
-    counts = mapping(item.get("collective_counts"))
+    counts = list(mapping(item.get("collective_counts")).items())[:_MOST_OPS]
     return RasRank(
-        rank=integer(item.get("rank")),
-        host=word(item.get("host")),
-        pid=integer(item.get("pid")),
-        cuda_dev=_number(item.get("cuda_dev")),
-        nvml_dev=_number(item.get("nvml_dev")),
-        init_state=_number(status.get("init_state")),
-        async_error=_number(status.get("async_error")),
-        finalize_called=status.get("finalize_called") is True,
-        destroy_flag=status.get("destroy_flag") is True,
-        abort_flag=status.get("abort_flag") is True,
-        counts=tuple((word(name), integer(number)) for name, number in list(counts.items())[:_MOST_OPS]),
+        *_member(item),
+        whole(status.get("init_state")),
+        whole(status.get("async_error")),
+        status.get("finalize_called") is True,
+        status.get("destroy_flag") is True,
+        status.get("abort_flag") is True,
+        tuple((word(name), integer(number)) for name, number in counts),
     )
 
 
 def _missing(item: dict[str, Any]) -> RasMissing:
     status = mapping(item.get("status"))
     return RasMissing(
-        rank=integer(item.get("rank")),
-        host=word(item.get("host")),
-        pid=integer(item.get("pid")),
-        cuda_dev=_number(item.get("cuda_dev")),
-        nvml_dev=_number(item.get("nvml_dev")),
+        *_member(item),
         unresponsive=status.get("unresponsive") is True,
         considered_dead=status.get("considered_dead") is True,
     )
 
 
-def _number(value: Any) -> int | None:
-    return integer(value) if type(value) is int else None
+def _member(item: dict[str, Any]) -> tuple[int, str, int, int | None, int | None]:
+    """Its rank, host, pid and devices: what both kinds begin with."""
+    devices = whole(item.get("cuda_dev")), whole(item.get("nvml_dev"))
+    return integer(item.get("rank")), word(item.get("host")), integer(item.get("pid")), *devices
 
 
 def judge(ranks: tuple[RasRank, ...], missing: tuple[RasMissing, ...]) -> tuple[str, tuple[str, ...]]:

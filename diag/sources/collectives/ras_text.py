@@ -2,7 +2,7 @@
 wrong.
 
 The text names members of a communicator only where they differ from the rest: a quarter of them at most (half
-in a verbose report), and ten; of the others it tells the number.
+in a verbose report), and ten; of the others it gives the number.
 """
 
 from __future__ import annotations
@@ -60,15 +60,9 @@ _TIMEOUTS = re.compile(r"^  Encountered (?P<count>\d{1,8}) communication timeout
 
 _STATUS = ("NOCOMM", "INIT", "RUNNING", "FINALIZE", "ABORT")
 _RESULTS = {
-    "Unhandled CUDA error": 1,
-    "System error": 2,
-    "Internal error": 3,
-    "Invalid argument": 4,
-    "Invalid usage": 5,
-    "Remote process error": 6,
-    "NCCL operation in progress": 7,
-    "Unexpected error": 99,
-}
+    "Unhandled CUDA error": 1, "System error": 2, "Internal error": 3, "Invalid argument": 4, "Invalid usage": 5,
+    "Remote process error": 6, "NCCL operation in progress": 7, "Unexpected error": 99,
+}  # fmt: skip
 _MOST_COMMUNICATORS = 20_000
 _MOST_EXCERPTS = 20
 _EXCERPT_CHARS = 600
@@ -208,14 +202,14 @@ class _Reader:
                 continue
             rank = _RANK.match(line)
             if rank is not None:
-                told = rank if rank["count"] or rank["none"] or rank["status"] or rank["error"] else crowd
-                self._member(communicator, rank, told, operation, kind, listed=told is crowd)
+                source = rank if rank["count"] or rank["none"] or rank["status"] or rank["error"] else crowd
+                self._member(communicator, rank, source, operation, kind, listed=source is crowd)
 
     def _member(  # noqa: PLR0917 - one caller, above
         self,
         communicator: _Communicator,
         rank: re.Match[str],
-        told: re.Match[str] | None,
+        source: re.Match[str] | None,
         operation: str,
         kind: str,
         listed: bool,
@@ -224,20 +218,20 @@ class _Reader:
         member = communicator.members.setdefault(
             number, _Member(rank["host"], int(rank["pid"]), cuda, int(rank["nvml"]) if rank["nvml"] else cuda)
         )
-        if told is None:
+        if source is None:
             member.missing = member.missing or ("unresponsive" if self._about == "INCOMPLETE" else "")
-        elif told["status"]:
-            member.set_status(told["status"])
-        elif told["error"]:
-            code = _RESULTS.get(told["error"], 99)
+        elif source["status"]:
+            member.set_status(source["status"])
+        elif source["error"]:
+            code = _RESULTS.get(source["error"], 99)
             if kind == "Initialization":
                 member.init_state = code
             else:
                 member.async_error = code
         elif operation:
-            member.counts[operation] = int(told["count"] or 0)
+            member.counts[operation] = int(source["count"] or 0)
             if listed:  # counted among the unnamed, and named after all
-                communicator.unnamed[operation, int(told["count"] or 0)] -= 1
+                communicator.unnamed[operation, int(source["count"] or 0)] -= 1
 
     def communicators(self) -> tuple[RasCommunicator, ...]:
         """Of each row of the table as many as it counts; those with a paragraph have their hash and members."""

@@ -103,7 +103,7 @@ def kernels(path: Path) -> list[dict[str, Any]]:
             if not len(data):
                 raise NoCoreDump("the file is empty")
             if not is_core_dump(data.read(0, 64)):
-                raise NoCoreDump("it is no core dump of a GPU")
+                raise NoCoreDump("it is not a core dump of a GPU")
             return _rows(data)
         except (struct.error, IndexError, OverflowError) as error:
             raise NoCoreDump(f"it is cut off or damaged: {error}") from None
@@ -161,7 +161,7 @@ def _entries(table: _Section, least: int) -> Iterator[tuple[int, int]]:
 def _sections(data: _Data, base: int, size: int) -> Iterator[_Section]:
     """Of the ELF file that begins at `base`, with offsets from the file's own beginning."""
     if data.read(base, 5) != b"\x7fELF\x02":
-        raise NoCoreDump("it is no 64-bit ELF file")
+        raise NoCoreDump("it is not a 64-bit ELF file")
     (start,) = data.unpack(_WORD, base + 0x28)
     entry, number, _ = data.unpack(_TABLE, base + 0x3A)
     if entry < _HEADER.size or start + entry > size:

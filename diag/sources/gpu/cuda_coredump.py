@@ -7,15 +7,14 @@ diag never has one written: the dump ends the rank, whatever the flags (docs/ref
 from __future__ import annotations
 
 import re
-import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from diag.model import Payload, Record
-from diag.model.observations import GpuKernel, GpuKernels, Observation, Unparsed
-from diag.sources.collectives.fr_trace import integer, mapping, sequence, word
+from diag.model.observations import GpuKernel, GpuKernels, Observation
 from diag.sources.gpu import cuda_core
+from diag.sources.payload import guarded, integer, mapping, sequence, word
 
 SOURCE = "cuda_coredump"
 
@@ -30,19 +29,13 @@ def load_file(path: Path) -> Payload:
         return {"failed": f"{error.strerror}"}
 
 
+@guarded(SOURCE)
 def parse(record: Record) -> Iterator[Observation]:
-    payload = record.payload
-    try:
-        yield GpuKernels(
-            record.rank, tuple(_kernel(mapping(row)) for row in sequence(payload["kernels"])[:1000])
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        yield Unparsed(
-            record.rank, SOURCE, f"not a payload of this source: {error!r}"[:200], reprlib.repr(payload)[:200]
-        )
+    rows = sequence(record.payload["kernels"])[:1000]
+    yield GpuKernels(record.rank, tuple(_kernel(mapping(row)) for row in rows))
 
 
-def _kernel(row: dict[Any, Any]) -> GpuKernel:
+def _kernel(row: Mapping[Any, Any]) -> GpuKernel:
     sizes = [tuple(integer(number) for number in sequence(row[name])[:3]) for name in ("grid", "block")]
     return GpuKernel(
         kernel_name(word(row["name"])), sizes[0], sizes[1], integer(row["blocks"]), integer(row["device"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from diag.model.observations import CudaErrorRaised, CudaOutOfMemory, GpuDumpStarted, Observation
 
@@ -39,25 +40,15 @@ _OLD = re.compile(
 )
 
 # CUDA's words for its errors (cudaGetErrorString) that speak of the GPU, its memory or the kernels that ran.
-# Others (no kernel image, invalid device ordinal ...) are the program's business and stand in its last words.
+# Others (no kernel image, invalid device ordinal ...) are the program's business and in its last lines.
 _WORDS = (
-    "out of memory",
-    "device-side assert triggered",
-    "an illegal memory access was encountered",
-    "misaligned address",
-    "an illegal instruction was encountered",
-    "unspecified launch failure",
-    "the launch timed out and was terminated",
-    "operation not supported on global/shared address space",
-    "invalid program counter",
-    "hardware stack error",
-    "uncorrectable ECC error encountered",
-    "uncorrectable NVLink error detected during the execution",
-    "Invalid access of peer GPU memory over nvlink or a hardware error",
-    "system not yet initialized",
-    "CUDA-capable device(s) is/are busy or unavailable",
-    "unknown error",
-)
+    "out of memory", "device-side assert triggered", "an illegal memory access was encountered", "misaligned address",
+    "an illegal instruction was encountered", "unspecified launch failure", "the launch timed out and was terminated",
+    "operation not supported on global/shared address space", "invalid program counter", "hardware stack error",
+    "uncorrectable ECC error encountered", "uncorrectable NVLink error detected during the execution",
+    "Invalid access of peer GPU memory over nvlink or a hardware error", "system not yet initialized",
+    "CUDA-capable device(s) is/are busy or unavailable", "unknown error",
+)  # fmt: skip
 _EITHER = "|".join(map(re.escape, _WORDS))
 # torch 2.11, H200, 2026-11-20: [rank1]: torch.AcceleratorError: CUDA error: device-side assert triggered
 # torch before 2.9: RuntimeError: CUDA error: ...; with expandable segments: CUDA driver error: out of memory
@@ -109,21 +100,17 @@ def may_tell(text: str) -> bool:
 
 def read_line(text: str, rank: int | None) -> Iterator[Observation]:
     text = text[:_LONGEST]
-    tried = _TRIED.search(text)
-    if tried:
+    if tried := _TRIED.search(text):
         yield _out_of_memory(text, rank, tried)
         return
-    match = _ERROR.search(text)
-    if match:
+    if match := _ERROR.search(text):
         host = match[1] == "out of memory" and _HOST.search(text) is not None
         yield CudaErrorRaised(rank, match[1], text[:500], host)
         return
-    match = _ASYNC.search(text)
-    if match:
+    if match := _ASYNC.search(text):
         yield CudaErrorRaised(rank, "out of memory", text[:500])
         return
-    match = _LIBRARY.search(text)
-    if match:
+    if match := _LIBRARY.search(text):
         yield CudaErrorRaised(rank, match[1], text[:500])
     elif DUMP in text:
         yield GpuDumpStarted(rank, text[:500])
@@ -132,46 +119,23 @@ def read_line(text: str, rank: int | None) -> Iterator[Observation]:
 
 
 def _out_of_memory(text: str, rank: int | None, tried: re.Match[str]) -> CudaOutOfMemory:
-    size = _bytes(tried[1])
-    new = _NEW.match(text, tried.end())
-    if new:
-        ours, allowed, allocated = (
-            _OURS.search(text),
-            _ALLOWED.search(text, new.end()),
-            _OF_ALLOCATED.search(text, new.end()),
-        )
-        others = tuple((int(match[1]), _bytes(match[2])) for match in _PROCESS.finditer(text, new.end()))
-        return CudaOutOfMemory(
-            rank,
-            int(new[1]),
-            size,
-            _bytes(new[2]),
-            _bytes(new[3]),
-            _bytes(ours[1]) if ours else None,
-            _bytes(allocated[1]) if allocated else None,
-            _bytes(allocated[3]) if allocated else None,
-            others,
-            text,
-            _bytes(allowed[1]) if allowed else None,
-            _bytes(allocated[2]) if allocated and allocated[2] else None,
-        )
-    old = _OLD.match(text, tried.end())
-    if old:
-        allocated_bytes, held = _bytes(old[3]), _bytes(old[6])
-        return CudaOutOfMemory(
-            rank,
-            int(old[1]),
-            size,
-            _bytes(old[2]),
-            _bytes(old[4]),
-            None,
-            allocated_bytes,
-            max(0, held - allocated_bytes),
-            (),
-            text,
-            _bytes(old[5]) if old[5] else None,
-        )
-    return CudaOutOfMemory(rank, None, size, None, None, None, None, None, (), text)
+    names = ("device", "total_bytes", "free_bytes", "in_use_bytes", "allocated_bytes", "reserved_bytes")
+    found: dict[str, Any] = dict.fromkeys(names)
+    if new := _NEW.match(text, tried.end()):
+        ours, allowed = _OURS.search(text), _ALLOWED.search(text, new.end())
+        found |= {"device": int(new[1]), "total_bytes": _bytes(new[2]), "free_bytes": _bytes(new[3])}
+        found["in_use_bytes"] = _bytes(ours[1]) if ours else None
+        found["allowed_bytes"] = _bytes(allowed[1]) if allowed else None
+        found["others"] = tuple((int(pid), _bytes(used)) for pid, used in _PROCESS.findall(text, new.end()))
+        if parts := _OF_ALLOCATED.search(text, new.end()):
+            found |= {"allocated_bytes": _bytes(parts[1]), "reserved_bytes": _bytes(parts[3])}
+            found["private_bytes"] = _bytes(parts[2]) if parts[2] else None
+    elif old := _OLD.match(text, tried.end()):
+        allocated, held = _bytes(old[3]), _bytes(old[6])
+        found |= {"device": int(old[1]), "total_bytes": _bytes(old[2]), "free_bytes": _bytes(old[4])}
+        found |= {"allocated_bytes": allocated, "reserved_bytes": max(0, held - allocated)}
+        found["allowed_bytes"] = _bytes(old[5]) if old[5] else None
+    return CudaOutOfMemory(rank, tried_bytes=_bytes(tried[1]), text=text, **found)
 
 
 def _bytes(text: str) -> int:

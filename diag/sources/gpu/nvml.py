@@ -1,6 +1,6 @@
 """GPUs through NVML (the official `pynvml` module), asked by a helper process that can be killed.
 
-A sick GPU makes NVML calls block for ever in the kernel, or crash; the helper is then abandoned and the agent
+A sick GPU makes NVML calls block forever in the kernel, or crash; the helper is then abandoned and the agent
 goes on. Run as a module it is that helper: each byte on stdin asks for a sample, one JSON line a GPU is the
 answer.
 """
@@ -28,6 +28,7 @@ from diag.model import Payload, Record
 from diag.model.observations import GpuSample, Observation, Unparsed
 from diag.sources.gpu.nvml_gpm import Gpm
 from diag.sources.gpu.nvml_health import HealthWatch, parse_events, parse_health
+from diag.sources.payload import scaled, whole
 from diag.text.errors import SourceUnavailable
 from diag.text.units import format_seconds
 
@@ -57,7 +58,7 @@ class NvmlReader:
         environ: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`interval`: a sample younger than this is given again. `clock` tells when to retry, not how long to
+        """`interval`: a sample younger than this is given again. `clock` decides when to retry, not how long to
         wait.
 
         `health_seconds`: with each sample the health that was read since and the events come too, if it is
@@ -85,7 +86,7 @@ class NvmlReader:
     def latest(self, deadline: float = 5.0, *, closer: bool = False) -> Payload:
         """A sample of all GPUs, at most `deadline` seconds from now. Raises NvmlUnavailable.
 
-        `closer`: with what runs on the SMs since the last closer one, of GPUs that can tell it.
+        `closer`: with what runs on the SMs since the last closer one, of GPUs that have it.
         """
         now = self._clock()
         if self._hopeless:
@@ -180,7 +181,7 @@ class NvmlReader:
                 raise self._give_up(self._how_it_died(), _SICK)
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
-        message: dict[str, Any] = json.loads(line)  # ours: main() lets nobody else write there
+        message: dict[str, Any] = json.loads(line)  # ours: main() lets nothing else write there
         if "failed" in message:
             self._hopeless = message["final"]
             raise self._give_up(message["failed"], message["remedy"])
@@ -222,11 +223,10 @@ class NvmlReader:
             self._abandoned.append(helper)
 
 
-_SICK = "look at `nvidia-smi` and at the kernel log for Xid lines on this node"
+_SICK = "check `nvidia-smi` and the kernel log for Xid lines on this node"
 
 
 # --- the helper
-# ----------------------------------------------------------------------------------------------
 
 
 def main() -> int:
@@ -331,7 +331,6 @@ def _sample(nvml: Any, index: int, fixed: dict[int, dict[str, Any]], gpm: Gpm | 
 
 
 # --- understanding it
-# ----------------------------------------------------------------------------------------
 
 
 def parse(record: Record) -> Iterator[Observation]:
@@ -353,44 +352,40 @@ def parse(record: Record) -> Iterator[Observation]:
     yield from parse_events(record, payload.get("events"))
 
 
+# The payload's name, the fact's, and the payload's unit.
+_FIGURES = (
+    ("util", "utilization_ratio", 0.01),
+    ("mem_used", "memory_used_bytes", 1),
+    ("mem_total", "memory_total_bytes", 1),
+    ("power_mw", "power_watts", 0.001),
+    ("power_limit_mw", "power_limit_watts", 0.001),
+    ("sm_clock_mhz", "sm_clock_hertz", 1_000_000),
+    ("temp", "temperature_celsius", 1.0),
+    ("throttle", "throttle_reasons", 1),
+)
+
+
 def _gpu_sample(record: Record, gpu: Mapping[str, Any]) -> GpuSample:
-    def whole(name: str) -> int | None:
-        value = gpu.get(name)
-        return value if isinstance(value, int) and 0 <= value < 1 << 64 else None
-
-    def scaled(name: str, unit: float) -> float | None:
-        value = whole(name)
-        return None if value is None else value * unit
-
-    def share(name: str) -> float | None:
-        value = gpu.get(name)
-        # NaN is not either
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
-            return None
-        return value * 0.01
-
-    clock, cores = whole("sm_clock_mhz"), whole("cores")
-    pids = gpu.get("pids")
+    pids, cores = gpu.get("pids"), whole(gpu.get("cores"))
     return GpuSample(
         rank=record.rank,
         index=gpu["index"],
         uuid=str(gpu.get("uuid") or "")[:100],
         pci_bus_id=str(gpu.get("pci") or "")[:100],
         name=str(gpu.get("name") or "")[:100],
-        utilization_ratio=scaled("util", 0.01),
-        memory_used_bytes=whole("mem_used"),
-        memory_total_bytes=whole("mem_total"),
-        power_watts=scaled("power_mw", 0.001),
-        power_limit_watts=scaled("power_limit_mw", 0.001),
-        sm_clock_hertz=None if clock is None else clock * 1_000_000,
-        temperature_celsius=scaled("temp", 1.0),
-        throttle_reasons=whole("throttle"),
         pids=tuple(pid for pid in pids if isinstance(pid, int)) if isinstance(pids, list) else (),
         process_memory=tuple(_process_memory(gpu.get("pid_mem"))),
-        sm_utilization_ratio=share("sm_util"),
-        sm_occupancy_ratio=share("sm_occupancy"),
+        sm_utilization_ratio=_share(gpu.get("sm_util")),
+        sm_occupancy_ratio=_share(gpu.get("sm_occupancy")),
         sm_count=cores // _CORES_PER_SM if cores and cores % _CORES_PER_SM == 0 else None,
+        **{field: scaled(gpu.get(name), unit) for name, field, unit in _FIGURES},
     )
+
+
+def _share(value: Any) -> float | None:
+    """Of percent; NaN is none either."""
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 100
+    return value * 0.01 if fits else None
 
 
 def _process_memory(rows: Any) -> Iterator[tuple[int, int]]:

@@ -1,5 +1,5 @@
 """What runs on a GPU's SMs, from NVML's GPM counters (Hopper and newer; no root, no profiler): figures of the
-time between two samples. For the helper process of `nvml`; nobody asks while the job is well.
+time between two samples. For the helper process of `nvml`; not asked while the job is well.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ class Gpm:
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
         self._last: dict[int, Any] = {}
-        self._cores: dict[
-            int, int | None
-        ] = {}  # of GPUs that have the counters; None: does not tell how many
+        self._cores: dict[int, int | None] = {}  # of GPUs that have the counters; None: does not say how many
         self._without: set[int] = set()
 
     def figures(self, index: int, gpu: Any) -> Mapping[str, Payload]:

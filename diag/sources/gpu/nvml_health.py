@@ -14,12 +14,22 @@ from typing import Any
 
 from diag.model import Payload, Record
 from diag.model.observations import GpuHealth, NvlinkSeen, Observation, Unparsed, XidReported
+from diag.sources.payload import mapping, scaled, whole
 
 HEALTH_SECONDS = 60.0  # gpud and dcgm-exporter read these each 30-60 s
 _EVENT_WAIT_MS = 1000
 _EVENT_RETRY_SECONDS = 10.0
 _MOST_LINKS = 36  # NVML_NVLINK_MAX_LINKS of pynvml 13; H200 has 18
 _MOST_WAITING = 1000
+# As nvmlDeviceGetTotalEccErrors counts them: by kind of error, then volatile and aggregate.
+_ECC = ("corrected_volatile", "corrected_aggregate", "uncorrected_volatile", "uncorrected_aggregate")
+_PCIE = {
+    "generation": "CurrPcieLinkGeneration",
+    "max_generation": "MaxPcieLinkGeneration",
+    "width": "CurrPcieLinkWidth",
+    "max_width": "MaxPcieLinkWidth",
+    "replays": "PcieReplayCounter",
+}
 
 
 class HealthWatch:
@@ -72,11 +82,7 @@ class HealthWatch:
             "uuid": _text(ask("UUID")),
             "pci": _text(getattr(pci, "busId", None)),
             "ecc_mode": ask("EccMode"),
-            "ecc": {
-                f"{error}_{counter}": ask("TotalEccErrors", kind, span)
-                for kind, error in enumerate(("corrected", "uncorrected"))
-                for span, counter in enumerate(("volatile", "aggregate"))
-            },
+            "ecc": {name: ask("TotalEccErrors", *divmod(number, 2)) for number, name in enumerate(_ECC)},
             "remapped": ask("RemappedRows"),
             "retired_pending": ask("RetiredPagesPendingStatus"),
             "violation_ns": {
@@ -89,13 +95,7 @@ class HealthWatch:
             "slowdown_temp": ask("TemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
             "memory_temp": self._field(gpu, index, "NVML_FI_DEV_MEMORY_TEMP"),
             "max_sm_clock_mhz": ask("MaxClockInfo", nvml.NVML_CLOCK_SM),
-            "pcie": {
-                "generation": ask("CurrPcieLinkGeneration"),
-                "max_generation": ask("MaxPcieLinkGeneration"),
-                "width": ask("CurrPcieLinkWidth"),
-                "max_width": ask("MaxPcieLinkWidth"),
-                "replays": ask("PcieReplayCounter"),
-            },
+            "pcie": {name: ask(call) for name, call in _PCIE.items()},
             "nvlinks": list(self._links(ask)),
             "recovery": self._field(gpu, index, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"),
         }
@@ -110,7 +110,7 @@ class HealthWatch:
             yield [link, active, *(ask("NvLinkErrorCounter", link, counter) for counter in range(3))]
 
     def _field(self, gpu: Any, index: int, name: str) -> Any:
-        """One field value; a status of its own tells whether the GPU has it."""
+        """One field value; a status of its own says whether the GPU has it."""
         field = getattr(self._nvml, name, None)  # pynvml of before it has no such name
         if field is None or (index, name) in self._refused:
             return None
@@ -144,7 +144,7 @@ class HealthWatch:
     # -- events ---------------------------------------------------------------------------------------------
 
     def _wait_on(self) -> None:
-        """Xids as NVML tells them, for where the kernel log may not be read. It needs no right of its own."""
+        """Xids as NVML reports them, for where the kernel log may not be read. It needs no right of its own."""
         nvml = self._nvml
         while True:
             try:
@@ -178,7 +178,6 @@ def _text(value: Any) -> Any:
 
 
 # --- understanding it
-# ----------------------------------------------------------------------------------------
 
 
 _RECOVERY = ("none", "reset", "reboot", "drain_p2p", "drain_reset", "recover_imex", "bus_reset", "reboot")
@@ -189,20 +188,16 @@ def parse_health(record: Record, readings: Any) -> Iterator[Observation]:
         if not isinstance(reading, Mapping) or not isinstance(reading.get("index"), int):
             yield Unparsed(record.rank, "nvml", "no reading of a GPU's health", str(reading)[:200])
         elif "error" in reading:
-            yield Unparsed(
-                record.rank,
-                "nvml",
-                f"health of GPU {reading['index']}: {reading['error']}"[:200],
-                str(reading)[:200],
-            )
+            reason = f"health of GPU {reading['index']}: {reading['error']}"[:200]
+            yield Unparsed(record.rank, "nvml", reason, str(reading)[:200])
         else:
             yield _gpu_health(record, reading)
 
 
 def parse_events(record: Record, events: Any) -> Iterator[Observation]:
     for event in events if isinstance(events, list) else ():
-        xid = _whole(event, "xid")
-        if xid is None or xid > 9999:
+        xid = whole(mapping(event).get("xid"), 10_000)
+        if xid is None:
             yield Unparsed(record.rank, "nvml", "no event of a GPU", str(event)[:200])
         else:
             bus = str(event.get("pci") or "")[:100]
@@ -212,61 +207,43 @@ def parse_events(record: Record, events: Any) -> Iterator[Observation]:
 
 
 def _gpu_health(record: Record, reading: Mapping[str, Any]) -> GpuHealth:
-    ecc, pcie, violation = (_mapping(reading.get(name)) for name in ("ecc", "pcie", "violation_ns"))
-    remapped = reading.get("remapped")
+    ecc, pcie, violation = (mapping(reading.get(name)) for name in ("ecc", "pcie", "violation_ns"))
+    remapped, mode, memory = (
+        reading.get("remapped"),
+        reading.get("ecc_mode"),
+        whole(reading.get("memory_temp")),
+    )
     rows = remapped if isinstance(remapped, list) and len(remapped) >= 4 else [None] * 4
-    mode = reading.get("ecc_mode")
-    clock, recovery = _whole(reading, "max_sm_clock_mhz"), _whole(reading, "recovery")
-    power, thermal = _whole(violation, "power"), _whole(violation, "thermal")
-    slowdown, memory = _whole(reading, "slowdown_temp"), _whole(reading, "memory_temp")
+    recovery = whole(reading.get("recovery"), len(_RECOVERY))
     return GpuHealth(
         rank=record.rank,
         index=reading["index"],
         uuid=str(reading.get("uuid") or "")[:100],
         pci_bus_id=str(reading.get("pci") or "")[:100],
         ecc_enabled=bool(mode[0]) if isinstance(mode, list) and mode else None,
-        ecc_corrected_volatile=_whole(ecc, "corrected_volatile"),
-        ecc_uncorrected_volatile=_whole(ecc, "uncorrected_volatile"),
-        ecc_corrected_aggregate=_whole(ecc, "corrected_aggregate"),
-        ecc_uncorrected_aggregate=_whole(ecc, "uncorrected_aggregate"),
-        remapped_rows_corrected=_count(rows[0]),
-        remapped_rows_uncorrected=_count(rows[1]),
+        **{f"ecc_{name}": whole(ecc.get(name)) for name in _ECC},
+        remapped_rows_corrected=whole(rows[0]),
+        remapped_rows_uncorrected=whole(rows[1]),
         remap_pending=_flag(rows[2]),
         remap_failed=_flag(rows[3]),
         retired_pages_pending=_flag(reading.get("retired_pending")),
-        thermal_violation_seconds=None if thermal is None else thermal / 1e9,
-        power_violation_seconds=None if power is None else power / 1e9,
-        slowdown_celsius=None if slowdown is None else float(slowdown),
+        thermal_violation_seconds=scaled(violation.get("thermal"), 1e-9),
+        power_violation_seconds=scaled(violation.get("power"), 1e-9),
+        slowdown_celsius=scaled(reading.get("slowdown_temp"), 1.0),
         memory_celsius=float(memory) if memory else None,
-        max_sm_clock_hertz=None if clock is None else clock * 1_000_000,
-        pcie_generation=_whole(pcie, "generation"),
-        pcie_max_generation=_whole(pcie, "max_generation"),
-        pcie_width=_whole(pcie, "width"),
-        pcie_max_width=_whole(pcie, "max_width"),
-        pcie_replays=_whole(pcie, "replays"),
+        max_sm_clock_hertz=scaled(reading.get("max_sm_clock_mhz"), 1_000_000),
+        **{f"pcie_{name}": whole(pcie.get(name)) for name in _PCIE},
         nvlinks=tuple(_links(reading.get("nvlinks"))),
-        recovery_action=_RECOVERY[recovery] if recovery is not None and recovery < len(_RECOVERY) else "",
+        recovery_action="" if recovery is None else _RECOVERY[recovery],
     )
 
 
 def _links(rows: Any) -> Iterator[NvlinkSeen]:
     for row in rows if isinstance(rows, list) else ():
         if isinstance(row, list) and len(row) == 5 and isinstance(row[0], int):
-            yield NvlinkSeen(row[0], _flag(row[1]), _count(row[4]), _count(row[2]), _count(row[3]))
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _whole(reading: Any, name: str) -> int | None:
-    return _count(reading.get(name)) if isinstance(reading, Mapping) else None
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and 0 <= value < 1 << 63 else None
+            yield NvlinkSeen(row[0], _flag(row[1]), whole(row[4]), whole(row[2]), whole(row[3]))
 
 
 def _flag(value: Any) -> bool | None:
-    number = _count(value)
+    number = whole(value)
     return None if number is None else bool(number)

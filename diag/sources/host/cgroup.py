@@ -14,18 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from diag.model import Payload, Record
-from diag.model.observations import (
-    CgroupLevel,
-    CgroupMemory,
-    CgroupPids,
-    HostMemory,
-    Observation,
-    SourceFailed,
-    Unparsed,
-)
+from diag.model import observations as facts
 from diag.sources.host.cgroup_paths import find
 from diag.sources.host.job_files import JobFiles
-from diag.sources.host.process_tree import PROC, read_raw, split_stat
+from diag.sources.host.process_tree import PROC, read_raw, stat_fields
 
 SOURCE = "cgroup"
 
@@ -58,35 +50,17 @@ PIDS_FILES = {
     "local": "pids.events.local",
 }
 STAT_LINES = (
-    b"anon ",
-    b"shmem ",
-    b"inactive_file ",
-    b"active_file ",
-    b"file_dirty ",
-    b"file_writeback ",
-    b"total_rss ",
-    b"total_cache ",
-    b"total_shmem ",
-    b"total_inactive_file ",
-    b"total_active_file ",
-    b"total_dirty ",
-    b"total_writeback ",
+    b"anon ", b"shmem ", b"inactive_file ", b"active_file ", b"file_dirty ", b"file_writeback ", b"total_rss ",
+    b"total_cache ", b"total_shmem ", b"total_inactive_file ", b"total_active_file ", b"total_dirty ", b"total_writeback ",
     b"hierarchical_memory_limit ",
-)
+)  # fmt: skip
 _CROWDED = 0.8
 _PF_EXITING = 0x4  # include/linux/sched.h
 NO_LIMIT = 1 << 62  # v1 says "none" as the largest page count in bytes: 9223372036854771712 with 4 KiB pages
 MEMINFO_LINES = (
-    b"MemTotal:",
-    b"MemFree:",
-    b"MemAvailable:",
-    b"Shmem:",
-    b"Dirty:",
-    b"CommitLimit:",
-    b"Committed_AS:",
-    b"SwapTotal:",
+    b"MemTotal:", b"MemFree:", b"MemAvailable:", b"Shmem:", b"Dirty:", b"CommitLimit:", b"Committed_AS:", b"SwapTotal:",
     b"SwapFree:",
-)
+)  # fmt: skip
 
 
 class _Level(NamedTuple):
@@ -108,9 +82,8 @@ class CgroupReader:
         self._pids: list[_Level] = []
         self._missing = ""
         self._limit: int | None = None  # the tightest when it was read last
-        self.crowded = (
-            False  # at the last reading some level was filled to four fifths or more, page cache included
-        )
+        # at the last reading some level was filled to four fifths or more, page cache included
+        self.crowded = False
 
     def close(self) -> None:
         for levels in (self._levels, self._pids):
@@ -146,8 +119,8 @@ class CgroupReader:
 
     def needed(self) -> tuple[int, int | None] | None:
         """Memory without page cache of the leaf (of the host where no cgroup counts) and the limit last read:
-        a look that costs a part of a sample. Usage alone tells nothing where page cache fills the cgroup: it
-        stands at the limit then."""
+        a look that costs a part of a sample. Usage alone shows nothing where page cache fills the cgroup: it
+        is at the limit then."""
         files = FILES.get(self._version, {})
         if self._levels and "usage" in files:
             fd = self._levels[0].fd
@@ -161,14 +134,11 @@ class CgroupReader:
         return (host["MemTotal"] - host["MemAvailable"]) * 1024, host["MemTotal"] * 1024
 
     def _is_ending(self) -> bool:
-        """Of v1 a process that ends shows "/" (kernel/cgroup/cgroup.c proc_cgroup_show): nobody moved it."""
-        try:
-            fields = split_stat((read_raw(f"{self._root}/{self.pid}/stat") or b"").decode(errors="replace"))[
-                2
-            ]
-            return fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
-        except (ValueError, IndexError):
+        """Of v1 a process that ends shows "/" (kernel/cgroup/cgroup.c proc_cgroup_show): it was not moved."""
+        fields = stat_fields(self.pid, self._root)
+        if fields is None or len(fields) < 7 or not fields[6].isdecimal():
             return True  # gone
+        return fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
 
     def _find(self, membership: str) -> None:
         self.close()
@@ -205,7 +175,7 @@ def host_sample(root: Path = PROC) -> dict[str, Payload]:
 
 
 def _read_levels(levels: list[_Level], files: Mapping[str, str], limits: tuple[str, ...]) -> list[Payload]:
-    """The leaf, and of its parents only those that may bind. One that was removed tells nothing and is left
+    """The leaf, and of its parents only those that may bind. One that was removed has nothing and is left
     out."""
     read: list[Payload] = []
     for number, level in enumerate(levels):
@@ -246,18 +216,17 @@ def _text(raw: bytes | None) -> str | None:
 
 
 # --- understanding it
-# ----------------------------------------------------------------------------------------
 
 
-def parse(record: Record) -> Iterator[Observation]:
-    """CgroupMemory of the level with the least room left (nothing when no level has a counter), CgroupPids,
-    and HostMemory."""
+def parse(record: Record) -> Iterator[facts.Observation]:
+    """CgroupMemory of the level with the least room left (nothing when no level has a counter), facts.CgroupPids,
+    and facts.HostMemory."""
     payload = record.payload
     if not isinstance(payload, Mapping):
-        yield Unparsed(record.rank, SOURCE, "no cgroup payload", str(payload)[:200])
+        yield facts.Unparsed(record.rank, SOURCE, "no cgroup payload", str(payload)[:200])
         return
     if payload.get("missing"):
-        yield SourceFailed(
+        yield facts.SourceFailed(
             record.rank,
             SOURCE,
             str(payload["missing"])[:200],
@@ -266,23 +235,21 @@ def parse(record: Record) -> Iterator[Observation]:
     levels = payload.get("levels")
     if isinstance(levels, list) and levels:
         yield _cgroup_memory(record, payload, levels)
-    pids = _cgroup_pids(record, payload.get("pids"))
-    if pids is not None:
+    if (pids := _cgroup_pids(record, payload.get("pids"))) is not None:
         yield pids
     yield _host_memory(record, payload)
 
 
-def _host_memory(record: Record, payload: Mapping[str, Any]) -> Observation:
+def _host_memory(record: Record, payload: Mapping[str, Any]) -> facts.Observation:
     host = _numbers(payload.get("meminfo"))
     if "MemTotal" not in host:
-        return Unparsed(record.rank, SOURCE, "meminfo", str(payload.get("meminfo"))[:200])
+        return facts.Unparsed(record.rank, SOURCE, "meminfo", str(payload.get("meminfo"))[:200])
     kilobytes = {name: value * 1024 for name, value in host.items()}
-    return HostMemory(
+    return facts.HostMemory(
         rank=record.rank,
         total_bytes=kilobytes["MemTotal"],
-        available_bytes=kilobytes.get(
-            "MemAvailable", kilobytes.get("MemFree", 0)
-        ),  # MemAvailable: Linux 3.14 and later
+        # MemAvailable: Linux 3.14 and later
+        available_bytes=kilobytes.get("MemAvailable", kilobytes.get("MemFree", 0)),
         oom_kills=_numbers(payload.get("vmstat")).get("oom_kill"),
         overcommit=_number(payload.get("overcommit")),
         commit_limit_bytes=kilobytes.get("CommitLimit"),
@@ -295,10 +262,10 @@ def _host_memory(record: Record, payload: Mapping[str, Any]) -> Observation:
     )
 
 
-def _cgroup_memory(record: Record, payload: Mapping[str, Any], levels: list[Any]) -> Observation:
+def _cgroup_memory(record: Record, payload: Mapping[str, Any], levels: list[Any]) -> facts.Observation:
     read = [level for level in map(_level, levels) if level is not None]
     if not read:
-        return Unparsed(record.rank, SOURCE, "no level has a usage", str(levels)[:200])
+        return facts.Unparsed(record.rank, SOURCE, "no level has a usage", str(levels)[:200])
     read = _with_hidden_limit(read)
     # The leaf is first, and wins when two have the same room.
     tightest = min(read, key=lambda level: NO_LIMIT if level.limit is None else level.limit - level.usage)
@@ -307,13 +274,13 @@ def _cgroup_memory(record: Record, payload: Mapping[str, Any], levels: list[Any]
     leaf = levels[0] if isinstance(levels[0], Mapping) else {}
     events = _numbers(leaf.get("events"))
     met = _number(leaf.get("met"))
-    return CgroupMemory(
+    return facts.CgroupMemory(
         rank=record.rank,
         version=1 if payload.get("version") == 1 else 2,
-        path=tightest.path,
+        path=tightest.shown.path,
         usage_bytes=tightest.usage,
         limit_bytes=tightest.limit,
-        peak_bytes=tightest.peak,
+        peak_bytes=tightest.shown.peak_bytes,
         oom_kills=events.get("oom_kill", 0),
         cache_bytes=tightest.cache,
         shmem_bytes=tightest.shmem,
@@ -322,45 +289,32 @@ def _cgroup_memory(record: Record, payload: Mapping[str, Any], levels: list[Any]
         dirty_bytes=tightest.dirty,
         max_events=events.get("max", 0) if met is None else met,
         pressure_full_ratio=_pressure(leaf.get("pressure")),
-        levels=tuple(level.told for level in read),
+        levels=tuple(level.shown for level in read),
         group_kills=events.get("oom_group_kill", 0),
     )
 
 
 class _Read(NamedTuple):
-    told: CgroupLevel
+    shown: facts.CgroupLevel
+    usage: int
     limit: int | None
-    # the tightest limit of this level and all above it, those that we cannot see too: v1 tells
+    # the tightest limit of this level and all above it, those that we cannot see too: v1 shows it
     hidden: int | None
     cache: int
     shmem: int
     anon: int
     dirty: int
 
-    @property
-    def path(self) -> str:
-        return self.told.path
-
-    @property
-    def usage(self) -> int:
-        return self.told.usage_bytes
-
-    @property
-    def peak(self) -> int | None:
-        return self.told.peak_bytes
-
 
 def _level(level: object) -> _Read | None:
     if not isinstance(level, Mapping) or (usage := _number(level.get("usage"))) is None:
         return None
-    stat = _numbers(level.get("stat"))
+    stat, events, local = (_numbers(level.get(name)) for name in ("stat", "events", "local"))
     # v1 has both: of the cgroup alone, and with those below it
     total = "total_" if "total_inactive_file" in stat else ""
     limit = _limit(level.get("limit"))
-    hidden = stat.get("hierarchical_memory_limit")
-    events = _numbers(level.get("events"))
-    local = _numbers(level.get("local"))
-    told = CgroupLevel(
+    hidden = stat.get("hierarchical_memory_limit", NO_LIMIT)
+    shown = facts.CgroupLevel(
         path=str(level.get("path", ""))[:1000],
         usage_bytes=usage,
         limit_bytes=limit,
@@ -369,16 +323,19 @@ def _level(level: object) -> _Read | None:
         oom_kills=events.get("oom_kill"),
         max_events=(local or events).get("max", _number(level.get("met"))),
     )
+
+    def bytes_of(*names: str) -> int:
+        return sum(stat.get(name, 0) for name in names)
+
     return _Read(
-        told,
+        shown,
+        usage,
         limit,
-        hidden if hidden is not None and hidden < NO_LIMIT else None,
-        stat.get(f"{total}inactive_file", 0) + stat.get(f"{total}active_file", 0),
-        stat.get(f"{total}shmem", 0),
-        stat.get("total_rss" if total else "anon", 0),
-        stat.get("total_dirty", 0) + stat.get("total_writeback", 0)
-        if total
-        else stat.get("file_dirty", 0) + stat.get("file_writeback", 0),
+        hidden if hidden < NO_LIMIT else None,
+        cache=bytes_of(f"{total}inactive_file", f"{total}active_file"),
+        shmem=bytes_of(f"{total}shmem"),
+        anon=bytes_of("total_rss" if total else "anon"),
+        dirty=bytes_of(f"{total or 'file_'}dirty", f"{total or 'file_'}writeback"),
     )
 
 
@@ -390,7 +347,7 @@ def _with_hidden_limit(read: list[_Read]) -> list[_Read]:
     return [*read[:-1], read[-1]._replace(limit=hidden)] if hidden < seen else read
 
 
-def _cgroup_pids(record: Record, levels: object) -> CgroupPids | None:
+def _cgroup_pids(record: Record, levels: object) -> facts.CgroupPids | None:
     """The level with the least room; refusals of all levels, each of which counts its own."""
     read = [level for level in levels if isinstance(level, Mapping)] if isinstance(levels, list) else []
     known = [(level, now) for level in read if (now := _number(level.get("current"))) is not None]
@@ -406,7 +363,7 @@ def _cgroup_pids(record: Record, levels: object) -> CgroupPids | None:
     refused = sum(
         (_numbers(level.get("local")) or _numbers(level.get("events"))).get("max", 0) for level, _ in known
     )
-    return CgroupPids(
+    return facts.CgroupPids(
         record.rank, str(tightest.get("path", ""))[:1000], current, _limit(tightest.get("limit")), refused
     )
 

@@ -1,4 +1,4 @@
-"""How a process ended that is not our child: exit code or signal, told by the kernel and not by its parent.
+"""How a process ended that is not our child: exit code or signal, reported by the kernel and not by its parent.
 
 `ExitWatch` waits and reads, `parse` understands. Whether an end was a death is the detectors' to say.
 """
@@ -12,12 +12,13 @@ import os
 import select
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from diag.model import Payload, Record
 from diag.model.observations import Observation, RankExited, Unparsed
 from diag.sources.host.process_tree import PROC, split_stat
+from diag.sources.payload import mapping, whole
 
 SOURCE = "exits"
 
@@ -32,7 +33,7 @@ POLL_SECONDS = 0.1  # only where the kernel has no pidfd_open (before 5.3); ours
 
 
 class ExitWatch:
-    """Waits for the end of one process. Make it while the process lives: nobody can tell the exit code of one
+    """Waits for the end of one process. Make it while the process lives: the exit code of one is lost
     that was reaped before.
 
     >>> watch = ExitWatch(os.getpid())
@@ -42,7 +43,7 @@ class ExitWatch:
     """
 
     def __init__(self, pid: int, start_ticks: int = 0, root: Path = PROC) -> None:
-        """`start_ticks`, when known, tells a reused pid from the process that was meant. Raises nothing for a
+        """`start_ticks`, when known, distinguishes a reused pid from the process that was meant. Raises nothing for a
         pid that is gone: then wait() says so at once."""
         self.pid = pid
         self._base = f"{os.fspath(root)}/{pid}"
@@ -152,10 +153,9 @@ class ExitWatch:
 
 
 def parse(record: Record) -> Iterator[Observation]:
-    """One RankExited; `status` is the raw wait status of wait(2). What a log told has `ended` and `last` too."""
+    """One RankExited; `status` is the raw wait status of wait(2). What a log reported has `ended` and `last` too."""
     payload = record.payload
-    pid = payload.get("pid") if isinstance(payload, Mapping) else None
-    if not isinstance(payload, Mapping) or not isinstance(pid, int):
+    if (pid := whole(mapping(payload).get("pid"))) is None:
         yield Unparsed(record.rank, SOURCE, "no pid", str(payload)[:200])
         return
     status = payload.get("status")

@@ -136,10 +136,10 @@ def open_beneath(root: int, path: str, flags: int, *, links: bool = True) -> int
 def walk_beneath(
     root: int, path: str, flags: int, *, links: bool = True, judged: Rights | None = None
 ) -> int:
-    """The same step by step, where the kernel has no openat2. Each folder is held, so that nobody can move us
+    """The same step by step, where the kernel has no openat2. Each folder is held, so that we cannot be moved
     out of `root`.
 
-    `judged`: only where these rights would do as well, as modes tell it: for a diag that cannot act as
+    `judged`: only where these rights would do as well, by the modes: for a diag that cannot act as
     somebody else.
     """
     todo = _steps(path)

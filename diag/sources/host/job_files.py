@@ -28,7 +28,7 @@ class Files:
     """Files by our own names for them, with our own rights. Every method raises OSError."""
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> int:
-        """A descriptor. FIFOs and devices hold nobody up; whoever wants a regular file takes `open_file`."""
+        """A descriptor. FIFOs and devices do not block; whoever wants a regular file takes `open_file`."""
         return os.open(path, _flags(flags))
 
     def open_file(self, path: str) -> int:
@@ -93,9 +93,8 @@ class JobFiles(Files):
         self._folder = os.open(f"{self._proc}/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self.gone = False
         self.apart = False  # has another root than we have
-        self.by_our_names = (
-            False  # after its end: the caller has seen that the names of its root are ours too
-        )
+        # after its end: the caller has seen that the names of its root are ours too
+        self.by_our_names = False
         self._looked = 0.0
         try:
             self.rights = self._read_rights()
@@ -119,7 +118,6 @@ class JobFiles(Files):
             os.close(folder)
 
     # -- who it is
-    # ------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """See again as whom it runs, and whether its root is ours."""
@@ -167,7 +165,6 @@ class JobFiles(Files):
         return path[len(root) :] if root != "/" and path.startswith(f"{root}/") else path
 
     # -- opening
-    # --------------------------------------------------------------------------------------------------
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> int:
         if time.monotonic() - self._looked > _LOOK_SECONDS:
@@ -242,7 +239,6 @@ class JobFiles(Files):
         return same and not flags & os.O_PATH and flags & os.O_ACCMODE in (os.O_WRONLY, os.O_RDWR)
 
     # -- what else is asked of files
-    # ------------------------------------------------------------------------------
 
     def read_text(self, path: str, most: int = 1 << 20) -> str | None:
         """None for what cannot be read; a relative name begins at its working directory."""

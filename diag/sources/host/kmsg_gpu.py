@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 from diag.model.observations import Observation, SxidReported, XidReported
 
-LITERALS = ("NVRM: Xid", "SXid (", "fallen off the bus")  # a line of ours has one of these
-
 # driver 580.159.04, H200, 2026-11-20, after a device-side assert:
 #   [  482.229132] NVRM: Xid (PCI:0000:00:07): 43, pid=1562, name=python3, channel 0x0000000a
 # leptonai/gpud PR 46, 2024:
@@ -37,24 +35,21 @@ _SXID = re.compile(r"SXid \(PCI:([0-9a-fA-F:.]{4,32})\): (\d{1,6}), (Fatal|Non-f
 #                  NVRM: fallen off the bus and is not responding to commands.
 # gpud: NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.
 # Bumblebee issue 554: NVRM: GPU at 0000:01:00.0 has fallen off the bus.
-# It stands beside Xid 79 or in place of it: taken as one.
+# It comes with Xid 79 or in place of it: taken as one.
 _FALLEN = re.compile(r"NVRM: GPU (?:at )?(?:PCI:)?([0-9a-fA-F:.]{4,32}?):? (?:GPU )?has fallen off the bus")
 _FALLEN_LAST = re.compile(r"NVRM: +fallen off the bus and is not responding")
 
 
 def read_line(line: str, *, host_pids: bool = False) -> Iterator[Observation]:
-    match = _XID.search(line)
-    if match:
+    if match := _XID.search(line):
         pid = int(match[3]) if match[3] else None
         yield XidReported(None, match[1], int(match[2]), pid, line.strip()[:300], host_pids=host_pids)
         return
-    match = _SXID.search(line)
-    if match:
+    if match := _SXID.search(line):
         link = int(match[4]) if match[4] else None
         yield SxidReported(None, match[1], int(match[2]), match[3] == "Fatal", link, line.strip()[:300])
         return
-    match = _FALLEN.search(line)
-    if match:
+    if match := _FALLEN.search(line):
         yield XidReported(None, match[1], 79, None, line.strip()[:300])
     elif _FALLEN_LAST.search(line):
-        yield XidReported(None, "", 79, None, line.strip()[:300])  # the address stood in a line of its own
+        yield XidReported(None, "", 79, None, line.strip()[:300])  # the address was in a line of its own

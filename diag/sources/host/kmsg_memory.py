@@ -52,17 +52,13 @@ _OVERCOMMIT = re.compile(
 _PIDS = re.compile(r"cgroup: fork rejected by pids controller in (\S{1,400})")
 
 _STAT_NAMES = {
-    "total_rss": "anon",
-    "total_cache": "cache",
-    "file": "cache",
-    "total_shmem": "shmem",
-    "file_dirty": "dirty",
+    "total_rss": "anon", "total_cache": "cache", "file": "cache", "total_shmem": "shmem", "file_dirty": "dirty",
     "total_dirty": "dirty",
-}
+}  # fmt: skip
 
 
 class Reader:
-    """Reads one run of lines: a kill is told by several, of which the first name the cgroup and the last the
+    """Reads one run of lines: a kill is in several, of which the first name the cgroup and the last the
     process."""
 
     def __init__(self) -> None:
@@ -118,7 +114,7 @@ class Reader:
     def _killed(self, text: str, line: str) -> Iterator[Observation]:
         match = _KILLED.search(text)
         if match is None or int(match[1]) in self._seen:
-            return  # with memory.oom.group the first victim is told twice
+            return  # with memory.oom.group the first victim is logged twice
         pid = int(match[1])
         if self._chosen is not None and self._chosen != pid and not self._whole_group:
             self._begin()  # the kernel writes of many kills in a row only this line: what came before was another's
@@ -145,7 +141,7 @@ class Reader:
         )
 
     def _biggest(self, victim: int, virtual_bytes: int) -> tuple[tuple[int, str, int], ...]:
-        """The table counts pages; how long they are follows from the victim, whose size is told in both."""
+        """The table counts pages; how long they are follows from the victim, whose size is in both."""
         pages = next((virtual for pid, _, _, virtual in self._tasks if pid == victim), 0)
         page = (
             1 << round(virtual_bytes / pages).bit_length() - 1 if pages and virtual_bytes >= pages else 4096

@@ -1,4 +1,4 @@
-"""One rank's process as /proc tells it: state, CPU, I/O, memory, threads, open files, limits and all its
+"""One rank's process as /proc shows it: state, CPU, I/O, memory, threads, open files, limits and all its
 children.
 
 `ProcessReader` reads, `parse` understands. What the numbers mean (stuck, stopped, near a limit) is the
@@ -17,21 +17,21 @@ from diag.model import Payload, Record
 from diag.model.observations import LimitsSeen, Observation, ProcessSample, ProcessTree, Unparsed
 from diag.sources.host.process_tree import FULL_SCAN_EVERY, PROC, Tree, read_raw, split_stat
 from diag.sources.network.rdma_access import device_nodes, ipc_lock, lock_rights
+from diag.sources.payload import UNFIT, whole
 
 SOURCE = "proc"
 
 # Of the ~60 lines of /proc/PID/status, those that say what stat does not.
 STATUS_LINES = (
-    b"NSpid:",
-    b"VmLck:",
-    b"VmPin:",
-    b"VmHWM:",
-    b"RssAnon:",
-    b"RssShmem:",
-    b"VmSwap:",
-    b"voluntary_ctxt_switches:",
+    b"NSpid:", b"VmLck:", b"VmPin:", b"VmHWM:", b"RssAnon:", b"RssShmem:", b"VmSwap:", b"voluntary_ctxt_switches:",
     b"nonvoluntary_ctxt_switches:",
-)
+)  # fmt: skip
+
+
+_KILOBYTES: dict[str, Any] = {  # of them those in kB, and what they are in a ProcessTree
+    "VmHWM": "peak_rss_bytes", "VmPin": "pinned_bytes", "VmLck": "locked_bytes",
+    "RssAnon": "anon_bytes", "RssShmem": "shmem_bytes", "VmSwap": "swap_bytes",
+}  # fmt: skip
 
 
 class ProcessGone(Exception):
@@ -165,7 +165,6 @@ def _trim_stat(raw: bytes | None) -> str | None:
 
 
 # --- understanding it
-# ----------------------------------------------------------------------------------------
 
 
 def parse(record: Record) -> Iterator[Observation]:
@@ -180,11 +179,11 @@ def parse(record: Record) -> Iterator[Observation]:
 
 
 def _parse_tree(record: Record, payload: Mapping[str, Any]) -> Iterator[Observation]:
-    hz = _number(payload.get("hz")) or 100  # USER_HZ is 100 on every Linux that runs torch
-    page = _number(payload.get("page")) or 4096
+    hz = whole(payload.get("hz")) or 100  # USER_HZ is 100 on every Linux that runs torch
+    page = whole(payload.get("page")) or 4096
     try:
         main = _process(payload, hz, page)
-    except (ValueError, IndexError, TypeError, OverflowError) as error:
+    except UNFIT as error:
         yield _unparsed(record, f"stat of the rank: {error}", payload.get("stat"))
         return
     children = []
@@ -192,12 +191,12 @@ def _parse_tree(record: Record, payload: Mapping[str, Any]) -> Iterator[Observat
     for child in listed if isinstance(listed, list) else ():
         try:
             children.append(_process(child, hz, page))
-        except (ValueError, IndexError, TypeError, AttributeError, OverflowError) as error:
+        except UNFIT as error:
             yield _unparsed(record, f"stat of a child: {error}", child)
     main_thread = payload.get("main_stat")
     try:
         main_thread_cpu = None if main_thread is None else _cpu_seconds(split_stat(main_thread)[2], hz)
-    except (ValueError, IndexError, TypeError, AttributeError, OverflowError) as error:
+    except UNFIT as error:
         main_thread_cpu = None
         yield _unparsed(record, f"stat of the main thread: {error}", main_thread)
     status = _colon_numbers(payload.get("status"))
@@ -205,15 +204,10 @@ def _parse_tree(record: Record, payload: Mapping[str, Any]) -> Iterator[Observat
         rank=record.rank,
         main=main,
         children=tuple(children),
-        emitted=record.at if record.emitted is None else record.emitted,
-        open_files=_number(payload.get("fds")),
-        peak_rss_bytes=_kilobytes(status.get("VmHWM")),
-        pinned_bytes=_kilobytes(status.get("VmPin")),
-        locked_bytes=_kilobytes(status.get("VmLck")),
+        emitted=record.read_at,
+        open_files=whole(payload.get("fds")),
         main_thread_cpu_seconds=main_thread_cpu,
-        anon_bytes=_kilobytes(status.get("RssAnon")),
-        shmem_bytes=_kilobytes(status.get("RssShmem")),
-        swap_bytes=_kilobytes(status.get("VmSwap")),
+        **{field: status[name] * 1024 for name, field in _KILOBYTES.items() if name in status},
     )
 
 
@@ -268,7 +262,7 @@ _LIMIT = re.compile(r"^(Max [a-z ]{1,30}?) {2,}(\d{1,20}|unlimited)\b", re.ASCII
 def _parse_limits(record: Record, payload: Mapping[str, Any]) -> Iterator[Observation]:
     text = payload["limits"]
     found = _LIMIT.findall(text) if isinstance(text, str) else []
-    pid = _number(payload.get("pid"))
+    pid = whole(payload.get("pid"))
     if not found or pid is None:
         yield _unparsed(record, "limits", text)
         return
@@ -279,14 +273,6 @@ def _parse_limits(record: Record, payload: Mapping[str, Any]) -> Iterator[Observ
         rdma_devices=payload.get("rdma") is True,
         ipc_lock=ipc_lock(payload.get("cap_eff"), payload.get("uid_map")),
     )
-
-
-def _number(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _kilobytes(value: int | None) -> int | None:
-    return None if value is None else value * 1024
 
 
 def _unparsed(record: Record, reason: str, excerpt: object) -> Unparsed:

@@ -7,7 +7,7 @@ no records; what a rank is, the launchers decide.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +16,7 @@ from diag.sources.host.vm import read_memory
 
 PROC = Path("/proc")
 
-# Children forked by a thread other than the main one stand in that thread's own file. A rank has 60 to 90
+# Children forked by a thread other than the main one are in that thread's own file. A rank has 60 to 90
 # threads (measured on H200: 67 and 87), reading all those files costs more than everything else, and new
 # children of such threads are rare: they may be seen this many scans late. Ours.
 FULL_SCAN_EVERY = 10
@@ -111,9 +111,18 @@ def sees_machine(root: Path = PROC) -> bool | None:
         return None
 
 
+def stat_fields(pid: int, root: str | os.PathLike[str] = PROC) -> list[str] | None:
+    """Of /proc/PID/stat from the third (state) on; None when it is gone or denied."""
+    raw = read_raw(f"{os.fspath(root)}/{pid}/stat")
+    try:
+        return None if raw is None else split_stat(raw.decode(errors="replace"))[2]
+    except ValueError:
+        return None
+
+
 def _parent(pid: int, root: str) -> int | None:
-    process = read_process(pid, root)
-    return process.parent if process is not None else None
+    fields = stat_fields(pid, root)
+    return int(fields[1]) if fields and len(fields) > 1 and fields[1].isdecimal() else None
 
 
 def _numbers(raw: bytes) -> list[int]:
@@ -156,7 +165,7 @@ class Tree:
         return (self.pid,)
 
     def scan(self, full: bool = False) -> tuple[int, ...]:
-        """Pids below, parents before their children, `pid` itself left out; empty when nothing or nobody is
+        """Pids below, parents before their children, `pid` itself left out; empty when no process is
         there."""
         if not self._has_children_file:
             return self._scan_parents()
@@ -170,20 +179,19 @@ class Tree:
                 for child, parent in self._of_threads.items()
                 if _parent(child, self._root) == parent
             }
-        seen = {self.pid}
-        found: list[int] = []
+        return self._walk(lambda parent: self._children(parent, full))
+
+    def _walk(self, children: Callable[[int], Iterable[int]]) -> tuple[int, ...]:
+        seen = {self.pid: None}
         todo = [self.pid]
         for parent in todo:  # grows while we walk: breadth first
-            for child in self._children(parent, full):
-                if child not in seen:
-                    seen.add(child)
-                    found.append(child)
-                    todo.append(child)
-        return tuple(found)
+            new = [child for child in children(parent) if child not in seen]
+            seen.update(dict.fromkeys(new))
+            todo += dict.fromkeys(new)
+        return tuple(seen)[1:]
 
     def _children(self, pid: int, full: bool) -> Iterator[int]:
-        raw = read_raw(f"{self._root}/{pid}/task/{pid}/children")
-        if raw:
+        if raw := read_raw(f"{self._root}/{pid}/task/{pid}/children"):
             yield from _numbers(raw)
         if not full:
             yield from [child for child, parent in self._of_threads.items() if parent == pid]
@@ -210,16 +218,7 @@ class Tree:
         for name in names:
             if name.isdigit() and (parent := _parent(int(name), self._root)) is not None:
                 children.setdefault(parent, []).append(int(name))
-        seen = {self.pid}
-        found: list[int] = []
-        todo = [self.pid]
-        for parent in todo:
-            for child in children.get(parent, ()):
-                if child not in seen:
-                    seen.add(child)
-                    found.append(child)
-                    todo.append(child)
-        return tuple(found)
+        return self._walk(lambda parent: children.get(parent, ()))
 
 
 def descendants(pid: int, root: Path = PROC) -> tuple[int, ...]:
@@ -246,7 +245,7 @@ def _environ_from_memory(pid: int) -> bytes | None:
     """The file belongs to the process's user; who may ptrace it may read where it lies (proc(5): env_start,
     env_end)."""
     try:
-        fields = split_stat((read_raw(f"{PROC}/{pid}/stat") or b"").decode(errors="replace"))[2]
+        fields = stat_fields(pid) or []
         start, end = int(fields[47]), int(fields[48])  # 0 to who may not
         return read_memory(pid, start, min(end - start, _LONGEST_ENVIRON)) if 0 < start < end else None
     except (OSError, ValueError, IndexError):

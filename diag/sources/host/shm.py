@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from diag.model import Payload, Record
 from diag.model.observations import Observation, SharedMemory, Unparsed
+from diag.sources.payload import wholes
 from diag.text.errors import SourceUnavailable
 
 SOURCE = "shm"
+_NUMBERS = ("frsize", "blocks", "bavail", "files", "favail")  # of statvfs(3), less its f_
 
 
 class SharedMemoryUnavailable(SourceUnavailable):
-    """There is no /dev/shm to look at; `reason` and `remedy` as SourceFailed wants them."""
+    """There is no /dev/shm to read; `reason` and `remedy` as SourceFailed wants them."""
 
 
 def read(pid: int, root: Path = Path("/proc"), own: Path = Path("/dev/shm")) -> Payload:
@@ -37,33 +39,20 @@ def read(pid: int, root: Path = Path("/proc"), own: Path = Path("/dev/shm")) -> 
         return _statvfs(own, "own")
     except OSError as error:
         raise SharedMemoryUnavailable(
-            f"cannot look at /dev/shm of process {pid} ({error.strerror})",
+            f"cannot read /dev/shm of process {pid} ({error.strerror})",
             "run diag as the same user in the same container, or give it CAP_SYS_PTRACE",
         ) from error
 
 
 def _statvfs(path: Path, view: str) -> Payload:
     answer = os.statvfs(path)
-    return {
-        "view": view,
-        "frsize": answer.f_frsize,
-        "blocks": answer.f_blocks,
-        "bavail": answer.f_bavail,
-        "files": answer.f_files,
-        "favail": answer.f_favail,
-    }
+    return {"view": view, **{name: getattr(answer, f"f_{name}") for name in _NUMBERS}}
 
 
 def parse(record: Record) -> Iterator[Observation]:
     """One SharedMemory."""
-    payload = record.payload
-    values = (
-        [payload.get(name) for name in ("frsize", "blocks", "bavail")] if isinstance(payload, Mapping) else []
-    )
-    numbers = [value for value in values if isinstance(value, int) and 0 <= value < 1 << 63]
-    if len(numbers) != 3:
-        yield Unparsed(record.rank, SOURCE, "no statvfs numbers", str(payload)[:200])
+    if (numbers := wholes(record.payload, "frsize", "blocks", "bavail")) is None:
+        yield Unparsed(record.rank, SOURCE, "no statvfs numbers", str(record.payload)[:200])
         return
-    yield SharedMemory(
-        record.rank, size_bytes=numbers[0] * numbers[1], available_bytes=numbers[0] * numbers[2]
-    )
+    frsize, blocks, available = numbers
+    yield SharedMemory(record.rank, size_bytes=frsize * blocks, available_bytes=frsize * available)

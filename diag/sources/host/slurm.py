@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.sources.host.process_tree import PROC, read_raw, split_stat
+from diag.sources.host.process_tree import PROC, stat_fields
 from diag.text.errors import DiagError
 
 # A job step may start minutes after its job (srun waits for its nodes); what is longer has not been started
@@ -59,7 +59,7 @@ def find_step(
     job = environment.get("SLURM_JOB_ID", "")
     if not job:
         raise DiagError(
-            "this is no job of Slurm's: SLURM_JOB_ID is not set",
+            "not inside a Slurm job: SLURM_JOB_ID is not set",
             hint="srun --jobid=JOB --overlap --nodes=1 --ntasks=1 --mem=0 diag watch --slurm",
             exit_code=2,
         )
@@ -91,11 +91,10 @@ def root_of(tasks: tuple[StepProcess, ...], proc: Path = PROC) -> int:
     are."""
     if len(tasks) == 1:
         return tasks[0].pid
-    raw = read_raw(f"{proc}/{tasks[0].pid}/stat") or b""
-    try:
-        return int(split_stat(raw.decode("utf-8", "replace"))[2][1])
-    except (ValueError, IndexError):
-        raise DiagError(f"the processes of step {tasks[0].step} have just ended", exit_code=2) from None
+    fields = stat_fields(tasks[0].pid, proc)
+    if fields is None:
+        raise DiagError(f"the processes of step {tasks[0].step} have just ended", exit_code=2)
+    return int(fields[1])
 
 
 def _ask(command: list[str]) -> str:

@@ -8,6 +8,7 @@ import os
 import re
 from pathlib import Path
 
+from diag.sources.collectives.nccl_library import wheel_version
 from diag.sources.host.job_files import JobFiles
 
 # .../lib/libpython3.11.so.1.0, .../site-packages/torch/lib/libtorch_cpu.so, .../nvidia/nccl/lib/libnccl.so.2
@@ -16,13 +17,11 @@ _NCCL = re.compile(rb"(/[^\n]*)/nvidia/nccl/lib/libnccl\.so")
 _PYTHON = re.compile(rb"/lib(?:python|/python)(3\.\d+)")
 #   __version__ = '2.13.0+cpu'                                                   torch/version.py, torch 2.13
 _SAID = re.compile(rb"^__version__ = ['\"]([\w.+-]{1,64})['\"]", re.MULTILINE)
-#   nvidia_nccl_cu12-2.28.9.dist-info                                            pip, torch 2.11
-_NCCL_PACKAGE = re.compile(r"nvidia_nccl_cu\d+-([\w.]{1,32})\.dist-info")
 _MOST_BYTES = 8 << 20
 
 
 def versions(pid: int, proc: Path = Path("/proc")) -> dict[str, str]:
-    """Of {"python", "torch", "nccl"} those that can be told. Raises OSError when the process is gone or
+    """Of {"python", "torch", "nccl"} those that are known. Raises OSError when the process is gone or
     denied."""
     folder = f"{proc}/{pid}"
     with open(f"{folder}/maps", "rb") as file:
@@ -37,7 +36,6 @@ def versions(pid: int, proc: Path = Path("/proc")) -> dict[str, str]:
                     found["torch"] = said[1].decode()
         if nccl := _NCCL.search(maps):
             with contextlib.suppress(OSError):
-                names = files.names(os.fsdecode(nccl[1]))
-                if package := next(filter(None, map(_NCCL_PACKAGE.fullmatch, names)), None):
-                    found["nccl"] = package[1]
+                if version := wheel_version(files, os.fsdecode(nccl[1])):
+                    found["nccl"] = version
     return found

@@ -17,18 +17,8 @@ from diag.knowledge.log_prefix import without_outer
 from diag.launch.launchers.secrets import hidden_in_lines
 from diag.model import Record
 from diag.model.observations import LogLine, NcclPlainLines, Observation, PlainLines, Unparsed
-from diag.sources.collectives import store
 from diag.sources.gpu import cuda_log
-from diag.sources.logs import (
-    launcher_log,
-    nccl_log,
-    numbers_log,
-    swift_log,
-    torch_log,
-    trainer_log,
-    version_log,
-    watchdog_log,
-)
+from diag.sources.logs import line_forms, nccl_log, swift_log, trainer_log
 from diag.sources.logs.prefilter import plain_lines
 
 SOURCE = "output"
@@ -36,7 +26,7 @@ SOURCE = "output"
 # Longer lines are cut here (the 15 kB of `args: MegatronRLHFArguments(...)` fit); the cut is said in the
 # text.
 MAX_LINE_CHARS = 64 * 1024
-# In place of a line's "is a bar": the item holds several lines of NCCL that tell nothing, joined by line
+# In place of a line's "is a bar": the item holds several lines of NCCL that have no fact, joined by line
 # feeds.
 PLAIN_RUN = 2
 # The same of lines without a word that any reader knows (a log on disk only: see `prefilter`).
@@ -57,11 +47,18 @@ _BEHIND_BAR = re.compile(
 )
 
 
+# torch 2.4-2.13 prefix each line of an uncaught exception and of the C++ log with the rank:
+#   [rank1]: RuntimeError: DataLoader worker (pid 20352) is killed by signal: Killed.
+#   [rank1]:[W1120 22:48:19.163027360 WorkerServer.cpp:155] [c10d] Server listening to TCP :::0
+# torchrun --tee prefixes with the role and the LOCAL rank ([default1]:), which is not a rank: not taken.
+_RANK_PREFIX = re.compile(r"^\[rank(\d{1,6})\]:")
+
+
 class LineAssembler:
     """Turns a byte stream into payloads of whole lines. Non-UTF-8 bytes become \\xNN, secrets that are known
     by their form ***; nothing raises.
 
-    `whole`: of a log on disk no line is dropped, lines are counted, and runs of those that tell nothing stay
+    `whole`: of a log on disk no line is dropped, lines are counted, and runs of those that have no fact stay
     in one piece.
     """
 
@@ -78,7 +75,7 @@ class LineAssembler:
         """The payload of the lines that `data` completes; None when it completes none. Redrawn bars keep the
         last."""
         text = self._rest + self._decoder.decode(data, final)
-        # a bar's end, or half of a CRLF: the next byte tells
+        # a bar's end, or half of a CRLF: the next byte decides
         held = "\r" if text.endswith("\r") and not final else ""
         whole, newline, rest = text.removesuffix(held).replace("\r\n", "\n").rpartition("\n")
         lines: list[list[Any]] = []
@@ -143,7 +140,7 @@ class LineAssembler:
             self._add(lines, piece)
 
     def _add_bar(self, lines: list[list[Any]], drawn: str) -> None:
-        self._cut = 0  # what was cut stood before the carriage return
+        self._cut = 0  # what was cut came before the carriage return
         bar = hidden_in_lines(drawn.rpartition("\r")[2])
         if bar.strip():
             lines.append([bar[:MAX_LINE_CHARS], 1])
@@ -186,8 +183,8 @@ class FileFollower:
         self._offset = self._file.seek(0, 2) if from_end else 0
 
     def _open(self, fd: int | None) -> io.FileIO:
-        """Kept open for as long as the rank lives. Whatever has the name now, opening it holds nobody up: a
-        FIFO without a writer would, for ever. Raises OSError also for what is no regular file."""
+        """Kept open for as long as the rank lives. Whatever has the name now, opening it does not block: a
+        FIFO without a writer would, forever. Raises OSError also for what is no regular file."""
         file = io.FileIO(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) if fd is None else fd)
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             file.close()
@@ -215,7 +212,7 @@ class FileFollower:
         return self._lines.feed(data)
 
     def read_rest(self) -> Iterator[dict[str, Any]]:
-        """All that is left, its unfinished last line too: nobody writes any more. Of more than a moment's
+        """All that is left, its unfinished last line too: it is no longer written. Of more than a moment's
         reading, its end."""
         size = self._file.seek(0, 2)
         if size - self._offset > _REST_BYTES:
@@ -265,7 +262,7 @@ def parse(record: Record) -> Iterator[Observation]:
     number = first if isinstance(first, int) and 0 < first < 1 << 62 else 0
     for item in payload["lines"]:
         if not (isinstance(item, (list, tuple)) and len(item) == 2 and isinstance(item[0], str)):
-            yield Unparsed(record.rank, SOURCE, "a line that is no [text, bar]", repr(item)[:200])
+            yield Unparsed(record.rank, SOURCE, "a line that is not [text, bar]", repr(item)[:200])
             continue
         kind = item[1]
         if kind in (PLAIN_RUN, PLAIN_LINES):
@@ -281,7 +278,7 @@ def parse(record: Record) -> Iterator[Observation]:
 
 
 def plain_run(text: str, stream: str, rank: int | None) -> NcclPlainLines:
-    """What an item marked PLAIN_RUN stands for."""
+    """The fact of an item marked PLAIN_RUN."""
     return NcclPlainLines(
         rank, stream, text.count("\n") + 1, tuple(text.rsplit("\n", _LAST_LINES)[-_LAST_LINES:]), text
     )
@@ -301,20 +298,18 @@ def read_text(
     if behind:
         yield from read_text(behind[1], stream, rank, bar=True, number=number)
         text = behind[2]
-    named = torch_log.rank_of_line(text)
-    rank = named if named is not None else rank
+    if text.startswith("[rank") and (named := _RANK_PREFIX.match(text)):
+        rank = int(named[1])
     yield LogLine(rank, stream, text, bar, number)
     if bar:
         yield from swift_log.read_bar(text, rank)
         yield from trainer_log.read_bar(text, rank)
         return
-    if "NCCL " in text and "ProcessGroupNCCL" not in text:
-        of_nccl = nccl_log.read_line(text, rank)
-        if of_nccl:
-            yield from of_nccl
-            if "Cuda failure" in text:
-                yield from cuda_log.read_line(text, rank)
-            return
+    if "NCCL " in text and "ProcessGroupNCCL" not in text and (of_nccl := nccl_log.read_line(text, rank)):
+        yield from of_nccl
+        if "Cuda failure" in text:
+            yield from cuda_log.read_line(text, rank)
+        return
     if "libibverbs: Warning: " in text:
         missing = nccl_log.driver_missing(text, rank)
         if missing is not None:
@@ -322,13 +317,6 @@ def read_text(
             return
     yield from swift_log.read_line(text, rank)
     yield from trainer_log.read_line(text, rank)
-    yield from numbers_log.read_line(text, rank)
-    yield from torch_log.read_line(text, rank)
-    yield from watchdog_log.read_line(text, rank)
-    yield from launcher_log.read_line(text)
+    yield from line_forms.read_line(text, rank)
     if cuda_log.may_tell(text):
         yield from cuda_log.read_line(text, rank)
-    if any(word in text for word in store.WORDS):
-        yield from store.read_line(text, rank)
-    if version_log.may_tell(text):
-        yield from version_log.read_line(text, rank)

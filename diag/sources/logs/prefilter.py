@@ -10,31 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from diag.sources.collectives import store
 from diag.sources.gpu import cuda_log
-from diag.sources.logs import (
-    launcher_log,
-    numbers_log,
-    swift_log,
-    torch_log,
-    trainer_log,
-    version_log,
-    watchdog_log,
-)
+from diag.sources.logs import line_forms, swift_log, trainer_log
 
 # Lines around a word of an error that are read too: the frames above an exception (detectors look at 8), its
 # message below.
 _BEFORE, _AFTER = 10, 10
 
-# A word of these stands in each line that tells a phase, a step, a save, a number, a rank or a device.
+# One of these is in each line that shows a phase, a step, a save, a number, a rank or a device.
 WORDS: tuple[str, ...] = tuple(dict.fromkeys((
-    *swift_log.WORDS, *trainer_log.WORDS, *numbers_log.WORDS, *torch_log.WORDS, *watchdog_log.WORDS, *cuda_log.WORDS,
-    *launcher_log.WORDS, *store.WORDS, *version_log.WORDS,
+    *swift_log.WORDS, *trainer_log.WORDS, *line_forms.WORDS, *cuda_log.WORDS,
     "\r", "[rank", "NCCL ", "NCCL_", "libibverbs", "ibv_", "mlock", "world_size",
     "srun:", "mpirun", "prterun", "Xid", "elastic", "torch.distributed.run", "distributed/run.py", "launcher", "launch.py",
     "ray::", "ray/_private",
 )))  # fmt: skip
-# And of these in each that tells an error; what stands around it is read with it.
+# And one of these in each that shows an error; the lines around it are read with it.
 ERRORS: tuple[str, ...] = (
     "Traceback", 'File "', "rror", "ERROR", "xception", "ailed", "FAILED", "ailure", "annot", "an't ", "ould not", "nable to",
     "unavailable", "illed", "ignal", "bort", "ault", "out of memory", "OutOfMemory", "OOM", "No space", "quota", "efused",
@@ -51,15 +41,15 @@ def plain_lines(
     """Where runs of lines without any of the words begin and end in `text`, whose lines all end in a line
     feed.
 
-    The first and last lines are in none: what stands around them is in another piece of the log.
+    The first and last lines are in none: what is around them is in another piece of the log.
     """
-    told = _hits(text, words)
-    told += [_widened(text, begin, end) for begin, end in _hits(text, errors)]
-    told.append((0, _forward(text, 0, _AFTER)))
-    told.append((_backward(text, len(text), _BEFORE), len(text)))
-    told.sort()
+    found = _hits(text, words)
+    found += [_widened(text, begin, end) for begin, end in _hits(text, errors)]
+    found.append((0, _forward(text, 0, _AFTER)))
+    found.append((_backward(text, len(text), _BEFORE), len(text)))
+    found.sort()
     at = 0
-    for begin, end in told:
+    for begin, end in found:
         if begin > at:
             yield at, begin
         at = max(at, end)

@@ -1,28 +1,18 @@
-"""Lines of ms-swift and Megatron-LM that tell the phase, a step or a save."""
+"""Lines of ms-swift and Megatron-LM that show the phase, a step or a save."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from diag.model.observations import (
-    EpochStarted,
-    Iteration,
-    LayoutReported,
-    MetricsLogged,
-    Observation,
-    PhaseMarked,
-    SaveFinished,
-    SavesBehind,
-    SaveStarted,
-)
+from diag.model import observations as facts
 from diag.sources.logs.printed import numbers_of
 
 # ms-swift 3.7-4.6, swift/megatron/trainers/base.py, stderr; printed BEFORE the first batch is fetched:
 #   [INFO:swift] The training of Epoch 0 starts...
 _EPOCH = re.compile(r"The training of Epoch (\d{1,9}) starts\.\.\.")
 
-# ms-swift 4.6.0, swift/megatron/callbacks/print.py, stdout of the last rank (a bar's blanks may stand before
+# ms-swift 4.6.0, swift/megatron/callbacks/print.py, stdout of the last rank (a bar's blanks may come before
 # it):
 #   {'loss': 0.69314718, ..., 'grad_norm': 1.10422194, 'iteration': '1/12', 'elapsed_time': '0s', ...}
 # ms-swift 3.8-4.6, transformers path: ... 'epoch': 0.02, 'global_step/max_steps': '1/8', ...
@@ -135,7 +125,7 @@ _OTHER_BARS = {
 }
 
 
-# One of these stands in each line that tells something here: what a large log is searched for.
+# One of these is in each line that has a fact here: what a large log is searched for.
 WORDS: tuple[str, ...] = (
     "The training of Epoch", "{'loss'", "{'eval_", "%|", "TP: ", "initialized pipeline", "async_save", "iteration ",
     "aving checkpoint", "aved checkpoint", "async checkpoint save", "Successfully saved", "Saving model checkpoint",
@@ -143,10 +133,10 @@ WORDS: tuple[str, ...] = (
 )  # fmt: skip
 
 
-def read_line(text: str, rank: int | None) -> Iterator[Observation]:
+def read_line(text: str, rank: int | None) -> Iterator[facts.Observation]:
     """Facts in one line. Costs a few substring searches for a line that says nothing."""
     if "The training of Epoch" in text and (match := _EPOCH.search(text)):
-        yield EpochStarted(rank, int(match[1]), text.strip())
+        yield facts.EpochStarted(rank, int(match[1]), text.strip())
         return
     if "{'loss'" in text:
         yield from _metrics(text, rank)
@@ -161,56 +151,56 @@ def read_line(text: str, rank: int | None) -> Iterator[Observation]:
         yield fact
     elif "async_save" in text:
         if (text.startswith(_ARGUMENTS) and _ASYNC in text) or _ASYNC_LISTED.match(text):
-            yield SavesBehind(rank, text.strip()[:300])
+            yield facts.SavesBehind(rank, text.strip()[:300])
     else:
         phase = next((phase for literal, phase in _PHASES if literal in text), None)
         if phase is not None:
-            yield PhaseMarked(rank, phase, text.strip())
+            yield facts.PhaseMarked(rank, phase, text.strip())
 
 
-def _megatron_step(text: str, rank: int | None) -> Iteration | None:
+def _megatron_step(text: str, rank: int | None) -> facts.Iteration | None:
     if " iteration " not in text and not text.startswith("iteration"):
         return None
     match = _MEGATRON_STEP.search(text)
     if match is None:
         return None
     found = tuple((name, float(value)) for name, value in _MEGATRON_METRIC.findall(text))
-    return Iteration(rank, int(match[1]), int(match[2]), text.strip(), found)
+    return facts.Iteration(rank, int(match[1]), int(match[2]), text.strip(), found)
 
 
-def _save(text: str, rank: int | None) -> SaveStarted | SaveFinished | None:
+def _save(text: str, rank: int | None) -> facts.SaveStarted | facts.SaveFinished | None:
     if "sav" not in text and "Sav" not in text:
         return None
     if match := _SAVE_FINISHED.search(text):
-        return SaveFinished(rank, text.strip(), next((path for path in match.groups() if path), ""))
+        return facts.SaveFinished(rank, text.strip(), next((path for path in match.groups() if path), ""))
     if match := _SAVE_STARTED.search(text):
-        return SaveStarted(rank, text.strip(), match[2], asynchronous=match[1] is not None)
+        return facts.SaveStarted(rank, text.strip(), match[2], asynchronous=match[1] is not None)
     return None
 
 
-def _layout(text: str, rank: int | None) -> LayoutReported | None:
+def _layout(text: str, rank: int | None) -> facts.LayoutReported | None:
     if "TP: " not in text and "initialized pipeline" not in text:
         return None
     match = _LAYOUT.search(text) or _STAGES.match(text)
-    return LayoutReported(rank, int(match[match.lastindex or 1]), text.strip()[:300]) if match else None
+    return facts.LayoutReported(rank, int(match[match.lastindex or 1]), text.strip()[:300]) if match else None
 
 
-def _evaluated(text: str, rank: int | None) -> Iterator[Observation]:
+def _evaluated(text: str, rank: int | None) -> Iterator[facts.Observation]:
     begin, end = text.find(_EVALUATED), text.rfind("}") + 1
     if end > begin:
-        yield MetricsLogged(rank, numbers_of(text[begin:end]), text[begin:end])
+        yield facts.MetricsLogged(rank, numbers_of(text[begin:end]), text[begin:end])
 
 
-def _metrics(text: str, rank: int | None) -> Iterator[Observation]:
+def _metrics(text: str, rank: int | None) -> Iterator[facts.Observation]:
     begin, end = text.find(_METRICS), text.rfind("}") + 1
     step = _METRICS_STEP.search(text)
     if begin < 0 or end <= begin or step is None:
         return
-    told = text[begin:end]
-    yield Iteration(rank, int(step[1]), int(step[2]), told, numbers_of(told))
+    numbers = text[begin:end]
+    yield facts.Iteration(rank, int(step[1]), int(step[2]), numbers, numbers_of(numbers))
 
 
-def read_bar(text: str, rank: int | None) -> Iterator[Observation]:
+def read_bar(text: str, rank: int | None) -> Iterator[facts.Observation]:
     """A progress bar's last drawing: the training bar counts as steps, any other as progress of data
     preparation."""
     # a terminal's width; blanks before it would cost their square
@@ -222,13 +212,13 @@ def read_bar(text: str, rank: int | None) -> Iterator[Observation]:
         # The transformers path has no line before its first batch but the empty bar, drawn when training
         # begins.
         yield (
-            Iteration(rank, done, total, text.strip()[:300])
+            facts.Iteration(rank, done, total, text.strip()[:300])
             if done
-            else PhaseMarked(rank, "first_step", text.strip()[:300])
+            else facts.PhaseMarked(rank, "first_step", text.strip()[:300])
         )
     elif name.startswith(("Map", "Filter", "Tokenizing", "Packing", "Generating")):
-        yield PhaseMarked(rank, "data_prep", text.strip())
+        yield facts.PhaseMarked(rank, "data_prep", text.strip())
     elif (
         name in _OTHER_BARS and done < total
     ):  # a full bar may be drawn again when what it showed is long over
-        yield PhaseMarked(rank, _OTHER_BARS[name], text.strip()[:300])
+        yield facts.PhaseMarked(rank, _OTHER_BARS[name], text.strip()[:300])

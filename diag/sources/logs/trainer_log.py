@@ -1,4 +1,4 @@
-"""Lines of Hugging Face Trainer and DeepSpeed that tell the phase, a step or a save, and progress bars
+"""Lines of Hugging Face Trainer and DeepSpeed that show the phase, a step or a save, and progress bars
 without a name."""
 
 from __future__ import annotations
@@ -6,16 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from diag.model.observations import (
-    BarMoved,
-    Iteration,
-    MetricsLogged,
-    Observation,
-    PhaseMarked,
-    SaveFinished,
-    SaveStarted,
-    StepsPlanned,
-)
+from diag.model import observations as facts
 from diag.sources.logs.printed import numbers_of
 
 # transformers 4.57.6 Trainer (trainer_callback.py), stdout of rank 0, whatever the log level is; two gloo
@@ -76,7 +67,7 @@ _PHASES: tuple[tuple[str, str], ...] = (
     #   Training completed. Do not forget to share your model on huggingface.co/models =)
     ("Training completed. Do not forget to share", "teardown"),
 )
-# Literals too short to stand alone: what else the line must hold.
+# Literals too short alone: what else the line must hold.
 _ALSO = {" op: ": "Time to load ", ":main] Process ": " exits successfully"}
 
 # tqdm 4.66 without a description, stderr: the bars of transformers' Trainer, for training as for evaluation:
@@ -85,14 +76,14 @@ _ALSO = {" op: ": "Time to load ", ":main] Process ": " exits successfully"}
 _BAR = re.compile(r"(?:\x1b\[A|\s){0,8}(\d{1,3})%\|[^|\r\n]{0,400}\| (\d{1,15})/(\d{1,15}) \[")
 
 
-# One of these stands in each line that tells something here: what a large log is searched for.
+# One of these is in each line that has a fact here: what a large log is searched for.
 WORDS: tuple[str, ...] = (
     "%|", "{'", "Checkpoint ", "Saving model checkpoint", "[Rank 0] step=", "Total optimization steps", "c++", "g++", "nvcc",
     "hipcc", *(_ALSO.get(literal, literal) for literal, _ in _PHASES),
 )  # fmt: skip
 
 
-def read_line(text: str, rank: int | None) -> Iterator[Observation]:
+def read_line(text: str, rank: int | None) -> Iterator[facts.Observation]:
     """Facts in one line. Costs a few substring searches for a line that says nothing."""
     if "%|" in text[:60]:  # a bar that another line was printed behind, or its last drawing
         yield from read_bar(text, rank)
@@ -105,50 +96,49 @@ def read_line(text: str, rank: int | None) -> Iterator[Observation]:
     if "[Rank 0] step=" in text:
         match = _DS_STEP.search(text)
         if match and int(match[1]):
-            yield Iteration(rank, int(match[1]), 0, text.strip())
+            yield facts.Iteration(rank, int(match[1]), 0, text.strip())
         elif match:  # printed by deepspeed.initialize, before any step
-            yield PhaseMarked(rank, "first_step", text.strip())
+            yield facts.PhaseMarked(rank, "first_step", text.strip())
         return
     if "Total optimization steps" in text:
         match = _PLANNED.match(text)
         if match and match[1].strip(","):
-            yield StepsPlanned(rank, int(match[1].replace(",", "")), text.strip())
+            yield facts.StepsPlanned(rank, int(match[1].replace(",", "")), text.strip())
         return
     if text.startswith("[") and _NINJA.match(text):
-        yield PhaseMarked(rank, "compile", text.strip()[:300])
+        yield facts.PhaseMarked(rank, "compile", text.strip()[:300])
         return
     for literal, phase in _PHASES:
         if literal in text and _ALSO.get(literal, "") in text:
-            yield PhaseMarked(rank, phase, text.strip()[:300])
+            yield facts.PhaseMarked(rank, phase, text.strip()[:300])
             return
 
 
-def _save(text: str, rank: int | None) -> Iterator[Observation]:
-    match = _DS_SAVED.search(text)
-    if match:
-        yield SaveFinished(rank, text.strip(), match[1])
+def _save(text: str, rank: int | None) -> Iterator[facts.Observation]:
+    if match := _DS_SAVED.search(text):
+        yield facts.SaveFinished(rank, text.strip(), match[1])
         return
     match = _DS_SAVE.search(text) or _HF_SAVE.search(text)
     if match:
-        yield SaveStarted(rank, text.strip(), next((path for path in match.groups() if path), ""))
+        yield facts.SaveStarted(rank, text.strip(), next((path for path in match.groups() if path), ""))
 
 
-def read_metrics(text: str, rank: int | None) -> Iterator[Observation]:
+def read_metrics(text: str, rank: int | None) -> Iterator[facts.Observation]:
     """The numbers of a dict that a Trainer prints without its step. A torn one, or one that is none, says
     nothing."""
     match = _METRICS.search(text)
     if match is None or "'epoch':" not in match[0]:
         return
     if match[0].startswith("{'loss'") and "'global_step/max_steps':" in match[0]:
-        return  # ms-swift tells the step too: swift_log
+        return  # ms-swift shows the step too: swift_log
     numbers = numbers_of(match[0])
     if any(name.startswith(("loss", "eval_", "train_")) for name, _ in numbers):
-        yield MetricsLogged(rank, numbers, match[0])
+        yield facts.MetricsLogged(rank, numbers, match[0])
 
 
-def read_bar(text: str, rank: int | None) -> Iterator[Observation]:
+def read_bar(text: str, rank: int | None) -> Iterator[facts.Observation]:
     """A bar without a name: which one it is, the job's state knows from the planned steps and from what is
     printed between."""
     match = _BAR.match(text[:1000])
     if match is not None and int(match[1]) <= 100:
-        yield BarMoved(rank, int(match[2]), int(match[3]), match[0].strip("\x1b[A \t"))
+        yield facts.BarMoved(rank, int(match[2]), int(match[3]), match[0].strip("\x1b[A \t"))

@@ -11,12 +11,13 @@ import errno
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from diag.model import Payload, Record
 from diag.model.observations import Observation, RdmaGid, RdmaPort, RdmaPortsSeen, Unparsed
+from diag.sources.payload import sequence, word
 from diag.text.errors import SourceUnavailable
 
 SOURCE = "infiniband"
@@ -26,63 +27,21 @@ ROOT = Path("/sys/class/infiniband")
 # ib_core's own (PMA) that say where bytes go and how well; each is a firmware command on mlx5, so not all of
 # the 24.
 _COUNTERS = (
-    "port_xmit_data",
-    "port_rcv_data",
-    "port_xmit_packets",
-    "port_rcv_packets",
-    "port_xmit_wait",
-    "port_xmit_discards",
-    "port_rcv_errors",
-    "port_rcv_remote_physical_errors",
-    "port_xmit_constraint_errors",
-    "symbol_error",
-    "link_downed",
-    "link_error_recovery",
-    "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors",
-)
+    "port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets", "port_xmit_wait", "port_xmit_discards",
+    "port_rcv_errors", "port_rcv_remote_physical_errors", "port_xmit_constraint_errors", "symbol_error", "link_downed",
+    "link_error_recovery", "local_link_integrity_errors", "excessive_buffer_overrun_errors",
+)  # fmt: skip
 # A driver's own, read by the group (mlx5 keeps them 10 ms, rxe 12 ms). hfi1 has 300: bytes, packets and these
 # first.
 _FIRST_HW_COUNTERS = (
-    "tx_bytes",
-    "rx_bytes",
-    "tx_pkts",
-    "rx_pkts",
-    "sent_pkts",
-    "rcvd_pkts",
-    "rx_drops",
-    "rdma_read_bytes",
-    "rdma_write_bytes",
-    "link_downed",
-    "out_of_sequence",
-    "packet_seq_err",
-    "local_ack_timeout_err",
-    "rnr_nak_retry_err",
-    "np_cnp_sent",
-    "np_ecn_marked_roce_packets",
-    "rp_cnp_handled",
-    "roce_adp_retrans",
-    "roce_adp_retrans_to",
-    "roce_slow_restart",
-    "rx_icrc_encapsulated",
-    "req_cqe_error",
-    "resp_cqe_error",
-    "req_cqe_flush_error",
-    "resp_cqe_flush_error",
-    "req_remote_access_errors",
-    "resp_remote_access_errors",
-    "duplicate_request",
-    "out_of_buffer",
-    "implied_nak_seq_err",
-    "retry_exceeded_err",
-    "retry_rnr_exceeded_err",
-    "send_err",
-    "retrans_bytes",
-    "retrans_pkts",
-    "retrans_timeout_events",
-    "unresponsive_remote_events",
-    "impaired_remote_conn_events",
-)
+    "tx_bytes", "rx_bytes", "tx_pkts", "rx_pkts", "sent_pkts", "rcvd_pkts", "rx_drops", "rdma_read_bytes", "rdma_write_bytes",
+    "link_downed", "out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err", "np_cnp_sent",
+    "np_ecn_marked_roce_packets", "rp_cnp_handled", "roce_adp_retrans", "roce_adp_retrans_to", "roce_slow_restart",
+    "rx_icrc_encapsulated", "req_cqe_error", "resp_cqe_error", "req_cqe_flush_error", "resp_cqe_flush_error",
+    "req_remote_access_errors", "resp_remote_access_errors", "duplicate_request", "out_of_buffer", "implied_nak_seq_err",
+    "retry_exceeded_err", "retry_rnr_exceeded_err", "send_err", "retrans_bytes", "retrans_pkts", "retrans_timeout_events",
+    "unresponsive_remote_events", "impaired_remote_conn_events",
+)  # fmt: skip
 _MOST_HW_COUNTERS = 64
 _NOT_COUNTERS = frozenset({"lifespan"})  # milliseconds that the driver keeps the others
 _MOST_DEVICES = 64
@@ -97,7 +56,7 @@ _NO_ANSWER = "N/A"  # "N/A (no PMA)": mlx4 virtual functions and i40iw, kernels 
 
 
 class InfinibandUnavailable(SourceUnavailable):
-    """It cannot be looked at; `reason` and `remedy` as SourceFailed wants them. A node without RDMA is no
+    """It cannot be read; `reason` and `remedy` as SourceFailed wants them. A node without RDMA is no
     reason."""
 
 
@@ -231,7 +190,6 @@ def _listed(folder: str) -> list[str]:
 
 
 # --- understanding it
-# ----------------------------------------------------------------------------------------
 
 # /sys/class/infiniband/rxe0/ports/1/state, phys_state, rate; soft-RoCE of Linux 6.1 (Debian 12), 2026-11-20:
 #   4: ACTIVE
@@ -255,31 +213,25 @@ def parse(record: Record) -> Iterator[Observation]:
     ports = []
     for device, listed in devices.items():
         for number, files in listed.items() if isinstance(listed, Mapping) else ():
-            if (
-                isinstance(files, Mapping)
-                and isinstance(number, str)
-                and number.isdecimal()
-                and len(number) < 4
-            ):
+            if isinstance(files, Mapping) and word(number, 4).isdecimal() and len(number) < 4:
                 ports.append(_port(str(device)[:64], int(number), files))
             else:
                 yield Unparsed(record.rank, SOURCE, f"no port of {str(device)[:64]}", str(files)[:200])
-    yield RdmaPortsSeen(record.rank, tuple(ports), record.at if record.emitted is None else record.emitted)
+    yield RdmaPortsSeen(record.rank, tuple(ports), record.read_at)
 
 
 def _port(device: str, number: int, files: Mapping[str, Any]) -> RdmaPort:
     state, physical = _numbered(files.get("state")), _numbered(files.get("phys_state"))
-    rate = _RATE.match(_text(files.get("rate")))
-    gids = files.get("gids")
+    rate = _RATE.match(word(files.get("rate")))
     return RdmaPort(
         device=device,
         port=number,
         state=state[0] if state else None,
         physical_state=physical[1] if physical else "",
         rate_bytes_per_second=float(rate[1]) * _BYTES_PER_GIGABIT if rate else None,
-        link_layer=_text(files.get("link_layer"))[:40],
+        link_layer=word(files.get("link_layer"), 40),
         counters=tuple(_counters(files)),
-        gids=tuple(_gids(gids if isinstance(gids, list) else [])),
+        gids=tuple(_gids(sequence(files.get("gids")))),
     )
 
 
@@ -288,7 +240,7 @@ def _counters(files: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     for folder in ("counters", "hw_counters"):  # rxe has link_downed in the second only
         values = files.get(folder)
         for name, text in values.items() if isinstance(values, Mapping) else ():
-            value = _text(text)
+            value = word(text)
             if name in seen or not value.isdecimal() or len(value) > 20:
                 continue
             number = int(value)
@@ -300,16 +252,12 @@ def _counters(files: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
             yield str(name)[:80], number
 
 
-def _gids(rows: list[Any]) -> Iterator[RdmaGid]:
+def _gids(rows: Sequence[Any]) -> Iterator[RdmaGid]:
     for row in rows:
         if isinstance(row, list) and len(row) == 4 and isinstance(row[0], int) and isinstance(row[1], str):
-            yield RdmaGid(row[0], row[1][:40], _text(row[2])[:40], _text(row[3])[:40])
+            yield RdmaGid(row[0], row[1][:40], word(row[2], 40), word(row[3], 40))
 
 
 def _numbered(text: object) -> tuple[int, str] | None:
-    found = _NUMBERED.match(_text(text))
+    found = _NUMBERED.match(word(text))
     return (int(found[1]), found[2].strip()) if found else None
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""

@@ -19,6 +19,7 @@ from diag.model import Payload, Record
 from diag.model.observations import Interface, InterfacesSeen, Observation, Unparsed
 from diag.sources.host.job_files import Files, JobFiles
 from diag.sources.host.process_tree import PROC, read_raw
+from diag.sources.payload import mapping, texts, word
 from diag.text.errors import SourceUnavailable
 
 SOURCE = "interfaces"
@@ -31,7 +32,7 @@ _SELDOM_SECONDS = 300.0  # `speed` asks the driver under the kernel's lock of al
 
 
 class InterfacesUnavailable(SourceUnavailable):
-    """They cannot be looked at; `reason` and `remedy` as SourceFailed wants them."""
+    """They cannot be read; `reason` and `remedy` as SourceFailed wants them."""
 
 
 def own_addresses() -> dict[str, list[str]]:
@@ -94,7 +95,7 @@ class InterfacesReader:
         return list(dict.fromkeys(found))[:_MOST_DEFAULTS]
 
     def _same_namespace(self, pid: int) -> bool:
-        """Whether it has our network namespace; where that may not be seen, by the names of its interfaces."""
+        """Whether it has our network namespace; where that cannot be seen, by the names of its interfaces."""
         try:
             return os.readlink(f"{self._proc}/{pid}/ns/net") == os.readlink(f"{self._proc}/self/ns/net")
         except OSError:
@@ -220,7 +221,6 @@ def _little(digits: str) -> int:
 
 
 # --- understanding it
-# ----------------------------------------------------------------------------------------
 
 # /proc/net/dev, Linux 6.18, 2026-11-21; kernels before 2.6.37 write no space behind the colon:
 #     eth0: 7502053086  157395    0    0    0     0          0         0  8184880  107108    0    0    0     0       0          0
@@ -234,50 +234,40 @@ _REPRESENTOR = re.compile(r"(?:c\d+)?pf\d+(?:vf|sf)\d+$", re.ASCII)
 
 def parse(record: Record) -> Iterator[Observation]:
     """One InterfacesSeen."""
-    payload = record.payload
-    dev = payload.get("dev") if isinstance(payload, Mapping) else None
-    lines = list(_LINE.finditer(dev))[:_MOST_INTERFACES] if isinstance(dev, str) else []
+    payload = mapping(record.payload)
+    lines = list(_LINE.finditer(word(payload.get("dev"), _MOST_BYTES)))[:_MOST_INTERFACES]
     if not lines:  # even an empty namespace has lo
-        yield Unparsed(record.rank, SOURCE, "no table of interfaces", str(payload)[:200])
+        yield Unparsed(record.rank, SOURCE, "no table of interfaces", str(record.payload)[:200])
         return
-    net, addresses = payload.get("net"), payload.get("addresses")
-    known: dict[str, Mapping[str, Any]] = {}
-    for line in lines:
-        facts = net.get(line[1]) if isinstance(net, Mapping) else None
-        known[line[1]] = facts if isinstance(facts, Mapping) else {}
-    default = payload.get("default")
-    ways_out = (
-        [known[name] for name in default if isinstance(name, str) and name in known]
-        if isinstance(default, list)
-        else []
-    )
+    net, addresses = mapping(payload.get("net")), mapping(payload.get("addresses"))
+    known = {line[1]: mapping(net.get(line[1])) for line in lines}
+    default = texts(payload.get("default")) or ()
+    ways_out = [known[name] for name in default if known.get(name)]
     # A pod's way out is its end of a pair, also where it has an SR-IOV port beside it. A node's is hardware,
     # or lies on it.
-    hardware = any(facts.get("device") is True for facts in known.values()) and not any(
-        facts and not _lies_over(facts) and facts.get("device") is not True for facts in ways_out
+    hardware = any(facts.get("device") is True for facts in known.values()) and all(
+        _lies_over(facts) or facts.get("device") is True for facts in ways_out
     )
-    interfaces = []
-    for line in lines:
-        name, facts = line[1], known[line[1]]
-        kind = _KINDS.get(str(facts.get("type")), "loopback" if name == "lo" else "other")
-        listed = addresses.get(name) if isinstance(addresses, Mapping) else None
-        texts = (
-            tuple(text[:64] for text in listed if isinstance(text, str)) if isinstance(listed, list) else ()
-        )
-        interfaces.append(
-            Interface(
-                name=name,
-                up=_is_up(facts, texts),
-                kind=kind,
-                addresses=texts,
-                received_bytes=int(line[2]),
-                sent_bytes=int(line[4]),
-                speed_bytes_per_second=_speed(facts.get("speed")),
-                carries=kind != "loopback" and _carries(name, facts, hardware),
-            )
-        )
-    yield InterfacesSeen(
-        record.rank, tuple(interfaces), record.at if record.emitted is None else record.emitted
+    interfaces = (
+        _interface(line, known[line[1]], texts(addresses.get(line[1]), 64) or (), hardware) for line in lines
+    )
+    yield InterfacesSeen(record.rank, tuple(interfaces), record.read_at)
+
+
+def _interface(
+    line: re.Match[str], facts: Mapping[str, Any], addresses: tuple[str, ...], hardware: bool
+) -> Interface:
+    name = line[1]
+    kind = _KINDS.get(str(facts.get("type")), "loopback" if name == "lo" else "other")
+    return Interface(
+        name=name,
+        up=_is_up(facts, addresses),
+        kind=kind,
+        addresses=addresses,
+        received_bytes=int(line[2]),
+        sent_bytes=int(line[4]),
+        speed_bytes_per_second=_speed(facts.get("speed")),
+        carries=kind != "loopback" and _carries(name, facts, hardware),
     )
 
 

@@ -14,13 +14,13 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from diag.knowledge.nccl_filters import parse_conf
 from diag.model import Payload, Record
 from diag.model.observations import Observation, RdmaAccess, Unparsed
 from diag.sources.host.job_files import JobFiles
-from diag.sources.host.process_tree import PROC, read_environ, read_raw, split_stat
+from diag.sources.host.process_tree import PROC, read_environ, read_raw, stat_fields
+from diag.sources.payload import mapping, sequence, texts, whole, word
 
 SOURCE = "rdma_access"
 
@@ -43,14 +43,14 @@ class RdmaAccessReader:
         self._proc = root
 
     def sample(self) -> Payload:
-        """What it has now; None for what may not be looked at. Raises ProcessLookupError when it is gone."""
+        """What it has now; None for what cannot be read. Raises ProcessLookupError when it is gone."""
         self._same_process()
         environment = read_environ(self.pid, self._proc)
         with contextlib.ExitStack() as held:
             return self._sample(environment, self._view(held))
 
     def _view(self, held: contextlib.ExitStack) -> _RankFiles | None:
-        """None where its root may not be seen."""
+        """None where its root cannot be seen."""
         if not os.access(f"{self._base}/root/.", os.X_OK):
             return None
         try:
@@ -80,18 +80,15 @@ class RdmaAccessReader:
         return payload
 
     def _same_process(self) -> None:
-        raw = read_raw(f"{self._base}/stat")
-        try:
-            _, _, fields = split_stat((raw or b"").decode(errors="replace"))
-            ticks = int(fields[19])
-        except (ValueError, IndexError):
-            raise ProcessLookupError(f"process {self.pid} is gone") from None
-        self._start_ticks = self._start_ticks or ticks
-        if ticks != self._start_ticks or fields[0] in "ZX":
+        fields = stat_fields(self.pid, self._proc)
+        if fields is None or len(fields) < 20 or not fields[19].isdecimal() or fields[0] in "ZX":
+            raise ProcessLookupError(f"process {self.pid} is gone")
+        self._start_ticks = self._start_ticks or int(fields[19])
+        if int(fields[19]) != self._start_ticks:
             raise ProcessLookupError(f"process {self.pid} is gone")
 
     def _open_nodes(self) -> list[str] | None:
-        """Device nodes of RDMA among its open files; None where it has too many to look at all, and none was
+        """Device nodes of RDMA among its open files; None where it has too many to read all, and none was
         found."""
         found: set[str] = set()
         until = time.monotonic() + _FD_SECONDS
@@ -119,7 +116,7 @@ class RdmaAccessReader:
                 while data := maps.read(1 << 16):
                     size += len(data)
                     if size > _MOST_MAP_BYTES:
-                        return None  # libraries stand at the end: what was read would mislead
+                        return None  # libraries are at the end: what was read would mislead
                     data = rest + data
                     whole, _, rest = data.rpartition(b"\n")
                     found.update(
@@ -179,7 +176,7 @@ class RdmaAccessReader:
         # read from 2.23 on, and then ~/.nccl.conf is not
         named = (environment or {}).get("NCCL_CONF_FILE", "")
         if environment is None:
-            files = []  # which one it is may not be seen
+            files = []  # which one it is cannot be seen
         elif named:
             files = [named if named[0] == "/" else os.path.join(self._folder(), named)]
         else:
@@ -200,7 +197,7 @@ class RdmaAccessReader:
             return "/"
 
     def _uid_inside(self, uid: int) -> int:
-        """What a process of another user namespace calls this uid of ours; itself where that may not be seen."""
+        """What a process of another user namespace calls this uid of ours; itself where that cannot be seen."""
         try:
             if os.readlink(f"{self._base}/ns/user") == os.readlink(f"{os.fspath(self._proc)}/self/ns/user"):
                 return uid
@@ -215,7 +212,7 @@ class RdmaAccessReader:
         return uid
 
     def _home(self, view: _RankFiles) -> str:
-        """As getpwuid says it, for NCCL does not look at HOME; empty where the user is in no file (LDAP)."""
+        """As getpwuid says it, for NCCL does not read HOME; empty where the user is in no file (LDAP)."""
         uids = (_status_line(self._base, b"Uid") or "").split()
         uid = self._uid_inside(int(uids[0])) if uids and uids[0].isdecimal() else None
         for line in (view.read("/etc/passwd", 1 << 20) or b"").decode("utf-8", "replace").split("\n"):
@@ -226,7 +223,7 @@ class RdmaAccessReader:
 
 
 def device_nodes(pid: int, proc: str | os.PathLike[str] = PROC) -> list[str] | None:
-    """Names in /dev/infiniband of the process; None when that may not be looked at."""
+    """Names in /dev/infiniband of the process; None when that cannot be read."""
     if not os.access(f"{os.fspath(proc)}/{pid}/root/.", os.X_OK):
         return None
     try:
@@ -240,7 +237,7 @@ def device_nodes(pid: int, proc: str | os.PathLike[str] = PROC) -> list[str] | N
 
 
 def lock_rights(base: str) -> dict[str, str | None]:
-    """What tells whether a process may lock memory beyond its limit, by its /proc folder: see `ipc_lock`."""
+    """What decides whether a process may lock memory beyond its limit, by its /proc folder: see `ipc_lock`."""
     return {"cap_eff": _status_line(base, b"CapEff"), "uid_map": _words(read_raw(f"{base}/uid_map"))}
 
 
@@ -333,7 +330,6 @@ def _words(raw: bytes | None) -> str | None:
 
 
 # --- understanding it
-# ----------------------------------------------------------------------------------------
 
 _IPC_LOCK = 14  # CAP_IPC_LOCK, linux/capability.h
 _WHOLE_MAP = "0 0 4294967295"  # of the first user namespace; in another one no capability lets lock memory beyond the limit
@@ -345,18 +341,12 @@ _PROVIDER = re.compile(r"/lib([^/]+)-rdmav\d+\.so$", re.ASCII)
 def parse(record: Record) -> Iterator[Observation]:
     """One RdmaAccess."""
     payload = record.payload
-    pid = payload.get("pid") if isinstance(payload, Mapping) else None
-    if not isinstance(pid, int) or isinstance(pid, bool):
+    if (pid := whole(mapping(payload).get("pid"))) is None:
         yield Unparsed(record.rank, SOURCE, "no process", str(payload)[:200])
         return
-    nodes, open_nodes, mapped = (_texts(payload.get(name)) for name in ("nodes", "open", "mapped"))
-    verbs, providers = _texts(payload.get("verbs")), _texts(payload.get("providers"))
-    stems = (
-        None
-        if mapped is None
-        else tuple(sorted({found[1] for path in mapped if (found := _STEM.search(path))}))
-    )
-    conf = payload.get("nccl_conf")
+    nodes, open_nodes, mapped = (texts(payload.get(name)) for name in ("nodes", "open", "mapped"))
+    verbs, providers = texts(payload.get("verbs")), texts(payload.get("providers"))
+    stems = _found(_STEM, mapped)
     yield RdmaAccess(
         rank=record.rank,
         pid=pid,
@@ -364,25 +354,27 @@ def parse(record: Record) -> Iterator[Observation]:
         open_nodes=open_nodes,
         mapped=stems,
         verbs_library=_verbs_library(verbs, stems, payload.get("complete") is True),
-        providers=None
-        if providers is None
-        else tuple(sorted({found[1] for path in providers if (found := _PROVIDER.search(path))})),
+        providers=_found(_PROVIDER, providers),
         ipc_lock=ipc_lock(payload.get("cap_eff"), payload.get("uid_map")),
         container=_container_kind(payload.get("container")),
         nccl_conf=tuple(
             (row[0], row[1], row[2])
-            for row in (conf if isinstance(conf, list) else [])
+            for row in sequence(payload.get("nccl_conf"))
             if isinstance(row, list) and len(row) == 3 and all(isinstance(word, str) for word in row)
         ),
+    )
+
+
+def _found(form: re.Pattern[str], paths: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    return (
+        None if paths is None else tuple(sorted({found[1] for path in paths if (found := form.search(path))}))
     )
 
 
 def _verbs_library(
     found: tuple[str, ...] | None, mapped: tuple[str, ...] | None, complete: bool
 ) -> bool | None:
-    if mapped is not None and "libibverbs" in mapped:
-        return True
-    if found:
+    if "libibverbs" in (mapped or ()) or found:
         return True
     return False if found is not None and complete else None  # LD_LIBRARY_PATH was not seen: it may be there
 
@@ -399,12 +391,10 @@ def ipc_lock(capabilities: object, uid_map: object) -> bool | None:
 def _container_kind(facts: object) -> str:
     """Who must be asked to change limits and devices. Apptainer and Singularity keep those of where they are
     started: they count as slurm inside a Slurm job, else as none."""
-    if not isinstance(facts, Mapping):
-        return ""
-    marks, names, groups = facts.get("marks"), facts.get("environment"), facts.get("cgroup")
-    mark = {name for name, there in marks.items() if there is True} if isinstance(marks, Mapping) else set()
-    named = set(_texts(names) or ())
-    text = groups if isinstance(groups, str) else ""
+    known = mapping(facts)
+    mark = {name for name, there in mapping(known.get("marks")).items() if there is True}
+    named = set(texts(known.get("environment")) or ())
+    text = word(known.get("cgroup"), 10_000)
     if "KUBERNETES_SERVICE_HOST" in named or "kubernetes" in mark or "kubepods" in text:
         return "kubernetes"
     if "podman" in mark or "libpod-" in text:  # podman has /.dockerenv too, in some versions
@@ -412,7 +402,3 @@ def _container_kind(facts: object) -> str:
     if "docker" in mark or "/docker/" in text or "docker-" in text:
         return "docker"
     return "slurm" if "SLURM_JOB_ID" in named or "/slurm" in text else ""
-
-
-def _texts(value: Any) -> tuple[str, ...] | None:
-    return tuple(text[:300] for text in value if isinstance(text, str)) if isinstance(value, list) else None

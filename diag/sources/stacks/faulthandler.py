@@ -18,18 +18,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from diag.model import Payload, Record
-from diag.model.observations import (
-    Frame,
-    Observation,
-    SourceFailed,
-    SourceWorks,
-    StackSample,
-    ThreadStack,
-    Unparsed,
-)
+from diag.model.observations import Frame, Observation, ThreadStack, Unparsed
+from diag.sources.payload import guarded
+from diag.sources.stacks.facts import asked_of, failure, owner, sample
 
 SOURCE = "faulthandler"
 DEFAULT_SIGNAL = 50  # same as diag/launch/inject/_diag_hook.py, where the choice is explained
@@ -67,7 +60,7 @@ FAILURES = {
 }
 
 _POLL_SECONDS = 0.002  # an answer takes 1 to 25 ms; measured
-_QUIET_SECONDS = 0.06  # ours, only where the kernel cannot tell us that the handler has returned
+_QUIET_SECONDS = 0.06  # ours, only where the kernel cannot show us that the handler has returned
 _SILENT_SECONDS = 0.1  # ours: so long after the handler returned, nothing will come any more
 _MAX_BYTES = 4 << 20  # 100 threads of 100 frames (faulthandler's own limits) of 200 bytes are 2 MB
 
@@ -91,9 +84,7 @@ def dump(
     signal is sent at most once, only to a process that catches it and has none pending: uncaught it would
     kill, unanswered pile up.
     """
-    payload: dict[str, Any] = {"pid": pid}
-    if parent_pid is not None:
-        payload["parent_pid"] = parent_pid
+    payload = asked_of(pid, parent_pid)
     try:
         with contextlib.closing(_Target(pid, signal, proc)) as target:
             payload["text"] = _ask(target, run_dir, time.monotonic() + deadline)
@@ -240,7 +231,7 @@ def _still_open(target: _Target, owner: int, file: int, run_dir: Path) -> None:
     try:
         theirs = (folder / str(number)).stat()
     except PermissionError:
-        return  # undumpable: nobody can look, and the number is far above those that are used again
+        return  # undumpable: it cannot be read, and the number is far above those that are used again
     except FileNotFoundError:
         if not folder.exists():
             raise
@@ -279,7 +270,6 @@ def _answer(target: _Target, file: int, end: float, *, watch_mask: bool) -> str:
 
 
 # --- reading
-# ---------------------------------------------------------------------------------------------------
 
 # CPython 3.11 (faulthandler.register, all threads), captured here 2026-11-21; 3.14 adds the name in brackets:
 #   Thread 0x00007f4c1b7fe6c0 (most recent call first):
@@ -292,40 +282,27 @@ _FRAME = re.compile(r'  File (?:"(.*)"|\?\?\?), line (\d+|\?\?\?) in (.*)')
 _CUT = "..."  # more than 100 threads: the oldest, the main one among them, are not shown
 
 
+@guarded(SOURCE)
 def parse(record: Record) -> Iterator[Observation]:
     """Stacks of one process, threads in faulthandler's order: youngest first, the main one last.
 
-    Thread ids are those of pthread_self(), as printed; the system's own (as py-spy tells them) are not in the
+    Thread ids are those of pthread_self(), as printed; the system's own (as py-spy has them) are not in the
     text.
     """
-    payload = record.payload
-    try:
-        pid, parent = payload["pid"], payload.get("parent_pid")
-        text, failed = payload.get("text"), payload.get("failed")
-        if type(pid) is not int or (parent is not None and type(parent) is not int):
-            raise TypeError("pid is no number")
-        if not isinstance(text, str) and not isinstance(failed, str):
-            raise TypeError("neither text nor failed")
-    except (KeyError, TypeError, AttributeError) as error:
-        yield Unparsed(record.rank, SOURCE, f"not a payload of this source: {error}", str(payload)[:200])
-        return
+    owner(record.payload)
+    text = record.payload.get("text")
     if not isinstance(text, str):
-        yield from _failure(record.rank, parent, str(failed), str(payload.get("detail", "")))
-        return
-    threads = _threads(text)
-    if not threads:
+        yield from failure(record, SOURCE, _explain)
+    elif threads := _threads(text):
+        yield from sample(record, SOURCE, threads)
+    else:
         yield Unparsed(record.rank, SOURCE, "no thread in the text", text[:200])
-        return
-    emitted = record.at if record.emitted is None else record.emitted
-    yield SourceWorks(record.rank, SOURCE)
-    yield StackSample(record.rank, pid, threads, SOURCE, emitted, parent)
 
 
-def _failure(rank: int | None, parent: int | None, failed: str, detail: str) -> Iterator[Observation]:
-    if failed == "gone" or parent is not None:
-        return  # what ended is told by others; a child that does not answer takes nothing from its rank
+def _explain(payload: Payload) -> tuple[str, str]:
+    failed, detail = str(payload["failed"]), str(payload.get("detail", ""))
     reason, remedy = FAILURES.get(failed, (failed, ""))
-    yield SourceFailed(rank, SOURCE, f"{reason} ({detail})" if detail else reason, remedy)
+    return f"{reason} ({detail})" if detail else reason, remedy
 
 
 def _threads(text: str) -> tuple[ThreadStack, ...]:

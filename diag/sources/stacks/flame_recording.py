@@ -15,14 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from diag.sources.host.process_tree import stat_fields
 from diag.sources.stacks.pyspy import _ENVIRONMENT, PySpy, explain
 from diag.text.errors import DiagError
 
 # Ours -> py-spy's.
 FORMATS = {"svg": "flamegraph", "speedscope": "speedscope", "collapsed": "raw"}
-_GRACE_SECONDS = (
-    15.0  # for py-spy to find its way in (a torch process: 0.1 s; with native symbols seconds) and to write
-)
+# for py-spy to find its way in (a torch process: 0.1 s; with native symbols seconds) and to write
+_GRACE_SECONDS = 15.0
 _LARGEST_FILE = 256 << 20
 
 
@@ -146,11 +146,8 @@ def _run(command: list[str], end: float, ending: Callable[[], bool], errors: Pat
 
 def _state(pid: int, proc: Path) -> tuple[str, int] | None:
     """State letter and start time; None when there is no such process."""
-    try:
-        fields = (proc / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-        return fields[0], int(fields[19])
-    except (OSError, ValueError, IndexError):
-        return None
+    fields = stat_fields(pid, proc)
+    return (fields[0], int(fields[19])) if fields and len(fields) > 19 else None
 
 
 def _let_go_on(pid: int, start_ticks: int, proc: Path) -> None:

@@ -22,15 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from diag.model import NotChecked, Payload, Record
-from diag.model.observations import (
-    Frame,
-    Observation,
-    SourceFailed,
-    SourceWorks,
-    StackSample,
-    ThreadStack,
-    Unparsed,
-)
+from diag.model.observations import Frame, Observation, ThreadStack
+from diag.sources.payload import guarded
+from diag.sources.stacks.facts import asked_of, failure, owner, sample
 
 SOURCE = "pyspy"
 
@@ -45,6 +39,13 @@ FAILURES = {
 }
 
 _MAX_FRAMES = 1000  # ours: Python's own recursion limit
+_OF_THREAD = (
+    "thread_name",
+    "os_thread_id",
+    "thread_id",
+    "active",
+    "owns_gil",
+)  # what we use, less the frames
 _MAX_THREADS = 500  # ours: data loaders and servers have some tens
 # Nothing of the job's environment: LD_PRELOAD and RUST_* would change what we start.
 _ENVIRONMENT = {"LC_ALL": "C", "RUST_BACKTRACE": "0", "RUST_LIB_BACKTRACE": "0"}
@@ -74,9 +75,7 @@ class PySpy:
         more. With `native` frames of C code are there too, and the process is stopped while it is read: 30 ms
         to 2 s.
         """
-        payload: dict[str, Any] = {"pid": pid}
-        if parent_pid is not None:
-            payload["parent_pid"] = parent_pid
+        payload = asked_of(pid, parent_pid)
         end = time.monotonic() + deadline
         outcome = self._run(pid, end, native)
         if native:
@@ -98,14 +97,8 @@ class PySpy:
     def _run(self, pid: int, end: float, native: bool = False) -> dict[str, Any]:
         if self.executable is None:
             return {"failed": "not_found", "stderr": ""}
-        command = [
-            self.executable,
-            "dump",
-            "--native" if native else "--nonblocking",
-            "--json",
-            "--pid",
-            str(pid),
-        ]
+        how = "--native" if native else "--nonblocking"
+        command = [self.executable, "dump", how, "--json", "--pid", str(pid)]
         try:
             # close_fds=False lets subprocess use posix_spawn; what Python opens is not inheritable anyway
             # (PEP 446).
@@ -180,11 +173,7 @@ def _trim(threads: Any) -> list[dict[str, Any]]:
         raise TypeError("not a list")
     return [
         {
-            "thread_name": thread.get("thread_name"),
-            "os_thread_id": thread.get("os_thread_id"),
-            "thread_id": thread.get("thread_id"),
-            "active": thread.get("active"),
-            "owns_gil": thread.get("owns_gil"),
+            **{name: thread.get(name) for name in _OF_THREAD},
             "frames": [
                 {"name": frame.get("name"), "filename": frame.get("filename"), "line": frame.get("line")}
                 for frame in thread.get("frames", [])[:_MAX_FRAMES]
@@ -206,36 +195,26 @@ def _looks_torn(threads: Sequence[dict[str, Any]], pid: int) -> bool:
 
 
 # --- reading
-# ---------------------------------------------------------------------------------------------------
 
 
+@guarded(SOURCE)
 def parse(record: Record) -> Iterator[Observation]:
     """Stacks of one process, frames outermost first; also of JSON that `py-spy dump --json` itself wrote.
 
     Threads without a name and without a Python frame are left out: C threads that once called into Python.
     """
     payload = record.payload
-    try:
-        pid, parent = payload["pid"], payload.get("parent_pid")
-        if type(pid) is not int or (parent is not None and type(parent) is not int):
-            raise TypeError("pid is no number")
-        if "failed" in payload:
-            yield from _failed(record.rank, parent, payload)
-            return
-        found = payload["stdout"]
-        threads = tuple(
-            _thread(thread, pid, alone=len(found) == 1)
-            for thread in found
-            if thread.get("frames") or thread.get("thread_name") or thread.get("os_thread_id") == pid
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        yield Unparsed(
-            record.rank, SOURCE, f"not a payload of this source: {error!r}"[:200], str(payload)[:200]
-        )
+    pid, _ = owner(payload)
+    if "failed" in payload:
+        yield from failure(record, SOURCE, explain)
         return
-    emitted = record.at if record.emitted is None else record.emitted
-    yield SourceWorks(record.rank, SOURCE)
-    yield StackSample(record.rank, pid, threads, SOURCE, emitted, parent)
+    found = payload["stdout"]
+    threads = tuple(
+        _thread(thread, pid, alone=len(found) == 1)
+        for thread in found
+        if thread.get("frames") or thread.get("thread_name") or thread.get("os_thread_id") == pid
+    )
+    yield from sample(record, SOURCE, threads)
 
 
 def _thread(data: Any, pid: int, *, alone: bool) -> ThreadStack:
@@ -255,13 +234,6 @@ def _thread(data: Any, pid: int, *, alone: bool) -> ThreadStack:
         active if isinstance(active, bool) else None,
         owns_gil if isinstance(owns_gil, bool) else None,
     )
-
-
-def _failed(rank: int | None, parent: int | None, payload: Any) -> Iterator[Observation]:
-    if payload["failed"] == "gone" or parent is not None:
-        return  # what ended is told by others; a compiler among a rank's children takes nothing from the rank
-    reason, remedy = explain(payload)
-    yield SourceFailed(rank, SOURCE, reason, remedy)
 
 
 def explain(payload: Payload) -> tuple[str, str]:
@@ -284,7 +256,7 @@ def _remedy(access: Any) -> str:
     uid, ours = facts.get("uid"), facts.get("our_uid")
     capability = "give diag the capability SYS_PTRACE (docker run --cap-add SYS_PTRACE)"
     if facts.get("ptrace_scope") == 3:
-        return "kernel.yama.ptrace_scope is 3, which nobody passes until the next boot of the machine"
+        return "kernel.yama.ptrace_scope is 3, which cannot be lifted before the next boot of the machine"
     if uid != ours:
         return (
             f"the process belongs to uid {uid}, diag runs as {ours}: run diag as that user, or {capability}"

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from diag.model import Payload, Record
 from diag.model.observations import CheckpointsSeen, Observation, Unparsed
 from diag.sources.host.job_files import Files
+from diag.sources.payload import guarded, sequence, texts
 from diag.sources.storage.checkpoint_kinds import read_folder
 from diag.text.errors import SourceUnavailable
 
@@ -47,7 +48,7 @@ _NAMES = re.compile(rb"__\d{1,7}_\d{1,7}\.distcp")
 
 
 class CheckpointUnavailable(SourceUnavailable):
-    """The folder cannot be looked at; `reason` and `remedy` as SourceFailed wants them."""
+    """The folder cannot be read; `reason` and `remedy` as SourceFailed wants them."""
 
 
 def is_checkpoint_name(name: str) -> bool:
@@ -95,13 +96,13 @@ class CheckpointReader:
         self._heads: dict[tuple[str, int, int], Payload] = {}
 
     def sample(self, most_heads: int = MOST_HEADS, files: Files = OURS) -> Payload:
-        """`most_heads`: files opened in this look; the others are looked at in the next ones. Raises
+        """`most_heads`: files opened in this look; the others are read in the next ones. Raises
         CheckpointUnavailable."""
         payload = {"root": self.root, "role": self._role, "flag": self._flag}
         try:
             if not stat.S_ISDIR(files.stat(self.root).st_mode):
                 raise CheckpointUnavailable(
-                    f"{_shown(self.root)} is no directory", "give a directory to save to"
+                    f"{_shown(self.root)} is not a directory", "give a directory to save to"
                 )
             folders, tracker = self._list(files)
         except FileNotFoundError:
@@ -125,7 +126,6 @@ class CheckpointReader:
         return {**payload, "exists": True, "tracker": tracker, "folders": shown[::-1]}
 
     # -- listing
-    # ----------------------------------------------------------------------------------------------
 
     def _list(self, files: Files) -> tuple[list[_Folder], Payload]:
         """All folders that look like checkpoints, or the root itself where it is one; and what the tracker
@@ -154,7 +154,6 @@ class CheckpointReader:
         )
 
     # -- the few bytes that tell
-    # ------------------------------------------------------------------------------
 
     def _payload(
         self,
@@ -296,26 +295,21 @@ def _head_kind(name: str) -> str | None:
 
 
 def _head(files: Files, path: str, kind: str, size: int) -> Payload | None:
-    """What is wrong with a file, or what it tells of others; None where it cannot be read: that is no proof
+    """What is wrong with a file, or what it says of others; None where it cannot be read: that is no proof
     of damage."""
     try:
-        if kind == "safetensors":
-            return _safetensors(files, path, size)
-        if kind == "zip":
-            return _zip(files, path, size)
-        if kind == "metadata":
-            if size > _LARGEST_INDEX:
-                return None
-            return {
-                "names": sorted({name.decode() for name in _NAMES.findall(files.read(path, size))})[
-                    :_MOST_LISTED
-                ]
-            }
-        if kind == "index":
-            return _index(files, path, size)
+        if kind in _HEADS:
+            return _HEADS[kind](files, path, size)
         return {"text": _text(files.read(path, 1000).decode("utf-8", "backslashreplace").strip())}
     except OSError:
         return None
+
+
+def _metadata(files: Files, path: str, size: int) -> Payload | None:
+    if size > _LARGEST_INDEX:
+        return None
+    names = {name.decode() for name in _NAMES.findall(files.read(path, size))}
+    return {"names": sorted(names)[:_MOST_LISTED]}
 
 
 def _zip(files: Files, path: str, size: int) -> Payload:
@@ -324,11 +318,8 @@ def _zip(files: Files, path: str, size: int) -> Payload:
     first, last = files.read(path, 4), files.read(path, _ZIP_TAIL, max(0, size - _ZIP_TAIL))
     if size and not first.strip(b"\0") and not last.strip(b"\0"):
         return {"bad": "begins and ends with zeros"}
-    return (
-        {"bad": "cut off: no end of a zip file"}
-        if first == b"PK\3\4" and not last.startswith(b"PK\5\6")
-        else {}
-    )
+    cut_off = first == b"PK\3\4" and not last.startswith(b"PK\5\6")
+    return {"bad": "cut off: no end of a zip file"} if cut_off else {}
 
 
 def _safetensors(files: Files, path: str, size: int) -> Payload | None:
@@ -338,13 +329,9 @@ def _safetensors(files: Files, path: str, size: int) -> Payload | None:
     if len(first) < 8:
         return {"bad": "shorter than its header"}
     length = int.from_bytes(first, "little")
-    if length > size - 8:
-        return (
-            {"bad": "shorter than its header"}
-            if length < 100_000_000
-            else {"bad": "no header of safetensors"}
-        )
-    if length == 0:
+    if length > size - 8 and length < 100_000_000:
+        return {"bad": "shorter than its header"}
+    if length == 0 or length > size - 8:
         return {"bad": "no header of safetensors"}
     if length > _LARGEST_HEADER:
         return None
@@ -367,6 +354,14 @@ def _index(files: Files, path: str, size: int) -> Payload | None:
         return {"bad": "no index of shards"}
 
 
+_HEADS: dict[str, Callable[[Files, str, int], Payload | None]] = {
+    "safetensors": _safetensors,
+    "zip": _zip,
+    "metadata": _metadata,
+    "index": _index,
+}
+
+
 def _text(name: str) -> str:
     """Names are bytes to Linux; ones that are no UTF-8 come as escapes."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
@@ -377,40 +372,29 @@ def _shown(path: str) -> str:
 
 
 # --- understanding it
-# ----------------------------------------------------------------------------------------
 
 
+@guarded(SOURCE)
 def parse(record: Record) -> Iterator[Observation]:
     """One CheckpointsSeen."""
     payload = record.payload
-    known = (
-        isinstance(payload, Mapping)
-        and isinstance(payload.get("folders"), list)
-        and isinstance(payload.get("root"), str)
-    )
-    if not known:
-        yield Unparsed(record.rank, SOURCE, "no folder of checkpoints", str(payload)[:200])
-        return
-    root = payload["root"]
+    root, entries = payload["root"], payload["folders"]
+    if not isinstance(root, str) or not isinstance(entries, list):
+        raise TypeError("no folder of checkpoints")
     folders = []
-    for entry in payload["folders"]:
+    for entry in entries:
         folder = read_folder(root, entry)
         if folder is None:
             yield Unparsed(record.rank, SOURCE, "a checkpoint without its numbers", str(entry)[:200])
         else:
             folders.append(folder)
-    tracker = payload.get("tracker")
-    told = (
-        isinstance(tracker, (list, tuple))
-        and len(tracker) == 2
-        and all(isinstance(part, str) for part in tracker)
-    )
+    tracker = texts(list(sequence(payload.get("tracker"))), 1000) or ()
     yield CheckpointsSeen(
         record.rank,
         root,
         tuple(folders),
-        (tracker[0], tracker[1]) if told and tracker else None,
-        record.at if record.emitted is None else record.emitted,
+        (tracker[0], tracker[1]) if len(tracker) == 2 else None,
+        record.read_at,
         role="load" if payload.get("role") == "load" else "save",
         exists=payload.get("exists") is not False,
         flag=str(payload.get("flag") or ""),

@@ -19,6 +19,7 @@ from typing import Any
 
 from diag.knowledge.checkpoint_args import iteration_of
 from diag.model.observations import CheckpointFolder
+from diag.sources.payload import mapping, texts, wholes, word
 
 _MOST_NAMED = 8  # of a thousand missing files; the rest is counted
 _SHARD = re.compile(r"(.{0,200})-(\d{5})-of-(\d{5})\.(safetensors|bin)\Z", re.ASCII)
@@ -32,24 +33,18 @@ _MOST = 1 << 63  # no file system counts further
 
 def read_folder(root: str, entry: Any) -> CheckpointFolder | None:
     """None for what is no folder's payload."""
-    if not isinstance(entry, Mapping):
-        return None
-    numbers = [entry.get(name) for name in ("count", "bytes", "empty")]
-    changed = entry.get("changed")
-    if not all(isinstance(number, int) and 0 <= number < _MOST for number in numbers):
-        return None
-    if not isinstance(changed, (int, float)) or not -_MOST < changed < _MOST:
+    numbers = wholes(entry, "count", "bytes", "empty")
+    changed = mapping(entry).get("changed")
+    if numbers is None or not isinstance(changed, (int, float)) or not -_MOST < changed < _MOST:
         return None
     name = str(entry.get("name") or "")
     path = f"{root.rstrip('/')}/{name}" if name else root
     files = _sizes(entry.get("files"))
-    heads = entry.get("heads")
+    heads = mapping(entry.get("heads"))
     kind, missing, damaged = "unknown", [], []
     if files is not None:
-        kind = _kind(files)
-        known = heads if isinstance(heads, Mapping) else {}
-        missing, damaged = _missing(files, known), _damaged(files, known)
-    count, size, empty = (int(number) for number in numbers if isinstance(number, int))
+        kind, missing, damaged = _kind(files), _missing(files, heads), _damaged(files, heads)
+    count, size, empty = numbers
     return CheckpointFolder(
         path,
         kind,
@@ -139,8 +134,7 @@ def _missing_shards(bases: set[str], heads: Mapping[str, Any], prefix: str) -> l
     missing: list[str] = []
     wanted: dict[tuple[str, str, str], int] = {}
     for base in bases:
-        match = _SHARD.match(base)
-        if match:
+        if match := _SHARD.match(base):
             wanted[(match[1], match[3], match[4])] = int(match[3])
     for (stem, total, ending), count in sorted(wanted.items()):
         shards = (f"{stem}-{number:05d}-of-{total}.{ending}" for number in range(1, min(count, 9999) + 1))
@@ -151,11 +145,10 @@ def _missing_shards(bases: set[str], heads: Mapping[str, Any], prefix: str) -> l
 
 
 def _missing_zero(bases: set[str]) -> list[str]:
-    """Holes in the ranks: those behind the last one cannot be told, as the world's size is not written down."""
+    """Holes in the ranks: those behind the last one are not known, as the world's size is not written down."""
     seen: dict[tuple[str, str], set[int]] = {}
     for base in bases:
-        match = _ZERO_RANK.match(base)
-        if match:
+        if match := _ZERO_RANK.match(base):
             seen.setdefault((match[1], match[3]), set()).add(int(match[2]))
     most = max((max(ranks) for ranks in seen.values()), default=-1)
     return [
@@ -172,10 +165,9 @@ def _missing_by_tracker(files: Mapping[str, int], heads: Mapping[str, Any]) -> l
     missing: list[str] = []
     folders = {name.split("/", 1)[0] for name in files if "/" in name}
     for tracker, form in (("latest_checkpointed_iteration.txt", "iter_{:0>7}"), ("latest", "{}")):
-        head = heads.get(tracker)
-        said = head.get("text") if isinstance(head, Mapping) else None
-        if isinstance(said, str) and re.fullmatch(r"(?:global_step)?\d{1,9}", said):
-            wanted = form.format(said)
+        name = word(mapping(heads.get(tracker)).get("text"))
+        if re.fullmatch(r"(?:global_step)?\d{1,9}", name):
+            wanted = form.format(name)
             if wanted not in folders:
                 missing.append(f"{wanted}/ ({tracker} names it)")
     return missing
@@ -200,14 +192,13 @@ def _why_damaged(name: str, size: int, head: Any) -> str:
     if isinstance(bad, str):
         return bad
     if isinstance(needs, int) and needs != size:
-        return f"{size} of {needs} bytes" if size < needs else f"{size} bytes where its header tells {needs}"
+        return f"{size} of {needs} bytes" if size < needs else f"{size} bytes where its header says {needs}"
     return ""
 
 
 def _names(heads: Mapping[str, Any], name: str) -> list[str] | None:
-    head = heads.get(name)
-    names = head.get("names") if isinstance(head, Mapping) else None
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else None
+    names = texts(mapping(heads.get(name)).get("names"))
+    return None if names is None else list(names)
 
 
 def _few(names: list[str]) -> tuple[str, ...]:

@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from diag.model import Payload, Record
 from diag.model.observations import DiskSpace, Observation, Unparsed
 from diag.sources.host.job_files import Files
+from diag.sources.payload import wholes
 from diag.text.errors import SourceUnavailable
 
 SOURCE = "disk"
 OURS = Files()
+_NUMBERS = ("frsize", "blocks", "bfree", "bavail", "files", "favail")  # of statvfs(3), less its f_
 
 # quotactl(2) and linux/quota.h: QCMD(Q_GETQUOTA, USRQUOTA); if_dqblk has limits in KiB, usage in bytes.
 _Q_GETUSER = (0x800007 << 8) | 0
@@ -31,17 +32,8 @@ class DiskUnavailable(SourceUnavailable):
 class _Quota(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_uint64)
-        for name in (
-            "block_hard",
-            "block_soft",
-            "bytes_used",
-            "inode_hard",
-            "inode_soft",
-            "inodes_used",
-            "block_time",
-            "inode_time",
-        )
-    ] + [("valid", ctypes.c_uint32)]
+        for name in ("block_hard", "block_soft", "bytes_used", "inode_hard", "inode_soft", "inodes_used", "block_time", "inode_time")
+    ] + [("valid", ctypes.c_uint32)]  # fmt: skip
 
 
 def read(path: str, purpose: str, uid: int | None = None, files: Files = OURS) -> Payload:
@@ -65,13 +57,7 @@ def read(path: str, purpose: str, uid: int | None = None, files: Files = OURS) -
     return {
         "path": path,
         "purpose": purpose,
-        "frsize": answer.f_frsize,
-        "blocks": answer.f_blocks,
-        "bfree": answer.f_bfree,
-        "bavail": answer.f_bavail,
-        "files": answer.f_files,
-        "ffree": answer.f_ffree,
-        "favail": answer.f_favail,
+        **{name: getattr(answer, f"f_{name}") for name in (*_NUMBERS, "ffree")},
         "type": kind,
         "read_only": bool(answer.f_flag & os.ST_RDONLY),
         "uid": uid,
@@ -125,14 +111,14 @@ def _quota(device: str, kind: str, uid: int | None) -> Payload | None:
 def parse(record: Record) -> Iterator[Observation]:
     """One DiskSpace."""
     payload = record.payload
-    numbers = _numbers(payload, "frsize", "blocks", "bfree", "bavail", "files", "favail")
+    numbers = wholes(payload, *_NUMBERS)
     if numbers is None or not isinstance(payload.get("path"), str):
         yield Unparsed(record.rank, SOURCE, "no statvfs numbers", str(payload)[:200])
         return
     frsize, blocks, free, available, files, inodes = numbers
     # f_bavail leaves out what is reserved for root; a job of root may use that too.
     usable = free if payload.get("uid") == 0 else available
-    quota = _numbers(payload.get("quota"), "block_hard", "bytes_used", "inode_hard", "inodes_used")
+    quota = wholes(payload.get("quota"), "block_hard", "bytes_used", "inode_hard", "inodes_used")
     rest = max(0, quota[0] * 1024 - quota[1]) if quota and quota[0] else None
     few = max(0, quota[2] - quota[3]) if quota and quota[2] else None
     # btrfs and many network file systems have no fixed number of inodes and say 0.
@@ -147,13 +133,3 @@ def parse(record: Record) -> Iterator[Observation]:
         quota_bytes=rest,
         file_system=str(payload.get("type") or ""),
     )
-
-
-def _numbers(payload: Any, *names: str) -> list[int] | None:
-    values = [payload.get(name) for name in names] if isinstance(payload, Mapping) else []
-    numbers = [
-        value
-        for value in values
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
-    ]
-    return numbers if len(numbers) == len(names) else None

@@ -19,9 +19,8 @@ from diag.sources.logs.nccl_log.plain import plain_runs
 
 __all__ = ["driver_missing", "plain_runs", "read_line"]
 
-_LONGEST_WORD = (
-    240  # a path of NCCL's sources with its line; what is remembered of a stranger's text stays small
-)
+# a path of NCCL's sources with its line; what is remembered of a stranger's text stays small
+_LONGEST_WORD = 240
 _Reader = Callable[[NcclLine], NcclFact | None]
 
 
@@ -59,7 +58,7 @@ _READERS: dict[str, _Reader] = {
 
 @lru_cache(maxsize=4096)
 def _reader(word: str) -> _Reader | None:
-    """Who reads a text that begins with this word; None for one that tells nothing."""
+    """Who reads a text that begins with this word; None for one that has no fact."""
     read = _READERS.get(word)
     if read is not None:
         return read

@@ -1,17 +1,10 @@
-"""What NCCL tells of its communicators: their making and end, their shape, their connections between nodes."""
+"""What NCCL logs of its communicators: their making and end, their shape, their connections between nodes."""
 
 from __future__ import annotations
 
 import re
 
-from diag.model.observations import (
-    NcclChannel,
-    NcclCommunicator,
-    NcclDuplicateGpu,
-    NcclFact,
-    NcclInitTimings,
-    NcclLine,
-)
+from diag.model import observations as facts
 
 # src/init.cc. In order of NCCL's version; captured are those of 2.28.9 without a parent:
 #   2.18-2.20  comm 0x5591 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0x7a65 - Init START
@@ -35,9 +28,7 @@ _STAGES = {
     "Destroy COMPLETE": "destroyed",
     "Abort COMPLETE": "aborted",
 }
-_ID = re.compile(r"commId (0x[0-9a-f]{1,16})")
-_BUS = re.compile(r"busId ([0-9a-f]{1,16})")
-_PARENT = re.compile(r"parent (0x[0-9a-f]{1,16})")
+_PART_OF_LIFE = re.compile(r"\b(busId(?= [0-9a-f])|commId(?= 0x)|parent(?= 0x)) ((?:0x)?[0-9a-f]{1,16})")
 # src/init.cc, 2.20-2.31 (RCCL the same, less MNNVL); captured with 2.28.9:
 #   comm 0x400879c0 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0
 _TOPOLOGY = re.compile(
@@ -46,41 +37,27 @@ _TOPOLOGY = re.compile(
 )
 
 
-def communicator(line: NcclLine) -> NcclFact | None:
+def communicator(line: facts.NcclLine) -> facts.NcclFact | None:
     text = line.text
     if " nNodes " in text:
         match = _TOPOLOGY.match(text)
         if match is None:
             return None
-        size, nodes, local = int(match[3]), int(match[4]), int(match[5])
-        return NcclCommunicator(
-            line.rank,
-            line,
-            "topology",
-            match[1],
-            int(match[2]),
-            size,
-            nodes=nodes,
-            local_ranks=local,
-            nvlink=match[6] == "1",
-        )
+        rank, size, nodes, local = map(int, match.group(2, 3, 4, 5))
+        return facts.NcclCommunicator(
+            line.rank, line, "topology", match[1], rank, size,
+            nodes=nodes, local_ranks=local, nvlink=match[6] == "1",
+        )  # fmt: skip
     match = _LIFE.match(text)
     stage = _STAGES.get(match["stage"]) if match else None
     if match is None or stage is None:
         return None
-    comm_id, parent, bus = (part.search(match["rest"]) for part in (_ID, _PARENT, _BUS))
-    return NcclCommunicator(
-        line.rank,
-        line,
-        stage,
-        match["comm"],
-        int(match["rank"]),
-        int(match["size"]),
-        comm_id[1] if comm_id else "",
-        match["function"] or "",
-        parent[1] if parent else "",
-        bus_id=bus[1] if bus else "",
-    )
+    comm, rank, size = match["comm"], int(match["rank"]), int(match["size"])
+    parts = dict(_PART_OF_LIFE.findall(match["rest"]))
+    return facts.NcclCommunicator(
+        line.rank, line, stage, comm, rank, size, parts.get("commId", ""), match["function"] or "",
+        parts.get("parent", ""), bus_id=parts.get("busId", ""),
+    )  # fmt: skip
 
 
 # src/init.cc:
@@ -94,12 +71,12 @@ _TIMINGS = re.compile(
 _PART = re.compile(r"(\w{1,40}) (\d{1,9}\.\d{1,6})")
 
 
-def _timings(line: NcclLine) -> NcclFact | None:
+def _timings(line: facts.NcclLine) -> facts.NcclFact | None:
     match = _TIMINGS.match(line.text)
     if match is None:
         return None
     parts = tuple((name, float(seconds)) for name, seconds in _PART.findall(match[5]))
-    return NcclInitTimings(
+    return facts.NcclInitTimings(
         line.rank, line, match[1] or "", int(match[2]), int(match[3]), float(match[4]), parts
     )
 
@@ -116,25 +93,17 @@ _CHANNEL = re.compile(
 )
 
 
-def _channel(line: NcclLine) -> NcclFact | None:
+def _channel(line: facts.NcclLine) -> facts.NcclFact | None:
     if " via NET/" not in line.text:
         return None
     match = _CHANNEL.match(line.text)
     if match is None:
         return None
     channel, sender, receiver, direction, net, device, proxy, direct = match.groups()
-    return NcclChannel(
-        line.rank,
-        line,
-        int(channel),
-        int(sender),
-        int(receiver),
-        direction or "",
-        net,
-        int(device),
-        direct is not None,
-        int(proxy) if proxy is not None else None,
-    )
+    return facts.NcclChannel(
+        line.rank, line, int(channel), int(sender), int(receiver), direction or "", net, int(device),
+        direct is not None, int(proxy) if proxy is not None else None,
+    )  # fmt: skip
 
 
 # src/init.cc, WARN; the bus id is hexadecimal:
@@ -145,11 +114,11 @@ _DUPLICATE = re.compile(
 )
 
 
-def _duplicate(line: NcclLine) -> NcclFact | None:
+def _duplicate(line: facts.NcclLine) -> facts.NcclFact | None:
     if line.text.startswith("Multiple Ranks are using the same GPU"):
-        return NcclDuplicateGpu(line.rank, line, -1, -1, "")
+        return facts.NcclDuplicateGpu(line.rank, line, -1, -1, "")
     match = _DUPLICATE.match(line.text)
-    return NcclDuplicateGpu(line.rank, line, int(match[1]), int(match[2]), match[3]) if match else None
+    return facts.NcclDuplicateGpu(line.rank, line, int(match[1]), int(match[2]), match[3]) if match else None
 
 
 READERS = {

@@ -1,52 +1,15 @@
-"""What NCCL tells when something fails: verbs, transfers, ports, connections, and its own traceback."""
+"""What NCCL logs when something fails: verbs, transfers, ports, connections, and its own traceback."""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 
-from diag.model.observations import (
-    NcclCompletionError,
-    NcclFact,
-    NcclLine,
-    NcclNetDiffers,
-    NcclPeerLost,
-    NcclPortEvent,
-    NcclResult,
-    NcclRetry,
-    NcclVerbsError,
-    VerbsDriverMissing,
-)
+from diag.model import observations as facts
 
-# What glibc's strerror says, where NCCL tells the text alone.
-_ERRNO = {
-    "Operation not permitted": 1,
-    "No such file or directory": 2,
-    "Input/output error": 5,
-    "Bad file descriptor": 9,
-    "Resource temporarily unavailable": 11,
-    "Cannot allocate memory": 12,
-    "Permission denied": 13,
-    "Bad address": 14,
-    "Device or resource busy": 16,
-    "No such device": 19,
-    "Invalid argument": 22,
-    "Too many open files": 24,
-    "No space left on device": 28,
-    "Function not implemented": 38,
-    "No data available": 61,
-    "Value too large for defined data type": 75,
-    "Protocol not supported": 93,
-    "Operation not supported": 95,
-    "Cannot assign requested address": 99,
-    "Network is down": 100,
-    "Network is unreachable": 101,
-    "Connection reset by peer": 104,
-    "No buffer space available": 105,
-    "Connection timed out": 110,
-    "Connection refused": 111,
-    "No route to host": 113,
-    "Remote I/O error": 121,
-}
+# NCCL prints glibc's own text, sometimes without the number.
+_ERRNO = {os.strerror(number): number for number in errno.errorcode}
 
 # src/misc/ibvwrap.cc (HPC-X: ibvwrap.c), WARN:
 #   2.18-2.31  Call to ibv_open_device failed
@@ -70,7 +33,7 @@ _PLACE = re.compile(
 _POST = re.compile(r"(ibv_post_(?:send|recv))\(\) failed with error ([^,]{1,120})")
 
 
-def _call(line: NcclLine) -> NcclFact | None:
+def _call(line: facts.NcclLine) -> facts.NcclFact | None:
     text = line.text
     if not text.startswith(("Call to ibv_", "Call to mlx5dv_")):
         return peer(line)
@@ -81,21 +44,13 @@ def _call(line: NcclLine) -> NcclFact | None:
         return None
     error = match["error"] or match["text"] or match["returned"] or ""
     number = match["errno"] or match["number"]
-    place = _PLACE.match(match["more"]) if match["more"] else None
-    errno = int(number) if number else _ERRNO.get(error)
+    code = int(number) if number else _ERRNO.get(error)
+    place = _PLACE.match(match["more"] or "")
     if place is None:
-        return NcclVerbsError(line.rank, line, match["call"], error, errno)
-    return NcclVerbsError(
-        line.rank,
-        line,
-        match["call"],
-        error,
-        errno,
-        place["device"],
-        int(place["port"]),
-        int(place["index"]),
-        place["local"],
-        place["remote"],
+        return facts.NcclVerbsError(line.rank, line, match["call"], error, code)
+    device, port, index, *gids = place.groups()
+    return facts.NcclVerbsError(
+        line.rank, line, match["call"], error, code, device, int(port), int(index), *gids
     )
 
 
@@ -110,26 +65,18 @@ _RETRY = re.compile(
 )
 
 
-def _retry(line: NcclLine) -> NcclFact | None:
+def _retry(line: facts.NcclLine) -> facts.NcclFact | None:
     match = _RETRY.match(line.text)
     if match is None:
         return None
-    error = match["error"] or match["said"]
-    return NcclRetry(
-        line.rank,
-        line,
-        match["verbs"] or match["call"],
-        error,
-        int(match["attempt"]),
-        int(match["most"]),
-        match["peer"] or "",
-        _ERRNO.get(error),
-    )
+    error, attempt, most = match["error"] or match["said"], int(match["attempt"]), int(match["most"])
+    call, peer_ = match["verbs"] or match["call"], match["peer"] or ""
+    return facts.NcclRetry(line.rank, line, call, error, attempt, most, peer_, _ERRNO.get(error))
 
 
-def _post(line: NcclLine) -> NcclFact | None:
+def _post(line: facts.NcclLine) -> facts.NcclFact | None:
     match = _POST.match(line.text)
-    return NcclVerbsError(line.rank, line, match[1], match[2], _ERRNO.get(match[2])) if match else None
+    return facts.NcclVerbsError(line.rank, line, match[1], match[2], _ERRNO.get(match[2])) if match else None
 
 
 # src/transport/net_ib.cc (net_ib/p2p.cc from 2.29 on), WARN; HPC-X's ib_plugin.c the same:
@@ -181,39 +128,33 @@ _GID_TABLE = re.compile(r"\w{1,60}: GID table changed on ([^\s:]{1,64}):(\d{1,3}
 _UNABLE = re.compile(r"Unable to (?:(open|query) device (\S{1,64})|query port(?:_num)? (\d{1,3}))$")
 
 
-def ib_error(line: NcclLine, said: str) -> NcclFact | None:
+def ib_error(line: facts.NcclLine, said: str) -> facts.NcclFact | None:
     """`said` is the text less "NET/IB :"."""
     if "ot completion " in said:
         match = _COMPLETION.match(said)
         if match is None:
             return None
         vendor, hca = _VENDOR.search(said), _HCA.search(said)
-        return NcclCompletionError(
-            line.rank,
-            line,
-            match["peer"] or "",
-            int(match["status"]),
-            int(vendor[1]) if vendor else None,
-            hca[1] if hca else "",
+        code, device = int(vendor[1]) if vendor else None, hca[1] if hca else ""
+        return facts.NcclCompletionError(
+            line.rank, line, match["peer"] or "", int(match["status"]), code, device
         )
-    match = _EVENT.match(said)
-    if match:
+    if match := _EVENT.match(said):
         port = int(match["port"]) if match["port"] else None
         event = match["event"] or match["other"] or match["fatal"] or match["dying"]
         fatal = not (match["event"] or match["other"]) or _FATAL.search(event) is not None
-        return NcclPortEvent(line.rank, line, match["device"] or "", port, event, fatal)
-    match = _GID_TABLE.match(said)
-    if match:
-        return NcclPortEvent(line.rank, line, match[1], int(match[2]), "GID table changed")
+        return facts.NcclPortEvent(line.rank, line, match["device"] or "", port, event, fatal)
+    if match := _GID_TABLE.match(said):
+        return facts.NcclPortEvent(line.rank, line, match[1], int(match[2]), "GID table changed")
     match = _UNABLE.match(said)
     if match is None:
         return None
     if match[3]:
-        return NcclVerbsError(line.rank, line, "ibv_query_port", "", port=int(match[3]))
-    return NcclVerbsError(line.rank, line, f"ibv_{match[1]}_device", "", device=match[2])
+        return facts.NcclVerbsError(line.rank, line, "ibv_query_port", "", port=int(match[3]))
+    return facts.NcclVerbsError(line.rank, line, f"ibv_{match[1]}_device", "", device=match[2])
 
 
-def _got(line: NcclLine) -> NcclFact | None:
+def _got(line: facts.NcclLine) -> facts.NcclFact | None:
     return ib_error(line, line.text)
 
 
@@ -239,13 +180,14 @@ _PEER = re.compile(
 )
 
 
-def peer(line: NcclLine) -> NcclFact | None:
+def peer(line: facts.NcclLine) -> facts.NcclFact | None:
     match = _PEER.match(line.text)
     if match is None:
         return _retry(line) if ", retrying (" in line.text else _other_net(line)
-    address = match["p1"] or match["p2"] or match["p3"] or match["p4"] or match["p5"] or ""
-    error = match["closed"] or match["e2"] or match["e3"] or match["e4"] or match["e5"] or match["exceeded"]
-    return NcclPeerLost(line.rank, line, address, error)
+    found = match.groupdict()
+    address = next((text for name, text in found.items() if text and name[0] == "p"), "")
+    error = next(text for name, text in found.items() if text and name[0] != "p")
+    return facts.NcclPeerLost(line.rank, line, address, error)
 
 
 # src/misc/socket.cc; two ranks on two H200, one on played InfiniBand and one on sockets, 2026-11-21. The
@@ -259,11 +201,13 @@ _OTHER_NET = re.compile(
 _SOCKET_TYPES = {"3": "Socket", "4": "IB"}
 
 
-def _other_net(line: NcclLine) -> NcclFact | None:
+def _other_net(line: facts.NcclLine) -> facts.NcclFact | None:
     match = _OTHER_NET.match(line.text)
     if match is None:
         return None
-    return NcclNetDiffers(line.rank, line, _SOCKET_TYPES[match[2]], _SOCKET_TYPES[match[3]], match[1] or "")
+    return facts.NcclNetDiffers(
+        line.rank, line, _SOCKET_TYPES[match[2]], _SOCKET_TYPES[match[3]], match[1] or ""
+    )
 
 
 # src/include/checks.h, INFO; captured with 2.28.9:
@@ -273,9 +217,9 @@ def _other_net(line: NcclLine) -> NcclFact | None:
 _RESULT = re.compile(r"[\w./+~-]{1,200}:\d{1,6}(?: \([^\s]{1,200}\))? -> (\d{1,3})(?!\S)")
 
 
-def result(line: NcclLine) -> NcclFact | None:
+def result(line: facts.NcclLine) -> facts.NcclFact | None:
     match = _RESULT.match(line.text)
-    return NcclResult(line.rank, line, int(match[1])) if match and match[1] != "0" else None
+    return facts.NcclResult(line.rank, line, int(match[1])) if match and match[1] != "0" else None
 
 
 # rdma-core 44, stderr of a container without the provider of its device, seen with soft-RoCE:
@@ -289,9 +233,9 @@ _DRIVER = re.compile(
 )
 
 
-def driver_missing(text: str, rank: int | None) -> VerbsDriverMissing | None:
+def driver_missing(text: str, rank: int | None) -> facts.VerbsDriverMissing | None:
     match = _DRIVER.search(text)
-    return VerbsDriverMissing(rank, match["driver"] or "", text.strip()) if match else None
+    return facts.VerbsDriverMissing(rank, match["driver"] or "", text.strip()) if match else None
 
 
 READERS = {

@@ -1,18 +1,18 @@
-"""Who wrote a line of NCCL_DEBUG: what stands before its text, and the level. What the text means is left to
+"""Who wrote a line of NCCL_DEBUG: what comes before its text, and the level. What the text means is left to
 others."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from diag.model.observations import NcclLine
+from diag.model.observations import NcclFact, NcclLine
 
 _MARK = " NCCL "
-_LONGEST_HEAD = (
-    700  # a host name of 253, a path of 200, a timestamp of 256 (NCCL's own bound), and some prefix
-)
+# a host name of 253, a path of 200, a timestamp of 256 (NCCL's own bound), and some prefix
+_LONGEST_HEAD = 700
 # NCCL's src/debug.cc, 2.18-2.31; after the mark " NCCL ":
 #   2.18-2.31  gpu-node-0:2237:2237 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.2<0>
 #   2.18-2.25  gpu-node-0:812:955 [3] misc/socket.cc:484 NCCL WARN socketProgressOpt: ...
@@ -20,7 +20,7 @@ _LONGEST_HEAD = (
 #   2.30-2.31  [2026-11-20 22:48:18] gpu-node-0:812:955 [3] misc/socket.cc:484 (socketTryAccept) NCCL WARN ...
 #   2.18-2.31  gpu-node-0:812:955 [3] 12.345678 ncclProxyProgress:484 NCCL TRACE ...  and  gpu-node-0:812:955 NCCL CALL ...
 #   plugins    ip-10-0-0-1:79:79 [0] nccl_net_ofi_rdma_init:7978 NCCL WARN NET/OFI ...  and a head without [gpu]
-# Before it stands whatever else was written there: timestamps of NCCL_DEBUG_TIMESTAMP_FORMAT, [rank0]: and
+# Before it is whatever else was written there: timestamps of NCCL_DEBUG_TIMESTAMP_FORMAT, [rank0]: and
 # [default0]: of torchrun, "0: " of srun, "worker-0: " of kubectl, [1,0]<stdout>: of mpirun, half a progress
 # bar.
 _HEAD = re.compile(
@@ -34,6 +34,19 @@ _SHORTEST_LEVEL, _LONGEST_LEVEL = 4, 8  # INFO ... VERSION
 _BARE_VERSION = re.compile(
     r"(?:.{0,80}[\s:\]>])?(NCCL version \d{1,4}\.\d{1,4}\.\d{1,6}\S{0,40}\+cuda\d{1,3}\.\d{1,3})\s*"
 )
+
+
+def reads(
+    kind: type[NcclFact], pattern: re.Pattern[str], **known: str
+) -> Callable[[NcclLine], NcclFact | None]:
+    """A reader of texts that one pattern understands: its named groups are fields of the fact, text all of
+    them."""
+
+    def read(line: NcclLine) -> NcclFact | None:
+        match = pattern.match(line.text)
+        return kind(line.rank, line, **known, **match.groupdict("")) if match else None
+
+    return read
 
 
 class _Writer(NamedTuple):
@@ -73,7 +86,7 @@ def split(text: str, rank: int | None) -> NcclLine | Torn | None:
 
 
 def _line(text: str, begin: int, at: int, rank: int | None) -> NcclLine | None:
-    """The line whose mark stands at `at`, if what stands between `begin` and it ends with a head."""
+    """The line whose mark is at `at`, if what is between `begin` and it ends with a head."""
     writer = _writer(text[max(begin, at - _LONGEST_HEAD) : at])
     if writer is None:
         return None

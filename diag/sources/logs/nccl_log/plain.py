@@ -1,4 +1,4 @@
-"""Runs of NCCL's lines that tell nothing but that it is at work (rings, trees, channels within a node), found
+"""Runs of NCCL's lines that show nothing but that it is at work (rings, trees, channels within a node), found
 in whole text.
 
 They are most of what NCCL_DEBUG=INFO prints. A run is found with one regular expression and four counts, at C
@@ -43,7 +43,7 @@ def plain_runs(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_plain(run: str) -> bool:
-    """Whether nothing else is in it: a line torn by another writer's, a prefix that tells the rank."""
+    """Whether nothing else is in it: a line torn by another writer's, a prefix that shows the rank."""
     lines = run.count("\n")
     return (
         lines >= _SHORTEST_RUN

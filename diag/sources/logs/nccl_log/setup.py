@@ -1,46 +1,23 @@
-"""What NCCL tells of its surroundings: version, variables, interfaces, RDMA ports, plugins, the network it
+"""What NCCL logs of its surroundings: version, variables, interfaces, RDMA ports, plugins, the network it
 chose."""
 
 from __future__ import annotations
 
 import re
 
-from diag.model.observations import (
-    NcclBootstrap,
-    NcclEnvironment,
-    NcclFact,
-    NcclGpuDirect,
-    NcclIbDevice,
-    NcclIbDevices,
-    NcclInterfaceMissing,
-    NcclLibraryMissing,
-    NcclLine,
-    NcclNetChosen,
-    NcclNetFailed,
-    NcclPlugin,
-    NcclRasListening,
-    NcclSockets,
-    NcclVersion,
-)
+from diag.model import observations as facts
+from diag.sources.logs.nccl_log.head import reads
 
 # src/init.cc, 2.18-2.31; NCCL 2.28.9, captured on 2 x H200, 2026-11-20:
 #   NCCL version 2.28.9+cuda13.0
-_VERSION = re.compile(r"NCCL version (\d{1,4}\.\d{1,4}\.\d{1,6})[^\s+]{0,40}(?:\+cuda(\d{1,3}\.\d{1,3}))?")
-
-
-def _version(line: NcclLine) -> NcclFact | None:
-    match = _VERSION.match(line.text)
-    return NcclVersion(line.rank, line, match[1], match[2] or "") if match else None
+_VERSION = re.compile(
+    r"NCCL version (?P<version>\d{1,4}\.\d{1,4}\.\d{1,6})[^\s+]{0,40}(?:\+cuda(?P<cuda>\d{1,3}\.\d{1,3}))?"
+)
 
 
 # src/ras/ras.cc, 2.24-2.31; NCCL 2.28.9, captured on 2 x H200, 2026-11-20:
 #   RAS client listening socket at 127.0.0.1<28028>
-_RAS = re.compile(r"RAS client listening socket at (\S{1,80}<\d{1,5}>)$")
-
-
-def _ras(line: NcclLine) -> NcclFact | None:
-    match = _RAS.match(line.text)
-    return NcclRasListening(line.rank, line, match[1]) if match else None
+_RAS = re.compile(r"RAS client listening socket at (?P<address>\S{1,80}<\d{1,5}>)$")
 
 
 # src/misc/param.cc and its callers, 2.18-2.31. Integers end with a dot, text does not:
@@ -51,24 +28,19 @@ _VARIABLE = re.compile(r"(\w{4,80}) set (?:by environment to (.*)|to (\S*))")
 _INTEGER = re.compile(r"(-?\d{1,20})\.")
 
 
-def variable(line: NcclLine) -> NcclFact | None:
+def variable(line: facts.NcclLine) -> facts.NcclFact | None:
     match = _VARIABLE.fullmatch(line.text)
     if match is None:
         return None
     value = match[2] if match[2] is not None else match[3]
     integer = _INTEGER.fullmatch(value)
-    return NcclEnvironment(line.rank, line, match[1], integer[1] if integer else value)
+    return facts.NcclEnvironment(line.rank, line, match[1], integer[1] if integer else value)
 
 
 # src/init.cc, INFO, of the second communicator on; captured with 2.28.9 and 2.31.2 (no earlier one ever
 # prints NCCL_NET):
 #   Comm config netName reset to NCCL_NET=Socket
-_NET_NAME = re.compile(r"Comm config netName reset to (NCCL_NET)=(\S{1,80})$")
-
-
-def _comm_config(line: NcclLine) -> NcclFact | None:
-    match = _NET_NAME.match(line.text)
-    return NcclEnvironment(line.rank, line, match[1], match[2]) if match else None
+_NET_NAME = re.compile(r"Comm config netName reset to (?P<name>NCCL_NET)=(?P<value>\S{1,80})$")
 
 
 # src/bootstrap.cc. With NCCL_OOB_NET_ENABLE (2.23-2.31) it names a device and its port instead:
@@ -78,22 +50,23 @@ def _comm_config(line: NcclLine) -> NcclFact | None:
 _BOOTSTRAP = re.compile(r"Bootstrap ?: Using (?:\[0\])?([^\s:]{1,64}):(\S{1,120})$")
 
 
-def _bootstrap(line: NcclLine) -> NcclFact | None:
-    match = _BOOTSTRAP.match(line.text)
-    if match:
-        return NcclBootstrap(line.rank, line, match[1], _address(match[2]) if match[2].endswith(">") else "")
+def _bootstrap(line: facts.NcclLine) -> facts.NcclFact | None:
+    if match := _BOOTSTRAP.match(line.text):
+        return facts.NcclBootstrap(
+            line.rank, line, match[1], _address(match[2]) if match[2].endswith(">") else ""
+        )
     # src/bootstrap.cc, WARN, 2.18-2.31; captured with 2.28.9 and NCCL_SOCKET_IFNAME=ib0:
     #   Bootstrap : no socket interface found
     if line.text.endswith("no socket interface found"):
-        return NcclInterfaceMissing(line.rank, line, "bootstrap")
+        return facts.NcclInterfaceMissing(line.rank, line, "bootstrap")
     return None
 
 
 # src/misc/socket.cc, WARN, 2.18-2.26 (NCCL_COMM_ID names an address of another subnet):
 #   Net : No interface found in the same subnet as remote address 10.0.0.1<5000>
-def net_interface(line: NcclLine) -> NcclFact | None:
+def net_interface(line: facts.NcclLine) -> facts.NcclFact | None:
     if line.text.startswith("Net : No interface found in the same subnet as remote address "):
-        return NcclInterfaceMissing(line.rank, line, "bootstrap", line.text.rpartition(" ")[2])
+        return facts.NcclInterfaceMissing(line.rank, line, "bootstrap", line.text.rpartition(" ")[2])
     return None
 
 
@@ -106,11 +79,13 @@ _NO_OOB = re.compile(
 )
 
 
-def _no_oob(line: NcclLine) -> NcclFact | None:
+def _no_oob(line: facts.NcclLine) -> facts.NcclFact | None:
     match = _NO_OOB.match(line.text)
     if match is None:
         return None
-    return NcclInterfaceMissing(line.rank, line, "oob", ("" if match[1] == "matching" else "^") + match[2])
+    return facts.NcclInterfaceMissing(
+        line.rank, line, "oob", ("" if match[1] == "matching" else "^") + match[2]
+    )
 
 
 # src/transport/net_socket.cc, 2.18-2.31:
@@ -120,13 +95,13 @@ def _no_oob(line: NcclLine) -> NcclFact | None:
 _INTERFACE = re.compile(r"\[\d{1,3}\]([^\s:\[\]]{1,64}):(\S{1,120}<\d{1,5}>)")
 
 
-def _sockets(line: NcclLine) -> NcclFact | None:
+def _sockets(line: facts.NcclLine) -> facts.NcclFact | None:
     said = line.text.partition(":")[2].strip()
     if said.startswith("Using ["):
         found = tuple((name, _address(address)) for name, address in _INTERFACE.findall(said))
-        return NcclSockets(line.rank, line, found) if found else None
+        return facts.NcclSockets(line.rank, line, found) if found else None
     if said == "no interface found":
-        return NcclInterfaceMissing(line.rank, line, "socket")
+        return facts.NcclInterfaceMissing(line.rank, line, "socket")
     return None
 
 
@@ -146,38 +121,35 @@ _DEVICE = re.compile(r"\[\d{1,3}\] ?([^\s:\[\]{}=]{1,64}):(\d{1,3})(?::-?\d{0,6}
 _OOB = re.compile(r"; OOB ([^\s:]{0,64}):(\S{0,120})$")
 
 
-def ib_setup(line: NcclLine, said: str) -> NcclFact | None:
+def ib_setup(line: facts.NcclLine, said: str) -> facts.NcclFact | None:
     """`said` is the text less "NET/IB :"."""
     if said.startswith("Using"):
-        devices = tuple(NcclIbDevice(name, int(port), link) for name, port, link in _DEVICE.findall(said))
+        devices = tuple(
+            facts.NcclIbDevice(name, int(port), link) for name, port, link in _DEVICE.findall(said)
+        )
         oob = _OOB.search(said)
         if oob is None:
-            return NcclIbDevices(line.rank, line, devices, cut=True)
-        return NcclIbDevices(line.rank, line, devices, oob[1], _address(oob[2]))
+            return facts.NcclIbDevices(line.rank, line, devices, cut=True)
+        return facts.NcclIbDevices(line.rank, line, devices, oob[1], _address(oob[2]))
     # INFO, 2.18-2.31; twice where an HPC-X plugin looks first. Captured with 2.28.9:
     #   NET/IB : No device found.
     if said == "No device found.":
-        return NcclIbDevices(line.rank, line, ())
+        return facts.NcclIbDevices(line.rank, line, ())
     # WARN, 2.18-2.31; RDMA is then dropped even if it works:
     #   NET/IB : No IP interface found.
     if said.startswith("No IP interface found"):
-        return NcclInterfaceMissing(line.rank, line, "oob")
+        return facts.NcclInterfaceMissing(line.rank, line, "oob")
     # INFO, 2.27-2.31; features only:
     #   NET/IB : Failed to open mlx5dv symbols. Advance features like CX-8 Direct-NIC will be disabled.
     if said.startswith("Failed to open mlx5dv symbols"):
-        return NcclLibraryMissing(line.rank, line, "mlx5dv")
+        return facts.NcclLibraryMissing(line.rank, line, "mlx5dv")
     return None
 
 
 # src/init.cc (src/plugin/net.cc from 2.27 on), 2.18-2.31; captured with 2.28.9:
 #   Using network Socket
 # Others' nets: IBext_v8 (HPC-X), AWS Libfabric, Libfabric, OFI, UCX, FasTrak
-_USING = re.compile(r"Using network (\S(?:[\w. /+-]{0,60}\S)?)$")
-
-
-def _using(line: NcclLine) -> NcclFact | None:
-    match = _USING.match(line.text)
-    return NcclNetChosen(line.rank, line, match[1]) if match else None
+_USING = re.compile(r"Using network (?P<net>\S(?:[\w. /+-]{0,60}\S)?)$")
 
 
 # src/misc/ibvsymbols.cc, mlx5dvsymbols.cc, INFO:
@@ -195,28 +167,19 @@ _LIBRARY = re.compile(
 _NET_FAILED = re.compile(r"Failed to initialize (?:NET plugin (\S(?:.{0,60}\S)?)|any NET plugin)$")
 
 
-def _failed(line: NcclLine) -> NcclFact | None:
-    match = _NET_FAILED.match(line.text)
-    if match:
-        return NcclNetFailed(line.rank, line, match[1] or "")
+def _failed(line: facts.NcclLine) -> facts.NcclFact | None:
+    if match := _NET_FAILED.match(line.text):
+        return facts.NcclNetFailed(line.rank, line, match[1] or "")
     if line.text.startswith("Failed to load libibverbs:"):
-        return NcclLibraryMissing(line.rank, line, "libibverbs")
+        return facts.NcclLibraryMissing(line.rank, line, "libibverbs")
     match = _LIBRARY.match(line.text)
-    return (
-        NcclLibraryMissing(line.rank, line, "mlx5dv" if match[1] == "libmlx5" else match[1])
-        if match
-        else None
-    )
+    library = match and ("mlx5dv" if match[1] == "libmlx5" else match[1])
+    return facts.NcclLibraryMissing(line.rank, line, library) if library else None
 
 
 # src/net.cc, WARN, 2.18-2.26:
 #   Error: network IB not found.
-_NET_MISSING = re.compile(r"Error: network (\S(?:.{0,60}\S)?) not found\.?$")
-
-
-def _net_missing(line: NcclLine) -> NcclFact | None:
-    match = _NET_MISSING.match(line.text)
-    return NcclNetFailed(line.rank, line, match[1]) if match else None
+_NET_MISSING = re.compile(r"Error: network (?P<net>\S(?:.{0,60}\S)?) not found\.?$")
 
 
 # src/net.cc (2.18-2.21), src/plugin/plugin_open.cc (2.22-2.31), INFO. Not there, which is normal:
@@ -248,30 +211,25 @@ _NO_FILE = re.compile(r"([^\s:]{1,200}): cannot open shared object file: No such
 _LOADED = re.compile(r"Loaded net plugin (\S(?:.{0,80}\S)?) \(v\d{1,3}\)$")
 
 
-def _plugin(line: NcclLine) -> NcclFact | None:
+def _plugin(line: facts.NcclLine) -> facts.NcclFact | None:
     said = line.text.partition(":")[2].strip()
-    match = _LOADED.match(said)
-    if match:
-        return NcclPlugin(line.rank, line, match[1], "loaded")
+    if match := _LOADED.match(said):
+        return facts.NcclPlugin(line.rank, line, match[1], "loaded")
     if said.startswith("Could not find:"):
         names = said.partition(":")[2].partition(". Using internal ")[0]
-        return NcclPlugin(line.rank, line, names.strip()[:400], "missing")
+        return facts.NcclPlugin(line.rank, line, names.strip()[:400], "missing")
     if said.startswith("Failed to find ncclNetPlugin symbol"):
-        return NcclPlugin(line.rank, line, "", "failed")
-    match = _NO_PLUGIN.match(said)
-    if match:
-        name = match["name"] or ""
-        return NcclPlugin(
-            line.rank, line, name, _load_status(name, match["error"]) if match["error"] else "missing"
-        )
-    match = _LOAD.match(said)
-    if match:
+        return facts.NcclPlugin(line.rank, line, "", "failed")
+    if match := _NO_PLUGIN.match(said):
+        name, error = match["name"] or "", match["error"]
+        return facts.NcclPlugin(line.rank, line, name, _load_status(name, error) if error else "missing")
+    if match := _LOAD.match(said):
         name = match["name"] or match["when"] or match["all"] or match["error"].partition(":")[0]
-        return NcclPlugin(line.rank, line, name, _load_status(name, match["error"]))
+        return facts.NcclPlugin(line.rank, line, name, _load_status(name, match["error"]))
     if said.startswith("Plugin name set by env to "):
         return _plugin_name(line)
     match = _DLERROR.match(said)
-    return NcclPlugin(line.rank, line, match[1], "failed") if match else None
+    return facts.NcclPlugin(line.rank, line, match[1], "failed") if match else None
 
 
 def _load_status(names: str, error: str) -> str:
@@ -284,22 +242,17 @@ def _load_status(names: str, error: str) -> str:
 # 2.21-2.27  NET/Plugin: Plugin name set by env to libnccl-net-ofi.so
 # 2.28-2.31  NCCL_NET_PLUGIN set by environment to ofi
 # HPC-X      Plugin Path : /opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so
-def _plugin_name(line: NcclLine) -> NcclFact | None:
+def _plugin_name(line: facts.NcclLine) -> facts.NcclFact | None:
     before, _, name = line.text.partition("set by env to ")
     if name:
-        return NcclEnvironment(line.rank, line, "NCCL_NET_PLUGIN", name)
+        return facts.NcclEnvironment(line.rank, line, "NCCL_NET_PLUGIN", name)
     _, found, name = before.partition("Plugin Path : ")
-    return NcclPlugin(line.rank, line, name, "loaded") if found and name else None
+    return facts.NcclPlugin(line.rank, line, name, "loaded") if found and name else None
 
 
 # HPC-X (nccl-rdma-sharp-plugins, src/p2p_plugin.c), INFO:
 #   P2P plugin IBext          P2P plugin IBext_v8          P2P plugin v10 IBext_v10
-_P2P_PLUGIN = re.compile(r"P2P plugin (?:v\d{1,3} )?(\S{1,60})$")
-
-
-def _p2p(line: NcclLine) -> NcclFact | None:
-    match = _P2P_PLUGIN.match(line.text)
-    return NcclPlugin(line.rank, line, match[1], "loaded") if match else None
+_P2P_PLUGIN = re.compile(r"P2P plugin (?:v\d{1,3} )?(?P<name>\S{1,60})$")
 
 
 # src/plugin/net.cc, INFO:
@@ -312,12 +265,12 @@ _EXTERNAL = re.compile(
 )
 
 
-def _external(line: NcclLine) -> NcclFact | None:
+def _external(line: facts.NcclLine) -> facts.NcclFact | None:
     match = _EXTERNAL.match(line.text)
-    if match is None:
-        return None
-    return NcclPlugin(
-        line.rank, line, match["loaded"] or match["failed"], "loaded" if match["loaded"] else "failed"
+    return (
+        facts.NcclPlugin(line.rank, line, match[match.lastgroup], match.lastgroup)
+        if match and match.lastgroup
+        else None
     )
 
 
@@ -333,11 +286,10 @@ _OFI_FAILED = re.compile(
 )
 
 
-def _ofi(line: NcclLine) -> NcclFact | None:
-    match = _OFI_PROVIDER.match(line.text)
-    if match:
-        return NcclPlugin(line.rank, line, f"OFI ({match[1]})", "loaded")
-    return NcclPlugin(line.rank, line, "OFI", "failed") if _OFI_FAILED.match(line.text) else None
+def _ofi(line: facts.NcclLine) -> facts.NcclFact | None:
+    if match := _OFI_PROVIDER.match(line.text):
+        return facts.NcclPlugin(line.rank, line, f"OFI ({match[1]})", "loaded")
+    return facts.NcclPlugin(line.rank, line, "OFI", "failed") if _OFI_FAILED.match(line.text) else None
 
 
 # src/graph/paths.cc (subsystems GRAPH and NET; TRACE only from 2.29 on), src/transport/net.cc:
@@ -354,24 +306,24 @@ _GPU_DIRECT = re.compile(
 _RINGS = re.compile(r"Connected all rings, (use ring PXN \d GDR (\d))$")
 
 
-def gpu_direct(line: NcclLine) -> NcclFact | None:
+def gpu_direct(line: facts.NcclLine) -> facts.NcclFact | None:
     match = _GPU_DIRECT.search(line.text)
     if match is None:
         return None
     why = match[2] or (f"HCA {match[3]}" if match[3] else "")
-    return NcclGpuDirect(line.rank, line, match[1] == "Enabled", why)
+    return facts.NcclGpuDirect(line.rank, line, match[1] == "Enabled", why)
 
 
-def _rings(line: NcclLine) -> NcclFact | None:
+def _rings(line: facts.NcclLine) -> facts.NcclFact | None:
     match = _RINGS.match(line.text)
-    return NcclGpuDirect(line.rank, line, match[2] != "0", match[1]) if match else None
+    return facts.NcclGpuDirect(line.rank, line, match[2] != "0", match[1]) if match else None
 
 
 # By the first word of the text.
 READERS = {
-    "NCCL": _version,
-    "RAS": _ras,
-    "Comm": _comm_config,
+    "NCCL": reads(facts.NcclVersion, _VERSION),
+    "RAS": reads(facts.NcclRasListening, _RAS),
+    "Comm": reads(facts.NcclEnvironment, _NET_NAME),
     "Bootstrap": _bootstrap,
     "Bootstrap:": _bootstrap,
     "no": _no_oob,
@@ -381,13 +333,13 @@ READERS = {
     "NET/Plugin:": _plugin,
     "NET/OFI": _ofi,
     "Plugin": _plugin_name,
-    "P2P": _p2p,
+    "P2P": reads(facts.NcclPlugin, _P2P_PLUGIN, status="loaded"),
     "Successfully": _external,
     "External": _external,
-    "Using": _using,
+    "Using": reads(facts.NcclNetChosen, _USING),
     "Failed": _failed,
     "Count": _failed,
-    "Error:": _net_missing,
+    "Error:": reads(facts.NcclNetFailed, _NET_MISSING),
     "GPU": gpu_direct,
     "Connected": _rings,
 }

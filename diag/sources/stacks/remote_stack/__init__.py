@@ -14,20 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from diag.model import Payload, Record
-from diag.model.observations import (
-    Frame,
-    Observation,
-    SourceFailed,
-    SourceWorks,
-    StackSample,
-    ThreadStack,
-    Unparsed,
-)
+from diag.model.observations import Frame, Observation, SourceWorks, ThreadStack
+from diag.sources.payload import guarded
+from diag.sources.stacks.facts import asked_of, failure, owner, sample
 from diag.sources.stacks.remote_stack.image import Unsupported
 from diag.sources.stacks.remote_stack.memory import Gone, Torn
 from diag.sources.stacks.remote_stack.reader import ProcessStacks
-
-__all__ = ["FAILURES", "SOURCE", "RemoteStacks", "explain", "parse"]
 
 SOURCE = "remote_stack"
 
@@ -41,6 +33,13 @@ FAILURES = {
     "timed_out": "reading its memory took too long",
 }
 
+_FAILED_AS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
+    ((Gone, FileNotFoundError, ProcessLookupError), "gone"),
+    ((TimeoutError,), "timed_out"),
+    ((Unsupported,), "unsupported"),
+    ((Torn,), "torn"),
+    ((OSError,), "denied"),
+)
 _MOST_PROCESSES = 100  # kept open, of one rank: DataLoader workers and what they start
 
 
@@ -54,11 +53,9 @@ class RemoteStacks:
 
     def dump(self, pid: int, deadline: float = 1.0, *, parent_pid: int | None = None) -> Payload:
         """{"pid", "parent_pid"?, "codes", "threads"} (see `ProcessStacks.read`), or {"pid", "parent_pid"?,
-        "failed": a key of FAILURES, "detail"}. The deadline holds unless the kernel itself stands still over
+        "failed": a key of FAILURES, "detail"}. The deadline holds unless the kernel itself hangs over
         the process."""
-        payload: dict[str, Any] = {"pid": pid}
-        if parent_pid is not None:
-            payload["parent_pid"] = parent_pid
+        payload = asked_of(pid, parent_pid)
         until = time.monotonic() + deadline
         try:
             try:
@@ -66,18 +63,11 @@ class RemoteStacks:
             except Gone:  # it runs another program now, or is another process
                 self._forget(pid)
                 payload |= self._read(pid, until)
-        except (Gone, FileNotFoundError, ProcessLookupError) as error:
-            self._forget(pid)
-            payload |= {"failed": "gone", "detail": str(error)}
-        except TimeoutError as error:
-            payload |= {"failed": "timed_out", "detail": str(error)}
-        except Unsupported as error:
-            payload |= {"failed": "unsupported", "detail": str(error)}
-        except Torn as error:
-            self._forget(pid)  # nothing that it was taken for can be trusted
-            payload |= {"failed": "torn", "detail": str(error)}
-        except OSError as error:
-            payload |= {"failed": "denied", "detail": str(error)}
+        except (Gone, Torn, Unsupported, OSError) as error:
+            failed = next(word for kinds, word in _FAILED_AS if isinstance(error, kinds))
+            if failed in ("gone", "torn"):  # nothing that it was taken for can be trusted
+                self._forget(pid)
+            payload |= {"failed": failed, "detail": str(error)}
         return payload
 
     def _read(self, pid: int, until: float) -> dict[str, Any]:
@@ -110,41 +100,30 @@ class RemoteStacks:
 
 
 # --- reading
-# ---------------------------------------------------------------------------------------------------
 
 
+@guarded(SOURCE)
 def parse(record: Record) -> Iterator[Observation]:
     """Stacks of one process, frames outermost first. Threads without a name and without a frame are left out."""
     payload = record.payload
-    try:
-        pid, parent = payload["pid"], payload.get("parent_pid")
-        if type(pid) is not int or (parent is not None and type(parent) is not int):
-            raise TypeError("pid is no number")
-        if "failed" in payload:
-            if payload["failed"] != "gone" and parent is None:
-                yield SourceFailed(record.rank, SOURCE, *explain(payload))
-            return
-        codes = [(str(name), str(file)) for name, file in payload["codes"]]
-        threads = tuple(
-            ThreadStack(
-                int(thread["id"]),
-                str(thread["name"]),
-                _frames(codes, thread["frames"]),
-                owns_gil=thread["owns_gil"] is True,
-            )
-            for thread in payload["threads"]
-            if thread["frames"] or thread["name"] or thread["id"] == pid
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
-        yield Unparsed(
-            record.rank, SOURCE, f"not a payload of this source: {error!r}"[:200], str(payload)[:200]
-        )
+    pid, parent = owner(payload)
+    if "failed" in payload:
+        yield from failure(record, SOURCE, explain)
         return
-    emitted = record.at if record.emitted is None else record.emitted
-    yield SourceWorks(record.rank, SOURCE)
+    codes = [(str(name), str(file)) for name, file in payload["codes"]]
+    threads = tuple(
+        ThreadStack(
+            int(thread["id"]),
+            str(thread["name"]),
+            _frames(codes, thread["frames"]),
+            owns_gil=thread["owns_gil"] is True,
+        )
+        for thread in payload["threads"]
+        if thread["frames"] or thread["name"] or thread["id"] == pid
+    )
     if parent is None:
         yield SourceWorks(record.rank, "pyspy")  # it is asked only where we fail, so nothing is missing now
-    yield StackSample(record.rank, pid, threads, SOURCE, emitted, parent)
+    yield from sample(record, SOURCE, threads)
 
 
 def explain(payload: Payload) -> tuple[str, str]:

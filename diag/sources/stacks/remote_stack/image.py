@@ -18,14 +18,8 @@ from diag.sources.host.job_files import JobFiles
 
 # What the reader needs to know the place of. `Py_Version` is there from Python 3.11 on.
 SYMBOLS = (
-    "_PyRuntime",
-    "Py_Version",
-    "PyCode_Type",
-    "PyUnicode_Type",
-    "PyBytes_Type",
-    "PyDict_Type",
-    "PyModule_Type",
-)
+    "_PyRuntime", "Py_Version", "PyCode_Type", "PyUnicode_Type", "PyBytes_Type", "PyDict_Type", "PyModule_Type",
+)  # fmt: skip
 
 _PAGE = mmap.PAGESIZE
 # ours: libpython's .dynsym is 50 KB, .symtab of a static build with symbols some MB
@@ -60,7 +54,7 @@ _files: dict[tuple[int, int, int, int], _File] = {}
 
 
 def find_image(pid: int, proc: Path = Path("/proc")) -> Image:
-    """Raises Unsupported, or OSError when the process has ended or may not be looked at."""
+    """Raises Unsupported, or OSError when the process has ended or cannot be read."""
     folder = proc / str(pid)
     maps = (folder / "maps").read_bytes()
     tried = []

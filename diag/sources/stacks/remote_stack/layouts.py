@@ -69,58 +69,22 @@ class Layout:
 
 _KNOWN = {
     11: Layout(
-        minor=11,
-        interpreters_main=48,
-        interp_threads_head=16,
-        interp_modules=888,
-        gil=360,
-        thread_size=360,
-        thread_next=8,
-        thread_interp=16,
-        thread_frame=56,
-        cframe_frame=8,
-        thread_native_id=160,
-        thread_id=152,
-        thread_chunk=296,
-        frame_code=32,
-        frame_previous=48,
-        frame_instr=56,
-        frame_owner=69,
-        code_filename=112,
-        code_qualname=128,
-        code_linetable=136,
-        code_firstlineno=72,
-        code_adaptive=184,
-        ascii_size=48,
-        compact_size=72,
+        minor=11, interpreters_main=48, interp_threads_head=16, interp_modules=888, gil=360,
+        thread_size=360, thread_next=8, thread_interp=16, thread_frame=56, cframe_frame=8,
+        thread_native_id=160, thread_id=152, thread_chunk=296,
+        frame_code=32, frame_previous=48, frame_instr=56, frame_owner=69,
+        code_filename=112, code_qualname=128, code_linetable=136, code_firstlineno=72, code_adaptive=184,
+        ascii_size=48, compact_size=72,
     ),
     12: Layout(
-        minor=12,
-        interpreters_main=48,
-        interp_threads_head=72,
-        interp_modules=944,
-        gil=384,
-        thread_size=288,
-        thread_next=8,
-        thread_interp=16,
-        thread_frame=56,
-        cframe_frame=0,
-        thread_native_id=144,
-        thread_id=136,
-        thread_chunk=232,
-        frame_code=0,
-        frame_previous=8,
-        frame_instr=56,
-        frame_owner=70,
-        code_filename=112,
-        code_qualname=128,
-        code_linetable=136,
-        code_firstlineno=68,
-        code_adaptive=192,
-        ascii_size=40,
-        compact_size=56,
+        minor=12, interpreters_main=48, interp_threads_head=72, interp_modules=944, gil=384,
+        thread_size=288, thread_next=8, thread_interp=16, thread_frame=56, cframe_frame=0,
+        thread_native_id=144, thread_id=136, thread_chunk=232,
+        frame_code=0, frame_previous=8, frame_instr=56, frame_owner=70,
+        code_filename=112, code_qualname=128, code_linetable=136, code_firstlineno=68, code_adaptive=192,
+        ascii_size=40, compact_size=56,
     ),
-}
+}  # fmt: skip
 
 
 def layout_of(version: int) -> Layout:
@@ -141,42 +105,17 @@ def published(head: bytes) -> Layout:
         raise Unsupported(
             f"no offsets are known for version {version:#010x}{' without a GIL' if free_threaded else ''}"
         )
-    runtime, interp, thread, frame, code = (
-        numbers[2:5],
-        numbers[5:18],
-        numbers[18:27],
-        numbers[27:33],
-        numbers[33:43],
-    )
-    unicode = numbers[66:70]
+    runtime, interp, thread = numbers[2:5], numbers[5:18], numbers[18:27]
+    frame, code, unicode = numbers[27:33], numbers[33:43], numbers[66:70]
     layout = Layout(
-        minor=13,
-        interpreters_main=runtime[2] + 8,
-        interp_threads_head=interp[3],
-        interp_modules=interp[5],
-        gil=interp[8],
-        thread_size=thread[0],
-        thread_next=thread[2],
-        thread_interp=thread[3],
-        thread_frame=thread[4],
-        cframe_frame=None,
-        thread_native_id=thread[6],
-        thread_id=thread[5],
-        thread_chunk=thread[7],
-        frame_code=frame[2],
-        frame_previous=frame[1],
-        frame_instr=frame[3],
-        frame_owner=frame[5],
-        code_filename=code[1],
-        code_qualname=code[3],
-        code_linetable=code[4],
-        code_firstlineno=code[5],
-        code_adaptive=code[9],
-        ascii_size=unicode[3],
-        compact_size=unicode[3] + 16,
-        gil_locked=interp[11] - interp[9],
-        gil_last_holder=interp[12] - interp[9],
-    )
+        minor=13, interpreters_main=runtime[2] + 8, interp_threads_head=interp[3], interp_modules=interp[5], gil=interp[8],
+        thread_size=thread[0], thread_next=thread[2], thread_interp=thread[3], thread_frame=thread[4], cframe_frame=None,
+        thread_native_id=thread[6], thread_id=thread[5], thread_chunk=thread[7],
+        frame_code=frame[2], frame_previous=frame[1], frame_instr=frame[3], frame_owner=frame[5],
+        code_filename=code[1], code_qualname=code[3], code_linetable=code[4], code_firstlineno=code[5], code_adaptive=code[9],
+        ascii_size=unicode[3], compact_size=unicode[3] + 16,
+        gil_locked=interp[11] - interp[9], gil_last_holder=interp[12] - interp[9],
+    )  # fmt: skip
     if any(not 0 <= (getattr(layout, field.name) or 0) < 1 << 20 for field in fields(layout)):
         raise Unsupported("the published offsets make no sense")
     return layout

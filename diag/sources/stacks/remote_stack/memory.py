@@ -32,7 +32,7 @@ class Gone(Exception):
 
 class Memory:
     """Keeps the file open: it stays tied to this address space, so a reused pid is never read as the old
-    process. (Without the file its heads of objects are what tells: they are compared at each reading.)"""
+    process. (Without the file the heads of objects decide: they are compared at each reading.)"""
 
     def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
         """Raises OSError: PermissionError where ptrace is denied."""

@@ -1,7 +1,7 @@
 """Stacks of all threads of one CPython process, read from its memory while it runs.
 
 The way is interpreter -> its thread states -> their frames -> code objects. What was learnt about a code
-object is kept and checked against its head at each sample, so that a sample of a rank that stands still is a
+object is kept and checked against its head at each sample, so that a sample of a rank that is stuck is a
 few dozen reads.
 """
 
@@ -82,7 +82,7 @@ class ProcessStacks:
         if head[:8] == DEBUG_COOKIE:
             return published(head)
         if "Py_Version" not in self._symbols:
-            raise Unsupported("no version is said")
+            raise Unsupported("no version is given")
         return layout_of(struct.unpack("<I", self._memory.read(self._symbols["Py_Version"], 4))[0])
 
     # -- a sample -----------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ class _Sample:
                     self.codes.append([known[1].name, known[1].file])
                 frames.append((known[0], known[1].line((instruction - code_address - adaptive) // 2)))
             if not previous and owner == _OWNER_GENERATOR:
-                raise Torn("a generator that nobody runs any more")
+                raise Torn("a generator that no longer runs")
             if not previous or len(frames) >= _MOST_FRAMES:
                 return [number for pair in reversed(frames) for number in pair]
             frame = previous

@@ -19,15 +19,11 @@ from diag.model.observations import LogLine, NcclFact, NcclLine, NcclPlainLines,
 from diag.sources.gpu import cuda_log
 from diag.sources.host import kmsg
 from diag.sources.logs import (
-    launcher_log,
+    line_forms,
     nccl_log,
-    numbers_log,
     output,
     swift_log,
-    torch_log,
     trainer_log,
-    version_log,
-    watchdog_log,
 )
 from diag.sources.logs.output import LineAssembler
 from diag.sources.stacks import faulthandler, pyspy
@@ -62,10 +58,8 @@ def _every_line(data: bytes, home: Path) -> None:
         told_of = log_prefix.strip_outer(text)
         assert text.endswith(told_of.text) or "\x1b" in text
         log_prefix.message_of(text)
-        for module in (trainer_log, swift_log, torch_log, cuda_log, watchdog_log, numbers_log):
+        for module in (trainer_log, swift_log, cuda_log, line_forms):
             list(module.read_line(text, 3))
-        list(launcher_log.read_line(text))
-        list(version_log.read_line(text, None))
         list(trainer_log.read_bar(text, None))
         list(swift_log.read_bar(text, None))
         list(trainer_log.read_metrics(text, None))
