@@ -21,7 +21,7 @@ from diag.model import Change, ChangeKind, Finding, NotChecked, Record
 from diag.model.observations import Observation, Parser, Unparsed
 from diag.model.observations.base import Listener, by_type
 from diag.state.job import JobState
-from diag.state.rank import STRONG
+from diag.state.rank_view import STRONG
 from diag.state.timeline import Timeline
 
 # Checks run at whole multiples of this many seconds of told time, however often the driver calls.

@@ -21,7 +21,7 @@ from diag.model.observations import (
     StackSample,
     StepsPlanned,
 )
-from diag.state.rank import STRONG
+from diag.state.rank_view import STRONG
 from diag.state.reducer import Taken
 from diag.state.view import JobView
 

@@ -32,8 +32,8 @@ from diag.model.observations import (
 )
 from diag.state.cluster import Cluster
 from diag.state.printed import Printed
-from diag.state.rank import STRONG, RankState
-from diag.state.rank_view import RankView
+from diag.state.rank import RankState
+from diag.state.rank_view import STRONG, RankView
 from diag.state.reducer import (
     AttemptBegan,
     MainStackRead,

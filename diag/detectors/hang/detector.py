@@ -20,8 +20,7 @@ from diag.detectors.hang.verdict import Verdict, others
 from diag.detectors.memory.stall import waits_for
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity
 from diag.model.observations import Observation, SnapshotTaken
-from diag.state.rank import CHANNELS
-from diag.state.rank_view import RankView
+from diag.state.rank_view import CHANNELS, RankView
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from diag.detectors.hang.patience import STEADY_SECONDS
 from diag.detectors.hang.verdict import Verdict
-from diag.state.rank import CHANNELS, STRONG
-from diag.state.rank_view import RankView
+from diag.state.rank_view import CHANNELS, STRONG, RankView
 from diag.state.view import JobView
 
 # Children or IO that keep moving without any step, stack or log line moving (a side process, a service).
