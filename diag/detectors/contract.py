@@ -11,15 +11,20 @@ from diag.state.view import JobView
 
 
 class Detector(Protocol):
-    """One judgement. `check` reports and changes nothing. One that `listens` to facts is a `Listener`, whose
-    `observe` changes its state and reports nothing; others need none. One of
-    which an answer depends on its last answer has `tick(now, job)` too: it is called once before each check."""
+    """One judgement. `check` reports and changes nothing.
+
+    One that `listens` to facts is a `Listener`, whose `observe` changes its state and reports nothing. One whose
+    answer depends on its last answer has `tick(now, job)` too, which is called once before each check.
+    """
 
     name: str
 
     @property
-    def listens(self) -> tuple[type[Observation], ...]: ...
+    def listens(self) -> tuple[type[Observation], ...]:
+        return ()
 
     def check(self, now: float, job: JobView) -> Iterable[Finding]: ...
 
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]: ...
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
+        """What it could not judge."""
+        return ()

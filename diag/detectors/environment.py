@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from diag.detectors.contract import Detector
 from diag.knowledge.env_lint import Advice, lint
-from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
+from diag.model import Confidence, Evidence, Finding, Severity
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 from diag.text.units import format_ranks
@@ -33,11 +34,10 @@ def _question(job: JobView) -> _Question:
     return _Question(rdma, desktop, job.nccl.version, environments)
 
 
-class _EnvironmentDetector:
+class _EnvironmentDetector(Detector):
     """One of the two: both read the same table (`diag.knowledge.env_lint`)."""
 
     name = ""
-    listens = ()
 
     def __init__(self) -> None:
         self._asked: _Question | None = None
@@ -95,9 +95,6 @@ class _EnvironmentDetector:
                     ),
                 ),
             )
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
 
 
 def _sentence(order: str) -> str:

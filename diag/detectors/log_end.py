@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diag.detectors.contract import Detector
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.view import JobView
 from diag.text.units import format_seconds
 
 
-class LogEndDetector:
+class LogEndDetector(Detector):
     """Meaning: the launcher died of an error of its own, with no rank that is known to have failed.
 
     Evidence: its traceback, which no rank's comes before.
@@ -21,7 +22,6 @@ class LogEndDetector:
     """
 
     name = "log-end"
-    listens = ()
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         logs = job.log.ended

@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 
+from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import CASCADE
 from diag.detectors.last_words import CRASHES, NAMED, Heard, heard
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
@@ -45,7 +46,7 @@ _AT_EXIT = (
 _GUESSED = ("vanished", "the traceback that the log ends with")
 
 
-class RankDiedDetector:
+class RankDiedDetector(Detector):
     """Meaning: a rank's process ended with an exit code other than 0, or by a signal.
 
     Evidence: the exit status read from the kernel (or torchelastic's own table), the rank's last lines, the

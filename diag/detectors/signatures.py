@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import CASCADE, failed_soon, only_quoted
 from diag.detectors.last_words import CRASHES, exceptions
 from diag.detectors.memory.messages import format_phase
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.model import JOB, Confidence, Evidence, Finding, Severity
 from diag.model.observations import Iteration, KernelLine, LogLine, NcclPlainLines, PlainLines, VersionSeen
 from diag.state.view import JobView
 from diag.text.units import format_ranks
@@ -36,7 +37,7 @@ _CARETS = re.compile(r"(?:\[rank\d{1,6}\]:)?[ ^~]*$")
 _PLACE = re.compile(r"\{(\w{1,40})\}")
 
 
-class SignatureDetector:
+class SignatureDetector(Detector):
     """Meaning: a line of the log that a rule knows (rules/signatures, and the folder of `--rules`) tells what
     went wrong.
 
@@ -120,9 +121,6 @@ class SignatureDetector:
             hit for hit in ended if hit is not root and hit.number > root.number and hit.rank is not None
         ]
         return self._finding(root, sorted(after, key=lambda hit: hit.number), job, root.rule.finding)
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
 
     def _order(self, hit: Hit) -> tuple[bool, bool, int]:
         """Errors that the program went on from come last, then those that it may have caught; else the first."""

@@ -3,10 +3,11 @@ of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.detectors.contract import Detector
+from diag.model import JOB, Confidence, Evidence, Finding, Severity
 from diag.model.observations import RankFound, StoreTried, StoreWaited
 from diag.state.view import JobView
 from diag.text.units import format_ranks, format_seconds
@@ -56,7 +57,7 @@ class _Waits:
         return now <= self.due or (self.seen is not None and now - self.seen <= _LOOK_SECONDS)
 
 
-class StoreDetector:
+class StoreDetector(Detector):
     """Meaning: the nodes cannot meet: no address is given, nobody answers there, or not all nodes came.
 
     Evidence: while the job starts, torch's own lines of its tries, the call in which a launcher or rank
@@ -113,9 +114,6 @@ class StoreDetector:
         for place in places:
             yield _finding([one for one in waits if (one.host, one.port) == place], now, job)
             return  # the others of one job go to the same place
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
 
 
 def _finding(waits: list[_Waits], now: float, job: JobView) -> Finding:

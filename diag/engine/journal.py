@@ -140,7 +140,6 @@ class JournalNotes:
 
     torn: int = 0
     bad_lines: int = 0
-    missing_segments: int = 0
     unended: bool = False  # the last segment was never closed: its writer was killed, or still writes
 
 

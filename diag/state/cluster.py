@@ -1,5 +1,4 @@
-"""The nodes of the job as their hubs tell them, and what the job hub says to this one. Told digests; judges
-nothing."""
+"""The nodes of the job as their hubs report them, and what the job hub reports to this one. Judges nothing."""
 
 from __future__ import annotations
 
@@ -21,20 +20,9 @@ _MOST_NODES = 1 << 15
 _VERDICT_SECONDS = 45.0
 
 _ORDER = (
-    "launch",
-    "rendezvous",
-    "model_load",
-    "data_prep",
-    "comm_init",
-    "compile",
-    "training",
-    "first_step",
-    "steady",
-    "eval",
-    "ckpt_save",
-    "teardown",
-    "ended",
-)
+    "launch", "rendezvous", "model_load", "data_prep", "comm_init", "compile", "training", "first_step", "steady", "eval",
+    "ckpt_save", "teardown", "ended",
+)  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +48,9 @@ class NodeState:
 
     def silent_after(self) -> float:
         return max(_SILENT_SECONDS, _SILENT_DIGESTS * self.digest.every_seconds)
+
+    def is_silent(self, now: float) -> bool:
+        return not self.gone and now - self.heard_at > self.silent_after()
 
 
 class Cluster(Reducer):
@@ -107,8 +98,8 @@ class Cluster(Reducer):
 
     @takes(NodeProbed)
     def see_probe(self, at: float, fact: NodeProbed) -> None:
-        if fact.run_id in self.nodes:
-            self.nodes[fact.run_id].probe, self.nodes[fact.run_id].probe_at = fact, at
+        if (node := self.nodes.get(fact.run_id)) is not None:
+            node.probe, node.probe_at = fact, at
 
     @takes(JobVerdict)
     def see_verdict(self, at: float, fact: JobVerdict) -> None:
@@ -132,29 +123,24 @@ class Cluster(Reducer):
         return self._current
 
     def _find_current(self) -> list[NodeState]:
-        found: list[NodeState] = []
         by_rank: dict[int, list[NodeState]] = {}
         for node in self.nodes.values():
-            if node.digest.node_rank is None:
-                found.append(node)
-            else:
+            if node.digest.node_rank is not None:
                 by_rank.setdefault(node.digest.node_rank, []).append(node)
         self._doubled = any(len(same) > 1 for same in by_rank.values())
+        found = [node for node in self.nodes.values() if node.digest.node_rank is None]
         for same in by_rank.values():
             newest = max(same, key=lambda node: node.heard_at)
             found += [
-                node for node in same if node is newest or (not node.gone and node.heard_at > newest.first_at)
+                one for one in same if one is newest or (not one.gone and one.heard_at > newest.first_at)
             ]
         return sorted(
-            found,
-            key=lambda node: (node.digest.node_rank is None, node.digest.node_rank or 0, node.digest.host),
+            found, key=lambda one: (one.digest.node_rank is None, one.digest.node_rank or 0, one.digest.host)
         )
 
     def silent(self, now: float) -> list[NodeState]:
-        """Those that should have spoken."""
-        return [
-            node for node in self.current() if not node.gone and now - node.heard_at > node.silent_after()
-        ]
+        """Those that should have reported."""
+        return [node for node in self.current() if node.is_silent(now)]
 
     def expected(self) -> int:
         """Nodes that the job has, as its launchers say."""
@@ -174,7 +160,7 @@ class Cluster(Reducer):
     def is_lost(self, rank: RankView, now: float) -> bool:
         """Its node is silent: what is known of it is old."""
         node = self.node_of(rank)
-        return node is not None and not node.gone and now - node.heard_at > node.silent_after()
+        return node is not None and node.is_silent(now)
 
 
 def furthest(nodes: list[NodeState]) -> NodeDigest | None:

@@ -182,27 +182,24 @@ def _forget(process: NcclProcess, address: str) -> None:
 
 
 def _channel(process: NcclProcess, at: float, fact: NcclChannel) -> None:
-    if fact.net not in process.first_channel and len(process.first_channel) >= _MOST_ERRORS:
-        return
+    if fact.net not in process.first_channel:
+        if len(process.first_channel) >= _MOST_ERRORS:
+            return
+        process.first_channel[fact.net] = fact
+        process.told.setdefault(fact.line, at)
     process.channels[fact.net, fact.gpu_direct] += 1
-    if fact.net in process.first_channel:
-        return
-    process.first_channel[fact.net] = fact
-    process.told.setdefault(fact.line, at)
 
 
 def _devices(process: NcclProcess, at: float, fact: NcclIbDevices) -> None:
-    if (
-        process.devices is None
-        or (fact.devices and not process.devices.devices)
-        or (fact.interface and not process.devices.interface and not process.devices.devices)
-    ):
+    """The line that says most: devices, then the interface."""
+    known = process.devices
+    if known is None or (not known.devices and (fact.devices or (fact.interface and not known.interface))):
         process.devices = fact
 
 
 def _gpu_direct(process: NcclProcess, at: float, fact: NcclGpuDirect) -> None:
-    if not fact.enabled and process.gpu_direct_off is None:
-        process.gpu_direct_off = fact
+    if not fact.enabled:
+        process.gpu_direct_off = process.gpu_direct_off or fact
 
 
 def _retry(process: NcclProcess, at: float, fact: NcclRetry) -> None:
@@ -216,12 +213,12 @@ def _timings(process: NcclProcess, at: float, fact: NcclInitTimings) -> None:
     process.init_seconds += fact.total_seconds
 
 
-def _first(name: str) -> Callable[[NcclProcess, float, Any], None]:
-    def keep(process: NcclProcess, at: float, fact: Any) -> None:
-        if getattr(process, name) is None:
-            setattr(process, name, fact)
+def _library(process: NcclProcess, at: float, fact: NcclLibraryMissing) -> None:
+    process.missing.setdefault(fact.library, fact)
 
-    return keep
+
+def _first(name: str) -> Callable[[NcclProcess, float, Any], None]:
+    return lambda process, at, fact: setattr(process, name, getattr(process, name) or fact)
 
 
 def _each(name: str, *, timed: bool = False) -> Callable[[NcclProcess, float, Any], None]:
@@ -231,10 +228,6 @@ def _each(name: str, *, timed: bool = False) -> Callable[[NcclProcess, float, An
             kept.append((at, fact) if timed else fact)
 
     return keep
-
-
-def _library(process: NcclProcess, at: float, fact: NcclLibraryMissing) -> None:
-    process.missing.setdefault(fact.library, fact)
 
 
 KEEP: dict[type[Observation], Callable[[NcclProcess, float, Any], None]] = {

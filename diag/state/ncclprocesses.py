@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 
 from diag.model.observations import (
     NcclCommunicator,
@@ -149,12 +150,9 @@ class NcclProcesses(Reducer):
         numbered = _numbers(living, world)
         ranks: dict[int, NcclProcess] = {}
         for process in living:
-            rank = process.rank
-            if rank is None and one_host:
-                rank = self._rank_pids.get(process.pid)
-            if rank is None:
-                rank = numbered.get(id(process))
-            if rank is not None:
+            by_pid = self._rank_pids.get(process.pid) if one_host else None
+            told = (rank for rank in (process.rank, by_pid, numbered.get(id(process))) if rank is not None)
+            for rank in islice(told, 1):
                 ranks[rank] = process
         known = {id(process) for process in ranks.values()}
         rest = [process for process in living if id(process) not in known]
@@ -185,10 +183,10 @@ class NcclProcesses(Reducer):
                 process = self._made(line, rank)
         elif process is None:
             process = self._made(line, -1)
-        if process is not None and rank >= 0 and process.rank is None:
-            process.rank = rank
-            self._stamp += 1
         if process is not None and rank >= 0:
+            if process.rank is None:
+                process.rank = rank
+                self._stamp += 1
             self._of_rank[rank] = process
         return process
 
@@ -240,9 +238,7 @@ class NcclProcesses(Reducer):
         short = host.partition(".")[0]  # as NCCL writes it; other nodes' processes may have the same pid
         for key in [key for key in self.by_pid if key[1] == pid and key[0].partition(".")[0] == short]:
             gone = self.by_pid.pop(key)
-            self._of_rank = {
-                number: process for number, process in self._of_rank.items() if process is not gone
-            }
+            self._of_rank = {rank: process for rank, process in self._of_rank.items() if process is not gone}
 
     @takes(VerbsDriverMissing)
     def _driver(self, at: float, fact: VerbsDriverMissing) -> None:
@@ -258,8 +254,8 @@ def _living(processes: list[NcclProcess]) -> list[NcclProcess]:
     for process in processes:
         for comm in process.communicators.values():
             key = (process.node, comm.bus_id)
-            before = owner.get(key) if comm.bus_id else None
-            if before is not None and before is not process and not _share(before, process):
+            before = owner.get(key, process)
+            if before is not process and _ids(before) and _ids(before).isdisjoint(_ids(process)):
                 gone.add(id(before))
             if comm.bus_id:
                 owner[key] = process
@@ -267,23 +263,12 @@ def _living(processes: list[NcclProcess]) -> list[NcclProcess]:
         return processes
     # A rank that ended with its attempt and whose GPU nobody took (a job that went on smaller) ended with its
     # peers.
-    over = {
-        comm.comm_id
-        for process in processes
-        if id(process) in gone
-        for comm in process.communicators.values()
-    }
-    return [process for process in processes if id(process) not in gone and not _only_in(process, over)]
+    over = set().union(*(_ids(process) for process in processes if id(process) in gone))
+    return [one for one in processes if id(one) not in gone and not (_ids(one) and _ids(one) <= over)]
 
 
-def _share(one: NcclProcess, other: NcclProcess) -> bool:
-    ids = {comm.comm_id for comm in one.communicators.values() if comm.comm_id}
-    return not ids or any(comm.comm_id in ids for comm in other.communicators.values())
-
-
-def _only_in(process: NcclProcess, over: set[str]) -> bool:
-    ids = {comm.comm_id for comm in process.communicators.values() if comm.comm_id}
-    return bool(ids) and ids <= over
+def _ids(process: NcclProcess) -> set[str]:
+    return {comm.comm_id for comm in process.communicators.values() if comm.comm_id}
 
 
 def _numbers(living: list[NcclProcess], world: int) -> dict[int, int]:
@@ -295,11 +280,8 @@ def _numbers(living: list[NcclProcess], world: int) -> dict[int, int]:
         for comm in process.communicators.values():
             if comm.size != world:
                 continue
-            if (
-                comm.comm_id
-                and claimed.setdefault(comm.rank, comm.comm_id) != comm.comm_id
-                and id(process) not in numbers
-            ):
+            first = claimed.setdefault(comm.rank, comm.comm_id) if comm.comm_id else ""
+            if first != comm.comm_id and id(process) not in numbers:
                 return {}
             numbers.setdefault(id(process), comm.rank)
     return numbers

@@ -17,7 +17,7 @@ T = TypeVar("T", bound=Observation)
 
 @dataclass(slots=True)
 class Readings(Generic[T]):
-    """Readings of one thing, each with its told time."""
+    """Readings of one thing, each with its time."""
 
     first: tuple[float, T] | None = None
     latest: deque[tuple[float, T]] = field(default_factory=lambda: deque(maxlen=_KEPT))
@@ -34,7 +34,7 @@ class Readings(Generic[T]):
         """The oldest reading that is kept and not from before `at`."""
         return next((reading for reading in self.latest if reading[0] >= at), None)
 
-    def told(self, at: float, fact: T) -> None:
+    def add(self, at: float, fact: T) -> None:
         self.first = self.first or (at, fact)
         self.latest.append((at, fact))
 
@@ -58,13 +58,13 @@ class NetworkState(Reducer):
 
     @takes(RdmaPortsSeen)
     def _ports_seen(self, at: float, fact: RdmaPortsSeen) -> None:
-        self.ports.told(at, fact)
+        self.ports.add(at, fact)
         for port in fact.ports:
             self._see_port(at, port)
 
     @takes(InterfacesSeen)
     def _interfaces_seen(self, at: float, fact: InterfacesSeen) -> None:
-        self.interfaces.told(at, fact)
+        self.interfaces.add(at, fact)
 
     @takes(NetworkExpected)
     def _expected(self, at: float, fact: NetworkExpected) -> None:

@@ -18,16 +18,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diag.state.exact import fisher
 
 LEAST_RATIO = 1.25  # ours: below that the loss is within what a change of data or of neighbours does
 _WINDOWS = (6, 12, 24, 48, 96)
 _LEAST_SECONDS = 60.0
-_LOST_SECONDS = (
-    30.0  # ours: 60 s at half the speed more, 120 s at a quarter more; what is over sooner is nobody's matter
-)
+# Ours: 60 s at half the speed more, 120 s at a quarter more; what is over sooner does not matter.
+_LOST_SECONDS = 30.0
 _LASTS_SECONDS = 300.0
 _WARM_LAPS = 3  # caches, autotuning, the allocator's growth
 _LEAST_BEFORE = 30
@@ -132,13 +131,9 @@ class Pace:
         first = _first_slow([item.seconds > slow for item in laps], size)
         lasted = sum(item.duration for item in laps[first:])
         ratio = statistics.median(item.seconds for item in laps[first:]) / usual
-        if (
-            len(laps) - first < _WINDOWS[0]
-            or ratio < LEAST_RATIO
-            or lasted < max(_LEAST_SECONDS, _LOST_SECONDS / (ratio - 1))
-        ):
+        if len(laps) - first < _WINDOWS[0] or ratio < LEAST_RATIO:
             return None
-        return first, usual
+        return (first, usual) if lasted >= max(_LEAST_SECONDS, _LOST_SECONDS / (ratio - 1)) else None
 
     def _open(self, first: int, usual: float) -> None:
         laps = list(self._before)
@@ -164,14 +159,8 @@ class Pace:
             return
         del self._after[:-_KEPT]
         after = statistics.median(item.seconds for item in self._after[-96:])
-        self.drop = Drop(
-            drop.since,
-            drop.iteration,
-            drop.before,
-            after,
-            drop.steps + lap.steps,
-            drop.seconds + lap.duration,
-        )
+        steps, seconds = drop.steps + lap.steps, drop.seconds + lap.duration
+        self.drop = replace(drop, after=after, steps=steps, seconds=seconds)
 
 
 def _first_slow(slow: list[bool], size: int) -> int:

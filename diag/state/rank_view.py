@@ -67,7 +67,6 @@ class RankView:
     limits: LimitsSeen | None = None
     variables: dict[str, str] = field(default_factory=dict)  # of its environment, those that matter here
     rdma: RdmaAccess | None = None
-    rdma_at: float = 0.0
     gpu_index: int | None = None  # where NVML has seen its process
     cgroup: CgroupMemory | None = None
     pids: CgroupPids | None = None

@@ -41,39 +41,20 @@ class Silences(Reducer):
         self._disturbed = False  # the time since the last move is not the job's own
         self._any_stirred = False  # some silence was ended by no more than a child or a file
 
-    def told(
-        self,
-        at: float,
-        *,
-        moved: bool,
-        stopped: bool,
-        phase: str,
-        iteration: int | None,
-        stirred: bool = False,
-    ) -> None:
+    @takes(Taken)
+    def taken(self, at: float, event: Taken) -> None:
         """A reading came. What it ends counts if it was the job's own: nobody stopped a rank, and diag looked
-        all the while. `stirred`: what moved is a child or a file, which move in a hang too."""
-        if stopped or (self._told_at is not None and at - self._told_at > _BLIND_SECONDS):
+        all the while."""
+        if event.stopped or (self._told_at is not None and at - self._told_at > _BLIND_SECONDS):
             self._disturbed = True
         self._told_at = at
-        if not moved:
+        if not event.moved:
             return
         if self._moved_at is not None and not self._disturbed:
-            self.ended(phase, at - self._moved_at, iteration, stirred)
-        if not stirred:
+            self.ended(event.phase, at - self._moved_at, event.iteration, event.stirred)
+        if not event.stirred:
             self._come_through()
         self._moved_at, self._disturbed = at, False
-
-    @takes(Taken)
-    def _taken(self, at: float, event: Taken) -> None:
-        self.told(
-            at,
-            moved=event.moved,
-            stopped=event.stopped,
-            phase=event.phase,
-            iteration=event.iteration,
-            stirred=event.stirred,
-        )
 
     @takes(PhaseChanged)
     def _phase_changed(self, at: float, event: PhaseChanged) -> None:

@@ -20,9 +20,8 @@ from diag.text.units import format_seconds
 # step is not to be had; over so long the error is below 4 %.
 _LAP_SECONDS = 5.0
 _SHORTEST_SECONDS = 0.1
-_BUNCH_SECONDS = (
-    2.0  # of lines that were not read in time: files are looked at each half second, in pieces of a MiB
-)
+# Of lines that were not read in time: files are read each half second, in pieces of a MiB.
+_BUNCH_SECONDS = 2.0
 _KEPT = 4096
 _RECENT_SECONDS = 60.0
 _MOST = 1e9  # a line may say inf
@@ -48,20 +47,14 @@ class _Interval:
         if told is not None:
             self.told += told * steps
             self.told_steps += steps
-        if late and self.told_steps != self.steps:
+        by_log = self.told_steps == self.steps
+        passed = self.told if by_log else at - self.began
+        disturbed = self.disturbed and not by_log
+        if (late and not by_log) or (passed < self.least and not disturbed):
             return None
-        passed = self.told if self.told_steps == self.steps else at - self.began
-        if self.disturbed and self.told_steps != self.steps:
-            self._begin(at)
-            return None
-        if passed < self.least:
-            return None
-        done = (self.steps, passed)
-        self._begin(at)
-        return done
-
-    def _begin(self, at: float) -> None:
+        done = None if disturbed else (self.steps, passed)
         self.began, self.steps, self.told, self.told_steps, self.disturbed = at, 0, 0.0, 0, False
+        return done
 
 
 class StepTimes:
@@ -131,10 +124,8 @@ class StepTimes:
         if not self._seen:
             return None
         latest = self._seen[-1][0]
-        recent = [seconds for at, _, _, seconds in self._seen if latest - at <= _RECENT_SECONDS]
-        return statistics.median(
-            recent if len(recent) >= 8 else [seconds for _, _, _, seconds in list(self._seen)[-8:]]
-        )
+        recent = sum(latest - at <= _RECENT_SECONDS for at, *_ in self._seen)
+        return statistics.median(seconds for *_, seconds in [*self._seen][-max(recent, 8) :])
 
     @property
     def last(self) -> tuple[float, float] | None:
@@ -158,22 +149,16 @@ class StepTimes:
         if not self._seen:
             return None
         drop = self.pace.drop
-        slower = (
-            None
-            if drop is None
-            else {"iteration": drop.iteration, "at": drop.since, "ratio": _round(drop.ratio)}
-        )
         return {
             "count": self.counted,
             "left_out": self.left_out,
             "seconds_now": _round(self.now()),
             "seconds_median": _round(self.median()),
             "seconds_p95": _round(self.p95()),
-            "slowest": [
-                {"iteration": iteration, "seconds": _round(seconds)} for iteration, seconds in self.slowest()
-            ],
+            "slowest": [{"iteration": step, "seconds": _round(seconds)} for step, seconds in self.slowest()],
             "samples_per_second": _round(self.samples_per_second()),
-            "slower_since": slower,
+            "slower_since": drop
+            and {"iteration": drop.iteration, "at": drop.since, "ratio": _round(drop.ratio)},
         }
 
     def samples_per_second(self) -> float | None:
@@ -187,18 +172,15 @@ def steps_sentence(told: Mapping[str, Any]) -> str:
     >>> steps_sentence({"count": 30, "seconds_median": 0.71, "seconds_p95": 0.83, "slowest": [{"iteration": 12, "seconds": 2.1}]})
     '30 steps measured, median 0.71 s, p95 0.83 s, slowest 2.1 s (iteration 12)'
     """
-    said = f"{told['count']} step{'' if told['count'] == 1 else 's'} measured, median {format_seconds(told['seconds_median'])}"
-    if told.get("seconds_p95") is not None:
-        said += f", p95 {format_seconds(told['seconds_p95'])}"
-    median = told["seconds_median"] or 0.0
-    slowest = [each for each in told.get("slowest", ()) if each["seconds"] > 1.5 * median]
-    if slowest:
-        said += ", slowest " + ", ".join(
-            f"{format_seconds(each['seconds'])} (iteration {each['iteration']})" for each in slowest
-        )
-    if told.get("samples_per_second"):
-        said += f", {told['samples_per_second']:.3g} samples/s"
-    return said
+    text = f"{told['count']} step{'' if told['count'] == 1 else 's'} measured, median {format_seconds(told['seconds_median'])}"
+    text += f", p95 {format_seconds(told['seconds_p95'])}" if told.get("seconds_p95") is not None else ""
+    slowest = [
+        f"{format_seconds(each['seconds'])} (iteration {each['iteration']})"
+        for each in told.get("slowest", ())
+        if each["seconds"] > 1.5 * (told["seconds_median"] or 0.0)
+    ]
+    text += f", slowest {', '.join(slowest)}" if slowest else ""
+    return text + (f", {told['samples_per_second']:.3g} samples/s" if told.get("samples_per_second") else "")
 
 
 def _round(value: float | None) -> float | None:

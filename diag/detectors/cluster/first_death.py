@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from urllib.parse import urlsplit
 
+from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import CASCADE
-from diag.model import Confidence, Finding, NotChecked, Severity
+from diag.model import Confidence, Finding, Severity
 from diag.state.cluster import NodeState
 from diag.state.view import JobView
 from diag.text.units import format_ranks
@@ -26,12 +27,11 @@ _NEAR_SECONDS = 1.0
 _PEER = re.compile(r"(?:by peer|Read error|Write error) \[([0-9a-fA-F.:]{2,45})\]:\d")
 
 
-class FirstDeathDetector:
+class FirstDeathDetector(Detector):
     """As `rank-died` of one node, over all of them: a rank that reports a lost connection is a victim of
     another node's."""
 
     name = "first-death"
-    listens = ()
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         told = [(node, death) for node in job.cluster.nodes.values() for death in node.digest.deaths]
@@ -54,9 +54,6 @@ class FirstDeathDetector:
         waiting = {rank.rank for rank in job.ranks.values() if rank.alive} | dead | set(root.waiting_ranks)
         summary = _summary(root, node if len(current) > 1 else None, job)
         yield replace(root, summary=summary, waiting_ranks=tuple(sorted(waiting - set(root.ranks))))
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
 
 
 def _summary(root: Finding, node: NodeState | None, job: JobView) -> str:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.detectors.contract import Detector
+from diag.model import JOB, Confidence, Evidence, Finding, Severity
 from diag.state.cluster import NodeState
 from diag.state.view import JobView
 
 _EARLY = ("launch", "rendezvous")
 
 
-class LaunchMismatchDetector:
+class LaunchMismatchDetector(Detector):
     """Meaning: what the launchers of two nodes were told does not fit together: the job hangs or fails at the
     rendezvous.
 
@@ -27,7 +28,6 @@ class LaunchMismatchDetector:
     """
 
     name = "launch-mismatch"
-    listens = ()
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         nodes = [
@@ -80,9 +80,6 @@ class LaunchMismatchDetector:
             lambda node: node.digest.rendezvous.rpartition(":")[2] or None,
             "Give all nodes the same MASTER_ADDR and MASTER_PORT (--master_port, --rdzv_endpoint).",
         )
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
 
 
 def _differ(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from diag.detectors.contract import Detector
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.cluster import NodeState
 from diag.state.view import JobView
@@ -25,7 +26,7 @@ _ANSWERS = {
 }
 
 
-class NodeFailureDetector:
+class NodeFailureDetector(Detector):
     """Meaning: a node of the job does not answer any more, and the job does not go on without it.
 
     Evidence: the hub of each node sends a digest every few seconds. One that misses three is tried: its host
@@ -40,7 +41,6 @@ class NodeFailureDetector:
     """
 
     name = "node-failure"
-    listens = ()
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         silent = job.cluster.silent(now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from diag.detectors.contract import Detector
 from diag.detectors.precedence import PRECEDENCE
 from diag.model import JOB, Finding, NotChecked
 from diag.state.cluster import NodeState
@@ -17,12 +18,11 @@ _OF_A_NODE = ("rank ", "GPU ", "port ", "NVSwitch ")
 _MOST_NAMED = 4
 
 
-class NodeFindingsDetector:
+class NodeFindingsDetector(Detector):
     """What each node's hub found out about its own machine and ranks. Ranks are the job's; other subjects get
     its name."""
 
     name = "node-findings"
-    listens = ()
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         alike: dict[tuple[str, str, str, str, str, str], list[tuple[NodeState, Finding]]] = {}

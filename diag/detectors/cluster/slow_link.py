@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
+from diag.detectors.contract import Detector
+from diag.model import Confidence, Evidence, Finding, Severity
 from diag.model.observations import NodeDigest, RankDigest
 from diag.state.cluster import NodeState
 from diag.state.view import JobView
@@ -22,7 +23,7 @@ _WAITING_RATIO = 0.3
 _RDMA = ("IB", "AWS Libfabric", "OFI", "GIN")
 
 
-class SlowLinkDetector:
+class SlowLinkDetector(Detector):
     """Meaning: one node's network answers ten times later than that of the others, and the ranks wait for
     each other.
 
@@ -65,9 +66,6 @@ class SlowLinkDetector:
             usual = statistics.median(others)
             if seconds >= max(_LEAST_SECONDS, _RATIO * usual):
                 yield self._finding(nodes[run_id], job, seconds, usual)
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
 
     def _finding(self, node: NodeState, job: JobView, seconds: float, usual: float) -> Finding:
         ranks = tuple(sorted(job.cluster.ranks_on(node.digest.run_id, job.ranks)))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from diag.detectors.contract import Detector
 from diag.model import Finding, NotChecked
 from diag.state.view import JobView
 
 
-class VerdictDetector:
+class VerdictDetector(Detector):
     """Passes on what the job hub said last, while it is heard of. Says nothing of its own."""
 
     name = "verdict"
-    listens = ()
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         cluster = job.cluster

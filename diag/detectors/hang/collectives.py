@@ -5,9 +5,10 @@ from __future__ import annotations
 from diag.detectors.hang.pipeline import pipeline_fronts
 from diag.knowledge.parallel_layout import pipeline_parallel_size
 from diag.model.observations import FlightRecorder, LayoutReported, RankFound
+from diag.state.collective_fronts import Front
 from diag.state.stack_activity import Activity
 from diag.state.view import JobView
-from diag.state.wait_graph import Explanation, Front, build
+from diag.state.wait_graph import Explanation, build
 
 # A reading older than this tells nothing of now; under suspicion they come every 30 s.
 _FRESH_SECONDS = 90.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from diag.model import Finding, NotChecked
+from diag.detectors.contract import Detector
+from diag.model import Finding
 from diag.model.observations import LogLine
 from diag.state.view import JobView
 
@@ -13,7 +14,7 @@ _KEY = 200  # characters
 _STEPS = ("{'loss'", " iteration ", "%|")  # reports of steps are most of what is read, and no error
 
 
-class LineIndex:
+class LineIndex(Detector):
     """Told facts like a detector that finds nothing."""
 
     name = "line-index"
@@ -32,9 +33,6 @@ class LineIndex:
             self._places[key] = (fact.stream, fact.number)
 
     def check(self, now: float, job: JobView) -> Iterable[Finding]:
-        return ()
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
     def find(self, excerpt: str) -> str:

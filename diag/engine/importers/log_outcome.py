@@ -108,7 +108,6 @@ class LogOutcome:
         self._open: dict[int | None, Raised] = {}
         self._before = ""
         self._unnamed: list[tuple[float, WorkerFailureReported]] = []
-        self._local: dict[int, int] = {}  # pid -> local rank, as the elastic agent says before its table
         self._made: set[int] = set()  # communicators of these pids were created, and destroyed in order
         self._destroyed: set[int] = set()
 
@@ -150,14 +149,13 @@ class LogOutcome:
         elif who is None and None in self.raised and goes_on(text):
             self.raised[None].caught = True
         if "Traceback" in text and TRACEBACK.match(text) and not NOT_ITS_END.search(self._before):
-            raised = self._open.get(who)
-            if raised is None or CHAIN not in "".join(list(raised.lines)[-4:]):
-                raised = Raised(at, chained=CHAIN in self._before)
-            raised.exception, raised.more = "", MORE_LINES
-            raised.lines.append(text)
-            self._open[who] = raised
+            self._traceback(at, text, who)
         elif text[:1] in "FtKSBA[" or ": line " in text:
             self._native(at, text, who)
+        self._of_the_job(text)
+        self._before = text or self._before
+
+    def _of_the_job(self, text: str) -> None:
         if "world_size" in text and (match := _WORLD.search(text)):
             self.world_size = max(self.world_size, int(match[1]))
         elif _ROOT in text:
@@ -165,36 +163,41 @@ class LogOutcome:
         elif _ASKED in text:
             self.asked_recorder = True
         if not self.launcher:
-            self.launcher = next(
-                (name for name, words in _LAUNCHERS if any(word in text for word in words)), ""
-            )
-        if text:
-            self._before = text
+            named = (name for name, marks in _LAUNCHERS if any(mark in text for mark in marks))
+            self.launcher = next(named, "")
+
+    def _traceback(self, at: float, text: str, who: int | None) -> None:
+        raised = self._open.get(who)
+        if raised is None or CHAIN not in "".join(list(raised.lines)[-4:]):
+            raised = Raised(at, chained=CHAIN in self._before)
+        raised.exception, raised.more = "", MORE_LINES
+        raised.lines.append(text)
+        self._open[who] = raised
 
     def _continue(self, raised: Raised, who: int | None, text: str) -> None:
-        words = PREFIX.sub("", text, count=1)
+        message = PREFIX.sub("", text, count=1)
         if raised.exception:
             raised.more -= 1
             if raised.more < 0 or (who is not None and not text.startswith("[rank")):
                 del self._open[who]
                 return
         elif (
-            words[:1].strip()
-            and CHAIN not in words
-            and EXCEPTION.match(words)
-            and not words.startswith("Traceback")
+            message[:1].strip()
+            and CHAIN not in message
+            and EXCEPTION.match(message)
+            and not message.startswith("Traceback")
         ):
-            raised.exception = words
+            raised.exception = message
             # somebody ended it, as by Ctrl-C
-            raised.signal = signal.SIGINT if words.startswith("KeyboardInterrupt") else 0
-            if words.strip() in NOT_FATAL:
+            raised.signal = signal.SIGINT if message.startswith("KeyboardInterrupt") else 0
+            if message.strip() in NOT_FATAL:
                 del self._open[who]
             elif raised.by_launcher:
                 self.broken = True
                 # the first of a chain has no frame of the launcher's
                 if raised.chained or self.raised.get(who) is raised:
                     self.raised.pop(who, None)
-                if not any(name in words for name in OF_LAUNCHER):
+                if not any(name in message for name in OF_LAUNCHER):
                     self.launchers_own = raised
             else:
                 self.raised[who] = raised
@@ -234,11 +237,8 @@ class LogOutcome:
             self._start_over()  # an elastic restart, or the next job in the same file
 
     def _start_over(self) -> None:
-        self.raised.clear()
-        self._open.clear()
-        self.failed.clear()
-        self.failed_at.clear()
-        self._unnamed.clear()
+        for kept in (self.raised, self._open, self.failed, self.failed_at, self._unnamed):
+            kept.clear()  # type: ignore[attr-defined]
         self.root, self.broken, self.ended_well = None, False, False
 
     def _worker_failed(self, at: float, fact: WorkerFailureReported) -> None:
@@ -248,8 +248,7 @@ class LogOutcome:
             if len(self._unnamed) < 4096:
                 self._unnamed.append((at, fact))
             return
-        if number not in self.failed:
-            self.failed_at[number] = at
+        self.failed_at.setdefault(number, at)
         self.failed[number] = fact
         if fact.pid:
             self.pids[number] = fact.pid
@@ -301,18 +300,12 @@ class LogOutcome:
         ranks = sorted({*self.ranks, *died})
         world = max([self.world_size, *(rank + 1 for rank in ranks)], default=0)
         for rank in ranks:
-            place = Placement(rank, rank, world, "", self.pids.get(rank, 0), launcher="log")
-            yield replace(run_source.rank_found(place, "", {}, distributed=distributed), at=next(at))
+            yield replace(self._found(rank, world, distributed=distributed), at=next(at))
         if self._suspicious:
             yield from self._stands(at, ranks, world)
         for rank, (status, how, ended, last) in died.items():
-            payload = {
-                "pid": self.pids.get(rank, 0),
-                "status": status,
-                "how": how,
-                "ended": min(ended, now),
-                "last": last,
-            }
+            payload = {"pid": self.pids.get(rank, 0), "status": status, "how": how, "last": last}
+            payload["ended"] = min(ended, now)
             yield replace(Record(exits.SOURCE, payload, rank=rank), at=next(at))
         if died or self.broken or self._uncaught or self.failed:
             yield replace(run_source.ended(1, ""), at=next(at))
@@ -336,11 +329,14 @@ class LogOutcome:
             raised.exception[:200] if raised else "",
         )
 
+    def _found(self, rank: int, world: int, *, distributed: bool = True) -> Record:
+        place = Placement(rank, rank, world, "", self.pids.get(rank, 0), launcher="log")
+        return run_source.rank_found(place, "", {}, distributed=distributed)
+
     def _stands(self, at: Iterator[float], ranks: list[int], world: int) -> Iterator[Record]:
         for rank in range(min(world, 4096)):  # who says nothing may be the one that the others waited for
             if rank not in ranks:
-                place = Placement(rank, rank, world, "", self.pids.get(rank, 0), launcher="log")
-                yield replace(run_source.rank_found(place, "", {}), at=next(at))
+                yield replace(self._found(rank, world), at=next(at))
         began, silent = next(at), self.waited_seconds or None
         taken = run_source.snapshot("", began, silent, "the watchdog's words" if silent else "")
         yield replace(taken, at=next(at))
@@ -356,27 +352,15 @@ class LogOutcome:
         for rank, fact in self._failures().items():
             raised = self.raised.get(rank)
             if raised is None and not named and rank == self._blamed():
-                raised = (
-                    nobody  # torch before 2.4 puts no rank before its traceback: the table tells whose it is
-                )
+                raised = nobody  # torch before 2.4 puts no rank before its traceback: the table names it
             ended = raised.at if raised is not None else self.failed_at.get(rank, self.last_at)
             status = -fact.exit_code if fact.exit_code < 0 else (fact.exit_code & 0xFF) << 8
             found[rank] = (status, "torchelastic" if fact.pid else "the launcher", ended, _lines(raised))
         for rank in sorted(named - set(found)):
-            raised = self.raised[rank]
-            found[rank] = (
-                raised.signal or 1 << 8,
-                "the traceback that its log ends with",
-                raised.at,
-                _lines(raised),
-            )
-        if (
-            nobody is not None
-            and not nobody.caught
-            and not found
-            and self.world_size <= 1
-            and len(self.ranks) <= 1
-        ):
+            how, raised = "the traceback that its log ends with", self.raised[rank]
+            found[rank] = (raised.signal or 1 << 8, how, raised.at, _lines(raised))
+        alone = not found and self.world_size <= 1 and len(self.ranks) <= 1
+        if nobody is not None and not nobody.caught and alone:
             rank = next(iter(self.ranks), 0)
             how = "its last words" if nobody.signal else "the traceback that the log ends with"
             found[rank] = (nobody.signal or 1 << 8, how, nobody.at, _lines(nobody))
@@ -397,11 +381,8 @@ class LogOutcome:
         return found
 
     def _blamed(self) -> int | None:
-        if self.root is not None:
-            return self.root
-        return next(
-            (rank for rank, fact in self._failures().items() if fact.exit_code not in (-15, -2)), None
-        )
+        own = (rank for rank, fact in self._failures().items() if fact.exit_code not in (-15, -2))
+        return next(own, None) if self.root is None else self.root
 
 
 def _lines(raised: Raised | None) -> list[str]:

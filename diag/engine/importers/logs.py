@@ -1,5 +1,4 @@
-"""The logs of a folder: their records, and what they tell of ranks, pids, the world's size, the end, and the
-last progress."""
+"""The logs of a folder: their records, their outcome, and when they last told of progress."""
 
 from __future__ import annotations
 
@@ -33,39 +32,9 @@ class FolderLogs:
         self._to_dump = to_dump
         self._read = read
         self.clock = LogClock()
-        self._outcome = LogOutcome()
+        self.outcome = LogOutcome()
         for item in files:
             self._learn(item)
-
-    @property
-    def ranks(self) -> set[int]:
-        return self._outcome.ranks
-
-    @property
-    def pids(self) -> dict[int, int]:
-        return self._outcome.pids
-
-    @property
-    def world_size(self) -> int:
-        return self._outcome.made_for
-
-    @property
-    def raised(self) -> set[int]:
-        """Ranks whose own log ends with an uncaught exception."""
-        return self._outcome.raised_ranks
-
-    @property
-    def failed(self) -> dict[int, int]:
-        """As launchers say: exit codes, negative for signals."""
-        return {rank: fact.exit_code for rank, fact in self._outcome.failed.items()}
-
-    @property
-    def finished(self) -> bool:
-        return self._outcome.in_order and not self.raised
-
-    @property
-    def asked_recorder(self) -> bool:
-        return self._outcome.asked_recorder
 
     def records(self) -> Iterator[tuple[float | None, Record]]:
         """With the time that the lines of a record tell: None before the first that does. Others stand with
@@ -75,11 +44,11 @@ class FolderLogs:
             for payload in self._payloads(item):
                 lines: list[list[object]] = []
                 for line in payload["lines"]:
-                    told = epoch_of(line[0]) if line[1] != PLAIN_RUN else None
-                    if told is not None and told != at:
+                    stamp = epoch_of(line[0]) if line[1] != PLAIN_RUN else None
+                    if stamp is not None and stamp != at:
                         if lines:
                             yield at, Record(OUTPUT, {**payload, "lines": lines}, rank=item.rank)
-                        at, lines = told, []
+                        at, lines = stamp, []
                     lines.append(line)
                 yield at, Record(OUTPUT, {**payload, "lines": lines}, rank=item.rank)
 
@@ -92,17 +61,15 @@ class FolderLogs:
                 facts = list(read_text(text, item.path.name, item.rank, bar=bar))
                 self.clock.see(text, facts)
                 for fact in facts:
-                    self._outcome.observe(0.0, fact)
+                    self.outcome.observe(0.0, fact)
 
     def _payloads(self, item: EvidenceFile) -> Iterator[dict[str, Any]]:
         for payload in _lines(item, self._read):
-            dumps = [
-                number for number, line in enumerate(payload["lines"]) if self._to_dump and DUMP in line[0]
-            ]
-            if dumps:
-                yield {**payload, "lines": payload["lines"][: dumps[0]]}
+            lines = payload["lines"]
+            dump = next((at for at, line in enumerate(lines) if self._to_dump and DUMP in line[0]), None)
+            yield payload if dump is None else {**payload, "lines": lines[:dump]}
+            if dump is not None:
                 return
-            yield payload
 
 
 def _lines(item: EvidenceFile, read: Callable[[int], None]) -> Iterator[dict[str, Any]]:
