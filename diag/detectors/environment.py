@@ -44,8 +44,7 @@ class _EnvironmentDetector(Detector):
         self._known: tuple[Finding, ...] = ()
 
     def tick(self, now: float, job: JobView) -> None:
-        """Judged again only when an environment, the node's RDMA devices or NCCL's version came to be known
-        otherwise."""
+        """Judged again only when an environment, the node's RDMA devices or NCCL's version changed."""
         asked = _question(job)
         if asked != self._asked:
             self._asked, self._known = asked, tuple(self._judge(now, job, asked.rdma, desktop=asked.desktop))
@@ -61,18 +60,18 @@ class _EnvironmentDetector(Detector):
         version = tuple(int(part) for part in job.nccl.version.split(".") if part.isdecimal()) or None
         told: dict[tuple[str, str], tuple[Advice, list[RankView], str]] = {}
         for _, rank in sorted(job.ranks.items()):
-            origin = {name: path for path, name, _ in (rank.rdma.nccl_conf if rank.rdma else ())}
-            variables = {
-                **{name: value for _, name, value in (rank.rdma.nccl_conf if rank.rdma else ())},
-                **rank.variables,
-            }
+            conf = rank.rdma.nccl_conf if rank.rdma else ()
+            origin = {name: path for path, name, _ in conf if name not in rank.variables}
+            variables = {name: value for _, name, value in conf} | {**rank.variables}
             for advice in lint(variables, nodes=_nodes(rank), nccl_version=version, rdma=rdma):
                 if advice.id == self.name:
-                    where = origin.get(advice.variable, "") if advice.variable not in rank.variables else ""
+                    where = origin.get(advice.variable, "")
                     told.setdefault((advice.variable, advice.value), (advice, [], where))[1].append(rank)
         for (variable, value), (advice, ranks, where) in told.items():
             numbers = tuple(rank.rank for rank in ranks)
-            place, source = (f" (set in {where})", f"{where}: ") if where else ("", "")
+            place, source, kind = (
+                (f" (set in {where})", f"{where}: ", "nccl.conf") if where else ("", "", "environ")
+            )
             first = ranks[0]
             # Desktop cards have no P2P, and drivers that claim it hang: there the switch is right.
             severity = Severity.INFO if desktop and variable.startswith("NCCL_P2P_") else advice.severity
@@ -86,14 +85,7 @@ class _EnvironmentDetector(Detector):
                 cause=variable.lower(),
                 summary=f"{variable}={value[:100]}{place} on {format_ranks(numbers)}: {advice.does}",
                 advice=_sentence(advice.instead),
-                evidence=(
-                    Evidence(
-                        "nccl.conf" if where else "environ",
-                        f"{source}{variable}={value}"[:500],
-                        first.found_at,
-                        first.rank,
-                    ),
-                ),
+                evidence=(Evidence(kind, f"{source}{variable}={value}"[:500], first.found_at, first.rank),),
             )
 
 

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from diag.detectors.rules.reader import Hit
     from diag.detectors.rules.ruleset import RuleSet
 
-_SETTLE_SECONDS = (
-    2.5  # after a failure: those who know more than a line (limits, exits, the kernel) have spoken by then
-)
+# After a failure: checks that know more than a line (limits, exits, the kernel) have reported by then.
+_SETTLE_SECONDS = 2.5
 _WENT_ON_STEPS = 2  # a peer may report one more step after a rank has raised
 # What is said so soon after a signal that asked the job to end only follows from it: Slurm's scancel and time
 # limit send SIGTERM to every process, data workers too, and a rank calls that an error of its own. A save
@@ -88,25 +87,21 @@ class SignatureDetector(Detector):
             self._versions[fact.package] = fact.version
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        hits = [hit for hit in self._reader.standing() if self._reader.rules.fits(hit.rule, self._versions)]
         hits = [
             hit
-            for hit in hits
-            if hit.rule.source == "log" or not _is_of_another_job(hit, job, self._host_pids)
+            for hit in self._reader.standing()
+            if self._reader.rules.fits(hit.rule, self._versions)
+            and (hit.rule.source == "log" or not _is_of_another_job(hit, job, self._host_pids))
         ]
         fatal = self._fatal(hits, now, job)
         if fatal is not None:
             yield fatal
-        said = {fatal.id} if fatal is not None else set()
+        reported = {fatal.id} if fatal is not None else set()
         for hit in sorted(hits, key=lambda hit: -Severity(hit.rule.severity).level):
             rule = hit.rule
-            if (
-                rule.when == "always"
-                and rule.finding is not None
-                and rule.role == "root"
-                and rule.finding not in said
-            ):
-                said.add(rule.finding)
+            if rule.when == "always" and rule.role == "root" and rule.finding not in (None, *reported):
+                assert rule.finding is not None
+                reported.add(rule.finding)
                 yield self._finding(hit, [], job, rule.finding)
 
     def _fatal(self, hits: list[Hit], now: float, job: JobView) -> Finding | None:
@@ -117,9 +112,7 @@ class SignatureDetector(Detector):
             return None
         root = min(named, key=self._order)
         assert root.rule.finding is not None
-        after = [
-            hit for hit in ended if hit is not root and hit.number > root.number and hit.rank is not None
-        ]
+        after = [hit for hit in ended if hit.number > root.number and hit.rank is not None]
         return self._finding(root, sorted(after, key=lambda hit: hit.number), job, root.rule.finding)
 
     def _order(self, hit: Hit) -> tuple[bool, bool, int]:
@@ -156,15 +149,10 @@ class SignatureDetector(Detector):
             Evidence("output", f"then: {later.text.strip()[:300]}", later.at, later.rank)
             for later in after[:_MOST_AFTER]
         ]
-        confidence = (
-            Confidence.LOW
-            if rule.role == "consequence" or rule.status == "experimental"
-            else (
-                Confidence.HIGH
-                if hit.uncaught or (rule.when == "always" and rule.source == "kernel")
-                else Confidence.MEDIUM
-            )
-        )
+        sure = hit.uncaught or (rule.when == "always" and rule.source == "kernel")
+        confidence = Confidence.HIGH if sure else Confidence.MEDIUM
+        if rule.role == "consequence" or rule.status == "experimental":
+            confidence = Confidence.LOW
         return Finding(
             id=finding,
             subject=JOB,
@@ -204,11 +192,8 @@ def _is_of_another_job(hit: Hit, job: JobView, host_pids: bool) -> bool:
     if pid in own or job.ranks.rank_of_pid(pid) is not None:
         return False
     word = re.compile(rf"\b{pid}\b")
-    if any(
-        word.search(line)
-        for tail in (job.log.tail, *(rank.tail for rank in ranks if rank.failed))
-        for line in tail
-    ):
+    tails = (job.log.tail, *(rank.tail for rank in ranks if rank.failed))
+    if any(word.search(line) for tail in tails for line in tail):
         return False  # a worker that is gone, of which its rank tells
     if host_pids or hit.rule.finding != "rank-died":
         return host_pids
@@ -218,11 +203,8 @@ def _is_of_another_job(hit: Hit, job: JobView, host_pids: bool) -> bool:
 
 
 def _asked_to_end(at: float, job: JobView) -> bool:
-    signalled = job.interrupted_at
-    return (
-        signalled is not None
-        and signalled - _BEFORE_SIGNAL_SECONDS <= at <= signalled + _AFTER_SIGNAL_SECONDS
-    )
+    asked = job.interrupted_at
+    return asked is not None and -_BEFORE_SIGNAL_SECONDS <= at - asked <= _AFTER_SIGNAL_SECONDS
 
 
 def _frames(hit: Hit) -> list[str]:
@@ -242,18 +224,15 @@ def _others_died(hit: Hit, job: JobView) -> bool:
     ended = _ended_by_themselves(job)
     if hit.ranks or not ended:
         return any(rank not in hit.ranks for rank in ended)
-    # The line does not tell whose it is. Of a rank that was killed it is not, nor where another error is in
-    # the output.
+    # The line does not tell whose it is. A rank that was killed did not print it, nor is it the cause where another
+    # error is in the output.
     dead = [rank for rank in (*job.ranks.values(), *job.ranks.past) if rank.rank in ended and rank.failed]
-    if any(
-        rank.exit is not None and rank.exit.signal is not None and rank.exit.signal != signal.SIGABRT
-        for rank in dead
-    ):
+    if any(rank.exit is not None and rank.exit.signal not in (None, signal.SIGABRT) for rank in dead):
         return True
-    words = hit.text.strip()[:80]
+    beginning = hit.text.strip()[:80]
     shared = job.log.tail if len(dead) > 1 else ()
     lines = [line for tail in (shared, *(rank.tail for rank in dead)) for line in exceptions(tail)]
-    return any(words not in line and not CASCADE.search(line) for line in lines)
+    return any(beginning not in line and not CASCADE.search(line) for line in lines)
 
 
 def _blamed(hit: Hit) -> tuple[int, ...]:

@@ -19,21 +19,21 @@ _LOOK_SECONDS = 15.0  # three looks of the watch
 _LATE_SECONDS = 10.0  # a try itself takes its time
 _MOST = 4096
 
-# errno of Linux, and getaddrinfo's words (glibc 2.17-2.41)
-_REFUSED, _NO_ROUTE, _NO_ANSWER = ("111", "104"), ("101", "113"), ("110",)
+# errno of Linux
+_CAUSES = {"111": "refused", "104": "refused", "101": "no_route", "113": "no_route", "110": "no_answer"}
 _ADVICE = {
     "refused": "Nothing listens at {place}: is the command of node 0 running (`ss -ltn 'sport = :{port}'` there), with the same "
-               "port, and is {host} that node's address as this one sees it?",
+    "port, and is {host} that node's address as this one sees it?",
     "no_route": "This machine has no way to {host}: an address of another network? `ip route get {host}` here. In docker start "
-                "both with --network=host; in Kubernetes MASTER_ADDR has to be the headless Service's name.",
-    "no_answer": "What is sent to {place} is dropped: open the port and those that NCCL and gloo take (firewall, security group, "
-                 "NetworkPolicy; docker: --network=host), and see whether {host} is up: `nc -vz {host} {port}` here.",
+    "both with --network=host; in Kubernetes MASTER_ADDR has to be the headless Service's name.",
+    "no_answer": "What is sent to {place} is dropped: open the port and those that NCCL and gloo take (firewall, security "
+    "group, NetworkPolicy; docker: --network=host), and see whether {host} is up: `nc -vz {host} {port}` here.",
     "gai_error": "`getent hosts {host}` here, in this container. Kubernetes: a headless Service (`clusterIP: None`, "
-                 "`publishNotReadyAddresses: true`) and the pod's `hostname`/`subdomain`; a name appears only when its pod runs. "
-                 "Otherwise give MASTER_ADDR an IP.",
+    "`publishNotReadyAddresses: true`) and the pod's `hostname`/`subdomain`; a name appears only when its pod runs. "
+    "Otherwise give MASTER_ADDR an IP.",
     "connect_timeout": "Is node 0 started, and does it listen (`ss -ltn 'sport = :{port}'` there)? From here: "
-                       "`nc -vz {host} {port}`.",
-}  # fmt: skip
+    "`nc -vz {host} {port}`.",
+}
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class _Waits:
     node: int | None = None
     pending: bool = False
 
-    def stands(self, now: float) -> bool:
+    def lasts(self, now: float) -> bool:
         return now <= self.due or (self.seen is not None and now - self.seen <= _LOOK_SECONDS)
 
 
@@ -100,7 +100,7 @@ class StoreDetector(Detector):
         known = self._waits.get(key)
         if known is None and len(self._waits) >= _MOST:
             return None
-        if known is None or known.host != host or not known.stands(at):
+        if known is None or known.host != host or not known.lasts(at):
             known = self._waits[key] = _Waits(fact.rank, host, fact.port, at)
         return known
 
@@ -108,12 +108,11 @@ class StoreDetector(Detector):
         if job.iteration is not None:
             return
         waits = [
-            one for one in self._waits.values() if one.stands(now) and now - one.since >= _PATIENCE_SECONDS
+            one for one in self._waits.values() if one.lasts(now) and now - one.since >= _PATIENCE_SECONDS
         ]
-        places = dict.fromkeys((one.host, one.port) for one in waits)
-        for place in places:
+        if waits:  # of one job all go to the same place
+            place = (waits[0].host, waits[0].port)
             yield _finding([one for one in waits if (one.host, one.port) == place], now, job)
-            return  # the others of one job go to the same place
 
 
 def _finding(waits: list[_Waits], now: float, job: JobView) -> Finding:
@@ -149,7 +148,7 @@ def _evidence(waits: list[_Waits]) -> Iterator[Evidence]:
     for one in [one for one in waits if one.text][:2]:
         yield Evidence("output", one.text, one.since, one.rank)
     for one, seen in [(one, one.seen) for one in waits if one.seen is not None][:4]:
-        text = f"pid {one.pid} stands in the call that connects, without a connection to port {one.port}"
+        text = f"pid {one.pid} is in the call that connects, without a connection to port {one.port}"
         yield Evidence("store", text + (": SYN_SENT" if one.pending else ""), seen, one.rank)
 
 
@@ -157,13 +156,9 @@ def _cause(one: _Waits, pending: bool) -> str:
     number = one.why.removeprefix("errno: ").partition(" ")[0]
     if one.why.startswith("gai error: "):
         return "gai_error"
-    if number in _REFUSED:
-        return "refused"
-    if number in _NO_ROUTE:
-        return "no_route"
-    if number in _NO_ANSWER or (pending and not number.isdecimal()):
+    if pending and not number.isdecimal():
         return "no_answer"
-    return "refused" if one.seen is not None else "connect_timeout"
+    return _CAUSES.get(number, "refused" if one.seen is not None else "connect_timeout")
 
 
 def _reason(one: _Waits, pending: bool) -> str:

@@ -1,4 +1,4 @@
-"""Records in, changes out. Told the time; reads no clock, file, socket or environment.
+"""Records in, changes out. Given the time; reads no clock, file, socket or environment.
 
 The live hub, `diag replay` and `diag dump` are thin drivers of this one engine. Whoever owns it stamps `at`
 on each record when taking it from the queue (never going back), writes it to the journal and then feeds it
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 from diag.detectors.contract import Detector
@@ -33,13 +34,11 @@ _MOST_CHANGES = 1000  # that are remembered
 _Key = tuple[str, str]
 
 
+@dataclass(slots=True)
 class _Open:
-    __slots__ = ("finding", "last_seen", "opened_at")
-
-    def __init__(self, finding: Finding, opened_at: float) -> None:
-        self.finding = finding
-        self.opened_at = opened_at
-        self.last_seen = opened_at
+    finding: Finding
+    opened_at: float
+    last_seen: float
 
 
 class Engine:
@@ -188,7 +187,7 @@ class Engine:
         for key, finding in sorted(reported.items(), key=lambda pair: self._reading_order(pair[1])):
             known = self._open.get(key)
             if known is None:
-                self._open[key] = _Open(finding, now)
+                self._open[key] = _Open(finding, now, now)
                 self.opened_total[(finding.id, finding.severity.value)] += 1
                 changes.append(Change(ChangeKind.OPENED, finding, now, now))
                 continue
@@ -215,9 +214,8 @@ class Engine:
             del self._open[key]
             over_at, moved = min(now, known.last_seen + self._check_seconds), self._moved_again(finding)
             replaced = by_another or (over and by_job_hub)
-            changes.append(
-                Change(ChangeKind.RESOLVED, finding, now, known.opened_at, over_at, moved, replaced)
-            )
+            over_now = (known.opened_at, over_at, moved, replaced)
+            changes.append(Change(ChangeKind.RESOLVED, finding, now, *over_now))
         return changes
 
     def _replace(self, key: _Key, now: float) -> Change:
@@ -250,11 +248,8 @@ class Engine:
     def over(self) -> list[Change]:
         """Findings that resolved, one each time, the latest first; without those that another one took the
         place of."""
-        return [
-            change
-            for change in reversed(self._past)
-            if change.kind is ChangeKind.RESOLVED and not change.replaced
-        ]
+        resolved = (change for change in reversed(self._past) if change.kind is ChangeKind.RESOLVED)
+        return [change for change in resolved if not change.replaced]
 
     def all_findings(self) -> list[Finding]:
         """The open ones, then those that are over."""
@@ -276,7 +271,7 @@ class Engine:
 
 
 def _differs(before: Finding, after: Finding) -> bool:
-    """Whether a person must be told again: not for a growing number in the sentence."""
+    """Whether it is reported again: not for a growing number in the sentence."""
 
     def compared(finding: Finding) -> tuple[object, ...]:
         return (finding.severity, finding.klass, finding.cause, finding.ranks, finding.waiting_ranks)

@@ -37,7 +37,7 @@ class NodeState:
 
     @property
     def gone(self) -> bool:
-        """It said itself that it ends, or that its command has ended."""
+        """It announced its end, or that its command has ended."""
         return self.digest.leaving or self.digest.returncode is not None
 
     @property
@@ -54,19 +54,19 @@ class NodeState:
 
 
 class Cluster(Reducer):
-    """Owns what hubs say. Of the job hub: all nodes. Of any other: the last verdict."""
+    """Owns what hubs report. Of the job hub: all nodes. Of any other: the last verdict."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeState] = {}  # by run id
         self._seen_at = 0.0  # when any hub was last heard
         self.frames: dict[str, tuple[Frame, ...]] = {}  # of the stacks that digests name by their hash
-        self.verdict: JobVerdict | None = None  # what the job hub said last
+        self.verdict: JobVerdict | None = None  # what the job hub reported last
         self.verdict_at = 0.0  # and when
         self.why_lost = ""  # why there is no verdict any more, where there was one
         self._current: list[NodeState] | None = None  # what `current` gave; None: to be found anew
         self._doubled = False  # some number has two hubs
 
-    # -- being told ---------------------------------------------------------------------------------------
+    # -- observing ---------------------------------------------------------------------------------------
 
     @takes(NodeDigest)
     def see(self, at: float, fact: NodeDigest) -> None:
@@ -153,7 +153,7 @@ class Cluster(Reducer):
         return self.nodes.get(rank.node) if rank.node else None
 
     def has_left(self, rank: RankView) -> bool:
-        """Its node's hub ended while the rank went on: nobody tells of it any more, and that is no failure."""
+        """Its node's hub ended while the rank went on: no hub reports on it any more, and that is not a failure."""
         node = self.node_of(rank)
         return node is not None and node.digest.leaving and node.digest.returncode is None
 

@@ -113,7 +113,7 @@ class GpuFaults(Reducer):
 
     @takes(StepMade)
     def _survived(self, at: float, event: StepMade) -> None:
-        """A step was made then: what the program said well before it came through, and must not hide what it
+        """A step was made then: what the program reported well before it came through, and must not hide what it
         dies of later."""
         before = at - SETTLE_SECONDS
         for first in (self.out_of_memory, self.pinned.ranks):
@@ -127,7 +127,7 @@ class GpuFaults(Reducer):
 
     @takes(AttemptBegan)
     def _attempt_began(self, at: float, event: AttemptBegan) -> None:
-        """A new attempt: what the program of the last one said is over; what the driver said is not."""
+        """A new attempt: what the program of the last one reported is over; what the driver reported is not."""
         self.out_of_memory.clear()
         self.errors.clear()
         self.pinned.start_over()

@@ -1,4 +1,4 @@
-"""What one process's NCCL said of itself and of the network. Judges nothing; all of them are in
+"""What one process's NCCL reported of itself and of the network. Judges nothing; all of them are in
 `ncclprocesses`."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MOST_ERRORS = 16
 @dataclass(slots=True)
 class Communicator:
     """One that a process is a member of. `net` is what it chose between nodes, `nodes` how many it spans
-    (None: not told)."""
+    (None: not known)."""
 
     comm_id: str
     rank: int
@@ -60,13 +60,13 @@ class Communicator:
 
 @dataclass(slots=True)
 class NcclProcess:
-    """What one process's NCCL said. Of repeated lines the first is kept, and of errors the first sixteen."""
+    """What one process's NCCL reported. Of repeated lines the first is kept, and of errors the first sixteen."""
 
     host: str
     pid: int
-    rank: int | None = None  # as the log's line or file tells
+    rank: int | None = None  # as the log's line or file shows
     version: tuple[int, ...] = ()
-    talks: bool = False  # NCCL_DEBUG was INFO: what is not said did not happen
+    talks: bool = False  # NCCL_DEBUG was INFO: what is not logged did not happen
     environment: dict[str, NcclEnvironment] = field(default_factory=dict)
     chosen: dict[str, NcclNetChosen] = field(default_factory=dict)  # net -> first line
     failed: list[NcclNetFailed] = field(default_factory=list)
@@ -103,8 +103,8 @@ class NcclProcess:
     @property
     def node(self) -> str:
         """The node that NCCL takes this process to be on."""
-        told = self.environment.get("NCCL_HOSTID")
-        return told.value if told is not None else self.host
+        given = self.environment.get("NCCL_HOSTID")
+        return given.value if given is not None else self.host
 
     @property
     def nodes(self) -> int | None:
@@ -127,7 +127,6 @@ class NcclProcess:
 
 
 # --- what a process keeps of a line
-# --------------------------------------------------------------------------
 
 
 def _version(process: NcclProcess, at: float, fact: NcclVersion) -> None:

@@ -41,7 +41,7 @@ class Readings(Generic[T]):
 
 @dataclass(slots=True)
 class NetworkState(Reducer):
-    """Of the node that this job state is about. No reading: nobody looked; a reading without ports: there are
+    """Of the node that this job state is about. No reading: not read; a reading without ports: there are
     none.
 
     Ports are (device, port). `expected` are patterns of networks that NCCL is meant to use; none: anything
@@ -71,11 +71,11 @@ class NetworkState(Reducer):
         self.expected = fact.nets
 
     def rdma_ports(self) -> tuple[RdmaPort, ...] | None:
-        """As read last; None when nobody looked."""
+        """As read last; None before the first reading."""
         return None if self.ports.last is None else self.ports.last[1].ports
 
     def active_ports(self) -> tuple[RdmaPort, ...] | None:
-        """Those that can carry traffic; None when nobody looked."""
+        """Those that can carry traffic; None before the first reading."""
         ports = self.rdma_ports()
         return None if ports is None else tuple(port for port in ports if port.active)
 

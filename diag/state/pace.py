@@ -1,7 +1,7 @@
-"""Whether a job's steps have become slower than they were, for good: told laps (some seconds of steps each).
+"""Whether a job's steps have become slower than they were, for good: given laps (some seconds of steps each).
 Pure.
 
-A drop is said where these hold for the last 6, 12, 24, 48 or 96 laps: their median is 25 % above that of all
+A drop is reported where these hold for the last 6, 12, 24, 48 or 96 laps: their median is 25 % above that of all
 laps before (30 at least, twice as many); it is 25 % above what as many laps in a row came to before, one in
 ten of these left out, and five of their spreads, so that a rhythm of the job's own (long sequences first, a
 neighbour now and then) is no news; the two sets of laps differ by Fisher's exact test beyond one in ten
@@ -10,7 +10,7 @@ lost.
 
 Measured (`python -m tests.core.test_pace`, fixed seeds) on 10,008 healthy series of twelve kinds, 5,004
 hours: one drop that matters and three that do not, all in noise that lasts for minutes. Steps that get 1.5, 2
-and 5 times as long are told after 60-80 s.
+and 5 times as long are reported after 60-80 s.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Pace:
 
     def __init__(self) -> None:
         self.drop: Drop | None = None
-        self.laps = 0  # how many were told
+        self.laps = 0  # how many were taken
         self._before: deque[Lap] = deque(maxlen=_KEPT)  # all, or those before the drop
         self._rolling: dict[int, deque[float]] = {size: deque(maxlen=_KEPT) for size in _WINDOWS}  # medians
         self._after: list[Lap] = []  # those since the drop began

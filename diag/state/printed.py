@@ -1,10 +1,10 @@
 """Who prints something new: a rank whose output goes on has not stopped, however long its stack shows the
 same line.
 
-What counts is that text changes, not which text: a step, a percentage, the name of a file. The same words
+What counts is that text changes, not which text: a step, a percentage, the name of a file. The same text
 again do not count, nor does a clock in them: a loop that waits, a heartbeat and a bar that is drawn anew
 print for as long as a job hangs. Of a pipe that all processes write to the kernel tells whose the text can
-be: a launcher's lines are in no rank's count of written bytes, and a rank that stands still writes not one
+be: a launcher's lines are in no rank's count of written bytes, and a rank that hangs writes not one
 byte (seen on H200 in all 13 recorded hangs, torch 2.11).
 """
 
@@ -41,13 +41,13 @@ _LINES = 512
 
 
 class Printed:
-    """Told lines and readings of processes; marks in `RankState.moved` when each rank last printed something
+    """Reads lines and readings of processes; marks in `RankState.moved` when each rank last printed something
     new."""
 
     def __init__(self) -> None:
         # text without clocks -> when it came last, oldest first
         self._seen: dict[int | None, dict[str, float]] = {}
-        # of nobody in particular: when, how many characters
+        # of no rank in particular: when, how many characters
         self._new: deque[tuple[float, int]] = deque(maxlen=_LINES)
         self._second = (0, 0)
         self._processes = False  # of a log alone there are none to judge
@@ -89,7 +89,7 @@ class Printed:
             for when, size in reversed(self._new):
                 if when <= read_at:
                     break
-                # where the kernel does not tell, it may be its own
+                # where the kernel does not show it, it may be its own
                 if count is None or size <= count - first_count:
                     rank.see_move(PRINTED, when)
                     break

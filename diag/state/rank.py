@@ -64,7 +64,7 @@ class RankState(RankView):
             return
         seconds = fact.emitted - before.emitted
         if seconds <= 0.05:
-            return  # two readings of one moment (or a clock that jumped): no rate can be told
+            return  # two readings of one moment (or a clock that jumped): there is no rate
         self.cpu_ratio = self.main_cpu_ratio = (
             max(0.0, fact.main.cpu_seconds - before.main.cpu_seconds) / seconds
         )
@@ -112,7 +112,7 @@ class RankState(RankView):
         return moved
 
     def see_stack(self, at: float, fact: StackSample) -> None:
-        """A sample of the rank's own threads: whether its main thread stands where it stood."""
+        """A sample of the rank's own threads: whether its main thread is where it was."""
         main = fact.main
         path = steps(main) if main else ()
         mark = "|".join(path)

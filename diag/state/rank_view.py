@@ -24,13 +24,13 @@ from diag.state.stack_activity import Activity, Reading
 CHANNELS = ("log", "stack", "cpu", "child_cpu", "io", "child_io", "memory")
 STRONG = ("log", "stack", "cpu")  # channels whose movement means that the job itself moves
 TAIL_LINES = 200
-_SERIES = 4  # samples over which a stack is said to stand or to move: 8 s under suspicion, 40 s otherwise
+_SERIES = 4  # samples over which a stack counts as standing or moving: 8 s under suspicion, 40 s otherwise
 _WRITTEN = 3  # readings: what a launcher passes on arrives one after it was written
 
 
 @dataclass(slots=True)
 class RankView:
-    """One rank as last seen. `moved` holds, per channel, the told time at which it last made progress."""
+    """One rank as last seen. `moved` holds, per channel, when it last made progress."""
 
     # Who it is.
     placement: Placement  # its number, node and process
@@ -40,9 +40,9 @@ class RankView:
     exit: RankExited | None = None  # None while it lives
     exited_at: float | None = None
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))  # its own last lines
-    # What moved last: the told time by channel.
+    # What moved last: the time by channel.
     moved: dict[str, float] = field(default_factory=dict)
-    # Its process and children, as /proc told them last.
+    # Its process and children, as /proc showed them last.
     tree: ProcessTree | None = None
     tree_at: float = 0.0
     stopped_since: float | None = None  # by a signal or a debugger
@@ -57,7 +57,7 @@ class RankView:
     stack_at: float = 0.0
     stack_since: float = 0.0  # first sample of the unbroken series with this signature
     stack_samples: int = 0  # how many samples that series has
-    stack_signature: str = ""  # where the main thread stands
+    stack_signature: str = ""  # where the main thread is
     series: deque[tuple[str, ...]] = field(default_factory=lambda: deque(maxlen=_SERIES))  # last main paths
     reading: Reading | None = None  # what the main thread waits for
     rooted: bool = False  # its main stack was once seen to begin at the program's own module
@@ -71,11 +71,11 @@ class RankView:
     cgroup: CgroupMemory | None = None
     pids: CgroupPids | None = None
     shm: SharedMemory | None = None
-    # What the hub of its node tells, of a rank that is not seen here.
+    # What the hub of its node reports, of a rank that is not seen here.
     node: str = ""  # the run id of that hub
-    told_every: float = 0.0  # seconds between what it tells
-    told: tuple[str, str, int | None] | None = None  # how the rank stands, why, and the child to blame
-    gpu_told: str = ""  # how its GPU stood during the silence
+    told_every: float = 0.0  # seconds between its reports
+    told: tuple[str, str, int | None] | None = None  # the state of the rank, why, and the child to blame
+    gpu_told: str = ""  # the state of its GPU during the silence
 
     @property
     def rank(self) -> int:
@@ -87,17 +87,17 @@ class RankView:
 
     @property
     def status_known(self) -> bool:
-        """Ended, and somebody said with which status."""
+        """Ended, and the status is known."""
         return self.exit is not None and (self.exit.exit_code is not None or self.exit.signal is not None)
 
     @property
     def was_ended(self) -> bool:
-        """By somebody's signal, as a launcher ends the others when one has failed."""
+        """By a signal from outside, as a launcher ends the others when one has failed."""
         return self.exit is not None and self.exit.signal in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
     @property
     def failed(self) -> bool:
-        """Ended, and the exit status says that it should not have."""
+        """Ended, and the exit status shows that it should not have."""
         return self.exit is not None and (self.exit.signal is not None or (self.exit.exit_code or 0) != 0)
 
     @property

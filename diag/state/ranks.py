@@ -63,13 +63,13 @@ class Ranks(Reducer, Mapping[int, RankView]):
         self._known: dict[int, RankState] = {}  # none is ever taken away
         self._numbers: list[int] = []  # of them, in order
         self._past: list[RankState] = []  # of earlier attempts (elastic restarts)
-        self.world_size = 0  # the largest that the command, a rank or a node told
+        self.world_size = 0  # the largest that the command, a rank or a node reported
         # by torchrun
         self.failures: deque[tuple[float, WorkerFailureReported]] = deque(maxlen=_MOST_FAILURES)
         self.training: set[int] = set()  # living ranks whose stacks show a part of a training step
         self.saving: set[int] = set()  # and those whose stacks show a save
         self._printed = Printed()
-        # When a living rank last moved for sure, and in any way, as digests told; None: to be looked up.
+        # When a living rank last moved for sure, and in any way, as digests show; None: to be looked up.
         self._moves: tuple[float, float] | None = (0.0, 0.0)
 
     # -- reading ------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class Ranks(Reducer, Mapping[int, RankView]):
         return None
 
     def last_moves(self) -> tuple[float, float]:
-        """When a living rank last moved for sure, and in any way, as the nodes tell. Asking all ranks at each
+        """When a living rank last moved for sure, and in any way, as the nodes report. Asking all ranks at each
         check costs more than all digests of a large job."""
         if self._moves is None:
             alive = [rank for rank in self._known.values() if rank.alive]
@@ -154,7 +154,7 @@ class Ranks(Reducer, Mapping[int, RankView]):
 
     def _forget_past(self) -> None:
         """Jobs are restarted for weeks. Of all attempts but the last those that failed by themselves matter,
-        and of many such the first, by whom the job's first failure is told, and the latest."""
+        and of many such the first, with whom the job's failure began, and the latest."""
         last = len(self._known)
         if len(self._past) <= 2 * (last + _MOST_FAILURES):
             return
@@ -222,7 +222,7 @@ class Ranks(Reducer, Mapping[int, RankView]):
             return
         other = nodes.get(rank.node) if rank.node and rank.node != fact.run_id else None
         if other is not None and other.heard_at > node.first_at and not other.gone:
-            return  # two hubs tell of one rank: the launch is wrong, and the first keeps it
+            return  # two hubs report one rank: the launch is wrong, and the first keeps it
         rank.adopt(fact, self._cluster.frames, node.digest.every_seconds)
         if self._moves is not None:
             self._moves = max(self._moves[0], rank.last_moved(STRONG)), max(self._moves[1], rank.last_moved())

@@ -1,7 +1,7 @@
 """The memory of the job's saves so far against the tightest limit, and what the next one will need. Judges
 nothing.
 
-Told by `Saves`; read by the forecast's detector and by the metrics. The models are `save_shape` and
+Filled by `Saves`; read by the forecast's detector and by the metrics. The models are `save_shape` and
 `memory_series`.
 """
 
@@ -38,7 +38,7 @@ _ESTIMATE_SPREAD = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """A peak that is to come, told as a mixture. `running`: of the save under way; `number` counts saves from
+    """A peak that is to come, as a mixture. `running`: of the save under way; `number` counts saves from
     1."""
 
     limit: int
@@ -79,7 +79,7 @@ class LimitMemory:
         self.starts: dict[int, float] = {}  # when each of them was over, by its number
         self._shaped = 0  # the number of the save that was looked at last
 
-    # -- being told ---------------------------------------------------------------------------------------
+    # -- observing ---------------------------------------------------------------------------------------
 
     def add(self, point: MemoryPoint, limit: int | None) -> None:
         self.series.add(point, limit)
@@ -105,14 +105,14 @@ class LimitMemory:
             return  # the watch began in it: what it began from was not seen
         shape = shape_of(save.number, save.iteration, base, points)
         if self.shapes and shape.iteration is not None and shape.iteration == self.shapes[-1].iteration:
-            return  # the same save, told again by the stack of another rank
+            return  # the same save, shown again by the stack of another rank
         if shape.rise < max(_LEAST_RISE, _SUSPECT * max((known.rise for known in self.shapes), default=0)):
             return  # a stack that was read in a save's last moment tells of a save that is over, and nothing is staged in it
         self.shapes.append(shape)
         self.starts[save.number] = save.ended
 
     def _settle(self, point: MemoryPoint) -> None:
-        """What stays behind a save is told by the readings that come behind it."""
+        """What stays after a save is known from the readings that come after it."""
         shape = self.shapes[-1]
         ended = self.starts.get(shape.number)
         if ended is None or point.at > ended + _SETTLES:
@@ -137,9 +137,9 @@ class LimitMemory:
             current = self._log.current
             number = current.number if current else self._log.count + 1
             if not self.shapes:
-                return None  # of a first save nobody knows how far it will go
-            told = in_save(list(self.shapes), running)
-            return Outlook(limit, told, True, number, self._progress.iteration, running.base, 0, "saves")
+                return None  # how far a first save will go is not known
+            mixture = in_save(list(self.shapes), running)
+            return Outlook(limit, mixture, True, number, self._progress.iteration, running.base, 0, "saves")
         base = self._base(now)
         if base is None:
             return None
@@ -150,8 +150,8 @@ class LimitMemory:
             following = self._progress.iteration
             if every and following is not None and not self._is_due(every):
                 following = (following // every + 1) * every
-            told = before_save(list(self.shapes), base + drift, unsure)
-            return Outlook(limit, told, False, number, following, base, int(drift), "saves")
+            mixture = before_save(list(self.shapes), base + drift, unsure)
+            return Outlook(limit, mixture, False, number, following, base, int(drift), "saves")
         if estimate and self._progress.iteration is not None:
             every = save_every(argv, [])
             spread = Component(1.0, float(base + estimate), _ESTIMATE_SPREAD * estimate)
@@ -198,7 +198,7 @@ class LimitMemory:
         return _SLOWS_DOWN * grows, (1 - _SLOWS_DOWN) * grows
 
     def _running(self, now: float) -> Running | None:
-        """The save under way: told by the log or the stacks, or by memory that rises as in a save, where a
+        """The save under way: shown by the log or the stacks, or by memory that rises as in a save, where a
         save may be."""
         current = self._log.current
         if current is not None:
@@ -249,7 +249,7 @@ class LimitMemory:
 
 
 def _at_steps(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
-    """The least of each step: batches come and go, and a save that nobody has told of yet is behind the last
+    """The least of each step: batches come and go, and a save that is not seen yet is after the last
     step's line."""
     least: dict[int, MemoryPoint] = {}
     for point in points:
@@ -311,7 +311,7 @@ class SaveMemory:
         self.steep += near and bool(known.shapes) and point.needed - before >= _STEEP * point.needed
 
     def saved(self, log: SaveLog) -> None:
-        """Told after whatever may have ended a save."""
+        """Called after whatever may have ended a save."""
         last = log.saves[-1] if log.saves else None
         if last is not None and last.ended is not None and not last.cut_off:
             for limit in self.limits.values():
@@ -331,6 +331,6 @@ class SaveMemory:
         self, now: float, argv: Sequence[str] = (), estimate: int | None = None
     ) -> tuple[LimitMemory, Outlook] | None:
         """Of the limit with the greatest risk, else of the one with the least room left."""
-        told = [(limit, limit.outlook(now, argv, estimate)) for limit in self.fresh()]
-        known = [(limit, outlook) for limit, outlook in told if outlook is not None]
+        asked = [(limit, limit.outlook(now, argv, estimate)) for limit in self.fresh()]
+        known = [(limit, outlook) for limit, outlook in asked if outlook is not None]
         return max(known, key=lambda pair: (pair[1].risk, pair[1].peak / pair[1].limit), default=None)

@@ -38,7 +38,7 @@ def never_saves(argv: Sequence[str]) -> bool:
 
 @dataclass(slots=True)
 class Save:
-    """One save. `began` and `ended` are told times at which we saw the ranks in it; it may have begun a
+    """One save. `began` and `ended` are times at which we saw the ranks in it; it may have begun a
     little before.
 
     `after` is the last moment known to be before it (a step's line): the save began between the two. An
@@ -50,7 +50,7 @@ class Save:
     iteration: int | None  # the last that was reported before it
     began: float
     after: float
-    told_by: str  # log: a line; stacks: a rank was found in it; end: only its end was told
+    told_by: str  # log: a line; stacks: a rank was found in it; end: only its end was seen
     ended: float | None = None
     path: str = ""
     cut_off: bool = False  # the job or a rank ended in it
@@ -66,12 +66,12 @@ class Save:
 
     @property
     def seconds(self) -> float | None:
-        """How long the ranks were in it; None while they are, and where only its end was told."""
+        """How long the ranks were in it; None while they are, and where only its end was seen."""
         return None if self.ended is None or self.told_by == "end" else self.ended - self.began
 
 
 class SaveLog:
-    """The saves so far, as `Saves` tells them."""
+    """The saves so far, as `Saves` reports them."""
 
     def __init__(self) -> None:
         self.saves: deque[Save] = deque(maxlen=_KEPT)  # the last of them, oldest first
@@ -92,7 +92,7 @@ class SaveLog:
 
     @property
     def unwritten(self) -> Save | None:
-        """The asynchronous save that still goes on behind the training, as far as anybody said."""
+        """The asynchronous save that still goes on behind the training, as far as is known."""
         if not self.asynchronous or (self.count > 1 and not self._lines):
             return None  # rank 0 prints it, and that may be on another node
         last = self.saves[-1] if self.saves else None
@@ -135,14 +135,14 @@ class SaveLog:
             if path and written and not cut_off:
                 current.written = at
         elif path:
-            told = self._of(path, iteration)
-            if told is None:
+            save = self._of(path, iteration)
+            if save is None:
                 self.began(at, iteration, after, "end", path)
                 self.saves[-1].ended = at
-                told = self.saves[-1]
-            told.path = told.path or path
+                save = self.saves[-1]
+            save.path = save.path or path
             if written:
-                told.written = told.written or at
+                save.written = save.written or at
 
     def grew(self, at: float, size: int) -> bool:
         """The newest checkpoint on disk has so many bytes now. Whether that is movement of the save under

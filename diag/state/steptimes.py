@@ -1,4 +1,4 @@
-"""How long training steps take, by the arrival of the lines that report them: told reports and disturbances.
+"""How long training steps take, by the arrival of the lines that report them.
 Judges nothing.
 
 Time in which something else happened than steps (a save, an evaluation, a rank that was stopped) belongs to
@@ -37,34 +37,34 @@ class _Interval:
     least: float
     began: float
     steps: int = 0
-    told: float = 0.0
-    told_steps: int = 0
+    reported: float = 0.0  # seconds, as the log reports them
+    reported_steps: int = 0
     disturbed: bool = False
 
-    def add(self, at: float, steps: int, told: float | None, *, late: bool) -> tuple[int, float] | None:
+    def add(self, at: float, steps: int, reported: float | None, *, late: bool) -> tuple[int, float] | None:
         """(steps, seconds of all) once they are enough; then it begins anew. Not at a line that comes late."""
         self.steps += steps
-        if told is not None:
-            self.told += told * steps
-            self.told_steps += steps
-        by_log = self.told_steps == self.steps
-        passed = self.told if by_log else at - self.began
+        if reported is not None:
+            self.reported += reported * steps
+            self.reported_steps += steps
+        by_log = self.reported_steps == self.steps
+        passed = self.reported if by_log else at - self.began
         disturbed = self.disturbed and not by_log
         if (late and not by_log) or (passed < self.least and not disturbed):
             return None
         done = None if disturbed else (self.steps, passed)
-        self.began, self.steps, self.told, self.told_steps, self.disturbed = at, 0, 0.0, 0, False
+        self.began, self.steps, self.reported, self.reported_steps, self.disturbed = at, 0, 0.0, 0, False
         return done
 
 
 class StepTimes:
-    """`pace` is told every lap: some seconds of undisturbed steps."""
+    """`pace` is given every lap: some seconds of undisturbed steps."""
 
     def __init__(self) -> None:
         self.pace = Pace()  # whether they became slower
         self.counted = 0  # steps that were measured
         self.left_out = 0  # steps in which something else happened
-        self.samples_per_step: float | None = None  # the global batch, where the log tells it
+        self.samples_per_step: float | None = None  # the global batch, where the log reports it
         # at, last iteration, steps, seconds each
         self._seen: deque[tuple[float, int, int, float]] = deque(maxlen=_KEPT)
         self._short: _Interval | None = None  # since the last report that was measured
@@ -72,7 +72,7 @@ class StepTimes:
         self._iteration = 0  # the last that was reported
         self._late_until = 0.0  # lines up to then were not read in time
 
-    # -- being told ---------------------------------------------------------------------------------------
+    # -- observing ---------------------------------------------------------------------------------------
 
     def start_over(self) -> None:
         """Another attempt, or another training in the same processes: its pace is its own."""
@@ -102,18 +102,18 @@ class StepTimes:
             self._iteration = iteration
             return
         steps, self._iteration = iteration - self._iteration, iteration
-        told = next(
+        reported = next(
             (metrics[name] * unit for name, unit in _TOLD if 0 < metrics.get(name, 0.0) < _MOST), None
         )
-        since, was = self._lap.began, self._short.disturbed and told is None
+        since, was = self._lap.began, self._short.disturbed and reported is None
         late = self.comes_late(at)
-        done = self._short.add(at, steps, told, late=late)
+        done = self._short.add(at, steps, reported, late=late)
         if done is not None:
             self.counted += done[0]
             self._seen.append((at, iteration, done[0], done[1] / done[0]))
         elif was:
             self.left_out += steps
-        lap = self._lap.add(at, steps, told, late=late)
+        lap = self._lap.add(at, steps, reported, late=late)
         if lap is not None:
             self.pace.lap(Lap(since, at, iteration, lap[0], lap[1] / lap[0]))
 
@@ -166,21 +166,23 @@ class StepTimes:
         return self.samples_per_step / now if now and self.samples_per_step else None
 
 
-def steps_sentence(told: Mapping[str, Any]) -> str:
+def steps_sentence(steps: Mapping[str, Any]) -> str:
     """What `to_json` gave, in a line.
 
     >>> steps_sentence({"count": 30, "seconds_median": 0.71, "seconds_p95": 0.83, "slowest": [{"iteration": 12, "seconds": 2.1}]})
     '30 steps measured, median 0.71 s, p95 0.83 s, slowest 2.1 s (iteration 12)'
     """
-    text = f"{told['count']} step{'' if told['count'] == 1 else 's'} measured, median {format_seconds(told['seconds_median'])}"
-    text += f", p95 {format_seconds(told['seconds_p95'])}" if told.get("seconds_p95") is not None else ""
+    text = f"{steps['count']} step{'' if steps['count'] == 1 else 's'} measured, median {format_seconds(steps['seconds_median'])}"
+    text += f", p95 {format_seconds(steps['seconds_p95'])}" if steps.get("seconds_p95") is not None else ""
     slowest = [
         f"{format_seconds(each['seconds'])} (iteration {each['iteration']})"
-        for each in told.get("slowest", ())
-        if each["seconds"] > 1.5 * (told["seconds_median"] or 0.0)
+        for each in steps.get("slowest", ())
+        if each["seconds"] > 1.5 * (steps["seconds_median"] or 0.0)
     ]
     text += f", slowest {', '.join(slowest)}" if slowest else ""
-    return text + (f", {told['samples_per_second']:.3g} samples/s" if told.get("samples_per_second") else "")
+    return text + (
+        f", {steps['samples_per_second']:.3g} samples/s" if steps.get("samples_per_second") else ""
+    )
 
 
 def _round(value: float | None) -> float | None:

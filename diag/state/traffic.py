@@ -56,7 +56,7 @@ class Traffic:
 
 
 def recent(network: NetworkState, since: float) -> Traffic | None:
-    """Over the readings that are kept and not older than `since` (told time); None where there are not two of
+    """Over the readings that are kept and not older than `since` (their time); None where there are not two of
     them."""
     return between(_span(network.ports, since), _span(network.interfaces, since))
 

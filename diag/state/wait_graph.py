@@ -1,7 +1,7 @@
 """Who waits for whom in collectives, over all process groups: from fronts to one explanation.
 
-Pure; reads no clock. Ranks are those of the job. What a single reading cannot tell, whether the picture
-stands still, two graphs do: `graph.still(earlier)`.
+Pure; reads no clock. Ranks are those of the job. What a single reading cannot show, whether the picture
+stays the same, two graphs do: `graph.still(earlier)`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class WaitGraph:
-    """`sinks` are waited for and wait for nobody; `cycles` wait for each other, and nobody else holds them
+    """`sinks` are waited for and wait for none; `cycles` wait for each other, and no other rank holds them
     up."""
 
     fronts: tuple[Front, ...]
@@ -57,7 +57,7 @@ class WaitGraph:
         return _graph([front for front in self.fronts if front.place in before], self.no_dump)
 
     def joined_by(self, fronts: Sequence[Front]) -> WaitGraph:
-        """With waits that no recorder keeps and something else told, of ranks that wait in nothing recorded."""
+        """With waits that no recorder keeps and something else showed, of ranks that wait in nothing recorded."""
         recorded = {rank for front in self.fronts for rank in front.waiting}
         new = [front for front in fronts if not recorded.intersection(front.waiting)]
         return _graph([*self.fronts, *new], self.no_dump) if new else self
@@ -77,7 +77,7 @@ class WaitGraph:
             known = tuple(rank for rank in self.sinks if rank not in silent)
             culprits = known or self.sinks
             wanted = set(culprits)
-            told = max(
+            shown = max(
                 self.fronts,
                 key=lambda front: (
                     bool(wanted.intersection(front.missing or front.no_dump)),
@@ -85,7 +85,7 @@ class WaitGraph:
                     len(front.waiting),
                 ),
             )
-            return Explanation("absent_rank", culprits, waiting, (), told, certain and bool(known))
+            return Explanation("absent_rank", culprits, waiting, (), shown, certain and bool(known))
         if self.cycles:
             ranks = _most_waited_for(self.fronts, {rank for cycle in self.cycles for rank in cycle})
             inside = next((front for front in self.fronts if ranks[0] in front.waiting), None)
@@ -160,7 +160,6 @@ def build(dumps: Mapping[int, FlightRecorder], world_size: int = 0) -> WaitGraph
 
 
 # --- the graph
-# -------------------------------------------------------------------------------------------------
 
 
 def _graph(fronts: Sequence[Front], no_dump: tuple[int, ...]) -> WaitGraph:

@@ -45,8 +45,7 @@ def clean_lines(text: str, *, colour: bool = False) -> str:
     >>> clean_lines("one\x1b[2J\n\n\x1b[1;31mtwo\x1b[0m", colour=True)
     'one\n\n\x1b[1;31mtwo\x1b[0m'
     """
-    told = []
-    for line in text.split("\n"):
-        pieces = _PAINT.split(line) if colour else [line]
-        told.append("".join(piece if at % 2 else clean(piece) for at, piece in enumerate(pieces)))
-    return "\n".join(told)
+    lines = [_PAINT.split(line) if colour else [line] for line in text.split("\n")]
+    return "\n".join(
+        "".join(piece if at % 2 else clean(piece) for at, piece in enumerate(pieces)) for pieces in lines
+    )

@@ -1,223 +1,32 @@
-"""When NCCL RAS is asked: by version and setting, under suspicion, twice at most, never while communicators
-are made."""
+"""When RAS is asked: decisions, a real server, real processes."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from diag.agent.samplers.ras import (
-    APART_SECONDS,
-    MOST_QUESTIONS,
-    PATIENCE_SECONDS,
-    REST_SECONDS,
-    Budget,
     RasSampler,
-    creating,
-    refusal,
 )
 from diag.agent.samplers.sampler import Reporter
-from diag.model import Placement, Record
+from diag.model import Record
 from diag.model.observations import (
-    Iteration,
     Observation,
-    PhaseMarked,
-    RankFound,
     RasReading,
     SourceFailed,
     SourceWorks,
-    StackSample,
-    ThreadStack,
 )
 from diag.settings import Settings
 from diag.sources.collectives import nccl_ras
-from diag.sources.collectives.nccl_library import library_of, version_of
-from diag.sources.logs import output
 from diag.sources.parsers import PARSERS
 from diag.state.job import JobState
-from tests.facts import frames
+from tests.rasjobs import COMPLETE, START, job_of, say, with_nccl
 from tests.rasserver import captured, ras_server
 
-# --- the gate of versions
-# --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("version", "auto", "force"),
-    [
-        ("2.18.3", False, False),
-        ("2.23.4", False, False),  # no RAS there
-        ("2.24.3", False, True),
-        ("2.26.5", False, True),
-        ("2.27.7", False, True),
-        ("2.28.6", False, True),
-        ("2.28.7", True, True),
-        ("2.28.9", True, True),
-        ("2.30.7", True, True),
-        ("3.0.0", True, True),
-        ("", False, True),
-        ("2.28", False, True),
-    ],
-)
-def test_version_decides_unless_forced_and_off_is_off(version: str, auto: bool, force: bool) -> None:
-    assert (refusal(version, "auto") is None, refusal(version, "force") is None) == (auto, force)
-    assert refusal(version, "off") is not None
-
-
-def test_refusal_says_what_would_let_it_be_asked() -> None:
-    refused = refusal("2.26.5", "auto")
-    assert refused is not None
-    assert "2.26.5" in refused.reason and "2.28.7" in refused.remedy and "--ras force" in refused.remedy
-
-
-# --- the budget
-# ------------------------------------------------------------------------------------------------
-
-
-def questions(
-    suspicious: Callable[[float], bool], seconds: float, *, answered: bool = True, takes: float = 0.3
-) -> list[float]:
-    """When questions are put if somebody looks each second."""
-    budget = Budget()
-    asked = []
-    for now in range(int(seconds)):
-        budget.note(now, suspicious(now))
-        if budget.due(now):
-            asked.append(now)
-            budget.spend(now + takes, answered)
-    return asked
-
-
-def test_suspicion_is_asked_about_twice_5_s_apart_after_8_s_and_never_again() -> None:
-    asked = questions(lambda now: now >= 100, 100_000)
-    assert asked == [100 + PATIENCE_SECONDS, 100 + PATIENCE_SECONDS + APART_SECONDS + 1]
-    assert len(asked) == MOST_QUESTIONS
-
-
-def test_slow_steps_of_seven_seconds_are_never_asked_about() -> None:
-    assert questions(lambda now: now % 12 >= 12 - PATIENCE_SECONDS, 100_000) == []
-
-
-def test_job_that_is_suspected_again_and_again_is_not_polled() -> None:
-    asked = questions(lambda now: now % 30 >= 10, 3600)
-    rests = [later - earlier for earlier, later in itertools.pairwise(asked) if later - earlier > 10]
-    assert min(rests) >= REST_SECONDS
-    assert len(asked) <= 2 * 3600 / REST_SECONDS
-
-
-def test_who_does_not_answer_is_not_asked_again_in_that_suspicion() -> None:
-    assert len(questions(lambda now: now >= 10, 10_000, answered=False)) == 1
-
-
-# --- while communicators are made
-# ------------------------------------------------------------------------------
-
-
-def job_of(*pids: int, node_rank: int = 0, first: int = 0, steps: int = 5) -> JobState:
-    job = JobState()
-    for number, pid in enumerate(pids):
-        place = Placement(
-            first + number, number, first + len(pids), "node-0", pid, 7, node_rank, len(pids), "torchrun"
-        )
-        job.observe(10.0, RankFound(first + number, place, "python train.py"))
-    if steps:
-        job.observe(20.0, Iteration(None, steps, 100, f"iteration {steps}"))
-    return job
-
-
-def say(job: JobState, line: str, at: float = 30.0) -> None:
-    """A line of output, through the parsers that the hub uses."""
-    for fact in PARSERS[output.SOURCE](
-        Record(output.SOURCE, {"stream": "stderr", "lines": [[line, False]]}, at=at)
-    ):
-        job.observe(at, fact)
-
-
-def stand(job: JobState, rank: int, *lines: str) -> None:
-    pid = job.ranks[rank].placement.pid
-    job.observe(
-        30.0, StackSample(rank, pid, (ThreadStack(pid, "MainThread", frames(*lines)),), "pyspy", 30.0)
-    )
-
-
-# NCCL 2.28.9, H200, 2026-11-20 (tests/captures/logs/nccl/healthy_rank0.log)
-START = (
-    "gpu-node-0:566:566 [0] NCCL INFO ncclCommInitRankConfig comm 0x400879c0 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 60 "
-    "commId 0x67f05fb031510889 - Init START"
-)
-COMPLETE = START.replace("START", "COMPLETE")
-
-
-def test_line_of_an_unfinished_init_forbids_asking_until_it_is_complete() -> None:
-    job = job_of(566, 567)
-    assert creating(job) is None
-
-    say(job, START)
-    refused = creating(job)
-    assert refused is not None and "rank 0" in refused.reason
-    assert job.nccl.being_made(566) == 30.0 and job.nccl.being_made(567) is None
-
-    say(job, COMPLETE, 31.0)
-    assert creating(job) is None
-
-
-def test_real_log_ends_with_no_communicator_under_way_and_tells_version_and_address() -> None:
-    job = job_of(566)
-    lines = (
-        (Path(__file__).parents[1] / "captures" / "logs" / "nccl" / "healthy_rank0.log")
-        .read_text()
-        .splitlines()
-    )
-    made = []
-    for line in lines:
-        say(job, line)
-        made.append(job.nccl.being_made(566) is not None)
-
-    assert (job.nccl.version, job.nccl.ras_address) == ("2.28.9", "127.0.0.1<28028>")
-    assert any(made) and not made[-1]
-
-
-def test_stack_in_a_rendezvous_or_in_the_making_of_a_communicator_forbids_asking() -> None:
-    job = job_of(1, 2)
-    stand(job, 1, "main /app/train.py:5", "new_group torch/distributed/distributed_c10d.py:5000")
-    assert creating(job) is not None
-
-    stand(job, 1, "main /app/train.py:5", "all_reduce torch/distributed/distributed_c10d.py:3173")
-    assert creating(job) is None
-
-
-@pytest.mark.parametrize("phase", ["rendezvous", "comm_init"])
-def test_early_phase_forbids_asking(phase: str) -> None:
-    job = job_of(1, 2, steps=0)
-    job.observe(40.0, PhaseMarked(None, phase, "a line"))
-    refused = creating(job)
-    assert refused is not None and phase in refused.reason
-
-
-def test_first_step_of_a_job_whose_nccl_says_nothing_forbids_asking() -> None:
-    job = job_of(566, 567)
-    job.observe(40.0, PhaseMarked(None, "first_step", "a line"))
-    assert creating(job) is not None
-
-    say(job, "gpu-node-0:566:566 [0] NCCL INFO NCCL version 2.28.9+cuda13.0")
-    assert creating(job) is None
-
-
-def test_other_nodes_leave_it_to_the_node_of_rank_0() -> None:
-    assert creating(job_of(1, 2, node_rank=1, first=2)) is not None
-    assert creating(job_of(1, 2, node_rank=0)) is None
-
-
 # --- the watch: decisions, a real server, real processes
-# -------------------------------------------------------
 
 
 class Watched:
@@ -259,27 +68,6 @@ class Watched:
 
     def reasons(self) -> list[str]:
         return [fact.reason for fact in self.facts() if isinstance(fact, SourceFailed)]
-
-
-@contextlib.contextmanager
-def with_nccl(tmp_path: Path, version: str) -> Iterator[int]:
-    """A process that has mapped a file called libnccl.so.2 with this version in it; its pid."""
-    library = tmp_path / "libnccl.so.2"
-    library.write_bytes(
-        b"\x7fELF" + b"\0" * (1 << 20) + f"NCCL version {version}+cuda13.0\0".encode() + b"\0" * 5000
-    )
-    code = (
-        "import mmap, sys; file = open(sys.argv[1], 'rb'); kept = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ);"
-        "print('ready', flush=True); sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(library)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-        try:
-            yield process.pid
-        finally:
-            process.kill()
 
 
 def answer_of(*pids: int) -> str:
@@ -477,49 +265,3 @@ def test_job_that_ended_or_was_interrupted_is_not_asked() -> None:
     with ras_server(json=captured("skip_collective/ras_json.txt")) as server:
         Watched(job, server.address).seconds(60)
         assert server.connections == 0
-
-
-# --- which NCCL a process has loaded
-# ---------------------------------------------------------------------------
-
-
-def test_library_is_found_in_the_map_of_a_real_process_and_its_version_in_the_file(tmp_path: Path) -> None:
-    with with_nccl(tmp_path, "2.28.9") as pid:
-        library = library_of(pid)
-        assert library == str(tmp_path / "libnccl.so.2")
-        assert version_of(pid, library) == "2.28.9"
-
-
-def test_library_that_was_replaced_on_disk_is_still_seen(tmp_path: Path) -> None:
-    with with_nccl(tmp_path, "2.28.9") as pid:
-        (tmp_path / "libnccl.so.2").unlink()
-        assert library_of(pid) == str(tmp_path / "libnccl.so.2")
-
-
-def test_process_without_it_has_none_and_one_that_is_gone_cannot_be_seen() -> None:
-    assert library_of(os.getpid()) == ""
-    assert library_of(1 << 22) is None
-
-
-def test_words_that_cross_two_reads_are_found(tmp_path: Path) -> None:
-    words = b"NCCL version 2.28.19+cuda13.0\0"
-    for shift in range(len(words) + 2):
-        path = tmp_path / "libnccl.so.2"
-        path.write_bytes(b"\0" * ((1 << 20) - shift) + words)
-        assert version_of(os.getpid(), str(path)) == "2.28.19"
-
-
-def test_version_in_the_name_or_of_the_wheel_beside_it_needs_no_look_into_the_file(tmp_path: Path) -> None:
-    assert version_of(1, "/usr/lib/x86_64-linux-gnu/libnccl.so.2.27.7") == "2.27.7"
-    folder = tmp_path / "site-packages" / "nvidia" / "nccl" / "lib"
-    folder.mkdir(parents=True)
-    (folder / "libnccl.so.2").write_bytes(b"nothing of it")
-    (tmp_path / "site-packages" / "nvidia_nccl_cu12-2.28.9.dist-info").mkdir()
-    assert version_of(os.getpid(), str(folder / "libnccl.so.2")) == "2.28.9"
-
-
-def test_file_without_the_words_or_gone_tells_no_version(tmp_path: Path) -> None:
-    (tmp_path / "libnccl.so.2").write_bytes(b"NCCL version two")
-    assert version_of(os.getpid(), str(tmp_path / "libnccl.so.2")) == ""
-    assert version_of(os.getpid(), "/no/such/libnccl.so.2") == ""
-    assert version_of(1 << 22, "/usr/lib/libnccl.so.2") == ""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import queue
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,144 +18,28 @@ import pytest
 from diag.agent.samplers.rank_context import RankContext
 from diag.agent.samplers.sampler import Reporter
 from diag.agent.sidecar import Sidecar as Inner
-from diag.agent.sidecar_pool import SidecarPool
 from diag.agent.stack_sampler import RankStacks, StackSampler
-from diag.model import Placement, Record
-from diag.model.observations import HostMemory, StackSample
-from diag.settings import load
-from diag.sources.parsers import PARSERS
+from diag.model import Record
 from diag.sources.stacks import pyspy
-
-ROOT = Path(__file__).parents[2]
-needs_pyspy = pytest.mark.skipif(pyspy.find_executable() is None, reason="py-spy is not installed")
-# What reads a process of the Python that runs the tests.
-STACKS = "remote_stack" if (3, 11) <= sys.version_info < (3, 14) else "pyspy"
-# A rank with a child that stands in a function of its own, as a DataLoader worker does.
-RANK = """
-import os, sys
-def reads_a_shard():
-    r, w = os.pipe()
-    os.read(r, 1)
-if os.fork() == 0:
-    os.close(0)
-    reads_a_shard()
-def waits_for_a_batch():
-    sys.stdin.read()
-print("up", flush=True)
-waits_for_a_batch()
-"""
-
-
-def ticks(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+from tests.sidecars import (
+    ROOT,
+    STACKS,
+    beside,
+    functions,
+    is_gone,
+    needs_pyspy,
+    probes_of,
+    running_rank,
+    task_of,
+    ticks,
+    wait_for,
+)
 
 
 @pytest.fixture
 def rank() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", RANK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"up\n"
-    yield process
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-
-
-class Sidecar:
-    """The process, and what it sends as a queue."""
-
-    def __init__(self, pid: int, **task: Any) -> None:
-        settings = {
-            "run_dir": None,
-            "stack_signal": 0,
-            "stack_seconds": 60.0,
-            "close_stack_seconds": 0.5,
-            "proc_seconds": 0.2,
-            "node_seconds": 0.5,
-        }
-        whole = {"rank": 3, "pid": pid, **settings, **task}
-        if "start_ticks" not in whole:
-            whole["start_ticks"] = ticks(pid)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "diag.agent.sidecar", json.dumps(whole)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            start_new_session=True,
-        )
-        self.sent: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self.seen: list[dict[str, Any]] = []
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.sent.put(json.loads(line))
-        self.sent.put(None)
-
-    def order(self, line: bytes | dict[str, Any]) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n")
-        self.process.stdin.flush()
-
-    def until(self, condition: Callable[[dict[str, Any]], Any], timeout: float = 20.0) -> dict[str, Any]:
-        """The next message that the condition holds for."""
-        end = time.monotonic() + timeout
-        while True:
-            message = self.sent.get(timeout=max(0.01, end - time.monotonic()))
-            assert message is not None, f"the sidecar ended; it had sent {self.seen[-5:]}"
-            self.seen.append(message)
-            if condition(message):
-                return message
-
-    def source(self, name: str) -> dict[str, Any]:
-        return self.until(lambda message: message.get("source") == name)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.reader.join(10.0)  # it reads to the end; the pipe may not be closed below it
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(BrokenPipeError):
-                assert pipe is not None
-                pipe.close()
-
-
-def task_of(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    times = {"stack_seconds": 60, "close_stack_seconds": 2, "proc_seconds": 2, "node_seconds": 5}
-    return {"rank": 3, "pid": process.pid, "start_ticks": ticks(process.pid), **times}
-
-
-@contextlib.contextmanager
-def beside(process: subprocess.Popen[bytes], **task: Any) -> Iterator[Sidecar]:
-    sidecar = Sidecar(process.pid, **task)
-    try:
-        yield sidecar
-    finally:
-        sidecar.end()
-
-
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"never: {what}"
-        os.sched_yield()
-
-
-def functions(message: dict[str, Any]) -> list[str]:
-    found = PARSERS[message["source"]](Record.from_json(message))
-    [sample] = [fact for fact in found if isinstance(fact, StackSample)]
-    return [frame.function for thread in sample.threads for frame in thread.frames]
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
+    with running_rank() as process:
+        yield process
 
 
 @needs_pyspy
@@ -231,10 +112,6 @@ def test_dump_of_a_stopped_rank_is_answered_in_time_and_leaves_it_stopped(
         assert Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
         stacks = [message for message in sidecar.seen if message.get("source") == STACKS][1:]
         assert {message["payload"].get("parent_pid") for message in stacks} == {None, rank.pid}
-
-
-def probes_of(done: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {row["probe"]: row for row in done["probes"]}
 
 
 @needs_pyspy
@@ -449,148 +326,6 @@ def test_sidecar_steps_back_for_the_job_and_loads_nothing_heavy(rank: subprocess
         assert Path(f"/proc/{pid}/oom_score_adj").read_text().strip() == "500"
         maps = Path(f"/proc/{pid}/maps").read_text()
         assert not any(name in maps for name in ("torch", "pydantic", "psutil"))
-
-
-# --- the hub's side
-# --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def pool(tmp_path: Path) -> Iterator[tuple[SidecarPool, queue.SimpleQueue[Record]]]:
-    records: queue.SimpleQueue[Record] = queue.SimpleQueue()
-    made = SidecarPool(
-        load(proc_seconds=0.2),
-        tmp_path,
-        0,
-        records.put,
-        lambda source, seconds: None,
-        lambda source, reason: None,
-    )
-    yield made, records
-    made.close()
-
-
-def record_of(records: queue.SimpleQueue[Record], source: str) -> Record:
-    while True:
-        record = records.get(timeout=15)
-        if record.source == source:
-            return record
-
-
-def place(process: subprocess.Popen[bytes], rank: int = 0) -> Placement:
-    return Placement(rank, rank, 2, "n", process.pid, ticks(process.pid))
-
-
-def test_run_directory_that_is_gone_does_not_blind_the_hub(
-    rank: subprocess.Popen[bytes], pool: tuple[SidecarPool, queue.SimpleQueue[Record]], tmp_path: Path
-) -> None:
-    tmp_path.rmdir()
-
-    pool[0].watch(place(rank))
-
-    assert record_of(pool[1], "proc").rank == 0
-
-
-def test_sidecar_that_the_kernel_kills_first_leaves_a_reading_of_the_host(
-    rank: subprocess.Popen[bytes], pool: tuple[SidecarPool, queue.SimpleQueue[Record]]
-) -> None:
-    pool[0].watch(place(rank))
-    record_of(pool[1], "cgroup")
-
-    os.kill(pool[0].processes()[0], signal.SIGKILL)
-
-    record = next(
-        record for record in iter(lambda: record_of(pool[1], "cgroup"), None) if record.rank is None
-    )
-    (host,) = PARSERS["cgroup"](record)
-    assert isinstance(host, HostMemory)
-    assert host.total_bytes > host.available_bytes > 0
-
-
-def test_module_of_the_users_project_is_not_the_sidecars(
-    rank: subprocess.Popen[bytes],
-    pool: tuple[SidecarPool, queue.SimpleQueue[Record]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # given a project with files called as modules that the sidecar imports
-    project = tmp_path / "project"
-    project.mkdir()
-    for name in ("json", "socket", "signal", "diag"):
-        (project / f"{name}.py").write_text("raise SystemExit('not yours')")
-    monkeypatch.chdir(project)
-
-    pool[0].watch(place(rank))
-
-    assert record_of(pool[1], "proc").rank == 0
-
-
-def test_process_that_cannot_be_started_is_said_with_the_reason(
-    rank: subprocess.Popen[bytes],
-    pool: tuple[SidecarPool, queue.SimpleQueue[Record]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(*args: object, **kwargs: object) -> object:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(subprocess, "Popen", refuse)
-
-    pool[0].watch(place(rank))
-
-    payload = pool[1].get(timeout=5).payload
-    assert payload["reason"] == "cannot be started: Resource temporarily unavailable"
-
-
-def test_sidecar_that_dies_is_said_and_started_again_while_its_rank_lives(
-    rank: subprocess.Popen[bytes], pool: tuple[SidecarPool, queue.SimpleQueue[Record]]
-) -> None:
-    sidecars, records = pool
-    sidecars.watch(place(rank))
-    record_of(records, "proc")
-    first = sidecars.processes()[0]
-
-    os.kill(first, signal.SIGKILL)
-    wait_for(lambda: not sidecars.processes(), "the pool noticed")
-    sidecars.tend(lambda rank: True)
-
-    assert sidecars.processes()[0] != first
-    assert record_of(records, "run").payload["source"] == "sidecar"
-    assert record_of(records, "proc").rank == 0
-
-
-def test_dump_of_a_sidecar_that_dies_meanwhile_is_explained_and_not_waited_for(
-    rank: subprocess.Popen[bytes], pool: tuple[SidecarPool, queue.SimpleQueue[Record]]
-) -> None:
-    sidecars, records = pool
-    sidecars.watch(place(rank))
-    record_of(records, "proc")
-    os.kill(sidecars.processes()[0], signal.SIGSTOP)  # it takes no order
-
-    wait = sidecars.dump("d", 5.0)
-    os.kill(sidecars.processes()[0], signal.SIGKILL)
-
-    assert wait.done.wait(5)
-    assert wait.answers[0]["missing"] == ["the sidecar ended"]
-
-
-def test_new_process_of_a_rank_gets_a_sidecar_and_the_old_one_ends(
-    rank: subprocess.Popen[bytes], pool: tuple[SidecarPool, queue.SimpleQueue[Record]]
-) -> None:
-    sidecars, records = pool
-    sidecars.watch(place(rank))
-    old = sidecars.processes()[0]
-
-    sidecars.watch(place(rank))
-
-    assert sidecars.processes()[0] != old
-    wait_for(lambda: is_gone(old), "the old one ended")
-    record_of(records, "proc")
-
-
-def test_dump_of_no_ranks_is_done_at_once(pool: tuple[SidecarPool, queue.SimpleQueue[Record]]) -> None:
-    wait = pool[0].dump("d", 5.0)
-
-    assert wait.done.is_set() and wait.answers == {}
 
 
 def test_sidecar_beside_a_pid_that_is_anothers_by_now_tells_that_the_rank_is_gone_and_looks_at_nothing(

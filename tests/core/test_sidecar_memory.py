@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.test_sidecar import STACKS, beside
+from tests.sidecars import STACKS, beside
 
 GROWS = """
 import sys

@@ -149,7 +149,10 @@ def test_each_way_to_write_the_state_is_seen_and_reading_it_is_not() -> None:
 
 
 def test_nothing_of_a_rank_is_written_outside_of_the_state_under_any_name() -> None:
-    kept = {field.name for field in fields(RankView)} - {"node", "pids"}  # others keep such names of their own
+    kept = {field.name for field in fields(RankView)} - {
+        "node",
+        "pids",
+    }  # others keep such names of their own
 
     found = [
         (str(path.relative_to(ROOT)), names)

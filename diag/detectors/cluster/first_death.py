@@ -34,24 +34,24 @@ class FirstDeathDetector(Detector):
     name = "first-death"
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        told = [(node, death) for node in job.cluster.nodes.values() for death in node.digest.deaths]
-        if not told:
+        reported = [(node, death) for node in job.cluster.nodes.values() for death in node.digest.deaths]
+        if not reported:
             return
-        first = min(death.since for _, death in told)
+        deaths = [death for _, death in reported]
+        first = min(death.since for death in deaths)
         current = job.cluster.current()
         waited_for = [node for node in current if not node.gone and not node.digest.deaths]
-        node, root = min(told, key=lambda pair: _order(pair[1], first))
-        settle = _VICTIMS_SECONDS if _is_victim(root) else _SETTLE_SECONDS
-        lost = _lost_peer(job, [death for _, death in told], first) if _is_victim(root) else None
+        node, root = min(reported, key=lambda pair: _order(pair[1], first))
+        victim = _is_victim(root)
+        lost = _lost_peer(job, deaths, first) if victim else None
         if lost is not None and now - first >= _SETTLE_SECONDS:
-            yield _gone(lost, job, [death for _, death in told], first)
+            yield _gone(lost, job, deaths, first)
             return
+        settle = _VICTIMS_SECONDS if victim else _SETTLE_SECONDS
         if (waited_for or len(current) < job.cluster.expected()) and now - first < settle:
             return
-        dead = {rank.rank for rank in job.ranks.values() if rank.failed} | {
-            rank for _, death in told for rank in death.ranks
-        }
-        waiting = {rank.rank for rank in job.ranks.values() if rank.alive} | dead | set(root.waiting_ranks)
+        waiting = {rank.rank for rank in job.ranks.values() if rank.alive or rank.failed}
+        waiting.update(root.waiting_ranks, *(death.ranks for death in deaths))
         summary = _summary(root, node if len(current) > 1 else None, job)
         yield replace(root, summary=summary, waiting_ranks=tuple(sorted(waiting - set(root.ranks))))
 
@@ -70,10 +70,8 @@ def _summary(root: Finding, node: NodeState | None, job: JobView) -> str:
 def _lost_peer(job: JobView, deaths: list[Finding], first: float) -> NodeState | None:
     """The node at whose address the connections of those that died ended, and of which nothing was heard
     since."""
-    named = {
-        address for death in deaths for item in death.evidence for address in _PEER.findall(item.excerpt)
-    }
-    named |= {address for death in deaths for address in _PEER.findall(death.summary)}
+    texts = [text for death in deaths for text in (death.summary, *(item.excerpt for item in death.evidence))]
+    named = {address for text in texts for address in _PEER.findall(text)}
     for node in job.cluster.current():
         host = urlsplit(node.digest.url).hostname
         # Of `seq` 0: known from the job hub before, and never heard by this one.
@@ -85,9 +83,8 @@ def _lost_peer(job: JobView, deaths: list[Finding], first: float) -> NodeState |
 
 def _gone(node: NodeState, job: JobView, deaths: list[Finding], first: float) -> Finding:
     ranks = tuple(sorted(job.cluster.ranks_on(node.digest.run_id, job.ranks)))
-    victims = tuple(
-        sorted({rank for death in deaths for rank in (*death.ranks, *death.waiting_ranks)} - set(ranks))
-    )
+    others = {rank for death in deaths for rank in (*death.ranks, *death.waiting_ranks)}
+    victims = tuple(sorted(others.difference(ranks)))
     address = urlsplit(node.digest.url).hostname
     one = len(ranks) == 1
     who = f"{format_ranks(ranks)} on {node.digest.host}" if ranks else f"the ranks of {node.digest.host}"
@@ -102,8 +99,8 @@ def _gone(node: NodeState, job: JobView, deaths: list[Finding], first: float) ->
         waiting_ranks=victims,
         since=first,
         summary=f"{who} {'is' if one else 'are'} gone{after}, and diag there with {'it' if one else 'them'}: "
-        f"{format_ranks(victims)} lost the connection to {address}, and nothing was heard of {node.digest.host} since",
-        advice=f"Look on {node.digest.host} for what ended all processes there: `dmesg`, the scheduler's log, `last -x`, the "
+        f"{format_ranks(victims)} lost the connection to {address}, and nothing has been heard from {node.digest.host} since",
+        advice=f"Check on {node.digest.host} what ended all processes there: `dmesg`, the scheduler's log, `last -x`, the "
         "pod's events (`kubectl describe pod`). The other ranks' errors follow from it.",
         evidence=tuple(item for death in deaths[:3] for item in death.evidence if item.kind == "output")[:6],
         final=True,
@@ -117,6 +114,6 @@ def _order(death: Finding, first: float) -> tuple[bool, bool, float]:
 
 
 def _is_victim(death: Finding) -> bool:
-    words = [item.excerpt for item in death.evidence if item.kind == "output"]
-    said = death.summary.partition("it said: ")[2]
-    return bool(CASCADE.search(said)) if said else any(CASCADE.search(text) for text in words)
+    last = death.summary.partition("it said: ")[2]
+    output = [item.excerpt for item in death.evidence if item.kind == "output"]
+    return any(CASCADE.search(text) for text in ([last] if last else output))

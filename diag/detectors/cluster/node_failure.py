@@ -30,12 +30,12 @@ class NodeFailureDetector(Detector):
     """Meaning: a node of the job does not answer any more, and the job does not go on without it.
 
     Evidence: the hub of each node sends a digest every few seconds. One that misses three is tried: its host
-    refuses, or gives no answer at all. Nothing is said while ranks of other nodes go on: then only diag's hub
+    refuses, or gives no answer at all. Nothing is reported while ranks of other nodes go on: then only diag's hub
     there is gone.
 
     What to do: look after the node named, take it out, start again from the last checkpoint.
 
-    False alarms: a hub that was killed by itself while the job hangs for another reason is told as
+    False alarms: a hub that was killed by itself while the job hangs for another reason is reported as
     hub_unreachable, a warning. Where all other nodes fall silent at once, this node is the one that is cut
     off.
     """
@@ -63,12 +63,13 @@ class NodeFailureDetector(Detector):
         # `now` is not told here: the newest thing heard stands for it.
         now = max((node.heard_at for node in job.cluster.nodes.values()), default=0.0)
         for node in job.cluster.silent(now):
-            said = _ANSWERS.get(node.probe.answer, "") if node.probe is not None else ""
+            answer = _ANSWERS.get(node.probe.answer, "") if node.probe is not None else ""
+            ranks = _ranks([node], job)
+            silent = f"its hub has not been heard for {format_seconds(now - node.heard_at)}"
             yield NotChecked(
-                f"{node.name} ({format_ranks(_ranks([node], job)) if _ranks([node], job) else 'no ranks yet'})",
-                f"its hub has not been heard for {format_seconds(now - node.heard_at)}"
-                + (f": {said}" if said else ""),
-                "see whether diag lives there (`ps`), and that its port can be reached from this node",
+                f"{node.name} ({format_ranks(ranks) if ranks else 'no ranks yet'})",
+                f"{silent}: {answer}" if answer else silent,
+                "see whether diag runs there (`ps`), and that its port can be reached from this node",
             )
 
 
@@ -109,24 +110,22 @@ def _ranks_left(ids: set[str], job: JobView) -> list[int]:
 
 def _finding(nodes: list[NodeState], job: JobView, cause: str, severity: Severity) -> Finding:
     ranks = _ranks(nodes, job)
-    names = ", ".join(node.name for node in nodes[:4]) + (
-        f" and {len(nodes) - 4} more" if len(nodes) > 4 else ""
-    )
+    names = ", ".join(node.name for node in nodes[:4])
+    names += f" and {len(nodes) - 4} more" if len(nodes) > 4 else ""
     one = len(nodes) == 1
     heard = max(node.heard_at for node in nodes)
     whose = f" with {format_ranks(ranks)}" if ranks else ""
+    answer = _ANSWERS[nodes[0].probe.answer] if nodes[0].probe is not None else ""
     if cause == "node_unreachable":
-        said = _ANSWERS[nodes[0].probe.answer] if nodes[0].probe is not None else ""
-        what = f"{'does' if one else 'do'} not answer any more ({said}), and the job stands still"
+        what = f"{'does' if one else 'do'} not answer any more ({answer}), and the job does not move"
         advice = (
-            f"See whether {names} {'lives' if one else 'live'}: console, `ping`, `kubectl get node`, `scontrol show node`; "
+            f"See whether {names} {'runs' if one else 'run'}: console, `ping`, `kubectl get node`, `scontrol show node`; "
             "link and switch port. End the job, take the node out (--exclude, `kubectl cordon`), and start again from the last "
             "checkpoint."
         )
     else:
-        said = _ANSWERS[nodes[0].probe.answer] if nodes[0].probe is not None else ""
-        what = f"{'has' if one else 'have'} no diag that answers ({said}): of {'its' if one else 'their'} ranks nothing is known"
-        advice = f"See on {names} whether the job's processes live (`ps`), and attach again there: diag watch --pid PID."
+        what = f"{'has' if one else 'have'} no diag that answers ({answer}): of {'its' if one else 'their'} ranks nothing is known"
+        advice = f"Check on {names} whether the job's processes run (`ps`), and attach again there: diag watch --pid PID."
     return Finding(
         id="node-failure",
         subject=nodes[0].digest.host if one else JOB,
@@ -158,8 +157,8 @@ def _cut_off(gone: list[NodeState], speaking: Sequence[NodeState], job: JobView)
         waiting_ranks=_ranks(gone, job),
         summary=f"none of the other {len(gone)} nodes answers {name} any more: this node is cut off from the network, or all of "
         "them are",
-        advice=f"Look at the network of {name} first (`ip -br link`, cable, switch port, VLAN): what the other nodes' diag says "
-        "is more likely to be right than what stands here.",
+        advice=f"Check the network of {name} first (`ip -br link`, cable, switch port, VLAN): what the other nodes' diag reports "
+        "is more likely to be right than this report.",
         evidence=tuple(_evidence(node) for node in gone[:4]),
         holds_seconds=5.0,
     )
@@ -167,10 +166,7 @@ def _cut_off(gone: list[NodeState], speaking: Sequence[NodeState], job: JobView)
 
 def _evidence(node: NodeState) -> Evidence:
     probe = node.probe
-    said = (
-        f"; tried: {_ANSWERS.get(probe.answer, probe.answer)} ({format_seconds(probe.seconds)})"
-        if probe is not None
-        else ""
-    )
-    text = f"{node.name} at {node.digest.url or '?'}: last heard in phase {node.digest.phase}{said}"
+    text = f"{node.name} at {node.digest.url or '?'}: last heard in phase {node.digest.phase}"
+    if probe is not None:
+        text += f"; tried: {_ANSWERS.get(probe.answer, probe.answer)} ({format_seconds(probe.seconds)})"
     return Evidence("digest", text, node.heard_at)

@@ -31,11 +31,11 @@ class SlowLinkDetector(Detector):
     program of either side is part of it), of five exchanges in a row, beside those of all other nodes; how
     often ranks wait in collectives.
 
-    What to do: look at that node's link: speed, errors, cable, a port that fell back to a lower rate, traffic
+    What to do: check that node's link: speed, errors, cable, a port that fell back to a lower rate, traffic
     of others.
 
     False alarms: where the hubs talk over another network than the training (a management network beside
-    InfiniBand) it is told as information only. Nothing is said where the job hub's own link is the slow one:
+    InfiniBand) it is reported as information only. Nothing is reported where the job hub's own link is the slow one:
     then all others are late alike.
     """
 
@@ -70,20 +70,12 @@ class SlowLinkDetector(Detector):
     def _finding(self, node: NodeState, job: JobView, seconds: float, usual: float) -> Finding:
         ranks = tuple(sorted(job.cluster.ranks_on(node.digest.run_id, job.ranks)))
         waiting = sum(self._waits) / len(self._waits) if self._waits else 0.0
-        nets = {
-            comm.net
-            for process in job.nccl_processes.living()
-            for comm in process.communicators.values()
-            if comm.net
-        }
-        matters = waiting >= _WAITING_RATIO and not any(net.startswith(_RDMA) for net in nets)
+        comms = [comm for process in job.nccl_processes.living() for comm in process.communicators.values()]
+        matters = waiting >= _WAITING_RATIO and not any(comm.net.startswith(_RDMA) for comm in comms)
         since = self._seconds[node.digest.run_id][0][0]
         whose = f" with {format_ranks(ranks)}" if ranks else ""
-        wait = (
-            f"; ranks are found waiting for each other in {format_ratio(waiting)} of samples"
-            if self._waits
-            else ""
-        )
+        share = f"; ranks are found waiting for each other in {format_ratio(waiting)} of samples"
+        wait = share if self._waits else ""
         return Finding(
             id="straggler",
             subject=node.digest.host,

@@ -105,7 +105,6 @@ def _moved_since(at: float, job: JobView) -> bool:
 
 
 # --- whose processes these are
-# ---------------------------------------------------------------------------------
 
 
 def ranks_of(reading: RasReading, job: JobView) -> dict[Process, int]:
@@ -146,7 +145,6 @@ def _processes(reading: RasReading) -> Iterator[Process]:
 
 
 # --- judging
-# ---------------------------------------------------------------------------------------------------
 
 
 class _Judge:

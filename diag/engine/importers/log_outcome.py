@@ -20,14 +20,12 @@ from diag.engine.importers.tracebacks import (
     MOST_LINES,
     NATIVE,
     NOT_FATAL,
-    NOT_ITS_END,
-    OF_LAUNCHER,
-    PREFIX,
     SIGNALS,
     TRACEBACK,
     Raised,
     goes_on,
 )
+from diag.knowledge.tracebacks import NOT_ITS_END, OF_LAUNCHER, PREFIX
 from diag.model import Placement, Record
 from diag.model.observations import (
     CollectiveTimedOut,
@@ -238,7 +236,7 @@ class LogOutcome:
 
     def _start_over(self) -> None:
         for kept in (self.raised, self._open, self.failed, self.failed_at, self._unnamed):
-            kept.clear()  # type: ignore[attr-defined]
+            kept.clear()
         self.root, self.broken, self.ended_well = None, False, False
 
     def _worker_failed(self, at: float, fact: WorkerFailureReported) -> None:

@@ -8,20 +8,13 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from diag.knowledge.log_prefix import message_of
+from diag.knowledge.tracebacks import OF_LAUNCHER
 
 TRACEBACK = re.compile(
     r"^(?:\[rank\d{1,6}\]: ?)?\s{0,8}(?:\+ Exception Group )?Traceback \(most recent call last\):"
 )
-NOT_ITS_END = re.compile(r"Exception (?:in thread|ignored)")
-PREFIX = re.compile(r"^\[rank\d{1,6}\]: ?")
 # The last line of a traceback:   torch.distributed.DistNetworkError: ...     KeyboardInterrupt     SystemExit: 1
 EXCEPTION = re.compile(r"^[A-Za-z_][\w.]{0,300}(?:: |:$|$)")
-# What launchers die of themselves when a worker of theirs did (torch 1.9-2.13; accelerate, swift and bare
-# scripts around it):
-#   torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
-#   subprocess.CalledProcessError: Command '['/usr/bin/python', 'train.py']' returned non-zero exit status 1.
-#   torch.multiprocessing.spawn.ProcessRaisedException:  /  ProcessExitedException: process 1 terminated with signal SIGKILL
-OF_LAUNCHER = ("ChildFailedError", "subprocess.CalledProcessError", "torch.multiprocessing.spawn.Process")
 NOT_FATAL = ("SystemExit: 0",)
 # Frames that only a launcher's own traceback has (torch 2.0-2.13, deepspeed 0.9-0.19, accelerate 0.30-1.15).
 _FRAMES_OF_LAUNCHERS = (
