@@ -14,7 +14,7 @@ from diag.state.view import JobView
 _UNCAUGHT = re.compile(
     r"^\[rank\d{1,6}\]: ?(?:[\w.]{1,200}\.)?[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit)\b"
 )
-# What a rank says when ANOTHER one went away (gloo of torch 2.13, 2026-11-21; NCCL 2.28.9 and c10d of torch
+# What a rank prints when ANOTHER one went away (gloo of torch 2.13, 2026-11-21; NCCL 2.28.9 and c10d of torch
 # 2.11):
 #   RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17577. ...
 #   ... NCCL WARN [Service thread] Accept failed Resource temporarily unavailable / ncclRemoteError
@@ -54,10 +54,10 @@ def is_traced(above: Iterable[str]) -> bool:
 
 
 def only_quoted(job: JobView, text: str, ranks: Iterable[RankView] | None = None) -> bool:
-    """Whether the ranks that failed (or these) died of something else by their own last words.
+    """Whether the ranks that failed (or these) died of something else by their own last lines.
 
     ms-swift prints a sample of the data at the start, and such data hold whole errors of other people's jobs.
-    What a rank dies of has torch's prefix or stands under a traceback.
+    What a rank dies of has torch's prefix or is under a traceback.
     """
     if PREFIX.match(text):
         return False

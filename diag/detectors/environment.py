@@ -58,7 +58,7 @@ class _EnvironmentDetector(Detector):
 
     def _judge(self, now: float, job: JobView, rdma: bool | None, *, desktop: bool) -> Iterator[Finding]:
         version = tuple(int(part) for part in job.nccl.version.split(".") if part.isdecimal()) or None
-        told: dict[tuple[str, str], tuple[Advice, list[RankView], str]] = {}
+        found: dict[tuple[str, str], tuple[Advice, list[RankView], str]] = {}
         for _, rank in sorted(job.ranks.items()):
             conf = rank.rdma.nccl_conf if rank.rdma else ()
             origin = {name: path for path, name, _ in conf if name not in rank.variables}
@@ -66,8 +66,8 @@ class _EnvironmentDetector(Detector):
             for advice in lint(variables, nodes=_nodes(rank), nccl_version=version, rdma=rdma):
                 if advice.id == self.name:
                     where = origin.get(advice.variable, "")
-                    told.setdefault((advice.variable, advice.value), (advice, [], where))[1].append(rank)
-        for (variable, value), (advice, ranks, where) in told.items():
+                    found.setdefault((advice.variable, advice.value), (advice, [], where))[1].append(rank)
+        for (variable, value), (advice, ranks, where) in found.items():
             numbers = tuple(rank.rank for rank in ranks)
             place, source, kind = (
                 (f" (set in {where})", f"{where}: ", "nccl.conf") if where else ("", "", "environ")
@@ -95,11 +95,11 @@ def _sentence(order: str) -> str:
 
 
 def _nodes(rank: RankView) -> int | None:
-    """How many nodes the job has, as the launcher tells; None where it does not."""
+    """How many nodes the job has, as the launcher shows; None where it does not."""
     place = rank.placement
-    told = rank.variables.get("SLURM_STEP_NUM_NODES", "") if place.launcher == "slurm" else ""
-    if told.isdecimal() and len(told) < 7:
-        return int(told)
+    number = rank.variables.get("SLURM_STEP_NUM_NODES", "") if place.launcher == "slurm" else ""
+    if number.isdecimal() and len(number) < 7:
+        return int(number)
     if place.launcher == "captured" or not place.local_world_size:
         return None
     return -(-place.world_size // place.local_world_size)
@@ -112,7 +112,7 @@ class EnvHarmfulDetector(_EnvironmentDetector):
     Evidence: the environment of the ranks as they were started, nccl.conf files; variables set later by the
     program itself are not seen.
 
-    What to do: as said with the variable; most often: unset it.
+    What to do: as the finding says; most often: unset it.
 
     False alarms: a variable that was measured on this cluster and is wanted: its finding may be ignored.
     """
@@ -126,7 +126,7 @@ class EnvNoEffectDetector(_EnvironmentDetector):
 
     Evidence: the environment of the ranks, against the parameters that NCCL and PyTorch have by version.
 
-    What to do: remove it, or use the name that the finding tells.
+    What to do: remove it, or use the name that the finding gives.
 
     False alarms: variables that the training script itself reads; those of NCCL's plugins are left alone.
     """

@@ -1,7 +1,7 @@
-"""What a rank said last that tells why it ended: the exception that nobody caught, or what native code says
+"""What a rank printed last that shows why it ended: the exception that was not caught, or what native code prints
 before it aborts.
 
-Pure functions of lines. Which of them are a rank's own, where several share one output, is told by `heard`.
+Pure functions of lines. Which of them are a rank's own, where several share one output, is decided by `heard`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAMED = re.compile(r"^(?:\[rank\d+\]: ?)?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception
 # Below a traceback any name is one: `StopIteration`, `queue.Empty`, `mypkg.Broken: text` (CPython 3.8-3.14).
 _RAISED = re.compile(r"(?:[A-Za-z_]\w{0,100}\.){0,12}[A-Za-z_]\w{0,100}(?:: .*|:)?$")
 _HEAD = "Traceback (most recent call last):"
-_STRANGERS = 8  # lines of others that may stand between a frame and its exception
+_STRANGERS = 8  # lines of others that may be between a frame and its exception
 
 # libstdc++ 6-14, glibc 2.17-2.41, CPython 3.8-3.14, glog (`F1121 ... Check failed`):
 #   terminate called after throwing an instance of 'c10::Error'
@@ -42,7 +42,7 @@ CRASHES = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGIL
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """`error`: the line that tells why it ended, "" where none does. `said`: the same in a sentence, or what
+    """`error`: the line that shows why it ended, "" where none does. `said`: the same in a sentence, or what
     is known instead."""
 
     error: str

@@ -1,4 +1,4 @@
-"""What only plain logs leave open: a launcher that failed before any rank, and a job of which nothing tells the end."""
+"""What only plain logs leave open: a launcher that failed before any rank, and a job whose end is not known."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LogEndDetector(Detector):
 
     What to do: its last lines name the rendezvous or the option.
 
-    False alarms: none known. A log that just stops is not judged: nothing in it tells a job that hangs from one
+    False alarms: none known. A log that just stops is not judged: nothing in it distinguishes a job that hangs from one
     that is killed or goes on.
     """
 

@@ -1,7 +1,7 @@
 """Which finding follows from which, which is withheld or reported once: the engine reads it here and knows
 none of them.
 
-What a rule's finding yields to stands in the rule itself (`follows`), and it always yields to a detector's
+What a rule's finding yields to is in the rule itself (`follows`), and it always yields to a detector's
 finding of the same id.
 """
 
@@ -79,7 +79,7 @@ PRECEDENCE = Precedence(
             "rank-died",
             explained,
             ("hang",),
-            "a rank that died of what another finding describes is told in short; those who hang wait for it",
+            "a rank that died of what another finding describes is reported in short; those who hang wait for it",
         ),
     )
 )

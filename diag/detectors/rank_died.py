@@ -1,4 +1,4 @@
-"""A rank ended when it should not have: which was first, how, and what it said last."""
+"""A rank ended when it should not have: which was first, how, and what it printed last."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from diag.text.units import format_ranks
 # this.
 _SETTLE_SECONDS = 2.0
 
-# A peer that lost the connection says so at once, or when its next call comes: the longest step, roughly.
+# A peer that lost the connection reports it at once, or when its next call comes: the longest step, roughly.
 _LEFT_SECONDS = 60.0
 
 # Between the death and the reading that shows the counter of kills risen.
@@ -53,9 +53,9 @@ class RankDiedDetector(Detector):
     OOM counter of its cgroup. The first death is named; ranks that the launcher ended after it, or that
     report a lost connection, are its victims.
 
-    What to do: read the last lines shown; signal 9 without a word is usually the OOM killer or an operator.
+    What to do: read the last lines shown; signal 9 without a line is usually the OOM killer or an operator.
 
-    False alarms: none known; a job that was told to end (Ctrl-C, scancel, kubectl delete) raises nothing.
+    False alarms: none known; a job that was asked to end (Ctrl-C, scancel, kubectl delete) raises nothing.
     """
 
     name = "rank-died"
@@ -76,7 +76,7 @@ class RankDiedDetector(Detector):
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         dead = [rank for rank in (*job.ranks.values(), *job.ranks.past) if rank.failed]
-        if not dead or _all_asked_to_end(dead, job):
+        if all(_asked_to_end(rank, job) for rank in dead):
             return
         first = min(rank.exited_at or now for rank in dead)
         if now - first < _SETTLE_SECONDS and job.returncode is None:
@@ -89,12 +89,13 @@ class RankDiedDetector(Detector):
             yield _left_finding(left, root, job, heard(root, job, alone=True), now)
             return
         how, cause = self._how(root)
-        words = heard(root, job, alone=all(one is root or one.was_ended for one in dead))
+        words = heard(root, job, alone=_alone(root, dead))
         after = _after(root, job, now)
         at_exit = _crashed_at_exit(root, words.error) and _trained_to_the_end(job)
         if at_exit:
             cause, after = "crash_at_exit", " at its exit, after the training had finished"
         for_memory = cause == "dataloader_worker_killed" and self._worker_for_memory(root)
+        explained = job.gpu_faults.finding_of(root.rank, job.progress.iteration_at)
         guessed = root.exit is None or root.exit.how in _GUESSED
         yield Finding(
             id="rank-died",
@@ -104,15 +105,9 @@ class RankDiedDetector(Detector):
             ranks=(root.rank,),
             waiting_ranks=_others_involved(job, (root.rank,)),
             since=root.exited_at or now,
-            klass="",
             cause=cause,
             summary=f"rank {root.rank}{_format_pid(root)} {how}{after}; {words.said}",
-            advice=_advice(
-                "oom_kill" if for_memory else cause,
-                root,
-                job.gpu_faults.finding_of(root.rank, job.progress.iteration_at),
-                words,
-            ),
+            advice=_advice("oom_kill" if for_memory else cause, root, explained, words),
             evidence=tuple(_evidence(root, now, words)),
             final=True,
         )
@@ -150,8 +145,9 @@ class RankDiedDetector(Detector):
         return not pids.isdisjoint(self._killed) or self._for_memory(rank)
 
 
-def _all_asked_to_end(dead: list[RankView], job: JobView) -> bool:
-    return job.interrupted_at is not None and all(_asked_to_end(rank, job) for rank in dead)
+def _alone(root: RankView, dead: list[RankView]) -> bool:
+    """No other rank failed by itself."""
+    return all(one is root or one.was_ended for one in dead)
 
 
 def _others_involved(job: JobView, ranks: tuple[int, ...]) -> tuple[int, ...]:
@@ -213,7 +209,7 @@ def _blame_order(rank: RankView, first: float) -> tuple[int, int, float]:
 
 
 def _trained_to_the_end(job: JobView) -> bool:
-    """The trainer said so, or the last step that was planned is made and its checkpoint written."""
+    """The trainer reported it, or the last step that was planned is made and its checkpoint written."""
     if job.phases.marked == "teardown":
         return True
     last = job.saves.log.saves[-1] if job.saves.log.saves else None
@@ -223,7 +219,7 @@ def _trained_to_the_end(job: JobView) -> bool:
 
 
 def _crashed_at_exit(rank: RankView, error: str) -> bool:
-    """Native code aborted while the interpreter was ending: by what it said, or by where the main thread last
+    """Native code aborted while the interpreter was ending: by what it printed, or by where the main thread last
     stood."""
     code = rank.exit
     crashed = code is not None and (code.signal or (code.exit_code or 0) - 128) in CRASHES
@@ -232,7 +228,7 @@ def _crashed_at_exit(rank: RankView, error: str) -> bool:
 
 
 def _format_pid(rank: RankView) -> str:
-    """A log need not tell it."""
+    """A log need not have it."""
     return f" (pid {rank.placement.pid})" if rank.placement.pid else ""
 
 
@@ -291,7 +287,7 @@ def _advice(cause: str, rank: RankView, explained: str, words: Heard) -> str:
         )
     if not words.error:
         return (
-            f"Nothing that was read tells why rank {rank.rank} ended: check its own output and log files, and start it once "
+            f"Nothing that was read shows why rank {rank.rank} ended: check its own output and log files, and start it once "
             "with PYTHONFAULTHANDLER=1. The other ranks' errors follow from it."
         )
     return f"Rank {rank.rank} failed by itself: its last lines are in the evidence. The other ranks' errors follow from it."

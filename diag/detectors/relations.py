@@ -1,7 +1,7 @@
 """What findings are to each other: the kinds of rows that a table of precedence has, and what the engine asks
 of one.
 
-It names no finding. The table itself stands beside the detectors: `detectors/precedence.py`.
+It names no finding. The table itself is beside the detectors: `detectors/precedence.py`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # After a failure: checks that know more than a line (limits, exits, the kernel) have reported by then.
 _SETTLE_SECONDS = 2.5
 _WENT_ON_STEPS = 2  # a peer may report one more step after a rank has raised
-# What is said so soon after a signal that asked the job to end only follows from it: Slurm's scancel and time
+# What is printed so soon after a signal that asked the job to end only follows from it: Slurm's scancel and time
 # limit send SIGTERM to every process, data workers too, and a rank calls that an error of its own. A save
 # that fails later is still named. Ours.
 _AFTER_SIGNAL_SECONDS = 10.0
@@ -37,7 +37,7 @@ _PLACE = re.compile(r"\{(\w{1,40})\}")
 
 
 class SignatureDetector(Detector):
-    """Meaning: a line of the log that a rule knows (rules/signatures, and the folder of `--rules`) tells what
+    """Meaning: a line of the log that a rule knows (rules/signatures, and the folder of `--rules`) shows what
     went wrong.
 
     Evidence: the line, the traceback above it, and which later errors only follow from it. Of several errors
@@ -137,11 +137,11 @@ class SignatureDetector(Detector):
 
     def _finding(self, hit: Hit, after: list[Hit], job: JobView, finding: str) -> Finding:
         rule = hit.rule
-        told = tuple(sorted(hit.ranks)) or _who_failed(job)
+        reporting = tuple(sorted(hit.ranks)) or _who_failed(job)
         victims = rule.blame == "others"
-        ranks = _blamed(hit) or (_silent(hit, job) if victims else told)
-        who = format_ranks(told) if told else "the job"
-        words = {"who": who, **hit.groups}
+        ranks = _blamed(hit) or (_silent(hit, job) if victims else reporting)
+        who = format_ranks(reporting) if reporting else "the job"
+        groups = {"who": who, **hit.groups}
         phase = format_phase(job, hit.at) if job.phases.then(hit.at) not in ("launch", "ended") else ""
         kind = "output" if rule.source == "log" else "kmsg"
         evidence = [Evidence(kind, "\n".join([*_frames(hit), hit.text])[-2000:], hit.at, hit.rank)]
@@ -159,11 +159,11 @@ class SignatureDetector(Detector):
             severity=Severity(rule.severity),
             confidence=confidence,
             ranks=ranks,
-            waiting_ranks=tuple(rank for rank in told if rank not in ranks),
+            waiting_ranks=tuple(rank for rank in reporting if rank not in ranks),
             since=hit.at,
             cause=rule.cause,
-            summary=f"{fill(rule.summary, words)}{' ' + phase if phase else ''}",
-            advice=fill(rule.advice, words),
+            summary=f"{fill(rule.summary, groups)}{' ' + phase if phase else ''}",
+            advice=fill(rule.advice, groups),
             evidence=tuple(evidence),
             rule=rule.id,
             final=rule.when == "failed" or not rule.unless,  # a server that answers again is over
@@ -171,13 +171,13 @@ class SignatureDetector(Detector):
         )
 
 
-def fill(text: str, words: Mapping[str, str]) -> str:
+def fill(text: str, groups: Mapping[str, str]) -> str:
     """A rule's sentence with its {names} filled in; nothing else of it is interpreted.
 
     >>> fill("{who} has no module {module}", {"who": "rank 1", "module": "apex"})
     'rank 1 has no module apex'
     """
-    return _PLACE.sub(lambda match: words.get(match[1], match[0])[:_LONGEST_GROUP], text)
+    return _PLACE.sub(lambda match: groups.get(match[1], match[0])[:_LONGEST_GROUP], text)
 
 
 def _is_of_another_job(hit: Hit, job: JobView, host_pids: bool) -> bool:
@@ -194,7 +194,7 @@ def _is_of_another_job(hit: Hit, job: JobView, host_pids: bool) -> bool:
     word = re.compile(rf"\b{pid}\b")
     tails = (job.log.tail, *(rank.tail for rank in ranks if rank.failed))
     if any(word.search(line) for tail in tails for line in tail):
-        return False  # a worker that is gone, of which its rank tells
+        return False  # a worker that is gone, which its rank reports
     if host_pids or hit.rule.finding != "rank-died":
         return host_pids
     codes = [rank.exit.signal or (rank.exit.exit_code or 0) - 128 for rank in ranks if rank.exit is not None]
@@ -209,8 +209,8 @@ def _asked_to_end(at: float, job: JobView) -> bool:
 
 def _frames(hit: Hit) -> list[str]:
     """The last of the traceback above an exception, and of other lines the two before."""
-    told = [line for line in hit.above if not _CARETS.match(line)]
-    return told[-4 if hit.rule.kind == "exception" else -2 :]
+    lines = [line for line in hit.above if not _CARETS.match(line)]
+    return lines[-4 if hit.rule.kind == "exception" else -2 :]
 
 
 def _silent(hit: Hit, job: JobView) -> tuple[int, ...]:
@@ -220,7 +220,7 @@ def _silent(hit: Hit, job: JobView) -> tuple[int, ...]:
 
 
 def _others_died(hit: Hit, job: JobView) -> bool:
-    """Whether a rank ended by itself that did not say this: then its death is what the others tell of."""
+    """Whether a rank ended by itself that did not print this: then its death is what the others report."""
     ended = _ended_by_themselves(job)
     if hit.ranks or not ended:
         return any(rank not in hit.ranks for rank in ended)

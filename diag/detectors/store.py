@@ -12,7 +12,7 @@ from diag.model.observations import RankFound, StoreTried, StoreWaited
 from diag.state.view import JobView
 from diag.text.units import format_ranks, format_seconds
 
-# Ours: a node 0 that starts half a minute later is nothing to tell of.
+# Ours: a node 0 that starts half a minute later is nothing to report.
 _PATIENCE_SECONDS = 40.0
 _GRAVE_SECONDS = 90.0  # as long as nodes are waited for that never came: see detectors/cluster/missing.py
 _LOOK_SECONDS = 15.0  # three looks of the watch
@@ -44,7 +44,7 @@ class _Waits:
     host: str
     port: int
     since: float
-    seen: float | None = None  # the last look from outside that found it there
+    seen: float | None = None  # the last reading from outside that found it there
     due: float = 0.0  # by then the log tells of another try, or it has got through
     tries: int = 0
     why: str = ""
@@ -58,7 +58,7 @@ class _Waits:
 
 
 class StoreDetector(Detector):
-    """Meaning: the nodes cannot meet: no address is given, nobody answers there, or not all nodes came.
+    """Meaning: the nodes cannot meet: no address is given, nothing answers there, or not all nodes came.
 
     Evidence: while the job starts, torch's own lines of its tries, the call in which a launcher or rank
     waits, and the kernel's table of its connections (nothing is sent to that address). In `diag doctor`,
@@ -69,8 +69,8 @@ class StoreDetector(Detector):
     port.
 
     False alarms: a node 0 that comes later than 40 s after the others is a warning until it comes, and
-    critical after 90 s. In `diag doctor` without --wait nobody listens on node 0 before the job does: a
-    refusal then only says that the host is there.
+    critical after 90 s. In `diag doctor` without --wait nothing listens on node 0 before the job does: a
+    refusal then only shows that the host is there.
     """
 
     name = "rendezvous-failure"
@@ -117,9 +117,9 @@ class StoreDetector(Detector):
 
 def _finding(waits: list[_Waits], now: float, job: JobView) -> Finding:
     first = min(waits, key=lambda one: one.since)
-    told = next((one for one in waits if one.why), first)
+    known = next((one for one in waits if one.why), first)
     pending = any(one.pending for one in waits)
-    cause, why = _cause(told, pending), _reason(told, pending)
+    cause, why = _cause(known, pending), _reason(known, pending)
     ranks = tuple(sorted(one.rank for one in waits if one.rank is not None))
     node = next((one.node for one in waits if one.node is not None), None)
     who = format_ranks(ranks) if ranks else "the launcher" + (f" of node {node}" if node is not None else "")
@@ -135,7 +135,7 @@ def _finding(waits: list[_Waits], now: float, job: JobView) -> Finding:
         ranks=ranks,
         cause=cause,
         severity=Severity.CRITICAL if grave else Severity.WARNING,
-        confidence=Confidence.HIGH if told.why or told.pending else Confidence.MEDIUM,
+        confidence=Confidence.HIGH if known.why or known.pending else Confidence.MEDIUM,
         since=now if job.broken else first.since,
         final=job.broken,
         summary=f"{who} {plural} tried to reach {place} for {format_seconds(waited)} in vain{times}: {why}",
@@ -162,11 +162,11 @@ def _cause(one: _Waits, pending: bool) -> str:
 
 
 def _reason(one: _Waits, pending: bool) -> str:
-    said = one.why.partition(" - ")[2]
+    text = one.why.partition(" - ")[2]
     if one.why.startswith("gai error: "):
-        return f"the name has no address ({said})"
+        return f"the name has no address ({text})"
     if one.why.startswith("errno: "):
-        return said
+        return text
     if pending:
         return "no answer comes to what the kernel sends there"
     if one.seen is not None:

@@ -71,11 +71,7 @@ class RankState(RankView):
         spent, earlier = fact.main_thread_cpu_seconds, before.main_thread_cpu_seconds
         if spent is not None and earlier is not None:
             self.main_cpu_ratio = max(0.0, spent - earlier) / seconds
-        chars, earlier_chars = _chars(fact.main), _chars(before.main)
-        if (
-            None not in (chars, earlier_chars)
-            and (chars or 0) - (earlier_chars or 0) > _IO_BYTES_PER_SECOND * seconds
-        ):
+        if _moved_chars(before.main, fact.main) > _IO_BYTES_PER_SECOND * seconds:
             self.moved["io"] = at
         # Growth in two readings in a row: weights that load grow for long, while a question to the rank's own
         # worker server (the Flight Recorder) takes some MB for a moment, and diag must not take its own trace
@@ -85,12 +81,9 @@ class RankState(RankView):
         grew, self.grew = self.grew, grows and at - self.asked_at > OWN_TRACE_SECONDS
         if grew and self.grew:
             self.moved["memory"] = at
-        known = {(child.pid, child.start_ticks): child for child in before.children}
-        for child in fact.children:
-            old = known.get((child.pid, child.start_ticks))
-            used = child.cpu_seconds - (old.cpu_seconds if old else 0.0)
-            if used / seconds > (_COMPILER_CPU_RATIO if child.comm in _COMPILERS else _CHILD_CPU_RATIO):
-                self.moved["child_cpu"] = at
+        known = {(child.pid, child.start_ticks): child.cpu_seconds for child in before.children}
+        if any(_works(child, known, seconds) for child in fact.children):
+            self.moved["child_cpu"] = at
         if self._children_moved_bytes(fact):
             self.moved["child_io"] = at
         # CPU of the main thread is progress only outside of a known wait: NCCL waits spin at 100 %.
@@ -196,11 +189,21 @@ class RankState(RankView):
             self.reading = replace(self.reading, context=Activity.TEARDOWN)
 
 
+def _works(child: ProcessSample, known: Mapping[tuple[int, int], float], seconds: float) -> bool:
+    used = child.cpu_seconds - known.get((child.pid, child.start_ticks), 0.0)
+    return used / seconds > (_COMPILER_CPU_RATIO if child.comm in _COMPILERS else _CHILD_CPU_RATIO)
+
+
 def _chars(process: ProcessSample) -> int | None:
     """Read and written; None where the kernel did not show it."""
     if process.read_chars is None or process.write_chars is None:
         return None
     return process.read_chars + process.write_chars
+
+
+def _moved_chars(before: ProcessSample, after: ProcessSample) -> int:
+    old, new = _chars(before), _chars(after)
+    return 0 if old is None or new is None else new - old
 
 
 def _threads(

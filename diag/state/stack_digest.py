@@ -119,7 +119,7 @@ class StackSite:
             raise ValueError("no class of stacks")
         if not all(isinstance(text, str) and len(text) <= _LONGEST_STEP for text in (*fields, *path)):
             raise ValueError("no class of stacks")
-        return cls(*fields, tuple(path))
+        return cls(fields[0], fields[1], fields[2], tuple(path))
 
 
 def _place(role: str, name: str, thread: ThreadStack) -> StackSite:

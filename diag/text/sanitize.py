@@ -1,4 +1,4 @@
-"""Words from outside as a terminal may print them: they move no cursor, and forge no line of ours. Imports
+"""Text from outside as a terminal may print them: they move no cursor, and forge no line of ours. Imports
 little."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-_LONGEST_LINE = 2000  # characters of a log line that are looked at
+_LONGEST_LINE = 2000  # characters of a log line that are read
 
 # CSI, OSC (closed by BEL or ST, or left open), DCS and kin, two-character escapes; 8-bit CSI.
 _ESCAPE_SEQUENCE = re.compile(

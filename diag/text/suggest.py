@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _SCHEMES = ("http", "https", "ftp", "s3", "gs", "oss", "hdfs")
-_MOST = 3  # words told
-_AS_GOOD = 0.1  # of likeness (0 to 1): a word that much further away than the best one is not told
+_MOST = 3  # names shown
+_AS_GOOD = 0.1  # of likeness (0 to 1): a word that much further away than the best one is not shown
 _MOST_FILES = 5000  # names of a folder, or of PATH, that are compared
 
 

@@ -125,7 +125,7 @@ def test_bundle_with_a_journal_of_another_schema_is_refused(tmp_path: Path) -> N
 def test_archive_without_a_journal_is_no_bundle(
     tmp_path: Path, members: list[tuple[tarfile.TarInfo, bytes]]
 ) -> None:
-    with pytest.raises(DiagError, match=r"no bundle of diag|cannot be read"):
+    with pytest.raises(DiagError, match=r"not a diag bundle|cannot be read"):
         replay([archive(tmp_path / "b.tar.gz", *members)])
 
 

@@ -147,7 +147,7 @@ def test_line_that_is_no_record_is_left_out_and_counted(tmp_path: Path, line: st
 
     engine, _, notes = replay([path])
 
-    assert notes == ["1 lines of the journal are no records and were left out"]
+    assert notes == ["1 journal lines are not records and were skipped"]
     assert engine.records == len(story())
 
 

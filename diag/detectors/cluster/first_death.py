@@ -17,7 +17,7 @@ from diag.text.units import format_ranks
 # Ours: other nodes' ranks fail at once when a connection closes; their nodes wait 2 s for who was first among
 # them, and report.
 _SETTLE_SECONDS = 5.0
-# And so long where all that died say that a peer of theirs was gone before: its node's word is on its way.
+# And so long where all that died say that a peer of theirs was gone before: its node's report is on its way.
 _VICTIMS_SECONDS = 15.0
 # Moments of two nodes are as exact as the exchange of digests.
 _NEAR_SECONDS = 1.0
@@ -50,18 +50,22 @@ class FirstDeathDetector(Detector):
         settle = _VICTIMS_SECONDS if victim else _SETTLE_SECONDS
         if (waited_for or len(current) < job.cluster.expected()) and now - first < settle:
             return
-        waiting = {rank.rank for rank in job.ranks.values() if rank.alive or rank.failed}
-        waiting.update(root.waiting_ranks, *(death.ranks for death in deaths))
         summary = _summary(root, node if len(current) > 1 else None, job)
-        yield replace(root, summary=summary, waiting_ranks=tuple(sorted(waiting - set(root.ranks))))
+        yield replace(root, summary=summary, waiting_ranks=_waiting(root, deaths, job))
+
+
+def _waiting(root: Finding, deaths: list[Finding], job: JobView) -> tuple[int, ...]:
+    waiting = {rank.rank for rank in job.ranks.values() if rank.alive or rank.failed}
+    waiting.update(root.waiting_ranks, *(death.ranks for death in deaths))
+    return tuple(sorted(waiting.difference(root.ranks)))
 
 
 def _summary(root: Finding, node: NodeState | None, job: JobView) -> str:
-    """As its node says it, with the node's name, and with what the job knows and that node does not."""
+    """As its node reports it, with the node's name, and with what the job knows and that node does not."""
     summary = root.summary
     if node is not None and summary.startswith(f"{root.subject} "):
         summary = f"{root.subject} on {node.digest.host}{summary.removeprefix(root.subject)}"
-    if job.iteration is not None and " in phase " in summary:  # that node's own log does not tell the steps
+    if job.iteration is not None and " in phase " in summary:  # that node's own log does not show the steps
         head, _, rest = summary.partition(" in phase ")
         summary = f"{head} after iteration {job.iteration};{rest.partition(';')[2]}"
     return summary

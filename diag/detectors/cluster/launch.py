@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
+from itertools import islice
 
 from diag.detectors.contract import Detector
 from diag.model import JOB, Confidence, Evidence, Finding, Severity
@@ -41,43 +42,39 @@ class LaunchMismatchDetector(Detector):
         if len(nodes) < 2:
             return
         numbers = Counter(node.digest.node_rank for node in nodes if node.digest.node_rank is not None)
-        for number, count in numbers.items():
-            if count > 1:
-                same = [node for node in nodes if node.digest.node_rank == number]
-                hosts = " and ".join(node.digest.host for node in same[:4])
-                yield _finding(
-                    "duplicate_node_rank",
-                    f"{hosts} were all started as node {number}",
-                    same,
-                    "Give each node its own --node_rank / NODE_RANK: 0 on the node of MASTER_ADDR, then 1, 2, ... (Kubernetes: "
-                    "from JOB_COMPLETION_INDEX; Slurm: SLURM_NODEID).",
-                )
-                return
-        if not any(node.digest.phase in _EARLY for node in nodes):
+        for number in [number for number, count in numbers.items() if count > 1][:1]:
+            same = [node for node in nodes if node.digest.node_rank == number]
+            hosts = " and ".join(node.digest.host for node in same[:4])
+            yield _finding(
+                "duplicate_node_rank",
+                f"{hosts} were all started as node {number}",
+                same,
+                "Give each node its own --node_rank / NODE_RANK: 0 on the node of MASTER_ADDR, then 1, 2, ... (Kubernetes: "
+                "from JOB_COMPLETION_INDEX; Slurm: SLURM_NODEID).",
+            )
             return
-        # torchrun counts what each node brings, and starts ranks when all have met: unlike counts are no
-        # trouble there.
-        met = {rank.node for rank in job.ranks.values() if rank.placement.launcher == "torchrun"}
-        for cause, what, advice in _DIFFERENCES:
-            by_value: dict[object, list[NodeState]] = {}
-            for node in nodes:
-                value = _value(cause, node, met)
-                if value is not None:
-                    by_value.setdefault(value, []).append(node)
-            if len(by_value) > 1:
-                values = "; ".join(
-                    f"{value} on {', '.join(node.name for node in there[:3])}"
-                    + (" ..." if len(there) > 3 else "")
-                    for value, there in sorted(by_value.items(), key=lambda item: -len(item[1]))
-                )
-                fewest = min(by_value.values(), key=len)
-                yield _finding(
-                    cause,
-                    f"the nodes were started with different values of the {what}: {values}",
-                    fewest,
-                    advice,
-                )
-                return
+        if any(node.digest.phase in _EARLY for node in nodes):
+            # torchrun counts what each node brings, and starts ranks when all have met: unlike counts are no
+            # trouble there.
+            met = {rank.node for rank in job.ranks.values() if rank.placement.launcher == "torchrun"}
+            yield from islice(_differences(nodes, met), 1)
+
+
+def _differences(nodes: list[NodeState], met: Collection[str]) -> Iterator[Finding]:
+    for cause, what, advice in _DIFFERENCES:
+        by_value: dict[object, list[NodeState]] = {}
+        for node in nodes:
+            value = _value(cause, node, met)
+            if value is not None:
+                by_value.setdefault(value, []).append(node)
+        if len(by_value) > 1:
+            values = "; ".join(
+                f"{value} on {', '.join(node.name for node in there[:3])}"
+                + (" ..." if len(there) > 3 else "")
+                for value, there in sorted(by_value.items(), key=lambda item: -len(item[1]))
+            )
+            summary = f"the nodes were started with different values of the {what}: {values}"
+            yield _finding(cause, summary, min(by_value.values(), key=len), advice)
 
 
 def _value(cause: str, node: NodeState, met: Collection[str]) -> object:

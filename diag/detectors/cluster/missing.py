@@ -23,7 +23,7 @@ class RendezvousDetector(Detector):
 
     What to do: start the node named, or see why its pod or task does not run.
 
-    False alarms: a node on which the job runs without diag is told here only while the job waits; later it is
+    False alarms: a node on which the job runs without diag is reported here only while the job waits; later it is
     `not checked`.
     """
 

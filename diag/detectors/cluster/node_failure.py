@@ -13,7 +13,7 @@ from diag.text.units import format_ranks, format_seconds
 # So long nothing of the ranks that are seen may have moved: a job that goes on has lost no node, only a hub
 # of ours.
 _STANDS_SECONDS = 12.0
-# Where no node that is heard tells the steps: ranks that mostly wait look as if they stood for several
+# Where no node that is heard reports the steps: ranks that mostly wait look as if they stood for several
 # samples in a row.
 _UNTOLD_SECONDS = 35.0
 _GONE = ("timeout", "unreachable", "unresolved")
@@ -33,7 +33,7 @@ class NodeFailureDetector(Detector):
     refuses, or gives no answer at all. Nothing is reported while ranks of other nodes go on: then only diag's hub
     there is gone.
 
-    What to do: look after the node named, take it out, start again from the last checkpoint.
+    What to do: check the node named, take it out, start again from the last checkpoint.
 
     False alarms: a hub that was killed by itself while the job hangs for another reason is reported as
     hub_unreachable, a warning. Where all other nodes fall silent at once, this node is the one that is cut
@@ -49,9 +49,8 @@ class NodeFailureDetector(Detector):
         speaking = [node for node in job.cluster.current() if node not in silent and not node.gone]
         if not speaking or _moves(job, speaking, now) or _ends_well(job, speaking):
             return
-        tried = [node for node in silent if node.probe is not None and node.probe_at > node.heard_at]
-        gone = [node for node in tried if node.probe is not None and node.probe.answer in _GONE]
-        here = [node for node in tried if node not in gone]
+        gone = [node for node in silent if _answer(node) in _GONE]
+        here = [node for node in silent if _answer(node) not in ("", *_GONE)]
         if len(gone) > 1 and len(speaking) <= 1 and len(gone) == len(silent):
             yield _cut_off(gone, speaking, job)
         elif gone:
@@ -60,7 +59,7 @@ class NodeFailureDetector(Detector):
             yield _finding(here, job, "hub_unreachable", Severity.WARNING)
 
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        # `now` is not told here: the newest thing heard stands for it.
+        # `now` is not given here: the newest thing heard is used.
         now = max((node.heard_at for node in job.cluster.nodes.values()), default=0.0)
         for node in job.cluster.silent(now):
             answer = _ANSWERS.get(node.probe.answer, "") if node.probe is not None else ""
@@ -71,6 +70,11 @@ class NodeFailureDetector(Detector):
                 f"{silent}: {answer}" if answer else silent,
                 "see whether diag runs there (`ps`), and that its port can be reached from this node",
             )
+
+
+def _answer(node: NodeState) -> str:
+    """What came when it was tried, since it fell silent; "" where it was not."""
+    return node.probe.answer if node.probe is not None and node.probe_at > node.heard_at else ""
 
 
 def _moves(job: JobView, speaking: Sequence[NodeState], now: float) -> bool:
@@ -96,8 +100,8 @@ def _ranks(nodes: Sequence[NodeState], job: JobView) -> tuple[int, ...]:
 
 
 def _ranks_left(ids: set[str], job: JobView) -> list[int]:
-    """A hub that took over may have been told of the node, and not yet of the ranks found there: where all
-    other nodes told theirs, what is left of the world size are they."""
+    """A hub that took over may know the node, and not yet the ranks found there: where all
+    other nodes reported theirs, what is left of the world size are they."""
     current = job.cluster.current()
     homes = {rank.node for rank in job.ranks.values()}
     empty = [node.digest.run_id for node in current if node.digest.run_id not in homes]

@@ -31,7 +31,7 @@ class NodeFindingsDetector(Detector):
             for finding in node.digest.findings:
                 if finding.id in PRECEDENCE.whole_job and not finding.rule:
                     continue
-                # Of one rank, or of one device of a node, each stands by itself; of a whole node or a
+                # Of one rank, or of one device of a node, each is by itself; of a whole node or a
                 # variable they are alike.
                 place = node.digest.run_id if finding.subject.startswith(_OF_A_NODE) else ""
                 key = (finding.id, finding.klass, finding.cause, finding.rule, finding.subject, place)

@@ -55,9 +55,9 @@ class SlowLinkDetector(Detector):
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         nodes = {node.digest.run_id: node for node in job.cluster.current() if not node.gone}
         least = {
-            run_id: min(seconds for _, seconds in told)
-            for run_id, told in self._seconds.items()
-            if run_id in nodes and len(told) == _SAMPLES
+            run_id: min(seconds for _, seconds in samples)
+            for run_id, samples in self._seconds.items()
+            if run_id in nodes and len(samples) == _SAMPLES
         }
         if len(least) < 2 or job.returncode is not None:
             return

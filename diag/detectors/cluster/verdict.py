@@ -1,4 +1,4 @@
-"""On every node: what the job hub says of the whole job, so that any terminal, page and dump tells the same."""
+"""On every node: what the job hub reports of the whole job, so that any terminal, page and dump shows the same."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from diag.state.view import JobView
 
 
 class VerdictDetector(Detector):
-    """Passes on what the job hub said last, while it is heard of. Says nothing of its own."""
+    """Passes on what the job hub reported last, while it is heard of. Reports nothing of its own."""
 
     name = "verdict"
 

@@ -30,7 +30,7 @@ from diag.state.wait_graph import Explanation
 _LEVELS = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 # What one node alone may decide, whoever waits on the others.
 _OF_A_NODE = ("gpu_side", "network_transport", "resource_wait")
-# Classes that a kernel which does not end may hide behind, and how its rank then stands.
+# Classes that a kernel which does not end may hide behind, and the state of its rank then.
 _MAY_BE_A_KERNEL = ("unknown", "peer_not_joined", "gpu_side")
 _AT_THE_GPU = (*WAITS, "blind")
 # Classes in which the culprit might compute: its GPU decides whether it does.
@@ -38,7 +38,7 @@ _MAY_COMPUTE = ("peer_not_joined", "gpu_side", "unknown", "compile_wait")
 
 
 def undecided(verdict: Verdict) -> bool:
-    """Everybody seen waits: the stacks blame nobody."""
+    """Everybody seen waits: the stacks blame no rank."""
     return not verdict.culprits and verdict.klass == "unknown"
 
 
@@ -51,7 +51,7 @@ def _raised(confidence: Confidence) -> Confidence:
 
 
 class EvidenceFusion:
-    """Keeps what each kind of evidence was told, and joins it when a verdict is at hand."""
+    """Keeps what each kind of evidence observed, and joins it when a verdict is at hand."""
 
     listens = tuple(
         kind for part in (Collectives, Ras, Watchdog, Gpus, Kernels, Network) for kind in part.listens
@@ -164,7 +164,7 @@ def _with_nodes(verdict: Verdict, job: JobView, now: float) -> Verdict:
 def _with_collectives(
     verdict: Verdict, found: Explanation | None, standing: dict[int, str], job: JobView
 ) -> Verdict:
-    """Stacks say where ranks stand, the Flight Recorder who has not come: two channels that should agree.
+    """Stacks show where ranks are, the Flight Recorder who has not come: two channels that should agree.
 
     A rank that died, stopped or is stuck in its shutdown outranks what it did not call; so does a block that
     explains itself (data, a lock, a save). The recorder decides where the stacks see all ranks waiting alike.

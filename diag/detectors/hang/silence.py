@@ -15,13 +15,13 @@ _BLIND_SECONDS = 120.0  # silence that is believed without a stack
 _SAMPLES = 3  # equal stacks needed before a rank may be blamed by its stack
 
 
-def silent_since(now: float, job: JobView, alive: list[RankView], said: Verdict | None) -> float | None:
-    """None while it moves, might still move, or too little was seen of it. `said`: the hang that was told of it."""
+def silent_since(now: float, job: JobView, alive: list[RankView], reported: Verdict | None) -> float | None:
+    """None while it moves, might still move, or too little was seen of it. `reported`: the hang that was reported of it."""
     since = max([rank.last_moved(STRONG) for rank in alive] + [job.progress.log_moved_at or 0.0])
     folder = job.saves.moved_at or 0.0  # written by other nodes too, whose ranks and IO are not seen here
     weak_since = max([rank.last_moved(CHANNELS) for rank in alive] + [since, folder])
-    if said is not None and since <= said.since:
-        since = said.since
+    if reported is not None and since <= reported.since:
+        since = reported.since
     elif now - weak_since >= STEADY_SECONDS:
         since = weak_since
     else:

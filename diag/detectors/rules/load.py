@@ -1,4 +1,4 @@
-"""Rule files into rules. What is wrong with one is said with its file and line; the others are used."""
+"""Rule files into rules. What is wrong with one is reported with its file and line; the others are used."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A rule, its file, and where its parts stand in it."""
+    """A rule, its file, and where its parts are in it."""
 
     rule: Rule
     path: Path
@@ -165,12 +165,12 @@ def load(folders: Sequence[Path]) -> RuleSet:
         return RuleSet(tuple(rules.values()))
     except ValueError as error:
         raise DiagError(
-            f"a rule cannot be used: {error}", hint="`diag rules test DIR` tells where", exit_code=2
+            f"a rule cannot be used: {error}", hint="`diag rules test DIR` shows where", exit_code=2
         ) from None
 
 
 def for_a_run(folder: Path | None, talk: Callable[[str], None]) -> RuleSet:
-    """As `load`; the job comes first: rules that cannot be used are said, and diag watches with its own."""
+    """As `load`; the job comes first: rules that cannot be used are reported, and diag watches with its own."""
     try:
         return load([folder] if folder is not None else [])
     except DiagError as error:

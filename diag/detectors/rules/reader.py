@@ -74,7 +74,7 @@ class LogReader:
                 return
             above = self._above[rank] = deque(maxlen=_ABOVE)
         candidates = self.rules.candidates(text)
-        if candidates or rank in self._sample or any(word in text for word in _SAMPLED):
+        if candidates or rank in self._sample or any(mark in text for mark in _SAMPLED):
             self._judge(at, rank, text, candidates, above)
         above.append(text)
 
@@ -130,7 +130,7 @@ class LogReader:
         known = self.hits.setdefault(hit.rule.id, [])
         for place, old in enumerate(known):
             if old.groups == hit.groups:
-                if not self.stands(old):  # it was over, and is here again
+                if not self.holds(old):  # it was over, and is here again
                     known[place] = hit
                     return
                 old.times += 1
@@ -142,7 +142,7 @@ class LogReader:
             known.append(hit)
 
     def survived(self, number: int) -> None:
-        """The job went on after this line: errors up to it ended nothing, and must not stand in the way of
+        """The job went on after this line: errors up to it ended nothing, and must not get in the way of
         the one that does."""
         for rule_id, known in list(self.hits.items()):
             if known[0].rule.when == "failed" and known[0].number <= number:
@@ -155,11 +155,11 @@ class LogReader:
         self._sample.clear()
 
     def standing(self) -> list[Hit]:
-        """Hits that stand, of each line the one that says most; lines that are benign have none."""
+        """Hits that hold, of each line the one that says most; lines that are benign have none."""
         lines: dict[int, list[Hit]] = {}
         for known in self.hits.values():
             for hit in known:
-                if self.stands(hit):
+                if self.holds(hit):
                     lines.setdefault(hit.number, []).append(hit)
         found = []
         for hits in lines.values():
@@ -171,7 +171,7 @@ class LogReader:
                 found.append(best)
         return found
 
-    def stands(self, hit: Hit) -> bool:
+    def holds(self, hit: Hit) -> bool:
         """Whether what the rule wants beside its line was seen, and what it does not want was not."""
         if any(("also", number) not in hit.beside for number in range(len(hit.rule.also))):
             return False

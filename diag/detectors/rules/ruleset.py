@@ -16,7 +16,7 @@ from diag.detectors.rules.schema import Pattern, Rule
 
 _MEMORY = 64 << 20  # of the automaton: with RE2's 8 MiB some hundred literals make it forget states, and slow
 _NEVER = r"\b\B"
-_LONGEST = 4096  # characters of a line that are looked at: what tells stands at its beginning
+_LONGEST = 4096  # characters of a line that are read: what matters is at its beginning
 
 
 def _options(memory: int = 8 << 20) -> Any:
@@ -103,7 +103,7 @@ class RuleSet:
             at = end
 
     def candidates(self, text: str) -> list[int]:
-        """Numbers of the literals that stand in a line: one look, a microsecond or two. Nearly always none."""
+        """Numbers of the literals that are in a line: a microsecond or two. Nearly always none."""
         if self._set is None:
             return []
         return self._set.Match(text[:_LONGEST].encode("utf-8", "replace")) or []
@@ -128,13 +128,13 @@ class RuleSet:
         return found
 
     def fits(self, rule: Rule, versions: Mapping[str, str]) -> bool:
-        """Whether the rule is for these versions; one that nobody told fits any."""
+        """Whether the rule is for these versions; one that is not known fits any."""
         for package, allowed in self._ranges[rule.id]:
-            told = versions.get(package)
-            if told is None:
+            known = versions.get(package)
+            if known is None:
                 continue
             try:
-                if not allowed.contains(Version(told).base_version, prereleases=True):
+                if not allowed.contains(Version(known).base_version, prereleases=True):
                     return False
             except InvalidVersion:
                 continue

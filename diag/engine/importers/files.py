@@ -1,4 +1,4 @@
-"""What each file of a folder is: by its content where that tells, by its name for the rank, the child and the
+"""What each file of a folder is: by its content where that shows it, by its name for the rank, the child and the
 moment."""
 
 from __future__ import annotations

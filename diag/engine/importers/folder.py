@@ -1,8 +1,8 @@
 """A folder of loose evidence as records in order: who the ranks are, their logs, the GPUs' series, then each
 captured moment.
 
-Nothing of it carries told times, so they are made: all that belongs to one moment stands within one second.
-The last moment is what the job is judged by; those before it tell what moved.
+Nothing of it has times of observation, so they are made: all that belongs to one moment stands within one second.
+The last moment is what the job is judged by; those before it show what moved.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class _Folder:
         self._progress = progress
         progress.expect(sum(item.path.stat().st_size for item in files))
         self._manifest = Manifest.of(item.path for item in self._of("manifest"))
-        looked = self._of("pyspy_json", "pyspy_text", "faulthandler")
+        stacks = self._of("pyspy_json", "pyspy_text", "faulthandler")
         self._logs = FolderLogs(
             self._of("log"),
-            to_dump=bool(looked and self._of("gpu_core")),
+            to_dump=bool(stacks and self._of("gpu_core")),
             read=lambda size: progress.passed(size * _LOG_SHARE),
         )
         self._moments = moments_of(files, notes)
@@ -102,8 +102,8 @@ class _Folder:
         )
         ticks = _Ticks(start)
         ranks, pids = self._ranks(), self._pids()
-        told = (self._logs.outcome.made_for, self._recorder_world(), self._manifest.world_size())
-        world = max([*told, *(rank + 1 for rank in ranks)])
+        worlds = (self._logs.outcome.made_for, self._recorder_world(), self._manifest.world_size())
+        world = max([*worlds, *(rank + 1 for rank in ranks)])
         yield ticks.stamp(run_source.snapshot("", start, None, "", final=False))
         for rank in sorted(ranks):
             place = Placement(rank, rank, world, "", pids.get(rank, 0), launcher="captured")
@@ -168,8 +168,8 @@ class _Folder:
     # -- what is known --------------------------------------------------------------------------------------
 
     def _suspicious(self) -> bool:
-        """Whether somebody looked because it hung, or the job's own watchdog said so: a log that just ends
-        says nothing."""
+        """Whether evidence was taken because it hung, or the job's own watchdog reported it: a log that just ends
+        proves nothing."""
         return bool(
             self._moments
             or self._recorders
@@ -180,7 +180,7 @@ class _Folder:
     def _silence(self) -> tuple[float | None, str]:
         rows, local = self._rows, set(self._ranks() or range(64))  # GPUs of one node: no placement is given
         found = [
-            (self._logs.clock.waited_seconds or None, "the watchdog's words"),
+            (self._logs.clock.waited_seconds or None, "the watchdog's lines"),
             (self._logs.clock.silent_seconds(), "the times in the log"),
             (self._manifest.looked_seconds(), "the manifest's times"),
             (flat_seconds(rows, {row["gpu"] for _, row in rows} & local), "the GPUs' utilisation and power"),
@@ -229,7 +229,7 @@ class _Folder:
         return 0 if given is None and outcome.in_order and not outcome.raised_ranks else given
 
     def _written(self) -> float:
-        """When the newest file was written: the best guess where nothing in them tells a time."""
+        """When the newest file was written: the best guess where nothing in them has a time."""
         return max((item.path.stat().st_mtime for item in self._files), default=1e9)
 
     # -- files of the whole job -----------------------------------------------------------------------------

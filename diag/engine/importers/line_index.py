@@ -1,4 +1,4 @@
-"""Where in its log a line stands that a finding quotes: what people search for is the number of the line."""
+"""Where in its log a line is that a finding quotes: what people search for is the number of the line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STEPS = ("{'loss'", " iteration ", "%|")  # reports of steps are most of what i
 
 
 class LineIndex(Detector):
-    """Told facts like a detector that finds nothing."""
+    """Given facts like a detector that finds nothing."""
 
     name = "line-index"
     listens = (LogLine,)
@@ -24,7 +24,7 @@ class LineIndex(Detector):
         self._places: dict[str, tuple[str, int]] = {}
 
     def observe(self, at: float, fact: LogLine) -> None:
-        if not fact.number or fact.bar or any(word in fact.text for word in _STEPS):
+        if not fact.number or fact.bar or any(mark in fact.text for mark in _STEPS):
             return
         key = fact.text.strip()[:_KEY]
         if key and key not in self._places:

@@ -1,7 +1,7 @@
-"""How the logs of a job end, as their facts tell in one pass: which ranks died and of what, whether the job came
+"""How the logs of a job end, as their facts show in one pass: which ranks died and of what, whether the job came
 to its end, or where it stops.
 
-Nobody reads exit codes of a log. An uncaught traceback that no progress follows, and what launchers say,
+A log has no exit codes. An uncaught traceback that no progress follows, and what launchers say,
 stand for them.
 """
 
@@ -79,7 +79,7 @@ _LAUNCHERS = (
 
 
 class LogOutcome:
-    """Told the facts of all lines in order; `records` are what a watched run would have had behind them."""
+    """Given the facts of all lines in order; `records` are what a watched run would have had behind them."""
 
     def __init__(self) -> None:
         self.ranks: set[int] = set()
@@ -109,7 +109,7 @@ class LogOutcome:
         self._made: set[int] = set()  # communicators of these pids were created, and destroyed in order
         self._destroyed: set[int] = set()
 
-    # -- being told ---------------------------------------------------------------------------------------
+    # -- observing ---------------------------------------------------------------------------------------
 
     def observe(self, at: float, fact: Observation) -> None:
         kind = type(fact)
@@ -207,7 +207,7 @@ class LogOutcome:
             signal = 6 if match[2] else SIGNALS[match[1] or match[3]]
             raised = self.raised.get(who) if match[2] is None else None
             if raised is not None and raised.exception and not raised.signal and match[3] == "Killed":
-                return  # the shell tells of the others that the launcher killed
+                return  # the shell reports the others that the launcher killed
             self.raised[who] = Raised(at, deque([text], MOST_LINES), text, 0, signal)
 
     def _progressed(self, at: float, fact: Observation) -> None:
@@ -218,7 +218,7 @@ class LogOutcome:
             self._iteration = fact.iteration
         self.moved_at = at
         if isinstance(fact, MetricsLogged):
-            # the last words of transformers' Trainer
+            # the last line of transformers' Trainer
             self.ended_well = any(name == "train_runtime" for name, _ in fact.metrics)
         elif not isinstance(fact, SaveStarted):  # the model is saved behind the last step
             self.ended_well = False
@@ -273,7 +273,7 @@ class LogOutcome:
 
     @property
     def _suspicious(self) -> bool:
-        """The job's own watchdog said that it hung."""
+        """The job's own watchdog reported that it hung."""
         return bool(self.waited_seconds or self.asked_recorder)
 
     @property
@@ -290,7 +290,7 @@ class LogOutcome:
     # -- what follows ---------------------------------------------------------------------------------------
 
     def records(self, now: float) -> Iterator[Record]:
-        """Ranks, a hang that the watchdog told of, deaths and the end, as records after the last of the logs."""
+        """Ranks, a hang that the watchdog reported, deaths and the end, as records after the last of the logs."""
         yield replace(run_source.logs_ended(self._ended()), at=now)
         at = _after(now)
         died = self._deaths()
@@ -311,7 +311,7 @@ class LogOutcome:
             yield replace(run_source.ended(0, ""), at=next(at))
 
     def _ended(self) -> LogsEnded:
-        """Times only where the lines told them."""
+        """Times only where the lines have them."""
         timed = self.first_at is not None and self.last_at - self.first_at >= 1.0
         raised = self.launchers_own
         return LogsEnded(
@@ -332,25 +332,27 @@ class LogOutcome:
         return run_source.rank_found(place, "", {}, distributed=distributed)
 
     def _stands(self, at: Iterator[float], ranks: list[int], world: int) -> Iterator[Record]:
-        for rank in range(min(world, 4096)):  # who says nothing may be the one that the others waited for
+        for rank in range(
+            min(world, 4096)
+        ):  # a rank that prints nothing may be the one that the others waited for
             if rank not in ranks:
                 yield replace(self._found(rank, world), at=next(at))
         began, silent = next(at), self.waited_seconds or None
-        taken = run_source.snapshot("", began, silent, "the watchdog's words" if silent else "")
+        taken = run_source.snapshot("", began, silent, "the watchdog's lines" if silent else "")
         yield replace(taken, at=next(at))
         # The check of the second that follows sees all of the moment, before the deaths that came of it.
         yield replace(taken, at=began + _CHECK_SECONDS)
 
     def _deaths(self) -> dict[int, tuple[int, str, float, list[str]]]:
-        """By rank: raw wait status, who told it, when, and the last lines where those do not stand under the
+        """By rank: raw wait status, who reported it, when, and the last lines where those do not stand under the
         rank's number."""
         found: dict[int, tuple[int, str, float, list[str]]] = {}
-        nobody = self.raised.get(None)
+        unnamed = self.raised.get(None)
         named = self.raised_ranks
         for rank, fact in self._failures().items():
             raised = self.raised.get(rank)
             if raised is None and not named and rank == self._blamed():
-                raised = nobody  # torch before 2.4 puts no rank before its traceback: the table names it
+                raised = unnamed  # torch before 2.4 puts no rank before its traceback: the table names it
             ended = raised.at if raised is not None else self.failed_at.get(rank, self.last_at)
             status = -fact.exit_code if fact.exit_code < 0 else (fact.exit_code & 0xFF) << 8
             found[rank] = (status, "torchelastic" if fact.pid else "the launcher", ended, _lines(raised))
@@ -358,10 +360,10 @@ class LogOutcome:
             how, raised = "the traceback that its log ends with", self.raised[rank]
             found[rank] = (raised.signal or 1 << 8, how, raised.at, _lines(raised))
         alone = not found and self.world_size <= 1 and len(self.ranks) <= 1
-        if nobody is not None and not nobody.caught and alone:
+        if unnamed is not None and not unnamed.caught and alone:
             rank = next(iter(self.ranks), 0)
-            how = "its last words" if nobody.signal else "the traceback that the log ends with"
-            found[rank] = (nobody.signal or 1 << 8, how, nobody.at, _lines(nobody))
+            how = "its last lines" if unnamed.signal else "the traceback that the log ends with"
+            found[rank] = (unnamed.signal or 1 << 8, how, unnamed.at, _lines(unnamed))
         return found
 
     def _failures(self) -> dict[int, WorkerFailureReported]:

@@ -1,4 +1,4 @@
-"""The logs of a folder: their records, their outcome, and when they last told of progress."""
+"""The logs of a folder: their records, their outcome, and when they last showed progress."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _CHUNK = 1 << 20
 
 class FolderLogs:
     """Reads every log once at its making, and once more for `records`. `to_dump`: no further than to where
-    the driver began to write GPU core dumps, which end the ranks: what was looked at before is to be
-    explained, not that. `read` is told how many bytes were read, both times."""
+    the driver began to write GPU core dumps, which end the ranks: what was read before is to be
+    explained, not that. `read` is given how many bytes were read, both times."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class FolderLogs:
             self._learn(item)
 
     def records(self) -> Iterator[tuple[float | None, Record]]:
-        """With the time that the lines of a record tell: None before the first that does. Others stand with
+        """With the time of the lines of a record: None before the first that has one. Others go with
         those before."""
         for item in self._files:
             at: float | None = None

@@ -29,14 +29,14 @@ class Moment:
 
 
 def moments_of(files: list[EvidenceFile], notes: list[str]) -> list[Moment]:
-    """In the order of their taking, as far as the processes' CPU times tell; else by name."""
+    """In the order of their taking, as far as the processes' CPU times show it; else by name."""
     names = sorted({item.moment for item in files if item.kind.startswith(OF_A_MOMENT)})
     moments = [_moment(name, [item for item in files if item.moment == name], notes) for name in names]
     moments = [moment for moment in moments if moment.first or moment.rest]
     known = set.intersection(*(set(moment.cpu_seconds) for moment in moments)) if moments else set()
     if len(moments) > 1 and not known:
         listed = ", ".join(moment.name or "(the folder itself)" for moment in moments)
-        notes.append(f"nothing tells the order of the moments {listed}: taken by name")
+        notes.append(f"the order of the moments {listed} is not known: taken by name")
     return sorted(moments, key=lambda moment: (sum(moment.cpu_seconds[pid] for pid in known), moment.name))
 
 
@@ -127,7 +127,7 @@ def _pid(copies: dict[str, str]) -> int | None:
 
 
 def _stat_of_status(status: str, pid: int) -> str:
-    """The fields of /proc/PID/stat that /proc/PID/status has too; the others 0, a state that nobody told `?`."""
+    """The fields of /proc/PID/stat that /proc/PID/status has too; the others 0, a state that is not known `?`."""
 
     def one(name: str, default: str) -> str:
         found = re.search(rf"(?m)^{name}:\s+(\S+)", status)

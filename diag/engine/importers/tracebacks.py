@@ -1,4 +1,4 @@
-"""Last words in a log: tracebacks, what native code and the shell say, told apart from what launchers die of
+"""Last lines in a log: tracebacks, what native code and the shell print, apart from what launchers die of
 themselves."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FRAMES_OF_LAUNCHERS = (
     "deepspeed/launcher/launch.py",
     "accelerate/commands/launch.py",
 )
-# A process that native code ended, by its own or the shell's last word: signal.
+# A process that native code ended, by its own or the shell's last line: signal.
 #   Fatal Python error: Segmentation fault        (faulthandler, CPython 3.10-3.13)
 #   terminate called after throwing an instance of 'c10::DistBackendError'      (libstdc++: SIGABRT)
 #   train.sh: line 12: 20342 Killed                  python train.py     (bash 5)
@@ -53,7 +53,7 @@ _LAUNCHERS_LOG = (
 
 @dataclass(slots=True)
 class Raised:
-    """One traceback, or another last word, of one who speaks (a rank, or None where the line does not tell)."""
+    """One traceback, or another last line, of one source (a rank, or None where the line does not tell)."""
 
     at: float
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_LINES))
@@ -61,7 +61,7 @@ class Raised:
     more: int = MORE_LINES
     signal: int = 0
     chained: bool = False  # to the traceback before it
-    caught: bool = False  # the program's logger went on: only a launcher's word makes a death of it
+    caught: bool = False  # the program's logger went on: only a launcher's report makes it a death
 
     @property
     def by_launcher(self) -> bool:
@@ -77,4 +77,4 @@ def goes_on(text: str) -> bool:
 
     DeepSpeed 0.16:   [2026-11-20 22:48:19,123] [INFO] [launch.py:316:sigkill_handler] Killing subprocess 20342
     """
-    return message_of(text).level in ("INFO", "DEBUG") and not any(word in text for word in _LAUNCHERS_LOG)
+    return message_of(text).level in ("INFO", "DEBUG") and not any(mark in text for mark in _LAUNCHERS_LOG)
