@@ -89,9 +89,8 @@ class Evidence:
                 any_record = True
                 yield record
         except OSError as error:
-            raise DiagError(
-                f"{error.filename or self._path} cannot be read: {error.strerror or error}"
-            ) from None
+            name, why = error.filename or self._path, error.strerror or error
+            raise DiagError(f"{name} cannot be read: {why}") from None
         if not any_record:
             raise DiagError(
                 "; ".join(self.notes) or f"{self._paths[0]} holds nothing that can be read",
@@ -153,9 +152,10 @@ class Evidence:
             self.policy = self.policy or reader.policy
             yield record
         if reader.notes.torn:
-            self.notes.append(
+            torn = (
                 "the journal ends in the middle of a record (it was still written, or its writer was killed)"
             )
+            self.notes.append(torn)
         if reader.notes.bad_lines:
             self.notes.append(f"{reader.notes.bad_lines} journal lines are not records and were skipped")
 

@@ -282,6 +282,14 @@ def _with_ras(
     return noted
 
 
+# What the watchdog's lines make of a verdict that blames no rank: class ("": as it was), cause, how sure.
+_BY_WATCHDOG = {
+    "mismatch": ("collective_mismatch", "calls_differ", Confidence.MEDIUM),
+    "absent": ("peer_not_joined", "not_in_collective", Confidence.MEDIUM),
+    "silent": ("", "rank_says_nothing", Confidence.LOW),
+}
+
+
 def _with_watchdog(verdict: Verdict, says: WatchdogReport | None, standing: dict[int, str]) -> Verdict:
     if says is None:
         return verdict
@@ -290,34 +298,18 @@ def _with_watchdog(verdict: Verdict, says: WatchdogReport | None, standing: dict
         agrees = bool(verdict.culprits) and set(verdict.culprits) == set(says.culprits)
         return replace(noted, confidence=_raised(verdict.confidence)) if agrees else noted
     everyone = tuple(sorted({*verdict.waiting, *says.culprits, *says.waiting}))
-    if says.kind == "mismatch":
-        return replace(
-            noted,
-            klass="collective_mismatch",
-            cause="calls_differ",
-            culprits=says.culprits,
-            waiting=others(everyone, says.culprits),
-            confidence=Confidence.MEDIUM,
-        )
     joined_elsewhere = any(standing.get(rank) in WAITS for rank in says.culprits)
-    if says.kind == "absent" and not joined_elsewhere:
-        return replace(
-            noted,
-            klass="peer_not_joined",
-            cause="not_in_collective",
-            culprits=says.culprits,
-            waiting=others(everyone, says.culprits),
-            confidence=Confidence.MEDIUM,
-        )
-    if says.kind == "silent" and not joined_elsewhere:
-        return replace(
-            noted,
-            cause="rank_says_nothing",
-            culprits=says.culprits,
-            waiting=others(everyone, says.culprits),
-            confidence=Confidence.LOW,
-        )
-    return noted
+    if says.kind not in _BY_WATCHDOG or (joined_elsewhere and says.kind != "mismatch"):
+        return noted
+    klass, cause, confidence = _BY_WATCHDOG[says.kind]
+    return replace(
+        noted,
+        klass=klass or verdict.klass,
+        cause=cause,
+        culprits=says.culprits,
+        waiting=others(everyone, says.culprits),
+        confidence=confidence,
+    )
 
 
 def _computes(verdict: Verdict, readings: dict[int, GpuReading]) -> bool:

@@ -43,20 +43,20 @@ def _timed(
     lines = LineAssembler(name, whole=True)
     written = datetime.fromtimestamp(min(at, 4e9), timezone.utc) if at > 0 else datetime.now(timezone.utc)
     times = LineTimes(written.year)
-    begun = False
-    while True:
+    for number, payload in enumerate(payloads(file, lines, read)):
+        if number == 0:  # what is before the first line with a time is not much older
+            any(times.read(item[0]) for item in payload["lines"])
+        yield from _moments(payload, times)
+
+
+def payloads(file: Readable, lines: LineAssembler, read: Callable[[int], None]) -> Iterator[dict[str, Any]]:
+    data = b"?"
+    while data:
         data = file.read(_CHUNK)
         read(len(data))
         payload = lines.feed(data, final=not data)
         if payload is not None:
-            if not begun:  # what is before the first line with a time is not much older
-                begun = True
-                for item in payload["lines"]:
-                    if times.read(item[0]):
-                        break
-            yield from _moments(payload, times)
-        if not data:
-            return
+            yield payload
 
 
 def _moments(payload: dict[str, Any], times: LineTimes) -> Iterator[tuple[float | None, dict[str, Any]]]:

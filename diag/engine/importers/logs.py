@@ -7,13 +7,12 @@ from typing import Any
 
 from diag.engine.importers.files import EvidenceFile
 from diag.engine.importers.log_outcome import LogOutcome
+from diag.engine.importers.log_reader import payloads
 from diag.engine.importers.stall_duration import LogClock, epoch_of
 from diag.model import Record
 from diag.sources.gpu.cuda_log import DUMP
 from diag.sources.logs.output import PLAIN_RUN, LineAssembler, read_text
 from diag.sources.logs.output import SOURCE as OUTPUT
-
-_CHUNK = 1 << 20
 
 
 class FolderLogs:
@@ -64,22 +63,10 @@ class FolderLogs:
                     self.outcome.observe(0.0, fact)
 
     def _payloads(self, item: EvidenceFile) -> Iterator[dict[str, Any]]:
-        for payload in _lines(item, self._read):
-            lines = payload["lines"]
-            dump = next((at for at, line in enumerate(lines) if self._to_dump and DUMP in line[0]), None)
-            yield payload if dump is None else {**payload, "lines": lines[:dump]}
-            if dump is not None:
-                return
-
-
-def _lines(item: EvidenceFile, read: Callable[[int], None]) -> Iterator[dict[str, Any]]:
-    lines = LineAssembler(item.path.name)
-    with item.path.open("rb") as file:
-        while True:
-            data = file.read(_CHUNK)
-            read(len(data))
-            payload = lines.feed(data, final=not data)
-            if payload is not None:
-                yield payload
-            if not data:
-                return
+        with item.path.open("rb") as file:
+            for payload in payloads(file, LineAssembler(item.path.name), self._read):
+                lines = payload["lines"]
+                dump = next((at for at, line in enumerate(lines) if self._to_dump and DUMP in line[0]), None)
+                yield payload if dump is None else {**payload, "lines": lines[:dump]}
+                if dump is not None:
+                    return
