@@ -53,7 +53,7 @@ DETECTORS: tuple[type[Detector], ...] = (
 
 def make_detectors(rules: RuleSet | None = None) -> list[Detector]:
     """Fresh ones: detectors hold state of one job. `rules` in place of those that come with diag. The last
-    passes on what the job hub says."""
+    passes on what the job hub reports."""
     load_all()
     return [
         *(SignatureDetector(rules) if kind is SignatureDetector else kind() for kind in DETECTORS),

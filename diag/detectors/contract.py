@@ -11,10 +11,11 @@ from diag.state.view import JobView
 
 
 class Detector(Protocol):
-    """One judgement. `check` reports and changes nothing. One that `listens` to facts is a `Listener`, whose
-    `observe` changes its state and reports nothing; others need none. One of
-    which an answer depends on its last answer has `tick(now, job)` too: it is called once before each check.
-    A class that has it as a base need not write `listens` and `not_checked` where there is nothing to say."""
+    """One judgement. `check` reports and changes nothing.
+
+    One that `listens` to facts is a `Listener`, whose `observe` changes its state and reports nothing. One whose
+    answer depends on its last answer has `tick(now, job)` too, which is called once before each check.
+    """
 
     name: str
 

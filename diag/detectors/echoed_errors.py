@@ -7,18 +7,14 @@ import re
 import signal
 from collections.abc import Iterable
 
+from diag.knowledge.tracebacks import FRAME, PREFIX
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
-# torch's own hook for uncaught exceptions (torch 2.4-2.13) writes the rank before each line:
-#   [rank1]: Traceback (most recent call last):
-#   [rank1]:   File "/app/train.py", line 3, in main
-#   [rank1]: ValueError: --tensor_model_parallel_size 3 does not divide 16 heads
-_PREFIX = re.compile(r"^\[rank\d{1,6}\]: ?")
 _UNCAUGHT = re.compile(
     r"^\[rank\d{1,6}\]: ?(?:[\w.]{1,200}\.)?[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit)\b"
 )
-# What a rank says when ANOTHER one went away (gloo of torch 2.13, 2026-11-21; NCCL 2.28.9 and c10d of torch
+# What a rank prints when ANOTHER one went away (gloo of torch 2.13, 2026-11-21; NCCL 2.28.9 and c10d of torch
 # 2.11):
 #   RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17577. ...
 #   ... NCCL WARN [Service thread] Accept failed Resource temporarily unavailable / ncclRemoteError
@@ -31,10 +27,8 @@ CASCADE = re.compile(
     r"|DistNetworkError(?!: The (?:client|server) socket)|Watchdog caught collective operation timeout"
     r"|recvValue failed|Socket Timeout"
 )
-_FRAME = re.compile(r'^(?:\[rank\d{1,6}\]: ?)?\s{0,12}File "[^"\n]{1,400}", line \d{1,7}')
-_TRACED_LINES = (
-    8  # between the last frame and the exception: its source, the carets, a message of several lines
-)
+# Between the last frame and the exception: its source, the carets, a message of several lines.
+_TRACED_LINES = 8
 _LONGEST = 500
 _MOST_RANKS = 32  # the first that failed
 # ranks that fail wait for each other, then torchelastic ends them
@@ -56,24 +50,20 @@ def failed_soon(job: JobView, at: float) -> bool:
 def is_traced(above: Iterable[str]) -> bool:
     """Whether the last of these lines, oldest first, are of a traceback: the line below them is an
     exception's."""
-    return any(_FRAME.match(line[:_LONGEST]) for line in list(above)[-_TRACED_LINES:])
+    return any(FRAME.match(PREFIX.sub("", line[:_LONGEST])) for line in list(above)[-_TRACED_LINES:])
 
 
 def only_quoted(job: JobView, text: str, ranks: Iterable[RankView] | None = None) -> bool:
-    """Whether the ranks that failed (or these) died of something else by their own last words.
+    """Whether the ranks that failed (or these) died of something else by their own last lines.
 
     ms-swift prints a sample of the data at the start, and such data hold whole errors of other people's jobs.
-    What a rank dies of has torch's prefix or stands under a traceback.
+    What a rank dies of has torch's prefix or is under a traceback.
     """
-    if _PREFIX.match(text):
+    if PREFIX.match(text):
         return False
-    words = text.strip()[:80]
-    failed = [
-        rank
-        for rank in (ranks if ranks is not None else (*job.ranks.values(), *job.ranks.past))
-        if rank.failed
-    ]
-    failed = sorted(failed, key=lambda rank: rank.exited_at or 0.0)[:_MOST_RANKS]
+    beginning = text.strip()[:80]
+    asked = ranks if ranks is not None else (*job.ranks.values(), *job.ranks.past)
+    failed = sorted((one for one in asked if one.failed), key=lambda one: one.exited_at or 0.0)[:_MOST_RANKS]
     last = [
         line
         for rank in failed
@@ -81,14 +71,10 @@ def only_quoted(job: JobView, text: str, ranks: Iterable[RankView] | None = None
         for line in list(rank.tail)
         if _UNCAUGHT.match(line) and not CASCADE.search(line[:_LONGEST])
     ]
-    if not last or any(words in line for line in last):
+    if not last or any(beginning in line for line in last):
         return False
     return not any(
-        _stands_under_a_traceback(list(tail), text)
-        for tail in (job.log.tail, *(rank.tail for rank in failed))
+        line == text and is_traced(tail[:place])
+        for tail in map(list, (job.log.tail, *(rank.tail for rank in failed)))
+        for place, line in enumerate(tail)
     )
-
-
-def _stands_under_a_traceback(tail: list[str], text: str) -> bool:
-    places = [place for place, line in enumerate(tail) if line == text]
-    return any(is_traced(tail[:place]) for place in places)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from diag.detectors.contract import Detector
 from diag.knowledge.env_lint import Advice, lint
-from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
+from diag.model import Confidence, Evidence, Finding, Severity
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 from diag.text.units import format_ranks
@@ -33,19 +34,17 @@ def _question(job: JobView) -> _Question:
     return _Question(rdma, desktop, job.nccl.version, environments)
 
 
-class _EnvironmentDetector:
+class _EnvironmentDetector(Detector):
     """One of the two: both read the same table (`diag.knowledge.env_lint`)."""
 
     name = ""
-    listens = ()
 
     def __init__(self) -> None:
         self._asked: _Question | None = None
         self._known: tuple[Finding, ...] = ()
 
     def tick(self, now: float, job: JobView) -> None:
-        """Judged again only when an environment, the node's RDMA devices or NCCL's version came to be known
-        otherwise."""
+        """Judged again only when an environment, the node's RDMA devices or NCCL's version changed."""
         asked = _question(job)
         if asked != self._asked:
             self._asked, self._known = asked, tuple(self._judge(now, job, asked.rdma, desktop=asked.desktop))
@@ -59,20 +58,20 @@ class _EnvironmentDetector:
 
     def _judge(self, now: float, job: JobView, rdma: bool | None, *, desktop: bool) -> Iterator[Finding]:
         version = tuple(int(part) for part in job.nccl.version.split(".") if part.isdecimal()) or None
-        told: dict[tuple[str, str], tuple[Advice, list[RankView], str]] = {}
+        found: dict[tuple[str, str], tuple[Advice, list[RankView], str]] = {}
         for _, rank in sorted(job.ranks.items()):
-            origin = {name: path for path, name, _ in (rank.rdma.nccl_conf if rank.rdma else ())}
-            variables = {
-                **{name: value for _, name, value in (rank.rdma.nccl_conf if rank.rdma else ())},
-                **rank.variables,
-            }
+            conf = rank.rdma.nccl_conf if rank.rdma else ()
+            origin = {name: path for path, name, _ in conf if name not in rank.variables}
+            variables = {name: value for _, name, value in conf} | {**rank.variables}
             for advice in lint(variables, nodes=_nodes(rank), nccl_version=version, rdma=rdma):
                 if advice.id == self.name:
-                    where = origin.get(advice.variable, "") if advice.variable not in rank.variables else ""
-                    told.setdefault((advice.variable, advice.value), (advice, [], where))[1].append(rank)
-        for (variable, value), (advice, ranks, where) in told.items():
+                    where = origin.get(advice.variable, "")
+                    found.setdefault((advice.variable, advice.value), (advice, [], where))[1].append(rank)
+        for (variable, value), (advice, ranks, where) in found.items():
             numbers = tuple(rank.rank for rank in ranks)
-            place, source = (f" (set in {where})", f"{where}: ") if where else ("", "")
+            place, source, kind = (
+                (f" (set in {where})", f"{where}: ", "nccl.conf") if where else ("", "", "environ")
+            )
             first = ranks[0]
             # Desktop cards have no P2P, and drivers that claim it hang: there the switch is right.
             severity = Severity.INFO if desktop and variable.startswith("NCCL_P2P_") else advice.severity
@@ -86,18 +85,8 @@ class _EnvironmentDetector:
                 cause=variable.lower(),
                 summary=f"{variable}={value[:100]}{place} on {format_ranks(numbers)}: {advice.does}",
                 advice=_sentence(advice.instead),
-                evidence=(
-                    Evidence(
-                        "nccl.conf" if where else "environ",
-                        f"{source}{variable}={value}"[:500],
-                        first.found_at,
-                        first.rank,
-                    ),
-                ),
+                evidence=(Evidence(kind, f"{source}{variable}={value}"[:500], first.found_at, first.rank),),
             )
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
 
 
 def _sentence(order: str) -> str:
@@ -106,11 +95,11 @@ def _sentence(order: str) -> str:
 
 
 def _nodes(rank: RankView) -> int | None:
-    """How many nodes the job has, as the launcher tells; None where it does not."""
+    """How many nodes the job has, as the launcher shows; None where it does not."""
     place = rank.placement
-    told = rank.variables.get("SLURM_STEP_NUM_NODES", "") if place.launcher == "slurm" else ""
-    if told.isdecimal() and len(told) < 7:
-        return int(told)
+    number = rank.variables.get("SLURM_STEP_NUM_NODES", "") if place.launcher == "slurm" else ""
+    if number.isdecimal() and len(number) < 7:
+        return int(number)
     if place.launcher == "captured" or not place.local_world_size:
         return None
     return -(-place.world_size // place.local_world_size)
@@ -123,7 +112,7 @@ class EnvHarmfulDetector(_EnvironmentDetector):
     Evidence: the environment of the ranks as they were started, nccl.conf files; variables set later by the
     program itself are not seen.
 
-    What to do: as said with the variable; most often: unset it.
+    What to do: as the finding says; most often: unset it.
 
     False alarms: a variable that was measured on this cluster and is wanted: its finding may be ignored.
     """
@@ -137,7 +126,7 @@ class EnvNoEffectDetector(_EnvironmentDetector):
 
     Evidence: the environment of the ranks, against the parameters that NCCL and PyTorch have by version.
 
-    What to do: remove it, or use the name that the finding tells.
+    What to do: remove it, or use the name that the finding gives.
 
     False alarms: variables that the training script itself reads; those of NCCL's plugins are left alone.
     """

@@ -1,7 +1,7 @@
-"""What a rank said last that tells why it ended: the exception that nobody caught, or what native code says
+"""What a rank printed last that shows why it ended: the exception that was not caught, or what native code prints
 before it aborts.
 
-Pure functions of lines. Which of them are a rank's own, where several share one output, is told by `heard`.
+Pure functions of lines. Which of them are a rank's own, where several share one output, is decided by `heard`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from diag.detectors.echoed_errors import CASCADE
+from diag.knowledge.tracebacks import FRAME, NOT_ITS_END, OF_LAUNCHER, PREFIX
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
@@ -20,14 +21,8 @@ from diag.state.view import JobView
 NAMED = re.compile(r"^(?:\[rank\d+\]: ?)?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.*")
 # Below a traceback any name is one: `StopIteration`, `queue.Empty`, `mypkg.Broken: text` (CPython 3.8-3.14).
 _RAISED = re.compile(r"(?:[A-Za-z_]\w{0,100}\.){0,12}[A-Za-z_]\w{0,100}(?:: .*|:)?$")
-_PREFIX = re.compile(r"^\[rank\d{1,6}\]: ?")
 _HEAD = "Traceback (most recent call last):"
-_FRAME = re.compile(r'\s{1,12}(?:\| {1,3})?File "[^"\n]{1,400}", line \d{1,7}')
-# What Python says of exceptions that end nothing (3.8-3.14), above their traceback.
-_NOT_ITS_END = re.compile(r"Exception (?:ignored in|in thread|ignored while|ignored on)")
-# What a launcher dies of for a rank that did (torch 1.9-2.13).
-_OF_LAUNCHER = ("ChildFailedError", "subprocess.CalledProcessError", "torch.multiprocessing.spawn.Process")
-_STRANGERS = 8  # lines of others that may stand between a frame and its exception
+_STRANGERS = 8  # lines of others that may be between a frame and its exception
 
 # libstdc++ 6-14, glibc 2.17-2.41, CPython 3.8-3.14, glog (`F1121 ... Check failed`):
 #   terminate called after throwing an instance of 'c10::Error'
@@ -47,7 +42,7 @@ CRASHES = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGIL
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """`error`: the line that tells why it ended, "" where none does. `said`: the same in a sentence, or what
+    """`error`: the line that shows why it ended, "" where none does. `said`: the same in a sentence, or what
     is known instead."""
 
     error: str
@@ -61,10 +56,10 @@ def exceptions(lines: Iterable[str]) -> list[str]:
     found = []
     open_for, ignored, before = 0, False, ""
     for line in lines:
-        text = _PREFIX.sub("", line)
+        text = PREFIX.sub("", line)
         if _HEAD in text:
-            ignored, open_for = bool(_NOT_ITS_END.search(before)), 0
-        elif _FRAME.match(text):
+            ignored, open_for = bool(NOT_ITS_END.search(before)), 0
+        elif FRAME.match(text):
             open_for = _STRANGERS
         elif open_for and text and not text[0].isspace():
             open_for -= 1
@@ -76,18 +71,16 @@ def exceptions(lines: Iterable[str]) -> list[str]:
         elif NAMED.match(line):
             found.append(line)
         before = text or before
-    return [line for line in found if not any(name in line for name in _OF_LAUNCHER)]
+    return [line for line in found if not any(name in line for name in OF_LAUNCHER)]
 
 
 def native(lines: Sequence[str]) -> str:
     """What native code said before it aborted, with the exception's own text where it has one."""
     for place in range(len(lines) - 1, -1, -1):
-        text = _PREFIX.sub("", lines[place])
+        text = PREFIX.sub("", lines[place])
         if _NATIVE.search(text):
-            told = next(
-                (match[1] for line in lines[place + 1 : place + 4] if (match := _WHAT.match(line))), ""
-            )
-            return f"{text.strip()}: {told.strip()}" if told else text.strip()
+            what = next(filter(None, map(_WHAT.match, lines[place + 1 : place + 4])), None)
+            return f"{text.strip()}: {what[1].strip()}" if what else text.strip()
     return ""
 
 
@@ -107,10 +100,8 @@ def heard(rank: RankView, job: JobView, alone: bool) -> Heard:
     last = next((line for line in reversed(own) if line.strip()), "")
     if last:
         return Heard("", f'no exception is in its output, which ends: "{_trim(last)}"')
-    if (
-        not job.log.lines
-        or ("output", rank.rank) in job.sources.failed
-        or ("output", None) in job.sources.failed
+    if not job.log.lines or not job.sources.failed.keys().isdisjoint(
+        (("output", rank.rank), ("output", None))
     ):
         return Heard("", "none of its output was read")
     return Heard("", "no exception is in the job's output")
@@ -121,13 +112,15 @@ def _why(lines: list[str], rank: RankView) -> str:
     own = [line for line in raised if not CASCADE.search(line)]
     # what a program catches and prints has no prefix
     uncaught = [line for line in own if line.startswith("[rank")]
-    crashed = rank.exit is not None and (
-        rank.exit.signal in CRASHES or (rank.exit.exit_code or 0) - 128 in CRASHES
+    crashed = rank.exit is not None and not CRASHES.isdisjoint(
+        (rank.exit.signal, (rank.exit.exit_code or 0) - 128)
     )
     # Of what torch's hook printed the first is the cause; of the rest the last is what nothing came after.
-    return (uncaught[:1] or own[-1:] or ([native(lines)] if crashed else []) or raised[:1] or [""])[0] or (
-        raised or [""]
-    )[0]
+    return (
+        next(iter(uncaught[:1] or own[-1:]), "")
+        or (native(lines) if crashed else "")
+        or next(iter(raised), "")
+    )
 
 
 def _trim(line: str) -> str:

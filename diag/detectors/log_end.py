@@ -1,27 +1,27 @@
-"""What only plain logs leave open: a launcher that failed before any rank, and a job of which nothing tells the end."""
+"""What only plain logs leave open: a launcher that failed before any rank, and a job whose end is not known."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diag.detectors.contract import Detector
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.view import JobView
 from diag.text.units import format_seconds
 
 
-class LogEndDetector:
+class LogEndDetector(Detector):
     """Meaning: the launcher died of an error of its own, with no rank that is known to have failed.
 
     Evidence: its traceback, which no rank's comes before.
 
     What to do: its last lines name the rendezvous or the option.
 
-    False alarms: none known. A log that just stops is not judged: nothing in it tells a job that hangs from one
+    False alarms: none known. A log that just stops is not judged: nothing in it distinguishes a job that hangs from one
     that is killed or goes on.
     """
 
     name = "log-end"
-    listens = ()
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         logs = job.log.ended

@@ -1,14 +1,59 @@
 """Which finding follows from which, which is withheld or reported once: the engine reads it here and knows
 none of them.
 
-What a rule's finding yields to stands in the rule itself (`follows`), and it always yields to a detector's
+What a rule's finding yields to is in the rule itself (`follows`), and it always yields to a detector's
 finding of the same id.
 """
 
 from __future__ import annotations
 
-from diag.detectors.aftermath import explained
+from collections.abc import Sequence
+from dataclasses import replace
+
 from diag.detectors.relations import Kind, OneAtATime, Precedence, ReadAfter, Retold, StandsStill, WholeJob
+from diag.model import Evidence, Finding, Severity
+
+# A failure is reported up to so long before a rank ends of it (a core dump of a GPU's memory, peers that are
+# waited for) and so shortly after (checks that know more than a line report last). Ours.
+_BEFORE_SECONDS, _AFTER_SECONDS = 120.0, 15.0
+_BY_ITSELF = ("exit_", "launcher_", "signal_")
+_FROM_OUTSIDE = ("signal_9", "signal_15")  # no failure of its own ends a process so
+
+
+def explained(death: Finding, rules: Sequence[Finding], others: Sequence[Finding]) -> Finding:
+    """The death as it reads beside these. One of `rules` for its last lines gives its cause; one of `others` is
+    referred to."""
+    if not death.cause.startswith(_BY_ITSELF) or death.cause in _FROM_OUTSIDE:
+        return death
+    if rules and not death.cause.startswith("signal_"):
+        own = rules[0]
+        evidence = Evidence("rule", f"{own.rule}: {own.summary}", own.since)
+        return replace(
+            death, cause=own.cause or death.cause, advice=own.advice, evidence=(*death.evidence, evidence)
+        )
+    root = next((one for one in others if _explains(one, death)), None)
+    if root is None:
+        return death
+    if not root.rule:
+        head, _, last = death.summary.partition("; ")
+        summary = death.summary if ': "' in last else f"{head}; see finding {root.id} for the reason"
+        advice = f"See finding {root.id} for why {death.subject} failed and what to change; the other ranks' errors follow from it."
+        return replace(death, summary=summary, advice=advice)
+    summary, advice = (
+        death.summary.partition("; ")[0],
+        f"See {root.id} above; other ranks' errors follow from it.",
+    )
+    return replace(death, summary=summary, advice=advice, evidence=death.evidence[:1])
+
+
+def _explains(finding: Finding, death: Finding) -> bool:
+    if finding.severity is not Severity.CRITICAL:
+        return False
+    if finding.rule:
+        return not death.cause.startswith("signal_") or bool(set(finding.ranks) & set(death.ranks))
+    near = -_BEFORE_SECONDS <= finding.since - death.since <= _AFTER_SECONDS
+    return finding.final and near and bool(set(finding.ranks) & set(death.ranks))
+
 
 _DIED = Kind("rank-died")
 _PEER_LOST = Kind("hang", "peer_lost")
@@ -34,7 +79,7 @@ PRECEDENCE = Precedence(
             "rank-died",
             explained,
             ("hang",),
-            "a rank that died of what another finding describes is told in short; those who hang wait for it",
+            "a rank that died of what another finding describes is reported in short; those who hang wait for it",
         ),
     )
 )

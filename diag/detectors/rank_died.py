@@ -1,4 +1,4 @@
-"""A rank ended when it should not have: which was first, how, and what it said last."""
+"""A rank ended when it should not have: which was first, how, and what it printed last."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 
+from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import CASCADE
 from diag.detectors.last_words import CRASHES, NAMED, Heard, heard
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
@@ -19,7 +20,7 @@ from diag.text.units import format_ranks
 # this.
 _SETTLE_SECONDS = 2.0
 
-# A peer that lost the connection says so at once, or when its next call comes: the longest step, roughly.
+# A peer that lost the connection reports it at once, or when its next call comes: the longest step, roughly.
 _LEFT_SECONDS = 60.0
 
 # Between the death and the reading that shows the counter of kills risen.
@@ -30,8 +31,8 @@ _WORKER_KILLED = re.compile(
 )
 
 
-# What native code says only while the interpreter ends: libstdc++ of a thread that nobody joined; CPython's
-# own words (3.8-3.14).
+# What native code prints only while the interpreter ends: libstdc++ of a thread that was not joined; CPython
+# (3.8-3.14).
 #   Fatal Python error: _enter_buffered_busy: could not acquire lock for <...> at interpreter shutdown, possibly due to daemon ...
 _AT_EXIT = (
     "terminate called without an active exception",
@@ -45,16 +46,16 @@ _AT_EXIT = (
 _GUESSED = ("vanished", "the traceback that the log ends with")
 
 
-class RankDiedDetector:
+class RankDiedDetector(Detector):
     """Meaning: a rank's process ended with an exit code other than 0, or by a signal.
 
     Evidence: the exit status read from the kernel (or torchelastic's own table), the rank's last lines, the
     OOM counter of its cgroup. The first death is named; ranks that the launcher ended after it, or that
     report a lost connection, are its victims.
 
-    What to do: read the last lines shown; signal 9 without a word is usually the OOM killer or an operator.
+    What to do: read the last lines shown; signal 9 without a line is usually the OOM killer or an operator.
 
-    False alarms: none known; a job that was told to end (Ctrl-C, scancel, kubectl delete) raises nothing.
+    False alarms: none known; a job that was asked to end (Ctrl-C, scancel, kubectl delete) raises nothing.
     """
 
     name = "rank-died"
@@ -63,9 +64,7 @@ class RankDiedDetector:
     def __init__(self) -> None:
         self._oom_kills: dict[int | None, int] = {}
         self._grown_at = -1e9  # when a counter of kills in some rank's cgroup last rose
-        self._killed: dict[
-            int, str
-        ] = {}  # pid and name of processes that the kernel said it killed for memory
+        self._killed: dict[int, str] = {}  # pid and name of processes that the kernel killed for memory
 
     def observe(self, at: float, fact: CgroupMemory | KernelOomKill) -> None:
         if isinstance(fact, CgroupMemory):
@@ -77,25 +76,26 @@ class RankDiedDetector:
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         dead = [rank for rank in (*job.ranks.values(), *job.ranks.past) if rank.failed]
-        if not dead or _all_asked_to_end(dead, job):
+        if all(_asked_to_end(rank, job) for rank in dead):
             return
         first = min(rank.exited_at or now for rank in dead)
         if now - first < _SETTLE_SECONDS and job.returncode is None:
             return
         root = min(dead, key=lambda rank: _blame_order(rank, first))
-        if _only_ended(root):
+        if root.was_ended:
             return  # every death was a SIGTERM: somebody ended the job, no rank failed
         left = _left_before(root, job)
         if left:
             yield _left_finding(left, root, job, heard(root, job, alone=True), now)
             return
         how, cause = self._how(root)
-        words = heard(root, job, alone=all(one is root or _only_ended(one) for one in dead))
+        words = heard(root, job, alone=_alone(root, dead))
         after = _after(root, job, now)
         at_exit = _crashed_at_exit(root, words.error) and _trained_to_the_end(job)
         if at_exit:
             cause, after = "crash_at_exit", " at its exit, after the training had finished"
         for_memory = cause == "dataloader_worker_killed" and self._worker_for_memory(root)
+        explained = job.gpu_faults.finding_of(root.rank, job.progress.iteration_at)
         guessed = root.exit is None or root.exit.how in _GUESSED
         yield Finding(
             id="rank-died",
@@ -105,30 +105,20 @@ class RankDiedDetector:
             ranks=(root.rank,),
             waiting_ranks=_others_involved(job, (root.rank,)),
             since=root.exited_at or now,
-            klass="",
             cause=cause,
             summary=f"rank {root.rank}{_format_pid(root)} {how}{after}; {words.said}",
-            advice=_advice(
-                "oom_kill" if for_memory else cause,
-                root,
-                job.gpu_faults.finding_of(root.rank, job.progress.iteration_at),
-                words,
-            ),
+            advice=_advice("oom_kill" if for_memory else cause, root, explained, words),
             evidence=tuple(_evidence(root, now, words)),
             final=True,
         )
 
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        unknown = [
-            r.rank
-            for r in job.ranks.values()
-            if r.exit and r.exit.exit_code is None and r.exit.signal is None
-        ]
+        unknown = [rank.rank for rank in job.ranks.values() if rank.exit and not rank.status_known]
         if unknown and job.returncode != 0:
             yield NotChecked(
                 f"exit code of {format_ranks(unknown)}",
                 "their launcher reaped them before it could be read, and printed none",
-                "look at the launcher's own log; Linux 6.15 and newer keep the code for us",
+                "check the launcher's own log; Linux 6.15 and newer keep the code",
             )
 
     def _how(self, rank: RankView) -> tuple[str, str]:
@@ -139,36 +129,31 @@ class RankDiedDetector:
             if code.signal == signal.SIGKILL and self._for_memory(rank):
                 return f"was killed by signal 9 ({name}) by the kernel's OOM killer", "oom_kill"
             return f"was killed by signal {code.signal} ({name})", f"signal_{code.signal}"
-        if any(_WORKER_KILLED.search(line) for line in rank.tail):
-            return f"ended with exit code {code.exit_code}", "dataloader_worker_killed"
-        return f"ended with exit code {code.exit_code}", f"exit_{code.exit_code}"
+        by_worker = any(_WORKER_KILLED.search(line) for line in rank.tail)
+        cause = "dataloader_worker_killed" if by_worker else f"exit_{code.exit_code}"
+        return f"ended with exit code {code.exit_code}", cause
 
     def _for_memory(self, rank: RankView) -> bool:
-        name = rank.tree.main.comm if rank.tree else None
-        if rank.placement.pid in self._killed and self._killed[rank.placement.pid] == (
-            name or self._killed[rank.placement.pid]
-        ):
+        killed, name = self._killed.get(rank.placement.pid), rank.tree.main.comm if rank.tree else ""
+        if killed is not None and killed == (name or killed):
             return True
         return abs((rank.exited_at or 0.0) - self._grown_at) <= _OOM_SECONDS
 
     def _worker_for_memory(self, rank: RankView) -> bool:
-        named = [match for line in rank.tail if (match := _WORKER_KILLED.search(line))]
-        return any(
-            int(pid) in self._killed for match in named for pid in re.findall(r"\d+", match[0])
-        ) or self._for_memory(rank)
+        named = filter(None, map(_WORKER_KILLED.search, rank.tail))
+        pids = {int(pid) for match in named for pid in re.findall(r"\d+", match[0])}
+        return not pids.isdisjoint(self._killed) or self._for_memory(rank)
 
 
-def _all_asked_to_end(dead: list[RankView], job: JobView) -> bool:
-    return job.interrupted_at is not None and all(_asked_to_end(rank, job) for rank in dead)
+def _alone(root: RankView, dead: list[RankView]) -> bool:
+    """No other rank failed by itself."""
+    return all(one is root or one.was_ended for one in dead)
 
 
 def _others_involved(job: JobView, ranks: tuple[int, ...]) -> tuple[int, ...]:
     """Those that wait for them, or failed with them."""
-    return tuple(
-        sorted(
-            rank.rank for rank in job.ranks.values() if rank.rank not in ranks and (rank.alive or rank.failed)
-        )
-    )
+    involved = {rank.rank for rank in job.ranks.values() if rank.alive or rank.failed}
+    return tuple(sorted(involved.difference(ranks)))
 
 
 def _after(root: RankView, job: JobView, now: float) -> str:
@@ -185,14 +170,8 @@ def _left_before(root: RankView, job: JobView) -> list[RankView]:
     if not reports_loss or any(not CASCADE.search(line) for line in root.tail if NAMED.match(line)):
         return []
     died = root.exited_at or 0.0
-    return [
-        rank
-        for rank in job.ranks.values()
-        if rank.exit is not None
-        and rank.exit.exit_code == 0
-        and rank.exited_at is not None
-        and died - _LEFT_SECONDS <= rank.exited_at <= died + 1.0
-    ]
+    ended_well = [rank for rank in job.ranks.values() if rank.exit is not None and rank.exit.exit_code == 0]
+    return [rank for rank in ended_well if died - _LEFT_SECONDS <= (rank.exited_at or 0.0) <= died + 1.0]
 
 
 def _left_finding(left: list[RankView], root: RankView, job: JobView, words: Heard, now: float) -> Finding:
@@ -217,42 +196,30 @@ def _left_finding(left: list[RankView], root: RankView, job: JobView, words: Hea
 
 
 def _asked_to_end(rank: RankView, job: JobView) -> bool:
-    return (
-        rank.exited_at is not None
-        and job.interrupted_at is not None
-        and rank.exited_at >= job.interrupted_at - 0.5
-    )
-
-
-def _only_ended(rank: RankView) -> bool:
-    return rank.exit is not None and rank.exit.signal in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    asked, ended = job.interrupted_at, rank.exited_at
+    return asked is not None and ended is not None and ended >= asked - 0.5
 
 
 def _blame_order(rank: RankView, first: float) -> tuple[int, int, float]:
     """Ended by the launcher < reports somebody else's loss < its own failure; then who was first."""
     cascade = any(CASCADE.search(line) for line in rank.tail)
     near = (rank.exited_at or first) - first < 1.0  # within a second the order of our looks means nothing
-    kind = 2 if _only_ended(rank) else 1 if cascade else 0
+    kind = 2 if rank.was_ended else 1 if cascade else 0
     return (kind, 0 if near else 1, rank.exited_at or first)
 
 
 def _trained_to_the_end(job: JobView) -> bool:
-    """The trainer said so, or the last step that was planned is made and its checkpoint written."""
+    """The trainer reported it, or the last step that was planned is made and its checkpoint written."""
     if job.phases.marked == "teardown":
         return True
     last = job.saves.log.saves[-1] if job.saves.log.saves else None
-    saved = (
-        last is not None and last.ended is not None and not last.cut_off and last.iteration == job.iteration
-    )
-    return (
-        0 < job.progress.total_iterations <= (job.iteration or 0)
-        and saved
-        and job.saves.log.unwritten is None
-    )
+    if last is None or last.ended is None or last.cut_off or job.saves.log.unwritten is not None:
+        return False
+    return last.iteration == job.iteration and 0 < job.progress.total_iterations <= (job.iteration or 0)
 
 
 def _crashed_at_exit(rank: RankView, error: str) -> bool:
-    """Native code aborted while the interpreter was ending: by what it said, or by where the main thread last
+    """Native code aborted while the interpreter was ending: by what it printed, or by where the main thread last
     stood."""
     code = rank.exit
     crashed = code is not None and (code.signal or (code.exit_code or 0) - 128) in CRASHES
@@ -261,7 +228,7 @@ def _crashed_at_exit(rank: RankView, error: str) -> bool:
 
 
 def _format_pid(rank: RankView) -> str:
-    """A log need not tell it."""
+    """A log need not have it."""
     return f" (pid {rank.placement.pid})" if rank.placement.pid else ""
 
 
@@ -276,7 +243,7 @@ def _evidence(rank: RankView, now: float, words: Heard | None = None) -> Iterato
     assert rank.exit is not None
     code = rank.exit.exit_code if rank.exit.signal is None else f"signal {rank.exit.signal}"
     pid = f"pid {rank.exit.pid}: " if rank.exit.pid else "exit code " if rank.exit.signal is None else ""
-    yield Evidence("exit", f"{pid}{code}, told by {rank.exit.how}", rank.exited_at or now, rank.rank)
+    yield Evidence("exit", f"{pid}{code}, reported by {rank.exit.how}", rank.exited_at or now, rank.rank)
     lines = [line for line in (words.lines if words and words.error else rank.tail) if line.strip()]
     if words and words.error in lines:  # launchers go on below it for pages
         end = len(lines) - lines[::-1].index(words.error)
@@ -286,41 +253,41 @@ def _evidence(rank: RankView, now: float, words: Heard | None = None) -> Iterato
         yield Evidence("output", "\n".join(lines), rank.exited_at or now, rank.rank)
 
 
+_ADVICE = {
+    "crash_at_exit": "The training is complete; a library crashed while the interpreter ended, most often because of a thread "
+    "that still ran. The launcher takes it for a failure, and may start the job again. Before the program's end: "
+    "destroy_process_group(), and close loggers (wandb.finish()), data loaders and their threads; PYTHONFAULTHANDLER=1 shows "
+    "where it crashed.",
+    "oom_kill": "The kernel killed it for memory: see the host-oom finding for the limit and what used it up.",
+    "signal_9": "SIGKILL comes from the OOM killer, an operator or a scheduler: check the memory findings, `dmesg`, and the "
+    "scheduler's log for this time.",
+}
+_ADVICE_UNEXPLAINED = {  # where no finding says more
+    **dict.fromkeys(
+        ("signal_11", "signal_6", "signal_7", "signal_4", "signal_8"),
+        "A crash in native code: set PYTHONFAULTHANDLER=1 to see where, and check that CUDA, NCCL and extensions match "
+        "(bus error: /dev/shm full, or a mapped file that got shorter or lies on a full disk).",
+    ),
+    "dataloader_worker_killed": "A DataLoader worker was killed: most often by memory (host or cgroup) or by a full /dev/shm (a "
+    "bus error also by a mapped file that got shorter). Lower --dataloader_num_workers or raise the limit.",
+}
+
+
 def _advice(cause: str, rank: RankView, explained: str, words: Heard) -> str:
-    if cause == "crash_at_exit":
-        return (
-            "The training is complete; a library crashed while the interpreter ended, most often for a thread that still ran. "
-            "The launcher takes it for a failure, and may start the job again. Before the program's end: "
-            "destroy_process_group(), and close loggers (wandb.finish()), data loaders and their threads; PYTHONFAULTHANDLER=1 "
-            "shows where it crashed."
-        )
-    if cause == "oom_kill":
-        return "The kernel killed it for memory: see the host-oom finding for the limit and what used it up."
-    if cause == "signal_9":
-        return (
-            "SIGKILL comes from the OOM killer, an operator or a scheduler: look at the memory findings, `dmesg`, and the "
-            "scheduler's log for this time."
-        )
+    if cause in _ADVICE:
+        return _ADVICE[cause]
     if explained:
-        return f"The {explained} finding says why rank {rank.rank} failed and what to change. The other ranks' errors follow."
-    if cause in ("signal_11", "signal_6", "signal_7", "signal_4", "signal_8"):
-        return (
-            "A crash in native code: set PYTHONFAULTHANDLER=1 to see where, and check that CUDA, NCCL and extensions match "
-            "(bus error: /dev/shm full, or a mapped file that got shorter or lies on a full disk)."
-        )
-    if cause == "dataloader_worker_killed":
-        return (
-            "A DataLoader worker was killed: most often by memory (host or cgroup) or by a full /dev/shm (a bus error also by a "
-            "mapped file that got shorter). Lower --dataloader_num_workers or raise the limit."
-        )
+        return f"See finding {explained} for why rank {rank.rank} failed and what to change; the other ranks' errors follow from it."
+    if cause in _ADVICE_UNEXPLAINED:
+        return _ADVICE_UNEXPLAINED[cause]
     if CASCADE.search(words.error):  # and of what it lost nothing is seen: it was on another node, most often
         return (
             f"Rank {rank.rank} lost a connection: the rank at its other end (the address in its last line, if there is one) was "
-            "gone before it. Look at that node: its diag, its log, its console."
+            "gone before it. Check that node: its diag, its log, its console."
         )
     if not words.error:
         return (
-            f"Nothing that was read tells why rank {rank.rank} ended: look at its own output and log files, and start it once "
+            f"Nothing that was read shows why rank {rank.rank} ended: check its own output and log files, and start it once "
             "with PYTHONFAULTHANDLER=1. The other ranks' errors follow from it."
         )
     return f"Rank {rank.rank} failed by itself: its last lines are in the evidence. The other ranks' errors follow from it."

@@ -1,7 +1,7 @@
 """What findings are to each other: the kinds of rows that a table of precedence has, and what the engine asks
 of one.
 
-It names no finding. The table itself stands beside the detectors: `detectors/precedence.py`.
+It names no finding. The table itself is beside the detectors: `detectors/precedence.py`.
 """
 
 from __future__ import annotations
@@ -31,27 +31,23 @@ class ReadAfter:
 
 
 @dataclass(frozen=True, slots=True)
-class OneAtATime:
+class _Of:
+    """What holds for one finding, and why."""
+
+    finding: str
+    because: str
+
+
+class OneAtATime(_Of):
     """Reported of one subject only: when a detector names another, that one takes its place."""
 
-    finding: str
-    because: str
 
-
-@dataclass(frozen=True, slots=True)
-class WholeJob:
+class WholeJob(_Of):
     """Only who sees all ranks can be right about it: withheld while the job hub judges."""
 
-    finding: str
-    because: str
 
-
-@dataclass(frozen=True, slots=True)
-class StandsStill:
+class StandsStill(_Of):
     """Its ranks do not move: those that do are listed when it is over, and what is open at the end stays."""
-
-    finding: str
-    because: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +69,10 @@ class Precedence:
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         self.rows = tuple(rows)
-        self.whole_job = frozenset(row.finding for row in self.rows if isinstance(row, WholeJob))
-        self.one_at_a_time = frozenset(row.finding for row in self.rows if isinstance(row, OneAtATime))
-        self.stands_still = frozenset(row.finding for row in self.rows if isinstance(row, StandsStill))
+        self.whole_job, self.one_at_a_time, self.stands_still = (
+            frozenset(row.finding for row in self.rows if isinstance(row, kind))
+            for kind in (WholeJob, OneAtATime, StandsStill)
+        )
         self._retold = {row.finding: row for row in self.rows if isinstance(row, Retold)}
         causes: dict[Kind, list[Kind | None]] = {}
         for row in self.rows:
@@ -101,7 +98,5 @@ class Precedence:
 def _depth(kind: Kind, causes: dict[Kind, list[Kind | None]], below: tuple[Kind, ...]) -> int:
     if kind in below:
         raise ValueError(f"{kind} follows from itself")
-    return max(
-        (1 if cause is None else 1 + _depth(cause, causes, (*below, kind)) for cause in causes.get(kind, ())),
-        default=0,
-    )
+    deeper = (0 if cause is None else _depth(cause, causes, (*below, kind)) for cause in causes.get(kind, ()))
+    return 1 + max(deeper, default=-1)

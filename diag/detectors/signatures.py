@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import CASCADE, failed_soon, only_quoted
 from diag.detectors.last_words import CRASHES, exceptions
 from diag.detectors.memory.messages import format_phase
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.model import JOB, Confidence, Evidence, Finding, Severity
 from diag.model.observations import Iteration, KernelLine, LogLine, NcclPlainLines, PlainLines, VersionSeen
 from diag.state.view import JobView
 from diag.text.units import format_ranks
@@ -19,11 +20,10 @@ if TYPE_CHECKING:
     from diag.detectors.rules.reader import Hit
     from diag.detectors.rules.ruleset import RuleSet
 
-_SETTLE_SECONDS = (
-    2.5  # after a failure: those who know more than a line (limits, exits, the kernel) have spoken by then
-)
+# After a failure: checks that know more than a line (limits, exits, the kernel) have reported by then.
+_SETTLE_SECONDS = 2.5
 _WENT_ON_STEPS = 2  # a peer may report one more step after a rank has raised
-# What is said so soon after a signal that asked the job to end only follows from it: Slurm's scancel and time
+# What is printed so soon after a signal that asked the job to end only follows from it: Slurm's scancel and time
 # limit send SIGTERM to every process, data workers too, and a rank calls that an error of its own. A save
 # that fails later is still named. Ours.
 _AFTER_SIGNAL_SECONDS = 10.0
@@ -36,8 +36,8 @@ _CARETS = re.compile(r"(?:\[rank\d{1,6}\]:)?[ ^~]*$")
 _PLACE = re.compile(r"\{(\w{1,40})\}")
 
 
-class SignatureDetector:
-    """Meaning: a line of the log that a rule knows (rules/signatures, and the folder of `--rules`) tells what
+class SignatureDetector(Detector):
+    """Meaning: a line of the log that a rule knows (rules/signatures, and the folder of `--rules`) shows what
     went wrong.
 
     Evidence: the line, the traceback above it, and which later errors only follow from it. Of several errors
@@ -87,25 +87,21 @@ class SignatureDetector:
             self._versions[fact.package] = fact.version
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        hits = [hit for hit in self._reader.standing() if self._reader.rules.fits(hit.rule, self._versions)]
         hits = [
             hit
-            for hit in hits
-            if hit.rule.source == "log" or not _is_of_another_job(hit, job, self._host_pids)
+            for hit in self._reader.standing()
+            if self._reader.rules.fits(hit.rule, self._versions)
+            and (hit.rule.source == "log" or not _is_of_another_job(hit, job, self._host_pids))
         ]
         fatal = self._fatal(hits, now, job)
         if fatal is not None:
             yield fatal
-        said = {fatal.id} if fatal is not None else set()
+        reported = {fatal.id} if fatal is not None else set()
         for hit in sorted(hits, key=lambda hit: -Severity(hit.rule.severity).level):
             rule = hit.rule
-            if (
-                rule.when == "always"
-                and rule.finding is not None
-                and rule.role == "root"
-                and rule.finding not in said
-            ):
-                said.add(rule.finding)
+            if rule.when == "always" and rule.role == "root" and rule.finding not in (None, *reported):
+                assert rule.finding is not None
+                reported.add(rule.finding)
                 yield self._finding(hit, [], job, rule.finding)
 
     def _fatal(self, hits: list[Hit], now: float, job: JobView) -> Finding | None:
@@ -116,13 +112,8 @@ class SignatureDetector:
             return None
         root = min(named, key=self._order)
         assert root.rule.finding is not None
-        after = [
-            hit for hit in ended if hit is not root and hit.number > root.number and hit.rank is not None
-        ]
+        after = [hit for hit in ended if hit.number > root.number and hit.rank is not None]
         return self._finding(root, sorted(after, key=lambda hit: hit.number), job, root.rule.finding)
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
 
     def _order(self, hit: Hit) -> tuple[bool, bool, int]:
         """Errors that the program went on from come last, then those that it may have caught; else the first."""
@@ -146,11 +137,11 @@ class SignatureDetector:
 
     def _finding(self, hit: Hit, after: list[Hit], job: JobView, finding: str) -> Finding:
         rule = hit.rule
-        told = tuple(sorted(hit.ranks)) or _who_failed(job)
+        reporting = tuple(sorted(hit.ranks)) or _who_failed(job)
         victims = rule.blame == "others"
-        ranks = _blamed(hit) or (_silent(hit, job) if victims else told)
-        who = format_ranks(told) if told else "the job"
-        words = {"who": who, **hit.groups}
+        ranks = _blamed(hit) or (_silent(hit, job) if victims else reporting)
+        who = format_ranks(reporting) if reporting else "the job"
+        groups = {"who": who, **hit.groups}
         phase = format_phase(job, hit.at) if job.phases.then(hit.at) not in ("launch", "ended") else ""
         kind = "output" if rule.source == "log" else "kmsg"
         evidence = [Evidence(kind, "\n".join([*_frames(hit), hit.text])[-2000:], hit.at, hit.rank)]
@@ -158,26 +149,21 @@ class SignatureDetector:
             Evidence("output", f"then: {later.text.strip()[:300]}", later.at, later.rank)
             for later in after[:_MOST_AFTER]
         ]
-        confidence = (
-            Confidence.LOW
-            if rule.role == "consequence" or rule.status == "experimental"
-            else (
-                Confidence.HIGH
-                if hit.uncaught or (rule.when == "always" and rule.source == "kernel")
-                else Confidence.MEDIUM
-            )
-        )
+        sure = hit.uncaught or (rule.when == "always" and rule.source == "kernel")
+        confidence = Confidence.HIGH if sure else Confidence.MEDIUM
+        if rule.role == "consequence" or rule.status == "experimental":
+            confidence = Confidence.LOW
         return Finding(
             id=finding,
             subject=JOB,
             severity=Severity(rule.severity),
             confidence=confidence,
             ranks=ranks,
-            waiting_ranks=tuple(rank for rank in told if rank not in ranks),
+            waiting_ranks=tuple(rank for rank in reporting if rank not in ranks),
             since=hit.at,
             cause=rule.cause,
-            summary=f"{fill(rule.summary, words)}{' ' + phase if phase else ''}",
-            advice=fill(rule.advice, words),
+            summary=f"{fill(rule.summary, groups)}{' ' + phase if phase else ''}",
+            advice=fill(rule.advice, groups),
             evidence=tuple(evidence),
             rule=rule.id,
             final=rule.when == "failed" or not rule.unless,  # a server that answers again is over
@@ -185,13 +171,13 @@ class SignatureDetector:
         )
 
 
-def fill(text: str, words: Mapping[str, str]) -> str:
+def fill(text: str, groups: Mapping[str, str]) -> str:
     """A rule's sentence with its {names} filled in; nothing else of it is interpreted.
 
     >>> fill("{who} has no module {module}", {"who": "rank 1", "module": "apex"})
     'rank 1 has no module apex'
     """
-    return _PLACE.sub(lambda match: words.get(match[1], match[0])[:_LONGEST_GROUP], text)
+    return _PLACE.sub(lambda match: groups.get(match[1], match[0])[:_LONGEST_GROUP], text)
 
 
 def _is_of_another_job(hit: Hit, job: JobView, host_pids: bool) -> bool:
@@ -206,12 +192,9 @@ def _is_of_another_job(hit: Hit, job: JobView, host_pids: bool) -> bool:
     if pid in own or job.ranks.rank_of_pid(pid) is not None:
         return False
     word = re.compile(rf"\b{pid}\b")
-    if any(
-        word.search(line)
-        for tail in (job.log.tail, *(rank.tail for rank in ranks if rank.failed))
-        for line in tail
-    ):
-        return False  # a worker that is gone, of which its rank tells
+    tails = (job.log.tail, *(rank.tail for rank in ranks if rank.failed))
+    if any(word.search(line) for tail in tails for line in tail):
+        return False  # a worker that is gone, which its rank reports
     if host_pids or hit.rule.finding != "rank-died":
         return host_pids
     codes = [rank.exit.signal or (rank.exit.exit_code or 0) - 128 for rank in ranks if rank.exit is not None]
@@ -220,17 +203,14 @@ def _is_of_another_job(hit: Hit, job: JobView, host_pids: bool) -> bool:
 
 
 def _asked_to_end(at: float, job: JobView) -> bool:
-    signalled = job.interrupted_at
-    return (
-        signalled is not None
-        and signalled - _BEFORE_SIGNAL_SECONDS <= at <= signalled + _AFTER_SIGNAL_SECONDS
-    )
+    asked = job.interrupted_at
+    return asked is not None and -_BEFORE_SIGNAL_SECONDS <= at - asked <= _AFTER_SIGNAL_SECONDS
 
 
 def _frames(hit: Hit) -> list[str]:
     """The last of the traceback above an exception, and of other lines the two before."""
-    told = [line for line in hit.above if not _CARETS.match(line)]
-    return told[-4 if hit.rule.kind == "exception" else -2 :]
+    lines = [line for line in hit.above if not _CARETS.match(line)]
+    return lines[-4 if hit.rule.kind == "exception" else -2 :]
 
 
 def _silent(hit: Hit, job: JobView) -> tuple[int, ...]:
@@ -240,22 +220,19 @@ def _silent(hit: Hit, job: JobView) -> tuple[int, ...]:
 
 
 def _others_died(hit: Hit, job: JobView) -> bool:
-    """Whether a rank ended by itself that did not say this: then its death is what the others tell of."""
+    """Whether a rank ended by itself that did not print this: then its death is what the others report."""
     ended = _ended_by_themselves(job)
     if hit.ranks or not ended:
         return any(rank not in hit.ranks for rank in ended)
-    # The line does not tell whose it is. Of a rank that was killed it is not, nor where another error is in
-    # the output.
+    # The line does not tell whose it is. A rank that was killed did not print it, nor is it the cause where another
+    # error is in the output.
     dead = [rank for rank in (*job.ranks.values(), *job.ranks.past) if rank.rank in ended and rank.failed]
-    if any(
-        rank.exit is not None and rank.exit.signal is not None and rank.exit.signal != signal.SIGABRT
-        for rank in dead
-    ):
+    if any(rank.exit is not None and rank.exit.signal not in (None, signal.SIGABRT) for rank in dead):
         return True
-    words = hit.text.strip()[:80]
+    beginning = hit.text.strip()[:80]
     shared = job.log.tail if len(dead) > 1 else ()
     lines = [line for tail in (shared, *(rank.tail for rank in dead)) for line in exceptions(tail)]
-    return any(words not in line and not CASCADE.search(line) for line in lines)
+    return any(beginning not in line and not CASCADE.search(line) for line in lines)
 
 
 def _blamed(hit: Hit) -> tuple[int, ...]:

@@ -3,36 +3,37 @@ of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.detectors.contract import Detector
+from diag.model import JOB, Confidence, Evidence, Finding, Severity
 from diag.model.observations import RankFound, StoreTried, StoreWaited
 from diag.state.view import JobView
 from diag.text.units import format_ranks, format_seconds
 
-# Ours: a node 0 that starts half a minute later is nothing to tell of.
+# Ours: a node 0 that starts half a minute later is nothing to report.
 _PATIENCE_SECONDS = 40.0
 _GRAVE_SECONDS = 90.0  # as long as nodes are waited for that never came: see detectors/cluster/missing.py
 _LOOK_SECONDS = 15.0  # three looks of the watch
 _LATE_SECONDS = 10.0  # a try itself takes its time
 _MOST = 4096
 
-# errno of Linux, and getaddrinfo's words (glibc 2.17-2.41)
-_REFUSED, _NO_ROUTE, _NO_ANSWER = ("111", "104"), ("101", "113"), ("110",)
+# errno of Linux
+_CAUSES = {"111": "refused", "104": "refused", "101": "no_route", "113": "no_route", "110": "no_answer"}
 _ADVICE = {
     "refused": "Nothing listens at {place}: is the command of node 0 running (`ss -ltn 'sport = :{port}'` there), with the same "
-               "port, and is {host} that node's address as this one sees it?",
+    "port, and is {host} that node's address as this one sees it?",
     "no_route": "This machine has no way to {host}: an address of another network? `ip route get {host}` here. In docker start "
-                "both with --network=host; in Kubernetes MASTER_ADDR has to be the headless Service's name.",
-    "no_answer": "What is sent to {place} is dropped: open the port and those that NCCL and gloo take (firewall, security group, "
-                 "NetworkPolicy; docker: --network=host), and see whether {host} is up: `nc -vz {host} {port}` here.",
+    "both with --network=host; in Kubernetes MASTER_ADDR has to be the headless Service's name.",
+    "no_answer": "What is sent to {place} is dropped: open the port and those that NCCL and gloo take (firewall, security "
+    "group, NetworkPolicy; docker: --network=host), and see whether {host} is up: `nc -vz {host} {port}` here.",
     "gai_error": "`getent hosts {host}` here, in this container. Kubernetes: a headless Service (`clusterIP: None`, "
-                 "`publishNotReadyAddresses: true`) and the pod's `hostname`/`subdomain`; a name appears only when its pod runs. "
-                 "Otherwise give MASTER_ADDR an IP.",
+    "`publishNotReadyAddresses: true`) and the pod's `hostname`/`subdomain`; a name appears only when its pod runs. "
+    "Otherwise give MASTER_ADDR an IP.",
     "connect_timeout": "Is node 0 started, and does it listen (`ss -ltn 'sport = :{port}'` there)? From here: "
-                       "`nc -vz {host} {port}`.",
-}  # fmt: skip
+    "`nc -vz {host} {port}`.",
+}
 
 
 @dataclass(slots=True)
@@ -43,7 +44,7 @@ class _Waits:
     host: str
     port: int
     since: float
-    seen: float | None = None  # the last look from outside that found it there
+    seen: float | None = None  # the last reading from outside that found it there
     due: float = 0.0  # by then the log tells of another try, or it has got through
     tries: int = 0
     why: str = ""
@@ -52,12 +53,12 @@ class _Waits:
     node: int | None = None
     pending: bool = False
 
-    def stands(self, now: float) -> bool:
+    def lasts(self, now: float) -> bool:
         return now <= self.due or (self.seen is not None and now - self.seen <= _LOOK_SECONDS)
 
 
-class StoreDetector:
-    """Meaning: the nodes cannot meet: no address is given, nobody answers there, or not all nodes came.
+class StoreDetector(Detector):
+    """Meaning: the nodes cannot meet: no address is given, nothing answers there, or not all nodes came.
 
     Evidence: while the job starts, torch's own lines of its tries, the call in which a launcher or rank
     waits, and the kernel's table of its connections (nothing is sent to that address). In `diag doctor`,
@@ -68,8 +69,8 @@ class StoreDetector:
     port.
 
     False alarms: a node 0 that comes later than 40 s after the others is a warning until it comes, and
-    critical after 90 s. In `diag doctor` without --wait nobody listens on node 0 before the job does: a
-    refusal then only says that the host is there.
+    critical after 90 s. In `diag doctor` without --wait nothing listens on node 0 before the job does: a
+    refusal then only shows that the host is there.
     """
 
     name = "rendezvous-failure"
@@ -99,7 +100,7 @@ class StoreDetector:
         known = self._waits.get(key)
         if known is None and len(self._waits) >= _MOST:
             return None
-        if known is None or known.host != host or not known.stands(at):
+        if known is None or known.host != host or not known.lasts(at):
             known = self._waits[key] = _Waits(fact.rank, host, fact.port, at)
         return known
 
@@ -107,22 +108,18 @@ class StoreDetector:
         if job.iteration is not None:
             return
         waits = [
-            one for one in self._waits.values() if one.stands(now) and now - one.since >= _PATIENCE_SECONDS
+            one for one in self._waits.values() if one.lasts(now) and now - one.since >= _PATIENCE_SECONDS
         ]
-        places = dict.fromkeys((one.host, one.port) for one in waits)
-        for place in places:
+        if waits:  # of one job all go to the same place
+            place = (waits[0].host, waits[0].port)
             yield _finding([one for one in waits if (one.host, one.port) == place], now, job)
-            return  # the others of one job go to the same place
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
 
 
 def _finding(waits: list[_Waits], now: float, job: JobView) -> Finding:
     first = min(waits, key=lambda one: one.since)
-    told = next((one for one in waits if one.why), first)
+    known = next((one for one in waits if one.why), first)
     pending = any(one.pending for one in waits)
-    cause, why = _cause(told, pending), _reason(told, pending)
+    cause, why = _cause(known, pending), _reason(known, pending)
     ranks = tuple(sorted(one.rank for one in waits if one.rank is not None))
     node = next((one.node for one in waits if one.node is not None), None)
     who = format_ranks(ranks) if ranks else "the launcher" + (f" of node {node}" if node is not None else "")
@@ -138,7 +135,7 @@ def _finding(waits: list[_Waits], now: float, job: JobView) -> Finding:
         ranks=ranks,
         cause=cause,
         severity=Severity.CRITICAL if grave else Severity.WARNING,
-        confidence=Confidence.HIGH if told.why or told.pending else Confidence.MEDIUM,
+        confidence=Confidence.HIGH if known.why or known.pending else Confidence.MEDIUM,
         since=now if job.broken else first.since,
         final=job.broken,
         summary=f"{who} {plural} tried to reach {place} for {format_seconds(waited)} in vain{times}: {why}",
@@ -151,7 +148,7 @@ def _evidence(waits: list[_Waits]) -> Iterator[Evidence]:
     for one in [one for one in waits if one.text][:2]:
         yield Evidence("output", one.text, one.since, one.rank)
     for one, seen in [(one, one.seen) for one in waits if one.seen is not None][:4]:
-        text = f"pid {one.pid} stands in the call that connects, without a connection to port {one.port}"
+        text = f"pid {one.pid} is in the call that connects, without a connection to port {one.port}"
         yield Evidence("store", text + (": SYN_SENT" if one.pending else ""), seen, one.rank)
 
 
@@ -159,21 +156,17 @@ def _cause(one: _Waits, pending: bool) -> str:
     number = one.why.removeprefix("errno: ").partition(" ")[0]
     if one.why.startswith("gai error: "):
         return "gai_error"
-    if number in _REFUSED:
-        return "refused"
-    if number in _NO_ROUTE:
-        return "no_route"
-    if number in _NO_ANSWER or (pending and not number.isdecimal()):
+    if pending and not number.isdecimal():
         return "no_answer"
-    return "refused" if one.seen is not None else "connect_timeout"
+    return _CAUSES.get(number, "refused" if one.seen is not None else "connect_timeout")
 
 
 def _reason(one: _Waits, pending: bool) -> str:
-    said = one.why.partition(" - ")[2]
+    text = one.why.partition(" - ")[2]
     if one.why.startswith("gai error: "):
-        return f"the name has no address ({said})"
+        return f"the name has no address ({text})"
     if one.why.startswith("errno: "):
-        return said
+        return text
     if pending:
         return "no answer comes to what the kernel sends there"
     if one.seen is not None:

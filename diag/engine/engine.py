@@ -1,4 +1,4 @@
-"""Records in, changes out. Told the time; reads no clock, file, socket or environment.
+"""Records in, changes out. Given the time; reads no clock, file, socket or environment.
 
 The live hub, `diag replay` and `diag dump` are thin drivers of this one engine. Whoever owns it stamps `at`
 on each record when taking it from the queue (never going back), writes it to the journal and then feeds it
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 from diag.detectors.contract import Detector
@@ -21,10 +22,10 @@ from diag.model import Change, ChangeKind, Finding, NotChecked, Record
 from diag.model.observations import Observation, Parser, Unparsed
 from diag.model.observations.base import Listener, by_type
 from diag.state.job import JobState
-from diag.state.rank import STRONG
+from diag.state.rank_view import STRONG
 from diag.state.timeline import Timeline
 
-# Checks run at whole multiples of this many seconds of told time, however often the driver calls.
+# Checks run at whole multiples of this many seconds of record time, however often the driver calls.
 CHECK_SECONDS = 1.0
 # A gap longer than this (a suspended machine, two captures after one another) is not filled with checks.
 _LONGEST_CATCH_UP_SECONDS = 600.0
@@ -33,18 +34,16 @@ _MOST_CHANGES = 1000  # that are remembered
 _Key = tuple[str, str]
 
 
+@dataclass(slots=True)
 class _Open:
-    __slots__ = ("finding", "last_seen", "opened_at")
-
-    def __init__(self, finding: Finding, opened_at: float) -> None:
-        self.finding = finding
-        self.opened_at = opened_at
-        self.last_seen = opened_at
+    finding: Finding
+    opened_at: float
+    last_seen: float
 
 
 class Engine:
     """Feeds records to the job state and the detectors, and turns what they report into opened, updated,
-    resolved. `precedence`: how their findings stand to each other."""
+    resolved. `precedence`: how their findings relate."""
 
     def __init__(
         self,
@@ -55,7 +54,7 @@ class Engine:
         check_seconds: float = CHECK_SECONDS,
         place_of: Callable[[str], str] = lambda excerpt: "",
     ) -> None:
-        """`place_of`: the file and line that an excerpt stands at, or ""."""
+        """`place_of`: the file and line that an excerpt is at, or ""."""
         self._check_seconds = check_seconds  # a log of weeks is not judged at each second of them
         self._parsers = parsers
         self._detectors = detectors
@@ -64,7 +63,7 @@ class Engine:
         ]
         self._listeners = by_type(cast(Listener, one) for one in detectors if one.listens)
         self.precedence = precedence
-        self.place_of = place_of  # the file and line that an excerpt stands at
+        self.place_of = place_of  # the file and line that an excerpt is at
         self.job = JobState()
         self.timeline = Timeline()
         self.now = 0.0
@@ -95,7 +94,7 @@ class Engine:
         return changes
 
     def advance(self, now: float) -> list[Change]:
-        """Run the checks due up to `now`. A clock that went back is ignored: told time only moves forward."""
+        """Run the checks due up to `now`. A clock that went back is ignored: it only moves forward."""
         if now <= self.now:
             return []
         if self._next_check is None or now - self._next_check > _LONGEST_CATCH_UP_SECONDS:
@@ -109,7 +108,7 @@ class Engine:
         return changes
 
     def finish(self) -> list[Change]:
-        """One last check at the end of the evidence, for what the final records told between two grid points."""
+        """One last check at the end of the evidence, for what the final records showed between two grid points."""
         self.finished = True
         return self._check(self.now)
 
@@ -166,7 +165,7 @@ class Engine:
 
     def _yield(self, now: float, reported: dict[_Key, Finding]) -> list[Change]:
         """Drops what rules report of a thing that a detector names, and closes what they reported of it before;
-        what is explained by other findings is told beside them."""
+        what is explained by other findings is reported with them."""
         candidates = [*reported.values(), *(known.finding for known in self._open.values())]
         named = {finding.id for finding in candidates if not finding.rule}
 
@@ -188,7 +187,7 @@ class Engine:
         for key, finding in sorted(reported.items(), key=lambda pair: self._reading_order(pair[1])):
             known = self._open.get(key)
             if known is None:
-                self._open[key] = _Open(finding, now)
+                self._open[key] = _Open(finding, now, now)
                 self.opened_total[(finding.id, finding.severity.value)] += 1
                 changes.append(Change(ChangeKind.OPENED, finding, now, now))
                 continue
@@ -215,13 +214,12 @@ class Engine:
             del self._open[key]
             over_at, moved = min(now, known.last_seen + self._check_seconds), self._moved_again(finding)
             replaced = by_another or (over and by_job_hub)
-            changes.append(
-                Change(ChangeKind.RESOLVED, finding, now, known.opened_at, over_at, moved, replaced)
-            )
+            over_now = (known.opened_at, over_at, moved, replaced)
+            changes.append(Change(ChangeKind.RESOLVED, finding, now, *over_now))
         return changes
 
     def _replace(self, key: _Key, now: float) -> Change:
-        """Closes what another finding says better."""
+        """Closes what another finding reports better."""
         known = self._open.pop(key)
         return Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at, replaced=True)
 
@@ -229,7 +227,7 @@ class Engine:
         return finding.id in self.precedence.whole_job and not finding.rule and not finding.reported_by
 
     def _moved_again(self, finding: Finding) -> tuple[int, ...]:
-        """Those of its ranks that live and moved since it began, of a finding that ranks stand still: a step
+        """Those of its ranks that live and moved since it began, of a finding that ranks do not move: a step
         that others waited in is made by all."""
         if finding.id not in self.precedence.stands_still:
             return ()
@@ -250,11 +248,8 @@ class Engine:
     def over(self) -> list[Change]:
         """Findings that resolved, one each time, the latest first; without those that another one took the
         place of."""
-        return [
-            change
-            for change in reversed(self._past)
-            if change.kind is ChangeKind.RESOLVED and not change.replaced
-        ]
+        resolved = (change for change in reversed(self._past) if change.kind is ChangeKind.RESOLVED)
+        return [change for change in resolved if not change.replaced]
 
     def all_findings(self) -> list[Finding]:
         """The open ones, then those that are over."""
@@ -265,7 +260,7 @@ class Engine:
         return self._open[finding.key].opened_at
 
     def not_checked(self, but: str = "") -> list[NotChecked]:
-        """What could not be looked at; without what the detector of that name says."""
+        """What could not be checked; without what the detector of that name reports."""
         lines = self.job.not_checked()
         for detector in (one for one in self._detectors if one.name != but):
             lines.extend(line for line in detector.not_checked(self.job) if line not in lines)
@@ -276,7 +271,7 @@ class Engine:
 
 
 def _differs(before: Finding, after: Finding) -> bool:
-    """Whether a person must be told again: not for a growing number in the sentence."""
+    """Whether it is reported again: not for a growing number in the sentence."""
 
     def compared(finding: Finding) -> tuple[object, ...]:
         return (finding.severity, finding.klass, finding.cause, finding.ranks, finding.waiting_ranks)

@@ -26,7 +26,7 @@ _FLUSH_BYTES = 32 * 1024
 class JournalWriter:
     """Appends records; never keeps more than `max_bytes` on disk: the first segment and the newest ones stay.
 
-    An OSError (disk full, directory gone) ends the journal and is told once by `write` returning the reason;
+    An OSError (disk full, directory gone) ends the journal and is reported once by `write` returning the reason;
     diag goes on without.
     """
 
@@ -102,7 +102,7 @@ class JournalWriter:
 
     def _next_segment(self) -> None:
         self.close()
-        if self.failed is not None:  # a network file system may tell of a full disk only now
+        if self.failed is not None:  # a network file system may report a full disk only now
             raise OSError(self.failed)
         self._number += 1
         path = self.directory / f"journal-{self._number:06d}.jsonl.gz"
@@ -115,7 +115,7 @@ class JournalWriter:
         self._drop_old()
 
     def _drop_old(self) -> None:
-        """The first segment tells how the job started, the newest how it is: the middle goes first."""
+        """The first segment shows how the job started, the newest how it is: the middle goes first."""
         while sum(self._sizes.values()) + self._segment_bytes > self._max:
             old = sorted(self._sizes)[1:-1]
             if not old:
@@ -140,7 +140,6 @@ class JournalNotes:
 
     torn: int = 0
     bad_lines: int = 0
-    missing_segments: int = 0
     unended: bool = False  # the last segment was never closed: its writer was killed, or still writes
 
 
@@ -152,7 +151,7 @@ class JournalReader:
     MAX_LINE = 64 << 20
 
     def __init__(self, paths: list[Path], passed: Callable[[float], None] = lambda size: None) -> None:
-        """`passed` is told how many bytes were read, as they lie on disk."""
+        """`passed` is given how many bytes were read, as they lie on disk."""
         self.paths = paths
         self.notes = JournalNotes()
         self.policy = ""  # as the header says, once a record was read; journals of before have none
@@ -182,7 +181,7 @@ class JournalReader:
         if header["schema"] not in _SUPPORTED:
             raise DiagError(
                 f"{name} is of schema {header['schema']!r}; this diag reads {', '.join(_SUPPORTED)}",
-                hint="replay it with the diag version that wrote it (run.json in the run directory says which)",
+                hint="replay it with the diag version that wrote it (see run.json)",
             )
 
     def _lines(self, file: IO[bytes]) -> Iterator[bytes]:

@@ -71,8 +71,8 @@ def when_read_again(path: Path) -> str:
 
 class Evidence:
     """The records of everything given, as one job. `policy` and `parsers` are known with the first record, `notes` on
-    what could not be used behind the last. Iterating raises DiagError for what cannot be read, and where nothing at
-    all was told: that is no healthy job."""
+    what could not be used behind the last. Iterating raises DiagError for what cannot be read, and where there is no
+    record at all: that is not a healthy job."""
 
     def __init__(self, paths: list[Path], progress: Progress | None = None) -> None:
         self.notes: list[str] = []
@@ -83,16 +83,15 @@ class Evidence:
         self._progress = progress or Progress(io.StringIO())  # no terminal
 
     def __iter__(self) -> Iterator[Record]:
-        told = False
+        any_record = False
         try:
             for record in self._all():
-                told = True
+                any_record = True
                 yield record
         except OSError as error:
-            raise DiagError(
-                f"{error.filename or self._path} cannot be read: {error.strerror or error}"
-            ) from None
-        if not told:
+            name, why = error.filename or self._path, error.strerror or error
+            raise DiagError(f"{name} cannot be read: {why}") from None
+        if not any_record:
             raise DiagError(
                 "; ".join(self.notes) or f"{self._paths[0]} holds nothing that can be read",
                 exit_code=2,
@@ -153,18 +152,17 @@ class Evidence:
             self.policy = self.policy or reader.policy
             yield record
         if reader.notes.torn:
-            self.notes.append(
+            torn = (
                 "the journal ends in the middle of a record (it was still written, or its writer was killed)"
             )
+            self.notes.append(torn)
         if reader.notes.bad_lines:
-            self.notes.append(
-                f"{reader.notes.bad_lines} lines of the journal are no records and were left out"
-            )
+            self.notes.append(f"{reader.notes.bad_lines} journal lines are not records and were skipped")
 
 
 def _is_log(path: Path) -> bool:
-    """Whether it is a plain log or stdin, and no evidence of another kind. What does not exist is told by
-    whoever opens it."""
+    """Whether it is a plain log or stdin, and no evidence of another kind. What does not exist is reported
+    by whoever opens it."""
     if str(path) == "-" or (path.exists() and not path.is_dir() and not path.is_file()):
         return True
     if not path.is_file() or path.name.endswith((*bundle.ENDINGS, ".jsonl.gz")):

@@ -1,5 +1,4 @@
-"""The nodes of the job as their hubs tell them, and what the job hub says to this one. Told digests; judges
-nothing."""
+"""The nodes of the job as their hubs report them, and what the job hub reports to this one. Judges nothing."""
 
 from __future__ import annotations
 
@@ -21,20 +20,9 @@ _MOST_NODES = 1 << 15
 _VERDICT_SECONDS = 45.0
 
 _ORDER = (
-    "launch",
-    "rendezvous",
-    "model_load",
-    "data_prep",
-    "comm_init",
-    "compile",
-    "training",
-    "first_step",
-    "steady",
-    "eval",
-    "ckpt_save",
-    "teardown",
-    "ended",
-)
+    "launch", "rendezvous", "model_load", "data_prep", "comm_init", "compile", "training", "first_step", "steady", "eval",
+    "ckpt_save", "teardown", "ended",
+)  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +37,7 @@ class NodeState:
 
     @property
     def gone(self) -> bool:
-        """It said itself that it ends, or that its command has ended."""
+        """It announced its end, or that its command has ended."""
         return self.digest.leaving or self.digest.returncode is not None
 
     @property
@@ -61,21 +49,24 @@ class NodeState:
     def silent_after(self) -> float:
         return max(_SILENT_SECONDS, _SILENT_DIGESTS * self.digest.every_seconds)
 
+    def is_silent(self, now: float) -> bool:
+        return not self.gone and now - self.heard_at > self.silent_after()
+
 
 class Cluster(Reducer):
-    """Owns what hubs say. Of the job hub: all nodes. Of any other: the last verdict."""
+    """Owns what hubs report. Of the job hub: all nodes. Of any other: the last verdict."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeState] = {}  # by run id
         self._seen_at = 0.0  # when any hub was last heard
         self.frames: dict[str, tuple[Frame, ...]] = {}  # of the stacks that digests name by their hash
-        self.verdict: JobVerdict | None = None  # what the job hub said last
+        self.verdict: JobVerdict | None = None  # what the job hub reported last
         self.verdict_at = 0.0  # and when
         self.why_lost = ""  # why there is no verdict any more, where there was one
         self._current: list[NodeState] | None = None  # what `current` gave; None: to be found anew
         self._doubled = False  # some number has two hubs
 
-    # -- being told ---------------------------------------------------------------------------------------
+    # -- observing ---------------------------------------------------------------------------------------
 
     @takes(NodeDigest)
     def see(self, at: float, fact: NodeDigest) -> None:
@@ -107,8 +98,8 @@ class Cluster(Reducer):
 
     @takes(NodeProbed)
     def see_probe(self, at: float, fact: NodeProbed) -> None:
-        if fact.run_id in self.nodes:
-            self.nodes[fact.run_id].probe, self.nodes[fact.run_id].probe_at = fact, at
+        if (node := self.nodes.get(fact.run_id)) is not None:
+            node.probe, node.probe_at = fact, at
 
     @takes(JobVerdict)
     def see_verdict(self, at: float, fact: JobVerdict) -> None:
@@ -132,29 +123,24 @@ class Cluster(Reducer):
         return self._current
 
     def _find_current(self) -> list[NodeState]:
-        found: list[NodeState] = []
         by_rank: dict[int, list[NodeState]] = {}
         for node in self.nodes.values():
-            if node.digest.node_rank is None:
-                found.append(node)
-            else:
+            if node.digest.node_rank is not None:
                 by_rank.setdefault(node.digest.node_rank, []).append(node)
         self._doubled = any(len(same) > 1 for same in by_rank.values())
+        found = [node for node in self.nodes.values() if node.digest.node_rank is None]
         for same in by_rank.values():
             newest = max(same, key=lambda node: node.heard_at)
             found += [
-                node for node in same if node is newest or (not node.gone and node.heard_at > newest.first_at)
+                one for one in same if one is newest or (not one.gone and one.heard_at > newest.first_at)
             ]
         return sorted(
-            found,
-            key=lambda node: (node.digest.node_rank is None, node.digest.node_rank or 0, node.digest.host),
+            found, key=lambda one: (one.digest.node_rank is None, one.digest.node_rank or 0, one.digest.host)
         )
 
     def silent(self, now: float) -> list[NodeState]:
-        """Those that should have spoken."""
-        return [
-            node for node in self.current() if not node.gone and now - node.heard_at > node.silent_after()
-        ]
+        """Those that should have reported."""
+        return [node for node in self.current() if node.is_silent(now)]
 
     def expected(self) -> int:
         """Nodes that the job has, as its launchers say."""
@@ -167,14 +153,14 @@ class Cluster(Reducer):
         return self.nodes.get(rank.node) if rank.node else None
 
     def has_left(self, rank: RankView) -> bool:
-        """Its node's hub ended while the rank went on: nobody tells of it any more, and that is no failure."""
+        """Its node's hub ended while the rank went on: no hub reports on it any more, and that is not a failure."""
         node = self.node_of(rank)
         return node is not None and node.digest.leaving and node.digest.returncode is None
 
     def is_lost(self, rank: RankView, now: float) -> bool:
         """Its node is silent: what is known of it is old."""
         node = self.node_of(rank)
-        return node is not None and not node.gone and now - node.heard_at > node.silent_after()
+        return node is not None and node.is_silent(now)
 
 
 def furthest(nodes: list[NodeState]) -> NodeDigest | None:

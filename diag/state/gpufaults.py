@@ -1,5 +1,4 @@
-"""What went wrong on the job's GPUs, as the driver and the program told it: Xids, SXids, CUDA errors, memory
-that ran out."""
+"""What went wrong on the job's GPUs, as driver and program report it: Xids, SXids, CUDA errors, memory that ran out."""
 
 from __future__ import annotations
 
@@ -13,9 +12,7 @@ from diag.state.reducer import AttemptBegan, Reducer, StepMade, takes
 # CudaErrorRaised.error of memory that ran out
 MEMORY_ERRORS = (
     "out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "CUSOLVER_STATUS_ALLOC_FAILED",
+    *(f"{library}_STATUS_ALLOC_FAILED" for library in ("CUBLAS", "CUDNN", "CUSOLVER")),
 )
 
 SETTLE_SECONDS = 5.0  # the peers of a rank that failed may report the step that they were in
@@ -28,13 +25,8 @@ _MOST_PER_RANK = 20
 # In a traceback above `CUDA error: out of memory`: memory of the host was asked for, pinned (torch 2.x,
 # megatron-core 0.12-0.18).
 _PINS = (
-    "pin_memory",
-    "pin memory",
-    "cudaHostAlloc",
-    "cudaHostRegister",
-    "preload_tensors",
-    "CachingHostAllocator",
-)
+    "pin_memory", "pin memory", "cudaHostAlloc", "cudaHostRegister", "preload_tensors", "CachingHostAllocator",
+)  # fmt: skip
 _TRACEBACK_LINES = 60
 
 
@@ -102,9 +94,9 @@ class GpuFaults(Reducer):
         if self.pinned.take(at, fact):
             return  # the host's memory, not the GPU's
         if fact.rank in self.errors or len(self.errors) < _MOST_RANKS:
-            told = self.errors.setdefault(fact.rank, [])
-            if len(told) < _MOST_PER_RANK:
-                told.append((at, fact))
+            errors = self.errors.setdefault(fact.rank, [])
+            if len(errors) < _MOST_PER_RANK:
+                errors.append((at, fact))
 
     def finding_of(self, rank: int | None, after: float | None) -> str:
         """The id of the finding that explains a rank's death by its first CUDA failure; empty where it had
@@ -112,47 +104,39 @@ class GpuFaults(Reducer):
 
         `after`: when the last step was made; what it came through is no reason.
         """
-        told = (
-            [(at, "cuda-oom") for at, _ in [self.out_of_memory[rank]]] if rank in self.out_of_memory else []
-        )
-        told += [(self.pinned.ranks[rank][0], "host-oom")] if rank in self.pinned.ranks else []
-        told += [
-            (at, "cuda-oom" if fact.error in MEMORY_ERRORS else "gpu-fault")
-            for at, fact in self.errors.get(rank, ())
-        ]
-        return min(
-            (item for item in told if after is None or item[0] >= after - SETTLE_SECONDS), default=(0.0, "")
-        )[1]
+        found = [(self.out_of_memory[rank][0], "cuda-oom")] if rank in self.out_of_memory else []
+        found += [(self.pinned.ranks[rank][0], "host-oom")] if rank in self.pinned.ranks else []
+        for at, fact in self.errors.get(rank, ()):
+            found.append((at, "cuda-oom" if fact.error in MEMORY_ERRORS else "gpu-fault"))
+        counts = (one for one in found if after is None or one[0] >= after - SETTLE_SECONDS)
+        return min(counts, default=(0.0, ""))[1]
 
     @takes(StepMade)
     def _survived(self, at: float, event: StepMade) -> None:
-        """A step was made then: what the program said well before it came through, and must not hide what it
+        """A step was made then: what the program reported well before it came through, and must not hide what it
         dies of later."""
         before = at - SETTLE_SECONDS
-        for rank in [rank for rank, (told, _) in self.out_of_memory.items() if told < before]:
-            del self.out_of_memory[rank]
-        for rank in [rank for rank, told in self.errors.items() if told[0][0] < before]:
-            self.errors[rank] = [item for item in self.errors[rank] if item[0] >= before]
-            if not self.errors[rank]:
-                del self.errors[rank]
-        self.pinned.survived(before)
+        for first in (self.out_of_memory, self.pinned.ranks):
+            for rank in [rank for rank, (reported, _) in first.items() if reported < before]:
+                del first[rank]
+        for rank, errors in list(self.errors.items()):
+            if errors[0][0] < before:
+                self.errors[rank] = [error for error in errors if error[0] >= before]
+                if not self.errors[rank]:
+                    del self.errors[rank]
 
     @takes(AttemptBegan)
     def _attempt_began(self, at: float, event: AttemptBegan) -> None:
-        """A new attempt: what the program of the last one said is over; what the driver said is not."""
+        """A new attempt: what the program of the last one reported is over; what the driver reported is not."""
         self.out_of_memory.clear()
         self.errors.clear()
         self.pinned.start_over()
 
     @takes(XidReported)
     def _xid(self, at: float, fact: XidReported) -> None:
-        for place in range(len(self.xids) - 1, -1, -1):
-            known = self.xids[place]
-            if at - known.last_at > _ONE_EVENT_SECONDS:
-                continue
-            if known.xid == fact.xid and (
-                same_bus(known.fact.pci_bus_id, fact.pci_bus_id) or not fact.pci_bus_id
-            ):
+        for place, known in reversed([*enumerate(self.xids)]):
+            here = not fact.pci_bus_id or same_bus(known.fact.pci_bus_id, fact.pci_bus_id)
+            if known.xid == fact.xid and here and at - known.last_at <= _ONE_EVENT_SECONDS:
                 self.xids[place] = known.merged(at, fact)
                 return
         self.xids.append(XidEvent(at, at, fact, () if fact.pid is None else (fact.pid,)))
@@ -176,10 +160,8 @@ def same_bus(ours: str, reported: str) -> bool:
 
 
 class PinnedErrors:
-    """Whether CUDA's `out of memory` was about the host: pinned memory that it could not lock. It says the same
-    of both.
-
-    Told lines and CUDA's errors; `ranks` maps who could not have pinned memory to the time and the line."""
+    """Whether CUDA's `out of memory` was about the host: pinned memory that it could not lock. Its message is the
+    same for both. `ranks` maps who could not have pinned memory to the time and the line."""
 
     def __init__(self) -> None:
         self.ranks: dict[int | None, tuple[float, str]] = {}
@@ -193,17 +175,11 @@ class PinnedErrors:
         """Whether it was one; remembers the first of each rank."""
         if error.error != "out of memory":
             return False
-        above = self._lines.get(error.rank, ())
-        pinned = error.host_memory or any(
-            word in line for line in above if _is_of_traceback(line) for word in _PINS
-        )
+        traceback = [line for line in self._lines.get(error.rank, ()) if _is_of_traceback(line)]
+        pinned = error.host_memory or any(word in line for line in traceback for word in _PINS)
         if pinned and len(self.ranks) < _MOST_RANKS:
             self.ranks.setdefault(error.rank, (at, error.text))
         return pinned
-
-    def survived(self, before: float) -> None:
-        for rank in [rank for rank, (told, _) in self.ranks.items() if told < before]:
-            del self.ranks[rank]
 
     def start_over(self) -> None:
         self.ranks.clear()

@@ -19,7 +19,7 @@ def gpu_of_rank(rank: RankView, job: JobView) -> GpuSample | None:
 
 
 def gpus_of_ranks(job: JobView) -> dict[int, GpuSample]:
-    """Ranks whose GPU is known, dead ones too: the driver's last reading of them stands."""
+    """Ranks whose GPU is known, dead ones too: the driver's last reading of them stays."""
     found = {number: gpu_of_rank(rank, job) for number, rank in sorted(job.ranks.items())}
     return {number: gpu for number, gpu in found.items() if gpu is not None}
 
@@ -29,23 +29,22 @@ def ranks_of_gpu(index: int, job: JobView) -> tuple[int, ...]:
 
 
 def rank_of_bus(bus: str, job: JobView) -> tuple[int, ...]:
-    """The ranks whose GPU has this PCI address, in the driver's or the kernel's words."""
+    """The ranks whose GPU has this PCI address, as the driver or the kernel writes it."""
     return tuple(rank for rank, gpu in gpus_of_ranks(job).items() if same_bus(gpu.pci_bus_id, bus))
 
 
 def device_of(visible: str, local_rank: int) -> str:
-    """The rank's own device in CUDA_VISIBLE_DEVICES, a number or (the begin of) a uuid; "" where it tells
-    none.
+    """The rank's own device in CUDA_VISIBLE_DEVICES, a number or (the begin of) a uuid; "" where it has none.
 
     Launchers either show all devices to all ranks, or one to each.
 
     >>> device_of("2,3", 1), device_of("5", 1), device_of("GPU-1b,GPU-2c", 0), device_of("", 0), device_of("2,3", 7)
     ('3', '5', 'GPU-1b', '', '')
     """
-    words = [word.strip() for word in visible.split(",") if word.strip()]
-    if len(words) == 1:
-        return words[0]
-    return words[local_rank] if 0 <= local_rank < len(words) else ""
+    devices = [device.strip() for device in visible.split(",") if device.strip()]
+    if len(devices) == 1:
+        return devices[0]
+    return devices[local_rank] if 0 <= local_rank < len(devices) else ""
 
 
 def _by_order(rank: RankView, job: JobView) -> int | None:
@@ -55,12 +54,12 @@ def _by_order(rank: RankView, job: JobView) -> int | None:
     word = device_of(visible, local)
     if word.isdigit():
         return int(word)
-    return next(
-        (gpu.index for _, gpu in job.machine.gpus.values() if word and gpu.uuid.startswith(word)), None
-    )
+    gpus = (gpu.index for _, gpu in job.machine.gpus.values() if word and gpu.uuid.startswith(word))
+    return next(gpus, None)
 
 
-def _is_one_gpu_a_rank(job: JobView) -> bool:  # nobody could read what the ranks may see
+def _is_one_gpu_a_rank(job: JobView) -> bool:
+    """Where what the ranks may see could not be read."""
     # asked for each line of each rank: thousands of ranks are not sorted for it
     if len(job.ranks) != len(job.machine.gpus):
         return False

@@ -1,6 +1,6 @@
-"""The job's state as it is told: each observation goes to the reducers that take it. Judges nothing.
+"""The job's state as it is observed: each observation goes to the reducers that take it. Judges nothing.
 
-Everything follows from the observations and their told times, so live and replay hold the same state.
+Everything follows from the observations and their times, so live and replay hold the same state.
 """
 
 from __future__ import annotations
@@ -21,29 +21,19 @@ from diag.model.observations import (
     StackSample,
     StepsPlanned,
 )
-from diag.state.rank import STRONG
+from diag.state.rank_view import STRONG
 from diag.state.reducer import Taken
 from diag.state.view import JobView
 
-# Observations that can show that something moved: the channels that a silence is told by.
-_MOVES = frozenset(
-    {
-        ProcessTree,
-        StackSample,
-        PhaseMarked,
-        EpochStarted,
-        Iteration,
-        BarMoved,
-        MetricsLogged,
-        StepsPlanned,
-        SaveStarted,
-        SaveFinished,
-    }
-)
+# Observations that can show that something moved: the channels by which a silence is measured.
+_MOVES = frozenset({
+    ProcessTree, StackSample, PhaseMarked, EpochStarted, Iteration, BarMoved, MetricsLogged, StepsPlanned, SaveStarted,
+    SaveFinished,
+})  # fmt: skip
 
 
 class JobState(JobView):
-    """`JobView` for who tells it: the engine alone. Only `observe` writes."""
+    """`JobView` as the engine alone holds it. Only `observe` writes."""
 
     def __init__(self) -> None:
         super().__init__(self._tell)
@@ -80,6 +70,6 @@ class JobState(JobView):
         line = self.progress.log_moved_at == at
         moved = line or (rank is not None and rank.alive and rank.last_moved() == at)
         stopped = rank is not None and rank.stopped
-        # In a save bytes are the work: the stack of who writes them stands in one call all the while.
+        # In a save bytes are the work: the stack of who writes them stays in one call all the while.
         stirred = not line and rank is not None and rank.last_moved(STRONG) != at and phase != "ckpt_save"
         return Taken(moved, stopped, stirred, phase, self.iteration)

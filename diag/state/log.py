@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from diag.model.observations import LogLine, LogsEnded, NcclPlainLines, PlainLines
-from diag.state.rank import TAIL_LINES
+from diag.state.rank_view import TAIL_LINES
 from diag.state.reducer import Reducer, takes
 
 

@@ -1,4 +1,4 @@
-"""Needed memory of one limit over time, as readings told it. Pure; judges nothing.
+"""Needed memory of one limit over time, as readings show it. Pure; judges nothing.
 
 Readings come when the memory changed, else seldom (`diag/agent/memory_sampler.py`): between two of them the first one
 holds.
@@ -29,7 +29,7 @@ class MemoryPoint:
 
 
 class MemorySeries:
-    """The newest points, oldest first; a moment that is told again by another rank is kept once."""
+    """The newest points, oldest first; a moment that is reported again by another rank is kept once."""
 
     def __init__(self) -> None:
         self.points: deque[MemoryPoint] = deque(maxlen=_KEPT)

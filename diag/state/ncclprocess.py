@@ -1,4 +1,4 @@
-"""What one process's NCCL said of itself and of the network. Judges nothing; all of them are in
+"""What one process's NCCL reported of itself and of the network. Judges nothing; all of them are in
 `ncclprocesses`."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MOST_ERRORS = 16
 @dataclass(slots=True)
 class Communicator:
     """One that a process is a member of. `net` is what it chose between nodes, `nodes` how many it spans
-    (None: not told)."""
+    (None: not known)."""
 
     comm_id: str
     rank: int
@@ -60,13 +60,13 @@ class Communicator:
 
 @dataclass(slots=True)
 class NcclProcess:
-    """What one process's NCCL said. Of repeated lines the first is kept, and of errors the first sixteen."""
+    """What one process's NCCL reported. Of repeated lines the first is kept, and of errors the first sixteen."""
 
     host: str
     pid: int
-    rank: int | None = None  # as the log's line or file tells
+    rank: int | None = None  # as the log's line or file shows
     version: tuple[int, ...] = ()
-    talks: bool = False  # NCCL_DEBUG was INFO: what is not said did not happen
+    talks: bool = False  # NCCL_DEBUG was INFO: what is not logged did not happen
     environment: dict[str, NcclEnvironment] = field(default_factory=dict)
     chosen: dict[str, NcclNetChosen] = field(default_factory=dict)  # net -> first line
     failed: list[NcclNetFailed] = field(default_factory=list)
@@ -103,8 +103,8 @@ class NcclProcess:
     @property
     def node(self) -> str:
         """The node that NCCL takes this process to be on."""
-        told = self.environment.get("NCCL_HOSTID")
-        return told.value if told is not None else self.host
+        given = self.environment.get("NCCL_HOSTID")
+        return given.value if given is not None else self.host
 
     @property
     def nodes(self) -> int | None:
@@ -127,7 +127,6 @@ class NcclProcess:
 
 
 # --- what a process keeps of a line
-# --------------------------------------------------------------------------
 
 
 def _version(process: NcclProcess, at: float, fact: NcclVersion) -> None:
@@ -182,27 +181,24 @@ def _forget(process: NcclProcess, address: str) -> None:
 
 
 def _channel(process: NcclProcess, at: float, fact: NcclChannel) -> None:
-    if fact.net not in process.first_channel and len(process.first_channel) >= _MOST_ERRORS:
-        return
+    if fact.net not in process.first_channel:
+        if len(process.first_channel) >= _MOST_ERRORS:
+            return
+        process.first_channel[fact.net] = fact
+        process.told.setdefault(fact.line, at)
     process.channels[fact.net, fact.gpu_direct] += 1
-    if fact.net in process.first_channel:
-        return
-    process.first_channel[fact.net] = fact
-    process.told.setdefault(fact.line, at)
 
 
 def _devices(process: NcclProcess, at: float, fact: NcclIbDevices) -> None:
-    if (
-        process.devices is None
-        or (fact.devices and not process.devices.devices)
-        or (fact.interface and not process.devices.interface and not process.devices.devices)
-    ):
+    """The line that says most: devices, then the interface."""
+    known = process.devices
+    if known is None or (not known.devices and (fact.devices or (fact.interface and not known.interface))):
         process.devices = fact
 
 
 def _gpu_direct(process: NcclProcess, at: float, fact: NcclGpuDirect) -> None:
-    if not fact.enabled and process.gpu_direct_off is None:
-        process.gpu_direct_off = fact
+    if not fact.enabled:
+        process.gpu_direct_off = process.gpu_direct_off or fact
 
 
 def _retry(process: NcclProcess, at: float, fact: NcclRetry) -> None:
@@ -216,12 +212,12 @@ def _timings(process: NcclProcess, at: float, fact: NcclInitTimings) -> None:
     process.init_seconds += fact.total_seconds
 
 
-def _first(name: str) -> Callable[[NcclProcess, float, Any], None]:
-    def keep(process: NcclProcess, at: float, fact: Any) -> None:
-        if getattr(process, name) is None:
-            setattr(process, name, fact)
+def _library(process: NcclProcess, at: float, fact: NcclLibraryMissing) -> None:
+    process.missing.setdefault(fact.library, fact)
 
-    return keep
+
+def _first(name: str) -> Callable[[NcclProcess, float, Any], None]:
+    return lambda process, at, fact: setattr(process, name, getattr(process, name) or fact)
 
 
 def _each(name: str, *, timed: bool = False) -> Callable[[NcclProcess, float, Any], None]:
@@ -231,10 +227,6 @@ def _each(name: str, *, timed: bool = False) -> Callable[[NcclProcess, float, An
             kept.append((at, fact) if timed else fact)
 
     return keep
-
-
-def _library(process: NcclProcess, at: float, fact: NcclLibraryMissing) -> None:
-    process.missing.setdefault(fact.library, fact)
 
 
 KEEP: dict[type[Observation], Callable[[NcclProcess, float, Any], None]] = {

@@ -1,4 +1,4 @@
-"""What NCCL said: of the job as a whole, and each process of it with the rank it is. Judges nothing.
+"""What NCCL reported: of the job as a whole, and each process of it with the rank it is. Judges nothing.
 
 Processes are keyed by the host and pid that NCCL writes: in a log of many nodes pids repeat. Which rank one is
 follows from the line, the pid, or its number in the communicator of the world.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 
 from diag.model.observations import (
     NcclCommunicator,
@@ -27,12 +28,12 @@ _MOST_OPEN = 100_000  # communicators under way at once, of all ranks of a node;
 _MOST_PROCESSES = 1 << 17
 _MOST_LINES = 256  # that stand as evidence, with their times
 _MOST_DRIVERS = 16
-_KEPT_ATTEMPTS = 2  # before the present one: what their NCCL said may be why they ended
+_KEPT_ATTEMPTS = 2  # before the present one: what their NCCL reported may be why they ended
 # NCCL 2.28.9, captured on 2 x H200, 2026-11-20 (2.18: "Connected all rings" alone):
 #   gpu-node-0:626:626 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 0
 _CONNECTED = "Connected all "
 
-# host, pid, and a rank where two of the same host and pid were told apart by it (-1: no)
+# host, pid, and a rank where it tells two of the same host and pid apart (-1: no)
 _Key = tuple[str, int, int]
 
 
@@ -52,10 +53,10 @@ class _Placement:
 class NcclState(Reducer):
     """Owns what NCCL's own log lines (NCCL_DEBUG=INFO) tell of the job as a whole."""
 
-    version: str = ""  # the last that was told: "2.28.9"
+    version: str = ""  # the last that was reported: "2.28.9"
     ras_address: str = ""  # where RAS listens, as NCCL writes it
     lines: int = 0  # how many were read
-    # (pid, communicator) -> told time of its Init START
+    # (pid, communicator) -> time of its Init START
     _open: dict[tuple[int, str], float] = field(default_factory=dict)
 
     @takes(NcclLine)
@@ -89,7 +90,7 @@ class NcclState(Reducer):
 
 @dataclass(slots=True)
 class NcclProcesses(Reducer):
-    """Owns all processes whose NCCL said something, and what libibverbs itself said beside them."""
+    """Owns all processes whose NCCL printed something, and what libibverbs itself printed."""
 
     by_pid: dict[_Key, NcclProcess] = field(default_factory=dict)
     # by rank, where a line tells it
@@ -99,7 +100,7 @@ class NcclProcesses(Reducer):
     _pids: dict[int, int] = field(default_factory=dict)  # rank -> pid
     # rank -> host and pid of its earlier processes
     _before: dict[int, deque[tuple[str, int]]] = field(default_factory=dict)
-    _of_rank: dict[int, NcclProcess] = field(default_factory=dict)  # as lines told, the last one
+    _of_rank: dict[int, NcclProcess] = field(default_factory=dict)  # as lines show, the last one
     _stamp: int = 0
     _facts: int = 0
     _known: _Placement | None = None
@@ -113,7 +114,7 @@ class NcclProcesses(Reducer):
 
     @property
     def told(self) -> tuple[int, int]:
-        """Another value once anything but plain lines was told."""
+        """Another value once anything but plain lines was read."""
         return self._stamp, self._facts
 
     def placed(self) -> dict[int, NcclProcess]:
@@ -121,11 +122,11 @@ class NcclProcesses(Reducer):
         return self._placement().ranks
 
     def unplaced(self) -> list[NcclProcess]:
-        """Those of which nothing tells the rank."""
+        """Those whose rank is not known."""
         return self._placement().rest
 
     def world_size(self) -> int:
-        """Of the widest communicator that NCCL told."""
+        """Of the widest communicator that NCCL reported."""
         return self._placement().world
 
     def hosts(self) -> set[str]:
@@ -149,18 +150,15 @@ class NcclProcesses(Reducer):
         numbered = _numbers(living, world)
         ranks: dict[int, NcclProcess] = {}
         for process in living:
-            rank = process.rank
-            if rank is None and one_host:
-                rank = self._rank_pids.get(process.pid)
-            if rank is None:
-                rank = numbered.get(id(process))
-            if rank is not None:
+            by_pid = self._rank_pids.get(process.pid) if one_host else None
+            given = (rank for rank in (process.rank, by_pid, numbered.get(id(process))) if rank is not None)
+            for rank in islice(given, 1):
                 ranks[rank] = process
         known = {id(process) for process in ranks.values()}
         rest = [process for process in living if id(process) not in known]
         return _Placement(self._stamp, living, world, ranks, rest, _are_whole(living))
 
-    # -- being told ---------------------------------------------------------------------------------------
+    # -- observing ---------------------------------------------------------------------------------------
 
     @takes(NcclFact)
     def _fact(self, at: float, fact: NcclFact) -> None:
@@ -185,10 +183,10 @@ class NcclProcesses(Reducer):
                 process = self._made(line, rank)
         elif process is None:
             process = self._made(line, -1)
-        if process is not None and rank >= 0 and process.rank is None:
-            process.rank = rank
-            self._stamp += 1
         if process is not None and rank >= 0:
+            if process.rank is None:
+                process.rank = rank
+                self._stamp += 1
             self._of_rank[rank] = process
         return process
 
@@ -218,7 +216,7 @@ class NcclProcesses(Reducer):
         place = fact.placement
         before = self._pids.get(place.rank)
         if before == place.pid:
-            return  # told again: each digest of another node names its ranks
+            return  # reported again: each digest of another node names its ranks
         if before is not None and self._rank_pids.get(before) == place.rank:
             del self._rank_pids[before]
         if before is not None:
@@ -240,9 +238,7 @@ class NcclProcesses(Reducer):
         short = host.partition(".")[0]  # as NCCL writes it; other nodes' processes may have the same pid
         for key in [key for key in self.by_pid if key[1] == pid and key[0].partition(".")[0] == short]:
             gone = self.by_pid.pop(key)
-            self._of_rank = {
-                number: process for number, process in self._of_rank.items() if process is not gone
-            }
+            self._of_rank = {rank: process for rank, process in self._of_rank.items() if process is not gone}
 
     @takes(VerbsDriverMissing)
     def _driver(self, at: float, fact: VerbsDriverMissing) -> None:
@@ -258,32 +254,21 @@ def _living(processes: list[NcclProcess]) -> list[NcclProcess]:
     for process in processes:
         for comm in process.communicators.values():
             key = (process.node, comm.bus_id)
-            before = owner.get(key) if comm.bus_id else None
-            if before is not None and before is not process and not _share(before, process):
+            before = owner.get(key, process)
+            if before is not process and _ids(before) and _ids(before).isdisjoint(_ids(process)):
                 gone.add(id(before))
             if comm.bus_id:
                 owner[key] = process
     if not gone:
         return processes
-    # A rank that ended with its attempt and whose GPU nobody took (a job that went on smaller) ended with its
+    # A rank that ended with its attempt and whose GPU no process took (a job that went on smaller) ended with its
     # peers.
-    over = {
-        comm.comm_id
-        for process in processes
-        if id(process) in gone
-        for comm in process.communicators.values()
-    }
-    return [process for process in processes if id(process) not in gone and not _only_in(process, over)]
+    over = set().union(*(_ids(process) for process in processes if id(process) in gone))
+    return [one for one in processes if id(one) not in gone and not (_ids(one) and _ids(one) <= over)]
 
 
-def _share(one: NcclProcess, other: NcclProcess) -> bool:
-    ids = {comm.comm_id for comm in one.communicators.values() if comm.comm_id}
-    return not ids or any(comm.comm_id in ids for comm in other.communicators.values())
-
-
-def _only_in(process: NcclProcess, over: set[str]) -> bool:
-    ids = {comm.comm_id for comm in process.communicators.values() if comm.comm_id}
-    return bool(ids) and ids <= over
+def _ids(process: NcclProcess) -> set[str]:
+    return {comm.comm_id for comm in process.communicators.values() if comm.comm_id}
 
 
 def _numbers(living: list[NcclProcess], world: int) -> dict[int, int]:
@@ -295,11 +280,8 @@ def _numbers(living: list[NcclProcess], world: int) -> dict[int, int]:
         for comm in process.communicators.values():
             if comm.size != world:
                 continue
-            if (
-                comm.comm_id
-                and claimed.setdefault(comm.rank, comm.comm_id) != comm.comm_id
-                and id(process) not in numbers
-            ):
+            first = claimed.setdefault(comm.rank, comm.comm_id) if comm.comm_id else ""
+            if first != comm.comm_id and id(process) not in numbers:
                 return {}
             numbers.setdefault(id(process), comm.rank)
     return numbers

@@ -17,7 +17,7 @@ T = TypeVar("T", bound=Observation)
 
 @dataclass(slots=True)
 class Readings(Generic[T]):
-    """Readings of one thing, each with its told time."""
+    """Readings of one thing, each with its time."""
 
     first: tuple[float, T] | None = None
     latest: deque[tuple[float, T]] = field(default_factory=lambda: deque(maxlen=_KEPT))
@@ -34,14 +34,14 @@ class Readings(Generic[T]):
         """The oldest reading that is kept and not from before `at`."""
         return next((reading for reading in self.latest if reading[0] >= at), None)
 
-    def told(self, at: float, fact: T) -> None:
+    def add(self, at: float, fact: T) -> None:
         self.first = self.first or (at, fact)
         self.latest.append((at, fact))
 
 
 @dataclass(slots=True)
 class NetworkState(Reducer):
-    """Of the node that this job state is about. No reading: nobody looked; a reading without ports: there are
+    """Of the node that this job state is about. No reading: not read; a reading without ports: there are
     none.
 
     Ports are (device, port). `expected` are patterns of networks that NCCL is meant to use; none: anything
@@ -58,24 +58,24 @@ class NetworkState(Reducer):
 
     @takes(RdmaPortsSeen)
     def _ports_seen(self, at: float, fact: RdmaPortsSeen) -> None:
-        self.ports.told(at, fact)
+        self.ports.add(at, fact)
         for port in fact.ports:
             self._see_port(at, port)
 
     @takes(InterfacesSeen)
     def _interfaces_seen(self, at: float, fact: InterfacesSeen) -> None:
-        self.interfaces.told(at, fact)
+        self.interfaces.add(at, fact)
 
     @takes(NetworkExpected)
     def _expected(self, at: float, fact: NetworkExpected) -> None:
         self.expected = fact.nets
 
     def rdma_ports(self) -> tuple[RdmaPort, ...] | None:
-        """As read last; None when nobody looked."""
+        """As read last; None before the first reading."""
         return None if self.ports.last is None else self.ports.last[1].ports
 
     def active_ports(self) -> tuple[RdmaPort, ...] | None:
-        """Those that can carry traffic; None when nobody looked."""
+        """Those that can carry traffic; None before the first reading."""
         ports = self.rdma_ports()
         return None if ports is None else tuple(port for port in ports if port.active)
 

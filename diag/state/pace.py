@@ -1,7 +1,7 @@
-"""Whether a job's steps have become slower than they were, for good: told laps (some seconds of steps each).
+"""Whether a job's steps have become slower than they were, for good: given laps (some seconds of steps each).
 Pure.
 
-A drop is said where these hold for the last 6, 12, 24, 48 or 96 laps: their median is 25 % above that of all
+A drop is reported where these hold for the last 6, 12, 24, 48 or 96 laps: their median is 25 % above that of all
 laps before (30 at least, twice as many); it is 25 % above what as many laps in a row came to before, one in
 ten of these left out, and five of their spreads, so that a rhythm of the job's own (long sequences first, a
 neighbour now and then) is no news; the two sets of laps differ by Fisher's exact test beyond one in ten
@@ -10,7 +10,7 @@ lost.
 
 Measured (`python -m tests.core.test_pace`, fixed seeds) on 10,008 healthy series of twelve kinds, 5,004
 hours: one drop that matters and three that do not, all in noise that lasts for minutes. Steps that get 1.5, 2
-and 5 times as long are told after 60-80 s.
+and 5 times as long are reported after 60-80 s.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diag.state.exact import fisher
 
 LEAST_RATIO = 1.25  # ours: below that the loss is within what a change of data or of neighbours does
 _WINDOWS = (6, 12, 24, 48, 96)
 _LEAST_SECONDS = 60.0
-_LOST_SECONDS = (
-    30.0  # ours: 60 s at half the speed more, 120 s at a quarter more; what is over sooner is nobody's matter
-)
+# Ours: 60 s at half the speed more, 120 s at a quarter more; what is over sooner does not matter.
+_LOST_SECONDS = 30.0
 _LASTS_SECONDS = 300.0
 _WARM_LAPS = 3  # caches, autotuning, the allocator's growth
 _LEAST_BEFORE = 30
@@ -78,7 +77,7 @@ class Pace:
 
     def __init__(self) -> None:
         self.drop: Drop | None = None
-        self.laps = 0  # how many were told
+        self.laps = 0  # how many were taken
         self._before: deque[Lap] = deque(maxlen=_KEPT)  # all, or those before the drop
         self._rolling: dict[int, deque[float]] = {size: deque(maxlen=_KEPT) for size in _WINDOWS}  # medians
         self._after: list[Lap] = []  # those since the drop began
@@ -132,13 +131,9 @@ class Pace:
         first = _first_slow([item.seconds > slow for item in laps], size)
         lasted = sum(item.duration for item in laps[first:])
         ratio = statistics.median(item.seconds for item in laps[first:]) / usual
-        if (
-            len(laps) - first < _WINDOWS[0]
-            or ratio < LEAST_RATIO
-            or lasted < max(_LEAST_SECONDS, _LOST_SECONDS / (ratio - 1))
-        ):
+        if len(laps) - first < _WINDOWS[0] or ratio < LEAST_RATIO:
             return None
-        return first, usual
+        return (first, usual) if lasted >= max(_LEAST_SECONDS, _LOST_SECONDS / (ratio - 1)) else None
 
     def _open(self, first: int, usual: float) -> None:
         laps = list(self._before)
@@ -164,14 +159,8 @@ class Pace:
             return
         del self._after[:-_KEPT]
         after = statistics.median(item.seconds for item in self._after[-96:])
-        self.drop = Drop(
-            drop.since,
-            drop.iteration,
-            drop.before,
-            after,
-            drop.steps + lap.steps,
-            drop.seconds + lap.duration,
-        )
+        steps, seconds = drop.steps + lap.steps, drop.seconds + lap.duration
+        self.drop = replace(drop, after=after, steps=steps, seconds=seconds)
 
 
 def _first_slow(slow: list[bool], size: int) -> int:

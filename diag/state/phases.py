@@ -3,7 +3,7 @@
     launch, rendezvous, model_load, data_prep, comm_init, compile, training, first_step, steady,
     and eval and ckpt_save between steps; teardown, ended
 
-This is the usual order, not a rule: a log names the phases it has words for, and each of them may follow each.
+This is the usual order, not a rule: a log names the phases it has lines for, and each of them may follow each.
 Four sources move the phase, each for a reason of its own:
 
 - the log marks a phase (`mark`, called by `Progress` and `Saves`): it is believed, and is `marked` too, the
@@ -19,7 +19,7 @@ Four sources move the phase, each for a reason of its own:
   marked is over when the log says so.
 - other nodes, for a node whose own log tells no steps: the job hub's word, which is not `own`.
 
-Each change is told as `PhaseChanged`: a save begins and ends with its phase, the longest of each phase is kept
+Each change is announced as `PhaseChanged`: a save begins and ends with its phase, the longest of each phase is kept
 for the patience with the next, and time outside of steady belongs to no step.
 """
 
@@ -43,13 +43,13 @@ class Phases(Reducer):
         self._ranks, self._tell = ranks, tell
         self.now = "launch"  # the phase that the job is in
         self.since: float | None = None  # when it began
-        self.line = ""  # the line that marked it; "" when stacks or processes told
-        self.marked = "launch"  # the last that the log told: what a save seen in stacks returns to
-        self.own = "launch"  # without what another node's log told
+        self.line = ""  # the line that marked it; "" when stacks or processes showed it
+        self.marked = "launch"  # the last that the log named: what a save seen in stacks returns to
+        self.own = "launch"  # without what another node's log says
         self.history: deque[tuple[float, str]] = deque(maxlen=64)  # when each began
 
     def then(self, at: float) -> str:
-        """The phase at an earlier moment, as it was told until then; the first known for a time before."""
+        """The phase at an earlier moment, as it was known until then; the first known for a time before."""
         first = self.history[0][1] if self.history else self.now
         return next((phase for began, phase in reversed(self.history) if began <= at), first)
 

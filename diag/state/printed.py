@@ -1,10 +1,10 @@
 """Who prints something new: a rank whose output goes on has not stopped, however long its stack shows the
 same line.
 
-What counts is that text changes, not which text: a step, a percentage, the name of a file. The same words
+What counts is that text changes, not which text: a step, a percentage, the name of a file. The same text
 again do not count, nor does a clock in them: a loop that waits, a heartbeat and a bar that is drawn anew
 print for as long as a job hangs. Of a pipe that all processes write to the kernel tells whose the text can
-be: a launcher's lines are in no rank's count of written bytes, and a rank that stands still writes not one
+be: a launcher's lines are in no rank's count of written bytes, and a rank that hangs writes not one
 byte (seen on H200 in all 13 recorded hangs, torch 2.11).
 """
 
@@ -14,7 +14,7 @@ import re
 from collections import deque
 
 from diag.model.observations import LogLine
-from diag.state.rank import RankState
+from diag.state.rank import OWN_TRACE_SECONDS, RankState
 
 # Channels of `RankState.moved`: text that diag saw change, and bytes of output that it cannot see (a
 # terminal's, after `watch`).
@@ -37,21 +37,17 @@ _REPEATS = 32  # ours: texts that are remembered of a rank, or of a pipe that al
 # hides no hang.
 _FORGOTTEN_SECONDS = 30.0
 _LOOKS_PER_SECOND = 50  # ours: a job may print 20,000 lines a second; so many are read for what is new
-_OWN_TRACE_SECONDS = (
-    5.0  # the rank answers diag's question with lines of its own: torch's watchdog, asked for a dump
-)
 _LINES = 512
 
 
 class Printed:
-    """Told lines and readings of processes; marks in `RankState.moved` when each rank last printed something
+    """Reads lines and readings of processes; marks in `RankState.moved` when each rank last printed something
     new."""
 
     def __init__(self) -> None:
-        self._seen: dict[
-            int | None, dict[str, float]
-        ] = {}  # text without clocks -> when it came last, oldest first
-        # of nobody in particular: when, how many characters
+        # text without clocks -> when it came last, oldest first
+        self._seen: dict[int | None, dict[str, float]] = {}
+        # of no rank in particular: when, how many characters
         self._new: deque[tuple[float, int]] = deque(maxlen=_LINES)
         self._second = (0, 0)
         self._processes = False  # of a log alone there are none to judge
@@ -66,7 +62,7 @@ class Printed:
             return
         if rank is None:
             self._new.append((at, len(fact.text)))
-        elif at - rank.asked_at > _OWN_TRACE_SECONDS:
+        elif at - rank.asked_at > OWN_TRACE_SECONDS:
             rank.see_move(PRINTED, at)
 
     def _is_new(self, at: float, text: str, rank: RankState | None) -> bool:
@@ -88,12 +84,12 @@ class Printed:
             return
         self._processes = True
         count, kept = rank.tree.main.write_chars, rank.written
-        if kept and at - rank.asked_at > _OWN_TRACE_SECONDS:
+        if kept and at - rank.asked_at > OWN_TRACE_SECONDS:
             (first_count, (read_at, last_count)) = kept[0][1], kept[-1]
             for when, size in reversed(self._new):
                 if when <= read_at:
                     break
-                # where the kernel does not tell, it may be its own
+                # where the kernel does not show it, it may be its own
                 if count is None or size <= count - first_count:
                     rank.see_move(PRINTED, when)
                     break

@@ -1,4 +1,4 @@
-"""How far the job is, as its log tells: its steps and what they took. Judges nothing.
+"""How far the job is, as its log shows: its steps and what they took. Judges nothing.
 
 Phases that the log names are handed to `Phases`; saves are in `Saves`.
 """
@@ -39,14 +39,14 @@ class Progress(Reducer):
         self.iteration: int | None = None  # the last that was reported; None before the first
         self.iteration_at: float | None = None  # when it was reported first
         self.total_iterations = 0  # of the training, as its log says; 0 where it does not
-        self.epoch: int | None = None  # the one that the log said began before the first step
+        self.epoch: int | None = None  # the one that the log announced before the first step
         self.borrowed = False  # this node's log tells no steps: phase and iteration are the job hub's word
         self.metrics: dict[str, float] = {}  # the newest of each name
         self.step_seconds: deque[float] = deque(maxlen=64)  # a step, by the arrival of the lines
         self.line_seconds: deque[float] = deque(maxlen=64)  # between lines that report steps
         self.told_step_seconds: float | None = None  # as a node says whose log tells the steps
         self.steps = StepTimes()  # what undisturbed steps took
-        self.log_moved_at: float | None = None  # when a line last told of something new
+        self.log_moved_at: float | None = None  # when a line last showed something new
         self.attempts: deque[tuple[float, int | None]] = deque(maxlen=64)  # when each past one ended, how far
         self._bar: tuple[int, int] | None = None  # done and total of the bar that moved last
         self._planned_steps = 0  # of the training: the bar with this total is the training's
@@ -136,18 +136,15 @@ class Progress(Reducer):
             if self._bar is not None and not self._planned_steps and self._bar[1] > 0:
                 self._planned_steps = self._bar[1]
             if self.iteration is None:
-                self._phases.mark(at, "training", fact.text)  # steps are made, of a length not yet told
+                self._phases.mark(at, "training", fact.text)  # steps are made, of a length not yet known
         elif self._phases.now == "eval":
             self._phases.mark(at, "steady" if self.iteration is not None else "first_step")
 
-    @takes(SaveStarted)
-    def _save_started(self, at: float, fact: SaveStarted) -> None:
+    @takes(SaveStarted, SaveFinished)
+    def _save(self, at: float, fact: SaveStarted | SaveFinished) -> None:
         self.log_moved_at = at
-
-    @takes(SaveFinished)
-    def _save_finished(self, at: float, fact: SaveFinished) -> None:
-        self.log_moved_at = at
-        self.steps.disturbed()  # ms-swift 4 says only this of a save
+        if isinstance(fact, SaveFinished):
+            self.steps.disturbed()  # ms-swift 4 prints only this of a save
 
     def _step(self, at: float, fact: Iteration) -> None:
         if self.borrowed:
@@ -155,15 +152,11 @@ class Progress(Reducer):
         if self.iteration is not None and fact.iteration < self.iteration and not fact.metrics:
             return  # a bar that was redrawn late: the metrics line was ahead of it
         late = self.steps.comes_late(at)  # nor is the line before it any measure of when it was written
-        if (
-            self.iteration is not None
-            and self.iteration_at is not None
-            and fact.iteration > self.iteration
-            and not late
-        ):
+        steps = fact.iteration - (fact.iteration if self.iteration is None else self.iteration)
+        if self.iteration_at is not None and steps > 0 and not late:
             self.line_seconds.append(at - self.iteration_at)
-            self.step_seconds.append((at - self.iteration_at) / (fact.iteration - self.iteration))
-        if self.iteration is None or fact.iteration != self.iteration:
+            self.step_seconds.append((at - self.iteration_at) / steps)
+        if self.iteration != fact.iteration:
             self.log_moved_at = self.iteration_at = at
             self.steps.reported(at, fact.iteration, dict(fact.metrics))
         self.iteration, self.total_iterations = fact.iteration, fact.total or self.total_iterations
@@ -189,14 +182,10 @@ class Progress(Reducer):
         self.steps.start_over()
         self._phases.mark(at, "rendezvous")
 
-    @takes(PhaseChanged)
-    def _phase_changed(self, at: float, event: PhaseChanged) -> None:
-        if event.phase != "steady":
+    @takes(PhaseChanged, RankStopped)
+    def _disturbed(self, at: float, event: PhaseChanged | RankStopped) -> None:
+        if isinstance(event, RankStopped) or event.phase != "steady":
             self.steps.disturbed()
-
-    @takes(RankStopped)
-    def _rank_stopped(self, at: float, event: RankStopped) -> None:
-        self.steps.disturbed()
 
     @takes(SamplingGap)
     def _looked_away(self, at: float, fact: SamplingGap) -> None:

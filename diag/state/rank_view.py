@@ -1,9 +1,11 @@
-"""What detectors and outputs may read of a rank: `RankState`, which only `Ranks` writes."""
+"""What detectors and outputs read of one rank. `RankState` fills it, which only `Ranks` does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+import signal
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from diag.model import Placement
 from diag.model.observations import (
@@ -19,92 +21,92 @@ from diag.model.observations import (
 )
 from diag.state.stack_activity import Activity, Reading
 
+CHANNELS = ("log", "stack", "cpu", "child_cpu", "io", "child_io", "memory")
+STRONG = ("log", "stack", "cpu")  # channels whose movement means that the job itself moves
+TAIL_LINES = 200
+_SERIES = 4  # samples over which a stack counts as standing or moving: 8 s under suspicion, 40 s otherwise
+_WRITTEN = 3  # readings: what a launcher passes on arrives one after it was written
 
-# fmt: off
-class RankView(Protocol):
-    """Each attribute is described in `RankState`."""
 
-    @property
-    def rank(self) -> int: ...
-    @property
-    def placement(self) -> Placement: ...
-    @property
-    def distributed(self) -> bool: ...
-    @property
-    def found_at(self) -> float: ...
-    @property
-    def alive(self) -> bool: ...
-    @property
-    def exit(self) -> RankExited | None: ...
-    @property
-    def exited_at(self) -> float | None: ...
-    @property
-    def failed(self) -> bool: ...
-    @property
-    def was_ended(self) -> bool: ...
-    @property
-    def tail(self) -> Sequence[str]: ...
+@dataclass(slots=True)
+class RankView:
+    """One rank as last seen. `moved` holds, per channel, when it last made progress."""
 
-    @property
-    def moved(self) -> Mapping[str, float]: ...
-    def last_moved(self, channels: Iterable[str] = ..., /) -> float: ...
-
-    @property
-    def tree(self) -> ProcessTree | None: ...
-    @property
-    def tree_at(self) -> float: ...
-    @property
-    def stopped(self) -> bool: ...
-    @property
-    def stopped_since(self) -> float | None: ...
-    @property
-    def cpu_ratio(self) -> float | None: ...
-    @property
-    def main_cpu_ratio(self) -> float | None: ...
-
-    @property
-    def stack(self) -> StackSample | None: ...
-    @property
-    def stack_at(self) -> float: ...
-    @property
-    def stack_since(self) -> float: ...
-    @property
-    def stack_samples(self) -> int: ...
-    @property
-    def stack_signature(self) -> str: ...
-    @property
-    def series(self) -> Sequence[tuple[str, ...]]: ...
-    @property
-    def reading(self) -> Reading | None: ...
-    @property
-    def activity(self) -> Activity | None: ...
-    @property
-    def child_stacks(self) -> Mapping[int, tuple[float, StackSample]]: ...
-    @property
-    def asked_at(self) -> float: ...
-    @property
-    def recorder(self) -> FlightRecorder | None: ...
+    # Who it is.
+    placement: Placement  # its number, node and process
+    distributed: bool = True  # started by a launcher that makes one job of several
+    found_at: float = 0.0  # when its process was seen first; 0 for one that was there from a log's beginning
+    # How it ended.
+    exit: RankExited | None = None  # None while it lives
+    exited_at: float | None = None
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))  # its own last lines
+    # What moved last: the time by channel.
+    moved: dict[str, float] = field(default_factory=dict)
+    # Its process and children, as /proc showed them last.
+    tree: ProcessTree | None = None
+    tree_at: float = 0.0
+    stopped_since: float | None = None  # by a signal or a debugger
+    cpu_ratio: float | None = None  # cores that it used between the last two readings
+    main_cpu_ratio: float | None = None  # and its main thread
+    grew: bool = False  # its memory, between the last two readings
+    asked_at: float = -1e9  # when its worker server was last asked or answered, which takes some MB of it
+    written: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_WRITTEN))  # characters
+    child_chars: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)  # of each child's IO
+    # Its stacks.
+    stack: StackSample | None = None  # the last of its own threads
+    stack_at: float = 0.0
+    stack_since: float = 0.0  # first sample of the unbroken series with this signature
+    stack_samples: int = 0  # how many samples that series has
+    stack_signature: str = ""  # where the main thread is
+    series: deque[tuple[str, ...]] = field(default_factory=lambda: deque(maxlen=_SERIES))  # last main paths
+    reading: Reading | None = None  # what the main thread waits for
+    rooted: bool = False  # its main stack was once seen to begin at the program's own module
+    child_stacks: dict[int, tuple[float, StackSample]] = field(default_factory=dict)  # by pid
+    recorder: FlightRecorder | None = None  # the last that it answered with
+    # What it may use.
+    limits: LimitsSeen | None = None
+    variables: dict[str, str] = field(default_factory=dict)  # of its environment, those that matter here
+    rdma: RdmaAccess | None = None
+    gpu_index: int | None = None  # where NVML has seen its process
+    cgroup: CgroupMemory | None = None
+    pids: CgroupPids | None = None
+    shm: SharedMemory | None = None
+    # What the hub of its node reports, of a rank that is not seen here.
+    node: str = ""  # the run id of that hub
+    told_every: float = 0.0  # seconds between its reports
+    told: tuple[str, str, int | None] | None = None  # the state of the rank, why, and the child to blame
+    gpu_told: str = ""  # the state of its GPU during the silence
 
     @property
-    def limits(self) -> LimitsSeen | None: ...
-    @property
-    def variables(self) -> Mapping[str, str]: ...
-    @property
-    def rdma(self) -> RdmaAccess | None: ...
-    @property
-    def gpu_index(self) -> int | None: ...
-    @property
-    def cgroup(self) -> CgroupMemory | None: ...
-    @property
-    def pids(self) -> CgroupPids | None: ...
-    @property
-    def shm(self) -> SharedMemory | None: ...
+    def rank(self) -> int:
+        return self.placement.rank
 
     @property
-    def node(self) -> str: ...
+    def alive(self) -> bool:
+        return self.exit is None
+
     @property
-    def told_every(self) -> float: ...
+    def status_known(self) -> bool:
+        """Ended, and the status is known."""
+        return self.exit is not None and (self.exit.exit_code is not None or self.exit.signal is not None)
+
     @property
-    def told(self) -> tuple[str, str, int | None] | None: ...
+    def was_ended(self) -> bool:
+        """By a signal from outside, as a launcher ends the others when one has failed."""
+        return self.exit is not None and self.exit.signal in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
     @property
-    def gpu_told(self) -> str: ...
+    def failed(self) -> bool:
+        """Ended, and the exit status shows that it should not have."""
+        return self.exit is not None and (self.exit.signal is not None or (self.exit.exit_code or 0) != 0)
+
+    @property
+    def stopped(self) -> bool:
+        return self.tree is not None and self.tree.main.state in "Tt" and self.alive
+
+    @property
+    def activity(self) -> Activity | None:
+        return self.reading.activity if self.reading else None
+
+    def last_moved(self, channels: Iterable[str] = CHANNELS) -> float:
+        return max((self.moved.get(channel, 0.0) for channel in channels), default=0.0)

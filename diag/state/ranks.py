@@ -32,8 +32,8 @@ from diag.model.observations import (
 )
 from diag.state.cluster import Cluster
 from diag.state.printed import Printed
-from diag.state.rank import STRONG, RankState
-from diag.state.rank_view import RankView
+from diag.state.rank import RankState
+from diag.state.rank_view import STRONG, RankView
 from diag.state.reducer import (
     AttemptBegan,
     MainStackRead,
@@ -47,6 +47,10 @@ from diag.state.reducer import (
 from diag.state.stack_activity import Activity
 
 _TRAINING_ACTIVITIES = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.DATA, Activity.GPU_SYNC)
+# Readings of which a rank keeps the newest, and under which name.
+_NEWEST: dict[type[Observation], str] = {
+    LimitsSeen: "limits", CgroupMemory: "cgroup", SharedMemory: "shm", CgroupPids: "pids",
+}  # fmt: skip
 _MOST_FAILURES = 64  # of earlier attempts
 _STALE_SECONDS = 1.0  # lines come a moment later than the stack of what follows them
 
@@ -59,13 +63,13 @@ class Ranks(Reducer, Mapping[int, RankView]):
         self._known: dict[int, RankState] = {}  # none is ever taken away
         self._numbers: list[int] = []  # of them, in order
         self._past: list[RankState] = []  # of earlier attempts (elastic restarts)
-        self.world_size = 0  # the largest that the command, a rank or a node told
+        self.world_size = 0  # the largest that the command, a rank or a node reported
         # by torchrun
         self.failures: deque[tuple[float, WorkerFailureReported]] = deque(maxlen=_MOST_FAILURES)
         self.training: set[int] = set()  # living ranks whose stacks show a part of a training step
         self.saving: set[int] = set()  # and those whose stacks show a save
         self._printed = Printed()
-        # When a living rank last moved for sure, and in any way, as digests told; None: to be looked up.
+        # When a living rank last moved for sure, and in any way, as digests show; None: to be looked up.
         self._moves: tuple[float, float] | None = (0.0, 0.0)
 
     # -- reading ------------------------------------------------------------------------------------------
@@ -107,14 +111,14 @@ class Ranks(Reducer, Mapping[int, RankView]):
     def rank_of_pid(self, pid: int) -> int | None:
         """By the rank's own process, or a child of it."""
         for rank in self._known.values():
-            if rank.placement.pid == pid:
-                return rank.rank
-            if rank.tree and any(child.pid == pid for child in rank.tree.children):
+            if rank.placement.pid == pid or (
+                rank.tree and any(child.pid == pid for child in rank.tree.children)
+            ):
                 return rank.rank
         return None
 
     def last_moves(self) -> tuple[float, float]:
-        """When a living rank last moved for sure, and in any way, as the nodes tell. Asking all ranks at each
+        """When a living rank last moved for sure, and in any way, as the nodes report. Asking all ranks at each
         check costs more than all digests of a large job."""
         if self._moves is None:
             alive = [rank for rank in self._known.values() if rank.alive]
@@ -150,7 +154,7 @@ class Ranks(Reducer, Mapping[int, RankView]):
 
     def _forget_past(self) -> None:
         """Jobs are restarted for weeks. Of all attempts but the last those that failed by themselves matter,
-        and of many such the first, by whom the job's first failure is told, and the latest."""
+        and of many such the first, with whom the job's failure began, and the latest."""
         last = len(self._known)
         if len(self._past) <= 2 * (last + _MOST_FAILURES):
             return
@@ -188,14 +192,12 @@ class Ranks(Reducer, Mapping[int, RankView]):
     @takes(StackSample)
     def _stack(self, at: float, fact: StackSample) -> None:
         rank = self._of(fact)
-        if rank is None:
-            return
-        if fact.pid != rank.placement.pid:
+        if rank is not None and fact.pid != rank.placement.pid:
             rank.see_child_stack(at, fact)
-            return
-        rank.see_stack(at, fact)
-        self._note_activity(rank)
-        self._tell(at, MainStackRead(rank.rank, fact.main, rank.reading))
+        elif rank is not None:
+            rank.see_stack(at, fact)
+            self._note_activity(rank)
+            self._tell(at, MainStackRead(rank.rank, fact.main, rank.reading))
 
     def _note_activity(self, rank: RankState) -> None:
         """Who trains and who saves, kept up with each stack: looking at all ranks anew each time is quadratic
@@ -204,10 +206,7 @@ class Ranks(Reducer, Mapping[int, RankView]):
         trains = reading is not None and reading.activity in _TRAINING_ACTIVITIES
         saves = reading is not None and Activity.CHECKPOINT in (reading.activity, reading.context)
         for ranks, is_one in ((self.training, trains), (self.saving, saves)):
-            if is_one:
-                ranks.add(rank.rank)
-            else:
-                ranks.discard(rank.rank)
+            (ranks.add if is_one else ranks.discard)(rank.rank)
 
     @takes(StepMade)
     def _step_made(self, at: float, event: StepMade) -> None:
@@ -223,7 +222,7 @@ class Ranks(Reducer, Mapping[int, RankView]):
             return
         other = nodes.get(rank.node) if rank.node and rank.node != fact.run_id else None
         if other is not None and other.heard_at > node.first_at and not other.gone:
-            return  # two hubs tell of one rank: the launch is wrong, and the first keeps it
+            return  # two hubs report one rank: the launch is wrong, and the first keeps it
         rank.adopt(fact, self._cluster.frames, node.digest.every_seconds)
         if self._moves is not None:
             self._moves = max(self._moves[0], rank.last_moved(STRONG)), max(self._moves[1], rank.last_moved())
@@ -252,23 +251,22 @@ class Ranks(Reducer, Mapping[int, RankView]):
             if isinstance(fact, FlightRecorder):
                 rank.recorder = fact
 
-    @takes(LimitsSeen)
-    def _limits(self, at: float, fact: LimitsSeen) -> None:
+    @takes(RdmaAccess, EnvironmentSeen)
+    def _of_its_process(self, at: float, fact: RdmaAccess | EnvironmentSeen) -> None:
         rank = self._of(fact)
-        if rank is not None:
-            rank.limits = fact
-
-    @takes(RdmaAccess)
-    def _rdma_access(self, at: float, fact: RdmaAccess) -> None:
-        rank = self._of(fact)
-        if rank is not None and rank.placement.pid == fact.pid:
-            rank.rdma, rank.rdma_at = fact, at
-
-    @takes(EnvironmentSeen)
-    def _environment(self, at: float, fact: EnvironmentSeen) -> None:
-        rank = self._of(fact)
-        if rank is not None and rank.placement.pid == fact.pid:
+        if rank is None or rank.placement.pid != fact.pid:
+            return
+        if isinstance(fact, RdmaAccess):
+            rank.rdma = fact
+        else:
             rank.variables = dict(fact.variables)
+
+    @takes(*_NEWEST)
+    def _newest(self, at: float, fact: LimitsSeen | CgroupMemory | SharedMemory | CgroupPids) -> None:
+        """A reading of the whole machine is one of each rank."""
+        rank = self._of(fact)
+        for one in self._known.values() if fact.rank is None else () if rank is None else (rank,):
+            setattr(one, _NEWEST[type(fact)], fact)
 
     @takes(GpuSample)
     def _gpu(self, at: float, fact: GpuSample) -> None:
@@ -276,25 +274,3 @@ class Ranks(Reducer, Mapping[int, RankView]):
         for user in users:
             if user is not None and user in self._known:
                 self._known[user].gpu_index = fact.index
-
-    @takes(CgroupMemory)
-    def _cgroup(self, at: float, fact: CgroupMemory) -> None:
-        for rank in self._addressed(fact):
-            rank.cgroup = fact
-
-    @takes(SharedMemory)
-    def _shm(self, at: float, fact: SharedMemory) -> None:
-        for rank in self._addressed(fact):
-            rank.shm = fact
-
-    @takes(CgroupPids)
-    def _pids(self, at: float, fact: CgroupPids) -> None:
-        for rank in self._addressed(fact):
-            rank.pids = fact
-
-    def _addressed(self, fact: Observation) -> list[RankState]:
-        """A reading of the whole machine is one of each rank."""
-        if fact.rank is None:
-            return list(self._known.values())
-        rank = self._of(fact)
-        return [] if rank is None else [rank]

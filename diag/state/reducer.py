@@ -1,8 +1,8 @@
-"""How the job's state is put together: reducers that each own a part, and the events they tell each other.
+"""How the job's state is put together: reducers that each own a part, and the events they send each other.
 
 A reducer is the only one that writes its attributes. Its methods marked `takes` are called with the
 observations and events they name, by the table that `JobState` builds. What several parts need to know (the
-phase changed, another attempt began) is an event: whoever owns the fact tells it, whoever needs it takes it.
+phase changed, another attempt began) is an event: whoever owns the fact sends it, whoever needs it takes it.
 Events are taken at once, before the observation that caused them reaches the next reducer.
 """
 
@@ -53,7 +53,7 @@ class Reducer:
 
 @dataclass(frozen=True, slots=True)
 class PhaseChanged:
-    """Told by `Phases`. `since`: when the phase before it began, where that is known."""
+    """Sent by `Phases`. `since`: when the phase before it began, where that is known."""
 
     before: str
     since: float | None
@@ -62,29 +62,29 @@ class PhaseChanged:
 
 @dataclass(frozen=True, slots=True)
 class AttemptBegan:
-    """Told by `Ranks`: another process has a rank's number, an elastic launcher started the job anew."""
+    """Sent by `Ranks`: another process has a rank's number, an elastic launcher started the job anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankStarted:
-    """Told by `Ranks`: a process that was not known has this rank."""
+    """Sent by `Ranks`: a process that was not known has this rank."""
 
     found: RankFound
 
     @property
     def in_log(self) -> bool:
-        """Told at the end of a plain log, of a rank that was there from its beginning."""
+        """Sent at the end of a plain log, of a rank that was there from its beginning."""
         return self.found.placement.launcher == "log"
 
 
 @dataclass(frozen=True, slots=True)
 class RankStopped:
-    """Told by `Ranks`: the process was found stopped (SIGSTOP, a debugger)."""
+    """Sent by `Ranks`: the process was found stopped (SIGSTOP, a debugger)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MainStackRead:
-    """Told by `Ranks`: a sample of the rank's own threads was taken in."""
+    """Sent by `Ranks`: a sample of the rank's own threads was taken in."""
 
     rank: int
     main: ThreadStack | None
@@ -93,12 +93,12 @@ class MainStackRead:
 
 @dataclass(frozen=True, slots=True)
 class StepMade:
-    """Told by `Progress`: the log reported a training step at this moment."""
+    """Sent by `Progress`: the log reported a training step at this moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Told by `JobState` after an observation that can show movement: whether the job or this rank moved.
+    """Sent by `JobState` after an observation that can show movement: whether the job or this rank moved.
 
     `stopped`: the rank is. `stirred`: what moved is a child or a file, which move in a hang too. `phase` is
     the one before the observation.

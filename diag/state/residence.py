@@ -1,5 +1,4 @@
-"""Where each rank's main thread was found while steps were made: shares of a step's time. Told readings;
-judges nothing.
+"""Where each rank's main thread was found while steps were made: shares of a step's time. Judges nothing.
 
 On a GPU the thread runs ahead of the device: what it waits for there shows as gpu_sync, or in whatever call
 comes next.
@@ -8,9 +7,9 @@ comes next.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from diag.model.observations import Frame, ThreadStack
+from diag.model.observations import ThreadStack
 from diag.state.phases import Phases
 from diag.state.reducer import AttemptBegan, MainStackRead, Reducer, takes
 from diag.state.stack_activity import Activity, Reading
@@ -39,12 +38,8 @@ _CPU_OPTIMIZER = (
     "deepspeed/ops/adam/cpu_adam.py", "deepspeed/ops/adagrad/cpu_adagrad.py", "megatron/core/optimizer/cpu_offloading/",
 )  # fmt: skip
 _OPTIMIZER = (
-    "torch/optim/",
-    "megatron/core/optimizer/",
-    "deepspeed/ops/",
-    "bitsandbytes/optim/",
-    "apex/optimizers/",
-)
+    "torch/optim/", "megatron/core/optimizer/", "deepspeed/ops/", "bitsandbytes/optim/", "apex/optimizers/",
+)  # fmt: skip
 _FORWARD = ("_call_impl", "_wrapped_call_impl")  # torch/nn/modules/module.py
 
 
@@ -71,12 +66,11 @@ class Residence(Reducer):
 
     def counts(self, since: float = 0.0, until: float = float("inf")) -> dict[int, Counter[str]]:
         """By rank: how often it was found where, from `since` to `until`."""
-        found = {}
-        for rank, seen in self._seen.items():
-            here = Counter(kind for at, kind in seen if since <= at < until)
-            if here:
-                found[rank] = here
-        return found
+        found = {
+            rank: Counter(kind for at, kind in seen if since <= at < until)
+            for rank, seen in self._seen.items()
+        }
+        return {rank: here for rank, here in found.items() if here}
 
     def oldest(self) -> float:
         return min((seen[0][0] for seen in self._seen.values()), default=0.0)
@@ -94,28 +88,23 @@ class Residence(Reducer):
         >>> Residence.shares([Counter(data=1, backward=3)])
         {'backward': 0.75, 'data': 0.25}
         """
-        total: Counter[str] = Counter()
-        for each in counts:
-            total.update(each)
-        number = sum(total.values())
-        return {kind: count / number for kind, count in total.most_common()}
+        total = sum(counts, Counter[str]())
+        return {kind: count / total.total() for kind, count in total.most_common()}
 
 
 def kind_of(main: ThreadStack, reading: Reading) -> str:
     """One of KINDS."""
+
+    def is_in(parts: tuple[str, ...]) -> bool:
+        return any(part in frame.file for frame in main.frames for part in parts)
+
     if Activity.CHECKPOINT in (reading.activity, reading.context):
         return "checkpoint"
-    if _any(main.frames, lambda frame: any(part in frame.file for part in _CPU_OPTIMIZER)):
+    if is_in(_CPU_OPTIMIZER):
         return "cpu_optimizer"
-    known = _OF_ACTIVITY.get(reading.activity)
-    if known is not None:
-        return known
-    if _any(main.frames, lambda frame: any(part in frame.file for part in _OPTIMIZER)):
+    if reading.activity in _OF_ACTIVITY:
+        return _OF_ACTIVITY[reading.activity]
+    if is_in(_OPTIMIZER):
         return "optimizer"
-    if _any(main.frames, lambda frame: frame.function.rpartition(".")[2] in _FORWARD):
-        return "forward"
-    return "other"
-
-
-def _any(frames: Iterable[Frame], is_one: Callable[[Frame], bool]) -> bool:
-    return any(is_one(frame) for frame in frames)
+    calls = any(frame.function.rpartition(".")[2] in _FORWARD for frame in main.frames)
+    return "forward" if calls else "other"

@@ -1,4 +1,4 @@
-"""The run as its command line and its end tell it: what was started, when, and how it ended."""
+"""The run as its command line and its end show it: what was started, when, and how it ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Run(Reducer):
         self.started_at: float | None = None  # the command; else the first rank that was found
         self.ended_at: float | None = None  # when the command had ended
         self.returncode: int | None = None  # of the command; None while it runs
-        self.interrupted_at: float | None = None  # when somebody asked for its end: Ctrl-C, SIGTERM
+        self.interrupted_at: float | None = None  # when its end was asked for: Ctrl-C, SIGTERM
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -1,18 +1,19 @@
 """The memory of the job's saves so far against the tightest limit, and what the next one will need. Judges
 nothing.
 
-Told by `Saves`; read by the forecast's detector and by the metrics. The models are `save_shape` and
+Filled by `Saves`; read by the forecast's detector and by the metrics. The models are `save_shape` and
 `memory_series`.
 """
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
+from diag.knowledge.flags import flag_values
 from diag.model.observations import CgroupMemory, HostMemory
 from diag.state.memory_series import MemoryPoint, MemorySeries, slope
 from diag.state.progress import Progress
@@ -29,16 +30,15 @@ _NEAR, _STEEP = 0.7, 0.005  # of the limit, and of what is needed
 _LEAST_LEAK_SECONDS = 60.0
 _LEAST_LEAK_POINTS = 12
 _GOES_ON = 0.75  # of the growth of the first half: what slows down more is no leak
-_SLOWS_DOWN = 0.5  # of the growth in the first steps, which the real job's allocators cause and which ends: so much goes on
+_SLOWS_DOWN = 0.5  # of the growth in the first steps: what the job's allocators cause ends, so much goes on
 _LEAST_RISE = 16 << 20
-_ESTIMATE_SPREAD = (
-    0.3  # of what the arguments say that a save takes: pinned blocks are rounded up to powers of two
-)
+# Of what the arguments say that a save takes: pinned blocks are rounded up to powers of two.
+_ESTIMATE_SPREAD = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """A peak that is to come, told as a mixture. `running`: of the save under way; `number` counts saves from
+    """A peak that is to come, as a mixture. `running`: of the save under way; `number` counts saves from
     1."""
 
     limit: int
@@ -79,7 +79,7 @@ class LimitMemory:
         self.starts: dict[int, float] = {}  # when each of them was over, by its number
         self._shaped = 0  # the number of the save that was looked at last
 
-    # -- being told ---------------------------------------------------------------------------------------
+    # -- observing ---------------------------------------------------------------------------------------
 
     def add(self, point: MemoryPoint, limit: int | None) -> None:
         self.series.add(point, limit)
@@ -105,14 +105,14 @@ class LimitMemory:
             return  # the watch began in it: what it began from was not seen
         shape = shape_of(save.number, save.iteration, base, points)
         if self.shapes and shape.iteration is not None and shape.iteration == self.shapes[-1].iteration:
-            return  # the same save, told again by the stack of another rank
+            return  # the same save, shown again by the stack of another rank
         if shape.rise < max(_LEAST_RISE, _SUSPECT * max((known.rise for known in self.shapes), default=0)):
             return  # a stack that was read in a save's last moment tells of a save that is over, and nothing is staged in it
         self.shapes.append(shape)
         self.starts[save.number] = save.ended
 
     def _settle(self, point: MemoryPoint) -> None:
-        """What stays behind a save is told by the readings that come behind it."""
+        """What stays after a save is known from the readings that come after it."""
         shape = self.shapes[-1]
         ended = self.starts.get(shape.number)
         if ended is None or point.at > ended + _SETTLES:
@@ -137,9 +137,9 @@ class LimitMemory:
             current = self._log.current
             number = current.number if current else self._log.count + 1
             if not self.shapes:
-                return None  # of a first save nobody knows how far it will go
-            told = in_save(list(self.shapes), running)
-            return Outlook(limit, told, True, number, self._progress.iteration, running.base, 0, "saves")
+                return None  # how far a first save will go is not known
+            mixture = in_save(list(self.shapes), running)
+            return Outlook(limit, mixture, True, number, self._progress.iteration, running.base, 0, "saves")
         base = self._base(now)
         if base is None:
             return None
@@ -148,21 +148,20 @@ class LimitMemory:
             every = save_every(argv, [shape.iteration for shape in self.shapes])
             drift, unsure = self._drift(now, every)
             following = self._progress.iteration
-            if every and self._progress.iteration is not None:
-                due = (
-                    self._progress.iteration % every == 0
-                    and self._progress.iteration != self.shapes[-1].iteration
-                )
-                following = (
-                    self._progress.iteration if due else (self._progress.iteration // every + 1) * every
-                )
-            told = before_save(list(self.shapes), base + drift, unsure)
-            return Outlook(limit, told, False, number, following, base, int(drift), "saves")
+            if every and following is not None and not self._is_due(every):
+                following = (following // every + 1) * every
+            mixture = before_save(list(self.shapes), base + drift, unsure)
+            return Outlook(limit, mixture, False, number, following, base, int(drift), "saves")
         if estimate and self._progress.iteration is not None:
             every = save_every(argv, [])
             spread = Component(1.0, float(base + estimate), _ESTIMATE_SPREAD * estimate)
             return Outlook(limit, Mixture((spread,)), False, number, every, base, 0, "estimate")
         return None
+
+    def _is_due(self, every: int) -> bool:
+        """The step that was made last is one after which a save comes, and it has not been made yet."""
+        iteration = self._progress.iteration
+        return iteration is not None and iteration % every == 0 and iteration != self.shapes[-1].iteration
 
     def _base(self, now: float) -> int | None:
         """Needed memory in steps: the least since the last save, or of the last steps, where batches come and
@@ -178,17 +177,14 @@ class LimitMemory:
     def _drift(self, now: float, every: int | None) -> tuple[float, float]:
         """Growth of the base up to the next save, and how unsure that is: as between the saves so far, or as
         it grows now."""
-        if (
-            not every
-            or self._progress.iteration is None
-            or (
-                self._progress.iteration % every == 0
-                and self._progress.iteration != self.shapes[-1].iteration
-            )
-        ):
+        if not every or self._progress.iteration is None or self._is_due(every):
             return 0.0, 0.0
-        pairs = zip(self.shapes, list(self.shapes)[1:], strict=False)
-        grown = [max(0, b.base - a.after) for a, b in pairs if _follows(a, b, every)]
+        grown = [
+            max(0, after.base - before.after)
+            for before, after in pairwise(self.shapes)
+            if None not in (before.iteration, after.iteration)
+            and (after.iteration or 0) - (before.iteration or 0) == every
+        ]
         left = 1.0 - (self._progress.iteration % every) / every
         if grown:
             drift = left * statistics.fmean(grown[-3:])
@@ -202,7 +198,7 @@ class LimitMemory:
         return _SLOWS_DOWN * grows, (1 - _SLOWS_DOWN) * grows
 
     def _running(self, now: float) -> Running | None:
-        """The save under way: told by the log or the stacks, or by memory that rises as in a save, where a
+        """The save under way: shown by the log or the stacks, or by memory that rises as in a save, where a
         save may be."""
         current = self._log.current
         if current is not None:
@@ -253,28 +249,13 @@ class LimitMemory:
 
 
 def _at_steps(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
-    """The least of each step: batches come and go, and a save that nobody has told of yet is behind the last
+    """The least of each step: batches come and go, and a save that is not seen yet is after the last
     step's line."""
     least: dict[int, MemoryPoint] = {}
     for point in points:
-        if point.iteration is not None and (
-            point.iteration not in least or point.needed < least[point.iteration].needed
-        ):
+        if point.iteration is not None and point.needed < least.setdefault(point.iteration, point).needed:
             least[point.iteration] = point
     return list(least.values())
-
-
-def _follows(before: SaveShape, after: SaveShape, every: int) -> bool:
-    return (
-        before.iteration is not None
-        and after.iteration is not None
-        and after.iteration - before.iteration == every
-    )
-
-
-# ms-swift: --save_steps; megatron-lm and ms-swift 3.x: --save_interval, --save-interval; the bundled job:
-# --save-steps
-_EVERY = re.compile(r"--(?:save_steps|save-steps|save_interval|save-interval)(?:=(\d{1,9}))?")
 
 
 def save_every(argv: Sequence[str], saved: Sequence[int | None]) -> int | None:
@@ -288,11 +269,10 @@ def save_every(argv: Sequence[str], saved: Sequence[int | None]) -> int | None:
     done = [iteration for iteration in saved if iteration]
     if len(done) > 1 and done[-1] > done[-2]:
         return done[-1] - done[-2]
-    for word, following in zip(argv, [*argv[1:], ""], strict=False):
-        match = _EVERY.fullmatch(word)
-        text = match and (match[1] or following)
-        if text and text.isdigit() and int(text):
-            return int(text)
+    # ms-swift: --save_steps; megatron-lm and ms-swift 3.x: --save_interval, --save-interval
+    for text in flag_values(argv, "save_steps", "save_interval"):
+        if text.isdecimal() and int(text[:10]):
+            return int(text[:10])
     return done[0] if done else None
 
 
@@ -304,23 +284,20 @@ class SaveMemory:
         self.limits: dict[str, LimitMemory] = {}  # by path
         self.steep = 0  # how many readings were of a steep rise near a limit: the kernel may kill at once
 
-    def cgroup(self, at: float, fact: CgroupMemory) -> None:
-        # Dirty cache too is written back by the kernel before it kills: it slows a save down, and ends none.
-        needed = max(0, fact.usage_bytes - fact.cache_bytes)
-        self._add(
-            fact.path,
-            MemoryPoint(at, needed, fact.cache_bytes, fact.peak_bytes, self._progress.iteration),
-            fact.limit_bytes,
-        )
-
-    def host(self, at: float, fact: HostMemory) -> None:
-        swapped = fact.swap_total_bytes - fact.swap_free_bytes
-        needed = fact.total_bytes - fact.available_bytes + max(0, swapped)
-        self._add(
-            HOST,
-            MemoryPoint(at, needed, 0, None, self._progress.iteration),
-            fact.total_bytes + fact.swap_total_bytes,
-        )
+    def add(self, at: float, fact: CgroupMemory | HostMemory) -> None:
+        iteration = self._progress.iteration
+        if isinstance(fact, HostMemory):
+            swapped = max(0, fact.swap_total_bytes - fact.swap_free_bytes)
+            needed, limit = (
+                fact.total_bytes - fact.available_bytes + swapped,
+                fact.total_bytes + fact.swap_total_bytes,
+            )
+            self._add(HOST, MemoryPoint(at, needed, iteration=iteration), limit)
+        else:
+            # Dirty cache too is written back by the kernel before it kills: it slows a save down, and ends none.
+            needed = max(0, fact.usage_bytes - fact.cache_bytes)
+            point = MemoryPoint(at, needed, fact.cache_bytes, fact.peak_bytes, iteration)
+            self._add(fact.path, point, fact.limit_bytes)
 
     def _add(self, path: str, point: MemoryPoint, limit: int | None) -> None:
         known = self.limits.get(path)
@@ -334,7 +311,7 @@ class SaveMemory:
         self.steep += near and bool(known.shapes) and point.needed - before >= _STEEP * point.needed
 
     def saved(self, log: SaveLog) -> None:
-        """Told after whatever may have ended a save."""
+        """Called after whatever may have ended a save."""
         last = log.saves[-1] if log.saves else None
         if last is not None and last.ended is not None and not last.cut_off:
             for limit in self.limits.values():
@@ -346,19 +323,14 @@ class SaveMemory:
 
     def fresh(self) -> list[LimitMemory]:
         """Those that are still read: a rank that moved left another behind."""
-        newest = max(
-            (limit.series.points[-1].at for limit in self.limits.values() if limit.series.points), default=0.0
-        )
-        return [
-            limit
-            for limit in self.limits.values()
-            if limit.series.points and limit.series.points[-1].at >= newest - _FRESH_SECONDS
-        ]
+        read = [(limit.series.points[-1].at, limit) for limit in self.limits.values() if limit.series.points]
+        newest = max((at for at, _ in read), default=0.0)
+        return [limit for at, limit in read if at >= newest - _FRESH_SECONDS]
 
     def outlook(
         self, now: float, argv: Sequence[str] = (), estimate: int | None = None
     ) -> tuple[LimitMemory, Outlook] | None:
         """Of the limit with the greatest risk, else of the one with the least room left."""
-        told = [(limit, limit.outlook(now, argv, estimate)) for limit in self.fresh()]
-        known = [(limit, outlook) for limit, outlook in told if outlook is not None]
+        asked = [(limit, limit.outlook(now, argv, estimate)) for limit in self.fresh()]
+        known = [(limit, outlook) for limit, outlook in asked if outlook is not None]
         return max(known, key=lambda pair: (pair[1].risk, pair[1].peak / pair[1].limit), default=None)

@@ -1,15 +1,15 @@
 """How one save used memory, and what the saves so far say of the next one and of the one under way. Pure.
 
 A prediction is a mixture: each way to read the past (the same rise again, the same part given back again,
-either growing on) is a component, weighted by how well it would have told the saves before. A save under way
-is told by its pace and by what it has reached already.
+either growing on) is a component, weighted by how well it would have predicted the saves before. A save under way
+is predicted by its pace and by what it has reached already.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import mul
 
@@ -19,15 +19,14 @@ _EPSILON = 8 << 20  # less is no rise: what diag's own readings may miss (memory
 _CURVE = 64
 # Of a rise: how well even saves that were all alike tell the next; of the base: readings are so far apart.
 _FLOOR_OF_RISE, _FLOOR_OF_BASE = 0.02, 0.004
-_UNSEEN_GROWTH = (
-    0.25  # of the rise: by how much saves grow that grow unforeseen (mean of an exponential tail)
-)
+# Of the rise: by how much saves grow that grow unforeseen (mean of an exponential tail).
+_UNSEEN_GROWTH = 0.25
 _PACE = 0.1  # how well the pace of two equal stagings agrees, of the pace: links and disks are shared
 _LOWEST = 0.06  # of the usual rise: below it are the steps' own comings and goings
 _CLOSE_SECONDS = 1.2  # twice the time between two looks, and some
 # belief that its pace tells a size that no earlier save tells, and how far that is believed
 _SIZE_BY_PACE, _GROWTH = (0.1, 0.3)
-_HELD_UP = 1.0  # belief, beside a density, that a pace tells nothing because one of the two saves was held up
+_HELD_UP = 1.0  # belief, beside a density, that a pace means nothing because one of the two saves was held up
 _LOOKAHEAD = 0.1  # seconds by which a rise that goes on is ahead of its last reading, at the least
 _STANDS = 0.1  # a second without a rise leaves so much of the belief that it goes on
 
@@ -35,7 +34,7 @@ _STANDS = 0.1  # a second without a rise leaves so much of the belief that it go
 @dataclass(frozen=True, slots=True)
 class SaveShape:
     """One save that is over. `curve`: (seconds since the rise began, bytes over the base); `exact`: the
-    kernel's counter told the peak. `given_back`: the sum of all falls in it."""
+    kernel's counter showed the peak. `given_back`: the sum of all falls in it."""
 
     number: int
     iteration: int | None
@@ -147,9 +146,9 @@ def shape_of(
     caches = [point.cache for point in (base, *points)]
     if len(counters) > 1 and counters[-1] > counters[0]:
         # The counter rose in this save, so it is this save's peak, page cache included: which part was cache
-        # is told by readings.
-        told, unsure = counters[-1] - max(caches), max(caches) - min(caches)
-        peak = max(peak, told)
+        # is known from readings.
+        known, unsure = counters[-1] - max(caches), max(caches) - min(caches)
+        peak = max(peak, known)
         exact = unsure <= _EPSILON
     rise = peak - base.needed
     started = base.at
@@ -159,23 +158,15 @@ def shape_of(
         started = point.at
     curve = [(point.at - started, point.needed - base.needed) for point in points if point.at >= started]
     step = max(1, len(curve) // _CURVE)
-    return SaveShape(
-        number,
-        iteration,
-        base.needed,
-        peak,
-        points[-1].needed,
-        given_back(points),
-        tuple(curve[::step]),
-        exact,
-    )
+    falls, after = given_back(points), points[-1].needed
+    return SaveShape(number, iteration, base.needed, peak, after, falls, tuple(curve[::step]), exact)
 
 
 def quicker(
     now: Sequence[tuple[float, float]], before: Sequence[tuple[float, float]], usual: float
 ) -> float | None:
     """How many times as fast as before this save rises, over the same part of the rise; None where that
-    cannot be told yet.
+    is not known yet.
 
     >>> quicker([(0, 0), (1, 100), (2, 200)], [(0, 0), (0.5, 25), (1, 50), (2, 100), (3, 150), (4, 200)], 400)
     2.0
@@ -199,7 +190,6 @@ def _crossing(curve: Sequence[tuple[float, float]], level: float) -> float | Non
 
 
 # --- before a save
-# ---------------------------------------------------------------------------------------------
 
 _Teller = Callable[[Sequence[SaveShape], float], float]
 
@@ -265,13 +255,10 @@ def before_save(shapes: Sequence[SaveShape], base: float, unsure: float = 0.0) -
             square = max(square, squares[family])
         squares.append(square)
         fit = belief / (square + floor**2)
-        # One save that jumped is no reason to think that each does: what told the others well is believed to
+        # One save that jumped is no reason to think that each does: what predicted the others well is believed to
         # go on, too.
-        usually = (
-            min(square, sorted(errors)[(len(errors) - 1) // 2] + untried / (1 + len(errors)))
-            if errors
-            else square
-        )
+        middle = sorted(errors)[(len(errors) - 1) // 2] if errors else square
+        usually = min(square, middle + untried / (1 + len(errors)))
         for share, spread in ((_USUALLY, usually), (1 - _USUALLY, square)):
             parts.append((share * fit, tell(shapes, base), math.sqrt(spread + floor**2)))
     total = sum(weight for weight, _, _ in parts)
@@ -281,7 +268,6 @@ def before_save(shapes: Sequence[SaveShape], base: float, unsure: float = 0.0) -
 
 
 # --- in a save
-# -------------------------------------------------------------------------------------------------
 
 
 def in_save(shapes: Sequence[SaveShape], running: Running) -> Mixture:
@@ -290,19 +276,18 @@ def in_save(shapes: Sequence[SaveShape], running: Running) -> Mixture:
     ahead = running.last_pace * _LOOKAHEAD if running.stands_for < 0.8 else 0.0
     reached = running.reached + ahead
     if not shapes:
-        return Mixture(
-            (Component(1.0, reached, _UNSEEN_GROWTH * max(1.0, reached - running.base), tail=True),), reached
-        )
-    told = before_save(shapes, running.base)
+        spread = _UNSEEN_GROWTH * max(1.0, reached - running.base)
+        return Mixture((Component(1.0, reached, spread, tail=True),), reached)
+    expected = before_save(shapes, running.base)
     last = shapes[-1]
     usual = max(1.0, float(max(last.fall, _EPSILON)))
     pace = quicker(running.curve, last.curve, usual)
-    parts = list(told.components)
+    parts = list(expected.components)
     seen = (running.reached - running.base) / usual
     if pace is not None:
         parts = _by_pace(parts, running.base, usual, pace, _PACE + 0.05 * max(0.0, 1 - seen))
     still = 1.0 - _STANDS ** max(0.0, running.stands_for - 0.7) if seen > 0.3 else 0.0
-    parts = [Component(part.weight * (1 - still), part.mid, part.spread, part.tail) for part in parts]
+    parts = [replace(part, weight=part.weight * (1 - still)) for part in parts]
     if still > 0:
         parts.append(Component(still * 2, float(running.reached), _FLOOR_OF_RISE * usual))
     return Mixture(tuple(parts), reached)
@@ -319,14 +304,8 @@ def _by_pace(
         width = math.hypot(noise, 0.0 if part.tail else part.spread / usual)
         same_time = 0.6 if part.tail else _density(pace, ratio, width)
         same_pace = _density(pace, 1.0, noise) + _HELD_UP
-        made.append(
-            Component(
-                part.weight * 0.5 * (same_time * (not part.tail) + same_pace),
-                part.mid,
-                part.spread,
-                part.tail,
-            )
-        )
+        weight = part.weight * 0.5 * (same_time * (not part.tail) + same_pace)
+        made.append(replace(part, weight=weight))
     # A save that is half as large again is rare, and a rank or link that was slow for once is not.
     likely = _SIZE_BY_PACE * _density(pace, 1.0, _GROWTH) * _GROWTH
     made.append(Component(likely, base + usual * pace, (noise + 0.03) * usual * pace))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from diag.knowledge.checkpoint_args import iteration_of
+from diag.knowledge.flags import flag_values
 
 _KEPT = 256
 # Upper bounds of the histogram of durations: a LoRA adapter takes a second, a 700B model on a slow file
@@ -16,19 +17,13 @@ _GROWTH = 16
 
 
 def switched_on(argv: Sequence[str], flag: str) -> bool:
-    """Whether a flag stands in a command, as Megatron-LM writes it (`--async-save`) or ms-swift
-    (`--async_save true`).
+    """Whether a command has a flag, and does not switch it off.
 
     >>> switched_on(["--async_save", "true"], "async-save"), switched_on(["--async_save=false"], "async-save")
     (True, False)
     """
-    names = (f"--{flag}", f"--{flag.replace('-', '_')}")
-    for place, word in enumerate(argv):
-        name, equals, value = word.partition("=")
-        if name in names:
-            after = value if equals else argv[place + 1] if place + 1 < len(argv) else ""
-            return after.lower() not in ("false", "0", "no", "none")
-    return False
+    value = next(flag_values(argv, flag.replace("-", "_")), "no")
+    return value.lower() not in ("false", "0", "no", "none")
 
 
 def never_saves(argv: Sequence[str]) -> bool:
@@ -38,17 +33,12 @@ def never_saves(argv: Sequence[str]) -> bool:
     >>> never_saves(["swift", "sft", "--save_strategy", "no"]), never_saves(["swift", "sft", "--save_strategy=steps"])
     (True, False)
     """
-    said = ""
-    for place, word in enumerate(argv):
-        name, equals, value = word.partition("=")
-        if name in ("--save_strategy", "--save-strategy"):
-            said = value if equals else argv[place + 1] if place + 1 < len(argv) else ""
-    return said == "no"
+    return [*flag_values(argv, "save_strategy")][-1:] == ["no"]
 
 
 @dataclass(slots=True)
 class Save:
-    """One save. `began` and `ended` are told times at which we saw the ranks in it; it may have begun a
+    """One save. `began` and `ended` are times at which we saw the ranks in it; it may have begun a
     little before.
 
     `after` is the last moment known to be before it (a step's line): the save began between the two. An
@@ -60,7 +50,7 @@ class Save:
     iteration: int | None  # the last that was reported before it
     began: float
     after: float
-    told_by: str  # log: a line; stacks: a rank was found in it; end: only its end was told
+    told_by: str  # log: a line; stacks: a rank was found in it; end: only its end was seen
     ended: float | None = None
     path: str = ""
     cut_off: bool = False  # the job or a rank ended in it
@@ -71,18 +61,17 @@ class Save:
     @property
     def bytes_per_second(self) -> float | None:
         """How fast the folder grew while it was looked at."""
-        if len(self.growth) < 2 or self.growth[-1][0] <= self.growth[0][0]:
-            return None
-        return max(0.0, (self.growth[-1][1] - self.growth[0][1]) / (self.growth[-1][0] - self.growth[0][0]))
+        (began, least), (ended, most) = (self.growth[0], self.growth[-1]) if self.growth else ((0.0, 0),) * 2
+        return max(0.0, (most - least) / (ended - began)) if ended > began else None
 
     @property
     def seconds(self) -> float | None:
-        """How long the ranks were in it; None while they are, and where only its end was told."""
+        """How long the ranks were in it; None while they are, and where only its end was seen."""
         return None if self.ended is None or self.told_by == "end" else self.ended - self.began
 
 
 class SaveLog:
-    """The saves so far, as `Saves` tells them."""
+    """The saves so far, as `Saves` reports them."""
 
     def __init__(self) -> None:
         self.saves: deque[Save] = deque(maxlen=_KEPT)  # the last of them, oldest first
@@ -103,19 +92,11 @@ class SaveLog:
 
     @property
     def unwritten(self) -> Save | None:
-        """The asynchronous save that still goes on behind the training, as far as anybody said."""
+        """The asynchronous save that still goes on behind the training, as far as is known."""
+        if not self.asynchronous or (self.count > 1 and not self._lines):
+            return None  # rank 0 prints it, and that may be on another node
         last = self.saves[-1] if self.saves else None
-        if self.count > 1 and not self._lines:
-            return None  # rank 0 prints it, and that is on another node
-        if (
-            not self.asynchronous
-            or last is None
-            or last.ended is None
-            or last.written is not None
-            or last.cut_off
-        ):
-            return None
-        return last
+        return last if last and last.ended is not None and last.written is None and not last.cut_off else None
 
     def began(self, at: float, iteration: int | None, after: float, told_by: str, path: str = "") -> None:
         current = self.current
@@ -123,13 +104,8 @@ class SaveLog:
             current.path = current.path or path
             return
         last = self.saves[-1] if self.saves else None
-        if (
-            last is not None
-            and iteration is not None
-            and last.iteration == iteration
-            and not last.cut_off
-            and not (path and last.path and path != last.path)
-        ):
+        same = last is not None and iteration is not None and last.iteration == iteration
+        if last is not None and same and not last.cut_off and (not path or last.path in ("", path)):
             last.ended = None  # weights first, then safetensors: one save in two parts
             return
         self.count += 1
@@ -159,14 +135,14 @@ class SaveLog:
             if path and written and not cut_off:
                 current.written = at
         elif path:
-            told = self._of(path, iteration)
-            if told is None:
+            save = self._of(path, iteration)
+            if save is None:
                 self.began(at, iteration, after, "end", path)
                 self.saves[-1].ended = at
-                told = self.saves[-1]
-            told.path = told.path or path
+                save = self.saves[-1]
+            save.path = save.path or path
             if written:
-                told.written = told.written or at
+                save.written = save.written or at
 
     def grew(self, at: float, size: int) -> bool:
         """The newest checkpoint on disk has so many bytes now. Whether that is movement of the save under

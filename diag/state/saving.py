@@ -93,13 +93,9 @@ class Saves(Reducer):
 
     # -- memory -------------------------------------------------------------------------------------------
 
-    @takes(CgroupMemory)
-    def _cgroup(self, at: float, fact: CgroupMemory) -> None:
-        self.memory.cgroup(at, fact)
-
-    @takes(HostMemory)
-    def _host(self, at: float, fact: HostMemory) -> None:
-        self.memory.host(at, fact)
+    @takes(CgroupMemory, HostMemory)
+    def _memory(self, at: float, fact: CgroupMemory | HostMemory) -> None:
+        self.memory.add(at, fact)
 
     @takes(Taken)
     def _taken(self, at: float, event: Taken) -> None:

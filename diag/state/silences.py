@@ -34,46 +34,27 @@ class Silences(Reducer):
     def __init__(self) -> None:
         self._kept: dict[str, deque[_Silence]] = {}  # by phase
         self._phase_seconds: dict[str, float] = {}  # the longest of each phase that came to its end
-        self._told: dict[str, float] = {}  # what other nodes came through
+        self._elsewhere: dict[str, float] = {}  # what other nodes came through
         self._first_iteration: int | None = None  # when silences were first looked for
         self._moved_at: float | None = None  # when the job last moved
-        self._told_at: float | None = None  # when a reading last came
+        self._read_at: float | None = None  # when a reading last came
         self._disturbed = False  # the time since the last move is not the job's own
         self._any_stirred = False  # some silence was ended by no more than a child or a file
 
-    def told(
-        self,
-        at: float,
-        *,
-        moved: bool,
-        stopped: bool,
-        phase: str,
-        iteration: int | None,
-        stirred: bool = False,
-    ) -> None:
-        """A reading came. What it ends counts if it was the job's own: nobody stopped a rank, and diag looked
-        all the while. `stirred`: what moved is a child or a file, which move in a hang too."""
-        if stopped or (self._told_at is not None and at - self._told_at > _BLIND_SECONDS):
+    @takes(Taken)
+    def taken(self, at: float, event: Taken) -> None:
+        """A reading came. What it ends counts if it was the job's own: no rank was stopped, and diag was
+        reading all the while."""
+        if event.stopped or (self._read_at is not None and at - self._read_at > _BLIND_SECONDS):
             self._disturbed = True
-        self._told_at = at
-        if not moved:
+        self._read_at = at
+        if not event.moved:
             return
         if self._moved_at is not None and not self._disturbed:
-            self.ended(phase, at - self._moved_at, iteration, stirred)
-        if not stirred:
+            self.ended(event.phase, at - self._moved_at, event.iteration, event.stirred)
+        if not event.stirred:
             self._come_through()
         self._moved_at, self._disturbed = at, False
-
-    @takes(Taken)
-    def _taken(self, at: float, event: Taken) -> None:
-        self.told(
-            at,
-            moved=event.moved,
-            stopped=event.stopped,
-            phase=event.phase,
-            iteration=event.iteration,
-            stirred=event.stirred,
-        )
 
     @takes(PhaseChanged)
     def _phase_changed(self, at: float, event: PhaseChanged) -> None:
@@ -83,12 +64,12 @@ class Silences(Reducer):
     @takes(NodeDigest)
     def _digest(self, at: float, fact: NodeDigest) -> None:
         """Another node's hub: its own ranks were silent so long in such a phase, and went on."""
-        self._told[fact.phase] = max(self._told.get(fact.phase, 0.0), fact.silence_seconds)
+        self._elsewhere[fact.phase] = max(self._elsewhere.get(fact.phase, 0.0), fact.silence_seconds)
         self.phase_ended(fact.phase, fact.phase_seconds)
 
     @takes(AttemptBegan)
     def _attempt_began(self, at: float, event: AttemptBegan) -> None:
-        """Another attempt of the job begins: the time between the two is nobody's rhythm."""
+        """Another attempt of the job begins: the time between the two is no rhythm of the job."""
         self._disturbed = True
 
     def ended(self, phase: str, seconds: float, iteration: int | None, stirred: bool = False) -> None:
@@ -122,16 +103,16 @@ class Silences(Reducer):
         """The longest silence of that phase that is no freak: one with its like, or one whose return is still
         to be seen. What only a stir ended was come through when the job itself moved after it, or the step
         after it was made."""
-        told = self._told.get(phase, 0.0)
+        elsewhere = self._elsewhere.get(phase, 0.0)
         kept = self._kept.get(phase, ())
         over = [one for one in kept if not one.stirred or iteration is None or one.iteration != iteration]
         seconds = sorted(over, key=lambda silence: -silence.seconds)
         for place, silence in enumerate(seconds):
             if place + 1 < len(seconds) and seconds[place + 1].seconds >= silence.seconds / 2:
-                return max(told, silence.seconds)
+                return max(elsewhere, silence.seconds)
             if not self._is_forgotten(silence, iteration):
-                return max(told, min(silence.seconds, _LONE_SECONDS))
-        return told
+                return max(elsewhere, min(silence.seconds, _LONE_SECONDS))
+        return elsewhere
 
     def _is_forgotten(self, silence: _Silence, iteration: int | None) -> bool:
         """It did not come back in twice the steps in which it was seen first."""

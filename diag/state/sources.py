@@ -1,4 +1,4 @@
-"""Which sources could not look, and what of their readings was not understood: the state's own gaps."""
+"""Which sources could not read, and what of their readings was not understood: the state's own gaps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Sources(Reducer):
         ] = {}  # by source and rank, until it works again
         self.unparsed: deque[Unparsed] = deque(maxlen=50)  # the last readings that no parser understood
         self.unparsed_total = 0  # how many there were
-        self.cut_off = False  # the record that this was told from ends before the run does
+        self.cut_off = False  # the record ends before the run does
 
     @takes(SourceFailed)
     def _failed(self, at: float, fact: SourceFailed) -> None:
@@ -43,7 +43,7 @@ class Sources(Reducer):
         self.cut_off = True
 
     def not_checked(self, ranks: Iterable[RankView], ended: bool) -> Iterator[NotChecked]:
-        """One line per source that could not look, ranks with the same reason together."""
+        """One line per source that could not read, ranks with the same reason together."""
         grouped: dict[tuple[str, str, str], list[int]] = {}
         for failed in self.failed.values():
             numbers = grouped.setdefault((failed.source, failed.reason, failed.remedy), [])

@@ -1,16 +1,14 @@
 """What a Python stack says: is this thread waiting, for what, and where in whose code.
 
-Pure functions over frames (outermost first). The tables name functions of PyTorch 2.4-2.13, megatron-core
-0.12-0.18, ms-swift 3.7-4.6 and DeepSpeed 0.14-0.19, read in their sources; frames in the comments are from
-captured stacks.
+Pure functions over frames (outermost first). The functions that they know are in `frames.txt`.
 """
 
 from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from diag.model.observations import Frame, StackSample, ThreadStack
 from diag.text.units import format_path
@@ -51,119 +49,19 @@ class Reading:
     context: Activity | None = None
 
 
-# fmt: off
-_COLLECTIVES = frozenset({
-    "all_gather", "all_gather_single", "reduce_scatter_single", "all_gather_coalesced", "all_gather_into_tensor",
-    "all_gather_object", "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single", "barrier",
-    "batch_isend_irecv", "broadcast", "broadcast_object_list", "gather", "gather_object", "irecv", "isend",
-    "monitored_barrier", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
-    "scatter_object_list", "send", "send_object_list", "_all_gather_base", "_reduce_scatter_base",
-})
-# fmt: on
+def _table(section: str) -> list[tuple[str, str, frozenset[str]]]:
+    """Rows of frames.txt: word, part of a path, functions. Each rank's sidecar reads it: it needs no YAML for that."""
+    text = _FRAMES.partition(f"\n[{section}]")[2].partition("\n[")[0]
+    rows = [line.split() for line in text.splitlines()[1:] if line and not line.startswith("#")]
+    return [
+        (word, part.strip("*"), frozenset(functions))
+        for word, parts, *functions in rows
+        for part in parts.split("|")
+    ]
 
-# (part of the file's path, function names or None for all, activity). Looked up from the innermost frame
-# outwards; the first frame that any row names decides.
-_WAITS: tuple[tuple[str, frozenset[str] | None, Activity], ...] = (
-    #   all_reduce (torch/distributed/distributed_c10d.py:3173)                            torch 2.11, H200
-    ("torch/distributed/distributed_c10d.py", _COLLECTIVES, Activity.COLLECTIVE),
-    ("torch/distributed/_functional_collectives.py", None, Activity.COLLECTIVE),
-    ("torch/distributed/nn/functional.py", None, Activity.COLLECTIVE),
-    #   recv_forward (megatron/core/pipeline_parallel/p2p_communication.py:207)           megatron-core 0.18, H200
-    ("megatron/core/pipeline_parallel/p2p_communication.py", None, Activity.COLLECTIVE),
-    (
-        "megatron/core/distributed/param_and_grad_buffer.py",
-        frozenset({"finish_grad_sync", "start_grad_sync"}),
-        Activity.COLLECTIVE,
-    ),
-    #   init_distributed (deepspeed/comm/comm.py:910)                                     deepspeed 0.19.8, gloo
-    (
-        "deepspeed/comm/comm.py",
-        frozenset({"init_distributed", "mpi_discovery", "init_deepspeed_backend"}),
-        Activity.RENDEZVOUS,
-    ),
-    ("deepspeed/comm/torch.py", frozenset({"__init__", "init_process_group"}), Activity.RENDEZVOUS),
-    #   OpBuilder.jit_load (op_builder/builder.py:587) < build_shm_op (deepspeed/comm/torch.py:33)   deepspeed 0.16.9
-    ("op_builder/", frozenset({"load", "jit_load"}), Activity.COMPILE),
-    (
-        "deepspeed/comm/",
-        _COLLECTIVES | {"inference_all_reduce", "reduce_scatter_fn", "allgather_fn"},
-        Activity.COLLECTIVE,
-    ),
-    ("torch/distributed/elastic/rendezvous/", None, Activity.RENDEZVOUS),
-    ("torch/distributed/rendezvous.py", None, Activity.RENDEZVOUS),
-    ("torch/distributed/elastic/utils/store.py", None, Activity.RENDEZVOUS),
-    (
-        "torch/distributed/distributed_c10d.py",
-        frozenset({"_store_based_barrier", "init_process_group"}),
-        Activity.RENDEZVOUS,
-    ),
-    (
-        "torch/distributed/distributed_c10d.py",
-        frozenset({"_new_process_group_helper", "new_group", "_new_group_with_tag", "split_group"}),
-        Activity.COMM_INIT,
-    ),
-    ("deepspeed/accelerator/", frozenset({"get_accelerator"}), Activity.RENDEZVOUS),
-    #   _try_get_data (torch/utils/data/dataloader.py:1295)                               torch 2.11, H200
-    ("torch/utils/data/dataloader.py", None, Activity.DATA),
-    ("torch/utils/data/_utils/", None, Activity.DATA),
-    ("torch/cuda/__init__.py", frozenset({"synchronize"}), Activity.GPU_SYNC),
-    ("torch/cuda/streams.py", frozenset({"synchronize"}), Activity.GPU_SYNC),
-    ("torch/utils/file_baton.py", frozenset({"wait"}), Activity.FILE_LOCK),
-    ("filelock/", frozenset({"acquire"}), Activity.FILE_LOCK),
-    ("torch/_inductor/", None, Activity.COMPILE),
-    ("torch/_dynamo/", None, Activity.COMPILE),
-    ("triton/", None, Activity.COMPILE),
-    ("torch/utils/cpp_extension.py", None, Activity.COMPILE),
-    ("torch/distributed/distributed_c10d.py", frozenset({"destroy_process_group"}), Activity.TEARDOWN),
-    ("megatron/core/dist_checkpointing/", None, Activity.CHECKPOINT),
-    ("torch/distributed/checkpoint/", None, Activity.CHECKPOINT),
-    ("torch/serialization.py", None, Activity.CHECKPOINT),
-    ("safetensors/", None, Activity.CHECKPOINT),
-    ("deepspeed/runtime/checkpoint_engine/", None, Activity.CHECKPOINT),
-    (
-        "mcore_bridge/",
-        frozenset({"save_weights", "export_weights", "add_tensor", "_save_current_shard"}),
-        Activity.CHECKPOINT,
-    ),
-    ("datasets/", None, Activity.PREPROCESS),
-    ("http/client.py", None, Activity.SERVICE),
-    ("urllib3/", None, Activity.SERVICE),
-    ("httpcore/", None, Activity.SERVICE),
-    ("aiohttp/", None, Activity.SERVICE),
-    ("multiprocessing/util.py", frozenset({"_exit_function", "_run_finalizers"}), Activity.TEARDOWN),
-    ("concurrent/futures/thread.py", frozenset({"_python_exit"}), Activity.TEARDOWN),
-    ("threading.py", frozenset({"_shutdown"}), Activity.TEARDOWN),
-    ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}), Activity.BACKWARD),
-    #   custom_backward (megatron/core/pipeline_parallel/schedules.py:211)                megatron-core 0.18, H200
-    ("megatron/core/pipeline_parallel/schedules.py", frozenset({"custom_backward"}), Activity.BACKWARD),
-    (
-        "threading.py",
-        frozenset({"wait", "wait_for", "acquire", "join", "_wait_for_tstate_lock"}),
-        Activity.LOCK,
-    ),
-    ("queue.py", frozenset({"get", "put", "join"}), Activity.LOCK),
-)
 
-# What a wait belongs to: an outer frame that a wait of another kind can happen in.
-_CONTEXTS: tuple[tuple[str, frozenset[str] | None, Activity], ...] = (
-    (
-        "",
-        frozenset({"save_checkpoint", "_save_checkpoint", "save_mcore_checkpoint", "save_model"}),
-        Activity.CHECKPOINT,
-    ),
-    ("megatron/core/dist_checkpointing/", None, Activity.CHECKPOINT),
-    ("torch/distributed/checkpoint/", None, Activity.CHECKPOINT),
-    ("multiprocessing/util.py", frozenset({"_exit_function", "_run_finalizers"}), Activity.TEARDOWN),
-    ("concurrent/futures/thread.py", frozenset({"_python_exit"}), Activity.TEARDOWN),
-    ("threading.py", frozenset({"_shutdown"}), Activity.TEARDOWN),
-    ("torch/distributed/distributed_c10d.py", frozenset({"destroy_process_group"}), Activity.TEARDOWN),
-    ("torch/distributed/distributed_c10d.py", frozenset({"init_process_group"}), Activity.RENDEZVOUS),
-)
-
-# A wait of one of these kinds inside one of those contexts is the context's own business, not a lock of the
-# user's.
-_ABSORBED_BY_CONTEXT = frozenset({Activity.LOCK, Activity.OTHER, Activity.GPU_SYNC})
-
+_FRAMES = (Path(__file__).parent / "frames.txt").read_text(encoding="utf-8")
+_WAITS, _CONTEXTS, _ROLES, _IDLE = map(_table, ("waits", "contexts", "roles", "idle"))
 
 # Packages whose names people give to folders of their own: `project/datasets/reader.py` is not Hugging
 # Face's.
@@ -176,26 +74,24 @@ def _is_of(part: str, file: str) -> bool:
     return part in file
 
 
-@functools.lru_cache(maxsize=8192)  # the same few hundred frames come again with each sample
-def _wait_of(function: str, file: str) -> Activity | None:
+def _activity(rows: list[tuple[str, str, frozenset[str]]], function: str, file: str) -> Activity | None:
     name = function.rpartition(".")[2]  # py-spy gives qualified names from Python 3.11 on
     if name == "<module>":
         return None  # a module that is being imported does not yet do what it is for
-    for part, functions, activity in _WAITS:
-        if _is_of(part, file) and (functions is None or name in functions):
-            return activity
-    return None
+    found = (
+        word for word, part, functions in rows if _is_of(part, file) and (not functions or name in functions)
+    )
+    return next(map(Activity, found), None)
+
+
+@functools.lru_cache(maxsize=8192)  # the same few hundred frames come again with each sample
+def _wait_of(function: str, file: str) -> Activity | None:
+    return _activity(_WAITS, function, file)
 
 
 @functools.lru_cache(maxsize=8192)
 def _context_of(function: str, file: str) -> Activity | None:
-    name = function.rpartition(".")[2]
-    if name == "<module>":
-        return None
-    for part, functions, activity in _CONTEXTS:
-        if part in file and (functions is None or name in functions):
-            return activity
-    return None
+    return _activity(_CONTEXTS, function, file)
 
 
 def read_stack(thread: ThreadStack) -> Reading:
@@ -226,7 +122,7 @@ def _read(frames: tuple[Frame, ...]) -> Reading:
         if activity is Activity.BACKWARD and index != len(frames) - 1:
             continue  # the engine called back into Python: what runs there decides
         outermost = _outermost_of_run(frames, index, activity)
-        if activity is Activity.RENDEZVOUS or activity is Activity.COMM_INIT:
+        if activity in (Activity.RENDEZVOUS, Activity.COMM_INIT):
             context = None
         return Reading(activity, frames[outermost], _caller(frames, outermost), context)
     if context is not None:
@@ -240,11 +136,8 @@ def _read(frames: tuple[Frame, ...]) -> Reading:
 
 # Decorators around the calls of torch.distributed; they are neither the wait nor who called it.
 _WRAPPERS = (
-    "torch/distributed/c10d_logger.py",
-    "typing_extensions.py",
-    "torch/autograd/function.py",
-    "contextlib.py",
-)
+    "torch/distributed/c10d_logger.py", "typing_extensions.py", "torch/autograd/function.py", "contextlib.py",
+)  # fmt: skip
 
 
 def _outermost_of_run(frames: tuple[Frame, ...], index: int, activity: Activity) -> int:
@@ -289,58 +182,21 @@ def steps(thread: ThreadStack) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def signature(thread: ThreadStack) -> str:
-    """`steps` as one string.
-
-    Two samples with the same signature say that the thread did not get anywhere between them (or came back to
-    the very same place).
-    """
-    return "|".join(steps(thread))
-
-
 def is_idle_worker(sample: StackSample) -> bool:
-    """A DataLoader worker (or pool process) that waits for work: it is not what holds anybody up.
-
-    get (multiprocessing/queues.py:113) below _worker_loop (torch/utils/data/_utils/worker.py:293)   torch 2.11, H200
-    """
-    thread = sample.main
-    if thread is None:
-        return True
-    # Hugging Face's datasets bring their own multiprocessing
-    return not _any(thread.frames, "torch/utils/data/_utils/fetch.py") and (
-        _any(thread.frames, "multiprocessing/queues.py")
-        or _any(thread.frames, "multiprocess/queues.py")
-        or _any(thread.frames, "multiprocessing/managers.py")
-        or _any(thread.frames, "multiprocess/managers.py")
-        or _any(thread.frames, "multiprocessing/resource_tracker.py")
-        or _any(thread.frames, "torch/_inductor/compile_worker/")
-        or _any(thread.frames, "concurrent/futures/process.py")
+    """A DataLoader worker (or pool process) that waits for work: it is not what holds anybody up."""
+    files = _files(sample)
+    fetches = any("torch/utils/data/_utils/fetch.py" in file for file in files)
+    return sample.main is None or (
+        not fetches and any(part in file for _, part, _ in _IDLE for file in files)
     )
-
-
-def _any(frames: Iterable[Frame], part: str) -> bool:
-    return any(part in frame.file for frame in frames)
-
-
-# What a child of a rank is for, by a file in its main stack; the first row that names one decides.
-_ROLES: tuple[tuple[str, str], ...] = (
-    #   _worker_loop (torch/utils/data/_utils/worker.py:293)                              torch 2.11, H200
-    ("torch/utils/data/_utils/worker.py", "DataLoader worker"),
-    ("torch/_inductor/compile_worker/", "compile worker"),
-    ("torch/_inductor/", "compile worker"),
-    ("multiprocessing/resource_tracker.py", "resource tracker"),
-    ("torch/distributed/checkpoint/_async_process_executor.py", "checkpoint writer"),
-    ("megatron/core/dist_checkpointing/", "checkpoint writer"),
-    ("multiprocessing/managers.py", "manager"),
-    ("multiprocess/managers.py", "manager"),  # of Hugging Face's datasets
-    ("multiprocess/pool.py", "pool worker"),
-    ("multiprocessing/pool.py", "pool worker"),
-    ("concurrent/futures/process.py", "pool worker"),
-)
 
 
 def child_role(sample: StackSample) -> str:
     """What a rank's child is for, as far as its main stack tells; "child process" where it does not."""
-    main = sample.main
-    files = [frame.file for frame in main.frames] if main else []
-    return next((role for part, role in _ROLES if any(part in file for file in files)), "child process")
+    files = _files(sample)
+    found = (role for role, part, _ in _ROLES if any(part in file for file in files))
+    return next(found, "child-process").replace("-", " ")
+
+
+def _files(sample: StackSample) -> list[str]:
+    return [frame.file for frame in sample.main.frames] if sample.main else []

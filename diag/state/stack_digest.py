@@ -1,6 +1,6 @@
 """Stacks of very many ranks as classes: hashes with one copy of each class, ranges of ranks, one prefix tree.
 
-Pure; judges nothing. A hub tells others its ranks as `picture(...)`, JSON of hashes and ranges; whoever hears
+Pure; judges nothing. A hub reports its ranks to others as `picture(...)`, JSON of hashes and ranges; whoever hears
 many of them puts them together with `merge` and reads them as a tree, each node with its ranks and how many
 of them move in it. What others sent is not trusted: it is bounded, and a class must have the hash it comes
 under.
@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -35,7 +35,6 @@ _RANGES = re.compile(r"\d{1,7}(?:-\d{1,7})?(?:,\d{1,7}(?:-\d{1,7})?)*", re.ASCII
 
 
 # --- ranks as ranges
-# -------------------------------------------------------------------------------------------
 
 
 def parse_spans(text: str) -> Spans:
@@ -49,13 +48,11 @@ def parse_spans(text: str) -> Spans:
     if not text:
         return ()
     if not _RANGES.fullmatch(text):
-        raise ValueError(f"no ranges of ranks: {text[:40]!r}")
-    found = [
-        (int(first), int(last or first))
-        for first, _, last in (part.partition("-") for part in text.split(","))
-    ]
+        raise ValueError(f"not ranges of ranks: {text[:40]!r}")
+    parts = (part.partition("-") for part in text.split(","))
+    found = [(int(first), int(last or first)) for first, _, last in parts]
     if any(not first <= last < MOST_RANKS for first, last in found):
-        raise ValueError(f"no ranges of ranks: {text[:40]!r}")
+        raise ValueError(f"not ranges of ranks: {text[:40]!r}")
     return _joined(found)
 
 
@@ -75,16 +72,11 @@ def _joined(spans: list[tuple[int, int]]) -> Spans:
     """In order, with those that overlap or touch made one."""
     spans.sort()
     found: list[tuple[int, int]] = []
-    low = high = -2
     for first, last in spans:
-        if first <= high + 1:
-            high = max(high, last)
-            continue
-        if low >= 0:
-            found.append((low, high))
-        low, high = first, last
-    if low >= 0:
-        found.append((low, high))
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
     return tuple(found)
 
 
@@ -93,7 +85,6 @@ def _count(spans: Iterable[tuple[int, int]]) -> int:
 
 
 # --- one rank
-# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +113,13 @@ class StackSite:
     @classmethod
     def from_json(cls, data: Any) -> StackSite:
         """Raises KeyError, TypeError or ValueError for what is no class."""
-        words = [data[name] for name in ("role", "name", "activity")]
+        fields = [data[name] for name in ("role", "name", "activity")]
         path = data["path"]
-        if not isinstance(path, list) or len(path) > _MOST_STEPS + 1 or words[0] not in _ROLES:
+        if not isinstance(path, list) or len(path) > _MOST_STEPS + 1 or fields[0] not in _ROLES:
             raise ValueError("no class of stacks")
-        if not all(isinstance(word, str) and len(word) <= _LONGEST_STEP for word in (*words, *path)):
+        if not all(isinstance(text, str) and len(text) <= _LONGEST_STEP for text in (*fields, *path)):
             raise ValueError("no class of stacks")
-        return cls(words[0], words[1], words[2], tuple(path))
+        return cls(fields[0], fields[1], fields[2], tuple(path))
 
 
 def _place(role: str, name: str, thread: ThreadStack) -> StackSite:
@@ -170,10 +161,9 @@ def living_children(rank: RankView) -> list[tuple[float, StackSample]]:
 
 
 def digest(places: Iterable[StackSite]) -> str:
-    """One hash for all that a rank is at: as long as it stays, there is nothing new to tell of that rank."""
-    return hashlib.blake2b(
-        "".join(sorted(place.key for place in places)).encode(), digest_size=12
-    ).hexdigest()
+    """One hash for all that a rank is at: as long as it stays, there is nothing new to report of that rank."""
+    keys = "".join(sorted(place.key for place in places))
+    return hashlib.blake2b(keys.encode(), digest_size=12).hexdigest()
 
 
 def standing_steps(series: Sequence[Sequence[str]]) -> int | None:
@@ -190,11 +180,10 @@ def standing_steps(series: Sequence[Sequence[str]]) -> int | None:
 
 
 # --- many ranks
-# ------------------------------------------------------------------------------------------------
 
 
 def picture(ranks: Iterable[RankView], known: Iterable[str] = ()) -> dict[str, Any]:
-    """What a hub tells of its ranks: `classes` (one copy of each that the other does not know yet), `ranks`
+    """What a hub reports of its ranks: `classes` (one copy of each that the other does not know yet), `ranks`
     of each class, and `moving`: of a class of main threads those ranks whose last samples differ, after the
     steps that they all share."""
     classes: dict[str, StackSite] = {}
@@ -214,16 +203,26 @@ def picture(ranks: Iterable[RankView], known: Iterable[str] = ()) -> dict[str, A
                     depth, who = moving.get(key, (shared, []))
                     moving[key] = (min(depth, shared), [*who, rank.rank])
     there = set(known)
+    return _picture(
+        {key: place for key, place in classes.items() if key not in there},
+        {key: spans_of(who) for key, who in members.items()},
+        {key: (depth, spans_of(who)) for key, (depth, who) in moving.items()},
+    )
+
+
+def _picture(
+    classes: Mapping[str, StackSite], ranks: Mapping[str, Spans], moving: Mapping[str, tuple[int, Spans]]
+) -> dict[str, Any]:
     return {
-        "classes": {key: place.to_json() for key, place in classes.items() if key not in there},
-        "ranks": {key: format_spans(spans_of(who)) for key, who in members.items()},
-        "moving": {key: [depth, format_spans(spans_of(who))] for key, (depth, who) in moving.items()},
+        "classes": {key: place.to_json() for key, place in classes.items()},
+        "ranks": {key: format_spans(spans) for key, spans in ranks.items()},
+        "moving": {key: [depth, format_spans(spans)] for key, (depth, spans) in moving.items()},
     }
 
 
 @dataclass(slots=True)
 class Merged:
-    """`unknown` are hashes whose class nobody sent (ask for them); `bad` counts what was no picture or no
+    """`unknown` are hashes whose class no picture has (ask for them); `bad` counts what was no picture or no
     part of one."""
 
     classes: dict[str, StackSite] = field(default_factory=dict)
@@ -233,12 +232,8 @@ class Merged:
     bad: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """As a picture again: what a node tells upwards of many."""
-        return {
-            "classes": {key: place.to_json() for key, place in self.classes.items()},
-            "ranks": {key: format_spans(spans) for key, spans in self.ranks.items()},
-            "moving": {key: [depth, format_spans(spans)] for key, (depth, spans) in self.moving.items()},
-        }
+        """As a picture again: what a node reports upwards of many."""
+        return _picture(self.classes, self.ranks, self.moving)
 
     def tree(self, role: str = "main") -> Node:
         """The prefix tree of all classes of one role."""
@@ -262,21 +257,15 @@ def merge(pictures: Iterable[Any], known: Mapping[str, StackSite] | None = None)
     merged = Merged(dict(known or {}))
     gathered: dict[str, list[str]] = {}
     movers: dict[str, list[tuple[int, str]]] = {}
-    for told in pictures:
-        if not isinstance(told, dict):
+    for each in pictures:
+        if not isinstance(each, dict):
             merged.bad += 1
             continue
-        _take_classes(told.get("classes"), merged)
-        for key, text in _items(told.get("ranks"), merged):
-            if type(text) is str:
-                gathered.setdefault(key, []).append(text)
-            else:
-                merged.bad += 1
-        for key, item in _items(told.get("moving"), merged):
-            if isinstance(item, list) and len(item) == 2 and type(item[0]) is int and type(item[1]) is str:
-                movers.setdefault(key, []).append((max(0, item[0]), item[1]))
-            else:
-                merged.bad += 1
+        _take_classes(each.get("classes"), merged)
+        for key, text in _items(each.get("ranks"), merged, lambda item: type(item) is str):
+            gathered.setdefault(key, []).append(text)
+        for key, (depth, text) in _items(each.get("moving"), merged, _is_of_movers):
+            movers.setdefault(key, []).append((max(0, depth), text))
     for key, texts in islice(gathered.items(), _MOST_CLASSES):
         spans = _spans_of_texts(texts, merged)
         if spans:
@@ -291,15 +280,23 @@ def merge(pictures: Iterable[Any], known: Mapping[str, StackSite] | None = None)
     return merged
 
 
-def _items(data: Any, merged: Merged) -> Iterator[tuple[str, Any]]:
-    if isinstance(data, dict):
-        yield from data.items()
-    elif data is not None:
+def _is_of_movers(item: Any) -> bool:
+    return isinstance(item, list) and list(map(type, item)) == [int, str]
+
+
+def _items(data: Any, merged: Merged, fits: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
+    """The parts that fit; the others are counted."""
+    if data is not None and not isinstance(data, dict):
         merged.bad += 1
+    for key, item in data.items() if isinstance(data, dict) else ():
+        if fits(item):
+            yield key, item
+        else:
+            merged.bad += 1
 
 
 def _take_classes(data: Any, merged: Merged) -> None:
-    for key, item in _items(data, merged):
+    for key, item in _items(data, merged, lambda item: True):
         if key in merged.classes:
             continue
         try:
@@ -336,27 +333,24 @@ def _without(spans: Spans, taken: Spans) -> Spans:
     found: list[tuple[int, int]] = []
     for first, last in spans:
         at = first
-        index = max(0, bisect_right(taken, (first, MOST_RANKS)) - 1)
-        while index < len(taken) and taken[index][0] <= last:
-            low, high = taken[index]
-            if high >= at:
-                if low > at:
-                    found.append((at, low - 1))
-                at = max(at, high + 1)
-            index += 1
+        for low, high in islice(taken, max(0, bisect_right(taken, (first, MOST_RANKS)) - 1), None):
+            if low > last:
+                break
+            if low > at:
+                found.append((at, low - 1))
+            at = max(at, high + 1)
         if at <= last:
             found.append((at, last))
     return tuple(found)
 
 
 # --- the tree
-# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Node:
     """A step that `ranks` came through. `moving` of them changed below this step's parent in the last
-    samples: the step is not in all of them. `ends` is how many stand right here. Children are in the order of
+    samples: the step is not in all of them. `ends` is how many end right here. Children are in the order of
     their ranks: the fewest first."""
 
     step: str
@@ -375,27 +369,19 @@ class Node:
         work: list[tuple[Node, dict[str, Any]]] = [(self, made)]
         while work:
             node, data = work.pop()
-            data.update(
-                step=node.step,
-                ranks=format_spans(node.ranks),
-                count=node.count,
-                moving=node.moving,
-                ends=node.ends,
-            )
-            data["children"] = [{} for _ in node.children]
+            data |= {"step": node.step, "ranks": format_spans(node.ranks), "count": node.count}
+            data |= {"moving": node.moving, "ends": node.ends, "children": [{} for _ in node.children]}
             work.extend(zip(node.children, data["children"], strict=True))
         return made
 
 
+@dataclass(slots=True)
 class _Growing:
-    __slots__ = ("children", "ends", "moving", "parts", "size")
-
-    def __init__(self) -> None:
-        self.children: dict[str, _Growing] = {}
-        self.parts: list[Spans] = []
-        self.size = 0
-        self.moving = 0
-        self.ends = 0
+    children: dict[str, _Growing] = field(default_factory=dict)
+    parts: list[Spans] = field(default_factory=list)
+    size: int = 0
+    moving: int = 0
+    ends: int = 0
 
 
 def prefix_tree(parts: Iterable[tuple[Sequence[str], Spans, int | None]]) -> Node:

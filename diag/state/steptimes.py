@@ -1,4 +1,4 @@
-"""How long training steps take, by the arrival of the lines that report them: told reports and disturbances.
+"""How long training steps take, by the arrival of the lines that report them.
 Judges nothing.
 
 Time in which something else happened than steps (a save, an evaluation, a rank that was stopped) belongs to
@@ -20,9 +20,8 @@ from diag.text.units import format_seconds
 # step is not to be had; over so long the error is below 4 %.
 _LAP_SECONDS = 5.0
 _SHORTEST_SECONDS = 0.1
-_BUNCH_SECONDS = (
-    2.0  # of lines that were not read in time: files are looked at each half second, in pieces of a MiB
-)
+# Of lines that were not read in time: files are read each half second, in pieces of a MiB.
+_BUNCH_SECONDS = 2.0
 _KEPT = 4096
 _RECENT_SECONDS = 60.0
 _MOST = 1e9  # a line may say inf
@@ -38,40 +37,34 @@ class _Interval:
     least: float
     began: float
     steps: int = 0
-    told: float = 0.0
-    told_steps: int = 0
+    reported: float = 0.0  # seconds, as the log reports them
+    reported_steps: int = 0
     disturbed: bool = False
 
-    def add(self, at: float, steps: int, told: float | None, *, late: bool) -> tuple[int, float] | None:
+    def add(self, at: float, steps: int, reported: float | None, *, late: bool) -> tuple[int, float] | None:
         """(steps, seconds of all) once they are enough; then it begins anew. Not at a line that comes late."""
         self.steps += steps
-        if told is not None:
-            self.told += told * steps
-            self.told_steps += steps
-        if late and self.told_steps != self.steps:
+        if reported is not None:
+            self.reported += reported * steps
+            self.reported_steps += steps
+        by_log = self.reported_steps == self.steps
+        passed = self.reported if by_log else at - self.began
+        disturbed = self.disturbed and not by_log
+        if (late and not by_log) or (passed < self.least and not disturbed):
             return None
-        passed = self.told if self.told_steps == self.steps else at - self.began
-        if self.disturbed and self.told_steps != self.steps:
-            self._begin(at)
-            return None
-        if passed < self.least:
-            return None
-        done = (self.steps, passed)
-        self._begin(at)
+        done = None if disturbed else (self.steps, passed)
+        self.began, self.steps, self.reported, self.reported_steps, self.disturbed = at, 0, 0.0, 0, False
         return done
-
-    def _begin(self, at: float) -> None:
-        self.began, self.steps, self.told, self.told_steps, self.disturbed = at, 0, 0.0, 0, False
 
 
 class StepTimes:
-    """`pace` is told every lap: some seconds of undisturbed steps."""
+    """`pace` is given every lap: some seconds of undisturbed steps."""
 
     def __init__(self) -> None:
         self.pace = Pace()  # whether they became slower
         self.counted = 0  # steps that were measured
         self.left_out = 0  # steps in which something else happened
-        self.samples_per_step: float | None = None  # the global batch, where the log tells it
+        self.samples_per_step: float | None = None  # the global batch, where the log reports it
         # at, last iteration, steps, seconds each
         self._seen: deque[tuple[float, int, int, float]] = deque(maxlen=_KEPT)
         self._short: _Interval | None = None  # since the last report that was measured
@@ -79,7 +72,7 @@ class StepTimes:
         self._iteration = 0  # the last that was reported
         self._late_until = 0.0  # lines up to then were not read in time
 
-    # -- being told ---------------------------------------------------------------------------------------
+    # -- observing ---------------------------------------------------------------------------------------
 
     def start_over(self) -> None:
         """Another attempt, or another training in the same processes: its pace is its own."""
@@ -109,18 +102,18 @@ class StepTimes:
             self._iteration = iteration
             return
         steps, self._iteration = iteration - self._iteration, iteration
-        told = next(
+        reported = next(
             (metrics[name] * unit for name, unit in _TOLD if 0 < metrics.get(name, 0.0) < _MOST), None
         )
-        since, was = self._lap.began, self._short.disturbed and told is None
+        since, was = self._lap.began, self._short.disturbed and reported is None
         late = self.comes_late(at)
-        done = self._short.add(at, steps, told, late=late)
+        done = self._short.add(at, steps, reported, late=late)
         if done is not None:
             self.counted += done[0]
             self._seen.append((at, iteration, done[0], done[1] / done[0]))
         elif was:
             self.left_out += steps
-        lap = self._lap.add(at, steps, told, late=late)
+        lap = self._lap.add(at, steps, reported, late=late)
         if lap is not None:
             self.pace.lap(Lap(since, at, iteration, lap[0], lap[1] / lap[0]))
 
@@ -131,10 +124,8 @@ class StepTimes:
         if not self._seen:
             return None
         latest = self._seen[-1][0]
-        recent = [seconds for at, _, _, seconds in self._seen if latest - at <= _RECENT_SECONDS]
-        return statistics.median(
-            recent if len(recent) >= 8 else [seconds for _, _, _, seconds in list(self._seen)[-8:]]
-        )
+        recent = sum(latest - at <= _RECENT_SECONDS for at, *_ in self._seen)
+        return statistics.median(seconds for *_, seconds in [*self._seen][-max(recent, 8) :])
 
     @property
     def last(self) -> tuple[float, float] | None:
@@ -158,22 +149,16 @@ class StepTimes:
         if not self._seen:
             return None
         drop = self.pace.drop
-        slower = (
-            None
-            if drop is None
-            else {"iteration": drop.iteration, "at": drop.since, "ratio": _round(drop.ratio)}
-        )
         return {
             "count": self.counted,
             "left_out": self.left_out,
             "seconds_now": _round(self.now()),
             "seconds_median": _round(self.median()),
             "seconds_p95": _round(self.p95()),
-            "slowest": [
-                {"iteration": iteration, "seconds": _round(seconds)} for iteration, seconds in self.slowest()
-            ],
+            "slowest": [{"iteration": step, "seconds": _round(seconds)} for step, seconds in self.slowest()],
             "samples_per_second": _round(self.samples_per_second()),
-            "slower_since": slower,
+            "slower_since": drop
+            and {"iteration": drop.iteration, "at": drop.since, "ratio": _round(drop.ratio)},
         }
 
     def samples_per_second(self) -> float | None:
@@ -181,24 +166,23 @@ class StepTimes:
         return self.samples_per_step / now if now and self.samples_per_step else None
 
 
-def steps_sentence(told: Mapping[str, Any]) -> str:
+def steps_sentence(steps: Mapping[str, Any]) -> str:
     """What `to_json` gave, in a line.
 
     >>> steps_sentence({"count": 30, "seconds_median": 0.71, "seconds_p95": 0.83, "slowest": [{"iteration": 12, "seconds": 2.1}]})
     '30 steps measured, median 0.71 s, p95 0.83 s, slowest 2.1 s (iteration 12)'
     """
-    said = f"{told['count']} step{'' if told['count'] == 1 else 's'} measured, median {format_seconds(told['seconds_median'])}"
-    if told.get("seconds_p95") is not None:
-        said += f", p95 {format_seconds(told['seconds_p95'])}"
-    median = told["seconds_median"] or 0.0
-    slowest = [each for each in told.get("slowest", ()) if each["seconds"] > 1.5 * median]
-    if slowest:
-        said += ", slowest " + ", ".join(
-            f"{format_seconds(each['seconds'])} (iteration {each['iteration']})" for each in slowest
-        )
-    if told.get("samples_per_second"):
-        said += f", {told['samples_per_second']:.3g} samples/s"
-    return said
+    text = f"{steps['count']} step{'' if steps['count'] == 1 else 's'} measured, median {format_seconds(steps['seconds_median'])}"
+    text += f", p95 {format_seconds(steps['seconds_p95'])}" if steps.get("seconds_p95") is not None else ""
+    slowest = [
+        f"{format_seconds(each['seconds'])} (iteration {each['iteration']})"
+        for each in steps.get("slowest", ())
+        if each["seconds"] > 1.5 * (steps["seconds_median"] or 0.0)
+    ]
+    text += f", slowest {', '.join(slowest)}" if slowest else ""
+    return text + (
+        f", {steps['samples_per_second']:.3g} samples/s" if steps.get("samples_per_second") else ""
+    )
 
 
 def _round(value: float | None) -> float | None:

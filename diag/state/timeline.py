@@ -2,8 +2,7 @@
 networks. Judges nothing.
 
 All series share one grid of moments. When it is full, two neighbours become one and each is twice as long: an
-hour and a week take the same memory. Told observations and their told times alone fill it, so live and replay
-show the same.
+hour and a week take the same memory. Observations and their times alone fill it, so live and replay show the same.
 """
 
 from __future__ import annotations
@@ -33,8 +32,10 @@ from diag.state.view import JobView
 BUCKETS: Final = 240
 _FIRST_SECONDS = 1.0
 _MOST_PHASES = 512
-_TRAFFIC_SECONDS = 15.0  # over which bytes a second are told: two or three readings
-_MOST_DRAWN = 16  # members of a series that are told one by one; of more their range, and each when asked for
+_TRAFFIC_SECONDS = 15.0  # over which bytes a second are measured: two or three readings
+_MOST_DRAWN = (
+    16  # members of a series that are drawn one by one; of more their range, and each when asked for
+)
 _LOSSES = ("loss", "lm loss")
 
 # Unit, and whether the highest of a moment counts (what a limit is held against) or the mean.
@@ -74,15 +75,11 @@ class _Series:
 
     def halve(self) -> None:
         sums, counts = self.sums, self.counts
-        for index in range(BUCKETS // 2):
-            one, two = 2 * index, 2 * index + 1
-            if self.highest:
-                values = [sums[each] for each in (one, two) if counts[each]]
-                sums[index], counts[index] = max(values, default=0.0), min(1, len(values))
-            else:
-                sums[index], counts[index] = sums[one] + sums[two], counts[one] + counts[two]
-        for index in range(BUCKETS // 2, BUCKETS):
-            sums[index], counts[index] = 0.0, 0
+        for index in range(BUCKETS):
+            pair = [each for each in (2 * index, 2 * index + 1) if each < BUCKETS and counts[each]]
+            values, read = [sums[each] for each in pair], sum(counts[each] for each in pair)
+            sums[index] = max(values, default=0.0) if self.highest else sum(values)
+            counts[index] = min(1, read) if self.highest else read
 
     def values(self, count: int) -> list[float | None]:
         return [
@@ -92,7 +89,7 @@ class _Series:
 
 
 class Timeline:
-    """Told each observation after the job state has taken it."""
+    """Given each observation after the job state has taken it."""
 
     def __init__(self) -> None:
         self._began: float | None = None  # the first moment
@@ -104,7 +101,7 @@ class Timeline:
         self._step_at = 0.0  # when the step that was drawn last was reported
         self._limits: dict[str, int] = {}  # what a series is held against
 
-    # -- being told ---------------------------------------------------------------------------------------
+    # -- observing ---------------------------------------------------------------------------------------
 
     def observe(self, at: float, fact: Observation, job: JobView) -> None:
         if job.phase != self._phase and at > 0:
@@ -168,18 +165,17 @@ class Timeline:
 
     def _network(self, at: float, fact: RdmaPortsSeen | InterfacesSeen, job: JobView) -> None:
         traffic = recent(job.network, at - _TRAFFIC_SECONDS)
-        if traffic is None:
-            return
-        self._add(at, "rdma_bytes_per_second", None, traffic.rdma)
-        self._add(at, "socket_bytes_per_second", None, traffic.sockets)
+        if traffic is not None:
+            self._add(at, "rdma_bytes_per_second", None, traffic.rdma)
+            self._add(at, "socket_bytes_per_second", None, traffic.sockets)
 
     def _step(self, at: float, fact: Iteration | MetricsLogged, job: JobView) -> None:
         step = job.progress.steps.last
         if step is not None and step[0] != self._step_at:
             self._step_at = step[0]
             self._add(at, "step_seconds", None, step[1])
-        told = dict(fact.metrics)
-        self._add(at, "loss", None, next((told[name] for name in _LOSSES if name in told), None))
+        metrics = dict(fact.metrics)
+        self._add(at, "loss", None, next((metrics[name] for name in _LOSSES if name in metrics), None))
 
     # -- reading ------------------------------------------------------------------------------------------
 
@@ -187,7 +183,7 @@ class Timeline:
         """`diag.timeline/1`: values are those of `count` moments of `width_seconds` from `began` on (null:
         nothing was read).
 
-        A series with many members (GPUs, ranks) is told as its lowest, mean and highest.
+        A series with many members (GPUs, ranks) is given as its lowest, mean and highest.
         """
         names: dict[str, list[int | None]] = {}
         for name, member in self._series:
@@ -211,33 +207,23 @@ class Timeline:
 
     def of_rank(self, rank: int, job: JobView) -> dict[str, Any]:
         """The same of one rank alone: its process, and its GPU where that is known."""
-        members = [key for key in self._series if key[1] is not None and self._is_of(key, rank, job)]
-        order = list(UNITS)
-        found = [
+        series = [
             self._member(name, member, job)
-            for name, member in sorted(members, key=lambda key: order.index(key[0]))
+            for name in UNITS
+            for kind, member in self._series
+            if kind == name and member is not None
+            if (rank in ranks_of_gpu(member, job) if name.startswith("gpu_") else member == rank)
         ]
-        return {**self.to_json(job), "series": found}
-
-    @staticmethod
-    def _is_of(key: tuple[str, int | None], rank: int, job: JobView) -> bool:
-        name, member = key
-        if name.startswith("gpu_"):
-            return member is not None and rank in ranks_of_gpu(member, job)
-        return member == rank
+        return {**self.to_json(job), "series": series}
 
     def _member(self, name: str, member: int | None, job: JobView) -> dict[str, Any]:
-        told: dict[str, Any] = {
-            "name": name,
-            "unit": UNITS[name][0],
-            "values": self._series[(name, member)].values(self._count),
-        }
-        if member is not None:
-            gpu = name.startswith("gpu_")
-            told["gpu" if gpu else "rank"] = member
-            if gpu:
-                told["ranks"] = list(ranks_of_gpu(member, job))
-        return told
+        values = self._series[(name, member)].values(self._count)
+        series: dict[str, Any] = {"name": name, "unit": UNITS[name][0], "values": values}
+        if member is not None and name.startswith("gpu_"):
+            series |= {"gpu": member, "ranks": list(ranks_of_gpu(member, job))}
+        elif member is not None:
+            series["rank"] = member
+        return series
 
     def _band(self, name: str, members: Iterable[int]) -> dict[str, Any]:
         columns = [self._series[(name, member)].values(self._count) for member in members]

@@ -15,6 +15,7 @@ from diag.model.observations import Interface, InterfacesSeen, RdmaPort, RdmaPor
 from diag.state.network import NetworkState, Readings
 
 _Seen = TypeVar("_Seen", RdmaPortsSeen, InterfacesSeen)
+_Pair = tuple[tuple[float, _Seen], tuple[float, _Seen]]
 
 # The headers of an IPoIB packet are in the port's counters only: 36 bytes of 2044 at the most common MTU,
 # more of small ones.
@@ -55,16 +56,13 @@ class Traffic:
 
 
 def recent(network: NetworkState, since: float) -> Traffic | None:
-    """Over the readings that are kept and not older than `since` (told time); None where there are not two of
+    """Over the readings that are kept and not older than `since` (their time); None where there are not two of
     them."""
     return between(_span(network.ports, since), _span(network.interfaces, since))
 
 
-def between(
-    ports: tuple[tuple[float, RdmaPortsSeen], tuple[float, RdmaPortsSeen]] | None,
-    interfaces: tuple[tuple[float, InterfacesSeen], tuple[float, InterfacesSeen]] | None,
-) -> Traffic | None:
-    """From two readings each, with their told times; None where no time lies between them."""
+def between(ports: _Pair[RdmaPortsSeen] | None, interfaces: _Pair[InterfacesSeen] | None) -> Traffic | None:
+    """From two readings each, with their times; None where no time lies between them."""
     spans = [pair[1][0] - pair[0][0] for pair in (ports, interfaces) if pair is not None]
     if not spans or min(spans) <= 0:
         return None
@@ -93,7 +91,7 @@ def port_bytes(port: RdmaPort) -> tuple[int | None, int | None]:
     return _first(counters, _SENT), _first(counters, _RECEIVED)
 
 
-def _span(readings: Readings[_Seen], since: float) -> tuple[tuple[float, _Seen], tuple[float, _Seen]] | None:
+def _span(readings: Readings[_Seen], since: float) -> _Pair[_Seen] | None:
     first, last = readings.since(since), readings.last
     return (first, last) if first is not None and last is not None and first[0] < last[0] else None
 

@@ -1,63 +1,18 @@
-"""Who waits for whom in collectives, over all process groups: from each rank's Flight Recorder to one
-explanation.
+"""Who waits for whom in collectives, over all process groups: from fronts to one explanation.
 
-Pure; reads no clock. Ranks are those of the job. What a single reading cannot tell, whether the picture
-stands still, two graphs do: `graph.still(earlier)`.
+Pure; reads no clock. Ranks are those of the job. What a single reading cannot show, whether the picture
+stays the same, two graphs do: `graph.still(earlier)`.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from diag.model.observations import CollectiveEntry, FlightRecorder
+from diag.model.observations import FlightRecorder
+from diag.state.collective_fronts import Front, Signature, fronts_of
 
-# Operations of which only one side has the tensor on every rank; elsewhere both are compared.
-_SIDE = {"broadcast": "input", "reduce": "input", "gather": "input", "scatter": "output"}
-# Sizes differ between ranks by intent: v-collectives, the parts of uneven ones (_oop), barriers (a dummy
-# tensor).
-_ANY_SIZE = re.compile(r"all_?to_?all|_v$|allv|_oop|barrier|coalesced")
-_ALL_TO_ALL = re.compile(r"all_?to_?all")
-# Of one group. Ranks of one group are a few calls apart; each front has up to all members in it, so many are
-# quadratic.
-_MOST_FRONTS = 64
-# torch, ProcessGroupNCCL::pointToPoint; captured on H200, torch 2.11:
-#   nccl:send 0->1
-#   nccl:recv 1<-0
-_P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """What some ranks called at a front where others called something else."""
-
-    op: str
-    sizes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[str, ...]
-    ranks: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Front:
-    """Ranks that stand in one call of one group (or in one point-to-point call), and who has not come to it."""
-
-    backend: str
-    group: str
-    desc: str
-    seq: int
-    op: str
-    is_p2p: bool
-    waiting: tuple[int, ...]
-    missing: tuple[int, ...]  # their recorder answered, and they have not issued this call
-    no_dump: tuple[int, ...]  # members of whom nothing is known
-    signatures: tuple[Signature, ...] = ()  # two or more where the calls do not fit together
-    whole: bool = True  # False: who belongs to the group was guessed from who called in it
-
-    @property
-    def place(self) -> tuple[str, str, int, bool, tuple[int, ...]]:
-        return (self.backend, self.group, self.seq, self.is_p2p, self.waiting)
+_STANDS_OUT = 1.5  # times as much waited for as the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +42,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class WaitGraph:
-    """`sinks` are waited for and wait for nobody; `cycles` wait for each other, and nobody else holds them
+    """`sinks` are waited for and wait for none; `cycles` wait for each other, and no other rank holds them
     up."""
 
     fronts: tuple[Front, ...]
@@ -102,7 +57,7 @@ class WaitGraph:
         return _graph([front for front in self.fronts if front.place in before], self.no_dump)
 
     def joined_by(self, fronts: Sequence[Front]) -> WaitGraph:
-        """With waits that no recorder keeps and something else told, of ranks that wait in nothing recorded."""
+        """With waits that no recorder keeps and something else showed, of ranks that wait in nothing recorded."""
         recorded = {rank for front in self.fronts for rank in front.waiting}
         new = [front for front in fronts if not recorded.intersection(front.waiting)]
         return _graph([*self.fronts, *new], self.no_dump) if new else self
@@ -122,7 +77,7 @@ class WaitGraph:
             known = tuple(rank for rank in self.sinks if rank not in silent)
             culprits = known or self.sinks
             wanted = set(culprits)
-            told = max(
+            shown = max(
                 self.fronts,
                 key=lambda front: (
                     bool(wanted.intersection(front.missing or front.no_dump)),
@@ -130,7 +85,7 @@ class WaitGraph:
                     len(front.waiting),
                 ),
             )
-            return Explanation("absent_rank", culprits, waiting, (), told, certain and bool(known))
+            return Explanation("absent_rank", culprits, waiting, (), shown, certain and bool(known))
         if self.cycles:
             ranks = _most_waited_for(self.fronts, {rank for cycle in self.cycles for rank in cycle})
             inside = next((front for front in self.fronts if ranks[0] in front.waiting), None)
@@ -188,165 +143,6 @@ def _most_waited_for(fronts: Sequence[Front], inside: set[int]) -> tuple[int, ..
     return top if stands_out else tuple(weight)
 
 
-def build(
-    dumps: Mapping[int, FlightRecorder],
-    members: Mapping[str, Sequence[int]] | None = None,
-    world_size: int = 0,
-) -> WaitGraph:
-    """`members` and `world_size` help where the recorder does not tell who is in a group (gloo)."""
-    groups = _gather(dumps, members or {}, world_size)
-    fronts: list[Front] = []
-    for group in groups:
-        fronts.extend(group.fronts(dumps))
-        fronts.extend(group.p2p_fronts(dumps))
-    unknown = set().union(*(front.no_dump for front in fronts)) if fronts else set()
-    unknown.update(rank for rank in range(world_size) if rank not in dumps)
-    return _graph(fronts, tuple(sorted(unknown)))
-
-
-_STANDS_OUT = 1.5  # times as much waited for as the next
-
-# --- fronts
-# ----------------------------------------------------------------------------------------------------
-
-
-class _Group:
-    def __init__(self, backend: str, name: str, desc: str, members: tuple[int, ...]) -> None:
-        self.backend, self.name, self.desc = backend, name, desc
-        self.members, self.known = members, bool(members)
-        self.highest: dict[int, int] = {}
-        self.first: dict[int, CollectiveEntry] = {}  # of each rank, the oldest call that is pending
-        self.p2p: dict[int, list[CollectiveEntry]] = {}  # pending ones
-        self.calls: dict[int, dict[int, list[CollectiveEntry]]] = {}  # at the fronts: seq, rank
-
-    def blind(self, rank: int, dumps: Mapping[int, FlightRecorder]) -> bool:
-        """Nothing is known of this rank's calls in this backend."""
-        dump = dumps.get(rank)
-        return dump is None or bool(dump.backends and self.backend not in dump.backends)
-
-    def fronts(self, dumps: Mapping[int, FlightRecorder]) -> list[Front]:
-        members = self.members or tuple(sorted(self.highest))
-        no_dump = tuple(rank for rank in members if self.blind(rank, dumps))
-        silent = set(no_dump)
-        found = []
-        by_seq: dict[int, list[int]] = {}
-        for rank, entry in self.first.items():
-            by_seq.setdefault(entry.seq, []).append(rank)
-        ordered = sorted(by_seq.items())
-        # the last one then stands for all further on: they too wait for who is missing there
-        if len(ordered) > _MOST_FRONTS:
-            further = [rank for _, ranks in ordered[_MOST_FRONTS - 1 :] for rank in ranks]
-            ordered[_MOST_FRONTS - 1 :] = [(ordered[_MOST_FRONTS - 1][0], further)]
-        for seq, waiting in ordered:
-            missing = tuple(
-                rank for rank in members if self.highest.get(rank, 0) < seq and rank not in silent
-            )
-            entry = self.first[min(rank for rank in waiting if self.first[rank].seq == seq)]
-            found.append(
-                Front(
-                    self.backend,
-                    self.name,
-                    self.desc,
-                    seq,
-                    entry.op,
-                    False,
-                    tuple(sorted(waiting)),
-                    missing,
-                    no_dump,
-                    self._signatures(seq),
-                    self.known,
-                )
-            )
-        return found
-
-    def _signatures(self, seq: int) -> tuple[Signature, ...]:
-        kinds: dict[tuple[object, ...], list[int]] = {}
-        examples: dict[tuple[object, ...], CollectiveEntry] = {}
-        calls = self.calls.get(seq, {})
-        for rank, entries in calls.items():
-            parts = [entry for entry in entries if entry.op != "coalesced"] or entries
-            key = tuple(_kind(entry) for entry in parts)
-            kinds.setdefault(key, []).append(rank)
-            examples.setdefault(key, parts[0])
-        if len(kinds) < 2:
-            return self._uneven_exchange([entry for entries in calls.values() for entry in entries])
-        return tuple(
-            Signature(
-                entry.op, entry.input_sizes or entry.output_sizes, entry.dtypes[:1], tuple(sorted(ranks))
-            )
-            for key, ranks in sorted(kinds.items(), key=lambda item: (-len(item[1]), item[1]))
-            for entry in [examples[key]]
-        )
-
-    def _uneven_exchange(self, entries: list[CollectiveEntry]) -> tuple[Signature, ...]:
-        """all_to_all: what all send together must be what all receive; which rank is wrong, that does not
-        tell."""
-        if len(entries) != len(self.members) or not all(_ALL_TO_ALL.search(entry.op) for entry in entries):
-            return ()
-        sent = sum(math.prod(shape) for entry in entries for shape in entry.input_sizes)
-        received = sum(math.prod(shape) for entry in entries for shape in entry.output_sizes)
-        if sent == received:
-            return ()
-        return (Signature(entries[0].op, (), entries[0].dtypes[:1], self.members),)
-
-    def p2p_fronts(self, dumps: Mapping[int, FlightRecorder]) -> list[Front]:
-        found: list[Front] = []
-        wanted: dict[int, set[tuple[str, int]]] = {}  # what each rank has pending: (send or recv, with whom)
-        for rank, entries in self.p2p.items():
-            wanted[rank] = {
-                (kind, peer) for entry in entries if (pair := self._peer(entry)) for kind, peer in [pair]
-            }
-        for rank, entries in self.p2p.items():
-            told: set[int] = set()
-            for entry in entries:
-                pair = self._peer(entry)
-                if pair is None or pair[1] in told:
-                    continue
-                kind, peer = pair
-                told.add(peer)
-                met = ("recv" if kind == "send" else "send", rank) in wanted.get(peer, ())
-                blind = self.blind(peer, dumps)
-                found.append(
-                    Front(
-                        self.backend,
-                        self.name,
-                        self.desc,
-                        entry.seq,
-                        entry.op,
-                        True,
-                        (rank,),
-                        () if met or blind else (peer,),
-                        (peer,) if blind else (),
-                        (),
-                        self.known,
-                    )
-                )
-        return found
-
-    def _peer(self, entry: CollectiveEntry) -> tuple[str, int] | None:
-        """The names have ranks of the group: its members in order tell those of the job."""
-        match = _P2P.fullmatch(entry.op)
-        if match is None:
-            return None
-        peer = int(match[3])
-        if self.members:
-            if peer >= len(self.members):
-                return None
-            return match[1], self.members[peer]
-        return match[1], peer
-
-
-def _kind(entry: CollectiveEntry) -> tuple[object, ...]:
-    """What must be equal on all ranks. Sizes by number of elements: NCCL does not care for shapes."""
-    if _ANY_SIZE.search(entry.op):
-        return (entry.op,)
-    side = _SIDE.get(entry.op)
-    shapes = () if side == "output" else entry.input_sizes
-    if side != "input":
-        shapes += entry.output_sizes
-    return (entry.op, tuple(math.prod(shape) for shape in shapes), entry.dtypes[:1])
-
-
 def _minority(signatures: Sequence[Signature]) -> tuple[int, ...]:
     """Whoever differs from the largest camp; all of them when no camp is the largest."""
     most = max(len(item.ranks) for item in signatures)
@@ -355,89 +151,15 @@ def _minority(signatures: Sequence[Signature]) -> tuple[int, ...]:
     return tuple(sorted(rank for item in blamed for rank in item.ranks))
 
 
-def _gather(
-    dumps: Mapping[int, FlightRecorder], members: Mapping[str, Sequence[int]], world_size: int
-) -> list[_Group]:
-    """All ranks' calls by group. Two groups may have one name on different ranks, so who is in them is part
-    of the key."""
-    found: dict[tuple[str, str, int], _Group] = {}
-    given = {name: tuple(sorted(ranks)) for name, ranks in members.items()}
-    everybody = tuple(range(world_size or max(dumps, default=-1) + 1))
-    # By identity: with 16,384 ranks, hashing each rank's list of 16,384 would take seconds.
-    same: dict[int, tuple[int, ...]] = {}
-    shared: dict[tuple[int, ...], tuple[int, ...]] = {}
-
-    def group_of(backend: str, name: str, desc: str, ranks: tuple[int, ...]) -> _Group:
-        if ranks and id(ranks) not in same:
-            ordered = tuple(sorted(ranks))
-            same[id(ranks)] = shared.setdefault(ordered, ordered)
-        ranks = same[id(ranks)] if ranks else ()
-        key = (backend, name, id(ranks) if ranks else 0)
-        if key not in found:
-            found[key] = _Group(backend, name, desc, ranks)
-        return found[key]
-
-    joined: dict[int, dict[tuple[str, str], _Group]] = {}
-    for rank, dump in dumps.items():
-        mine: dict[tuple[str, str], _Group] = {}
-        for known in dump.groups:
-            ranks = known.members or given.get(known.name, ())
-            if not ranks and known.desc == "default_pg":
-                ranks = everybody
-            group = mine[known.backend, known.name] = group_of(known.backend, known.name, known.desc, ranks)
-            group.highest[rank] = known.last_enqueued or 0
-        latest: dict[tuple[str, str], CollectiveEntry] = {}
-        for entry in dump.entries:  # 1.5 million for 16,384 ranks: what most of them need comes first
-            place = (entry.backend, entry.group)
-            last = latest.get(place)
-            if last is None or (entry.seq > last.seq and not entry.is_p2p) or last.is_p2p:
-                latest[place] = entry
-            if not entry.pending:
-                continue
-            at = mine.get(place)
-            if at is None:
-                at = mine[place] = group_of(
-                    entry.backend, entry.group, entry.desc, given.get(entry.group, ())
-                )
-            if entry.is_p2p:
-                at.p2p.setdefault(rank, []).append(entry)
-            elif rank not in at.first or entry.seq < at.first[rank].seq:
-                at.first[rank] = entry
-        for place, entry in latest.items():
-            at = mine.get(place)
-            if at is None:
-                at = mine[place] = group_of(
-                    entry.backend, entry.group, entry.desc, given.get(entry.group, ())
-                )
-            if not entry.is_p2p:
-                at.highest[rank] = max(at.highest.get(rank, 0), entry.seq)
-        joined[rank] = mine
-    _note_calls(dumps, joined)
-    return list(found.values())
-
-
-def _note_calls(
-    dumps: Mapping[int, FlightRecorder], joined: Mapping[int, Mapping[tuple[str, str], _Group]]
-) -> None:
-    """What each rank called at the fronts of its groups, whether it still waits there or not."""
-    fronts: dict[int, frozenset[int]] = {}
-    for mine in joined.values():
-        for group in mine.values():
-            if id(group) not in fronts:
-                fronts[id(group)] = frozenset(entry.seq for entry in group.first.values())
-    anywhere = frozenset().union(*fronts.values()) if fronts else frozenset()
-    for rank, dump in dumps.items():
-        mine = joined[rank]
-        for entry in dump.entries:
-            if entry.seq not in anywhere or entry.is_p2p:
-                continue
-            group = mine[entry.backend, entry.group]
-            if entry.seq in fronts[id(group)]:
-                group.calls.setdefault(entry.seq, {}).setdefault(rank, []).append(entry)
+def build(dumps: Mapping[int, FlightRecorder], world_size: int = 0) -> WaitGraph:
+    """`world_size` helps where the recorder does not name who is in a group (gloo)."""
+    fronts = fronts_of(dumps, world_size)
+    unknown = {rank for front in fronts for rank in front.no_dump}
+    unknown.update(rank for rank in range(world_size) if rank not in dumps)
+    return _graph(fronts, tuple(sorted(unknown)))
 
 
 # --- the graph
-# -------------------------------------------------------------------------------------------------
 
 
 def _graph(fronts: Sequence[Front], no_dump: tuple[int, ...]) -> WaitGraph:

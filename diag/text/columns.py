@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 _LONGEST_LINE = 900  # characters of a line of evidence; most have less than a tenth of that
 # A command in backticks stays on one line where it can: people copy it.
@@ -42,25 +42,26 @@ def cut(text: str, width: int) -> str:
 
 def wrap(text: str, width: int, indent: str = "", rest: str | None = None) -> list[str]:
     """Lines of at most `width` columns; words longer than a line are broken."""
+    return _wrapped(((True, word) for word in text.split()), width, indent, rest)
+
+
+def _wrapped(atoms: Iterable[tuple[bool, str]], width: int, indent: str, rest: str | None) -> list[str]:
+    """Of what may not be broken, and whether a space comes before it."""
     rest = indent if rest is None else rest
     lines: list[str] = []
-    line = indent
-    empty = True
-    for word in text.split():
-        left = word
-        while left:
-            lead = line if empty else line + " "
-            room = width - columns(lead)
-            if columns(left) <= room:
-                line, empty, left = lead + left, False, ""
-            elif not empty:
-                lines.append(line)
-                line, empty = rest, True
-            else:
-                size = fitting(left, room)
-                lines.append(line + left[:size])
-                line, left = rest, left[size:]
-    return lines if empty and lines else [*lines, line]
+    line, empty = indent, True
+    for spaced, atom in atoms:
+        gap = " " if spaced and not empty else ""
+        if not empty and columns(line + gap + atom) > width:
+            lines.append(line)
+            line, empty, gap = rest, True, ""
+        left = atom
+        while columns(line + gap + left) > width and columns(line) < width:
+            size = fitting(left, width - columns(line))
+            lines.append(line + left[:size])
+            line, left = rest, left[size:]
+        line, empty = line + gap + left, False
+    return [*lines, line] if not empty or not lines else lines
 
 
 def wrap_long(text: str, width: int, rest: str) -> list[str]:
@@ -91,21 +92,7 @@ def wrap_wide(text: str, width: int, indent: str = "", rest: str | None = None) 
     >>> wrap_wide("内存不够：调大 --mem，再看 `diag explain`。", 16)
     ['内存不够：调大', '--mem，再看', '`diag explain`。']
     """
-    rest = indent if rest is None else rest
-    lines: list[str] = []
-    line, empty = indent, True
-    for spaced, atom in _atoms(text):
-        gap = " " if spaced and not empty else ""
-        if not empty and columns(line + gap + atom) > width:
-            lines.append(line)
-            line, empty, gap = rest, True, ""
-        left = atom
-        while columns(line + gap + left) > width and columns(line) < width:
-            size = fitting(left, width - columns(line))
-            lines.append(line + left[:size])
-            line, left = rest, left[size:]
-        line, empty = line + gap + left, False
-    return [*lines, line] if not empty or not lines else lines
+    return _wrapped(_atoms(text), width, indent, rest)
 
 
 def pad(text: str, width: int) -> str:

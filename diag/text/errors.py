@@ -37,7 +37,7 @@ _NO_ROOM = "failed to map segment from shared object"
 
 
 class SourceUnavailable(Exception):
-    """A source cannot look now: `reason` and `remedy` as `not checked` shows them."""
+    """A source cannot read now: `reason` and `remedy` as `not checked` shows them."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason)

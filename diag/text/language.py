@@ -20,15 +20,11 @@ def language_of(setting: str, environment: Mapping[str, str]) -> str:
     """
     if setting:
         return setting
-    locale = next(
-        (environment[name] for name in ("LC_ALL", "LC_MESSAGES", "LANG") if environment.get(name)), ""
-    )
+    locale = next(filter(None, map(environment.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
     if locale.partition(".")[0] in ("", "C", "POSIX"):  # gettext then takes no notice of LANGUAGE
         return "en"
-    wanted = next(
-        (word for word in environment.get("LANGUAGE", "").split(":") if word[:2] in ("en", "zh")), locale
-    )
-    return "zh" if wanted.startswith("zh") else "en"
+    preferred = (word for word in environment.get("LANGUAGE", "").split(":") if word[:2] in ("en", "zh"))
+    return "zh" if next(preferred, locale).startswith("zh") else "en"
 
 
 def language_for(stream: TextIO | None, setting: str) -> str:

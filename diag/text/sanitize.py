@@ -1,4 +1,4 @@
-"""Words from outside as a terminal may print them: they move no cursor, and forge no line of ours. Imports
+"""Text from outside as a terminal may print them: they move no cursor, and forge no line of ours. Imports
 little."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-_LONGEST_LINE = 2000  # characters of a log line that are looked at
+_LONGEST_LINE = 2000  # characters of a log line that are read
 
 # CSI, OSC (closed by BEL or ST, or left open), DCS and kin, two-character escapes; 8-bit CSI.
 _ESCAPE_SEQUENCE = re.compile(
@@ -45,8 +45,7 @@ def clean_lines(text: str, *, colour: bool = False) -> str:
     >>> clean_lines("one\x1b[2J\n\n\x1b[1;31mtwo\x1b[0m", colour=True)
     'one\n\n\x1b[1;31mtwo\x1b[0m'
     """
-    told = []
-    for line in text.split("\n"):
-        pieces = _PAINT.split(line) if colour else [line]
-        told.append("".join(piece if at % 2 else clean(piece) for at, piece in enumerate(pieces)))
-    return "\n".join(told)
+    lines = [_PAINT.split(line) if colour else [line] for line in text.split("\n")]
+    return "\n".join(
+        "".join(piece if at % 2 else clean(piece) for at, piece in enumerate(pieces)) for pieces in lines
+    )

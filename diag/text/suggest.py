@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _SCHEMES = ("http", "https", "ftp", "s3", "gs", "oss", "hdfs")
-_MOST = 3  # words told
-_AS_GOOD = 0.1  # of likeness (0 to 1): a word that much further away than the best one is not told
+_MOST = 3  # names shown
+_AS_GOOD = 0.1  # of likeness (0 to 1): a word that much further away than the best one is not shown
 _MOST_FILES = 5000  # names of a folder, or of PATH, that are compared
 
 
@@ -36,7 +36,10 @@ def did_you_mean(wrong: str, words: Iterable[str], form: str = "{}") -> str:
     >>> did_you_mean("hnag", ["hang", "slow"], "diag explain {}")
     'did you mean diag explain hang?'
     """
-    found = [form.format(word) for word in near(wrong, words)]
+    return _question([form.format(word) for word in near(wrong, words)])
+
+
+def _question(found: list[str]) -> str:
     return f"did you mean {' or '.join(filter(None, [', '.join(found[:-1]), found[-1]]))}?" if found else ""
 
 
@@ -60,10 +63,8 @@ def file_beside(path: Path) -> str:
         names = [entry.name for entry, _ in zip(os.scandir(missing.parent), range(_MOST_FILES), strict=False)]
     except OSError:
         return ""
-    found = near(missing.name, names)
-    if found:
-        told = [str(missing.parent / name) for name in found]
-        return f"did you mean {' or '.join(filter(None, [', '.join(told[:-1]), told[-1]]))}?"
+    if found := near(missing.name, names):
+        return _question([str(missing.parent / name) for name in found])
     return "" if missing == path else f"there is no {missing} either"
 
 

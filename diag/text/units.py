@@ -200,19 +200,16 @@ def format_ranges(numbers: Iterable[int], *, longest: int = _LONGEST_RANKS) -> s
     """Of many scattered ones the first and how many there are.
 
     >>> format_ranges([0, 1, 2, 4, 6, 7]), format_ranges([0, 1, 2, 4, 6, 7], longest=8)
-    ('0-2, 4, 6-7', '0-2, ... (6 of them)')
+    ('0-2, 4, 6-7', '0-2, 4, ... (6 of them)')
     """
     numbers = set(numbers)
-    parts: list[str] = []
-    first = last = None
-    for number in [*sorted(numbers), None]:
-        if last is not None and number == last + 1:
-            last = number
-            continue
-        if first is not None:
-            parts.append(str(first) if first == last else f"{first}-{last}")
-        first = last = number
-    text = ", ".join(parts)
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [number]
+        else:
+            ranges.append([number])
+    text = ", ".join("-".join(map(str, ends)) for ends in ranges)
     if len(text) > longest:
         text = f"{text[: max(0, text.rfind(', ', 0, longest))]}, ... ({len(numbers)} of them)"
     return text

@@ -72,7 +72,7 @@ def test_want_of_memory_and_failing_kernels_are_told_apart_on_real_gpus(
 
     assert [(finding.id, finding.cause, finding.ranks) for finding in engine.active()] == found
     died = [finding for finding in engine.active() if finding.id == "rank-died"]
-    assert all(f"The {found[0][0]} finding says why rank 1 failed" in finding.advice for finding in died)
+    assert all(f"See finding {found[0][0]} for why rank 1 failed" in finding.advice for finding in died)
 
 
 @pytest.mark.parametrize(

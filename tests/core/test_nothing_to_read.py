@@ -29,11 +29,11 @@ def wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "content", "why"), [
     ("empty.log", b"", "empty.log is empty"),
     ("empty.log.gz", gzip.compress(b"", mtime=0), "empty.log.gz is empty"),
-    ("model.bin", noise(1 << 20), "model.bin is no text"),
-    ("few.bin", noise(700), "few.bin is no text"),
+    ("model.bin", noise(1 << 20), "model.bin is not text"),
+    ("few.bin", noise(700), "few.bin is not text"),
     ("zeros.log", bytes(5000), "zeros.log holds nothing but zeros"),
     ("log.gz", LOG.encode(), "log.gz is damaged: Not a gzipped file"),
-    ("noise.gz", gzip.compress(noise(5000), mtime=0), "noise.gz is no text"),
+    ("noise.gz", gzip.compress(noise(5000), mtime=0), "noise.gz is not text"),
 ])  # fmt: skip
 @pytest.mark.parametrize("verb", ["replay", "top --once", "replay --json"])
 def test_what_cannot_be_read_is_an_error_with_a_hint(

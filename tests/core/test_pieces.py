@@ -14,6 +14,7 @@ from diag.agent.samplers.rank_samplers import RANK_SAMPLERS
 from diag.detectors import DETECTORS
 from diag.detectors.cluster import JOB_DETECTORS, VerdictDetector
 from diag.detectors.signatures import SignatureDetector
+from diag.engine.importers.policy import LOG
 from diag.outputs import manual
 from diag.outputs.wiring import OUTPUTS
 from diag.settings import Settings
@@ -64,7 +65,8 @@ def text_of_tests() -> str:
 
 
 def test_every_detector_is_in_a_tuple() -> None:
-    wired = {kind.__name__ for kind in (*DETECTORS, *JOB_DETECTORS, VerdictDetector)}
+    kinds = (*DETECTORS, *JOB_DETECTORS, VerdictDetector, *map(type, LOG.detectors(None)))
+    wired = {kind.__name__ for kind in kinds}
 
     assert [
         f"{file}: {name} is no detector yet: add it to DETECTORS of {Path(file).parent}/__init__.py"

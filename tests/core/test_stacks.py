@@ -15,7 +15,7 @@ from diag.model import Record
 from diag.model.observations import Frame, Iteration, StackSample, ThreadStack
 from diag.sources.stacks import pyspy
 from diag.state import stack_activity
-from diag.state.stack_activity import Activity, child_role, is_idle_worker, read_stack, signature
+from diag.state.stack_activity import Activity, child_role, is_idle_worker, read_stack, steps
 from diag.text.units import format_path
 from tests.facts import Story
 
@@ -231,19 +231,17 @@ def test_poll_loop_below_a_wait_is_no_progress() -> None:
     first = thread(*outer, "_try_get_data torch/utils/data/dataloader.py:1295", "wait threading.py:331")
     second = thread(*outer, "_try_get_data torch/utils/data/dataloader.py:1310", "get queue.py:180")
 
-    assert signature(first) == signature(second)
+    assert steps(first) == steps(second)
 
 
 def test_next_step_is_progress_although_the_wait_is_the_same() -> None:
     inner = ("__next__ torch/utils/data/dataloader.py:741",)
 
-    assert signature(thread("main /app/train.py:3", *inner)) != signature(
-        thread("main /app/train.py:4", *inner)
-    )
+    assert steps(thread("main /app/train.py:3", *inner)) != steps(thread("main /app/train.py:4", *inner))
 
 
 def test_line_of_code_that_no_table_names_is_part_of_where_it_stands() -> None:
-    assert signature(thread("main /app/train.py:3")) != signature(thread("main /app/train.py:4"))
+    assert steps(thread("main /app/train.py:3")) != steps(thread("main /app/train.py:4"))
 
 
 @pytest.mark.parametrize("name", ["megatron_data_hang_rank0", "mega4_rank0", "data_hang_rank1"])
@@ -252,7 +250,7 @@ def test_signature_of_a_real_stack_ends_at_its_wait(name: str) -> None:
     where = read_stack(stack).where
 
     assert where is not None
-    assert signature(stack).rpartition("|")[2] == f"{where.function} ({format_path(where.file)})"
+    assert steps(stack)[-1] == f"{where.function} ({format_path(where.file)})"
 
 
 @pytest.mark.parametrize(
@@ -313,7 +311,7 @@ def test_any_stack_is_read(frames: list[Frame]) -> None:
     reading = read_stack(stack)
 
     assert reading.where is None if not frames else reading.where in frames
-    assert signature(stack) == signature(stack)
+    assert steps(stack) == steps(stack)
 
 
 def test_thread_is_read_once_however_many_ask_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,3 +327,12 @@ def test_thread_is_read_once_however_many_ask_what_it_does(monkeypatch: pytest.M
 
     assert story.the("hang").ranks == (1,)
     assert len({id(frames) for frames in read}) == len(read) == 2 * 30
+
+
+def test_each_row_of_the_table_of_frames_can_be_read() -> None:
+    rows = [*stack_activity._WAITS, *stack_activity._CONTEXTS]
+
+    assert len(rows) > 50 and all(Activity(word) and (part or functions) for word, part, functions in rows)
+    assert all(
+        part and not functions for _, part, functions in (*stack_activity._ROLES, *stack_activity._IDLE)
+    )

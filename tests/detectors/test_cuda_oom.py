@@ -372,7 +372,7 @@ def test_rank_died_points_to_the_finding_that_explains_it() -> None:
     story = training()
     died(story, FULL)
 
-    assert story.the("rank-died").advice.startswith("The cuda-oom finding says why rank 1 failed")
+    assert story.the("rank-died").advice.startswith("See finding cuda-oom for why rank 1 failed")
     assert [finding.id for finding in story.findings()][:2] == ["cuda-oom", "rank-died"]
 
 

@@ -86,7 +86,6 @@ def accused(found: RasExplanation) -> dict[str, tuple[object, ...]]:
 
 
 # --- real answers
-# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["ras_json.txt", "ras_verbose.txt"])
@@ -154,7 +153,6 @@ def test_text_that_names_no_process_says_nothing() -> None:
 
 
 # --- what must not accuse
-# --------------------------------------------------------------------------------------
 
 
 def test_difference_in_one_reading_accuses_nobody() -> None:
@@ -254,7 +252,6 @@ def test_torn_answers_are_no_proof_that_all_joined() -> None:
 
 
 # --- whose processes
-# -------------------------------------------------------------------------------------------
 
 
 def test_another_jobs_answer_is_not_ours() -> None:
@@ -309,7 +306,6 @@ def test_host_that_is_known_by_its_address_is_the_only_one_that_counts() -> None
 
 
 # --- states and crowds
-# -----------------------------------------------------------------------------------------
 
 
 def communicator(name: str, counts: dict[int, int], op: str = "AllReduce") -> RasCommunicator:
@@ -399,7 +395,6 @@ def test_crowd_of_the_text_report_counts_as_those_who_are_ahead() -> None:
 
 
 # --- communicators that are not made yet
-# ------------------------------------------------------------------------------
 
 FIRST_CALL = frames(*TRAIN, "reduce_scatter_tensor torch/distributed/distributed_c10d.py:4652")
 

@@ -51,7 +51,7 @@ def stuck(stacks: dict[int, tuple[str, ...]], seconds: float = 60.0, **story: in
         ("rank 0 in wait_for_peer", "rank 0 in stuck_lock"),
         ("ranks 0-1 have", "ranks 0-1 has"),
         ("ranks 0-1 have", "rank 0-1 have"),
-        ("nobody is seen to wait for them in a call", "they have not joined the call the others wait in"),
+        ("no rank is seen to wait for them in a call", "they have not joined the call the others wait in"),
         ("(2 of 2 ranks", "before the process group was up (2 of 2 ranks"),
     ],
 )
@@ -78,7 +78,7 @@ def test_two_ranks_at_two_places_are_each_said_to_be_at_theirs() -> None:
     where = "rank 0 in wait_for_peer (/app/job.py:14), rank 1 in stuck_lock (/app/job.py:11), for"
     assert f"ranks 0-1 have not moved: {where}" in hang.summary
     assert hang.advice.startswith(
-        "Ranks 0-1 are in their own code at the line shown, and nobody is seen to wait for them in a call"
+        "Ranks 0-1 are in their own code at the line shown, and no rank is seen to wait for them in a call"
     )
 
 
@@ -160,7 +160,7 @@ def test_lone_rank_is_told_of_nobody_else() -> None:
 
     hang = story.the("hang")
     assert hang.advice.startswith(
-        "Rank 0 is in its own code at the line shown, and nobody is seen to wait for it in a call"
+        "Rank 0 is in its own code at the line shown, and no rank is seen to wait for it in a call"
     )
 
 
@@ -212,8 +212,7 @@ def test_group_that_nccl_was_seen_in_is_not_said_to_be_missing() -> None:
 @pytest.mark.parametrize(
     "texts",
     [
-        hang_advice._ADVICE,
-        hang_advice._ALONE,
+        *hang_advice.texts().values(),
         {cause: row["advice"] for cause, row in table()["straggler"]["causes"].items()},
     ],
 )

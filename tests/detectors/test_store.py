@@ -228,5 +228,5 @@ def test_rank_that_tried_in_vain_is_named_and_its_death_refers_to_it() -> None:
     assert (
         found.ranks == (1,) and not found.rule and "rank 1 has tried to reach 10.9.9.9:29500" in found.summary
     )
-    assert "The rendezvous-failure finding says why rank 1 failed" in died.advice
+    assert "See finding rendezvous-failure for why rank 1 failed" in died.advice
     assert [one.id for one in story.findings()].count("rendezvous-failure") == 1

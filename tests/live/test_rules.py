@@ -62,4 +62,4 @@ def test_job_runs_all_the_same_where_rules_cannot_be_read(short_path: Path) -> N
         code = run.process.wait(120)
 
         assert code == 0 and "the job" in run.text
-        assert "torn.yaml:2: is no YAML" in run.text
+        assert "torn.yaml:2: not valid YAML" in run.text

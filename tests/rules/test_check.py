@@ -59,9 +59,9 @@ def test_good_rule_has_no_problem(tmp_path: Path, capsys: pytest.CaptureFixture[
         ({"examples": []}, "examples:", "examples: List should have at least 1 item"),
         ({"silent": None}, "apiVersion", "silent: Field required"),
         ({"match": [{"regex": "shard"}]}, "regex: shard", "match.0.literal: Field required"),
-        ({"match": [{"literal": "shard is gone", "regex": "(a+)+\\1$"}]}, "regex:", "match[0].regex: is no RE2"),
+        ({"match": [{"literal": "shard is gone", "regex": "(a+)+\\1$"}]}, "regex:", "match[0].regex: is not RE2"),
         ({"match": [{"literal": "shard is gone", "regex": "(?P<module>is).{1,1000}\\w{1,1000}x"}]}, "regex:", "slow"),
-        ({"match": [{"literal": "RuntimeError: "}]}, "literal:", "slow: 'RuntimeError: ' stands in ordinary lines"),
+        ({"match": [{"literal": "RuntimeError: "}]}, "literal:", "slow: 'RuntimeError: ' occurs in ordinary lines"),
         ({"match": [{"literal": "shard is gone"}, {"literal": "shard is lost"}]}, "shard is lost", "match[1]: untested"),
         ({"examples": [{"origin": "our reader 2.1", "text": "OSError: shard is gone from disk"}]}, "origin:",
          "ends no traceback"),
@@ -69,7 +69,7 @@ def test_good_rule_has_no_problem(tmp_path: Path, capsys: pytest.CaptureFixture[
          "silent[0]: the rule names it"),
         ({"summary": "{who} lost {shard} today"}, "summary:", "{shard} is a group of no regex"),
         ({"kind": "lines"}, "kind:", "kind: Input should be"),
-        ({"applies": {"torch": "2.4 and newer"}}, "applies:", "no version range"),
+        ({"applies": {"torch": "2.4 and newer"}}, "applies:", "not a version range"),
         ({"over": ["no-such-rule"]}, "no-such-rule", "over[0]: there is no rule no-such-rule"),
         ({"finding": None}, "apiVersion", "needs a finding"),
         ({"also": [{"literal": "of the weekly job"}]}, "origin:", "what also: wants is missing"),
@@ -93,7 +93,7 @@ def test_two_rules_for_one_line_are_refused_until_one_is_over_the_other(
     write(tmp_path)
     write(tmp_path, "shard-missing-too", cause="other")
 
-    assert "ambiguous: shard-missing names the same line" in problems(capsys, tmp_path)
+    assert "ambiguous: shard-missing matches the same line" in problems(capsys, tmp_path)
 
     write(tmp_path, "shard-missing-too", cause="other", over=["shard-missing"])
     assert "ambiguous" not in problems(capsys, tmp_path)
@@ -109,8 +109,8 @@ def test_file_that_is_no_rule_is_said_and_others_are_tested(
 
     said = problems(capsys, tmp_path)
 
-    assert "torn.yaml:3: is no YAML" in said
-    assert "list.yaml:1: is no rule" in said
+    assert "torn.yaml:3: not valid YAML" in said
+    assert "list.yaml:1: not a rule" in said
     assert "binary.yaml:1: " in said
     assert "shard-missing" not in said
 
@@ -118,7 +118,7 @@ def test_file_that_is_no_rule_is_said_and_others_are_tested(
 def test_yaml_cannot_run_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "evil.yaml").write_text(f"!!python/object/apply:os.system ['touch {tmp_path}/owned']\n")
 
-    assert "is no YAML" in problems(capsys, tmp_path)
+    assert "not valid YAML" in problems(capsys, tmp_path)
     assert not (tmp_path / "owned").exists()
 
 

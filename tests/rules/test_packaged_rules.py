@@ -24,7 +24,7 @@ def roots(log: Path) -> list[str]:
         hit.rule.id
         for hits in reader.hits.values()
         for hit in hits
-        if hit.rule.role == "root" and reader.stands(hit)
+        if hit.rule.role == "root" and reader.holds(hit)
     ]
 
 

@@ -1,4 +1,4 @@
-"""What only the job hub can tell, from the digests of all nodes; and, on every node, what the job hub says."""
+"""What only the job hub can know, from the digests of all nodes; and, on every node, what the job hub reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from diag.detectors.training.straggler import StragglerDetector
 
 __all__ = ["JOB_DETECTORS", "VerdictDetector", "make_job_detectors"]
 
-# Of the engine that is told digests. The first three are those of a single node, told of all ranks.
+# Of the engine that is given digests. The first three are those of a single node, given all ranks.
 JOB_DETECTORS: tuple[type[Detector], ...] = (
     HangDetector,
     StragglerDetector,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from urllib.parse import urlsplit
 
+from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import CASCADE
-from diag.model import Confidence, Finding, NotChecked, Severity
+from diag.model import Confidence, Finding, Severity
 from diag.state.cluster import NodeState
 from diag.state.view import JobView
 from diag.text.units import format_ranks
@@ -16,7 +17,7 @@ from diag.text.units import format_ranks
 # Ours: other nodes' ranks fail at once when a connection closes; their nodes wait 2 s for who was first among
 # them, and report.
 _SETTLE_SECONDS = 5.0
-# And so long where all that died say that a peer of theirs was gone before: its node's word is on its way.
+# And so long where all that died say that a peer of theirs was gone before: its node's report is on its way.
 _VICTIMS_SECONDS = 15.0
 # Moments of two nodes are as exact as the exchange of digests.
 _NEAR_SECONDS = 1.0
@@ -26,45 +27,45 @@ _NEAR_SECONDS = 1.0
 _PEER = re.compile(r"(?:by peer|Read error|Write error) \[([0-9a-fA-F.:]{2,45})\]:\d")
 
 
-class FirstDeathDetector:
+class FirstDeathDetector(Detector):
     """As `rank-died` of one node, over all of them: a rank that reports a lost connection is a victim of
     another node's."""
 
     name = "first-death"
-    listens = ()
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        told = [(node, death) for node in job.cluster.nodes.values() for death in node.digest.deaths]
-        if not told:
+        reported = [(node, death) for node in job.cluster.nodes.values() for death in node.digest.deaths]
+        if not reported:
             return
-        first = min(death.since for _, death in told)
+        deaths = [death for _, death in reported]
+        first = min(death.since for death in deaths)
         current = job.cluster.current()
         waited_for = [node for node in current if not node.gone and not node.digest.deaths]
-        node, root = min(told, key=lambda pair: _order(pair[1], first))
-        settle = _VICTIMS_SECONDS if _is_victim(root) else _SETTLE_SECONDS
-        lost = _lost_peer(job, [death for _, death in told], first) if _is_victim(root) else None
+        node, root = min(reported, key=lambda pair: _order(pair[1], first))
+        victim = _is_victim(root)
+        lost = _lost_peer(job, deaths, first) if victim else None
         if lost is not None and now - first >= _SETTLE_SECONDS:
-            yield _gone(lost, job, [death for _, death in told], first)
+            yield _gone(lost, job, deaths, first)
             return
+        settle = _VICTIMS_SECONDS if victim else _SETTLE_SECONDS
         if (waited_for or len(current) < job.cluster.expected()) and now - first < settle:
             return
-        dead = {rank.rank for rank in job.ranks.values() if rank.failed} | {
-            rank for _, death in told for rank in death.ranks
-        }
-        waiting = {rank.rank for rank in job.ranks.values() if rank.alive} | dead | set(root.waiting_ranks)
         summary = _summary(root, node if len(current) > 1 else None, job)
-        yield replace(root, summary=summary, waiting_ranks=tuple(sorted(waiting - set(root.ranks))))
+        yield replace(root, summary=summary, waiting_ranks=_waiting(root, deaths, job))
 
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
+
+def _waiting(root: Finding, deaths: list[Finding], job: JobView) -> tuple[int, ...]:
+    waiting = {rank.rank for rank in job.ranks.values() if rank.alive or rank.failed}
+    waiting.update(root.waiting_ranks, *(death.ranks for death in deaths))
+    return tuple(sorted(waiting.difference(root.ranks)))
 
 
 def _summary(root: Finding, node: NodeState | None, job: JobView) -> str:
-    """As its node says it, with the node's name, and with what the job knows and that node does not."""
+    """As its node reports it, with the node's name, and with what the job knows and that node does not."""
     summary = root.summary
     if node is not None and summary.startswith(f"{root.subject} "):
         summary = f"{root.subject} on {node.digest.host}{summary.removeprefix(root.subject)}"
-    if job.iteration is not None and " in phase " in summary:  # that node's own log does not tell the steps
+    if job.iteration is not None and " in phase " in summary:  # that node's own log does not show the steps
         head, _, rest = summary.partition(" in phase ")
         summary = f"{head} after iteration {job.iteration};{rest.partition(';')[2]}"
     return summary
@@ -73,10 +74,8 @@ def _summary(root: Finding, node: NodeState | None, job: JobView) -> str:
 def _lost_peer(job: JobView, deaths: list[Finding], first: float) -> NodeState | None:
     """The node at whose address the connections of those that died ended, and of which nothing was heard
     since."""
-    named = {
-        address for death in deaths for item in death.evidence for address in _PEER.findall(item.excerpt)
-    }
-    named |= {address for death in deaths for address in _PEER.findall(death.summary)}
+    texts = [text for death in deaths for text in (death.summary, *(item.excerpt for item in death.evidence))]
+    named = {address for text in texts for address in _PEER.findall(text)}
     for node in job.cluster.current():
         host = urlsplit(node.digest.url).hostname
         # Of `seq` 0: known from the job hub before, and never heard by this one.
@@ -88,9 +87,8 @@ def _lost_peer(job: JobView, deaths: list[Finding], first: float) -> NodeState |
 
 def _gone(node: NodeState, job: JobView, deaths: list[Finding], first: float) -> Finding:
     ranks = tuple(sorted(job.cluster.ranks_on(node.digest.run_id, job.ranks)))
-    victims = tuple(
-        sorted({rank for death in deaths for rank in (*death.ranks, *death.waiting_ranks)} - set(ranks))
-    )
+    others = {rank for death in deaths for rank in (*death.ranks, *death.waiting_ranks)}
+    victims = tuple(sorted(others.difference(ranks)))
     address = urlsplit(node.digest.url).hostname
     one = len(ranks) == 1
     who = f"{format_ranks(ranks)} on {node.digest.host}" if ranks else f"the ranks of {node.digest.host}"
@@ -105,8 +103,8 @@ def _gone(node: NodeState, job: JobView, deaths: list[Finding], first: float) ->
         waiting_ranks=victims,
         since=first,
         summary=f"{who} {'is' if one else 'are'} gone{after}, and diag there with {'it' if one else 'them'}: "
-        f"{format_ranks(victims)} lost the connection to {address}, and nothing was heard of {node.digest.host} since",
-        advice=f"Look on {node.digest.host} for what ended all processes there: `dmesg`, the scheduler's log, `last -x`, the "
+        f"{format_ranks(victims)} lost the connection to {address}, and nothing has been heard from {node.digest.host} since",
+        advice=f"Check on {node.digest.host} what ended all processes there: `dmesg`, the scheduler's log, `last -x`, the "
         "pod's events (`kubectl describe pod`). The other ranks' errors follow from it.",
         evidence=tuple(item for death in deaths[:3] for item in death.evidence if item.kind == "output")[:6],
         final=True,
@@ -120,6 +118,6 @@ def _order(death: Finding, first: float) -> tuple[bool, bool, float]:
 
 
 def _is_victim(death: Finding) -> bool:
-    words = [item.excerpt for item in death.evidence if item.kind == "output"]
-    said = death.summary.partition("it said: ")[2]
-    return bool(CASCADE.search(said)) if said else any(CASCADE.search(text) for text in words)
+    last = death.summary.partition("it said: ")[2]
+    output = [item.excerpt for item in death.evidence if item.kind == "output"]
+    return any(CASCADE.search(text) for text in ([last] if last else output))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from diag.detectors.contract import Detector
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.cluster import NodeState
 from diag.state.view import JobView
@@ -14,7 +15,7 @@ _PATIENCE_SECONDS = 90.0
 _EARLY = ("launch", "rendezvous")
 
 
-class RendezvousDetector:
+class RendezvousDetector(Detector):
     """Meaning: nodes of the job have waited for each other for 90 s, and some never came.
 
     Evidence: each node's launcher says how many nodes there are; the hubs that report to the job hub say
@@ -22,12 +23,11 @@ class RendezvousDetector:
 
     What to do: start the node named, or see why its pod or task does not run.
 
-    False alarms: a node on which the job runs without diag is told here only while the job waits; later it is
+    False alarms: a node on which the job runs without diag is reported here only while the job waits; later it is
     `not checked`.
     """
 
     name = "rendezvous-failure"
-    listens = ()
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         nodes = [node for node in job.cluster.current() if not node.gone]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from diag.detectors.contract import Detector
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.state.cluster import NodeState
 from diag.state.view import JobView
@@ -12,7 +13,7 @@ from diag.text.units import format_ranks, format_seconds
 # So long nothing of the ranks that are seen may have moved: a job that goes on has lost no node, only a hub
 # of ours.
 _STANDS_SECONDS = 12.0
-# Where no node that is heard tells the steps: ranks that mostly wait look as if they stood for several
+# Where no node that is heard reports the steps: ranks that mostly wait look as if they stood for several
 # samples in a row.
 _UNTOLD_SECONDS = 35.0
 _GONE = ("timeout", "unreachable", "unresolved")
@@ -25,22 +26,21 @@ _ANSWERS = {
 }
 
 
-class NodeFailureDetector:
+class NodeFailureDetector(Detector):
     """Meaning: a node of the job does not answer any more, and the job does not go on without it.
 
     Evidence: the hub of each node sends a digest every few seconds. One that misses three is tried: its host
-    refuses, or gives no answer at all. Nothing is said while ranks of other nodes go on: then only diag's hub
+    refuses, or gives no answer at all. Nothing is reported while ranks of other nodes go on: then only diag's hub
     there is gone.
 
-    What to do: look after the node named, take it out, start again from the last checkpoint.
+    What to do: check the node named, take it out, start again from the last checkpoint.
 
-    False alarms: a hub that was killed by itself while the job hangs for another reason is told as
+    False alarms: a hub that was killed by itself while the job hangs for another reason is reported as
     hub_unreachable, a warning. Where all other nodes fall silent at once, this node is the one that is cut
     off.
     """
 
     name = "node-failure"
-    listens = ()
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         silent = job.cluster.silent(now)
@@ -49,9 +49,8 @@ class NodeFailureDetector:
         speaking = [node for node in job.cluster.current() if node not in silent and not node.gone]
         if not speaking or _moves(job, speaking, now) or _ends_well(job, speaking):
             return
-        tried = [node for node in silent if node.probe is not None and node.probe_at > node.heard_at]
-        gone = [node for node in tried if node.probe is not None and node.probe.answer in _GONE]
-        here = [node for node in tried if node not in gone]
+        gone = [node for node in silent if _answer(node) in _GONE]
+        here = [node for node in silent if _answer(node) not in ("", *_GONE)]
         if len(gone) > 1 and len(speaking) <= 1 and len(gone) == len(silent):
             yield _cut_off(gone, speaking, job)
         elif gone:
@@ -60,16 +59,22 @@ class NodeFailureDetector:
             yield _finding(here, job, "hub_unreachable", Severity.WARNING)
 
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        # `now` is not told here: the newest thing heard stands for it.
+        # `now` is not given here: the newest thing heard is used.
         now = max((node.heard_at for node in job.cluster.nodes.values()), default=0.0)
         for node in job.cluster.silent(now):
-            said = _ANSWERS.get(node.probe.answer, "") if node.probe is not None else ""
+            answer = _ANSWERS.get(node.probe.answer, "") if node.probe is not None else ""
+            ranks = _ranks([node], job)
+            silent = f"its hub has not been heard for {format_seconds(now - node.heard_at)}"
             yield NotChecked(
-                f"{node.name} ({format_ranks(_ranks([node], job)) if _ranks([node], job) else 'no ranks yet'})",
-                f"its hub has not been heard for {format_seconds(now - node.heard_at)}"
-                + (f": {said}" if said else ""),
-                "see whether diag lives there (`ps`), and that its port can be reached from this node",
+                f"{node.name} ({format_ranks(ranks) if ranks else 'no ranks yet'})",
+                f"{silent}: {answer}" if answer else silent,
+                "see whether diag runs there (`ps`), and that its port can be reached from this node",
             )
+
+
+def _answer(node: NodeState) -> str:
+    """What came when it was tried, since it fell silent; "" where it was not."""
+    return node.probe.answer if node.probe is not None and node.probe_at > node.heard_at else ""
 
 
 def _moves(job: JobView, speaking: Sequence[NodeState], now: float) -> bool:
@@ -95,8 +100,8 @@ def _ranks(nodes: Sequence[NodeState], job: JobView) -> tuple[int, ...]:
 
 
 def _ranks_left(ids: set[str], job: JobView) -> list[int]:
-    """A hub that took over may have been told of the node, and not yet of the ranks found there: where all
-    other nodes told theirs, what is left of the world size are they."""
+    """A hub that took over may know the node, and not yet the ranks found there: where all
+    other nodes reported theirs, what is left of the world size are they."""
     current = job.cluster.current()
     homes = {rank.node for rank in job.ranks.values()}
     empty = [node.digest.run_id for node in current if node.digest.run_id not in homes]
@@ -109,24 +114,22 @@ def _ranks_left(ids: set[str], job: JobView) -> list[int]:
 
 def _finding(nodes: list[NodeState], job: JobView, cause: str, severity: Severity) -> Finding:
     ranks = _ranks(nodes, job)
-    names = ", ".join(node.name for node in nodes[:4]) + (
-        f" and {len(nodes) - 4} more" if len(nodes) > 4 else ""
-    )
+    names = ", ".join(node.name for node in nodes[:4])
+    names += f" and {len(nodes) - 4} more" if len(nodes) > 4 else ""
     one = len(nodes) == 1
     heard = max(node.heard_at for node in nodes)
     whose = f" with {format_ranks(ranks)}" if ranks else ""
+    answer = _ANSWERS[nodes[0].probe.answer] if nodes[0].probe is not None else ""
     if cause == "node_unreachable":
-        said = _ANSWERS[nodes[0].probe.answer] if nodes[0].probe is not None else ""
-        what = f"{'does' if one else 'do'} not answer any more ({said}), and the job stands still"
+        what = f"{'does' if one else 'do'} not answer any more ({answer}), and the job does not move"
         advice = (
-            f"See whether {names} {'lives' if one else 'live'}: console, `ping`, `kubectl get node`, `scontrol show node`; "
+            f"See whether {names} {'runs' if one else 'run'}: console, `ping`, `kubectl get node`, `scontrol show node`; "
             "link and switch port. End the job, take the node out (--exclude, `kubectl cordon`), and start again from the last "
             "checkpoint."
         )
     else:
-        said = _ANSWERS[nodes[0].probe.answer] if nodes[0].probe is not None else ""
-        what = f"{'has' if one else 'have'} no diag that answers ({said}): of {'its' if one else 'their'} ranks nothing is known"
-        advice = f"See on {names} whether the job's processes live (`ps`), and attach again there: diag watch --pid PID."
+        what = f"{'has' if one else 'have'} no diag that answers ({answer}): of {'its' if one else 'their'} ranks nothing is known"
+        advice = f"Check on {names} whether the job's processes run (`ps`), and attach again there: diag watch --pid PID."
     return Finding(
         id="node-failure",
         subject=nodes[0].digest.host if one else JOB,
@@ -158,8 +161,8 @@ def _cut_off(gone: list[NodeState], speaking: Sequence[NodeState], job: JobView)
         waiting_ranks=_ranks(gone, job),
         summary=f"none of the other {len(gone)} nodes answers {name} any more: this node is cut off from the network, or all of "
         "them are",
-        advice=f"Look at the network of {name} first (`ip -br link`, cable, switch port, VLAN): what the other nodes' diag says "
-        "is more likely to be right than what stands here.",
+        advice=f"Check the network of {name} first (`ip -br link`, cable, switch port, VLAN): what the other nodes' diag reports "
+        "is more likely to be right than this report.",
         evidence=tuple(_evidence(node) for node in gone[:4]),
         holds_seconds=5.0,
     )
@@ -167,10 +170,7 @@ def _cut_off(gone: list[NodeState], speaking: Sequence[NodeState], job: JobView)
 
 def _evidence(node: NodeState) -> Evidence:
     probe = node.probe
-    said = (
-        f"; tried: {_ANSWERS.get(probe.answer, probe.answer)} ({format_seconds(probe.seconds)})"
-        if probe is not None
-        else ""
-    )
-    text = f"{node.name} at {node.digest.url or '?'}: last heard in phase {node.digest.phase}{said}"
+    text = f"{node.name} at {node.digest.url or '?'}: last heard in phase {node.digest.phase}"
+    if probe is not None:
+        text += f"; tried: {_ANSWERS.get(probe.answer, probe.answer)} ({format_seconds(probe.seconds)})"
     return Evidence("digest", text, node.heard_at)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from diag.detectors.contract import Detector
 from diag.detectors.precedence import PRECEDENCE
 from diag.model import JOB, Finding, NotChecked
 from diag.state.cluster import NodeState
@@ -17,12 +18,11 @@ _OF_A_NODE = ("rank ", "GPU ", "port ", "NVSwitch ")
 _MOST_NAMED = 4
 
 
-class NodeFindingsDetector:
+class NodeFindingsDetector(Detector):
     """What each node's hub found out about its own machine and ranks. Ranks are the job's; other subjects get
     its name."""
 
     name = "node-findings"
-    listens = ()
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         alike: dict[tuple[str, str, str, str, str, str], list[tuple[NodeState, Finding]]] = {}
@@ -31,7 +31,7 @@ class NodeFindingsDetector:
             for finding in node.digest.findings:
                 if finding.id in PRECEDENCE.whole_job and not finding.rule:
                     continue
-                # Of one rank, or of one device of a node, each stands by itself; of a whole node or a
+                # Of one rank, or of one device of a node, each is by itself; of a whole node or a
                 # variable they are alike.
                 place = node.digest.run_id if finding.subject.startswith(_OF_A_NODE) else ""
                 key = (finding.id, finding.klass, finding.cause, finding.rule, finding.subject, place)
@@ -41,9 +41,8 @@ class NodeFindingsDetector:
             finding = _united(same, len(nodes))
             if finding.key in known:  # the same trouble of another cause elsewhere
                 name = same[0][0].name
-                finding = replace(
-                    finding, subject=name if finding.subject == JOB else f"{finding.subject} on {name}"
-                )
+                subject = name if finding.subject == JOB else f"{finding.subject} on {name}"
+                finding = replace(finding, subject=subject)
             known.add(finding.key)
             yield finding
 
@@ -79,12 +78,11 @@ def _united(same: list[tuple[NodeState, Finding]], nodes: int) -> Finding:
         subject = f"{subject} on {same[0][0].name}"
     summary = first.summary
     if len(same) > 1:
-        others = [node.name for node, _ in same[1:]]
-        summary += (
-            f" (the same on {_names(others)})" if len(same) < nodes else f" (the same on all {nodes} nodes)"
-        )
+        others = _names([node.name for node, _ in same[1:]]) if len(same) < nodes else f"all {nodes} nodes"
+        summary += f" (the same on {others})"
     elif nodes > 1 and same[0][0].digest.host not in summary:
         summary += f" ({same[0][0].name})"
+    each = max(1, _MOST_EVIDENCE // len(same))
     return replace(
         first,
         subject=subject,
@@ -93,9 +91,7 @@ def _united(same: list[tuple[NodeState, Finding]], nodes: int) -> Finding:
         since=min(one.since for _, one in same),
         ranks=tuple(sorted({rank for _, one in same for rank in one.ranks})),
         waiting_ranks=tuple(sorted({rank for _, one in same for rank in one.waiting_ranks})),
-        evidence=tuple(
-            item for _, one in same for item in one.evidence[: max(1, _MOST_EVIDENCE // len(same))]
-        )[:_MOST_EVIDENCE],
+        evidence=tuple(item for _, one in same for item in one.evidence[:each])[:_MOST_EVIDENCE],
     )
 
 

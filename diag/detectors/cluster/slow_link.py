@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
+from diag.detectors.contract import Detector
+from diag.model import Confidence, Evidence, Finding, Severity
 from diag.model.observations import NodeDigest, RankDigest
 from diag.state.cluster import NodeState
 from diag.state.view import JobView
@@ -22,7 +23,7 @@ _WAITING_RATIO = 0.3
 _RDMA = ("IB", "AWS Libfabric", "OFI", "GIN")
 
 
-class SlowLinkDetector:
+class SlowLinkDetector(Detector):
     """Meaning: one node's network answers ten times later than that of the others, and the ranks wait for
     each other.
 
@@ -30,11 +31,11 @@ class SlowLinkDetector:
     program of either side is part of it), of five exchanges in a row, beside those of all other nodes; how
     often ranks wait in collectives.
 
-    What to do: look at that node's link: speed, errors, cable, a port that fell back to a lower rate, traffic
+    What to do: check that node's link: speed, errors, cable, a port that fell back to a lower rate, traffic
     of others.
 
     False alarms: where the hubs talk over another network than the training (a management network beside
-    InfiniBand) it is told as information only. Nothing is said where the job hub's own link is the slow one:
+    InfiniBand) it is reported as information only. Nothing is reported where the job hub's own link is the slow one:
     then all others are late alike.
     """
 
@@ -54,9 +55,9 @@ class SlowLinkDetector:
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         nodes = {node.digest.run_id: node for node in job.cluster.current() if not node.gone}
         least = {
-            run_id: min(seconds for _, seconds in told)
-            for run_id, told in self._seconds.items()
-            if run_id in nodes and len(told) == _SAMPLES
+            run_id: min(seconds for _, seconds in samples)
+            for run_id, samples in self._seconds.items()
+            if run_id in nodes and len(samples) == _SAMPLES
         }
         if len(least) < 2 or job.returncode is not None:
             return
@@ -66,26 +67,15 @@ class SlowLinkDetector:
             if seconds >= max(_LEAST_SECONDS, _RATIO * usual):
                 yield self._finding(nodes[run_id], job, seconds, usual)
 
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        return ()
-
     def _finding(self, node: NodeState, job: JobView, seconds: float, usual: float) -> Finding:
         ranks = tuple(sorted(job.cluster.ranks_on(node.digest.run_id, job.ranks)))
         waiting = sum(self._waits) / len(self._waits) if self._waits else 0.0
-        nets = {
-            comm.net
-            for process in job.nccl_processes.living()
-            for comm in process.communicators.values()
-            if comm.net
-        }
-        matters = waiting >= _WAITING_RATIO and not any(net.startswith(_RDMA) for net in nets)
+        comms = [comm for process in job.nccl_processes.living() for comm in process.communicators.values()]
+        matters = waiting >= _WAITING_RATIO and not any(comm.net.startswith(_RDMA) for comm in comms)
         since = self._seconds[node.digest.run_id][0][0]
         whose = f" with {format_ranks(ranks)}" if ranks else ""
-        wait = (
-            f"; ranks are found waiting for each other in {format_ratio(waiting)} of samples"
-            if self._waits
-            else ""
-        )
+        share = f"; ranks are found waiting for each other in {format_ratio(waiting)} of samples"
+        wait = share if self._waits else ""
         return Finding(
             id="straggler",
             subject=node.digest.host,

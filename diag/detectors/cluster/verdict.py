@@ -1,19 +1,19 @@
-"""On every node: what the job hub says of the whole job, so that any terminal, page and dump tells the same."""
+"""On every node: what the job hub reports of the whole job, so that any terminal, page and dump shows the same."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from diag.detectors.contract import Detector
 from diag.model import Finding, NotChecked
 from diag.state.view import JobView
 
 
-class VerdictDetector:
-    """Passes on what the job hub said last, while it is heard of. Says nothing of its own."""
+class VerdictDetector(Detector):
+    """Passes on what the job hub reported last, while it is heard of. Reports nothing of its own."""
 
     name = "verdict"
-    listens = ()
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         cluster = job.cluster

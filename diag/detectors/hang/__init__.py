@@ -1,7 +1,7 @@
-"""The hang detector: `detector` decides whether, `blame` who as the stacks tell, `joined` what other evidence
-adds.
+"""The hang detector: `detector` decides whether, `attribution` who as the stacks show, `corroborate` what other
+evidence adds.
 
-How each rank stands is in `standing`, how long is waited in `patience`, the sentence in `words`, the remedy
+The state of each rank is in `rank_wait`, how long is waited in `patience`, the sentence in `messages`, the remedy
 in `advice`; `collectives`, `ras`, `gpus`, `network` and `watchdog` each keep one more kind of evidence.
 """
 

@@ -1,4 +1,4 @@
-"""Who holds up a silent job, as far as its processes and stacks tell. Other evidence is joined to it in
+"""Who holds up a silent job, as far as its processes and stacks show. Other evidence is joined to it in
 `joined`."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def attribute_hang(  # noqa: PLR0917 - one caller
     lost: tuple[int, ...] = (),
 ) -> Verdict:
     """The least joined ranks hold up the rest. Dead outranks stopped outranks blocked outranks not yet
-    initialised. `lost` are ranks of nodes that are silent: they are to blame where nobody who is seen
+    initialised. `lost` are ranks of nodes that are silent: they are to blame where no rank that is seen
     explains it."""
     everyone = tuple(rank.rank for rank in alive)
     seen_all = len(job.ranks) >= job.world_size
@@ -62,7 +62,7 @@ def attribute_hang(  # noqa: PLR0917 - one caller
 def _of_dead(dead: list[RankView], everyone: tuple[int, ...], since: float) -> Verdict:
     culprits = tuple(sorted(rank.rank for rank in dead))
     since = max([since, *(rank.exited_at or since for rank in dead)])  # they moved until they died
-    # Where nobody could read an exit status the rank may as well have finished.
+    # Where an exit status could not be read the rank may as well have finished.
     sure = Confidence.HIGH if any(rank.failed for rank in dead) else Confidence.MEDIUM
     return Verdict("peer_lost", culprits, everyone, "rank_exited", since, sure)
 

@@ -1,22 +1,23 @@
-"""What the Flight Recorders of all ranks say together: told readings, asked for who is waited for."""
+"""What the Flight Recorders of all ranks show together: who is waited for."""
 
 from __future__ import annotations
 
 from diag.detectors.hang.pipeline import pipeline_fronts
 from diag.knowledge.parallel_layout import pipeline_parallel_size
 from diag.model.observations import FlightRecorder, LayoutReported, RankFound
+from diag.state.collective_fronts import Front
 from diag.state.stack_activity import Activity
 from diag.state.view import JobView
-from diag.state.wait_graph import Explanation, Front, build
+from diag.state.wait_graph import Explanation, build
 
-# A reading older than this tells nothing of now; under suspicion they come every 30 s.
+# A reading older than this means nothing now; under suspicion they come every 30 s.
 _FRESH_SECONDS = 90.0
 _RANKS_A_SECOND = 1024  # ours, put into graphs; a graph of 8,192 ranks takes a second or two
 _WAITING = (Activity.COLLECTIVE, Activity.GPU_SYNC)
 
 
 class Collectives:
-    """Keeps the last two readings of each rank: what stands in both of them stands still."""
+    """Keeps the last two readings of each rank: what is in both of them does not move."""
 
     listens = (RankFound, LayoutReported, FlightRecorder)
 
@@ -33,7 +34,7 @@ class Collectives:
         elif isinstance(fact, LayoutReported):
             self._stages = fact.stages
         elif fact.rank is not None:
-            # not the same one told again
+            # not the same one reported again
             if fact.rank in self._last and self._last[fact.rank][1].emitted != fact.emitted:
                 self._before[fact.rank] = self._last[fact.rank]
             self._last[fact.rank] = (at, fact)

@@ -57,7 +57,7 @@ class Kernels:
             # others are queued behind those
             names = [kernel.name for kernel in fact.kernels if kernel.blocks]
             if fact.kernels and not names:
-                continue  # nothing tells which of them run
+                continue  # which of them run is not known
             waits = tuple(name for name in names if _OF_NCCL.match(name) or _OF_PEERS.search(name))
             other = tuple(name for name in names if name and name not in waits)
             found[rank.rank] = RunningKernels(waits, other, names.count(""))

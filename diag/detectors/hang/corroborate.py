@@ -30,7 +30,7 @@ from diag.state.wait_graph import Explanation
 _LEVELS = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 # What one node alone may decide, whoever waits on the others.
 _OF_A_NODE = ("gpu_side", "network_transport", "resource_wait")
-# Classes that a kernel which does not end may hide behind, and how its rank then stands.
+# Classes that a kernel which does not end may hide behind, and the state of its rank then.
 _MAY_BE_A_KERNEL = ("unknown", "peer_not_joined", "gpu_side")
 _AT_THE_GPU = (*WAITS, "blind")
 # Classes in which the culprit might compute: its GPU decides whether it does.
@@ -38,7 +38,7 @@ _MAY_COMPUTE = ("peer_not_joined", "gpu_side", "unknown", "compile_wait")
 
 
 def undecided(verdict: Verdict) -> bool:
-    """Everybody seen waits: the stacks blame nobody."""
+    """Everybody seen waits: the stacks blame no rank."""
     return not verdict.culprits and verdict.klass == "unknown"
 
 
@@ -51,7 +51,7 @@ def _raised(confidence: Confidence) -> Confidence:
 
 
 class EvidenceFusion:
-    """Keeps what each kind of evidence was told, and joins it when a verdict is at hand."""
+    """Keeps what each kind of evidence observed, and joins it when a verdict is at hand."""
 
     listens = tuple(
         kind for part in (Collectives, Ras, Watchdog, Gpus, Kernels, Network) for kind in part.listens
@@ -164,7 +164,7 @@ def _with_nodes(verdict: Verdict, job: JobView, now: float) -> Verdict:
 def _with_collectives(
     verdict: Verdict, found: Explanation | None, standing: dict[int, str], job: JobView
 ) -> Verdict:
-    """Stacks say where ranks stand, the Flight Recorder who has not come: two channels that should agree.
+    """Stacks show where ranks are, the Flight Recorder who has not come: two channels that should agree.
 
     A rank that died, stopped or is stuck in its shutdown outranks what it did not call; so does a block that
     explains itself (data, a lock, a save). The recorder decides where the stacks see all ranks waiting alike.
@@ -282,6 +282,14 @@ def _with_ras(
     return noted
 
 
+# What the watchdog's lines make of a verdict that blames no rank: class ("": as it was), cause, how sure.
+_BY_WATCHDOG = {
+    "mismatch": ("collective_mismatch", "calls_differ", Confidence.MEDIUM),
+    "absent": ("peer_not_joined", "not_in_collective", Confidence.MEDIUM),
+    "silent": ("", "rank_says_nothing", Confidence.LOW),
+}
+
+
 def _with_watchdog(verdict: Verdict, says: WatchdogReport | None, standing: dict[int, str]) -> Verdict:
     if says is None:
         return verdict
@@ -290,34 +298,18 @@ def _with_watchdog(verdict: Verdict, says: WatchdogReport | None, standing: dict
         agrees = bool(verdict.culprits) and set(verdict.culprits) == set(says.culprits)
         return replace(noted, confidence=_raised(verdict.confidence)) if agrees else noted
     everyone = tuple(sorted({*verdict.waiting, *says.culprits, *says.waiting}))
-    if says.kind == "mismatch":
-        return replace(
-            noted,
-            klass="collective_mismatch",
-            cause="calls_differ",
-            culprits=says.culprits,
-            waiting=others(everyone, says.culprits),
-            confidence=Confidence.MEDIUM,
-        )
     joined_elsewhere = any(standing.get(rank) in WAITS for rank in says.culprits)
-    if says.kind == "absent" and not joined_elsewhere:
-        return replace(
-            noted,
-            klass="peer_not_joined",
-            cause="not_in_collective",
-            culprits=says.culprits,
-            waiting=others(everyone, says.culprits),
-            confidence=Confidence.MEDIUM,
-        )
-    if says.kind == "silent" and not joined_elsewhere:
-        return replace(
-            noted,
-            cause="rank_says_nothing",
-            culprits=says.culprits,
-            waiting=others(everyone, says.culprits),
-            confidence=Confidence.LOW,
-        )
-    return noted
+    if says.kind not in _BY_WATCHDOG or (joined_elsewhere and says.kind != "mismatch"):
+        return noted
+    klass, cause, confidence = _BY_WATCHDOG[says.kind]
+    return replace(
+        noted,
+        klass=klass or verdict.klass,
+        cause=cause,
+        culprits=says.culprits,
+        waiting=others(everyone, says.culprits),
+        confidence=confidence,
+    )
 
 
 def _computes(verdict: Verdict, readings: dict[int, GpuReading]) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from diag.detectors.hang.advice import advice_for
+from diag.detectors.hang.advice import advice_for, texts
 from diag.detectors.hang.attribution import attribute_hang
 from diag.detectors.hang.corroborate import EvidenceFusion
 from diag.detectors.hang.evidence import evidence_of
@@ -20,18 +20,17 @@ from diag.detectors.hang.verdict import Verdict, others
 from diag.detectors.memory.stall import waits_for
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity
 from diag.model.observations import Observation, SnapshotTaken
-from diag.state.rank import CHANNELS
-from diag.state.rank_view import RankView
+from diag.state.rank_view import CHANNELS, RankView
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 
 __all__ = ["HangDetector", "Verdict", "judge", "wants_closer_look"]
 
-# A hang that was said ends when the job itself moves. Children and files may stir in it: torch's compile
+# A hang that was reported ends when the job itself moves. Children and files may stir in it: torch's compile
 # workers give up their pool after a minute without work (seen on H200, torch 2.11). Only what goes on for so
 # long is work.
 _STIRRED_SECONDS = 45.0
-_PAUSE_SECONDS = 60.0  # ours: of helpers, what stirs more seldom does not work for the job, however long a hang takes to be told
+_PAUSE_SECONDS = 60.0  # ours: of helpers, what stirs more seldom does not work for the job, however long a hang takes to be reported
 _NEVER = -1e9
 
 
@@ -40,7 +39,7 @@ class HangDetector:
 
     Evidence: the main thread's stack of each rank (unchanged over samples), CPU, IO and memory of the rank
     and its children, the job's log and what each rank prints, process states, the Flight Recorder, GPU
-    utilisation and power, what stands on their SMs, NCCL's and the watchdog's lines. Two independent channels
+    utilisation and power, what runs on their SMs, NCCL's and the watchdog's lines. Two independent channels
     must stand still. A folder of evidence captured by hand is one moment: what it shows of the time before
     decides, and the confidence is lower.
 
@@ -49,15 +48,16 @@ class HangDetector:
     False alarms: a rank that waits for a service outside of the job by other means than HTTP (HTTP is given
     five minutes) looks like peer_not_joined. A rank that alone is in a kernel that waits for other GPUs by
     itself (symmetric memory, NVSHMEM) looks like kernel_does_not_end. A rank that prints nothing but the same
-    words again, or a time that passes, counts as silent.
+    text again, or a time that passes, counts as silent.
     """
 
     name = "hang"
     listens = (SnapshotTaken, *EvidenceFusion.listens)
 
     def __init__(self) -> None:
+        texts()
         self._joined = EvidenceFusion()
-        self._said = _LastReported()
+        self._last = _LastReported()
         self._judged: tuple[float, Verdict | None] | None = None  # as of the last tick
         self._snapshot: SnapshotTaken | None = None
 
@@ -71,16 +71,16 @@ class HangDetector:
     def tick(self, now: float, job: JobView) -> None:
         """What stirs in a hang is judged by the hang that was reported before it."""
         if self._snapshot is None:
-            said = self._said.after_stirs(now, job)
-            verdict = judge(now, job, self._joined, said.standing)
-            self._said, self._judged = said.followed_by(verdict), (now, verdict)
+            last = self._last.after_stirs(now, job)
+            verdict = judge(now, job, self._joined, last.standing)
+            self._last, self._judged = last.followed_by(verdict), (now, verdict)
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         if self._judged is not None and self._judged[0] == now:
             verdict = self._judged[1]
         else:
-            said = self._said.after_stirs(now, job).standing
-            verdict = judge(now, job, self._joined, said, self._snapshot)
+            reported = self._last.after_stirs(now, job).standing
+            verdict = judge(now, job, self._joined, reported, self._snapshot)
         if verdict is None:
             return
         sure = verdict.seconds is None or verdict.seconds >= STEADY_SECONDS
@@ -160,10 +160,10 @@ def judge(
     now: float,
     job: JobView,
     joined: EvidenceFusion,
-    said: Verdict | None = None,
+    reported: Verdict | None = None,
     moment: SnapshotTaken | None = None,
 ) -> Verdict | None:
-    """None while the job moves, might still move, or is not a job yet. `said`: the hang that was told of it.
+    """None while the job moves, might still move, or is not a job yet. `reported`: the hang that was reported of it.
     `moment`: all that there is was captured at one; else silence over time has to show that it stands still."""
     if (
         job.cluster.nodes
@@ -173,7 +173,7 @@ def judge(
     alive, lost = _taking_part(job, now)
     if _is_over(job) or not alive:
         return None
-    since = began_still(moment, alive) if moment else silent_since(now, job, alive, said)
+    since = began_still(moment, alive) if moment else silent_since(now, job, alive, reported)
     if since is None:
         return None
     dead = _failed(job)
@@ -194,14 +194,14 @@ def judge(
         return proven(verdict, moment, seen, missing, standing, now)
     if may_be_idle(job, alive, verdict):
         return None
-    if said is not None and _is_same(said, verdict, since):
+    if reported is not None and _is_same(reported, verdict, since):
         return verdict
     verdict = replace(verdict, since=max(verdict.since, last_printed(verdict, job, now)))
     return verdict if now - verdict.since >= patience(job, verdict) else None
 
 
 def _taking_part(job: JobView, now: float) -> tuple[list[RankView], tuple[int, ...]]:
-    """Ranks that live, and the numbers of those that nobody hears of any more."""
+    """Ranks that live, and the numbers of those of which no hub reports any more."""
     alive = job.alive_ranks()
     lost = tuple(rank.rank for rank in alive if job.cluster.is_lost(rank, now))
     if job.cluster.nodes:
@@ -218,8 +218,8 @@ def _failed(job: JobView) -> list[RankView]:
     return [rank for rank in job.ranks.values() if rank.exit is not None and rank.exit.exit_code != 0]
 
 
-def _is_same(said: Verdict, verdict: Verdict, since: float) -> bool:
-    return (since, verdict.klass, verdict.culprits) == (said.since, said.klass, said.culprits)
+def _is_same(reported: Verdict, verdict: Verdict, since: float) -> bool:
+    return (since, verdict.klass, verdict.culprits) == (reported.since, reported.klass, reported.culprits)
 
 
 def _held_up_by_memory(verdict: Verdict, alive: list[RankView]) -> Verdict:

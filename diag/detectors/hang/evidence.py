@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from diag.detectors.hang.verdict import Verdict
     from diag.state.wait_graph import Explanation
 
-# Of /proc/PID/stat, in the words of ps(1).
+# Of /proc/PID/stat, as ps(1) names them.
 _STATES = {
     "S": "[sleeps|sleep]",
     "R": "[runs|run]",
@@ -104,14 +104,14 @@ def _other_thread(rank: RankView, verdict: Verdict, cwd: str) -> Iterator[Eviden
 def _format_process(rank: RankView) -> str:
     assert rank.tree is not None
     main = rank.tree.main
-    words = [f"pid {main.pid} state {main.state}"]
+    parts = [f"pid {main.pid} state {main.state}"]
     if main.wchan and main.wchan != "0":
-        words.append(f"wchan {main.wchan}")
+        parts.append(f"wchan {main.wchan}")
     if rank.cpu_ratio is not None:
-        words.append(f"{format_ratio(rank.cpu_ratio)} CPU")
+        parts.append(f"{format_ratio(rank.cpu_ratio)} CPU")
     if rank.tree.children:
-        words.append(_children(Counter(child.state for child in rank.tree.children)))
-    return ", ".join(words)
+        parts.append(_children(Counter(child.state for child in rank.tree.children)))
+    return ", ".join(parts)
 
 
 def _children(states: Counter[str]) -> str:
@@ -119,15 +119,15 @@ def _children(states: Counter[str]) -> str:
     >>> _children(Counter("SSSR")), _children(Counter("SS")), _children(Counter("D"))
     ('4 children: 3 sleep, 1 runs', '2 children, all sleep', '1 child, is in uninterruptible sleep')
     """
-    said = [
+    texts = [
         numbered(_STATES.get(state, f"[is|are] in state {state}"), count)
         for state, count in states.most_common()
     ]
     if len(states) == 1:
         total = states.total()
-        return f"1 child, {said[0]}" if total == 1 else f"{total} children, all {said[0]}"
+        return f"1 child, {texts[0]}" if total == 1 else f"{total} children, all {texts[0]}"
     return f"{states.total()} children: " + ", ".join(
-        f"{count} {words}" for words, (_, count) in zip(said, states.most_common(), strict=True)
+        f"{count} {text}" for text, (_, count) in zip(texts, states.most_common(), strict=True)
     )
 
 

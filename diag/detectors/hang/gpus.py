@@ -1,4 +1,4 @@
-"""What the GPUs say to a hang: full utilisation at flat, low power is a wait inside a collective; none is no
+"""What the GPUs show of a hang: full utilisation at flat, low power is a wait inside a collective; none is no
 work at all."""
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _WINDOW_SECONDS = 20.0
 _KEPT = 128
 
 
-_TOLD = {"idle": "runs nothing", "spins": "is busy at low power", "works": "works"}
+_STATES = {"idle": "runs nothing", "spins": "is busy at low power", "works": "works"}
 
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
     """One rank's GPU during the silence. `state`: spins, idle, works (power moves or is high), mixed.
-    `kernel`: what stands on one that spins, where the GPU tells."""
+    `kernel`: what runs on one that spins, where the GPU shows it."""
 
     index: int
     state: str
@@ -44,7 +44,7 @@ class GpuReading:
 
     def __str__(self) -> str:
         if self.index < 0:
-            return f"its GPU {_TOLD.get(self.state, self.state)}, as its own node says"
+            return f"its GPU {_STATES.get(self.state, self.state)}, as its own node reports"
         power = "" if self.watts is None else f" at {format_quantity(self.watts, 'W')}"
         limit = f" of {format_quantity(self.limit_watts, 'W')}" if power and self.limit_watts else ""
         kernel = "" if self.kernel is None else f", {self.kernel}"
@@ -67,7 +67,7 @@ class Gpus:
         known."""
         found: dict[int, GpuReading] = {}
         if not self._samples:
-            return found  # of other nodes' ranks: their hubs tell it
+            return found  # of other nodes' ranks: their hubs report it
         for rank in job.alive_ranks():
             gpu = gpu_of_rank(rank, job)
             index = gpu.index if gpu is not None else None

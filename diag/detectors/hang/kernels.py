@@ -1,4 +1,4 @@
-"""What stands on the GPUs of ranks that all wait: NCCL's kernel on each, or on some a kernel that does not
+"""What runs on the GPUs of ranks that all wait: NCCL's kernel on each, or on some a kernel that does not
 end.
 
 Utilisation and power are the same for both (100 %, 124 W on H200). A kernel that stands has constant figures
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from diag.model.observations import GpuSample
 from diag.text.units import format_ratio
 
-_WARPS_OF_AN_SM = 64  # compute capability 9.0 and 10.0; where it is 48, warps come out a third too many, which blames nobody
+_WARPS_OF_AN_SM = 64  # compute capability 9.0 and 10.0; where it is 48, warps come out a third too many, which blames no rank
 _SAMPLES = 3
 # Seen on 4 x H200: within 0.0006 of the mean for as long as a kernel stands; occupancy has four decimals of a
 # percent.
@@ -127,8 +127,8 @@ def _not_in_it(kernels: Mapping[int, Kernel]) -> tuple[int, ...]:
 
 def beside(culprit: Kernel, others: Iterable[Kernel]) -> str:
     """ "a kernel of 1 warp on 1 of 132 SMs, the others wait in NCCL's of 17 warps on 24 of 132 SMs"."""
-    said = sorted({str(kernel) for kernel in others})
-    return f"a kernel of {culprit}, the others wait in NCCL's of {', '.join(said[:3])}"
+    kinds = sorted({str(kernel) for kernel in others})
+    return f"a kernel of {culprit}, the others wait in NCCL's of {', '.join(kinds[:3])}"
 
 
 def _warps(count: float) -> str:

@@ -1,7 +1,7 @@
-"""The sentence of a hang verdict. Words only: `detector` decides; what it rests on is in `evidence`, what to
+"""The sentence of a hang verdict. Text only: `detector` decides; what it rests on is in `evidence`, what to
 do in `advice`.
 
-Each rank is said to be where its own last stack shows it: ranks at one place together, others each with
+Each rank is reported to be where its own last stack shows it: ranks at one place together, others each with
 theirs.
 """
 
@@ -37,7 +37,7 @@ _PHASES = {
     "teardown": "while shutting down",
 }
 _GROUP_IS_UP = (Activity.COLLECTIVE, Activity.COMM_INIT)
-_MOST_GROUPS = 4  # of ranks that are told with their places; of the rest, how many they are
+_MOST_GROUPS = 4  # of ranks that are listed with their places; of the rest, how many they are
 
 
 def describe(verdict: Verdict, job: JobView, now: float) -> str:
@@ -47,7 +47,7 @@ def describe(verdict: Verdict, job: JobView, now: float) -> str:
     if where:
         parts.append(f" {where}")
     if job.phase in _QUOTED_PHASES and job.phases.line:
-        parts.append(f', its last word on that "{job.phases.line.strip()[:120]}"')
+        parts.append(f', its last line on that "{job.phases.line.strip()[:120]}"')
     waiting = _waiting(verdict, job)
     if waiting:
         parts.append(f"; {waiting}")
@@ -69,7 +69,7 @@ def _phase(verdict: Verdict, job: JobView) -> str:
 
 def _group_is_missing(verdict: Verdict, job: JobView) -> bool:
     """The log or a stack shows it being made, and nothing what a process group does. A job that diag came to
-    later, or whose log tells no phases, may have had one for long."""
+    later, or whose log shows no phases, may have had one for long."""
     activities = {rank.activity for rank in job.ranks.values()}
     recorded = any(rank.recorder is not None and rank.recorder.groups for rank in job.ranks.values())
     if (
@@ -116,14 +116,14 @@ def _subject(verdict: Verdict, job: JobView) -> str:
     if verdict.klass == "network_transport":
         return f"{name} reported an error of the network and not moved"
     if verdict.cause == "rank_says_nothing":
-        return f"{name} said nothing while the collective of {format_ranks(verdict.waiting)} timed out"
+        return f"{name} reported nothing while the collective of {format_ranks(verdict.waiting)} timed out"
     if verdict.klass == "stopped":
         return f"{name} been stopped by a signal (state T, pid {_pids(ranks, job)})"
     if verdict.klass == "data_loading":
         return f"{name} waited for a batch{_children(verdict, job, 'from DataLoader worker pid')}"
     if verdict.cause == "call_unanswered":
         return f"{name} waited{_in(ranks, job)}, " + numbered(
-            "[a call|calls] that nobody answers", len(ranks)
+            "[a call|calls] that no rank answers", len(ranks)
         )
     if verdict.klass == "collective_mismatch":
         than = (
@@ -316,15 +316,15 @@ def children_of(verdict: Verdict, job: JobView) -> dict[int, int]:
 def _children(verdict: Verdict, job: JobView, how: str) -> str:
     """ " from DataLoader worker pid 7, which is blocked in read (data.py:3)"; of several ": rank 1 from ..., rank 2 from ...,"."""
     children = children_of(verdict, job)
-    said = []
+    parts = []
     for number, child in children.items():
         sample = job.ranks[number].child_stacks.get(child) if number in job.ranks else None
-        stands = _at(sample[1], job.run.cwd) if sample else ""
+        place = _at(sample[1], job.run.cwd) if sample else ""
         lock = " in a lock" if verdict.cause == "child_waits_for_lock" else ""
-        said.append(f" {how} {child}" + (f", which is blocked{lock}{stands}" if stands or lock else ""))
+        parts.append(f" {how} {child}" + (f", which is blocked{lock}{place}" if place or lock else ""))
     if len(verdict.culprits) == 1:
-        return "".join(said)
-    parts = [f"rank {number}{text}" for number, text in zip(children, said, strict=True)]
+        return "".join(parts)
+    parts = [f"rank {number}{text}" for number, text in zip(children, parts, strict=True)]
     return ": " + _cut(parts, [[number] for number in children]) + "," if parts else ""
 
 

@@ -39,7 +39,7 @@ def proven(  # noqa: PLR0917 - one caller
     standing: dict[int, str],
     now: float,
 ) -> Verdict | None:
-    """The verdict as sure as one moment can make it: one that names nobody needs times. `missing`: not all ranks
+    """The verdict as sure as one moment can make it: one that names no rank needs times. `missing`: not all ranks
     are known."""
     if not verdict.waiting and verdict.klass in ("unknown", "peer_not_joined"):
         return None  # a state that a training which goes on has too
@@ -75,4 +75,4 @@ def _tells_by_itself(verdict: Verdict, standing: dict[int, str]) -> bool:
     if verdict.collectives is not None or verdict.klass in ("peer_lost", "stopped"):
         return True
     waiting = [standing[rank] for rank in verdict.waiting if standing.get(rank, "blind") != "blind"]
-    return verdict.klass in _BLOCKED_FOR_LONG and bool(waiting) and all(word in WAITS for word in waiting)
+    return verdict.klass in _BLOCKED_FOR_LONG and bool(waiting) and all(state in WAITS for state in waiting)

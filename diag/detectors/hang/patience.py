@@ -13,7 +13,7 @@ STEADY_SECONDS = 15.0
 _STEADY_STEPS = 3.0
 _PATIENCE = {"ckpt_save": 40.0, "teardown": 60.0, "eval": 40.0}
 _OTHER_PHASES_SECONDS = 30.0
-# When every rank seen waits for its peers or its GPU, nobody is visibly to blame: a long kernel, a slow first
+# When every rank seen waits for its peers or its GPU, no rank is visibly to blame: a long kernel, a slow first
 # communicator and a real hang look the same for longer (SGLang, NCCLX: minutes at scale).
 _SYMMETRIC_SECONDS = 300.0
 _SYMMETRIC_STEPS = 10.0
@@ -36,13 +36,13 @@ _REPEATED_PHASES = ("steady", "training", "eval", "ckpt_save")
 
 
 def patience(job: JobView, verdict: Verdict) -> float:
-    """Seconds of silence before the verdict is said. The defaults grow from what this job has shown, and
+    """Seconds of silence before the verdict is reported. The defaults grow from what this job has shown, and
     never shrink."""
     return max(_default(job, verdict), _learned(job))
 
 
 def _learned(job: JobView) -> float:
-    """A job whose every tenth step is silent for a minute has told so the first time; a save, by the one
+    """A job whose every tenth step is silent for a minute has shown so the first time; a save, by the one
     before."""
     if job.phase not in _REPEATED_PHASES:
         return 0.0
@@ -73,7 +73,7 @@ def _default(job: JobView, verdict: Verdict) -> float:
 
 
 def may_be_idle(job: JobView, alive: list[RankView], verdict: Verdict) -> bool:
-    """A command without ranks that stands still is hung only if it trains, or waits where nobody waits by
+    """A command without ranks that stands still is hung only if it trains, or waits where no process waits by
     intent."""
     if any(rank.distributed for rank in alive) or job.phase in _TRAINING_PHASES:
         return False

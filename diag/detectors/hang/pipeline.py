@@ -4,8 +4,8 @@ knows none."""
 from __future__ import annotations
 
 from diag.knowledge.parallel_layout import peer_stage
+from diag.state.collective_fronts import Front
 from diag.state.rank_view import RankView
-from diag.state.wait_graph import Front
 
 _FILE = "megatron/core/pipeline_parallel/p2p_communication.py"
 # megatron-core 0.12-0.18: with which stage each call exchanges, and what the peer has to call for it.

@@ -11,7 +11,7 @@ from diag.detectors.hang.verdict import Verdict
 from diag.state.printed import PRINTED, WROTE
 from diag.state.view import JobView
 
-# Ours: where the log tells steps, so long of other lines is no training; nor is it, of lines that diag cannot
+# Ours: where the log shows steps, so long of other lines is no training; nor is it, of lines that diag cannot
 # see, any progress for sure. Without either what is printed is all that is known of a job.
 _NO_STEPS_SECONDS = 600.0
 

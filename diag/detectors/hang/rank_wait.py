@@ -1,4 +1,4 @@
-"""How one living rank stands in a silent job: joined in a call, stopped, starved, or blocked, and in what."""
+"""The state of one living rank in a silent job: joined in a call, stopped, starved, or blocked, and in what."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from diag.state.stack_activity import Activity, Reading, is_idle_worker, read_st
 
 _WAITS_FOR_CHILD = ("multiprocessing/popen_fork.py", "multiprocessing/popen_spawn_posix.py", "subprocess.py")
 
-# How a rank stands that waits for others. On a GPU the wait for a peer's kernel shows as a wait for the GPU.
+# The state of a rank that waits for others. On a GPU the wait for a peer's kernel shows as a wait for the GPU.
 WAITS = ("joined", "gpu", "rendezvous", "comm_init")
 _BLOCKED = {
     Activity.DATA: "data_loading",
@@ -33,7 +33,7 @@ _WITH_OTHERS = {
 
 
 def classify_rank(rank: RankView) -> str:
-    """How a living rank stands: stopped, joined (waits for peers), gpu, init, blind, or a class it is blocked
+    """The state of a living rank: stopped, joined (waits for peers), gpu, init, blind, or a class it is blocked
     in."""
     if rank.stopped:
         return "stopped"
@@ -64,7 +64,7 @@ def _in_a_lock_or_elsewhere(rank: RankView, reading: Reading) -> str:
 
 
 def cause_of(rank: RankView, standing: str) -> tuple[str, int | None]:
-    """The closed word for why, and the child process that is to blame, when one is."""
+    """The cause, one of a fixed set, and the child process that is to blame, when one is."""
     if rank.told is not None and rank.told[0] == standing and rank.told[1]:
         return rank.told[1], rank.told[2]
     if standing == "data_loading":
@@ -153,7 +153,7 @@ def _deadlocked_threads(rank: RankView) -> bool:
 
 
 def _child_in_a_lock(rank: RankView) -> int | None:
-    """The rank waits for a process that it started, and that one stands on a futex: it was forked with a lock
+    """The rank waits for a process that it started, and that one waits on a futex: it was forked with a lock
     held by a thread that it has not. Frames of CPython 3.8-3.13: poll (multiprocessing/popen_fork.py), wait
     (subprocess.py)."""
     main = rank.stack.main if rank.stack else None

@@ -1,4 +1,4 @@
-"""What NCCL RAS says of a job that stands still: told readings, asked who is gone, who is behind, and whether
+"""What NCCL RAS says of a job that stands still: who is gone, who is behind, and whether
 all joined.
 
 RAS counts calls that ranks launched, not those that ended, and of five collectives only: no send, no receive,
@@ -30,9 +30,9 @@ Process = tuple[str, int]  # (host as RAS has it, pid)
 
 @dataclass(frozen=True, slots=True)
 class RasExplanation:
-    """Ranks are the job's. What could not be mapped to one is in `elsewhere`, in RAS's words."""
+    """Ranks are the job's. What could not be mapped to one is in `elsewhere`, as RAS writes it."""
 
-    at: float  # told time of the last reading
+    at: float  # time of the last reading
     dead: tuple[int, ...] = ()  # unreachable for so long that RAS gave their processes up
     unresponsive: tuple[int, ...] = ()  # gave no answer, in two readings
     failed: tuple[int, ...] = ()  # a communicator of theirs has an error
@@ -42,7 +42,7 @@ class RasExplanation:
         False  # two readings, and no count that both tell moved between them; what follows is said only then
     )
     moving: bool = False  # two readings, and counts moved between them
-    lagging: tuple[int, ...] = ()  # launched fewer collectives than their peers and are ahead of nobody
+    lagging: tuple[int, ...] = ()  # launched fewer collectives than their peers and are ahead of none
     waiting: tuple[int, ...] = ()  # their peers, which are ahead
     calls_differ: tuple[int, ...] = ()  # launched other collectives than their peers, neither more nor fewer
     crossed: tuple[int, ...] = ()  # each behind in one communicator and ahead in another
@@ -105,11 +105,10 @@ def _moved_since(at: float, job: JobView) -> bool:
 
 
 # --- whose processes these are
-# ---------------------------------------------------------------------------------
 
 
 def ranks_of(reading: RasReading, job: JobView) -> dict[Process, int]:
-    """Ranks of the job by host and pid as RAS has them; empty where they cannot be told.
+    """Ranks of the job by host and pid as RAS has them; empty where they are not known.
 
     RAS has the address of a network interface, the job a host's name: a host of RAS is the job's where its
     processes are the job's. Where several hosts have processes of the same pids (containers), nothing is
@@ -146,7 +145,6 @@ def _processes(reading: RasReading) -> Iterator[Process]:
 
 
 # --- judging
-# ---------------------------------------------------------------------------------------------------
 
 
 class _Judge:
@@ -217,7 +215,7 @@ class _Judge:
         if len({row for _, row in rows}) < 2:
             return
         top = tuple(map(max, zip(*(row for _, row in rows), strict=True)))
-        if all(row != top for _, row in rows):  # nobody has launched all that the others have
+        if all(row != top for _, row in rows):  # no rank has launched all that the others have
             number = Counter(row for _, row in rows)
             (most, of_most), *others = number.most_common()
             usual = most if others and of_most > others[0][1] else None
@@ -239,8 +237,8 @@ def _rows(communicator: RasCommunicator) -> list[tuple[Process | None, tuple[int
 
     Of an operation that the text does not tell of a member, it has launched what most others have.
     """
-    told = {name for rank in communicator.ranks for name, _ in rank.counts}
-    names = sorted(told | {name for name, _, _ in communicator.unnamed})
+    known = {name for rank in communicator.ranks for name, _ in rank.counts}
+    names = sorted(known | {name for name, _, _ in communicator.unnamed})
     crowd: dict[str, tuple[int, int]] = {}
     for name, count, ranks in communicator.unnamed:
         crowd[name] = max(crowd.get(name, (0, 0)), (ranks, count))
@@ -280,7 +278,7 @@ def _silent(reading: RasReading) -> set[Process]:
 
 
 def _counts(reading: RasReading) -> dict[str, tuple[object, ...]]:
-    """What each communicator's ranks have launched, as far as it is told: the text does so only where they
+    """What each communicator's ranks have launched, as far as it is reported: the text does so only where they
     differ."""
     return {
         item.hash: (
@@ -322,11 +320,11 @@ _COUNTED = frozenset({
 
 
 def not_made(says: RasExplanation, ranks: Iterable[int], job: JobView) -> str:
-    """What to say of ranks that stand in a call of a group whose communicator does not exist yet; "" where it
+    """What to report of ranks that are in a call of a group whose communicator does not exist yet; "" where it
     may.
 
     A call is counted before it can be waited for. Where the world's communicator is the only one and all its
-    members launched the same, the call that a rank stands in is none of its: it is still making its group's.
+    members launched the same, the call that a rank is in is none of its: it is still making its group's.
     """
     if job.iteration is not None or says.sole_size < max(2, job.world_size):
         return ""
@@ -342,7 +340,7 @@ def not_made(says: RasExplanation, ranks: Iterable[int], job: JobView) -> str:
     return (
         f"no communicator has counted the call of {who}: the only one there is, of all {says.sole_size} ranks, is at rest. "
         "torch makes a group's at its first call: unless it is of another backend, this one is not made yet, and RAS cannot "
-        "tell who is missing in it"
+        "show who is missing in it"
     )
 
 
@@ -351,10 +349,10 @@ def _words(reading: RasReading) -> Iterator[str]:
     if reading.excerpts:
         yield from reading.excerpts[:_MOST_WORDS]
         return
-    told = 0
+    shown = 0
     for communicator in reading.communicators:
-        if communicator.errors and told < _MOST_WORDS:
-            told += 1
+        if communicator.errors and shown < _MOST_WORDS:
+            shown += 1
             yield f"communicator {communicator.hash} of {communicator.size}: {_sentence(communicator)}"
 
 
@@ -365,8 +363,8 @@ def _sentence(communicator: RasCommunicator) -> str:
         for rank in communicator.ranks:
             by_count.setdefault(dict(rank.counts).get(name, 0), []).append(rank)
         if len(by_count) > 1:
-            said = [f"{count} by {_who(ranks)}" for count, ranks in sorted(by_count.items(), reverse=True)]
-            parts.append(f"{name} launched {', '.join(said)}")
+            counts = [f"{count} by {_who(ranks)}" for count, ranks in sorted(by_count.items(), reverse=True)]
+            parts.append(f"{name} launched {', '.join(counts)}")
     for rank in communicator.ranks:
         if _has_error(rank):
             parts.append(f"{_who([rank])} has init_state {rank.init_state}, async_error {rank.async_error}")

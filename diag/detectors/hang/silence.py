@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from diag.detectors.hang.patience import STEADY_SECONDS
 from diag.detectors.hang.verdict import Verdict
-from diag.state.rank import CHANNELS, STRONG
-from diag.state.rank_view import RankView
+from diag.state.rank_view import CHANNELS, STRONG, RankView
 from diag.state.view import JobView
 
 # Children or IO that keep moving without any step, stack or log line moving (a side process, a service).
@@ -16,13 +15,13 @@ _BLIND_SECONDS = 120.0  # silence that is believed without a stack
 _SAMPLES = 3  # equal stacks needed before a rank may be blamed by its stack
 
 
-def silent_since(now: float, job: JobView, alive: list[RankView], said: Verdict | None) -> float | None:
-    """None while it moves, might still move, or too little was seen of it. `said`: the hang that was told of it."""
+def silent_since(now: float, job: JobView, alive: list[RankView], reported: Verdict | None) -> float | None:
+    """None while it moves, might still move, or too little was seen of it. `reported`: the hang that was reported of it."""
     since = max([rank.last_moved(STRONG) for rank in alive] + [job.progress.log_moved_at or 0.0])
     folder = job.saves.moved_at or 0.0  # written by other nodes too, whose ranks and IO are not seen here
     weak_since = max([rank.last_moved(CHANNELS) for rank in alive] + [since, folder])
-    if said is not None and since <= said.since:
-        since = said.since
+    if reported is not None and since <= reported.since:
+        since = reported.since
     elif now - weak_since >= STEADY_SECONDS:
         since = weak_since
     else:

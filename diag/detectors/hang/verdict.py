@@ -1,4 +1,4 @@
-"""What a judgement about a hang comes to, before it is put into words."""
+"""What a judgement about a hang comes to, before it is put into a sentence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who holds the job up. `culprits` is empty for a symmetric hang; `cause` is a closed word within the
+    """Who holds the job up. `culprits` is empty for a symmetric hang; `cause` is one of a fixed set within the
     class.
 
     `collectives` is what the Flight Recorder says to it, when it was asked and agrees or decides; `notes`

@@ -14,8 +14,8 @@ _Calls = dict[tuple[str, int, int], list[int]]  # ranks by the operation and its
 
 @dataclass(frozen=True, slots=True)
 class WatchdogReport:
-    """`kind`: mismatch (calls differ), absent (some are behind), silent (some say nothing at all), all
-    (nobody stands apart)."""
+    """`kind`: mismatch (calls differ), absent (some are behind), silent (some report nothing at all), all
+    (no rank differs)."""
 
     kind: str
     culprits: tuple[int, ...]
@@ -76,7 +76,7 @@ class Watchdog:
             )
         silent = tuple(sorted(rank for rank in job.ranks if rank not in front and rank not in self._states))
         if silent and len(silent) <= len(front):
-            text += f"; the watchdog of {format_ranks(silent)} says nothing"
+            text += f"; the watchdog of {format_ranks(silent)} reports nothing"
             return WatchdogReport("silent", silent, waiting, seconds, text)
         return WatchdogReport("all", (), waiting, seconds, text)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from diag.detectors.memory.causes import Event, Verdict
 from diag.detectors.memory.growth import Holders, Seen, held_bytes
+from diag.knowledge.flags import flag_values
 from diag.state.stack_activity import Activity, is_idle_worker, read_stack
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_ranks, format_seconds
@@ -22,18 +23,8 @@ _NOTABLE = 0.05  # of the limit: what holds less is not named
 
 def flag(job: JobView, name: str) -> str | None:
     """The value that the command gives a flag, "true" where it stands alone; None where the command does not
-    show it.
-
-    A dash and an underscore are the same here, as ms-swift and Megatron take them.
-    """
-    for number, word in enumerate(job.run.argv):
-        key, equals, value = word.partition("=")
-        if key.startswith("--") and key[2:].replace("-", "_") == name:
-            if equals:
-                return value
-            following = job.run.argv[number + 1] if number + 1 < len(job.run.argv) else "--"
-            return "true" if following.startswith("--") else following
-    return None
+    show it."""
+    return next(flag_values(job.run.argv, name), None)
 
 
 def phase_of(job: JobView, at: float) -> str:

@@ -8,11 +8,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import re2
-
 from diag.detectors.rules.load import Loaded, Problem
 from diag.detectors.rules.reader import LogReader
-from diag.detectors.rules.ruleset import RuleSet, winners
+from diag.detectors.rules.ruleset import RuleSet, compiled, winners
 from diag.detectors.rules.schema import Pattern, Rule
 from diag.knowledge.log_prefix import message_of, strip_outer
 from diag.text.units import format_seconds
@@ -55,7 +53,7 @@ def check(items: Sequence[Loaded], others: Sequence[Rule] = ()) -> Iterator[Prob
             continue
         problems = [*_form(item), *_patterns(item)]
         yield from problems
-        if not any("is no RE2" in problem.text for problem in problems):
+        if not any("is not RE2" in problem.text for problem in problems):
             good.append(item)
     mine = {item.rule.id for item in good}
     everything = RuleSet([*(item.rule for item in good), *(rule for rule in others if rule.id not in mine)])
@@ -90,49 +88,35 @@ def _patterns(item: Loaded) -> Iterator[Problem]:
     rule = item.rule
     for part, patterns in (("match", rule.match), ("also", rule.also), ("unless", rule.unless)):
         for number, pattern in enumerate(patterns):
-            for line in _ORDINARY:
-                if pattern.literal in line and part == "match":
-                    yield Problem(
-                        item.path,
-                        item.line(part, number, "literal"),
-                        f"{part}[{number}].literal: slow: "
-                        f"{pattern.literal!r} stands in ordinary lines ({line[:60]!r}); take a longer or rarer text",
-                    )
-                    break
-            if pattern.regex is None:
-                continue
-            yield from _regex(item, part, number, pattern.regex)
+            line = next((line for line in _ORDINARY if pattern.literal in line), None)
+            if line is not None and part == "match":
+                slow = f"slow: {pattern.literal!r} occurs in ordinary lines ({line[:60]!r}); use a longer or rarer text"
+                yield Problem(
+                    item.path, item.line(part, number, "literal"), f"{part}[{number}].literal: {slow}"
+                )
+            if pattern.regex is not None:
+                yield from _regex(item, part, number, pattern.regex)
 
 
 def _regex(item: Loaded, part: str, number: int, text: str) -> Iterator[Problem]:
     where = item.line(part, number, "regex")
-    options = re2.Options()
-    options.log_errors = False
     try:
-        regex = re2.compile(text, options)
-    except re2.error as error:
-        what = error.args[0] if error.args else error
-        what = what.decode("utf-8", "replace") if isinstance(what, bytes) else what
-        yield Problem(item.path, where, f"{part}[{number}].regex: is no RE2: {what}")
+        regex = compiled(text)
+    except ValueError as error:
+        yield Problem(item.path, where, f"{part}[{number}].regex: {error}")
         return
-    if regex._regexp.ProgramSize() > _MOST_PROGRAM:
-        yield Problem(
-            item.path,
-            where,
-            f"{part}[{number}].regex: slow: {regex._regexp.ProgramSize()} instructions, at most "
-            f"{_MOST_PROGRAM}; take smaller repetitions",
-        )
+    size = regex._regexp.ProgramSize()
+    if size > _MOST_PROGRAM:
+        slow = f"slow: {size} instructions, at most {_MOST_PROGRAM}; use smaller repetitions"
+        yield Problem(item.path, where, f"{part}[{number}].regex: {slow}")
         return
     for line in _TRIES:
         began = time.perf_counter()
         regex.search(line)
         seconds = time.perf_counter() - began
         if seconds > _SLOW_SECONDS_PER_MB and regex.search(line) is None:  # not for one hiccup of the machine
-            yield Problem(
-                item.path,
-                where,
-                f"{part}[{number}].regex: slow: {format_seconds(seconds)} for a line of {len(line)} characters",
-            )
+            slow = f"slow: {format_seconds(seconds)} for a line of {len(line)} characters"
+            yield Problem(item.path, where, f"{part}[{number}].regex: {slow}")
 
 
 def _references(item: Loaded, rules: RuleSet) -> Iterator[Problem]:
@@ -149,35 +133,23 @@ def _examples(item: Loaded, rules: RuleSet) -> Iterator[Problem]:
         where = item.line("examples", number)
         reader = _read(rules, example.text)
         standing = {hit.rule.id for hit in reader.standing()}
-        if rule.role == "benign":
-            ok = any(
-                match.rule.id == rule.id
-                for matches in _matches(rules, example.text)
-                for match in winners(matches)
-            )
-        else:
-            ok = rule.id in standing
-        if not ok:
+        best = [match.rule.id for matches in _matches(rules, example.text) for match in winners(matches)]
+        if rule.id not in (best if rule.role == "benign" else standing):
             why = _why_not(rule, rules, example.text, reader)
             yield Problem(item.path, where, f"examples[{number}]: the rule does not name it: {why}")
         for matches in _matches(rules, example.text):
             used |= {match.number for match in matches if match.rule.id == rule.id and match.role == "match"}
-            best = winners(matches)
-            rivals = [match.rule for match in best if match.rule.id != rule.id]
-            if len(rivals) < len(best) and not _same(rule, *rivals):
+            first = winners(matches)
+            rivals = [match.rule for match in first if match.rule.id != rule.id]
+            if len(rivals) < len(first) and not _same(rule, *rivals):
                 names = ", ".join(rival.id for rival in rivals)
-                yield Problem(
-                    item.path,
-                    where,
-                    f"examples[{number}]: ambiguous: {names} names the same line; say with over: "
-                    "which of them says more",
+                ambiguous = (
+                    f"ambiguous: {names} matches the same line; use over: to say which is more specific"
                 )
+                yield Problem(item.path, where, f"examples[{number}]: {ambiguous}")
     for number in set(range(len(rule.match))) - used:
-        yield Problem(
-            item.path,
-            item.line("match", number),
-            f"match[{number}]: untested: no example is named by this pattern",
-        )
+        untested = f"match[{number}]: untested: this pattern matches no example"
+        yield Problem(item.path, item.line("match", number), untested)
 
 
 def _silent(item: Loaded, rules: RuleSet) -> Iterator[Problem]:
@@ -221,7 +193,7 @@ def _why_not(rule: Rule, rules: RuleSet, text: str, reader: LogReader) -> str:
     own = [
         matches
         for matches in _matches(rules, text)
-        if any(m.rule.id == rule.id and m.role == "match" for m in matches)
+        if (rule.id, "match") in [(match.rule.id, match.role) for match in matches]
     ]
     if not own:
         return "the literal is there, and no regex is found in the message"

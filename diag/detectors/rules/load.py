@@ -1,4 +1,4 @@
-"""Rule files into rules. What is wrong with one is said with its file and line; the others are used."""
+"""Rule files into rules. What is wrong with one is reported with its file and line; the others are used."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A rule, its file, and where its parts stand in it."""
+    """A rule, its file, and where its parts are in it."""
 
     rule: Rule
     path: Path
@@ -101,7 +101,7 @@ def _read(path: Path, own: bool) -> Iterator[Loaded | Problem]:
         with open(path, encoding="utf-8") as file:
             text = file.read(_LARGEST_FILE + 1)
         if len(text) > _LARGEST_FILE:
-            yield Problem(path, 1, f"is no rule: larger than {_LARGEST_FILE} characters")
+            yield Problem(path, 1, f"not a rule: larger than {_LARGEST_FILE} characters")
             return
         if not own:  # a fifth of diag's start
             _refuse_depth(text)
@@ -113,28 +113,22 @@ def _read(path: Path, own: bool) -> Iterator[Loaded | Problem]:
         return
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        yield Problem(
-            path,
-            mark.line + 1 if mark is not None else 1,
-            f"is no YAML: {getattr(error, 'problem', None) or error}",
-        )
+        line = mark.line + 1 if mark is not None else 1
+        yield Problem(path, line, f"not valid YAML: {getattr(error, 'problem', None) or error}")
         return
     except (ValueError, OverflowError) as error:  # a day that no month has, a number of thousands of digits
-        yield Problem(path, 1, f"is no YAML: {error}")
+        yield Problem(path, 1, f"not valid YAML: {error}")
         return
     if not isinstance(data, dict):
-        yield Problem(path, 1, "is no rule: a file holds one mapping, with apiVersion: diag/v1")
+        yield Problem(path, 1, "not a rule: a file holds one mapping, with apiVersion: diag/v1")
         return
     try:
         rule = Rule.model_validate(data)
     except ValidationError as error:
         for item in error.errors():
             where = ".".join(str(part) for part in item["loc"]) or "the rule"
-            yield Problem(
-                path,
-                line_of(root, [part for part in item["loc"] if part != "Rule"]),
-                f"{where}: {item['msg']}",
-            )
+            line = line_of(root, [part for part in item["loc"] if part != "Rule"])
+            yield Problem(path, line, f"{where}: {item['msg']}")
         return
     yield Loaded(rule, path, root)
 
@@ -144,10 +138,7 @@ def _refuse_depth(text: str) -> None:
     by SIGSEGV."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, (yaml.SequenceStartEvent, yaml.MappingStartEvent)):
-            depth += 1
-        elif isinstance(event, (yaml.SequenceEndEvent, yaml.MappingEndEvent)):
-            depth -= 1
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:
             mark: Any = event.start_mark
             raise yaml.MarkedYAMLError(problem=f"more than {_DEEPEST} levels deep", problem_mark=mark)
@@ -166,7 +157,7 @@ def load(folders: Sequence[Path]) -> RuleSet:
         if isinstance(item, Problem):
             raise DiagError(
                 f"a rule cannot be used: {item}",
-                hint="`diag rules test DIR` tells all that is wrong",
+                hint="`diag rules test DIR` lists every problem",
                 exit_code=2,
             )
         rules[item.rule.id] = item.rule
@@ -174,12 +165,12 @@ def load(folders: Sequence[Path]) -> RuleSet:
         return RuleSet(tuple(rules.values()))
     except ValueError as error:
         raise DiagError(
-            f"a rule cannot be used: {error}", hint="`diag rules test DIR` tells where", exit_code=2
+            f"a rule cannot be used: {error}", hint="`diag rules test DIR` shows where", exit_code=2
         ) from None
 
 
 def for_a_run(folder: Path | None, talk: Callable[[str], None]) -> RuleSet:
-    """As `load`; the job comes first: rules that cannot be used are said, and diag watches with its own."""
+    """As `load`; the job comes first: rules that cannot be used are reported, and diag watches with its own."""
     try:
         return load([folder] if folder is not None else [])
     except DiagError as error:
@@ -194,6 +185,5 @@ def packaged() -> RuleSet:
     folder = packaged_folder()
     if not folder.is_dir():
         return RuleSet(())
-    return RuleSet(
-        tuple(item.rule for item in read_rules([folder], own=True) if isinstance(item, Loaded)), checked=True
-    )
+    found = read_rules([folder], own=True)
+    return RuleSet([item.rule for item in found if isinstance(item, Loaded)], checked=True)

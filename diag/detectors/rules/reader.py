@@ -10,17 +10,13 @@ from dataclasses import dataclass, field
 from diag.detectors.rules.ruleset import RuleSet
 from diag.detectors.rules.schema import Rule
 from diag.knowledge.log_prefix import message_of
+from diag.knowledge.tracebacks import FRAME, NOT_ITS_END
 
-_ABOVE = (
-    12  # lines that are kept above the newest: a frame, its source and carets, a message of several lines
-)
+# Lines that are kept above the newest: a frame, its source and carets, a message of several lines.
+_ABOVE = 12
 _KEPT = 4  # hits of one rule: the first ones
 _MOST_RANKS = 4096
 
-# CPython 3.8-3.14:
-#   Traceback (most recent call last):
-#     File "/app/train.py", line 3, in main
-_FRAME = re.compile(r'\s{0,12}(?:\| {1,3})?File "[^"\n]{1,400}", line \d{1,7}')
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w{0,100}\.){0,12}[A-Za-z_]\w{0,100}(?::|$)")
 _NAMED = re.compile(
     r"(?:\w{1,100}\.){0,12}[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit|Invalid|Timeout|Failure)(?::|$)"
@@ -30,9 +26,6 @@ _CHAINS = (
     "The above exception was the direct cause of the following exception",
     "During handling of the above exception",
 )
-# What Python says of exceptions that end nothing (3.8-3.14); multiprocessing and concurrent.futures pass
-# theirs on.
-_NOT_ITS_END = re.compile(r"Exception (?:ignored in|in thread|ignored while|ignored on)")
 # ms-swift 3.7-4.6 prints a sample of the data, which may hold anybody's errors, up to its logger's next line:
 #   [INFO:swift] [CHOSEN_INPUT] <|im_start|>user
 _SAMPLED = ("INPUT", "LABELS", "PROMPT", "RESPONSE", "CHOSEN", "REJECTED")
@@ -81,7 +74,7 @@ class LogReader:
                 return
             above = self._above[rank] = deque(maxlen=_ABOVE)
         candidates = self.rules.candidates(text)
-        if candidates or rank in self._sample or any(word in text for word in _SAMPLED):
+        if candidates or rank in self._sample or any(mark in text for mark in _SAMPLED):
             self._judge(at, rank, text, candidates, above)
         above.append(text)
 
@@ -137,7 +130,7 @@ class LogReader:
         known = self.hits.setdefault(hit.rule.id, [])
         for place, old in enumerate(known):
             if old.groups == hit.groups:
-                if not self.stands(old):  # it was over, and is here again
+                if not self.holds(old):  # it was over, and is here again
                     known[place] = hit
                     return
                 old.times += 1
@@ -149,7 +142,7 @@ class LogReader:
             known.append(hit)
 
     def survived(self, number: int) -> None:
-        """The job went on after this line: errors up to it ended nothing, and must not stand in the way of
+        """The job went on after this line: errors up to it ended nothing, and must not get in the way of
         the one that does."""
         for rule_id, known in list(self.hits.items()):
             if known[0].rule.when == "failed" and known[0].number <= number:
@@ -162,11 +155,11 @@ class LogReader:
         self._sample.clear()
 
     def standing(self) -> list[Hit]:
-        """Hits that stand, of each line the one that says most; lines that are benign have none."""
+        """Hits that hold, of each line the one that says most; lines that are benign have none."""
         lines: dict[int, list[Hit]] = {}
         for known in self.hits.values():
             for hit in known:
-                if self.stands(hit):
+                if self.holds(hit):
                     lines.setdefault(hit.number, []).append(hit)
         found = []
         for hits in lines.values():
@@ -178,7 +171,7 @@ class LogReader:
                 found.append(best)
         return found
 
-    def stands(self, hit: Hit) -> bool:
+    def holds(self, hit: Hit) -> bool:
         """Whether what the rule wants beside its line was seen, and what it does not want was not."""
         if any(("also", number) not in hit.beside for number in range(len(hit.rule.also))):
             return False
@@ -192,9 +185,9 @@ def _ends_a_traceback(message: str, above: deque[str], uncaught: bool) -> bool:
     bare = [message_of(line).text for line in above]
     traced = False
     for line in reversed(bare):
-        if _NOT_ITS_END.match(line):
+        if NOT_ITS_END.match(line):
             return False
         if any(chain in line for chain in _CHAINS):
             break
-        traced |= _FRAME.match(line) is not None
+        traced |= FRAME.match(line) is not None
     return traced or (uncaught and _NAMED.match(message) is not None)

@@ -16,7 +16,7 @@ from diag.detectors.rules.schema import Pattern, Rule
 
 _MEMORY = 64 << 20  # of the automaton: with RE2's 8 MiB some hundred literals make it forget states, and slow
 _NEVER = r"\b\B"
-_LONGEST = 4096  # characters of a line that are looked at: what tells stands at its beginning
+_LONGEST = 4096  # characters of a line that are read: what matters is at its beginning
 
 
 def _options(memory: int = 8 << 20) -> Any:
@@ -49,10 +49,10 @@ class _Compiled:
     def search(self, message: str) -> Any:
         if self.text is not None:
             try:
-                made = re2.compile(self.text, _options())
-            except re2.error:  # an installation that is damaged: this one never fits, the others do
-                made = re2.compile(_NEVER)
-            self.regex, self.text = made, None
+                self.regex = compiled(self.text)
+            except ValueError:  # an installation that is damaged: this one never fits, the others do
+                self.regex = re2.compile(_NEVER)
+            self.text = None
         return self.regex.search(message)
 
 
@@ -74,10 +74,9 @@ class RuleSet:
         for rule in rules:
             for role, patterns in (("match", rule.match), ("also", rule.also), ("unless", rule.unless)):
                 for number, pattern in enumerate(patterns):
-                    made = _Compiled(rule, role, number, pattern.literal, None, pattern.regex)
-                    by_literal[pattern.literal].append(
-                        made if checked else _compile(rule, role, number, pattern)
-                    )
+                    late = _Compiled(rule, role, number, pattern.literal, None, pattern.regex)
+                    made = late if checked else _compile(rule, role, number, pattern)
+                    by_literal[pattern.literal].append(made)
         self._of_literal = [by_literal[literal] for literal in by_literal]
         self.literals = tuple(by_literal)
         self.kernel_words = tuple(
@@ -104,7 +103,7 @@ class RuleSet:
             at = end
 
     def candidates(self, text: str) -> list[int]:
-        """Numbers of the literals that stand in a line: one look, a microsecond or two. Nearly always none."""
+        """Numbers of the literals that are in a line: a microsecond or two. Nearly always none."""
         if self._set is None:
             return []
         return self._set.Match(text[:_LONGEST].encode("utf-8", "replace")) or []
@@ -129,13 +128,13 @@ class RuleSet:
         return found
 
     def fits(self, rule: Rule, versions: Mapping[str, str]) -> bool:
-        """Whether the rule is for these versions; one that nobody told fits any."""
+        """Whether the rule is for these versions; one that is not known fits any."""
         for package, allowed in self._ranges[rule.id]:
-            told = versions.get(package)
-            if told is None:
+            known = versions.get(package)
+            if known is None:
                 continue
             try:
-                if not allowed.contains(Version(told).base_version, prereleases=True):
+                if not allowed.contains(Version(known).base_version, prereleases=True):
                     return False
             except InvalidVersion:
                 continue
@@ -146,14 +145,21 @@ def _compile(rule: Rule, role: str, number: int, pattern: Pattern) -> _Compiled:
     if pattern.regex is None:
         return _Compiled(rule, role, number, pattern.literal, None)
     try:
-        regex = re2.compile(pattern.regex, _options())
-    except re2.error as error:
-        what = error.args[0] if error.args else error
-        what = what.decode("utf-8", "replace") if isinstance(what, bytes) else what
-        raise ValueError(
-            f"{rule.id}: {role}[{number}].regex is no RE2: {what} in {pattern.regex!r}"
-        ) from None
+        regex = compiled(pattern.regex)
+    except ValueError as error:
+        raise ValueError(f"{rule.id}: {role}[{number}].regex {error} in {pattern.regex!r}") from None
     return _Compiled(rule, role, number, pattern.literal, regex)
+
+
+def compiled(regex: str) -> Any:
+    """Raises ValueError that says why RE2 does not take it."""
+    try:
+        return re2.compile(regex, _options())
+    except re2.error as error:
+        why = error.args[0] if error.args else error
+        raise ValueError(
+            f"is not RE2: {why.decode('utf-8', 'replace') if isinstance(why, bytes) else why}"
+        ) from None
 
 
 def winners(matches: Sequence[Match]) -> list[Match]:

@@ -26,7 +26,7 @@ class Pattern(_Strict):
     """
 
     literal: Annotated[str, StringConstraints(min_length=6, max_length=200)] = Field(
-        description="text that stands in every line that the rule is for; lines without it are never looked at again"
+        description="text in every line the rule is for; lines without it are skipped"
     )
     regex: Annotated[str, StringConstraints(min_length=1, max_length=1000)] | None = Field(
         None,
@@ -70,12 +70,12 @@ class Rule(_Strict):
     finding: _Kebab | None = Field(
         None, description="id of the finding that it opens; none for a benign line or a mere cascade"
     )
-    cause: _Snake | Literal[""] = Field("", description="cause of that finding, a closed word")
+    cause: _Snake | Literal[""] = Field("", description="cause of the finding, one of a fixed set")
     severity: Literal["info", "warning", "critical"] = "critical"
     role: Literal["root", "consequence", "benign"] = Field(
         "root",
         description="root: what went wrong; consequence: what follows from something else, named only when nothing else "
-        "is; benign: looks like an error and is none",
+        "is; benign: looks like an error and is not one",
     )
     source: Literal["log", "kernel"] = Field(
         "log", description="kernel: a line of the kernel's log too (/dev/kmsg, dmesg), not only of the job's"
@@ -87,7 +87,7 @@ class Rule(_Strict):
     blame: Literal["speaker", "others"] = Field(
         "speaker",
         description="others: the ranks that print it are victims; the group culprits, or the only rank that does not "
-        "print it, is to blame, else nobody",
+        "print it, is to blame, else no rank",
     )
     when: Literal["failed", "always"] = Field(
         "failed",
@@ -113,7 +113,7 @@ class Rule(_Strict):
     follows: list[_Kebab] = Field(
         default_factory=list,
         max_length=20,
-        description="findings of other checks that explain it: beside them it is not said",
+        description="findings of other checks that explain it: where one of them is open, the rule stays silent",
     )
     summary: _Sentence = Field(description="what happened; {who} is the ranks, {name} a group of the regex")
     advice: _Paragraph = Field(description="what to change: flags, commands, manifest lines")
@@ -133,7 +133,7 @@ class Rule(_Strict):
                 SpecifierSet(versions)
             except InvalidSpecifier:
                 raise ValueError(
-                    f"{package}: {versions!r} is no version range, such as '>=2.4,<2.8'"
+                    f"{package}: {versions!r} is not a version range, such as '>=2.4,<2.8'"
                 ) from None
         return value
 

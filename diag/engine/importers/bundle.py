@@ -30,13 +30,13 @@ def read_bundle(path: Path, reader: JournalReader, notes: list[str], progress: P
             for count, member in enumerate(tar):
                 if count > _MOST_MEMBERS:
                     raise DiagError(
-                        f"{path} has more than {_MOST_MEMBERS} members: this is no bundle of diag"
+                        f"{path} has more than {_MOST_MEMBERS} members: this is not a diag bundle"
                     )
                 name = member.name
                 if member.isreg() and name.startswith("journal-") and name.endswith(".jsonl.gz"):
                     members.append(member)
             if not members:
-                raise DiagError(f"{path} is an archive without a journal: no bundle of diag", exit_code=2)
+                raise DiagError(f"{path} is an archive without a journal: not a diag bundle", exit_code=2)
             progress.expect(sum(member.size for member in members))
             for member in sorted(members, key=lambda member: member.name):
                 file = tar.extractfile(member)
@@ -44,7 +44,7 @@ def read_bundle(path: Path, reader: JournalReader, notes: list[str], progress: P
                     yield from reader.read(file, member.name)
     except (*_DAMAGES, ValueError) as error:
         if not members:
-            raise DiagError(f"{path} is no bundle of diag, or damaged: {error}") from None
+            raise DiagError(f"{path} is not a diag bundle, or is damaged: {error}") from None
         notes.append(f"{path} is damaged: {error}; what came before is used")
 
 
@@ -73,7 +73,7 @@ class _Careful(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _LARGEST_READ:
-            raise tarfile.ReadError(f"a part of {size} bytes, which no bundle of diag has")
+            raise tarfile.ReadError(f"a part of {size} bytes, which no diag bundle has")
         return self._file.read(size)
 
     def seek(self, offset: int, whence: int = 0) -> int:

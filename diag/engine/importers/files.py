@@ -1,4 +1,4 @@
-"""What each file of a folder is: by its content where that tells, by its name for the rank, the child and the
+"""What each file of a folder is: by its content where that shows it, by its name for the rank, the child and the
 moment."""
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from diag.sources.gpu import cuda_core
 
 LARGEST_FILE = 64 << 20  # of anything but a log: a py-spy dump is 100 kB, a Flight Recorder file some MB
 _HEAD = 64 << 10
+OF_A_MOMENT = ("pyspy", "proc_", "ras", "faulthandler")  # how their kinds begin
 
 _RANK = re.compile(r"rank[_-]?(\d{1,6})(?![0-9])", re.IGNORECASE)
 _CHILD = re.compile(r"child[_-]?(\d{1,10})", re.IGNORECASE)
+_LAST = re.compile(r"(\d{1,6})(?:\.json)?$")
 _PROC = re.compile(r"proc_(stat|status|io|wchan|limits)_", re.IGNORECASE)
 # The word that says what a file is begins it, or follows the name of the moment: `hang_pyspy_rank0.json`.
 _MOMENT = re.compile(
@@ -45,15 +47,9 @@ def rank_of_log(path: Path) -> int | None:
     >>> rank_of_log(Path("logs/rank3.log")), rank_of_log(Path("x/attempt_0/1/stderr.log")), rank_of_log(Path("train.log"))
     (3, 1, None)
     """
-    found = _RANK.search(path.name)
-    if found:
-        return int(found[1])
-    own = (
-        path.parent.name.isdecimal()
-        and path.parent.parent.name.startswith("attempt_")
-        and len(path.parent.name) < 7
-    )
-    return int(path.parent.name) if own else None
+    folder, named = path.parent.name, _number(_RANK, path)
+    own = folder.isdecimal() and len(folder) < 7 and path.parent.parent.name.startswith("attempt_")
+    return int(folder) if named is None and own else named
 
 
 def leads_out(path: Path, directory: Path) -> bool:
@@ -68,6 +64,10 @@ def read_some(path: Path, most: int = LARGEST_FILE) -> bytes:
         return file.read(most)
 
 
+def text_of(path: Path, most: int = LARGEST_FILE) -> str:
+    return read_some(path, most).decode("utf-8", "replace")
+
+
 def classify(paths: Iterable[Path]) -> tuple[list[EvidenceFile], list[Path]]:
     """What can be used, and what cannot. Raises OSError for a file that cannot be read."""
     used: list[EvidenceFile] = []
@@ -77,23 +77,19 @@ def classify(paths: Iterable[Path]) -> tuple[list[EvidenceFile], list[Path]]:
         if kind is None:
             unused.append(path)
             continue
-        rank = _RANK.search(path.name)
-        child = _CHILD.search(path.name)
-        number = int(rank[1]) if rank else _last_number(path) if kind == "recorder" else None
-        moment = (
-            _MOMENT.match(path.name) if kind.startswith(("pyspy", "proc_", "ras", "faulthandler")) else None
-        )
+        number = _number(_RANK, path)
+        if number is None and kind == "recorder":
+            number = _number(_LAST, path)
+        moment = _MOMENT.match(path.name) if kind.startswith(OF_A_MOMENT) else None
         pids = tuple(map(int, re.findall(r"(?<!\d)\d{1,9}(?!\d)", path.name))) if kind == "gpu_core" else ()
         used.append(
-            EvidenceFile(
-                path, kind, number, int(child[1]) if child else None, moment[1] if moment else "", pids
-            )
+            EvidenceFile(path, kind, number, _number(_CHILD, path), moment[1] if moment else "", pids)
         )
     return used, unused
 
 
-def _last_number(path: Path) -> int | None:
-    found = re.search(r"(\d{1,6})(?:\.json)?$", path.name)
+def _number(pattern: re.Pattern[str], path: Path) -> int | None:
+    found = pattern.search(path.name)
     return int(found[1]) if found else None
 
 
@@ -114,10 +110,8 @@ def _kind(path: Path) -> str | None:
     # py-spy dump, 0.3-0.4: "Process 751: /usr/local/bin/python3 /app/train.py"
     if re.match(r"Process \d+: ", text):
         return "pyspy_text"
-    if text.lstrip()[:1] in ("[", "{"):
-        found = _json_kind(text)
-        if found:
-            return found
+    if text.lstrip()[:1] in ("[", "{") and (found := _json_kind(text)):
+        return found
     if nccl_ras.is_answer(text[:1000]):
         return "ras"
     if "(most recent call first):" in text and text.startswith(

@@ -1,14 +1,13 @@
 """A folder of loose evidence as records in order: who the ranks are, their logs, the GPUs' series, then each
 captured moment.
 
-Nothing of it carries told times, so they are made: all that belongs to one moment stands within one second.
-The last moment is what the job is judged by; those before it tell what moved.
+Nothing of it has times of observation, so they are made: all that belongs to one moment stands within one second.
+The last moment is what the job is judged by; those before it show what moved.
 """
 
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import math
 import re
@@ -17,8 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from diag.engine.importers.files import EvidenceFile, classify, leads_out, read_some
+from diag.engine.importers.files import EvidenceFile, classify, leads_out, read_some, text_of
 from diag.engine.importers.logs import FolderLogs
+from diag.engine.importers.manifest import Manifest
 from diag.engine.importers.snapshots import Moment, moments_of
 from diag.engine.importers.stall_duration import flat_seconds, recorder_seconds
 from diag.model import Placement, Record
@@ -45,16 +45,17 @@ def holds_evidence(directory: Path) -> bool:
 def folder_records(directory: Path, notes: list[str], progress: Progress | None = None) -> Iterator[Record]:
     """Raises OSError for files that cannot be read."""
     used, unused = classify(_files(directory))
-    links = [path.name for path in sorted(directory.iterdir()) if leads_out(path, directory)]
-    if links:
-        named = ", ".join(links[:8]) + (" ..." if len(links) > 8 else "")
-        notes.append(
-            f"not used: links out of {directory}: {named}; copy the files into it, or give them by themselves"
-        )
+    if links := _names(path for path in directory.iterdir() if leads_out(path, directory)):
+        advice = "copy the files into it, or give them by themselves"
+        notes.append(f"not used: links out of {directory}: {links}; {advice}")
     if unused:
-        names = ", ".join(sorted(path.name for path in unused)[:8])
-        notes.append(f"not used: {names}{' ...' if len(unused) > 8 else ''}")
+        notes.append(f"not used: {_names(unused)}")
     yield from _Folder(used, notes, progress or Progress(io.StringIO())).records()
+
+
+def _names(paths: Iterable[Path]) -> str:
+    names = sorted(path.name for path in paths)
+    return ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
 
 
 def _files(directory: Path) -> list[Path]:
@@ -71,11 +72,11 @@ class _Folder:
         self._notes = notes
         self._progress = progress
         progress.expect(sum(item.path.stat().st_size for item in files))
-        self._manifest = _manifest(self._of("manifest"))
-        looked = self._of("pyspy_json", "pyspy_text", "faulthandler")
+        self._manifest = Manifest.of(item.path for item in self._of("manifest"))
+        stacks = self._of("pyspy_json", "pyspy_text", "faulthandler")
         self._logs = FolderLogs(
             self._of("log"),
-            to_dump=bool(looked and self._of("gpu_core")),
+            to_dump=bool(stacks and self._of("gpu_core")),
             read=lambda size: progress.passed(size * _LOG_SHARE),
         )
         self._moments = moments_of(files, notes)
@@ -95,20 +96,14 @@ class _Folder:
     # -- in order -----------------------------------------------------------------------------------------
 
     def records(self) -> Iterator[Record]:
-        end = math.ceil(self._rows[-1][0] if self._rows else self._manifest_end() or self._written()) + 0.1
+        end = math.ceil(self._rows[-1][0] if self._rows else self._manifest.end() or self._written()) + 0.1
         start = min(
             end - _BEFORE_SECONDS * (len(self._moments) + 1), self._rows[0][0] - 1.0 if self._rows else end
         )
         ticks = _Ticks(start)
         ranks, pids = self._ranks(), self._pids()
-        world = max(
-            [
-                *(rank + 1 for rank in ranks),
-                self._logs.world_size,
-                self._recorder_world(),
-                self._manifest_world(),
-            ]
-        )
+        worlds = (self._logs.outcome.made_for, self._recorder_world(), self._manifest.world_size())
+        world = max([*worlds, *(rank + 1 for rank in ranks)])
         yield ticks.stamp(run_source.snapshot("", start, None, "", final=False))
         for rank in sorted(ranks):
             place = Placement(rank, rank, world, "", pids.get(rank, 0), launcher="captured")
@@ -122,28 +117,24 @@ class _Folder:
         Log lines with times of the GPUs' series stand among its rows; all others before everything.
         """
         caps, first = self._caps(), self._rows[0][0] if self._rows else end
-        timed: list[tuple[float, Record]] = [
-            (at, _gpu_record([row], caps)) for at, row in self._rows if at < end
-        ]
-        for told, record in self._logs.records():
-            fits = told is not None and first - _CLOCKS_APART_SECONDS <= told <= end + _CLOCKS_APART_SECONDS
-            timed.append(
-                (min(told, end - _SETTLE_SECONDS) if fits and told is not None else ticks.at, record)
-            )
+        timed = [(at, _gpu_record(row, caps)) for at, row in self._rows if at < end]
+        for stamp, record in self._logs.records():
+            fits = stamp is not None and first - _CLOCKS_APART_SECONDS <= stamp <= end + _CLOCKS_APART_SECONDS
+            timed.append((min(stamp or 0.0, end - _SETTLE_SECONDS) if fits else ticks.at, record))
         for index, moment in enumerate(self._moments[:-1]):
             at = end - _BEFORE_SECONDS * (len(self._moments) - 1 - index)
             timed += [(at, record) for record in (*moment.first, *moment.rest)]
         for rank, status in sorted(self._deaths().items()):
             pid = self._pids().get(rank, 0)
-            how = "the manifest" if rank in self._exit_codes() else "the traceback that its log ends with"
-            timed.append(
-                (
-                    end - _SETTLE_SECONDS,
-                    Record(exits.SOURCE, {"pid": pid, "status": status, "how": how}, rank=rank),
-                )
+            how = (
+                "the manifest"
+                if rank in self._manifest.exit_codes()
+                else "the traceback that its log ends with"
             )
+            death = Record(exits.SOURCE, {"pid": pid, "status": status, "how": how}, rank=rank)
+            timed.append((end - _SETTLE_SECONDS, death))
         left = sum(
-            item.path.stat().st_size * (1 - 2 * _LOG_SHARE * (item.kind == "log")) for item in self._files
+            one.path.stat().st_size * (1 - 2 * _LOG_SHARE * (one.kind == "log")) for one in self._files
         )
         for at, record in sorted(timed, key=lambda pair: pair[0]):
             ticks.at = max(ticks.at, at)
@@ -170,52 +161,45 @@ class _Folder:
         for record in (*last.rest, *self._recorders, *self._gpu_cores):
             yield ticks.stamp(record)
         for item in self._of("dmesg"):
-            lines = read_some(item.path).decode("utf-8", "replace").splitlines()
+            lines = text_of(item.path).splitlines()
             yield ticks.stamp(Record(kmsg.SOURCE, {"lines": lines}))
         yield replace(taken, at=end + 1.0)  # the check of the second that ends the moment sees all of it
 
     # -- what is known --------------------------------------------------------------------------------------
 
     def _suspicious(self) -> bool:
-        """Whether somebody looked because it hung, or the job's own watchdog said so: a log that just ends
-        says nothing."""
+        """Whether evidence was taken because it hung, or the job's own watchdog reported it: a log that just ends
+        proves nothing."""
         return bool(
-            self._moments or self._recorders or self._logs.clock.waited_seconds or self._logs.asked_recorder
+            self._moments
+            or self._recorders
+            or self._logs.clock.waited_seconds
+            or self._logs.outcome.asked_recorder
         )
 
     def _silence(self) -> tuple[float | None, str]:
-        found: list[tuple[float, str]] = []
-        if self._logs.clock.waited_seconds:
-            found.append((self._logs.clock.waited_seconds, "the watchdog's words"))
-        gap = self._logs.clock.silent_seconds()
-        if gap is not None:
-            found.append((gap, "the times in the log"))
-        looked = self._looked_seconds()
-        if looked is not None:
-            found.append((looked, "the manifest's times"))
-        flat = flat_seconds(self._rows, {row["gpu"] for _, row in self._rows} & set(self._ranks_local()))
-        if flat is not None:
-            found.append((flat, "the GPUs' utilisation and power"))
-        end = self._rows[-1][0] if self._rows else self._manifest_end()
-        age = recorder_seconds(self._calls, end)
-        if age is not None:
-            found.append((age, "the Flight Recorder's times"))
-        return max(found) if found else (None, "")
+        rows, local = self._rows, set(self._ranks() or range(64))  # GPUs of one node: no placement is given
+        found = [
+            (self._logs.clock.waited_seconds or None, "the watchdog's lines"),
+            (self._logs.clock.silent_seconds(), "the times in the log"),
+            (self._manifest.looked_seconds(), "the manifest's times"),
+            (flat_seconds(rows, {row["gpu"] for _, row in rows} & local), "the GPUs' utilisation and power"),
+            (
+                recorder_seconds(self._calls, rows[-1][0] if rows else self._manifest.end()),
+                "the Flight Recorder's times",
+            ),
+        ]
+        return max(((seconds, why) for seconds, why in found if seconds is not None), default=(None, ""))
 
     def _ranks(self) -> set[int]:
+        outcome = self._logs.outcome
         ranks = (
-            {item.rank for item in self._files if item.rank is not None}
-            | self._logs.ranks
-            | set(self._logs.failed)
+            {item.rank for item in self._files if item.rank is not None} | outcome.ranks | set(outcome.failed)
         )
-        return ranks if self._suspicious() or self._exit_codes() or self._logs.failed else set()
-
-    def _ranks_local(self) -> Iterable[int]:
-        """GPUs of one node: the ranks' own numbers, as no placement is told."""
-        return self._ranks() or range(64)
+        return ranks if self._suspicious() or self._manifest.exit_codes() or outcome.failed else set()
 
     def _pids(self) -> dict[int, int]:
-        pids = dict(self._logs.pids)
+        pids = dict(self._logs.outcome.pids)
         for moment in self._moments:
             pids.update(moment.pids)
         return pids
@@ -225,79 +209,28 @@ class _Folder:
             (max(group.members, default=-1) + 1 for fact in self._calls for group in fact.groups), default=0
         )
 
-    # -- the manifest ---------------------------------------------------------------------------------------
-
-    def _manifest_world(self) -> int:
-        world = self._manifest.get("world_size")
-        return world if isinstance(world, int) and 0 < world < 1 << 20 else 0
-
-    def _exit_codes(self) -> dict[int, int]:
-        """Exit codes as Python says them (negative for signals) of ranks that had ended."""
-        codes = self._manifest.get("exit_codes", self._manifest.get("codes"))
-        if not isinstance(codes, list):
-            return {}
-        return {rank: code for rank, code in enumerate(codes) if isinstance(code, int) and -64 <= code <= 255}
-
     def _deaths(self) -> dict[int, int]:
         """Raw wait statuses. A rank of which there is a stack or a /proc was alive then."""
-        codes = self._exit_codes()
-        if codes or "codes" in self._manifest or "exit_codes" in self._manifest:
-            found = codes
+        ranks = self._ranks()
+        if self._manifest.has_exit_codes:
+            found = self._manifest.exit_codes()
         else:
             seen = set(self._moments[-1].pids) if self._moments else set()
-            found = {rank: 1 for rank in self._logs.raised if rank not in seen} if self._ranks() else {}
-        if found and len(found) == len(self._ranks()) and not any(found.values()):
+            found = dict.fromkeys(self._logs.outcome.raised_ranks - seen, 1) if ranks else {}
+        if found and len(found) == len(ranks) and not any(found.values()):
             return {}
-        return {
-            rank: -code if code < 0 else code << 8 for rank, code in found.items() if rank in self._ranks()
-        }
+        return {rank: -code if code < 0 else code << 8 for rank, code in found.items() if rank in ranks}
 
     def _returncode(self) -> int | None:
-        codes = self._exit_codes()
+        codes, outcome = self._manifest.exit_codes(), self._logs.outcome
         if codes and len(codes) >= len(self._ranks()) and not any(codes.values()):
             return 0
-        given = self._manifest.get("returncode")
-        if isinstance(given, int):
-            return given
-        for event in self._events():
-            match = re.fullmatch(r"rc (-?\d{1,3})", str(event[-1]))
-            if match:
-                return int(match[1])
-        return 0 if self._logs.finished else None
-
-    def _events(self) -> list[list[Any]]:
-        events = self._manifest.get("events")
-        return (
-            [event for event in events if isinstance(event, list) and event]
-            if isinstance(events, list)
-            else []
-        )
-
-    def _looked_seconds(self) -> float | None:
-        """`events` is a list of [..., seconds since the epoch, text]; "looked" is when the moment was taken,
-        the one before it the last thing that the job was seen to do."""
-        times = [
-            (item[-2], item[-1])
-            for item in self._events()
-            if len(item) > 1 and isinstance(item[-2], (int, float))
-        ]
-        for (before, _), (at, text) in itertools.pairwise(times):
-            if text == "looked" and at > before:
-                return float(at - before)
-        return None
+        given = self._manifest.returncode()
+        return 0 if given is None and outcome.in_order and not outcome.raised_ranks else given
 
     def _written(self) -> float:
-        """When the newest file was written: the best guess where nothing in them tells a time."""
+        """When the newest file was written: the best guess where nothing in them has a time."""
         return max((item.path.stat().st_mtime for item in self._files), default=1e9)
-
-    def _manifest_end(self) -> float | None:
-        times = [
-            item
-            for event in self._events()
-            for item in event
-            if isinstance(item, float) and 1e9 < item < 1e11
-        ]
-        return max(times, default=None)
 
     # -- files of the whole job -----------------------------------------------------------------------------
 
@@ -317,17 +250,14 @@ class _Folder:
         found: dict[int, Record] = {}
         pids = self._pids()
         for item in self._of("gpu_core"):
-            may_be = (
-                [rank for rank, pid in pids.items() if pid in item.pids] if item.rank is None else [item.rank]
-            )
-            rank = may_be[0] if len(may_be) == 1 else None
+            named = [rank for rank, pid in pids.items() if pid in item.pids]
+            rank = item.rank if item.rank is not None or len(named) != 1 else named[0]
             payload = cuda_coredump.load_file(item.path)
             if "failed" in payload:
                 self._notes.append(f"{item.path.name}: the GPU core dump cannot be read: {payload['failed']}")
             elif rank is None:
-                ran = ", ".join(
-                    dict.fromkeys(cuda_coredump.kernel_name(row["name"]) or "?" for row in payload["kernels"])
-                )
+                names = [cuda_coredump.kernel_name(row["name"]) or "?" for row in payload["kernels"]]
+                ran = ", ".join(dict.fromkeys(names))
                 self._notes.append(
                     f"{item.path.name}: of which rank is not known: put rank and its number in the name; "
                     f"its GPU ran {ran or 'no kernel'}"
@@ -357,7 +287,7 @@ class _Folder:
         """
         caps: dict[int, int] = {}
         for item in self._of("power_caps"):
-            found = re.findall(r"\d+W / +(\d{1,5})W", read_some(item.path).decode("utf-8", "replace"))
+            found = re.findall(r"\d+W / +(\d{1,5})W", text_of(item.path))
             caps.update({index: int(watts) * 1000 for index, watts in enumerate(found)})
         return caps
 
@@ -373,40 +303,16 @@ class _Ticks:
         return replace(record, at=self.at)
 
 
-def _gpu_record(rows: list[dict[str, Any]], caps: dict[int, int]) -> Record:
-    gpus = []
-    for row in rows:
-        procs = row.get("procs")
-        pids = (
-            [item[0] for item in procs if isinstance(item, list) and item] if isinstance(procs, list) else []
-        )
-        gpus.append(
-            {
-                "index": row["gpu"],
-                "uuid": row.get("uuid"),
-                "pci": row.get("pci"),
-                "name": row.get("name"),
-                "util": row.get("util"),
-                "mem_used": row.get("mem_used"),
-                "mem_total": row.get("mem_total"),
-                "power_mw": row.get("power_mw"),
-                "power_limit_mw": row.get("power_limit_mw", caps.get(row["gpu"])),
-                "sm_clock_mhz": row.get("sm_clock"),
-                "temp": row.get("temp"),
-                "throttle": row.get("throttle"),
-                "pids": row.get("pids") or pids,
-                "pid_mem": procs,
-            }
-        )
-    return Record(nvml.SOURCE, {"gpus": gpus})
-
-
-def _manifest(files: list[EvidenceFile]) -> dict[str, Any]:
-    for item in files:
-        try:
-            data = json.loads(read_some(item.path))
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(data, dict):
-            return data
-    return {}
+def _gpu_record(row: dict[str, Any], caps: dict[int, int]) -> Record:
+    procs = row.get("procs")
+    pids = [item[0] for item in procs if isinstance(item, list) and item] if isinstance(procs, list) else []
+    same = ("uuid", "pci", "name", "util", "mem_used", "mem_total", "power_mw", "temp", "throttle")
+    gpu = {
+        **{key: row.get(key) for key in same},
+        "index": row["gpu"],
+        "power_limit_mw": row.get("power_limit_mw", caps.get(row["gpu"])),
+        "sm_clock_mhz": row.get("sm_clock"),
+        "pids": row.get("pids") or pids,
+        "pid_mem": procs,
+    }
+    return Record(nvml.SOURCE, {"gpus": [gpu]})

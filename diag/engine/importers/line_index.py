@@ -1,10 +1,11 @@
-"""Where in its log a line stands that a finding quotes: what people search for is the number of the line."""
+"""Where in its log a line is that a finding quotes: what people search for is the number of the line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from diag.model import Finding, NotChecked
+from diag.detectors.contract import Detector
+from diag.model import Finding
 from diag.model.observations import LogLine
 from diag.state.view import JobView
 
@@ -13,8 +14,8 @@ _KEY = 200  # characters
 _STEPS = ("{'loss'", " iteration ", "%|")  # reports of steps are most of what is read, and no error
 
 
-class LineIndex:
-    """Told facts like a detector that finds nothing."""
+class LineIndex(Detector):
+    """Given facts like a detector that finds nothing."""
 
     name = "line-index"
     listens = (LogLine,)
@@ -23,7 +24,7 @@ class LineIndex:
         self._places: dict[str, tuple[str, int]] = {}
 
     def observe(self, at: float, fact: LogLine) -> None:
-        if not fact.number or fact.bar or any(word in fact.text for word in _STEPS):
+        if not fact.number or fact.bar or any(mark in fact.text for mark in _STEPS):
             return
         key = fact.text.strip()[:_KEY]
         if key and key not in self._places:
@@ -32,9 +33,6 @@ class LineIndex:
             self._places[key] = (fact.stream, fact.number)
 
     def check(self, now: float, job: JobView) -> Iterable[Finding]:
-        return ()
-
-    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         return ()
 
     def find(self, excerpt: str) -> str:

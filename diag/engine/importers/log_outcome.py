@@ -1,7 +1,7 @@
-"""How the logs of a job end, as their facts tell in one pass: which ranks died and of what, whether the job came
+"""How the logs of a job end, as their facts show in one pass: which ranks died and of what, whether the job came
 to its end, or where it stops.
 
-Nobody reads exit codes of a log. An uncaught traceback that no progress follows, and what launchers say,
+A log has no exit codes. An uncaught traceback that no progress follows, and what launchers say,
 stand for them.
 """
 
@@ -20,14 +20,12 @@ from diag.engine.importers.tracebacks import (
     MOST_LINES,
     NATIVE,
     NOT_FATAL,
-    NOT_ITS_END,
-    OF_LAUNCHER,
-    PREFIX,
     SIGNALS,
     TRACEBACK,
     Raised,
     goes_on,
 )
+from diag.knowledge.tracebacks import NOT_ITS_END, OF_LAUNCHER, PREFIX
 from diag.model import Placement, Record
 from diag.model.observations import (
     CollectiveTimedOut,
@@ -81,7 +79,7 @@ _LAUNCHERS = (
 
 
 class LogOutcome:
-    """Told the facts of all lines in order; `records` are what a watched run would have had behind them."""
+    """Given the facts of all lines in order; `records` are what a watched run would have had behind them."""
 
     def __init__(self) -> None:
         self.ranks: set[int] = set()
@@ -108,11 +106,10 @@ class LogOutcome:
         self._open: dict[int | None, Raised] = {}
         self._before = ""
         self._unnamed: list[tuple[float, WorkerFailureReported]] = []
-        self._local: dict[int, int] = {}  # pid -> local rank, as the elastic agent says before its table
         self._made: set[int] = set()  # communicators of these pids were created, and destroyed in order
         self._destroyed: set[int] = set()
 
-    # -- being told ---------------------------------------------------------------------------------------
+    # -- observing ---------------------------------------------------------------------------------------
 
     def observe(self, at: float, fact: Observation) -> None:
         kind = type(fact)
@@ -150,14 +147,13 @@ class LogOutcome:
         elif who is None and None in self.raised and goes_on(text):
             self.raised[None].caught = True
         if "Traceback" in text and TRACEBACK.match(text) and not NOT_ITS_END.search(self._before):
-            raised = self._open.get(who)
-            if raised is None or CHAIN not in "".join(list(raised.lines)[-4:]):
-                raised = Raised(at, chained=CHAIN in self._before)
-            raised.exception, raised.more = "", MORE_LINES
-            raised.lines.append(text)
-            self._open[who] = raised
+            self._traceback(at, text, who)
         elif text[:1] in "FtKSBA[" or ": line " in text:
             self._native(at, text, who)
+        self._of_the_job(text)
+        self._before = text or self._before
+
+    def _of_the_job(self, text: str) -> None:
         if "world_size" in text and (match := _WORLD.search(text)):
             self.world_size = max(self.world_size, int(match[1]))
         elif _ROOT in text:
@@ -165,36 +161,41 @@ class LogOutcome:
         elif _ASKED in text:
             self.asked_recorder = True
         if not self.launcher:
-            self.launcher = next(
-                (name for name, words in _LAUNCHERS if any(word in text for word in words)), ""
-            )
-        if text:
-            self._before = text
+            named = (name for name, marks in _LAUNCHERS if any(mark in text for mark in marks))
+            self.launcher = next(named, "")
+
+    def _traceback(self, at: float, text: str, who: int | None) -> None:
+        raised = self._open.get(who)
+        if raised is None or CHAIN not in "".join(list(raised.lines)[-4:]):
+            raised = Raised(at, chained=CHAIN in self._before)
+        raised.exception, raised.more = "", MORE_LINES
+        raised.lines.append(text)
+        self._open[who] = raised
 
     def _continue(self, raised: Raised, who: int | None, text: str) -> None:
-        words = PREFIX.sub("", text, count=1)
+        message = PREFIX.sub("", text, count=1)
         if raised.exception:
             raised.more -= 1
             if raised.more < 0 or (who is not None and not text.startswith("[rank")):
                 del self._open[who]
                 return
         elif (
-            words[:1].strip()
-            and CHAIN not in words
-            and EXCEPTION.match(words)
-            and not words.startswith("Traceback")
+            message[:1].strip()
+            and CHAIN not in message
+            and EXCEPTION.match(message)
+            and not message.startswith("Traceback")
         ):
-            raised.exception = words
+            raised.exception = message
             # somebody ended it, as by Ctrl-C
-            raised.signal = signal.SIGINT if words.startswith("KeyboardInterrupt") else 0
-            if words.strip() in NOT_FATAL:
+            raised.signal = signal.SIGINT if message.startswith("KeyboardInterrupt") else 0
+            if message.strip() in NOT_FATAL:
                 del self._open[who]
             elif raised.by_launcher:
                 self.broken = True
                 # the first of a chain has no frame of the launcher's
                 if raised.chained or self.raised.get(who) is raised:
                     self.raised.pop(who, None)
-                if not any(name in words for name in OF_LAUNCHER):
+                if not any(name in message for name in OF_LAUNCHER):
                     self.launchers_own = raised
             else:
                 self.raised[who] = raised
@@ -206,7 +207,7 @@ class LogOutcome:
             signal = 6 if match[2] else SIGNALS[match[1] or match[3]]
             raised = self.raised.get(who) if match[2] is None else None
             if raised is not None and raised.exception and not raised.signal and match[3] == "Killed":
-                return  # the shell tells of the others that the launcher killed
+                return  # the shell reports the others that the launcher killed
             self.raised[who] = Raised(at, deque([text], MOST_LINES), text, 0, signal)
 
     def _progressed(self, at: float, fact: Observation) -> None:
@@ -217,7 +218,7 @@ class LogOutcome:
             self._iteration = fact.iteration
         self.moved_at = at
         if isinstance(fact, MetricsLogged):
-            # the last words of transformers' Trainer
+            # the last line of transformers' Trainer
             self.ended_well = any(name == "train_runtime" for name, _ in fact.metrics)
         elif not isinstance(fact, SaveStarted):  # the model is saved behind the last step
             self.ended_well = False
@@ -234,11 +235,8 @@ class LogOutcome:
             self._start_over()  # an elastic restart, or the next job in the same file
 
     def _start_over(self) -> None:
-        self.raised.clear()
-        self._open.clear()
-        self.failed.clear()
-        self.failed_at.clear()
-        self._unnamed.clear()
+        for kept in (self.raised, self._open, self.failed, self.failed_at, self._unnamed):
+            kept.clear()
         self.root, self.broken, self.ended_well = None, False, False
 
     def _worker_failed(self, at: float, fact: WorkerFailureReported) -> None:
@@ -248,8 +246,7 @@ class LogOutcome:
             if len(self._unnamed) < 4096:
                 self._unnamed.append((at, fact))
             return
-        if number not in self.failed:
-            self.failed_at[number] = at
+        self.failed_at.setdefault(number, at)
         self.failed[number] = fact
         if fact.pid:
             self.pids[number] = fact.pid
@@ -276,7 +273,7 @@ class LogOutcome:
 
     @property
     def _suspicious(self) -> bool:
-        """The job's own watchdog said that it hung."""
+        """The job's own watchdog reported that it hung."""
         return bool(self.waited_seconds or self.asked_recorder)
 
     @property
@@ -293,7 +290,7 @@ class LogOutcome:
     # -- what follows ---------------------------------------------------------------------------------------
 
     def records(self, now: float) -> Iterator[Record]:
-        """Ranks, a hang that the watchdog told of, deaths and the end, as records after the last of the logs."""
+        """Ranks, a hang that the watchdog reported, deaths and the end, as records after the last of the logs."""
         yield replace(run_source.logs_ended(self._ended()), at=now)
         at = _after(now)
         died = self._deaths()
@@ -301,18 +298,12 @@ class LogOutcome:
         ranks = sorted({*self.ranks, *died})
         world = max([self.world_size, *(rank + 1 for rank in ranks)], default=0)
         for rank in ranks:
-            place = Placement(rank, rank, world, "", self.pids.get(rank, 0), launcher="log")
-            yield replace(run_source.rank_found(place, "", {}, distributed=distributed), at=next(at))
+            yield replace(self._found(rank, world, distributed=distributed), at=next(at))
         if self._suspicious:
             yield from self._stands(at, ranks, world)
         for rank, (status, how, ended, last) in died.items():
-            payload = {
-                "pid": self.pids.get(rank, 0),
-                "status": status,
-                "how": how,
-                "ended": min(ended, now),
-                "last": last,
-            }
+            payload = {"pid": self.pids.get(rank, 0), "status": status, "how": how, "last": last}
+            payload["ended"] = min(ended, now)
             yield replace(Record(exits.SOURCE, payload, rank=rank), at=next(at))
         if died or self.broken or self._uncaught or self.failed:
             yield replace(run_source.ended(1, ""), at=next(at))
@@ -320,7 +311,7 @@ class LogOutcome:
             yield replace(run_source.ended(0, ""), at=next(at))
 
     def _ended(self) -> LogsEnded:
-        """Times only where the lines told them."""
+        """Times only where the lines have them."""
         timed = self.first_at is not None and self.last_at - self.first_at >= 1.0
         raised = self.launchers_own
         return LogsEnded(
@@ -336,50 +327,43 @@ class LogOutcome:
             raised.exception[:200] if raised else "",
         )
 
+    def _found(self, rank: int, world: int, *, distributed: bool = True) -> Record:
+        place = Placement(rank, rank, world, "", self.pids.get(rank, 0), launcher="log")
+        return run_source.rank_found(place, "", {}, distributed=distributed)
+
     def _stands(self, at: Iterator[float], ranks: list[int], world: int) -> Iterator[Record]:
-        for rank in range(min(world, 4096)):  # who says nothing may be the one that the others waited for
+        for rank in range(
+            min(world, 4096)
+        ):  # a rank that prints nothing may be the one that the others waited for
             if rank not in ranks:
-                place = Placement(rank, rank, world, "", self.pids.get(rank, 0), launcher="log")
-                yield replace(run_source.rank_found(place, "", {}), at=next(at))
+                yield replace(self._found(rank, world), at=next(at))
         began, silent = next(at), self.waited_seconds or None
-        taken = run_source.snapshot("", began, silent, "the watchdog's words" if silent else "")
+        taken = run_source.snapshot("", began, silent, "the watchdog's lines" if silent else "")
         yield replace(taken, at=next(at))
         # The check of the second that follows sees all of the moment, before the deaths that came of it.
         yield replace(taken, at=began + _CHECK_SECONDS)
 
     def _deaths(self) -> dict[int, tuple[int, str, float, list[str]]]:
-        """By rank: raw wait status, who told it, when, and the last lines where those do not stand under the
+        """By rank: raw wait status, who reported it, when, and the last lines where those do not stand under the
         rank's number."""
         found: dict[int, tuple[int, str, float, list[str]]] = {}
-        nobody = self.raised.get(None)
+        unnamed = self.raised.get(None)
         named = self.raised_ranks
         for rank, fact in self._failures().items():
             raised = self.raised.get(rank)
             if raised is None and not named and rank == self._blamed():
-                raised = (
-                    nobody  # torch before 2.4 puts no rank before its traceback: the table tells whose it is
-                )
+                raised = unnamed  # torch before 2.4 puts no rank before its traceback: the table names it
             ended = raised.at if raised is not None else self.failed_at.get(rank, self.last_at)
             status = -fact.exit_code if fact.exit_code < 0 else (fact.exit_code & 0xFF) << 8
             found[rank] = (status, "torchelastic" if fact.pid else "the launcher", ended, _lines(raised))
         for rank in sorted(named - set(found)):
-            raised = self.raised[rank]
-            found[rank] = (
-                raised.signal or 1 << 8,
-                "the traceback that its log ends with",
-                raised.at,
-                _lines(raised),
-            )
-        if (
-            nobody is not None
-            and not nobody.caught
-            and not found
-            and self.world_size <= 1
-            and len(self.ranks) <= 1
-        ):
+            how, raised = "the traceback that its log ends with", self.raised[rank]
+            found[rank] = (raised.signal or 1 << 8, how, raised.at, _lines(raised))
+        alone = not found and self.world_size <= 1 and len(self.ranks) <= 1
+        if unnamed is not None and not unnamed.caught and alone:
             rank = next(iter(self.ranks), 0)
-            how = "its last words" if nobody.signal else "the traceback that the log ends with"
-            found[rank] = (nobody.signal or 1 << 8, how, nobody.at, _lines(nobody))
+            how = "its last lines" if unnamed.signal else "the traceback that the log ends with"
+            found[rank] = (unnamed.signal or 1 << 8, how, unnamed.at, _lines(unnamed))
         return found
 
     def _failures(self) -> dict[int, WorkerFailureReported]:
@@ -397,11 +381,8 @@ class LogOutcome:
         return found
 
     def _blamed(self) -> int | None:
-        if self.root is not None:
-            return self.root
-        return next(
-            (rank for rank, fact in self._failures().items() if fact.exit_code not in (-15, -2)), None
-        )
+        own = (rank for rank, fact in self._failures().items() if fact.exit_code not in (-15, -2))
+        return next(own, None) if self.root is None else self.root
 
 
 def _lines(raised: Raised | None) -> list[str]:

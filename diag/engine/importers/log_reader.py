@@ -1,4 +1,4 @@
-"""Plain logs as records: one pass over a stream of any size, at the times that its lines tell, with the
+"""Plain logs as records: one pass over a stream of any size, at the times of its lines, with the
 numbers of its lines."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from diag.sources.logs.output import PLAIN_LINES, PLAIN_RUN, LineAssembler
 from diag.sources.logs.output import SOURCE as OUTPUT
 
 _CHUNK = 1 << 20
-_LAST = 3  # lines of a run that tell nothing: one of them may tell the time
+_LAST = 3  # lines of a run that mean nothing: one of them may have the time
 
 
 def log_records(
@@ -25,38 +25,38 @@ def log_records(
     rank: int | None = None,
     read: Callable[[int], None] = lambda size: None,
 ) -> Iterator[Record]:
-    """`at`: when the file was written, for a log whose lines tell no times; those stand at one moment, a
+    """`at`: when the file was written, for a log whose lines have no times; those are at one moment, a
     microsecond apart.
 
-    `read` is told how many bytes were read.
+    `read` is given how many bytes were read.
     """
     now = 0.0
-    for told, payload in _timed(file, name, at, read):
-        now = max((now or (at if told is None else told)) + 1e-6, told or 0.0)
+    for stamp, payload in _timed(file, name, at, read):
+        now = max((now or (at if stamp is None else stamp)) + 1e-6, stamp or 0.0)
         yield Record(OUTPUT, payload, rank=rank, at=now)
 
 
 def _timed(
     file: Readable, name: str, at: float, read: Callable[[int], None] = lambda size: None
 ) -> Iterator[tuple[float | None, dict[str, Any]]]:
-    """One payload for the lines of each moment, and the time that they tell: None where none has so far."""
+    """One payload for the lines of each moment, and their time: None where none has so far."""
     lines = LineAssembler(name, whole=True)
     written = datetime.fromtimestamp(min(at, 4e9), timezone.utc) if at > 0 else datetime.now(timezone.utc)
     times = LineTimes(written.year)
-    begun = False
-    while True:
+    for number, payload in enumerate(payloads(file, lines, read)):
+        if number == 0:  # what is before the first line with a time is not much older
+            any(times.read(item[0]) for item in payload["lines"])
+        yield from _moments(payload, times)
+
+
+def payloads(file: Readable, lines: LineAssembler, read: Callable[[int], None]) -> Iterator[dict[str, Any]]:
+    data = b"?"
+    while data:
         data = file.read(_CHUNK)
         read(len(data))
         payload = lines.feed(data, final=not data)
         if payload is not None:
-            if not begun:  # what stands before the first line with a time is not much older
-                begun = True
-                for item in payload["lines"]:
-                    if times.read(item[0]):
-                        break
-            yield from _moments(payload, times)
-        if not data:
-            return
+            yield payload
 
 
 def _moments(payload: dict[str, Any], times: LineTimes) -> Iterator[tuple[float | None, dict[str, Any]]]:
@@ -66,7 +66,7 @@ def _moments(payload: dict[str, Any], times: LineTimes) -> Iterator[tuple[float 
     for item in payload["lines"]:
         text, kind = item
         runs = kind in (PLAIN_RUN, PLAIN_LINES)
-        # Any of a run's last lines may tell the time: each is read.
+        # Any of a run's last lines may have the time: each is read.
         moved = [times.read(line) for line in (text.rsplit("\n", _LAST)[-_LAST:] if runs else (text,))]
         if any(moved) and lines:
             yield begins, {**payload, "lines": lines, "first": first}
@@ -79,6 +79,6 @@ def _moments(payload: dict[str, Any], times: LineTimes) -> Iterator[tuple[float 
 
 
 def merged(logs: Iterable[Iterator[Record]]) -> Iterator[Record]:
-    """Several logs of one job in the order of their times; those without any stand where their files were
+    """Several logs of one job in the order of their times; those without any are where their files were
     written."""
     return heapq.merge(*logs, key=lambda record: record.at)

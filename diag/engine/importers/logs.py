@@ -1,5 +1,4 @@
-"""The logs of a folder: their records, and what they tell of ranks, pids, the world's size, the end, and the
-last progress."""
+"""The logs of a folder: their records, their outcome, and when they last showed progress."""
 
 from __future__ import annotations
 
@@ -8,19 +7,18 @@ from typing import Any
 
 from diag.engine.importers.files import EvidenceFile
 from diag.engine.importers.log_outcome import LogOutcome
+from diag.engine.importers.log_reader import payloads
 from diag.engine.importers.stall_duration import LogClock, epoch_of
 from diag.model import Record
 from diag.sources.gpu.cuda_log import DUMP
 from diag.sources.logs.output import PLAIN_RUN, LineAssembler, read_text
 from diag.sources.logs.output import SOURCE as OUTPUT
 
-_CHUNK = 1 << 20
-
 
 class FolderLogs:
     """Reads every log once at its making, and once more for `records`. `to_dump`: no further than to where
-    the driver began to write GPU core dumps, which end the ranks: what was looked at before is to be
-    explained, not that. `read` is told how many bytes were read, both times."""
+    the driver began to write GPU core dumps, which end the ranks: what was read before is to be
+    explained, not that. `read` is given how many bytes were read, both times."""
 
     def __init__(
         self,
@@ -33,53 +31,23 @@ class FolderLogs:
         self._to_dump = to_dump
         self._read = read
         self.clock = LogClock()
-        self._outcome = LogOutcome()
+        self.outcome = LogOutcome()
         for item in files:
             self._learn(item)
 
-    @property
-    def ranks(self) -> set[int]:
-        return self._outcome.ranks
-
-    @property
-    def pids(self) -> dict[int, int]:
-        return self._outcome.pids
-
-    @property
-    def world_size(self) -> int:
-        return self._outcome.made_for
-
-    @property
-    def raised(self) -> set[int]:
-        """Ranks whose own log ends with an uncaught exception."""
-        return self._outcome.raised_ranks
-
-    @property
-    def failed(self) -> dict[int, int]:
-        """As launchers say: exit codes, negative for signals."""
-        return {rank: fact.exit_code for rank, fact in self._outcome.failed.items()}
-
-    @property
-    def finished(self) -> bool:
-        return self._outcome.in_order and not self.raised
-
-    @property
-    def asked_recorder(self) -> bool:
-        return self._outcome.asked_recorder
-
     def records(self) -> Iterator[tuple[float | None, Record]]:
-        """With the time that the lines of a record tell: None before the first that does. Others stand with
+        """With the time of the lines of a record: None before the first that has one. Others go with
         those before."""
         for item in self._files:
             at: float | None = None
             for payload in self._payloads(item):
                 lines: list[list[object]] = []
                 for line in payload["lines"]:
-                    told = epoch_of(line[0]) if line[1] != PLAIN_RUN else None
-                    if told is not None and told != at:
+                    stamp = epoch_of(line[0]) if line[1] != PLAIN_RUN else None
+                    if stamp is not None and stamp != at:
                         if lines:
                             yield at, Record(OUTPUT, {**payload, "lines": lines}, rank=item.rank)
-                        at, lines = told, []
+                        at, lines = stamp, []
                     lines.append(line)
                 yield at, Record(OUTPUT, {**payload, "lines": lines}, rank=item.rank)
 
@@ -92,27 +60,13 @@ class FolderLogs:
                 facts = list(read_text(text, item.path.name, item.rank, bar=bar))
                 self.clock.see(text, facts)
                 for fact in facts:
-                    self._outcome.observe(0.0, fact)
+                    self.outcome.observe(0.0, fact)
 
     def _payloads(self, item: EvidenceFile) -> Iterator[dict[str, Any]]:
-        for payload in _lines(item, self._read):
-            dumps = [
-                number for number, line in enumerate(payload["lines"]) if self._to_dump and DUMP in line[0]
-            ]
-            if dumps:
-                yield {**payload, "lines": payload["lines"][: dumps[0]]}
-                return
-            yield payload
-
-
-def _lines(item: EvidenceFile, read: Callable[[int], None]) -> Iterator[dict[str, Any]]:
-    lines = LineAssembler(item.path.name)
-    with item.path.open("rb") as file:
-        while True:
-            data = file.read(_CHUNK)
-            read(len(data))
-            payload = lines.feed(data, final=not data)
-            if payload is not None:
-                yield payload
-            if not data:
-                return
+        with item.path.open("rb") as file:
+            for payload in payloads(file, LineAssembler(item.path.name), self._read):
+                lines = payload["lines"]
+                dump = next((at for at, line in enumerate(lines) if self._to_dump and DUMP in line[0]), None)
+                yield payload if dump is None else {**payload, "lines": lines[:dump]}
+                if dump is not None:
+                    return

@@ -1,6 +1,6 @@
 """How each kind of evidence is judged by the one engine: by which detectors, and how often.
 
-What the end of the evidence means, and what one captured moment can prove, its own records tell (`logs_ended`,
+What the end of the evidence means, and what one captured moment can prove, its own records show (`logs_ended`,
 `cut_off`, `snapshot`): one replay may take a run directory and a folder as one job.
 """
 
@@ -58,5 +58,5 @@ def policy_named(name: str) -> Policy:
             return policy
     raise DiagError(
         f"the journal is to be judged as {name[:40]!r}, which this diag does not know",
-        hint="replay it with the diag version that wrote it (run.json in the run directory says which)",
+        hint="replay it with the diag version that wrote it (see run.json)",
     )

@@ -1,4 +1,4 @@
-"""Whether a file can be a log at all: told by how it begins, before a line of it is read."""
+"""Whether a file can be a log at all: known by how it begins, before a line of it is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Readable(Protocol):
 
 
 class Head:
-    """A stream of which the first bytes were looked at; they are read again."""
+    """A stream of which the first bytes were inspected; they are read again."""
 
     def __init__(self, file: IO[bytes]) -> None:
         # One piece at a time: `read` of a packed file that was cut off gives nothing of its last piece.
@@ -36,7 +36,7 @@ def why_unusable(head: bytes) -> str:
     """What follows the name of the file; empty where it can be a log.
 
     >>> why_unusable(b""), why_unusable(b"step 1\\n"), why_unusable(bytes(range(256)))
-    ('is empty', '', 'is no text')
+    ('is empty', '', 'is not text')
     """
     if not head:
         return "is empty"
@@ -44,4 +44,4 @@ def why_unusable(head: bytes) -> str:
     if not text:
         return "holds nothing but zeros" if len(head) < _HEAD_BYTES else ""
     controls = len(text) - len(text.translate(None, _CONTROLS))
-    return "is no text" if controls > _MOST_CONTROLS * len(text) else ""
+    return "is not text" if controls > _MOST_CONTROLS * len(text) else ""

@@ -26,7 +26,7 @@ _PROGRESS = (Iteration, EpochStarted, PhaseMarked, SaveStarted, SaveFinished)
 _STAMP = re.compile(
     r"\b(?:\d{4}-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)|[EWI](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.\d)"
 )
-_MOST_CHARS = 120  # of a line: a time stands at its beginning
+_MOST_CHARS = 120  # of a line: a time is at its beginning
 # A job whose log is silent three times longer than it ever was has stopped; below this it may be a long step.
 _SHORTEST_SECONDS = 15.0
 _TIMES_LONGER = 3.0
@@ -38,7 +38,7 @@ _FLAT_MILLIWATTS = 8000
 
 
 class LogClock:
-    """Told each line of the logs and what it means; tells how long before the last word the last progress
+    """Given each line of the logs and what it means; how long before the last line the last progress
     was."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class LogClock:
 
 
 def epoch_of(text: str) -> float | None:
-    """Seconds since the epoch that a line with a whole date stands for, taken as UTC: training machines keep
+    """Seconds since the epoch of a line with a whole date, taken as UTC: training machines keep
     that."""
     match = _STAMP.search(text[:_MOST_CHARS])
     if match is None or match[1] is None:
@@ -96,7 +96,7 @@ def _stamp(text: str) -> float | None:
 
 def flat_seconds(rows: Sequence[tuple[float, dict[str, Any]]], gpus: set[int]) -> float | None:
     """For how long at the end of the series the GPUs did nothing but wait: each at full or at no utilisation
-    with flat power, and one at least at full. None when they do not, or the series is too short to tell."""
+    with flat power, and one at least at full. None when they do not, or the series is too short for that."""
     began: float | None = None
     end: float | None = None
     held: dict[int, tuple[bool, float, float]] = {}

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 from diag.knowledge.log_prefix import strip_outer
 
-_MOST_CHARS = 120  # of a line: a time stands at its beginning
+_MOST_CHARS = 120  # of a line: a time is at its beginning
 # ms-swift, DeepSpeed, Megatron-LM, logging.Formatter; glog and torch's own (no year); mmengine; transformers'
 # examples:
 #   [2026-11-20 22:48:19,123] [INFO] ...     [INFO:swift] Start time of running main: 2026-11-20 23:38:14.422170
@@ -23,24 +23,24 @@ _STAMP = re.compile(
 _SAME_SECONDS = 600.0  # clocks of one job are not further apart; more is another zone, or time that passed
 _ZONE_SECONDS, _ZONE_SLACK_SECONDS = 1800.0, 60.0  # zones are half hours apart
 _LARGEST_ZONE_SECONDS = 26 * 3600.0
-_CONFIRM_SECONDS = 600.0  # a leap of days is believed when the next line tells nearly the same
+_CONFIRM_SECONDS = 600.0  # a leap of days is believed when the next line has nearly the same
 
 
 class LineTimes:
-    """Told each line in order; `at` is when it was written, None before the first that tells a time."""
+    """Given each line in order; `at` is when it was written, None before the first that has a time."""
 
     def __init__(self, year: int) -> None:
         self.at: float | None = None
         self.first: float | None = None
         self._year = year
-        self._outer = False  # what stands before each line is the one clock
+        self._outer = False  # what is before each line is the one clock
         self._shift: dict[str, float] = {}  # of each kind of time against the first that was seen
         self._leap: float | None = None
         self._last_text = ""
         self._last_epoch: float | None = None
 
     def read(self, text: str) -> bool:
-        """Whether the line told a time that moved the clock."""
+        """Whether the line has a time that moved the clock."""
         if text.count(":", 0, _MOST_CHARS) < 2:
             return False
         outer = (
@@ -77,24 +77,24 @@ class LineTimes:
             self._year = whole.year
         return found
 
-    def _take(self, kind: str, told: float) -> bool:
+    def _take(self, kind: str, stamp: float) -> bool:
         if self.at is None or self.first is None:
-            self.at = self.first = told
+            self.at = self.first = stamp
             self._shift[kind] = 0.0
             return True
         if kind not in self._shift:
-            self._shift[kind] = _zone(told - self.at)
-        told -= self._shift[kind]
-        if told < self.at:
-            if self.at - told > _SAME_SECONDS:
+            self._shift[kind] = _zone(stamp - self.at)
+        stamp -= self._shift[kind]
+        if stamp < self.at:
+            if self.at - stamp > _SAME_SECONDS:
                 self._leap = None
             return False
-        if told - self.at > _LARGEST_ZONE_SECONDS and (
-            self._leap is None or not 0 <= told - self._leap < _CONFIRM_SECONDS
+        if stamp - self.at > _LARGEST_ZONE_SECONDS and (
+            self._leap is None or not 0 <= stamp - self._leap < _CONFIRM_SECONDS
         ):
-            self._leap = told  # a date in the data, a torn line; or the log went on days later
+            self._leap = stamp  # a date in the data, a torn line; or the log went on days later
             return False
-        moved, self.at, self._leap = told > self.at, told, None
+        moved, self.at, self._leap = stamp > self.at, stamp, None
         return moved
 
 

@@ -1,4 +1,4 @@
-"""Last words in a log: tracebacks, what native code and the shell say, told apart from what launchers die of
+"""Last lines in a log: tracebacks, what native code and the shell print, apart from what launchers die of
 themselves."""
 
 from __future__ import annotations
@@ -8,20 +8,13 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from diag.knowledge.log_prefix import message_of
+from diag.knowledge.tracebacks import OF_LAUNCHER
 
 TRACEBACK = re.compile(
     r"^(?:\[rank\d{1,6}\]: ?)?\s{0,8}(?:\+ Exception Group )?Traceback \(most recent call last\):"
 )
-NOT_ITS_END = re.compile(r"Exception (?:in thread|ignored)")
-PREFIX = re.compile(r"^\[rank\d{1,6}\]: ?")
 # The last line of a traceback:   torch.distributed.DistNetworkError: ...     KeyboardInterrupt     SystemExit: 1
 EXCEPTION = re.compile(r"^[A-Za-z_][\w.]{0,300}(?:: |:$|$)")
-# What launchers die of themselves when a worker of theirs did (torch 1.9-2.13; accelerate, swift and bare
-# scripts around it):
-#   torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
-#   subprocess.CalledProcessError: Command '['/usr/bin/python', 'train.py']' returned non-zero exit status 1.
-#   torch.multiprocessing.spawn.ProcessRaisedException:  /  ProcessExitedException: process 1 terminated with signal SIGKILL
-OF_LAUNCHER = ("ChildFailedError", "subprocess.CalledProcessError", "torch.multiprocessing.spawn.Process")
 NOT_FATAL = ("SystemExit: 0",)
 # Frames that only a launcher's own traceback has (torch 2.0-2.13, deepspeed 0.9-0.19, accelerate 0.30-1.15).
 _FRAMES_OF_LAUNCHERS = (
@@ -31,7 +24,7 @@ _FRAMES_OF_LAUNCHERS = (
     "deepspeed/launcher/launch.py",
     "accelerate/commands/launch.py",
 )
-# A process that native code ended, by its own or the shell's last word: signal.
+# A process that native code ended, by its own or the shell's last line: signal.
 #   Fatal Python error: Segmentation fault        (faulthandler, CPython 3.10-3.13)
 #   terminate called after throwing an instance of 'c10::DistBackendError'      (libstdc++: SIGABRT)
 #   train.sh: line 12: 20342 Killed                  python train.py     (bash 5)
@@ -60,7 +53,7 @@ _LAUNCHERS_LOG = (
 
 @dataclass(slots=True)
 class Raised:
-    """One traceback, or another last word, of one who speaks (a rank, or None where the line does not tell)."""
+    """One traceback, or another last line, of one source (a rank, or None where the line does not tell)."""
 
     at: float
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_LINES))
@@ -68,7 +61,7 @@ class Raised:
     more: int = MORE_LINES
     signal: int = 0
     chained: bool = False  # to the traceback before it
-    caught: bool = False  # the program's logger went on: only a launcher's word makes a death of it
+    caught: bool = False  # the program's logger went on: only a launcher's report makes it a death
 
     @property
     def by_launcher(self) -> bool:
@@ -84,4 +77,4 @@ def goes_on(text: str) -> bool:
 
     DeepSpeed 0.16:   [2026-11-20 22:48:19,123] [INFO] [launch.py:316:sigkill_handler] Killing subprocess 20342
     """
-    return message_of(text).level in ("INFO", "DEBUG") and not any(word in text for word in _LAUNCHERS_LOG)
+    return message_of(text).level in ("INFO", "DEBUG") and not any(mark in text for mark in _LAUNCHERS_LOG)

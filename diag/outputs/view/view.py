@@ -28,8 +28,7 @@ from diag.outputs.view.classes import (
 from diag.outputs.view.network_view import rdma_json
 from diag.outputs.view.sentence import job_sentence
 from diag.outputs.view.steps_view import shares_json
-from diag.state.rank import CHANNELS
-from diag.state.rank_view import RankView
+from diag.state.rank_view import CHANNELS, RankView
 from diag.state.stack_activity import Activity, format_frame, is_idle_worker, read_stack
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Files that were made to hurt whoever opens them: bombs, links, pickles that call, numbers and depths beyond
 reason.
 
-What archives hold as members stands in tests/core/test_replay.py, recorders' pickles in
+What archives hold as members is in tests/core/test_replay_hostile.py, recorders' pickles in
 tests/sources/test_flight_recorder.py.
 """
 

@@ -1,0 +1,20 @@
+"""The lines of Python tracebacks in logs (CPython 3.8-3.14)."""
+
+from __future__ import annotations
+
+import re
+
+# torch's own hook for uncaught exceptions (torch 2.4-2.13) writes the rank before each line:
+#   [rank1]: Traceback (most recent call last):
+#   [rank1]:   File "/app/train.py", line 3, in main
+#   [rank1]: ValueError: --tensor_model_parallel_size 3 does not divide 16 heads
+PREFIX = re.compile(r"^\[rank\d{1,6}\]: ?")
+FRAME = re.compile(r'\s{0,12}(?:\| {1,3})?File "[^"\n]{1,400}", line \d{1,7}')
+# Above the traceback of an exception that ends nothing; multiprocessing and concurrent.futures pass theirs on.
+NOT_ITS_END = re.compile(r"Exception (?:in thread|ignored)")
+# What launchers die of themselves when a worker of theirs did (torch 1.9-2.13; accelerate, swift and bare
+# scripts around it):
+#   torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+#   subprocess.CalledProcessError: Command '['/usr/bin/python', 'train.py']' returned non-zero exit status 1.
+#   torch.multiprocessing.spawn.ProcessRaisedException:  /  ProcessExitedException: process 1 terminated with signal SIGKILL
+OF_LAUNCHER = ("ChildFailedError", "subprocess.CalledProcessError", "torch.multiprocessing.spawn.Process")
