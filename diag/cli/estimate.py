@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         raise DiagError("there is no command to estimate", hint=hint, exit_code=2)
     if not words[0].strip():
         raise DiagError(
-            "the command after `--` is an empty word",
+            "the command after `--` is empty",
             hint="a variable in front of it may be empty",
             exit_code=2,
         )

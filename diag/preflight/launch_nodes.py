@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from diag.preflight.launch_facts import ELASTIC, LaunchFacts, flag
 from diag.preflight.line import Line, line, table
+from diag.text.units import format_count
 
 _SWIFTS = ("swift", "megatron")
 _HERE = ("localhost", "127.0.0.1", "::1", "")
@@ -20,8 +21,11 @@ def node_lines(facts: LaunchFacts) -> Iterator[Line]:
     nodes, rank, launcher = meeting.nodes, meeting.node_rank, meeting.launcher
     by_default = meeting.rank_from == "the default"
     if not facts.unsure and rank is not None and rank >= nodes and meeting.rank_from and not by_default:
-        nodes_from, wanted = meeting.nodes_from or "default", flag("nodes", launcher, rank + 1)
-        yield line("launch.rank-outside", meeting=meeting, last=nodes - 1, nodes_from=nodes_from, flag=wanted)
+        count, nodes_from = format_count(nodes, "node"), meeting.nodes_from or "default"
+        wanted, last = flag("nodes", launcher, rank + 1), nodes - 1
+        yield line(
+            "launch.rank-outside", meeting=meeting, last=last, nodes=count, nodes_from=nodes_from, flag=wanted
+        )
     yield from _least_and_most(facts)
     if not facts.unsure and nodes > 1 and rank == 0 and by_default:
         for name, who in _NUMBERED.items():
