@@ -324,7 +324,7 @@ def test_port_that_another_process_holds(nodes: tuple[Node, Node]) -> None:
 
     found = finding(here, "port-in-use")
     assert f"pid {pid} listens there" in found["summary"] and "socket.create_server" in found["summary"]
-    assert "not `diag doctor` on node 0 (it said nothing)" in finding(there, "port-in-use")["summary"]
+    assert "not `diag doctor` on node 0 (it sent nothing)" in finding(there, "port-in-use")["summary"]
 
 
 @pytest.mark.live
