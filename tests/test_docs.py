@@ -11,6 +11,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
+import yaml
 
 from diag.cli.explain import pages
 from diag.cli.main import VERBS, make_parser
@@ -114,6 +115,9 @@ def ids_in_code() -> set[str]:
                 value = node.args[4] if len(node.args) > 4 else arguments.get("id")
             if isinstance(value, ast.Constant) and value.value:
                 found.add(str(value.value))
+    for path in (ROOT / "diag" / "preflight" / "lines").glob("*.yaml"):
+        kept = yaml.safe_load(path.read_text())
+        found |= {str(entry["id"]) for entry in (kept, *kept.get("lines", {}).values()) if "id" in entry}
     return found
 
 

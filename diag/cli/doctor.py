@@ -1,4 +1,4 @@
-"""`diag doctor`: what will stand in the way of the run, or of diag, said before the run. It changes nothing."""
+"""`diag doctor`: what will get in the way of the run, or of diag, reported before the run. It changes nothing."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ def add(parser: argparse.ArgumentParser) -> None:
         "long on CMD's own port, the others try to reach it (run it on all at once); default: 0, one try",
     )
     parser.add_argument(
-        "--no-load", action="store_true", help="read the versions of the software, but import nothing of it"
+        "--no-load", action="store_true", help="read software versions without importing anything"
     )
     parser.add_argument(
         "--manifest",
         action="append",
         metavar="FILE",
-        help="look at Kubernetes manifests, not at this machine: "
-        "a file, a folder, - for stdin; may be repeated",
+        help="check Kubernetes manifests instead of this machine: a file, a folder, - for stdin; may be repeated",
     )
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command that will be run"
@@ -48,49 +47,44 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to 3600")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds between 0 and 3600")
     return seconds
 
 
 def _doing(lines: Sequence[Line], wait: float, seconds: float) -> str:
     """For who waits: imports take seconds, the other nodes up to `wait`."""
-    told = f"diag: {len(lines)} checks done in {format_seconds(seconds)}"
-    return f"{told}; nodes of a job have {format_seconds(wait)} to meet" if wait else told
+    done = f"diag: {len(lines)} checks done in {format_seconds(seconds)}"
+    return f"{done}; the nodes have {format_seconds(wait)} to meet" if wait else done
 
 
 def run(args: argparse.Namespace) -> int:
-    from diag.preflight import CHECKS, document, sorted_lines, summary, text
+    from diag.preflight import check_machine, document, sorted_lines, summary, text
     from diag.preflight.manifest import check_manifests
     from diag.preflight.network import check_network
     from diag.preflight.software import check_software
 
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.manifest and words:
-        raise DiagError(
-            "--manifest and a command do not go together",
-            hint="the command stands in the manifest",
-            exit_code=2,
-        )
+        hint = "the command comes from the manifest"
+        raise DiagError("--manifest and a command do not go together", hint=hint, exit_code=2)
     if words and not words[0].strip():
-        raise DiagError(
-            "the command after `--` is empty",
-            hint="a variable in front of it may be empty",
-            exit_code=2,
-        )
+        hint = "a variable in front of it may be empty"
+        raise DiagError("the command after `--` is empty", hint=hint, exit_code=2)
     lines: list[Line] = []
     if args.manifest:
         checks: Iterator[Line] = check_manifests(args.manifest)
     else:
-        here = (line for check in CHECKS for line in check(words))
         # Imports take seconds, more on one node than on another: the nodes meet before them.
         checks = itertools.chain(
-            here, check_network(words, args.wait), check_software(words, loads=not args.no_load)
+            check_machine(words),
+            check_network(words, args.wait),
+            check_software(words, loads=not args.no_load),
         )
     try:
         with Ticker(lambda seconds: _doing(lines, args.wait, seconds)):
             for line in checks:
                 lines.append(line)
-    except KeyboardInterrupt:  # while node 0 waits for the others: what was seen until then is told
+    except KeyboardInterrupt:  # while node 0 waits for the others: what was seen until then is printed
         if not args.json and lines:
             print(text(sorted_lines(lines), colour=wanted(1)), flush=True)
         raise

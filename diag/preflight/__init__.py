@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from diag.preflight import ascend, gpus, launch, leftovers, limits, machine, stack_access, storage
+from diag.preflight import ascend, gpus, launch, leftovers, machine, stack_access, storage
+from diag.preflight.launch_facts import LaunchFacts, launch_facts
 from diag.preflight.line import Line
 
 __all__ = ["CHECKS", "Line", "document", "sorted_lines", "summary", "text"]
 
-CHECKS: tuple[Callable[[Sequence[str]], Iterable[Line]], ...] = (
+CHECKS: tuple[Callable[[LaunchFacts], Iterable[Line]], ...] = (
     machine.check_shared_memory,
     machine.check_open_files,
     machine.check_locked_memory,
     machine.check_host_memory,
-    limits.check_processes,
-    limits.check_ulimits,
+    machine.check_processes,
+    machine.check_ulimits,
     storage.check_disk,
     storage.check_caches,
     stack_access.check_stacks,
@@ -29,8 +31,15 @@ CHECKS: tuple[Callable[[Sequence[str]], Iterable[Line]], ...] = (
 )
 
 
+def check_machine(command: Sequence[str]) -> Iterator[Line]:
+    """All of them on `command`, read once: no line can speak of another job than the next."""
+    facts = launch_facts(command, os.environ, gpus.uuids_here(), ascend.npus_here())
+    for check in CHECKS:
+        yield from check(facts)
+
+
 def document(lines: Sequence[Line]) -> dict[str, Any]:
-    """`diag.report/1`: problems as findings, what could not be looked at under not_checked."""
+    """`diag.report/1`: problems as findings, what could not be checked under not_checked."""
     now = time.time()
     return {
         "schema": "diag.report/1",
@@ -82,9 +91,8 @@ def text(lines: Sequence[Line], *, colour: bool) -> str:
     rows = []
     for line in lines:
         status = f"{line.status:<11}"
-        rows.append(
-            (marks[line.status] + status + "\033[0m" if colour else status) + f" {line.what}: {line.said}"
-        )
+        shown = f"{marks[line.status]}{status}\033[0m" if colour else status
+        rows.append(f"{shown} {line.what}: {line.said}")
         if line.remedy:
             rows += [f"{'':<11}   {row}" for row in line.remedy.split("\n")]
     return "\n".join(rows)
@@ -96,16 +104,10 @@ def summary(lines: Sequence[Line]) -> str:
     >>> summary([Line("launch", "problem", "4 ranks, 2 GPUs"), Line("disk", "ok", "free"), Line("GPUs", "not checked", "")])
     '1 problem: launch; 1 not checked: GPUs'
     """
-    parts = []
-    for status, one, many in (
-        ("problem", "problem", "problems"),
-        ("not checked", "not checked", "not checked"),
-    ):
+    parts = [] if any(line.status == "problem" for line in lines) else ["no problem"]
+    for status in ("problem", "not checked"):
         found = [line.what for line in lines if line.status == status]
+        many = "s" if status == "problem" and len(found) > 1 else ""
         if found:
-            parts.append(
-                f"{len(found)} {one if len(found) == 1 else many}: {', '.join(dict.fromkeys(found))}"
-            )
-    if not any(line.status == "problem" for line in lines):
-        parts.insert(0, "no problem")
+            parts.append(f"{len(found)} {status}{many}: {', '.join(dict.fromkeys(found))}")
     return "; ".join(parts)

@@ -3,11 +3,10 @@ has. What neither says, as the daemon's defaults, is not checked."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from diag.launch.launchers.command import Container, read_command
-from diag.preflight.line import Line
+from diag.launch.launchers.command import Container
+from diag.preflight.line import Line, line
 from diag.text.units import format_bytes
 
 _MIB = 1 << 20
@@ -15,53 +14,46 @@ _SMALL_SHM = 256 * _MIB
 _FEW_FILES = 4096
 
 
-def container_of(command: Sequence[str]) -> Container | None:
-    return read_command(command, os.environ).container
-
-
 def shm_lines(container: Container) -> Iterator[Line]:
     """Nothing where /dev/shm is this machine's."""
-    engine = container.engine
     mounted = next((here for here, inside in container.mounts if inside.rstrip("/") == "/dev/shm"), None)
     if container.ipc == "host" or mounted == "/dev/shm":
         return
     size = container.shm_bytes
     if size is None:
         how = f"--ipc={container.ipc}" if container.ipc else f"--shm-size={container.shm_size}"
-        said = f"/dev/shm of the container that {engine} makes: {'a mount' if mounted is not None else how}"
-        yield Line("shared memory", "not checked", said)
-        return
-    given = f"--shm-size={container.shm_size}" if container.shm_size else f"{engine}'s default"
-    said = f"/dev/shm of CMD's container is {format_bytes(size)} ({given})"
-    if size < _SMALL_SHM:
-        yield Line(
-            "shared memory", "problem", said, f"{engine} run --shm-size=16g or --ipc=host", "shm-too-small"
+        yield line(
+            "machine.container-own-shm", container=container, how=how if mounted is None else "a mount"
         )
-    else:
-        yield Line("shared memory", "ok", said)
+        return
+    given = f"--shm-size={container.shm_size}" if container.shm_size else f"{container.engine}'s default"
+    key = "small" if size < _SMALL_SHM else "fits"
+    yield line(f"machine.container-shm-{key}", container=container, size=format_bytes(size), given=given)
 
 
-def limit_lines(container: Container, name: str) -> Iterator[Line]:
+def limit_line(container: Container, name: str) -> Line:
     """`name` is nofile or memlock."""
-    engine, text = container.engine, (container.ulimits or {}).get(name, "")
+    text = (container.ulimits or {}).get(name, "")
     soft = text.partition(":")[0]
-    what, flag, id_ = {
-        "nofile": ("open files", "--ulimit nofile=65536", "fd-limit"),
-        "memlock": ("locked memory", "--ulimit memlock=-1", "memlock-limit"),
-    }[name]
-    if name == "memlock" and (container.is_privileged or {"IPC_LOCK", "ALL"} & set(container.capabilities)):
-        how = "--privileged" if container.is_privileged else "--cap-add IPC_LOCK"
-        yield Line(what, "ok", f"{engine} run {how}: CMD's container may lock memory, where it runs as root")
+    number = int(soft[:18]) if soft.isdecimal() else None
+    files = name == "nofile"
+    key = "not-unlimited"
+    if not files and (container.is_privileged or {"IPC_LOCK", "ALL"} & set(container.capabilities)):
+        key = "lifted"
     elif not text:
-        yield Line(what, "not checked", f"{engine}'s own limit, which its daemon gives CMD's container", flag)
-    elif soft == "-1" or (soft.isdecimal() and name == "nofile" and int(soft[:12]) >= _FEW_FILES):
-        yield Line(what, "ok", f"--ulimit {name}={text}")
-    elif not soft.isdecimal():
-        yield Line(what, "not checked", f"--ulimit {name}={text} is no number", flag)
-    elif name == "nofile" or container.devices or int(soft[:18]) < 64 << 20:
-        yield Line(what, "problem", f"--ulimit {name}={text}", f"{engine} run {flag}", id_)
-    else:
-        yield Line(what, "note", f"--ulimit {name}={text}; RDMA needs it unlimited", f"{engine} run {flag}")
+        key = "default"
+    elif soft == "-1" or (files and number is not None and number >= _FEW_FILES):
+        key = "fits"
+    elif number is None:
+        key = "no-number"
+    elif files or container.devices or number < 64 * _MIB:
+        key = "files" if files else "locked"
+    what, flag = ("open files", "nofile=65536") if files else ("locked memory", "memlock=-1")
+    how = "--privileged" if container.is_privileged else "--cap-add IPC_LOCK"
+    given = f"--ulimit {name}={text}"
+    return line(
+        f"machine.container-limit-{key}", container=container, what=what, flag=flag, given=given, how=how
+    )
 
 
 def has_own_network(container: Container | None) -> bool:
@@ -69,27 +61,16 @@ def has_own_network(container: Container | None) -> bool:
     return container is not None and container.network != "host"
 
 
-def network_lines(container: Container, nodes: int | None, unsure: str) -> Iterator[Line]:
-    engine, what = container.engine, "NCCL interface"
-    remedy = f"{engine} run --network=host on every node, with MASTER_ADDR the address of node 0's host"
+def network_line(container: Container, nodes: int | None, unsure: str) -> Line:
+    engine = container.engine
     if nodes is None:
-        unknown = f"how many nodes there are is not known: {unsure}"
-        yield Line(what, "not checked", f"CMD's container has a network of its own; {unknown}")
-    elif nodes < 2:
-        yield Line(what, "ok", "one node, in a container with a network of its own")
-    elif container.network in ("", "bridge", "default"):
+        return line("interfaces.container-nodes-unknown", unsure=unsure)
+    if nodes < 2:
+        return line("interfaces.container-one-node")
+    if container.network in ("", "bridge", "default"):
         passes = f"-p {', '.join(container.ports)} passes on" if container.ports else "-p would pass on"
-        yield Line(
-            what,
-            "problem",
-            f"{nodes} nodes, and {engine} run without --network=host gives the container {engine}'s own bridge network, in "
-            f"which its address is known on this host alone; {passes} single ports, and NCCL and gloo choose others",
-            remedy,
-            "nccl-no-interface",
-            "critical",
-        )
-    else:
-        yield Line(what, "not checked", f"the interfaces in {engine}'s network {container.network}", remedy)
+        return line("interfaces.container-own-bridge", nodes=nodes, engine=engine, passes=passes)
+    return line("interfaces.container-network", engine=engine, network=container.network)
 
 
 def visible_devices(container: Container, gpus: tuple[str, ...] | None) -> tuple[str, ...] | None:

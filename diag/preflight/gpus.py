@@ -14,8 +14,8 @@ from diag.launch.launchers import redacted
 from diag.launch.launchers.command.shell_script import is_computed
 from diag.model import Payload, Record
 from diag.model.observations import GpuHealth, GpuSample, Observation
-from diag.preflight.launch_facts import launch_facts
-from diag.preflight.line import Line
+from diag.preflight.launch_facts import LaunchFacts
+from diag.preflight.line import Line, line
 from diag.sources.gpu.nvml import SOURCE, NvmlReader, NvmlUnavailable, parse
 from diag.sources.gpu.nvml_health import HEALTH_SECONDS
 from diag.sources.host.process_tree import read_raw
@@ -27,36 +27,29 @@ _MOST_LETTERS = 80  # of a command line
 _MUCH = 0.1  # of a GPU's memory: a driver with persistence keeps less than 1 %
 
 
-def check_gpus(command: Sequence[str]) -> Iterator[Line]:
+def check_gpus(launch: LaunchFacts) -> Iterator[Line]:
     facts, failed = _look()
     if failed is not None:
-        yield Line("GPUs", "not checked", failed.reason, failed.remedy)
+        yield line("gpus.unavailable", error=failed)
         return
     yield from count_lines(facts)
-    environment = launch_facts(command, os.environ).environment
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    visible = launch.environment.get("CUDA_VISIBLE_DEVICES")
     yield from gpu_lines(facts, None if is_computed(visible or "") else visible, holder_of)
 
 
 def count_lines(facts: Sequence[Observation]) -> Iterator[Line]:
-    """How many there are, and of which nothing was heard."""
+    """How many there are, and which of them report nothing."""
     samples = [fact for fact in facts if isinstance(fact, GpuSample)]
     if not samples:
-        yield Line(
-            "GPUs",
-            "not checked",
-            "NVML shows no GPU",
-            "docker --gpus all; Kubernetes: resources.limits nvidia.com/gpu",
-        )
+        yield line("gpus.none")
         return
-    told = {fact.index for fact in facts if isinstance(fact, GpuHealth)}
-    silent = [fact.index for fact in samples if fact.index not in told]
+    healthy = {fact.index for fact in facts if isinstance(fact, GpuHealth)}
+    silent = [fact.index for fact in samples if fact.index not in healthy]
     blind = [fact.index for fact in samples if fact.memory_used_bytes is None or not fact.memory_total_bytes]
     for numbers, what in ((silent, "bad rows, NVLinks and ECC"), (blind, "memory in use")):
         if numbers:
-            said = f"{what} of GPU {', '.join(map(str, numbers))}: NVML did not say"
-            yield Line("GPUs", "not checked", said, "nvidia-smi -q")
-    yield Line("GPUs", "ok", f"NVML shows {len(samples)} GPUs")
+            yield line("gpus.silent", what=what, numbers=", ".join(map(str, numbers)))
+    yield line("gpus.shown", count=len(samples))
 
 
 @functools.lru_cache(maxsize=1)
@@ -96,7 +89,7 @@ def uuids_here(
 
 
 def memory_of_processes() -> dict[int, int]:
-    """Bytes of GPU memory by pid, as NVML tells: pids of the host's own namespace."""
+    """Bytes of GPU memory by pid, as NVML reports it: pids of the host's own namespace."""
     held: dict[int, int] = {}
     for fact in _look()[0]:
         for pid, size in fact.process_memory if isinstance(fact, GpuSample) else ():
@@ -105,13 +98,13 @@ def memory_of_processes() -> dict[int, int]:
 
 
 def _health(reader: NvmlReader, sample: Payload) -> Iterator[Payload]:
-    """It comes with one of the next samples: until all GPUs have told theirs."""
-    told, until = 0, time.monotonic() + _HEALTH_WAIT_SECONDS
-    while told < len(sample["gpus"]) and time.monotonic() < until:
+    """It comes with one of the next samples: until all GPUs have reported theirs."""
+    heard, until = 0, time.monotonic() + _HEALTH_WAIT_SECONDS
+    while heard < len(sample["gpus"]) and time.monotonic() < until:
         readings = sample.get("health", ())
         yield from readings
-        told += len(readings)
-        if told < len(sample["gpus"]):
+        heard += len(readings)
+        if heard < len(sample["gpus"]):
             time.sleep(0.05)
             sample = reader.latest(5.0)
 
@@ -119,8 +112,8 @@ def _health(reader: NvmlReader, sample: Payload) -> Iterator[Payload]:
 def gpu_lines(
     facts: Iterable[Observation], visible: str | None, who: Callable[[int], str] = "process {}".format
 ) -> Iterator[Line]:
-    """Of the GPUs in `visible` (CUDA_VISIBLE_DEVICES, numbers or uuids; None: all). `who` says what a pid of
-    NVML is."""
+    """Of the GPUs in `visible` (CUDA_VISIBLE_DEVICES, numbers or uuids; None: all). `who` names a pid of
+    NVML."""
     known = [
         fact for fact in facts if isinstance(fact, (GpuSample, GpuHealth)) and _is_visible(fact, visible)
     ]
@@ -134,13 +127,7 @@ def gpu_lines(
         alike = [one for one in healths if one.index not in samples or samples[one.index].name == name]
         up, most = _up(health), max(map(_up, alike))
         if up < most:
-            yield Line(
-                f"GPU {health.index}",
-                "problem",
-                f"{up} of its NVLinks are up, {most} on others of its kind",
-                "see `nvidia-smi nvlink -s` and the fabric manager; reset the node's GPUs or take it out",
-                "nvlink-fault",
-            )
+            yield line("gpus.links-down", index=health.index, up=up, most=most)
 
 
 def _is_visible(fact: GpuSample | GpuHealth, visible: str | None) -> bool:
@@ -161,24 +148,15 @@ def _held(gpu: GpuSample, who: Callable[[int], str]) -> Iterator[Line]:
     ]
     if len(gpu.pids) > _MOST_NAMED:
         names.append(f"{len(gpu.pids) - _MOST_NAMED} more")
-    yield Line(
-        f"GPU {gpu.index}",
-        "problem",
-        f"{format_bytes(used)} of its {format_bytes(total)} are in use before the job starts"
-        + (
-            f", by {', '.join(names)}"
-            if names
-            else "; no process is shown (another container, or one that is gone)"
-        ),
-        "end what an earlier run left behind, or choose other GPUs with CUDA_VISIBLE_DEVICES",
-        "cuda-oom",
-    )
+    unseen = "; no process is shown (another container, or one that is gone)"
+    by = f", by {', '.join(names)}" if names else unseen
+    yield line("gpus.in-use", index=gpu.index, used=format_bytes(used), total=format_bytes(total), by=by)
 
 
 def holder_of(pid: int, proc: Path = Path("/proc")) -> str:
-    """A pid as NVML tells it, which is the host's: in a container it is another process, or none."""
+    """A pid as NVML reports it, which is the host's: in a container it is another process, or none."""
     if not names_host_pids(proc):
-        return f"process {pid} of the host (this container has pids of its own: look at it from outside)"
+        return f"process {pid} of the host (this container has pids of its own: see it from outside)"
     command = (read_raw(f"{proc}/{pid}/cmdline") or b"").replace(b"\0", b" ").decode(errors="replace").strip()
     if not command:
         return f"process {pid}"
@@ -195,38 +173,15 @@ def names_host_pids(proc: Path = Path("/proc")) -> bool:
 
 
 def _sick(health: GpuHealth) -> Iterator[Line]:
-    what = f"GPU {health.index}"
+    index = health.index
     if health.remap_failed:
-        yield Line(
-            what,
-            "problem",
-            "a bad memory row could not be mapped out",
-            "the GPU has to be replaced",
-            "ecc-error",
-        )
+        yield line("gpus.remap-failed", index=index)
     elif health.remap_pending or health.retired_pages_pending:
-        yield Line(
-            what,
-            "problem",
-            "a bad memory row waits for a reset to be mapped out",
-            f"end all processes on it, then `nvidia-smi --gpu-reset -i {health.index}`, or reboot",
-            "ecc-error",
-        )
+        yield line("gpus.remap-pending", index=index)
     elif health.recovery_action not in ("", "none"):
-        yield Line(
-            what,
-            "problem",
-            f"its driver asks for: {health.recovery_action.replace('_', ' ')}",
-            "do so before the job starts; `dmesg` has the Xid that led to it",
-            "gpu-fault",
-        )
+        yield line("gpus.recovery", index=index, action=health.recovery_action.replace("_", " "))
     if health.ecc_enabled is False:
-        yield Line(
-            what,
-            "note",
-            "ECC is off: memory errors go unseen",
-            "`nvidia-smi -e 1` and a reset of the GPU turn it on",
-        )
+        yield line("gpus.ecc-off", index=index)
 
 
 def _up(health: GpuHealth) -> int:

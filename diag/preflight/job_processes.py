@@ -1,36 +1,24 @@
 """Processes of other jobs on this machine: which belong together, and whether what started them is still
 there.
 
-Looks at /proc only. Whoever started this very command is left out.
+Reads /proc only. What started this very command is left out.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from diag.launch.launchers import identify, launches
 from diag.sources.host.process_tree import PROC, read_environ, read_raw, split_stat
 
-_REAPERS = frozenset(
-    {
-        "systemd",
-        "init",
-        "tini",
-        "dumb-init",
-        "docker-init",
-        "catatonit",
-        "conmon",
-        "containerd-shim",
-        "s6-svscan",
-        "runit",
-        "launchd",
-        "pause",
-    }
-)
+_REAPERS = frozenset([
+    "systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "conmon", "containerd-shim", "s6-svscan", "runit", "launchd",
+    "pause",
+])  # fmt: skip
 # What a training starts that may outlive it: torch's DataLoader workers and compile workers, vLLM's processes
 # (proctitles), Python's spawned children.
 _WORKER_COMMS = ("pt_data_worker", "pt_data_pin", "VLLM::")
@@ -43,7 +31,7 @@ _WORKER_WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """`rank` is None for what is no rank and no child of one; `job` is what the members of one job have in
+    """`rank` is None for what is not a rank or a child of one; `job` is what the members of one job have in
     common. `by_agent`: a launcher that stays (torchrun, accelerate, deepspeed) started it."""
 
     pid: int
@@ -61,20 +49,13 @@ class Process:
     @property
     def is_python(self) -> bool:
         first = self.argv[0].rpartition("/")[2] if self.argv else ""
-        return (
-            first.startswith(("python", "pt_"))
-            or self.comm.startswith(("python", "pt_"))
-            or launches(self.argv)
-        )
+        return any(name.startswith(("python", "pt_")) for name in (first, self.comm)) or launches(self.argv)
 
     @property
     def is_worker(self) -> bool:
         words = " ".join(self.argv[:6])[:2000]
-        return (
-            self.comm.startswith(_WORKER_COMMS)
-            or words.startswith("VLLM::")
-            or any(word in words for word in _WORKER_WORDS)
-        )
+        titled = self.comm.startswith(_WORKER_COMMS) or words.startswith("VLLM::")
+        return titled or any(word in words for word in _WORKER_WORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +74,10 @@ class JobGroup:
 
 
 def processes_here(proc: Path = PROC, now: float | None = None) -> dict[int, Process]:
-    """All that may be looked at, by pid, without those that led to this one and those below it."""
+    """All that may be read, by pid."""
     uptime = _uptime(proc) if now is None else now
-    found: dict[int, Process] = {}
-    for name in os.listdir(proc):
-        if name.isdecimal():
-            process = _process(int(name), proc, uptime)
-            if process is not None:
-                found[process.pid] = process
-    return found
+    found = (_process(int(name), proc, uptime) for name in os.listdir(proc) if name.isdecimal())
+    return {process.pid: process for process in found if process is not None}
 
 
 def _process(pid: int, proc: Path, uptime: float) -> Process | None:
@@ -121,26 +97,12 @@ def _process(pid: int, proc: Path, uptime: float) -> Process | None:
     identity = identify(env) if env else None
     if env is None or identity is None:
         return plain
-    job = (
-        identity.launcher,
-        env.get("TORCHELASTIC_RUN_ID", ""),
-        env.get("MASTER_ADDR", ""),
-        env.get("MASTER_PORT", ""),
-        env.get("SLURM_JOB_ID", ""),
-    )
-    by_agent = "TORCHELASTIC_RUN_ID" in env or identity.launcher == "deepspeed"
-    return Process(
-        pid,
-        parent,
-        comm,
-        argv,
-        state,
-        plain.age_seconds,
-        plain.resident_bytes,
-        uid,
-        None if launches(argv) else identity.rank,
-        job,
-        by_agent,
+    names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")
+    return replace(
+        plain,
+        rank=None if launches(argv) else identity.rank,
+        job=(identity.launcher, *(env.get(name, "") for name in names)),
+        by_agent="TORCHELASTIC_RUN_ID" in env or identity.launcher == "deepspeed",
     )
 
 
@@ -154,7 +116,7 @@ def _uptime(proc: Path) -> float:
 
 def group(processes: Mapping[int, Process], own: int) -> list[JobGroup]:
     """The jobs among these processes, left-over ones first. `own` is this process: its ancestors and
-    descendants are no job."""
+    descendants are not a job."""
     ours = {pid for pid in processes if own in _line(pid, processes)} | set(_line(own, processes))
     groups: dict[tuple[object, ...], list[Process]] = {}
     launchers: dict[tuple[object, ...], Process | None] = {}
@@ -202,13 +164,9 @@ def _is_left_over(
     process: Process, parent: Process | None, processes: Mapping[int, Process]
 ) -> tuple[bool, bool]:
     """(left over, sure). Only what a launcher that stays had started, or a worker: process 1 is the parent of
-    a rank too that somebody started with nohup."""
+    a rank too that was started with nohup."""
     if parent is None or not (process.by_agent or process.is_worker):
         return False, True
     if parent.pid != 1 and parent.comm not in _REAPERS:
         return False, True
     return True, not (parent.is_python or launches(parent.argv))
-
-
-def resident(processes: Iterable[Process]) -> int:
-    return sum(process.resident_bytes for process in processes)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from diag.launch.launchers.command import Command
 from diag.launch.launchers.command.flags import parse_flags
-from diag.preflight.launch_facts import LaunchFacts
-from diag.preflight.line import Line
+from diag.launch.launchers.hostfile import Hostfile
+from diag.preflight.launch_facts import LaunchFacts, flag
+from diag.preflight.line import Line, line
 from diag.preflight.visible import Visible, visible_gpus, visible_npus
 from diag.text.units import format_count
 
-_WHAT = "launch"
-_ID = "launch-mismatch"
-
 
 def ranks_here(facts: LaunchFacts) -> int | None:
-    """Ranks that CMD starts on this node; None where it is not said, or depends on devices that nobody saw."""
+    """Ranks that CMD starts on this node; None where that is not given, or depends on devices that were not seen."""
     launch = facts.launch
     if launch is None:
         return None
@@ -65,151 +64,78 @@ def device_lines(facts: LaunchFacts) -> Iterator[Line]:
     seen = seen_by_ranks(facts)
     kind = "NPU" if seen.variable.startswith("ASCEND") or (facts.npus and not facts.gpus) else "GPU"
     if seen.wrong:
-        yield Line(
-            _WHAT,
-            "problem",
-            f"{seen.said}: {seen.wrong}; {_devices(seen.count or 0, kind)} left",
-            _written_well(seen, facts),
-            _ID,
-            "critical" if not seen.count else "warning",
-        )
+        yield _wrong(facts, seen, kind)
     if facts.launch is None or facts.launch.opaque or trains_on_cpu(facts):
         return
     if facts.launch.launcher == "deepspeed":
-        yield from _deepspeed(facts)
+        yield from _deepspeed(facts, facts.launch)
     yield from _slurm(facts)
-    ranks = ranks_here(facts)
-    if seen.count is None:
-        if facts.gpus is None:
-            yield Line(
-                _WHAT,
-                "not checked",
-                f"{_ranks(ranks)} on this node{_from(facts)}, and no {kind} was seen here to hold that against",
-                "run it where the job will run: in its container or pod, with its GPUs (docker --gpus all; Kubernetes: "
-                "resources.limits nvidia.com/gpu)",
-            )
-        return
+    if seen.count is not None:
+        yield from _compared(facts, facts.launch, seen, kind)
+    elif facts.gpus is None:
+        ranks = _ranks(ranks_here(facts))
+        yield line("launch.no-device-seen", ranks=ranks, given_by=_given_by(facts), kind=kind)
+
+
+def _wrong(facts: LaunchFacts, seen: Visible, kind: str) -> Line:
+    name = seen.variable or "CUDA_VISIBLE_DEVICES"
+    every = map(str, range(len(facts.gpus or "01")))
+    example = ",".join(dict.fromkeys(seen.devices)) or ",".join(every)
+    left = count_devices(seen.count or 0, kind)
+    key = "wrong-devices" if seen.count else "no-devices-left"
+    return line(f"launch.{key}", seen=seen, devices=left, name=name, example=example)
+
+
+def _compared(facts: LaunchFacts, launch: Command, seen: Visible, kind: str) -> Iterator[Line]:
+    """Ranks of this node against the devices that they see."""
+    ranks, count = ranks_here(facts), seen.count or 0
     if seen.mig and ranks and ranks > 1:
-        yield Line(
-            _WHAT,
-            "note",
-            f"{seen.said}: CUDA shows each process one instance of MIG, and NCCL joins none of them: "
-            f"{ranks} ranks will not get one each",
-            "whole GPUs for a job of several ranks (nvidia-smi -mig 0)",
-            _ID,
-        )
-    if not seen.count:
-        yield from _none(facts, seen, kind)
-    elif ranks and ranks > seen.count:
+        yield line("launch.mig", seen=seen, ranks=ranks)
+    if not count and not seen.wrong and facts.gpus:
+        yield line("launch.all-hidden", seen=seen, devices=count_devices(len(facts.gpus), kind))
+    elif not count and not seen.wrong and seen.variable:
+        yield line("launch.none-shown", seen=seen, kind=kind)
+    elif count and ranks and ranks > count:
         yield _too_many(facts, seen, ranks, kind)
-    elif ranks and ranks < seen.count:
-        yield _idle(facts, seen, ranks, kind)
+    elif ranks and ranks < count:
+        yield _idle(facts, launch, seen, ranks, kind)
 
 
 def _too_many(facts: LaunchFacts, seen: Visible, ranks: int, kind: str) -> Line:
-    launch = facts.launch
-    assert launch is not None and seen.count is not None
-    shown = seen.said or f"{_devices(seen.count, kind)} {'is' if seen.count == 1 else 'are'} here"
-    shows = f"{shown} shows {_devices(seen.count, kind)}" if seen.said else shown
-    where = "start on this node" if seen.count != 1 or ranks != 1 else "starts on this node"
-    more = (
-        f"{ranks} devices in {seen.variable}"
-        if seen.variable
-        else f"{ranks} in the container (nvidia.com/gpu: {ranks})"
+    devices = count_devices(seen.count or 0, kind)
+    error = "invalid device ordinal" if kind == "GPU" else "its device id is out of range"
+    if seen.variable:
+        shown, more = f"{seen.said} shows {devices}", f"{ranks} devices in {seen.variable}"
+    else:
+        shown = f"{devices} {'is' if seen.count == 1 else 'are'} here"
+        more = f"{ranks} in the container (nvidia.com/gpu: {ranks})"
+    do, start = (
+        f"{_count_flag(facts, seen.count or 0)}, or {more}",
+        f"{ranks} ranks start on this node{_given_by(facts)}",
     )
-    remedy = f"{_count_flag(facts, seen.count)}, or {more}"
-    return Line(
-        _WHAT,
-        "problem",
-        f"{ranks} ranks {where}{_from(facts)}, but {shows}: local rank {seen.count} finds none "
-        f"({'invalid device ordinal' if kind == 'GPU' else 'its device id is out of range'})",
-        remedy,
-        _ID,
-        "critical",
+    return line("launch.too-many-ranks", start=start, shown=shown, seen=seen, error=error, do=do)
+
+
+def _idle(facts: LaunchFacts, launch: Command, seen: Visible, ranks: int, kind: str) -> Line:
+    count = seen.count or 0
+    visible = f"{count_devices(count, kind)} are visible" + (f" ({seen.said})" if seen.said else "")
+    by_swift = launch.launcher in ("swift", "megatron") and launch.program in ("swift", "megatron")
+    if by_swift and not facts.is_elastic and ranks == 1:
+        if facts.environment.get("PET_NPROC_PER_NODE") or facts.environment.get("PET_NNODES"):
+            return line("launch.pet-unread", launch=launch)
+        spreads = "spreads one model's layers over them (device_map)"
+        does = spreads if launch.program == "swift" else "uses one of them"
+        return line("launch.one-process", launch=launch, does=does, visible=visible, count=count)
+    nodes = launch.nodes or 1
+    if launch.launcher == "accelerate" and nodes > 1 and launch.total == count:
+        return line("launch.all-machines", launch=launch, ranks=ranks, visible=visible, wanted=count * nodes)
+    does = f"{count - ranks} may stay idle"
+    if launch.program == launch.launcher == "swift" and facts.is_elastic:
+        does = f"each takes {count // ranks} (device_map)" if count % ranks == 0 else "some stay idle"
+    wanted, given_by = _count_flag(facts, count), _given_by(facts)
+    return line(
+        "launch.idle", ranks=_ranks(ranks), given_by=given_by, visible=visible, does=does, flag=wanted
     )
-
-
-def _idle(facts: LaunchFacts, seen: Visible, ranks: int, kind: str) -> Line:
-    launch = facts.launch
-    assert launch is not None and seen.count is not None
-    what = f"{_devices(seen.count, kind)} are visible{f' ({seen.said})' if seen.said else ''}"
-    if (
-        launch.program in ("swift", "megatron")
-        and not facts.is_elastic
-        and ranks == 1
-        and launch.launcher in ("swift", "megatron")
-    ):
-        pet = facts.environment.get("PET_NPROC_PER_NODE") or facts.environment.get("PET_NNODES")
-        if pet:
-            return Line(
-                _WHAT,
-                "problem",
-                f"PET_NPROC_PER_NODE or PET_NNODES is set, but `{launch.program} {launch.verb}` starts torchrun "
-                "only with NPROC_PER_NODE or NNODES: it will be one process",
-                "NPROC_PER_NODE=$PET_NPROC_PER_NODE NNODES=$PET_NNODES NODE_RANK=$PET_NODE_RANK in front of CMD",
-                _ID,
-                "critical",
-            )
-        does = (
-            "spreads one model's layers over them (device_map)"
-            if launch.program == "swift"
-            else "uses one of them"
-        )
-        return Line(
-            _WHAT,
-            "note",
-            f"NPROC_PER_NODE is not set, so `{launch.program} {launch.verb}` is one process, which {does}; {what}",
-            f"NPROC_PER_NODE={seen.count} for one rank a device",
-            _ID,
-        )
-    if launch.launcher == "accelerate" and (launch.nodes or 1) > 1 and launch.total == seen.count:
-        return Line(
-            _WHAT,
-            "note",
-            f"accelerate's --num_processes {launch.total} is of all {launch.nodes} machines: {ranks} ranks here, and {what}",
-            f"--num_processes {seen.count * (launch.nodes or 1)}",
-            _ID,
-        )
-    if launch.program == "swift" and facts.is_elastic and launch.launcher == "swift":
-        does = (
-            f"each takes {seen.count // ranks} (device_map)" if seen.count % ranks == 0 else "some stay idle"
-        )
-        return Line(
-            _WHAT,
-            "note",
-            f"{_ranks(ranks)} on this node{_from(facts)}, and {what}: {does}",
-            _count_flag(facts, seen.count),
-            _ID,
-        )
-    return Line(
-        _WHAT,
-        "note",
-        f"{_ranks(ranks)} on this node{_from(facts)}, and {what}: {seen.count - ranks} may stay idle",
-        _count_flag(facts, seen.count),
-        _ID,
-    )
-
-
-def _none(facts: LaunchFacts, seen: Visible, kind: str) -> Iterator[Line]:
-    if seen.wrong:
-        return
-    if facts.gpus:
-        yield Line(
-            _WHAT,
-            "problem",
-            f"{seen.said} hides all {_devices(len(facts.gpus), kind)} from the ranks",
-            f"unset {seen.variable}, unless it is meant to train on the CPU (--use_cpu true --ddp_backend gloo)",
-            _ID,
-            "critical",
-        )
-    elif seen.variable:
-        yield Line(
-            _WHAT,
-            "note",
-            f"{seen.said} shows the ranks no {kind}",
-            f"unset {seen.variable} where it should",
-            _ID,
-        )
 
 
 def _deepspeed_ignores(facts: LaunchFacts) -> bool:
@@ -218,102 +144,42 @@ def _deepspeed_ignores(facts: LaunchFacts) -> bool:
     assert launch is not None
     options = launch.options
     several = options.get("--num_nodes", "").isdecimal() and int(options["--num_nodes"]) > 1
-    by_flag = bool(
-        options.get("--include") or options.get("--exclude") or options.get("--num_gpus") or several
-    )
-    return launch.hosts is None and by_flag
+    by_flag = any(options.get(name) for name in ("--include", "--exclude", "--num_gpus"))
+    return launch.hosts is None and (by_flag or several)
 
 
-def _deepspeed(facts: LaunchFacts) -> Iterator[Line]:
-    launch = facts.launch
-    assert launch is not None
+def _deepspeed(facts: LaunchFacts, launch: Command) -> Iterator[Line]:
     options, value = launch.options, facts.environment.get("CUDA_VISIBLE_DEVICES", "")
+    given = [name for name in ("--include", "--exclude", "--num_gpus", "--num_nodes") if options.get(name)]
     if value and _deepspeed_ignores(facts):
-        flag = next(
-            name for name in ("--include", "--exclude", "--num_gpus", "--num_nodes") if options.get(name)
-        )
-        taken = (
-            f"GPUs 0-{(launch.processes or 1) - 1}"
-            if flag == "--num_gpus" and (launch.processes or 1) > 1
-            else "what that says"
-        )
-        yield Line(
-            _WHAT,
-            "problem",
-            f"CUDA_VISIBLE_DEVICES={value} is ignored by deepspeed beside {flag}: it takes {taken}",
-            f"--include localhost:{value}, without --num_gpus, or CUDA_VISIBLE_DEVICES alone",
-            _ID,
-        )
-    if (options.get("--include") or options.get("--exclude")) and (
-        options.get("--num_gpus") or options.get("--num_nodes")
-    ):
-        yield Line(
-            _WHAT,
-            "problem",
-            "deepspeed refuses --include or --exclude together with --num_gpus or --num_nodes",
-            "one of them",
-            _ID,
-            "critical",
-        )
+        by_number = given[0] == "--num_gpus" and (launch.processes or 1) > 1
+        taken = f"GPUs 0-{(launch.processes or 1) - 1}" if by_number else "what that says"
+        yield line("launch.deepspeed-ignores", value=value, flag=given[0], taken=taken)
+    if {"--include", "--exclude"} & set(given) and {"--num_gpus", "--num_nodes"} & set(given):
+        yield line("launch.deepspeed-refuses")
     hosts = launch.hosts
     if hosts is None:
         if options.get("--hostfile"):
-            yield Line(
-                _WHAT,
-                "problem",
-                f"{options['--hostfile']} is not there: deepspeed would go on with this machine alone",
-                "correct --hostfile",
-                _ID,
-                "critical",
-            )
-        return
-    if hosts.bad or not hosts.slots:
-        yield Line(
-            _WHAT,
-            "problem",
-            f"{hosts.path}: {hosts.bad!r} is no line `HOST slots=N`, or names a host again"
-            if hosts.bad
-            else f"{hosts.path} names no host",
-            "one line for each host: HOST slots=8",
-            _ID,
-            "critical",
-        )
-        return
+            yield line("launch.hostfile-missing", path=options["--hostfile"])
+    elif hosts.bad:
+        yield line("launch.hostfile-line", hosts=hosts)
+    elif not hosts.slots:
+        yield line("launch.hostfile-empty", hosts=hosts)
+    else:
+        yield from _against_hosts(options, hosts)
+
+
+def _against_hosts(options: Mapping[str, str], hosts: Hostfile) -> Iterator[Line]:
     asked = int(options["--num_nodes"]) if options.get("--num_nodes", "").isdecimal() else 0
     if asked > len(hosts.slots):
-        yield Line(
-            _WHAT,
-            "problem",
-            f"--num_nodes {asked}, and {hosts.path} names {len(hosts.slots)}",
-            "name the others there",
-            _ID,
-            "critical",
-        )
+        yield line("launch.hostfile-few", asked=asked, hosts=hosts, count=len(hosts.slots))
     for spec in filter(None, options.get("--include", "").split("@")):
-        host, _, slots = spec.partition(":")
-        wrong = [
-            slot
-            for slot in slots.split(",")
-            if slot.isdecimal() and int(slot) >= hosts.slots.get(host, 1 << 20)
-        ]
-        if host not in hosts.slots:
-            yield Line(
-                _WHAT,
-                "problem",
-                f"--include names {host}, and {hosts.path} does not",
-                "the same name in both",
-                _ID,
-                "critical",
-            )
-        elif wrong:
-            yield Line(
-                _WHAT,
-                "problem",
-                f"--include {spec}: {hosts.path} gives {host} {hosts.slots[host]} slots, numbered from 0",
-                f"slots below {hosts.slots[host]}",
-                _ID,
-                "critical",
-            )
+        host, _, text = spec.partition(":")
+        slots = hosts.slots.get(host)
+        if slots is None:
+            yield line("launch.include-host", host=host, hosts=hosts)
+        elif any(slot.isdecimal() and int(slot) >= slots for slot in text.split(",")):
+            yield line("launch.include-slots", spec=spec, host=host, hosts=hosts, slots=slots)
 
 
 def _slurm(facts: LaunchFacts) -> Iterator[Line]:
@@ -321,62 +187,37 @@ def _slurm(facts: LaunchFacts) -> Iterator[Line]:
     used."""
     ranks = ranks_here(facts)
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
-        word = facts.environment.get(name, "").rpartition(":")[2]
+        value = facts.environment.get(name, "")
+        word = value.rpartition(":")[2]
         if word.isdecimal() and ranks and 0 < int(word[:6]) < ranks:
-            yield Line(
-                _WHAT,
-                "problem",
-                f"{ranks} ranks on this node{_from(facts)}, and Slurm gave this job "
-                f"{_devices(int(word[:6]), 'GPU')} a node ({name}={facts.environment[name]})",
-                f"#SBATCH --gpus-per-node={ranks}, or {_count_flag(facts, int(word[:6]))}",
-                _ID,
-                "critical",
-            )
+            given = f"{count_devices(int(word[:6]), 'GPU')} a node ({name}={value})"
+            wanted = _count_flag(facts, int(word[:6]))
+            yield line("launch.slurm-gpus", ranks=ranks, given_by=_given_by(facts), given=given, flag=wanted)
             return
 
 
 def _count_flag(facts: LaunchFacts, number: int) -> str:
-    """The flag or variable by which CMD is told its ranks of a node."""
-    launch = facts.launch
-    assert launch is not None
-    nodes = launch.nodes or 1
-    return {
-        "torchrun": f"--nproc_per_node {number}",
-        "deepspeed": f"--num_gpus {number}",
-        "accelerate": f"--num_processes {number * nodes}",
-        "srun": f"srun --ntasks-per-node={number}",
-        "mpirun": f"-np {number * nodes}",
-    }.get(launch.launcher, f"NPROC_PER_NODE={number}")
+    """The flag or variable that gives CMD its ranks of a node."""
+    assert facts.launch is not None
+    return flag("ranks", facts.launch.launcher, number, facts.launch.nodes or 1)
 
 
-def _written_well(seen: Visible, facts: LaunchFacts) -> str:
-    name = seen.variable or "CUDA_VISIBLE_DEVICES"
-    example = ",".join(dict.fromkeys(seen.devices)) or ",".join(
-        str(number) for number in range(len(facts.gpus or "01"))
-    )
-    return f"{name}={example}: numbers or uuids with commas between them, each once"
-
-
-def _from(facts: LaunchFacts) -> str:
+def _given_by(facts: LaunchFacts) -> str:
     launch = facts.launch
     if launch is None or not launch.processes_from:
         return ""
-    number = launch.by_word or launch.processes
-    values = {
-        "NPROC_PER_NODE": f"NPROC_PER_NODE={number}",
-        "PET_NPROC_PER_NODE": f"PET_NPROC_PER_NODE={number}",
-        "--nproc_per_node": f"--nproc_per_node {number}",
-        "--num_gpus": f"--num_gpus {launch.processes}",
-        "--num_processes": f"--num_processes {launch.total} on {launch.nodes or 1} machines"
-        if (launch.nodes or 1) > 1
-        else f"--num_processes {launch.total}",
-    }
-    return f" ({values.get(launch.processes_from, launch.processes_from)})"
+    name, number, nodes = launch.processes_from, launch.by_word or launch.processes, launch.nodes or 1
+    if name in ("NPROC_PER_NODE", "PET_NPROC_PER_NODE"):
+        return f" ({name}={number})"
+    if name == "--num_processes":
+        return f" ({name} {launch.total}" + (f" on {nodes} machines)" if nodes > 1 else ")")
+    number = launch.processes if name == "--num_gpus" else number
+    return f" ({name} {number})" if name in ("--nproc_per_node", "--num_gpus") else f" ({name})"
 
 
 def _ranks(number: int | None) -> str:
     return "as many ranks as devices" if number is None else format_count(number, "rank")
 
 
-def _devices(number: int, kind: str) -> str:
+def count_devices(number: int, kind: str) -> str:
     return format_count(number, kind) if number else f"no {kind}"

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.launch.launchers.command import Command, Rendezvous, read_command
+from diag.launch.launchers.command import Command, Container, Rendezvous, read_command
 from diag.preflight.container import visible_devices
+from diag.preflight.line import table
 from diag.sources.host.cgroup_paths import find
 from diag.sources.host.process_tree import PROC, read_raw
 
@@ -19,7 +20,7 @@ ELASTIC = ("torchrun", "accelerate")
 @dataclass(frozen=True, slots=True)
 class LaunchFacts:
     """`inherited` is the environment that doctor was started in. `gpus` are the uuids of the GPUs here and
-    `npus` the number of NPUs, None where nobody could look. `host` is this machine's name."""
+    `npus` the number of NPUs, None where they could not be read. `host` is this machine's name."""
 
     command: Command
     inherited: Mapping[str, str]
@@ -46,6 +47,11 @@ class LaunchFacts:
         if command.elsewhere:
             return f"`{command.elsewhere}` starts it elsewhere, with another environment and other devices"
         return command.unread
+
+    @property
+    def container(self) -> Container | None:
+        """The one that CMD itself makes."""
+        return self.command.container
 
     @property
     def meeting(self) -> Rendezvous:
@@ -118,3 +124,10 @@ def _quota(folder: str) -> float | None:
     except (ValueError, IndexError):
         return None
     return quota / period if quota > 0 and period > 0 else None
+
+
+def flag(kind: str, launcher: str, number: int | str, nodes: int = 1) -> str:
+    """The flag or variable by which this launcher is given a number of nodes, a node rank, ranks of a node."""
+    flags = table("launch")["flags"][kind]
+    total = number * nodes if isinstance(number, int) else 0
+    return str(flags.get(launcher, flags[""])).format(number=number, total=total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from diag.launch.launchers.command.errors import CommandError
@@ -9,11 +10,10 @@ from diag.launch.launchers.command.flags import parse_flags
 from diag.launch.launchers.command.shell_script import is_computed
 from diag.preflight.estimate.parallel import ParallelSizes, parallel_sizes
 from diag.preflight.launch_devices import ranks_here
-from diag.preflight.launch_facts import ELASTIC, LaunchFacts
-from diag.preflight.line import Line
+from diag.preflight.launch_facts import ELASTIC, LaunchFacts, flag
+from diag.preflight.line import Line, line
+from diag.text.units import format_count
 
-_WHAT = "launch"
-_ID = "launch-mismatch"
 _NOT_BY_PAIRS = ("grpo", "gkd")  # their global batch is counted in generations
 
 
@@ -36,90 +36,48 @@ def layout_lines(facts: LaunchFacts) -> Iterator[Line]:
     try:
         if launch.program in ("megatron", "megatron-lm"):
             sizes = parallel_sizes(flags)
+            groups = sizes.tp * sizes.pp * sizes.cp
             yield from _megatron(facts, sizes, world)
-            if world % (sizes.tp * sizes.pp * sizes.cp) == 0 and flags.text("rlhf_type") not in _NOT_BY_PAIRS:
-                yield from _batch(
+            if world % groups == 0 and flags.text("rlhf_type") not in _NOT_BY_PAIRS:
+                total, micro = (
                     flags.maybe_whole("global_batch_size"),
                     flags.whole("micro_batch_size", default=1),
-                    world // (sizes.tp * sizes.pp * sizes.cp),
                 )
+                step = micro * (world // groups)
+                if total is not None and total % step:
+                    near, parts = max(step, total // step * step), world // groups
+                    yield line(
+                        "launch.batch", total=total, micro=micro, data_parallel=parts, step=step, near=near
+                    )
         elif launch.program == "swift":
             parts = flags.whole("sequence_parallel_size", default=1, most=4096)
             if world % parts:
-                yield Line(
-                    _WHAT,
-                    "problem",
-                    f"{_world(facts, world)} cannot be divided by --sequence_parallel_size {parts}",
-                    f"--sequence_parallel_size {_divisor(world, parts)}, or a number of ranks that {parts} divides",
-                    _ID,
-                    "critical",
-                )
+                said, smaller = _world(facts, world), _divisor(world, parts)
+                yield line("launch.sequence-parallel", world=said, parts=parts, smaller=smaller)
     except CommandError as error:
         if is_computed(str(error)):
-            yield Line(
-                _WHAT,
-                "not checked",
-                f"{error}: only the shell that starts it knows",
-                "the flag with its value",
-            )
-            return
-        yield Line(_WHAT, "problem", str(error), error.hint or "correct it", _ID, "critical")
+            yield line("launch.computed", flag=error)
+        else:
+            yield line("launch.bad-flag", error=error, hint=error.hint or "correct it")
 
 
 def _megatron(facts: LaunchFacts, sizes: ParallelSizes, world: int) -> Iterator[Line]:
-    needed = sizes.tp * sizes.pp * sizes.cp
-    names = " x ".join(
-        f"{name} {size}" for name, size in (("TP", sizes.tp), ("PP", sizes.pp), ("CP", sizes.cp)) if size > 1
-    )
+    needed, said = sizes.tp * sizes.pp * sizes.cp, _world(facts, world)
+    named = {"TP": sizes.tp, "PP": sizes.pp, "CP": sizes.cp}
+    names = [f"{name} {size}" for name, size in named.items() if size > 1]
     if world % needed:
-        yield Line(
-            _WHAT,
-            "problem",
-            f"{_world(facts, world)} cannot be divided into groups of {names}"
-            + (f" = {needed}" if " x " in names else ""),
-            f"ranks x nodes must be a multiple of {needed}: {_more(facts, needed, world)}, or smaller "
-            "--tensor_model_parallel_size, --pipeline_model_parallel_size, --context_parallel_size",
-            _ID,
-            "critical",
+        groups = " x ".join(names) + (f" = {needed}" if len(names) > 1 else "")
+        yield line(
+            "launch.groups", world=said, groups=groups, needed=needed, more=_more(facts, needed, world)
         )
         return
     experts = sizes.ep * sizes.etp * sizes.pp
     if sizes.ep > 1 and world % experts:
         smaller = _divisor(world // (sizes.etp * sizes.pp) or 1, sizes.ep)
-        yield Line(
-            _WHAT,
-            "problem",
-            f"{_world(facts, world)} cannot be divided into groups of EP {sizes.ep} x ETP {sizes.etp} x PP {sizes.pp} = "
-            f"{experts}",
-            f"--expert_model_parallel_size {smaller}, or ranks in multiples of {experts}",
-            _ID,
-            "critical",
-        )
+        yield line("launch.experts", world=said, sizes=sizes, experts=experts, smaller=smaller)
     ranks = ranks_here(facts)
     if ranks and sizes.tp > 1 and (sizes.tp > ranks or ranks % sizes.tp):
-        yield Line(
-            _WHAT,
-            "note",
-            f"TP {sizes.tp} does not fit into the {ranks} ranks of a node: its collectives, several a layer, would go over "
-            "the network",
-            f"--tensor_model_parallel_size {_divisor(ranks, sizes.tp)}, and more pipeline or context parallelism",
-            _ID,
-        )
-
-
-def _batch(total: int | None, micro: int, data_parallel: int) -> Iterator[Line]:
-    """megatron-core 0.16.1, num_microbatches_calculator.py; ms-swift 4.6.0, megatron_args.py: both refuse it."""
-    step = micro * data_parallel
-    if total is not None and total % step:
-        yield Line(
-            _WHAT,
-            "problem",
-            f"--global_batch_size {total} is no multiple of --micro_batch_size {micro} x data parallelism {data_parallel} "
-            f"= {step}",
-            f"--global_batch_size {max(step, total // step * step)}",
-            _ID,
-            "critical",
-        )
+        yield line("launch.tp-over-nodes", tp=sizes.tp, ranks=ranks, smaller=_divisor(ranks, sizes.tp))
 
 
 def core_lines(facts: LaunchFacts) -> Iterator[Line]:
@@ -130,63 +88,34 @@ def core_lines(facts: LaunchFacts) -> Iterator[Line]:
         return
     word = facts.environment.get("OMP_NUM_THREADS", "").partition(",")[0]
     threads = int(word[:6]) if word.isdecimal() else None
+    fair = max(1, int(cores // ranks))
     if ranks > cores:
-        yield Line(
-            _WHAT,
-            "note",
-            f"{ranks} ranks on this node, and it has {cores:g} cores for them: each rank needs one for itself, and its "
-            "DataLoader workers more",
-            "more CPU for the container (resources.limits cpu, docker --cpus), or cpuset",
-            _ID,
-        )
-    elif threads is not None and threads * ranks > cores and ranks > 1:
-        yield Line(
-            _WHAT,
-            "note",
-            f"OMP_NUM_THREADS={threads} x {ranks} ranks = {threads * ranks} threads for {cores:g} cores: they take turns",
-            f"OMP_NUM_THREADS={max(1, int(cores // ranks))}",
-            _ID,
-        )
-    elif (
-        threads is None
-        and ranks > 1
-        and launch.launcher not in ELASTIC
-        and not facts.is_elastic
-        and cores > 1
-    ):
-        yield Line(
-            _WHAT,
-            "note",
-            f"OMP_NUM_THREADS is not set, and {launch.launcher or 'CMD'} does not set it: each of {ranks} ranks would start "
-            f"{int(cores)} threads",
-            f"OMP_NUM_THREADS={max(1, int(cores // ranks))}",
-            _ID,
-        )
+        yield line("launch.cores", ranks=ranks, cores=cores)
+    elif ranks == 1:
+        return
+    elif threads is not None:
+        if threads * ranks > cores:
+            every = threads * ranks
+            yield line("launch.threads", threads=threads, ranks=ranks, all=every, cores=cores, fair=fair)
+    elif launch.launcher not in ELASTIC and not facts.is_elastic and cores > 1:
+        who = launch.launcher or "CMD"
+        yield line("launch.threads-unset", launcher=who, ranks=ranks, cores=int(cores), fair=fair)
 
 
 def _world(facts: LaunchFacts, world: int) -> str:
-    launch, ranks = facts.launch, ranks_here(facts)
+    launch, ranks, nodes = facts.launch, ranks_here(facts), facts.meeting.nodes
     assert launch is not None
-    nodes = facts.meeting.nodes
     detail = f" ({ranks} on each of {nodes} nodes)" if nodes > 1 and ranks and ranks * nodes == world else ""
     if not launch.processes_from and launch.program in ("megatron", "swift"):
-        detail = (
-            " (NPROC_PER_NODE is not set)" if nodes == 1 else f" (NPROC_PER_NODE is not set; {nodes} nodes)"
-        )
-    return f"{world} rank{'' if world == 1 else 's'}{detail}"
+        detail = " (NPROC_PER_NODE is not set" + (")" if nodes == 1 else f"; {nodes} nodes)")
+    return format_count(world, "rank") + detail
 
 
 def _more(facts: LaunchFacts, needed: int, world: int) -> str:
-    launch = facts.launch
-    assert launch is not None
-    nodes = facts.meeting.nodes
-    ranks = -(-max(world, needed) // needed) * needed
-    while ranks % nodes:
-        ranks += needed
-    name = {"torchrun": "--nproc_per_node", "deepspeed": "--num_gpus"}.get(launch.launcher, "NPROC_PER_NODE")
-    if launch.launcher == "accelerate":
-        return f"--num_processes {ranks}"
-    return f"{name}{'=' if name.isupper() else ' '}{ranks // nodes}"
+    assert facts.launch is not None
+    step = math.lcm(needed, facts.meeting.nodes)
+    ranks = -(-max(world, needed) // step) * step
+    return flag("ranks", facts.launch.launcher, ranks // facts.meeting.nodes, facts.meeting.nodes)
 
 
 def _divisor(number: int, most: int) -> int:

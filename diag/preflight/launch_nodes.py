@@ -4,46 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diag.preflight.launch_facts import ELASTIC, LaunchFacts
-from diag.preflight.line import Line
+from diag.preflight.launch_facts import ELASTIC, LaunchFacts, flag
+from diag.preflight.line import Line, line, table
+from diag.text.units import format_count
 
-_WHAT = "launch"
-_ID = "launch-mismatch"
 _SWIFTS = ("swift", "megatron")
 _HERE = ("localhost", "127.0.0.1", "::1", "")
+_NUMBERED = {
+    "JOB_COMPLETION_INDEX": "this pod's number in its Job",
+    "SLURM_NODEID": "this node's number in its Slurm job",
+}
 
 
 def node_lines(facts: LaunchFacts) -> Iterator[Line]:
     meeting, env = facts.meeting, facts.environment
-    nodes = meeting.nodes
-    rank, rank_from = meeting.node_rank, meeting.rank_from
-    if not facts.unsure and rank is not None and rank >= nodes and rank_from and rank_from != "the default":
-        told = (
-            f"{meeting.nodes_from}: {nodes}" if meeting.nodes_from else f"{nodes}, as nothing says otherwise"
-        )
-        yield Line(
-            _WHAT,
-            "problem",
-            f"node rank {rank} ({rank_from}), and the number of nodes is {nodes} ({told}): they go from 0 to {nodes - 1}",
-            _nodes_flag(facts, rank + 1),
-            _ID,
-            "critical",
+    nodes, rank, launcher = meeting.nodes, meeting.node_rank, meeting.launcher
+    by_default = meeting.rank_from == "the default"
+    if not facts.unsure and rank is not None and rank >= nodes and meeting.rank_from and not by_default:
+        count, nodes_from = format_count(nodes, "node"), meeting.nodes_from or "default"
+        wanted, last = flag("nodes", launcher, rank + 1), nodes - 1
+        yield line(
+            "launch.rank-outside", meeting=meeting, last=last, nodes=count, nodes_from=nodes_from, flag=wanted
         )
     yield from _least_and_most(facts)
-    if not facts.unsure and nodes > 1 and rank == 0 and rank_from == "the default":
-        for name, who in (
-            ("JOB_COMPLETION_INDEX", "this pod's number in its Job"),
-            ("SLURM_NODEID", "this node's number in its Slurm job"),
-        ):
+    if not facts.unsure and nodes > 1 and rank == 0 and by_default:
+        for name, who in _NUMBERED.items():
             if env.get(name, "").isdecimal() and int(env[name][:9]) > 0:
-                yield Line(
-                    _WHAT,
-                    "problem",
-                    f"CMD takes node rank 0, the default, and {who} is {env[name]} ({name}): more than one node would be node 0",
-                    _rank_flag(facts, name),
-                    _ID,
-                    "critical",
-                )
+                wanted = flag("node-rank", launcher, name)
+                yield line("launch.rank-defaults", who=who, number=env[name], variable=name, flag=wanted)
                 break
     if not facts.unsure:
         yield from _slurm_nodes(facts, nodes)
@@ -51,111 +39,52 @@ def node_lines(facts: LaunchFacts) -> Iterator[Line]:
 
 
 def _least_and_most(facts: LaunchFacts) -> Iterator[Line]:
-    text = (
-        facts.launch.options.get("--nnodes", "")
-        if facts.launch is not None and facts.launch.launcher == "torchrun"
-        else ""
-    )
+    launch = facts.launch
+    text = launch.options.get("--nnodes", "") if launch is not None and launch.launcher == "torchrun" else ""
     least, colon, most = text.partition(":")
     if colon and least.isdecimal() and most.isdecimal() and int(least[:9]) > int(most[:9]):
-        yield Line(
-            _WHAT,
-            "problem",
-            f"--nnodes {text}: at least {least} nodes, and at most {most}",
-            f"--nnodes {most}:{least}",
-            _ID,
-            "critical",
-        )
+        yield line("launch.least-over-most", least=least, most=most)
 
 
 def _slurm_nodes(facts: LaunchFacts, nodes: int) -> Iterator[Line]:
     env, launch = facts.environment, facts.launch
     if launch is None:
         return
+    srun, nodes_from, launcher = launch.srun, facts.meeting.nodes_from, facts.meeting.launcher
     starts_ranks = launch.launcher in ELASTIC or (launch.launcher in _SWIFTS and launch.by_torchrun)
-    by_srun = launch.srun.nodes if launch.srun is not None else None
-    tasks = launch.srun.tasks if launch.srun is not None else None
-    if tasks is not None and tasks > 1 and starts_ranks:
-        yield Line(
-            _WHAT,
-            "problem",
-            f"srun starts {tasks} tasks on each node, and each would be a {launch.launcher} that starts ranks of its own, "
-            "on the same port",
-            "srun --ntasks-per-node=1",
-            _ID,
-            "critical",
-        )
-    if (
-        launch.srun is not None
-        and by_srun is not None
-        and by_srun > nodes == 1
-        and starts_ranks
-        and not facts.meeting.nodes_from
-    ):
-        yield Line(
-            _WHAT,
-            "problem",
-            f"srun starts CMD on {by_srun} nodes ({launch.srun.nodes_from}), and {launch.launcher} is told of one: each node "
-            "would train for itself",
-            _nodes_flag(facts, by_srun),
-            _ID,
-            "critical",
-        )
-        return
+    if srun is not None and starts_ranks:
+        if (srun.tasks or 0) > 1:
+            yield line("launch.srun-tasks", launch=launch)
+        if srun.nodes is not None and srun.nodes > nodes == 1 and not nodes_from:
+            yield line("launch.srun-nodes", launch=launch, flag=flag("nodes", launcher, srun.nodes))
+            return
     word = env.get("SLURM_NNODES") or env.get("SLURM_JOB_NUM_NODES") or ""
     if not word.isdecimal():
         return
     given = int(word[:9])
     if nodes > given:
-        yield Line(
-            _WHAT,
-            "problem",
-            f"CMD is of {nodes} nodes ({facts.meeting.nodes_from}), and Slurm gave this job {given} "
-            "(SLURM_NNODES)",
-            f"#SBATCH --nodes={nodes}, or {_nodes_flag(facts, given)}",
-            _ID,
-            "critical",
+        yield line(
+            "launch.slurm-nodes", meeting=facts.meeting, given=given, flag=flag("nodes", launcher, given)
         )
-    elif nodes > 1 and "SLURM_STEP_ID" not in env and starts_ranks and launch.srun is None:
-        yield Line(
-            _WHAT,
-            "note",
-            f"a batch script runs on the first of Slurm's {given} nodes alone, and CMD waits for {nodes}",
-            f"srun --nodes={nodes} --ntasks-per-node=1 in front of CMD",
-            _ID,
-        )
+    elif nodes > 1 and "SLURM_STEP_ID" not in env and starts_ranks and srun is None:
+        yield line("launch.batch-script", given=given, nodes=nodes)
 
 
 def _not_read(facts: LaunchFacts) -> Iterator[Line]:
     """Variables of ms-swift in front of a plain torchrun, which reads flags and PET_* only."""
     launch, env = facts.launch, facts.environment
-    if launch is None or launch.launcher not in ("torchrun", "accelerate", "deepspeed"):
+    flags = table("launch")["flags"]["unread"].get(launch.launcher) if launch is not None else None
+    if launch is None or flags is None:
         return
-    flags = {
-        "torchrun": ("--nproc_per_node", "--nnodes"),
-        "accelerate": ("--num_processes", "--num_machines"),
-        "deepspeed": ("--num_gpus", "--num_nodes"),
-    }[launch.launcher]
-    told = {
-        "NPROC_PER_NODE": bool(launch.processes_from or launch.by_word),
-        "NNODES": bool(facts.meeting.nodes_from),
-    }
-    for name, flag in zip(("NPROC_PER_NODE", "NNODES"), flags, strict=True):
+    of_ranks = "one rank" if launch.launcher == "torchrun" else "its own default"
+    for name, option, given, instead in (
+        ("NPROC_PER_NODE", flags[0], launch.processes_from or launch.by_word, of_ranks),
+        ("NNODES", flags[1], facts.meeting.nodes_from, "one node"),
+    ):
         value = env.get(name, "")
-        if value.isdecimal() and int(value[:9]) > 1 and not told[name]:
-            number = (
-                "one rank"
-                if name == "NPROC_PER_NODE" and launch.launcher == "torchrun"
-                else "its own default"
-            )
-            yield Line(
-                _WHAT,
-                "problem",
-                f"{launch.launcher} does not read {name}={value} and no {flag} is given: it takes "
-                f"{number if name == 'NPROC_PER_NODE' else 'one node'}",
-                f"{flag} {value}",
-                _ID,
-            )
+        if value.isdecimal() and int(value[:9]) > 1 and not given:
+            said = f"{launch.launcher} does not read {name}={value}"
+            yield line("launch.not-read", said=said, value=value, flag=option, instead=instead)
 
 
 def environment_lines(facts: LaunchFacts) -> Iterator[Line]:
@@ -165,81 +94,32 @@ def environment_lines(facts: LaunchFacts) -> Iterator[Line]:
     if launch is None or not (size.isdecimal() or rank.isdecimal()):
         return
     world = int(size[:9]) if size.isdecimal() else 1
-    said = ", ".join(
-        f"{name}={env[name]}"
-        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-        if env.get(name)
-    )
-    by_platform = "KUBERNETES_SERVICE_HOST" in env and "LOCAL_RANK" not in env
-    if facts.is_elastic:
-        # A script that exports WORLD_SIZE for itself counts ranks with it; a platform counts nodes, and sets
-        # RANK too.
-        counts_nodes = (
-            world > 1 and rank.isdecimal() and "LOCAL_RANK" not in env and world != launch.processes
-        )
-        one_node = facts.nodes == 1 and "PET_NNODES" not in env
-        if one_node and counts_nodes and env.get("MASTER_ADDR", "") not in (*_HERE, facts.host):
-            yield Line(
-                _WHAT,
-                "problem",
-                f"{said} are there, by which a platform counts {world} nodes, and CMD starts a job of one node: each node "
-                "would train for itself",
-                _platform_flags(facts),
-                _ID,
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    variables = ", ".join(f"{name}={env[name]}" for name in names if env.get(name))
+    if facts.is_elastic:  # torch's agent gives its ranks their own
+        if _counts_nodes(facts, world):
+            yield line(
+                "launch.platform-nodes",
+                variables=variables,
+                world=world,
+                flags=flag("platform", launch.launcher, 0),
             )
-        return  # torch's agent gives its ranks their own
-    if any(
-        name not in facts.inherited or facts.inherited[name] != env[name]
-        for name in ("RANK", "WORLD_SIZE")
-        if name in env
-    ):
+        return
+    if any(facts.inherited.get(name) != env[name] for name in ("RANK", "WORLD_SIZE") if name in env):
         return  # CMD itself sets them
     if launch.launcher in ("srun", "mpirun") or (world <= 1 and rank in ("", "0")):
         return
     waits = f"it would wait for {world - 1} others" if world > 1 else "it would wait for others"
-    from_elastic = "TORCHELASTIC_RUN_ID" in env or "LOCAL_RANK" in env
-    if from_elastic or not (by_platform or env.get("MASTER_ADDR")):
-        yield Line(
-            _WHAT,
-            "problem",
-            f"CMD is one process, and {said} are left in the environment from another job: {waits}",
-            "unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT, or a new shell",
-            _ID,
-            "critical",
-        )
-    else:
-        yield Line(
-            _WHAT,
-            "note",
-            f"CMD is one process and {said} are there: {waits}",
-            "unset them if this is a job of its own",
-            _ID,
-        )
+    by_platform = "KUBERNETES_SERVICE_HOST" in env or env.get("MASTER_ADDR")
+    left = "TORCHELASTIC_RUN_ID" in env or "LOCAL_RANK" in env or not by_platform
+    yield line(f"launch.{'left' if left else 'platform'}-environment", variables=variables, waits=waits)
 
 
-def _nodes_flag(facts: LaunchFacts, number: int) -> str:
-    return {
-        "torchrun": f"--nnodes {number}",
-        "accelerate": f"--num_machines {number}",
-        "deepspeed": f"--num_nodes {number}",
-        "torch.distributed.run": f"--nnodes {number}",
-    }.get(facts.meeting.launcher, f"NNODES={number}")
-
-
-def _rank_flag(facts: LaunchFacts, variable: str) -> str:
-    return {
-        "torchrun": f"--node_rank ${variable}",
-        "torch.distributed.run": f"--node_rank ${variable}",
-        "accelerate": f"--machine_rank ${variable}",
-    }.get(facts.meeting.launcher, f"NODE_RANK=${variable}")
-
-
-def _platform_flags(facts: LaunchFacts) -> str:
-    return {
-        "torchrun": "--nnodes $WORLD_SIZE --node_rank $RANK --master_addr $MASTER_ADDR --master_port $MASTER_PORT",
-        "deepspeed": "torchrun --nnodes $WORLD_SIZE --node_rank $RANK in place of deepspeed, or a hostfile that names all nodes",
-        "accelerate": "--num_machines $WORLD_SIZE --machine_rank $RANK --main_process_ip $MASTER_ADDR",
-    }.get(
-        facts.launch.launcher if facts.launch is not None else "",
-        "NNODES=$WORLD_SIZE NODE_RANK=$RANK in front of CMD",
-    )
+def _counts_nodes(facts: LaunchFacts, world: int) -> bool:
+    """Whether a platform counts several nodes where CMD starts one. A script that exports WORLD_SIZE for
+    itself counts ranks with it; a platform counts nodes, and sets RANK too."""
+    env, launch = facts.environment, facts.launch
+    if launch is None or facts.nodes != 1 or "PET_NNODES" in env or "LOCAL_RANK" in env:
+        return False
+    by_rank = env.get("RANK", "").isdecimal() and world > 1 and world != launch.processes
+    return by_rank and env.get("MASTER_ADDR", "") not in (*_HERE, facts.host)

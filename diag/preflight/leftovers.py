@@ -1,122 +1,100 @@
-"""What earlier jobs left: processes whose launcher is gone, files in /dev/shm that nobody has open. Ends and
+"""What earlier jobs left: processes whose launcher is gone, files in /dev/shm that no process has open. Ends and
 removes nothing."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from diag.launch.launchers import helps, redacted
 from diag.preflight import gpus
 from diag.preflight.job_processes import JobGroup, Process, group, processes_here
-from diag.preflight.line import Line
+from diag.preflight.launch_facts import LaunchFacts
+from diag.preflight.line import Line, line
 from diag.preflight.shm_files import Heap, heap_of, in_use
 from diag.sources.host.process_tree import PROC
-from diag.text.units import format_bytes, format_seconds
+from diag.text.units import format_bytes, format_count, format_seconds
 
 _GIB = 1 << 30
-_ID = "leftover-process"
 _MOST_PIDS = 16
 _MOST_LETTERS = 100
 _NOTABLE = 0.1  # of /dev/shm, or a GiB
 
 
-def check_leftovers(command: Sequence[str], proc: Path = PROC) -> Iterator[Line]:
+def check_leftovers(facts: LaunchFacts, proc: Path = PROC) -> Iterator[Line]:
     held = gpus.memory_of_processes() if gpus.names_host_pids() else {}
     try:
         found = processes_here(proc)
     except OSError:
         found = {}
-    if os.getpid() not in found:
-        yield Line(
-            "left-over processes",
-            "not checked",
-            f"{proc} shows no processes",
-            "mount /proc, of this process namespace",
-        )
-        return
-    yield from process_lines(group(found, os.getpid()), held)
+    if os.getpid() in found:
+        yield from process_lines(group(found, os.getpid()), held)
+    else:
+        yield line("leftovers.no-processes", proc=proc)
 
 
 def process_lines(groups: Iterable[JobGroup], gpu_memory: Mapping[int, int]) -> Iterator[Line]:
-    """`gpu_memory`: bytes by pid, where NVML tells pids of this process namespace."""
+    """`gpu_memory`: bytes by pid, where NVML's pids are those of this process namespace."""
     quiet = True
     for one in groups:
-        quiet = quiet and not one.left_over
         size = sum(gpu_memory.get(member.pid, 0) for member in one.members)
         on_gpu = f", {format_bytes(size)} of GPU memory" if size else ""
         if one.left_over:
+            quiet = False
             yield _left_over(one, on_gpu)
         else:
-            by = (
-                f" below process {one.launcher.pid} ({_command(one.launcher)})"
-                if one.launcher is not None
-                else ""
-            )
-            yield Line(
-                "other jobs",
-                "note",
-                f"another job runs here: {_ranks(one)}{by}{on_gpu}",
-                "wait for it, or give this job other GPUs (CUDA_VISIBLE_DEVICES) and another MASTER_PORT",
-            )
+            above = one.launcher
+            by = f" below process {above.pid} ({_command(above)})" if above is not None else ""
+            yield line("leftovers.other-job", ranks=_ranks(one), by=by, on_gpu=on_gpu)
     if quiet:
-        yield Line("left-over processes", "ok", "no process of an earlier job" + _seen())
+        yield line("leftovers.none", seen=_seen())
 
 
 def _left_over(one: JobGroup, on_gpu: str) -> Line:
-    members = one.members
-    pids = " ".join(str(member.pid) for member in members[:_MOST_PIDS]) + (
-        " ..." if len(members) > _MOST_PIDS else ""
-    )
-    stuck = [member.pid for member in members if member.state == "D"]
-    oldest = max(members, key=lambda member: member.age_seconds)
-    many = len(members) > 1
+    members, many = one.members, len(one.members) > 1
+    pids = " ".join(str(member.pid) for member in members[:_MOST_PIDS])
+    pids += " ..." if len(members) > _MOST_PIDS else ""
+    blocked = [str(member.pid) for member in members if member.state == "D"]
+    hang = "hangs" if len(blocked) == 1 else "hang"
+    stuck = f"; {', '.join(blocked)} {hang} in the kernel (state D), where no signal comes" if blocked else ""
+    age = format_seconds(max(member.age_seconds for member in members))
+    memory = format_bytes(sum(member.resident_bytes for member in members))
     lead = next(filter(_trains, members), members[0])
     said = (
-        f"{len(members)} process{'es' if many else ''} of an earlier job {'are' if many else 'is'} left over"
-        f" ({_ranks(one)}; {_command(lead)}): what started {'them' if many else 'it'} is gone; started "
-        f"{format_seconds(oldest.age_seconds)} ago, {format_bytes(sum(member.resident_bytes for member in members))} of memory{on_gpu}"
+        f"{format_count(len(members), 'process', 'processes')} of an earlier job {'are' if many else 'is'} left over"
+        f" ({_ranks(one)}; {_command(lead)}): what started {'them' if many else 'it'} is gone; started {age} ago, "
+        f"{memory} of memory{on_gpu}"
     )
-    remedy = f"kill {pids}; kill -9 for those that are still there after 10 s"
-    if stuck:
-        remedy += f"; {', '.join(map(str, stuck))} hang{'s' if len(stuck) == 1 else ''} in the kernel (state D), where no signal comes"
-    if not one.sure:
-        return Line(
-            "left-over processes", "note", f"{said}, unless process 1 itself started them", remedy, _ID
-        )
-    return Line("left-over processes", "problem", said, remedy, _ID)
+    return line(f"leftovers.processes{'' if one.sure else '-unsure'}", said=said, pids=pids, stuck=stuck)
 
 
 def _ranks(one: JobGroup) -> str:
     ranks = one.ranks
-    workers = sum(not _trains(member) for member in one.members)
-    pids = {member.rank: member.pid for member in reversed(one.members) if _trains(member)}
     if not ranks:
         return f"pids {', '.join(str(member.pid) for member in one.members[:_MOST_PIDS])}"
-    told = ", ".join(f"rank {rank} pid {pids[rank]}" for rank in ranks[:4] if rank in pids)
+    workers = sum(not _trains(member) for member in one.members)
+    pids = {member.rank: member.pid for member in reversed(one.members) if _trains(member)}
+    named = ", ".join(f"rank {rank} pid {pids[rank]}" for rank in ranks[:4] if rank in pids)
+    named = named or f"ranks {', '.join(map(str, ranks[:4]))}"
     more = f" and {len(ranks) - 4} more" if len(ranks) > 4 else ""
-    return (
-        (told or f"ranks {', '.join(map(str, ranks[:4]))}")
-        + more
-        + (f", {workers} workers" if workers > 1 else ", 1 worker" if workers else "")
-    )
+    return named + more + (f", {format_count(workers, 'worker')}" if workers else "")
 
 
 def _trains(member: Process) -> bool:
-    """Whether it may be the rank, or what the rank forked: no worker or helper that inherited its variables."""
+    """Whether it may be the rank, or what the rank forked: not a worker or helper that inherited its variables."""
     return member.rank is not None and not member.is_worker and not helps(member.argv)
 
 
 def _seen() -> str:
-    """Whose processes were looked at, where it is not all of the host's."""
+    """Whose processes were read, where it is not all of the host's."""
     return (" of this user" if os.geteuid() else "") + (
         "" if gpus.names_host_pids() else " in this container"
     )
 
 
 def check_shm_files(
-    command: Sequence[str],
+    facts: LaunchFacts,
     folder: str = "/dev/shm",
     used: Callable[[Heap], tuple[set[str], bool]] = in_use,
     whole_host: bool | None = None,
@@ -126,9 +104,9 @@ def check_shm_files(
         return
     held, complete = used(heap)
     whole = gpus.names_host_pids() if whole_host is None else whole_host
-    line = shm_line(heap.without(held), complete=complete, whole_host=whole)
-    if line is not None:
-        yield line
+    left = shm_line(heap.without(held), complete=complete, whole_host=whole)
+    if left is not None:
+        yield left
 
 
 def _is_notable(heap: Heap, size: int) -> bool:
@@ -140,36 +118,13 @@ def shm_line(heap: Heap, *, complete: bool, whole_host: bool) -> Line | None:
     if not _is_notable(heap, heap.size_bytes):
         return None
     counts = heap.by_pattern()
-    what = ", ".join(f"{pattern} {count}" for pattern, count in counts[:6]) + (
-        ", ..." if len(counts) > 6 else ""
-    )
-    said = (
-        f"{len(heap.files)} files in {heap.folder} take {format_bytes(heap.size_bytes)} of its "
-        f"{format_bytes(heap.total_bytes)} ({what})"
-    )
+    what = ", ".join(f"{pattern} {count}" for pattern, count in counts[:6])
+    what += ", ..." if len(counts) > 6 else ""
+    size, total = format_bytes(heap.size_bytes), format_bytes(heap.total_bytes)
+    said = f"{len(heap.files)} files in {heap.folder} take {size} of its {total} ({what})"
     remove = "rm " + " ".join(f"{heap.folder}/{pattern}" for pattern, _ in counts[:6])
-    if not complete:
-        return Line(
-            "left-over files",
-            "not checked",
-            f"{said}; not all processes could be asked whether they have them open",
-            "run diag doctor as root",
-        )
-    if not whole_host:
-        return Line(
-            "left-over files",
-            "note",
-            f"{said}; no process of this container has them open",
-            f"{remove}, if no other container shares this {heap.folder}",
-            _ID,
-        )
-    return Line(
-        "left-over files",
-        "problem",
-        f"{said}, and no process has them open: earlier jobs left them",
-        remove,
-        _ID,
-    )
+    key = "-unknown" if not complete else "" if whole_host else "-of-container"
+    return line(f"leftovers.files{key}", said=said, remove=remove, folder=heap.folder)
 
 
 def _command(process: Process) -> str:

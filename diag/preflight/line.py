@@ -1,8 +1,14 @@
-"""One line of `diag doctor`."""
+"""One line of `diag doctor`; what each can say is in lines/*.yaml."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+_STATUSES = ("ok", "note", "problem", "critical", "not checked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +30,46 @@ class Line:
     def level(self) -> str:
         """The severity of its finding."""
         return self.severity if self.status == "problem" else "info"
+
+    def as_note(self, *, unless: bool = False) -> Line:
+        """A problem that is not CMD's own, as a note without an id; the line itself with `unless`."""
+        return self if unless or self.status != "problem" else replace(self, status="note", id="")
+
+
+def line(key: str, **values: object) -> Line:
+    """The line of a key, with `values` in the places of their names.
+
+    >>> line("machine.open-files-few", soft=1024, hard=4096).said
+    'limit of open files is 1024 (hard 4096)'
+    """
+    file, _, name = key.partition(".")
+    kept = _lines(file)[name]
+    what, said, remedy = (text.format_map(values) for text in (kept.what, kept.said, kept.remedy))
+    return replace(kept, what=what, said=said, remedy=remedy)
+
+
+@functools.cache
+def table(file: str) -> Mapping[str, Any]:
+    """What lines/FILE.yaml holds."""
+    import yaml  # not for who asks for a page of the manual
+
+    path = Path(__file__).parent / "lines" / f"{file}.yaml"
+    return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _lines(file: str) -> dict[str, Line]:
+    all_of = table(file)
+    found = {}
+    for name, entry in all_of["lines"].items():
+        status = next(status for status in _STATUSES if status in entry)
+        troubled = status in ("problem", "critical")
+        found[name] = Line(
+            entry.get("what", all_of.get("what", "")),
+            "problem" if troubled else status,
+            entry[status],
+            entry.get("do", ""),
+            entry.get("id", all_of.get("id", "") if troubled else ""),
+            "critical" if status == "critical" else "warning",
+        )
+    return found

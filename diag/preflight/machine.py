@@ -1,141 +1,197 @@
-"""Limits of this machine or container that break training: shared memory, files, locked memory, memory."""
+"""Limits of this machine or container against what the ranks of CMD will need: memory, files, processes."""
 
 from __future__ import annotations
 
 import os
 import resource
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
+from diag.launch.launchers.command import Command
+from diag.launch.launchers.command.flags import parse_flags
 from diag.model import Record
-from diag.model.observations import CgroupMemory, HostMemory
-from diag.preflight.container import container_of, limit_lines, shm_lines
-from diag.preflight.line import Line
+from diag.model.observations import CgroupMemory, CgroupPids, HostMemory, Observation
+from diag.preflight.container import limit_line, shm_lines
+from diag.preflight.launch_devices import ranks_here
+from diag.preflight.launch_facts import LaunchFacts
+from diag.preflight.line import Line, line
+from diag.preflight.plan import has_entries
 from diag.sources.host import cgroup
+from diag.sources.host.process_tree import PROC, read_raw
 from diag.sources.network.rdma_access import ipc_lock, lock_rights
 from diag.text.units import format_bytes
 
 _MIB = 1 << 20
+_GIB = 1 << 30
+_INFINITY = resource.RLIM_INFINITY
+_THREADS = 150  # of a rank at work: 67 to 90 on H200 without compiling, more with several process groups of gloo (two and one each)
+_OF_WORKER = (
+    3  # a DataLoader worker: itself, its queue's thread, and the rank's thread that pins what it brings
+)
+_WORKERS = 4  # ms-swift's default a rank
+# A rank on an H200 has 300 GiB and more of address space, nearly all of it reserved by CUDA and not used.
+_ADDRESS_SPACE = 512 * _GIB
+_DATA = 64 * _GIB
 
 
-def check_shared_memory(command: Sequence[str], path: Path = Path("/dev/shm")) -> Iterator[Line]:
-    container = container_of(command)
-    lines = list(shm_lines(container)) if container is not None else []
+def check_shared_memory(facts: LaunchFacts, path: Path = Path("/dev/shm")) -> Iterator[Line]:
+    lines = list(shm_lines(facts.container)) if facts.container is not None else []
     if lines:
         yield from lines
         return
     try:
         size = shutil.disk_usage(path)
     except OSError as error:
-        yield Line("shared memory", "not checked", f"{path}: {error.strerror}", "mount a tmpfs on /dev/shm")
+        yield line("machine.shm-unreadable", path=path, error=error)
         return
+    small = size.total <= 64 * _MIB or size.free < 256 * _MIB
     said = f"/dev/shm is {format_bytes(size.total)}, {format_bytes(size.free)} free"
-    if size.total <= 64 * _MIB or size.free < 256 * _MIB:
-        yield Line(
-            "shared memory",
-            "problem",
-            said,
-            "docker --shm-size=16g or --ipc=host; Kubernetes: emptyDir medium Memory on /dev/shm",
-            "shm-too-small",
-        )
-    else:
-        yield Line("shared memory", "ok", said)
+    yield line(f"machine.shm-{'small' if small else 'fits'}", said=said)
 
 
-def check_open_files(command: Sequence[str]) -> Iterator[Line]:
-    container = container_of(command)
-    if container is not None:
-        yield from limit_lines(container, "nofile")
+def check_open_files(facts: LaunchFacts) -> Iterator[Line]:
+    if facts.container is not None:
+        yield limit_line(facts.container, "nofile")
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    said = f"limit of open files is {soft} (hard {hard})"
-    if soft != resource.RLIM_INFINITY and soft < 4096:
-        yield Line("open files", "problem", said, "`ulimit -n 65536` before the run", "fd-limit")
-    else:
-        yield Line("open files", "ok", said)
-
-
-def _rdma(devices: Path, kernel: Path) -> tuple[bool | None, bool | None]:
-    """Whether there are devices to open, and whether the kernel has any; None where that may not be looked
-    at."""
-    found: list[bool | None] = []
-    for folder in (devices, kernel):
-        try:
-            found.append(any(folder.iterdir()))
-        except FileNotFoundError:
-            found.append(False if folder.parent.is_dir() else None)
-        except OSError:
-            found.append(None)
-    return found[0], found[1]
+    few = soft != _INFINITY and soft < 4096
+    yield line(f"machine.open-files{'-few' if few else ''}", soft=soft, hard=hard)
 
 
 def check_locked_memory(
-    command: Sequence[str], rdma: Path = Path("/dev/infiniband"), kernel: Path = Path("/sys/class/infiniband")
+    facts: LaunchFacts, rdma: Path = Path("/dev/infiniband"), kernel: Path = Path("/sys/class/infiniband")
 ) -> Iterator[Line]:
-    container = container_of(command)
-    if container is not None:
-        yield from limit_lines(container, "memlock")
+    if facts.container is not None:
+        yield limit_line(facts.container, "memlock")
         return
     soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    said = "unlimited" if soft == resource.RLIM_INFINITY else format_bytes(soft)
+    said = "unlimited" if soft == _INFINITY else format_bytes(soft)
     rights = lock_rights("/proc/self")
-    here, hidden = _rdma(rdma, kernel)
-    if soft == resource.RLIM_INFINITY:
-        yield Line("locked memory", "ok", said)
+    here, hidden = has_entries(rdma), has_entries(kernel)  # devices to open; devices that the kernel has
+    if soft == _INFINITY:
+        key = ""
     elif here is None:
-        yield Line(
-            "locked memory",
-            "not checked",
-            f"limit {said}; {rdma} cannot be read, so whether it matters is not known",
-        )
-    elif not here and hidden is False:
-        yield Line("locked memory", "ok", f"limit {said}; no RDMA device here, so it does not matter")
+        key = "-unreadable"
     elif not here:
-        yield Line(
-            "locked memory",
-            "not checked",
-            f"limit {said}; it matters once the RDMA devices of this machine are in {rdma}"
-            if hidden
-            else f"limit {said}; whether this machine has RDMA devices cannot be seen",
-        )
+        key = {False: "-no-rdma", True: "-rdma-hidden", None: "-rdma-unknown"}[hidden]
     elif rights.get("cap_eff") is None:
-        yield Line(
-            "locked memory", "not checked", f"limit {said}; whether CAP_IPC_LOCK lifts it cannot be read"
-        )
-    elif ipc_lock(rights["cap_eff"], rights["uid_map"]):
-        yield Line("locked memory", "ok", f"limit {said}, but CAP_IPC_LOCK lifts it")
+        key = "-rights-unknown"
     else:
-        yield Line(
-            "locked memory",
-            "problem",
-            f"limit {said} with RDMA devices present",
-            "`ulimit -l unlimited`; docker --ulimit memlock=-1; Kubernetes: capability IPC_LOCK",
-            "memlock-limit",
-        )
+        key = "-lifted" if ipc_lock(rights["cap_eff"], rights["uid_map"]) else "-low"
+    yield line(f"machine.locked{key}", said=said, rdma=rdma)
 
 
-def check_host_memory(command: Sequence[str]) -> Iterator[Line]:
-    reader = cgroup.CgroupReader(os.getpid())
-    facts = list(cgroup.parse(Record(cgroup.SOURCE, reader.sample())))
-    reader.close()
-    host = next((fact for fact in facts if isinstance(fact, HostMemory)), None)
-    group = next((fact for fact in facts if isinstance(fact, CgroupMemory)), None)
+def _cgroup_facts(proc: Path = PROC) -> list[Observation]:
+    reader = cgroup.CgroupReader(os.getpid(), proc)
+    try:
+        return list(cgroup.parse(Record(cgroup.SOURCE, reader.sample())))
+    finally:
+        reader.close()
+
+
+def check_host_memory(facts: LaunchFacts) -> Iterator[Line]:
+    limits = _cgroup_facts()
+    host = next((fact for fact in limits if isinstance(fact, HostMemory)), None)
+    group = next((fact for fact in limits if isinstance(fact, CgroupMemory)), None)
     if host is None:
-        yield Line("host memory", "not checked", "/proc/meminfo cannot be read")
+        yield line("machine.memory-unreadable")
         return
     said = f"{format_bytes(host.available_bytes)} of {format_bytes(host.total_bytes)} available"
     if group is not None and group.limit_bytes is not None:
-        free = group.limit_bytes - group.usage_bytes + group.cache_bytes
-        said += (
-            f"; cgroup {group.path} allows {format_bytes(group.limit_bytes)}, about {format_bytes(free)} free"
-        )
-    container = container_of(command)
+        free = format_bytes(group.limit_bytes - group.usage_bytes + group.cache_bytes)
+        said += f"; cgroup {group.path} allows {format_bytes(group.limit_bytes)}, about {free} free"
+    container = facts.container
     if container is not None and container.memory:
         said += f"; {container.engine} run --memory={container.memory}"
-    if group is None:
-        yield Line(
-            "host memory", "not checked", f"{said}; what its cgroup allows this container could not be read"
-        )
+    yield line(f"machine.memory{'' if group is not None else '-cgroup-unreadable'}", said=said)
+
+
+def needed_processes(launch: Command | None, ranks: int) -> int:
+    workers = _WORKERS
+    if launch is not None:
+        flags = parse_flags(launch.words, launch.environment)
+        word = flags.text("dataloader_num_workers", "num_workers")
+        workers = int(word[:4]) if word.isdecimal() else _WORKERS
+    return ranks * (_THREADS + _OF_WORKER * workers)
+
+
+def check_processes(facts: LaunchFacts) -> Iterator[Line]:
+    known = ranks_here(facts)
+    ranks = known or len(facts.gpus or "1")
+    need = needed_processes(facts.launch, ranks)
+    rooms = list(_rooms())
+    container = facts.container
+    limit = container.pids_limit if container is not None else ""
+    if container is not None and limit.isdecimal() and int(limit[:9]) > 0:
+        rooms.append((int(limit[:9]), f"{container.engine} run --pids-limit={limit}"))
+    whose = "1 rank and its" if ranks == 1 else f"{ranks} ranks and their"
+    wants = f"{whose} workers need about {need} processes and threads"
+    if not rooms:
+        yield line("machine.processes-unknown", wants=wants)
         return
-    yield Line("host memory", "ok", said)
+    room, name = min(rooms, key=lambda each: each[0])
+    key = "few" if room < need else "fit" if known is not None else "ranks-unknown"
+    yield line(f"machine.processes-{key}", room=max(room, 0), limit=name, wants=wants)
+
+
+def _rooms(proc: Path = PROC) -> Iterator[tuple[int, str]]:
+    """(how many more, by which limit) of each limit that there is."""
+    for fact in _cgroup_facts(proc):
+        if isinstance(fact, CgroupPids) and fact.limit is not None:
+            yield (
+                fact.limit - fact.current,
+                f"pids.max {fact.limit} of cgroup {fact.path}, {fact.current} in use",
+            )
+    # /proc/loadavg, fourth field: runnable/all tasks of the kernel, as in "0.52 0.58 0.59 1/389 12345"
+    words = (read_raw(f"{proc}/loadavg") or b"").split()
+    tasks = words[3].partition(b"/")[2] if len(words) > 3 else b""
+    now = int(tasks) if tasks.isdigit() else 0
+    for name in ("threads-max", "pid_max") if tasks.isdigit() else ():
+        text = (read_raw(f"{proc}/sys/kernel/{name}") or b"").strip()
+        if text.isdigit():
+            yield int(text) - now, f"kernel.{name} {int(text)}, {now} in use"
+    soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if soft != _INFINITY and os.geteuid() != 0:  # root's are not counted
+        mine = _threads_of(os.geteuid(), proc)
+        yield soft - mine, f"`ulimit -u` {soft}, {mine} in use by user {os.geteuid()}"
+
+
+def _threads_of(uid: int, proc: Path) -> int:
+    count = 0
+    for entry in os.scandir(proc):
+        if entry.name.isdecimal():
+            try:
+                if entry.stat().st_uid == uid:
+                    count += os.stat(f"{entry.path}/task").st_nlink - 2  # noqa: PTH116 - one for each of thousands
+            except OSError:
+                continue
+    return count
+
+
+def check_ulimits(facts: LaunchFacts) -> Iterator[Line]:
+    """Those that are not set for training on purpose."""
+    quiet = True
+    has_gpus = bool(facts.gpus)
+    for name, letter, limit, least in (
+        ("address space", "v", resource.RLIMIT_AS, _ADDRESS_SPACE),
+        ("data segment", "d", resource.RLIMIT_DATA, _DATA),
+        ("size of a file", "f", resource.RLIMIT_FSIZE, None),
+    ):
+        soft = resource.getrlimit(limit)[0]
+        if soft == _INFINITY:
+            continue
+        quiet = False
+        low = least is not None and soft < (least if has_gpus else least / 16)
+        reserves = letter == "v" and has_gpus
+        why = "CUDA alone reserves hundreds of GiB of it" if reserves else "allocations beyond it fail"
+        said = f"limit of the {name} is {format_bytes(soft)} (`ulimit -{letter}`)"
+        key = "file-size" if least is None else "memory" if low else "large"
+        yield line(f"machine.limit-{key}", said=said, letter=letter, why=why)
+    core = resource.getrlimit(resource.RLIMIT_CORE)[0]
+    pattern = (read_raw("/proc/sys/kernel/core_pattern") or b"").decode(errors="replace").strip()
+    if (core == _INFINITY or core > _GIB) and not pattern.startswith("|"):
+        size = "unlimited" if core == _INFINITY else core
+        yield line("machine.core-files", pattern=pattern or "core", core=size)
+    if quiet:
+        yield line("machine.limits-none")

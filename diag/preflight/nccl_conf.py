@@ -1,4 +1,4 @@
-"""The files in which NCCL takes variables from beside the environment: ~/.nccl.conf or NCCL_CONF_FILE, then
+"""The files in which NCCL takes variables in addition to the environment: ~/.nccl.conf or NCCL_CONF_FILE, then
 /etc/nccl.conf.
 
 As src/misc/param.cc reads them: a line is NAME=VALUE, taken as it is (no quotes, no blanks cut off), `#` at
@@ -39,7 +39,7 @@ def read(
             with path.open("rb") as file:
                 found.append((path, parse_conf(file.read(_MOST_BYTES).decode(errors="replace"))))
         except OSError:
-            pass  # NCCL says nothing of a file that it cannot open, either
+            pass  # NCCL does not report a file that it cannot open, either
     return found
 
 

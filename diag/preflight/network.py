@@ -7,12 +7,41 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from diag.preflight import environment, interfaces, rdma, rendezvous
+from diag.knowledge import env_lint
+from diag.preflight import interfaces, rdma, rendezvous
 from diag.preflight.line import Line
 from diag.preflight.plan import LaunchPlan, make_plan
 
+_LOOPBACK = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+
+
+def check_environment(plan: LaunchPlan) -> Iterator[Line]:
+    """The environment lint before the run: variables of the environment, of `env A=B` in front of CMD and of
+    NCCL's own files.
+
+    Where the number of nodes is not known, what matters between nodes only is judged as if there were
+    several."""
+    quiet = True
+    env, version = plan.environment, plan.nccl_version
+    for advice in env_lint.lint(env, nodes=plan.nodes, nccl_version=version, rdma=plan.rdma):
+        if advice.variable in _LOOPBACK and advice.id == "env-harmful":
+            continue  # the interface checks report it, with what is there
+        quiet = False
+        status, said = (
+            "problem" if advice.severity.counts else "note",
+            f"{plan.said_of(advice.variable)}: {advice.does}",
+        )
+        yield Line("environment", status, said, advice.instead, advice.id, advice.severity.value)
+    said = "no harmful or ineffective NCCL or torch.distributed variable"
+    if plan.environment_unseen:
+        unseen = f"what CMD itself sets: {plan.environment_unseen}"
+        yield Line("environment", "not checked", unseen + (f"; else {said}" if quiet else ""))
+    elif quiet:
+        yield Line("environment", "ok", said)
+
+
 CHECKS: tuple[Callable[[LaunchPlan], Iterable[Line]], ...] = (
-    environment.check_environment,
+    check_environment,
     interfaces.check_nccl_interface,
     interfaces.check_gloo_interface,
     rdma.check_rdma,

@@ -20,7 +20,7 @@ from diag.preflight.nccl_interfaces import Address, NetworkInterface
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """`origins` has the file of each variable that comes from an nccl.conf; `given` whether doctor was told a
+    """`origins` has the file of each variable that comes from an nccl.conf; `given` whether doctor was given a
     CMD; `unsure` and `environment_unseen` are those of LaunchFacts. `container` is docker, podman, kubernetes
     or "", of diag itself; `starts` is the one that CMD makes."""
 
@@ -33,7 +33,7 @@ class LaunchPlan:
     interfaces: tuple[NetworkInterface, ...]
     rdma: bool | None  # whether the kernel has RDMA devices; None where that may not be seen
     wait_seconds: float  # 0: node 0 does not listen, the others try once
-    clock: Callable[[], float] = time.time  # that is told to the others
+    clock: Callable[[], float] = time.time  # that the others are sent
     unsure: str = ""
     environment_unseen: str = ""
     container: str = ""
@@ -72,7 +72,7 @@ def make_plan(
         meeting=facts.meeting,
         nccl_version=version,
         interfaces=interfaces_here(),
-        rdma=_rdma(),
+        rdma=has_entries(Path("/sys/class/infiniband")),
         wait_seconds=wait_seconds,
         clock=clock,
         unsure=facts.unsure,
@@ -86,20 +86,16 @@ def container_here(environment: Mapping[str, str], root: Path = Path("/")) -> st
     """What made the container that this process is in, by the marks that each leaves; "" where none is seen."""
     if "KUBERNETES_SERVICE_HOST" in environment:
         return "kubernetes"
-    return (
-        "docker"
-        if (root / ".dockerenv").exists()
-        else "podman"
-        if (root / "run/.containerenv").exists()
-        else ""
-    )
+    marks = {"docker": ".dockerenv", "podman": "run/.containerenv"}
+    return next((name for name, mark in marks.items() if (root / mark).exists()), "")
 
 
-def _rdma(root: Path = Path("/sys/class/infiniband")) -> bool | None:
+def has_entries(folder: Path) -> bool | None:
+    """None where that may not be read."""
     try:
-        return any(root.iterdir())
+        return any(folder.iterdir())
     except FileNotFoundError:
-        return False if root.parent.is_dir() else None
+        return False if folder.parent.is_dir() else None
     except OSError:
         return None
 
@@ -112,13 +108,12 @@ def interfaces_here() -> tuple[NetworkInterface, ...]:
     found = []
     for name, places in psutil.net_if_addrs().items():
         flags = states[name].flags.split(",") if name in states else []
-        addresses = []
-        for place in places:
-            if place.family in (socket.AF_INET, socket.AF_INET6):
-                addresses.append(
-                    Address(place.address.partition("%")[0], _prefix(place.netmask, place.family))
-                )
-        found.append(NetworkInterface(name, "up" in flags, "running" in flags, tuple(addresses)))
+        addresses = tuple(
+            Address(place.address.partition("%")[0], _prefix(place.netmask, place.family))
+            for place in places
+            if place.family in (socket.AF_INET, socket.AF_INET6)
+        )
+        found.append(NetworkInterface(name, "up" in flags, "running" in flags, addresses))
     return tuple(found)
 
 
@@ -144,7 +139,7 @@ def is_own(address: str) -> bool:
 
 
 def route_to(address: str) -> str:
-    """The address that this machine would talk to it from; "" where it knows no way. Sends nothing: a UDP
+    """The address that this machine would talk to it from; "" where there is no route. Sends nothing: a UDP
     socket."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:

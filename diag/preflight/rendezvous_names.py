@@ -1,17 +1,22 @@
-"""What nodes that meet tell each other of themselves, and whether a name told is one that others can use."""
+"""What nodes that meet report of themselves: names, addresses, clocks, and whether the others can use them."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from diag.launch.launchers.nodes import nodes_of
-from diag.preflight.line import Line
+from diag.preflight.line import Line, line
 from diag.preflight.plan import LaunchPlan, is_own
 from diag.preflight.rendezvous_probe import Met, own_name, resolve
+from diag.text.units import format_seconds
 
 _RESOLVE_SECONDS = 5.0
 _MOST_NAMED = 8
+_SKEW_SECONDS = 1.0  # times of logs and of diag's own findings are given by the second
+# torch 2.13, elastic/rendezvous/dynamic_rendezvous.py: a node whose last sign of life is older than three
+# keep_alive_interval (5 s), by the reader's own clock, is taken for dead.
+_C10D_SECONDS = 15.0
 
 
 def mine(plan: LaunchPlan) -> dict[str, int | str | None]:
@@ -26,55 +31,51 @@ def mine(plan: LaunchPlan) -> dict[str, int | str | None]:
     }
 
 
-def name_of(plan: LaunchPlan, met: Met) -> Line | None:
+def reported_lines(plan: LaunchPlan, met: Met) -> Iterator[Line]:
+    yield from _name_lines(plan, met)
+    yield from clock_lines(plan, met)
+
+
+def _name_lines(plan: LaunchPlan, met: Met) -> Iterator[Line]:
     """Of torchrun's c10d rendezvous, whose rank 0 gives the ranks its own name as MASTER_ADDR, whatever the
     endpoint was.
 
     torch 2.13, elastic/rendezvous/dynamic_rendezvous.py and api.py: `local_addr or socket.getfqdn()`.
     """
     if plan.meeting.backend != "c10d" or not met.name:
-        return None
+        return
     addresses, why = resolve(met.name, plan.meeting.port, _RESOLVE_SECONDS)
-    if addresses and not any(is_own(address) for address in addresses):
-        return None
-    wrong = (
-        f"resolves to {', '.join(addresses)} here, which is this machine"
-        if addresses
-        else f"does not resolve here: {why}"
-    )
-    return Line(
-        "other nodes",
-        "problem",
-        f"the node at {met.seen_as} calls itself {met.name}, and that {wrong}; torchrun's c10d rendezvous gives such a name to "
-        "the ranks as MASTER_ADDR",
-        "--local_addr with each node's own address, or the names in DNS or /etc/hosts of each node",
-        "hostname-resolution",
-        "critical",
-    )
+    if not addresses:
+        yield line("rendezvous.unusable-name", met=met, wrong=f"does not resolve here: {why}")
+    elif any(map(is_own, addresses)):
+        wrong = f"resolves to {', '.join(addresses)} here, which is this machine"
+        yield line("rendezvous.unusable-name", met=met, wrong=wrong)
+
+
+def clock_lines(plan: LaunchPlan, met: Met) -> Iterator[Line]:
+    """None for a difference smaller than the exchange's own uncertainty."""
+    if met.ahead_seconds is None:
+        return
+    off = abs(met.ahead_seconds)
+    least, host = off - met.unsure_seconds, met.host or met.seen_as
+    who = host if met.node_rank is None else f"node {met.node_rank} ({host})"
+    if least <= _SKEW_SECONDS:
+        yield line("rendezvous.clock-agrees", who=who, within=format_seconds(off + met.unsure_seconds))
+        return
+    way = "ahead of" if met.ahead_seconds > 0 else "behind"
+    dead = plan.meeting.backend == "c10d" and least > _C10D_SECONDS
+    said = f"the clock of {who} is {format_seconds(off)} {way} this node's"
+    yield line(f"rendezvous.clock-{'c10d' if dead else 'differs'}", said=said)
 
 
 def is_translated(met: Met, seen_as: str) -> bool:
-    """Whether something between the two nodes gives it another address. A node that did not say its own is
+    """Whether something between the two nodes gives it another address. A node that did not report its own is
     not judged."""
     return bool(met.own) and met.own.partition("%")[0] != seen_as.partition("%")[0]
 
 
-def translated(said: str, what: str) -> Line:
-    """Of a node that another sees under an address which it has not itself."""
-    return Line(
-        what,
-        "problem",
-        f"{said}: address translation (docker's -p, NAT) passes on this port alone, and NCCL and gloo connect to ports that they "
-        "choose themselves, at the address that each node has itself",
-        "docker run --network=host on every node, with MASTER_ADDR the host's address; in a cloud, the addresses of one private "
-        "network",
-        "rendezvous-failure",
-        "critical",
-    )
-
-
 def absent(plan: LaunchPlan, came: Sequence[Met]) -> str:
-    """ ": node 2 (gpu3)": which nodes did not come, with their names where the engine tells them; "" where a rank is not known."""
+    """ ": node 2 (gpu3)": the nodes that did not come, with their names where the engine has them; "" where a rank is not known."""
     ranks = {met.node_rank for met in came}
     nodes = plan.meeting.nodes
     missing = [rank for rank in range(1, nodes) if rank not in ranks]

@@ -1,7 +1,7 @@
 """Whether nodes reach each other on the rendezvous port: node 0 listens there for a while, the others
 connect.
 
-Who listens speaks first, and who connects says nothing before it has read `diag-doctor/1`: a training that
+The listener speaks first, and what connects sends nothing before it has read `diag-doctor/1`: a training that
 already runs there sees a connection that is closed again, never a byte it does not know.
 """
 
@@ -15,28 +15,30 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from diag.text.units import format_seconds
 
+_T = TypeVar("_T")
 _GREETING = b"diag-doctor/1\n"
 _MOST_BYTES = 4096
-_SPEAK_SECONDS = 1.0  # who listens and is diag greets at once
+_SPEAK_SECONDS = 1.0  # a listener that is diag greets at once
 _TRY_SECONDS = 2.0  # one lost SYN is sent again after 1 s (tcp(7)), so 2 s hold two of them
 _PAUSE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """A node that was heard: its node rank and number of nodes as CMD tells it there (None where it does
+    """A node that was heard: its node rank and number of nodes as CMD has them there (None where it does
     not), and its name."""
 
     node_rank: int | None
     nodes: int | None
     host: str
     seen_as: str  # the address that its connection came from
-    own: str  # the address that it has itself: another one where NAT stands between
+    own: str  # the address that it has itself: another one where NAT is in between
     name: str = ""  # what torchrun would call it to the others: its host's full name, or --local_addr
-    ahead_seconds: float | None = None  # its clock against this node's; None where it did not tell
+    ahead_seconds: float | None = None  # its clock against this node's; None where it was not sent
     unsure_seconds: float = 0.0  # by half of the time that the exchange took
 
 
@@ -50,43 +52,40 @@ class Outcome:
     seconds: float
     tries: int
     met: Met | None = None
-    said: str = ""  # what the kernel, or the stranger, said
+    said: str = ""  # what the kernel reported, or the stranger sent
 
 
 def resolve(name: str, port: int, seconds: float) -> tuple[tuple[str, ...], str]:
-    """The addresses of a name, in the resolver's order; when there are none, why. The resolver has no
-    deadline of its own."""
-    found: list[tuple[str, ...]] = []
-    failed: list[str] = []
+    """The addresses of a name, in the resolver's order; when there are none, why."""
 
-    def ask() -> None:
+    def ask() -> tuple[tuple[str, ...], str]:
         try:
             if not name:
-                raise OSError("it has no name")
+                return (), "it has no name"
             answers = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-            found.append(tuple(dict.fromkeys(str(place[0]) for *_, place in answers)))
+            return tuple(dict.fromkeys(str(place[0]) for *_, place in answers)), ""
         except socket.gaierror as error:
-            words = {socket.EAI_NONAME: "no such name", socket.EAI_AGAIN: "the name server did not answer"}
-            failed.append(words.get(error.errno or 0, error.strerror or str(error)))
+            known = {socket.EAI_NONAME: "no such name", socket.EAI_AGAIN: "the name server did not answer"}
+            return (), known.get(error.errno or 0, error.strerror or str(error))
         except (OSError, ValueError, OverflowError) as error:
-            failed.append(str(error))
+            return (), str(error)
 
-    asker = threading.Thread(target=ask, daemon=True, name="diag-resolve")
-    asker.start()
-    asker.join(seconds)
-    if found:
-        return found[0], ""
-    return (), failed[0] if failed else f"the name server did not answer within {format_seconds(seconds)}"
+    return _within(seconds, ask) or ((), f"the name server did not answer within {format_seconds(seconds)}")
 
 
 def own_name(seconds: float) -> str:
     """What torchrun's c10d rendezvous calls this node: socket.getfqdn. "" when the name server takes too
     long."""
-    found: list[str] = []
-    asker = threading.Thread(target=lambda: found.append(socket.getfqdn()), daemon=True, name="diag-resolve")
+    return _within(seconds, socket.getfqdn) or ""
+
+
+def _within(seconds: float, ask: Callable[[], _T]) -> _T | None:
+    """The resolver's answer, None where that takes longer: it has no deadline of its own."""
+    found: list[_T] = []
+    asker = threading.Thread(target=lambda: found.append(ask()), daemon=True, name="diag-resolve")
     asker.start()
     asker.join(seconds)
-    return found[0] if found else ""
+    return found[0] if found else None
 
 
 def connect(
@@ -96,25 +95,25 @@ def connect(
     mine: dict[str, int | str | None],
     clock: Callable[[], float] = time.time,
 ) -> Outcome:
-    """Tries again until `wait_seconds` are over where nobody listens (yet); `mine` is what node 0 is told of
+    """Tries again until `wait_seconds` are over where nothing listens (yet); `mine` is what node 0 learns of
     this node.
 
     With `wait_seconds` 0 it is one try, of 2 s where nothing answers.
     """
     began = time.monotonic()
     tries = 0
-    # what was said last; silence only where nothing ever was: ICMP answers come once a second at most
-    word = ("silence", "")
+    # the last answer; silence only where there never was one: ICMP answers come once a second at most
+    last = ("silence", "")
     while True:
         left = wait_seconds - (time.monotonic() - began)
         tries += 1
         longest = max(min(_TRY_SECONDS, left), 0.5) if wait_seconds else _TRY_SECONDS
         how, met, said = _attempt(address, port, longest, mine, clock)
-        word = word if how == "silence" else (how, said)
+        last = last if how == "silence" else (how, said)
         spent = time.monotonic() - began
-        # A stranger stays; a firewall's or the kernel's word may still change when node 0 begins to listen.
+        # A stranger stays; a firewall's or the kernel's answer may still change when node 0 begins to listen.
         if how in ("reached", "stranger") or spent + _PAUSE_SECONDS >= wait_seconds:
-            return Outcome(word[0], address, spent, tries, met, word[1])
+            return Outcome(last[0], address, spent, tries, met, last[1])
         time.sleep(_PAUSE_SECONDS)
 
 
@@ -127,27 +126,24 @@ def _attempt(
             try:
                 greeting = peer.recv(len(_GREETING), socket.MSG_WAITALL)
             except TimeoutError:
-                return "stranger", None, "it said nothing"
+                return "stranger", None, "it sent nothing"
             if greeting != _GREETING:
-                return (
-                    "stranger",
-                    None,
-                    f"it said {greeting[:40]!r}" if greeting else "it closed the connection at once",
-                )
+                sent = f"it sent {greeting[:40]!r}" if greeting else "it closed the connection at once"
+                return "stranger", None, sent
             before = clock()
-            peer.sendall(json.dumps({**mine, "own": peer.getsockname()[0], "clock": before}).encode() + b"\n")
+            _send(peer, mine, before)
             return "reached", _read(peer, address, before, clock), ""
     except TimeoutError:
         return "silence", None, ""
     except ConnectionRefusedError as error:
         return "refused", None, error.strerror or ""
     except OSError as error:
-        how = (
-            "no-route"
-            if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL)
-            else "error"
-        )
-        return how, None, error.strerror or str(error)
+        no_route = error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL)
+        return "no-route" if no_route else "error", None, error.strerror or str(error)
+
+
+def _send(peer: socket.socket, mine: dict[str, int | str | None], now: float) -> None:
+    peer.sendall(json.dumps({**mine, "own": peer.getsockname()[0], "clock": now}).encode() + b"\n")
 
 
 def _read(peer: socket.socket, seen_as: str, before: float, clock: Callable[[], float]) -> Met | None:
@@ -161,31 +157,29 @@ def _read(peer: socket.socket, seen_as: str, before: float, clock: Callable[[], 
                 break
             data += part
         after = clock()
-        told = json.loads(data)
-        numbers = [
-            told.get(name) if isinstance(told.get(name), int) else None for name in ("node_rank", "nodes")
-        ]
+        sent = json.loads(data)
+        rank, nodes = (
+            sent[name] if isinstance(sent.get(name), int) else None for name in ("node_rank", "nodes")
+        )
+        there = _clock_of(sent)
         return Met(
-            numbers[0],
-            numbers[1],
-            str(told.get("host", ""))[:253],
-            seen_as,
-            str(told.get("own", ""))[:64].removeprefix("::ffff:"),
-            str(told.get("name", ""))[:253],
-            None if (there := _clock_of(told)) is None else there - (before + after) / 2,
-            (after - before) / 2,
+            node_rank=rank,
+            nodes=nodes,
+            host=str(sent.get("host", ""))[:253],
+            seen_as=seen_as,
+            own=str(sent.get("own", ""))[:64].removeprefix("::ffff:"),
+            name=str(sent.get("name", ""))[:253],
+            ahead_seconds=None if there is None else there - (before + after) / 2,
+            unsure_seconds=(after - before) / 2,
         )
     except (OSError, ValueError, AttributeError):
         return None
 
 
-def _clock_of(told: dict[str, object]) -> float | None:
-    value = told.get("clock")
-    return (
-        float(value)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e12
-        else None
-    )
+def _clock_of(sent: dict[str, object]) -> float | None:
+    value = sent.get("clock")
+    known = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e12
+    return float(value) if known else None  # type: ignore[arg-type]
 
 
 def listen(
@@ -195,7 +189,7 @@ def listen(
     mine: dict[str, int | str | None],
     clock: Callable[[], float] = time.time,
 ) -> Iterator[Met | None]:
-    """Each node that comes, None for what connects and is no diag; ends when `expected` nodes came, or the
+    """Each node that comes, None for what connects and is not diag; ends when `expected` nodes came, or the
     time is over."""
     deadline = time.monotonic() + wait_seconds
     known: set[tuple[int | None, str]] = set()
@@ -217,9 +211,7 @@ def listen(
             peer.sendall(_GREETING)
             met = _read(peer, address[0].removeprefix("::ffff:"), before, clock)
             if met is not None:
-                peer.sendall(
-                    json.dumps({**mine, "own": peer.getsockname()[0], "clock": clock()}).encode() + b"\n"
-                )
+                _send(peer, mine, clock())
         if met is None:
             yield None
         elif (met.node_rank, met.host) not in known:

@@ -71,11 +71,11 @@ def heap_of(folder: str, now: float | None = None) -> Heap | None:
                 if len(files) >= _MOST_FILES or not _NAMES.match(entry.name):
                     continue
                 try:
-                    told = entry.stat(follow_symlinks=False)
+                    kept = entry.stat(follow_symlinks=False)
                 except OSError:
                     continue
-                if uid in (0, told.st_uid) and now - told.st_mtime > _YOUNG_SECONDS:
-                    files.append((entry.name, told.st_blocks * 512, told.st_uid))
+                if uid in (0, kept.st_uid) and now - kept.st_mtime > _YOUNG_SECONDS:
+                    files.append((entry.name, kept.st_blocks * 512, kept.st_uid))
     except OSError:
         return None
     return Heap(folder, answer.f_frsize * answer.f_blocks, tuple(files))
@@ -107,7 +107,7 @@ def in_use(heap: Heap, proc: Path = PROC) -> tuple[set[str], bool]:
         maps = read_raw(f"{base}/maps")
         if maps is None:
             command = read_raw(f"{base}/cmdline") or b""
-            # what else may not be asked does not train
+            # what else may not be read does not train
             complete = complete and b"python" not in command.partition(b"\0")[0]
             continue
         for found in inside.finditer(maps[:_MOST_MAP_BYTES]):

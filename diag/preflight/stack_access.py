@@ -1,20 +1,21 @@
-"""Whether diag will be able to look at stacks."""
+"""Whether diag will be able to read stacks."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from diag.preflight.line import Line
+from diag.preflight.launch_facts import LaunchFacts
+from diag.preflight.line import Line, line
 from diag.sources.stacks.pyspy import PySpy
 from diag.sources.stacks.remote_stack import RemoteStacks
 
 
-def check_stacks(command: Sequence[str]) -> Iterator[Line]:
-    """Reads the stack of a process that stands to us as a rank stands to a sidecar: a child of another
-    process."""
+def check_stacks(facts: LaunchFacts) -> Iterator[Line]:
+    """Reads the stack of a process that is to this one what a rank is to a sidecar: a child of
+    another process."""
     code = "import sys; sys.stdout.write('up'); sys.stdout.flush(); sys.stdin.read()"
     child = subprocess.Popen(
         [sys.executable, "-I", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -24,23 +25,17 @@ def check_stacks(command: Sequence[str]) -> Iterator[Line]:
         child.stdout.read(2)
         own, blind = RemoteStacks().dump(child.pid, 5.0), PySpy().can_read(child.pid, 5.0)
         if "failed" not in own:
-            beside = (
+            also = (
                 ""
                 if blind is None
                 else f"; {blind.reason}: other Pythons and `diag dump --native` need py-spy"
             )
-            said = f"diag reads Python processes of this user from their memory{_yama()}{beside}"
-            yield Line("stacks", "ok", said, "" if blind is None else blind.remedy)
+            remedy = "" if blind is None else blind.remedy
+            yield line("machine.stacks-from-memory", yama=_yama(), also=also, remedy=remedy)
         elif blind is None:
-            yield Line("stacks", "ok", "py-spy reads Python processes of this user" + _yama())
+            yield line("machine.stacks-by-py-spy", yama=_yama())
         else:
-            yield Line(
-                "stacks",
-                "problem",
-                f"{blind.reason}{_yama()}",
-                f"{blind.remedy}; without it stacks come by signal from ranks started by `diag run`",
-                "hang",
-            )
+            yield line("machine.stacks-unreadable", blind=blind, yama=_yama())
     finally:
         child.kill()
         child.communicate()

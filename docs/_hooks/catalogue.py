@@ -232,6 +232,11 @@ def _judged_in() -> dict[str, list[str]]:
                 for value in [*node.args, *(word.value for word in node.keywords if word.arg == "id")]:
                     if isinstance(value, ast.Constant) and value.value in manual.ids():
                         found.setdefault(str(value.value), {})[path.relative_to(ROOT).as_posix()] = None
+    for path in sorted((ROOT / "diag" / "preflight" / "lines").glob("*.yaml")):
+        kept = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for entry in (kept, *kept.get("lines", {}).values()):
+            if entry.get("id") in manual.ids():
+                found.setdefault(entry["id"], {})[path.relative_to(ROOT).as_posix()] = None
     return {finding: list(files) for finding, files in found.items()}
 
 

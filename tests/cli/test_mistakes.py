@@ -91,12 +91,12 @@ def test_help_runs_nothing(words: list[str], capsys: pytest.CaptureFixture[str])
         ("rules", "diag rules needs WHAT: test, list or schema", "diag rules --help"),
         (
             "doctor --wait soon -- true",
-            "argument --wait: 'soon' is no number of seconds from 0 to 3600",
+            "argument --wait: 'soon' is not a number of seconds between 0 and 3600",
             "diag doctor --help",
         ),
         (
             "doctor --wait 1e9 -- true",
-            "argument --wait: '1e9' is no number of seconds from 0 to 3600",
+            "argument --wait: '1e9' is not a number of seconds between 0 and 3600",
             "diag doctor --help",
         ),
         (

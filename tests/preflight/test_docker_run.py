@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.preflight import Line, interfaces, limits, machine, rdma, storage
-from diag.preflight.launch import launch_lines
+from diag.preflight import Line, interfaces, machine, rdma, storage
+from diag.preflight.launch import check_launch
 from diag.preflight.launch_facts import launch_facts
 from diag.preflight.plan import make_plan
 
@@ -36,7 +36,7 @@ def run(flags: str, engine: str = "docker") -> list[str]:
     ],
 )
 def test_shared_memory_is_that_of_the_container(flags: str, expected: str, said: str) -> None:
-    ((found, text),) = status(list(machine.check_shared_memory(run(flags))))
+    ((found, text),) = status(list(machine.check_shared_memory(launch_facts(run(flags), {}))))
 
     assert (found, said in text) == (expected, True)
 
@@ -45,7 +45,7 @@ def test_shared_memory_is_that_of_the_container(flags: str, expected: str, said:
 def test_shared_memory_of_this_machine_is_looked_at_where_the_container_has_it(
     flags: str, tmp_path: Path
 ) -> None:
-    (line,) = machine.check_shared_memory(run(flags), tmp_path)
+    (line,) = machine.check_shared_memory(launch_facts(run(flags), {}), tmp_path)
 
     assert line.said.startswith("/dev/shm is ")
 
@@ -62,17 +62,17 @@ def test_shared_memory_of_this_machine_is_looked_at_where_the_container_has_it(
     ],
 )
 def test_limits_are_those_of_ulimit(flags: str, files: str, memory: str) -> None:
-    assert [line.status for line in machine.check_open_files(run(flags))] == [files]
-    assert [line.status for line in machine.check_locked_memory(run(flags))] == [memory]
+    assert [line.status for line in machine.check_open_files(launch_facts(run(flags), {}))] == [files]
+    assert [line.status for line in machine.check_locked_memory(launch_facts(run(flags), {}))] == [memory]
 
 
 def test_limit_of_processes_and_memory() -> None:
-    (line,) = limits.check_processes(run("--pids-limit 100"), {})
+    (line,) = machine.check_processes(launch_facts(run("--pids-limit 100"), {}))
     assert line.status == "problem" and "docker run --pids-limit=100" in line.said
-    (line,) = limits.check_processes(run("--pids-limit -1"), {})
+    (line,) = machine.check_processes(launch_facts(run("--pids-limit -1"), {}))
     assert "--pids-limit" not in line.said
     assert "docker run --memory=100g" in " ".join(
-        line.said for line in machine.check_host_memory(run("-m 100g"))
+        line.said for line in machine.check_host_memory(launch_facts(run("-m 100g"), {}))
     )
 
 
@@ -134,13 +134,13 @@ def test_ranks_are_held_against_the_devices_of_the_container(flags: str, gpus: i
     here = tuple(f"GPU-{number}" for number in range(gpus))
     facts = launch_facts(run(f"-e NNODES=1 {flags}"), {}, here)
 
-    statuses = {line.status for line in launch_lines(facts)}
+    statuses = {line.status for line in check_launch(facts)}
     assert expected in statuses and not statuses & {"problem", "not checked"} - {expected}
 
 
 def test_folders_inside_the_container_are_not_looked_for_here() -> None:
     for check in (storage.check_disk, storage.check_caches):
-        assert [line.status for line in check(run(""))] == ["not checked"]
+        assert [line.status for line in check(launch_facts(run(""), {}))] == ["not checked"]
 
 
 def test_variables_of_this_shell_do_not_reach_the_container() -> None:

@@ -82,7 +82,7 @@ def of_rendezvous(*words: str) -> tuple[str, str]:
 def test_values_that_make_no_sense_are_named() -> None:
     assert of_rendezvous("--master_addr", "192.0.2.1", "--master_port", "99999") == (
         "problem",
-        "99999 (--master_port) is no port",
+        "99999 (--master_port) is not a port",
     )
     assert (
         "127.0.0.1 (--master_addr) is each node's own loopback"

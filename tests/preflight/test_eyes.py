@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from diag.preflight.launch_facts import launch_facts
 from diag.preflight.stack_access import check_stacks
 from diag.sources.stacks.pyspy import explain
 
@@ -28,6 +29,6 @@ def test_each_reason_has_its_own_remedy(access: dict[str, object], words: str) -
 
 
 def test_stacks_of_this_users_processes_are_read() -> None:
-    (line,) = check_stacks([])
+    (line,) = check_stacks(launch_facts((), {}))
 
     assert (line.what, line.status) == ("stacks", "ok")

@@ -43,7 +43,7 @@ def nccl(*cards: NetworkInterface, nodes: int = 2, rdma: bool = False, **env: st
         ([LO, ETH0, *BRIDGES], {}, "problem", "cni0, flannel.1 belong to containers"),
         ([LO, ETH0, *PODS], {}, "problem", "cali5 and 3 more belong to containers"),
         ([LO, *BRIDGES], {}, "problem", "NCCL will use cni0 10.42.0.1/24 (the first in the kernel's order)"),
-        ([LO, card("docker0", "172.17.0.1/16")], {}, "problem", "a bridge of this machine alone"),
+        ([LO, card("docker0", "172.17.0.1/16")], {}, "problem", "a bridge local to this machine"),
         ([LO, ETH0], {"NCCL_SOCKET_IFNAME": "^docker"}, "problem", "NCCL will use lo"),
         ([LO], {}, "problem", "(there is no other)"),
         ([LO, ETH0], {"NCCL_SOCKET_IFNAME": "ib"}, "problem", "matches no interface that is up"),

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from diag.preflight.job_processes import Process, group, processes_here
+from diag.preflight.launch_facts import launch_facts
 from diag.preflight.leftovers import check_shm_files, process_lines
 from diag.preflight.line import Line
 from diag.preflight.shm_files import heap_of, in_use
@@ -306,4 +307,4 @@ def test_files_of_other_names_young_ones_and_those_of_living_processes_are_let_b
 def test_few_bytes_are_not_worth_a_line(tmp_path: Path) -> None:
     old(tmp_path, "psm_12345678", 5000)
 
-    assert list(check_shm_files([], str(tmp_path))) == []
+    assert list(check_shm_files(launch_facts((), {}), str(tmp_path))) == []

@@ -14,7 +14,7 @@ import pytest
 
 from diag.launch.launchers.command import read_command
 from diag.preflight.ascend import parse_list
-from diag.preflight.limits import needed_processes
+from diag.preflight.machine import needed_processes
 
 
 def doctor_after(setup: str, *words: str, path: str = "") -> dict[str, Any]:
@@ -36,7 +36,7 @@ def said(document: dict[str, Any], what: str) -> list[tuple[str, str]]:
 def test_limits_that_end_a_training_are_told() -> None:
     found = said(doctor_after("ulimit -f 2097152; ulimit -v 20971520", "python", "t.py"), "limits")
 
-    assert ("problem", "limit of the size of a file is 2 GiB (`ulimit -f`): a checkpoint's file that grows beyond it ends the "
+    assert ("problem", "limit of the size of a file is 2 GiB (`ulimit -f`): a checkpoint file that exceeds it kills the "
             "rank") in found  # fmt: skip
     assert any(
         status == "problem" and "address space is 20 GiB (`ulimit -v`)" in words for status, words in found

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from diag.preflight import (
     interfaces,
     launch,
     leftovers,
-    limits,
     machine,
     manifest,
     network,
@@ -29,14 +28,15 @@ from diag.preflight import (
     stack_access,
     storage,
 )
-from diag.preflight import environment as environment_check
+from diag.preflight import network as network_checks
+from diag.preflight.launch_facts import LaunchFacts, launch_facts
 from diag.preflight.manifest.reading import read_text
 from diag.preflight.plan import LaunchPlan, make_plan
 from diag.preflight.software import check_software
 from tests.preflight.test_manifest import RIGHT, changed, lines_of
 
 # These read limits of their own process from the kernel, which always answers.
-ALWAYS_KNOWN = {machine.check_open_files, limits.check_ulimits}
+ALWAYS_KNOWN = {machine.check_open_files, machine.check_ulimits}
 
 # CMDs of which the number of nodes and ranks is not known, each with the words that say why.
 DOCKER = "docker run --network=host -e GLOO_SOCKET_IFNAME=lo image swift sft --model m"
@@ -63,13 +63,17 @@ OF_NODES = (
 )
 
 
+def of(command: Sequence[str] = (), **env: str) -> LaunchFacts:
+    return launch_facts(command, env)
+
+
 def plan(command: list[str], **env: str) -> LaunchPlan:
     return make_plan(command, env, 0.0)
 
 
 def of_nodes(check: Callable[..., Iterable[Line]], command: list[str]) -> list[Line]:
     return list(
-        check(command) if check is launch.check_launch else check(plan(command, GLOO_SOCKET_IFNAME="lo"))
+        check(of(command)) if check is launch.check_launch else check(plan(command, GLOO_SOCKET_IFNAME="lo"))
     )
 
 
@@ -91,7 +95,7 @@ def test_nothing_between_nodes_is_ok_where_their_number_is_not_known(
 def test_report_says_why_the_number_of_nodes_is_not_known(world: str) -> None:
     command, why = UNKNOWN[world]
 
-    said = " ".join(line.said for line in launch.check_launch(command))
+    said = " ".join(line.said for line in launch.check_launch(of(command)))
 
     assert plan(command).nodes is None
     assert why in f"{plan(command).unsure} {said}"
@@ -107,7 +111,7 @@ SOURCED = ["bash", "-c", "source ./cluster.env\nswift sft --model m"]
 
 
 def of_disk(*command: str) -> Iterator[Line]:
-    return (line for line in storage.check_disk(command, {}))
+    return (line for line in storage.check_disk(of(command)))
 
 
 def no_nvml() -> tuple[tuple[()], gpus.NvmlUnavailable]:
@@ -120,12 +124,12 @@ def silent_gpu() -> tuple[tuple[GpuSample, ...], None]:
 
 # Check -> worlds in which what it goes by is not to be had; beside those of the number of nodes.
 WORLDS: dict[Callable[..., Iterable[Line]], tuple[Callable[[], Iterable[Line]], ...]] = {
-    machine.check_shared_memory: (lambda: machine.check_shared_memory([], Path("/nonexistent/shm")),),
+    machine.check_shared_memory: (lambda: machine.check_shared_memory(of(), Path("/nonexistent/shm")),),
     machine.check_locked_memory: (),  # its own test below: it needs a limit
     machine.check_host_memory: (),  # with /proc hidden, below
-    limits.check_processes: (
-        lambda: limits.check_processes(UNREAD, {}),
-        lambda: limits.check_processes([], {}),
+    machine.check_processes: (
+        lambda: machine.check_processes(of(UNREAD)),
+        lambda: machine.check_processes(of()),
     ),
     storage.check_disk: (
         of_disk,
@@ -135,14 +139,14 @@ WORLDS: dict[Callable[..., Iterable[Line]], tuple[Callable[[], Iterable[Line]], 
         lambda: of_disk("bash", "-c", "OUT=$(mktemp -d)\ntorchrun t.py --output_dir $OUT"),
     ),
     storage.check_caches: (
-        lambda: storage.check_caches(UNREAD, {"HOME": "/"}),
-        lambda: storage.check_caches(SOURCED, {"HOME": "/"}),
+        lambda: storage.check_caches(of(UNREAD, HOME="/")),
+        lambda: storage.check_caches(of(SOURCED, HOME="/")),
     ),
-    leftovers.check_leftovers: (lambda: leftovers.check_leftovers([], Path("/nonexistent/proc")),),
-    leftovers.check_shm_files: (lambda: leftovers.check_shm_files([], "/nonexistent/shm"),),
-    environment_check.check_environment: (
-        lambda: environment_check.check_environment(plan(UNREAD)),
-        lambda: environment_check.check_environment(plan(SOURCED)),
+    leftovers.check_leftovers: (lambda: leftovers.check_leftovers(of(), Path("/nonexistent/proc")),),
+    leftovers.check_shm_files: (lambda: leftovers.check_shm_files(of(), "/nonexistent/shm"),),
+    network_checks.check_environment: (
+        lambda: network_checks.check_environment(plan(UNREAD)),
+        lambda: network_checks.check_environment(plan(SOURCED)),
     ),
     check_software: (
         lambda: check_software([], {}, loads=False),
@@ -175,16 +179,16 @@ def test_no_line_says_ok_of_what_is_not_known(world: Callable[[], Iterable[Line]
 def test_gpus_that_nobody_sees(looked: object, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "_look", looked)
 
-    assert [(line.status, line.said) for line in gpus.check_gpus([])] == [("not checked", said)]
+    assert [(line.status, line.said) for line in gpus.check_gpus(of())] == [("not checked", said)]
 
 
 def test_gpu_of_which_nothing_but_its_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "_look", silent_gpu)
 
-    lines = list(gpus.check_gpus([]))
+    lines = list(gpus.check_gpus(of()))
 
     assert [line.said for line in lines if line.status == "not checked"] == [
-        "bad rows, NVLinks and ECC of GPU 0: NVML did not say", "memory in use of GPU 0: NVML did not say"]  # fmt: skip
+        "bad rows, NVLinks and ECC of GPU 0: not reported by NVML", "memory in use of GPU 0: not reported by NVML"]  # fmt: skip
 
 
 @pytest.mark.parametrize("asked", [(None, ""), (None, "npu-smi did not answer within 5 s"), (0, "")])
@@ -194,7 +198,7 @@ def test_npus_that_nobody_sees(
     (tmp_path / "davinci0").touch()
     monkeypatch.setattr(ascend, "_asked", lambda: asked)
 
-    assert [line.status for line in ascend.check_npus([], tmp_path)] in (["not checked"], ["problem"])
+    assert [line.status for line in ascend.check_npus(of(), tmp_path)] in (["not checked"], ["problem"])
 
 
 def test_stacks_that_neither_reader_can_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +214,7 @@ def test_stacks_that_neither_reader_can_read(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(stack_access, "RemoteStacks", Blind)
     monkeypatch.setattr(stack_access, "PySpy", Blind)
 
-    assert [line.status for line in stack_access.check_stacks([])] == ["problem"]
+    assert [line.status for line in stack_access.check_stacks(of())] == ["problem"]
 
 
 def test_right_to_lock_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -221,7 +225,7 @@ def test_right_to_lock_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setattr(machine, "lock_rights", lambda _: rights)
 
     def status(devices: str, kernel: str) -> str:
-        (line,) = machine.check_locked_memory([], tmp_path / devices, tmp_path / kernel)
+        (line,) = machine.check_locked_memory(of(), tmp_path / devices, tmp_path / kernel)
         return line.status
 
     assert status("none", "no/kernel") == "not checked"  # sysfs is not there
@@ -236,8 +240,9 @@ def test_right_to_lock_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 HIDDEN = """
 import json, sys
 from diag.preflight import CHECKS
-names = sys.argv[1:]
-print(json.dumps([[line.what, line.status] for check in CHECKS if check.__name__ in names for line in check(["python", "t.py"])]))
+from diag.preflight.launch_facts import launch_facts
+names, facts = sys.argv[1:], launch_facts(["python", "t.py"], {})
+print(json.dumps([[line.what, line.status] for check in CHECKS if check.__name__ in names for line in check(facts)]))
 """
 
 

@@ -91,11 +91,12 @@ def report(command: list[str], env: Mapping[str, str], monkeypatch: pytest.Monke
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("diag.preflight.rendezvous.check_other_node", lambda plan, where, *_, **__: [
         Line("rendezvous", "ok", f"node {plan.meeting.node_rank} of {plan.meeting.nodes}: {where}")])  # fmt: skip
+    facts = launch_facts(command, env, gpus.uuids_here())
     here = [
         line
         for check in CHECKS
         if check.__name__ not in ("check_leftovers", "check_stacks")
-        for line in check(command)
+        for line in check(facts)
     ]
     return [*here, *network.check_network(command, env=env)]
 
@@ -141,17 +142,17 @@ def test_srun_without_a_number_of_nodes_leaves_it_open() -> None:
 
 
 def test_launcher_that_srun_starts_on_several_nodes_and_that_is_told_of_none_trains_for_itself() -> None:
-    from diag.preflight.launch import launch_lines
+    from diag.preflight.launch import check_launch
 
     def said(command: str) -> list[str]:
         return [
             line.said
-            for line in launch_lines(launch_facts(shlex.split(command), {}))
+            for line in check_launch(launch_facts(shlex.split(command), {}))
             if line.status == "problem"
         ]
 
     (line,) = said("srun -N 2 --ntasks-per-node=1 torchrun --nproc_per_node 8 t.py --x")
-    assert "srun starts CMD on 2 nodes" in line and "torchrun is told of one" in line
+    assert "srun starts CMD on 2 nodes" in line and "torchrun is configured for one" in line
     assert not said("srun -N 2 --ntasks-per-node=1 torchrun --nnodes 2 --nproc_per_node 8 t.py --x")
     assert not said("srun -N 1 torchrun --nproc_per_node 8 t.py --x")
 

@@ -43,7 +43,7 @@ MEGATRON = target("megatron", "rlhf", "--rlhf_type", "dpo")
 
 
 def found(there: Software, what: Target = MEGATRON) -> list[Line]:
-    return list(clashes(there, used_by(what, there)))
+    return list(clashes(there, used_by(what)))
 
 
 @pytest.mark.parametrize("installed", [RUNS, RUNS_ON_GPU])
@@ -101,7 +101,7 @@ def test_requirement_that_is_not_met_is_told_where_the_command_uses_both() -> No
         },
     )
 
-    lines = list(unmet(there, used_by(MEGATRON, there)))
+    lines = list(unmet(there, used_by(MEGATRON)))
 
     assert [(line.status, line.said) for line in lines] == [
         ("problem", "torch 2.7.0 requires nvidia-cudnn-cu12==9.5.1.17, 9.1.0.70 is here"),

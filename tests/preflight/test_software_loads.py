@@ -113,7 +113,7 @@ def test_import_that_does_not_end_is_ended_and_told_with_its_line(tmp_path: Path
     assert time.monotonic() - began < 30
     assert verdict is not None and verdict.id == "hang"
     assert (
-        "`import deepspeed` has not ended after 3 s; it stands at " in verdict.said
+        "`import deepspeed` has not ended after 3 s; it is stuck at " in verdict.said
         and "threading.py:" in verdict.said
     )
 

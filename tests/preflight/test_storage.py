@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from diag.preflight.launch_facts import launch_facts
 from diag.preflight.line import Line
 from diag.preflight.storage import check_caches, check_disk
 
@@ -47,14 +48,16 @@ def disk_lines(document: dict[str, Any], what: str = "disk") -> list[tuple[str, 
 
 
 def test_room_for_checkpoints_is_ok(tmp_path: Path) -> None:
-    first = next(iter(check_disk(["python", "train.py", "--output_dir", str(tmp_path)], {})))
+    first = next(iter(check_disk(launch_facts(["python", "train.py", "--output_dir", str(tmp_path)], {}))))
 
     assert first.status == "ok" and f"free in {tmp_path} (--output_dir)" in first.said
 
 
 @pytest.mark.parametrize(("program", "folder"), [("swift", "output"), ("megatron", "megatron_output")])
 def test_default_folder_of_ms_swift_is_looked_at(program: str, folder: str) -> None:
-    assert f"free in {folder}" in next(iter(check_disk([program, "sft", "--model", "m"], {}))).said
+    assert (
+        f"free in {folder}" in next(iter(check_disk(launch_facts([program, "sft", "--model", "m"], {})))).said
+    )
 
 
 def test_checkpoint_that_is_larger_than_the_room(tmp_path: Path) -> None:
@@ -62,7 +65,9 @@ def test_checkpoint_that_is_larger_than_the_room(tmp_path: Path) -> None:
     if shutil.disk_usage(tmp_path).free > 3 << 40:
         pytest.skip("this machine has room for it")
 
-    found = [line for line in check_disk(huge, {"NPROC_PER_NODE": "8"}) if line.status == "problem"]
+    found = [
+        line for line in check_disk(launch_facts(huge, {"NPROC_PER_NODE": "8"})) if line.status == "problem"
+    ]
 
     assert [line.id for line in found] == ["disk-full"] and "one checkpoint of CMD takes about" in found[
         0
@@ -72,7 +77,7 @@ def test_checkpoint_that_is_larger_than_the_room(tmp_path: Path) -> None:
 def test_file_where_the_folder_should_be(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
 
-    (line,) = check_disk(["python", "t.py", "--output_dir", str(tmp_path / "out")], {})
+    (line,) = check_disk(launch_facts(["python", "t.py", "--output_dir", str(tmp_path / "out")], {}))
 
     assert (line.status, line.id) == (
         "problem",
@@ -83,7 +88,7 @@ def test_file_where_the_folder_should_be(tmp_path: Path) -> None:
 def test_link_to_nowhere(tmp_path: Path) -> None:
     (tmp_path / "out").symlink_to(tmp_path / "gone")
 
-    (line,) = check_disk(["python", "t.py", "--save", str(tmp_path / "out")], {})
+    (line,) = check_disk(launch_facts(["python", "t.py", "--save", str(tmp_path / "out")], {}))
 
     assert line.status == "problem" and "is a link to" in line.said
 
@@ -92,9 +97,10 @@ def test_link_to_nowhere(tmp_path: Path) -> None:
 def test_folder_of_another_user(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir(mode=0o755)
     code = (
-        "import os, sys; from diag.preflight.storage import check_disk; list(check_disk(['python', 't.py'], {}));"
+        "import os, sys; from diag.preflight.launch_facts import launch_facts; from diag.preflight.storage import check_disk;"
+        "list(check_disk(launch_facts(['python', 't.py'], {})));"
         "os.setegid(65534); os.seteuid(65534);"
-        "print(*[(line.status, line.said) for line in check_disk(['python', 't.py', '--output_dir', sys.argv[1]], {})])"
+        "print(*[(line.status, line.said) for line in check_disk(launch_facts(['python', 't.py', '--output_dir', sys.argv[1]], {}))])"
     )
     for folder in (tmp_path, *tmp_path.parents[:3]):
         folder.chmod(0o755)
@@ -164,7 +170,7 @@ def test_caches_that_are_full_or_read_only(tmp_path: Path) -> None:
 def test_caches_with_room_are_one_line(tmp_path: Path) -> None:
     names = ("TMPDIR", "HF_HOME", "MODELSCOPE_CACHE", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
-    found = list(check_caches(["python", "t.py"], {name: str(tmp_path) for name in names}))
+    found = list(check_caches(launch_facts(["python", "t.py"], {name: str(tmp_path) for name in names})))
 
     assert [(line.what, line.status) for line in found] == [("caches", "ok")]
 
@@ -181,6 +187,8 @@ def test_each_node_would_keep_its_own_part(tmp_path: Path) -> None:
             "--output_dir",
             str(tmp_path),
         ]
-        return [line for line in check_disk(command, {}) if "each would hold a part" in line.said]
+        return [
+            line for line in check_disk(launch_facts(command, {})) if "each would hold a part" in line.said
+        ]
 
     assert len(notes("2")) == 1 and notes("1") == []

@@ -148,7 +148,7 @@ def test_firewall_that_drops_is_silence_on_one_side_and_absence_on_the_other(
 
 @pytest.mark.parametrize(
     ("verdict", "words"),
-    [("reject with icmp type host-prohibited", "a firewall prohibits it"), ("reject", "a firewall rejects it"),
+    [("reject with icmp type host-prohibited", "a firewall blocks it"), ("reject", "a firewall rejects it"),
      ("reject with tcp reset", "a firewall rejects it")],
 )  # fmt: skip
 def test_firewall_that_rejects_is_named_as_a_possibility(
@@ -301,7 +301,7 @@ def test_bridge_of_docker_is_taken_when_it_is_alone(nodes: tuple[Node, Node]) ->
         nodes[0].call("ip", "link", "set", "docker0", "name", "eth0")
 
     assert (
-        "NCCL will use docker0" in found["summary"] and "a bridge of this machine alone" in found["summary"]
+        "NCCL will use docker0" in found["summary"] and "a bridge local to this machine" in found["summary"]
     )
 
 
@@ -324,7 +324,7 @@ def test_port_that_another_process_holds(nodes: tuple[Node, Node]) -> None:
 
     found = finding(here, "port-in-use")
     assert f"pid {pid} listens there" in found["summary"] and "socket.create_server" in found["summary"]
-    assert "not `diag doctor` on node 0 (it said nothing)" in finding(there, "port-in-use")["summary"]
+    assert "not `diag doctor` on node 0 (it sent nothing)" in finding(there, "port-in-use")["summary"]
 
 
 @pytest.mark.live

@@ -37,15 +37,15 @@ def test_hiding_all_on_purpose_is_not_called_wrong(value: str) -> None:
 @pytest.mark.parametrize(
     ("value", "count", "words"),
     [
-        ("0,2,1", 1, "CUDA stops at '2', which is no GPU: there are 2 here"),
-        ("0,0", 0, "0 stands there twice"),
-        ("GPU-1111,GPU-1111", 0, "stands there twice"),
+        ("0,2,1", 1, "CUDA stops at '2', which is not a GPU: there are 2 here"),
+        ("0,0", 0, "0 is listed twice"),
+        ("GPU-1111,GPU-1111", 0, "is listed twice"),
         ("0 1", 1, "CUDA reads '0 1' as 0"),
         ("gpu0", 0, "CUDA stops at 'gpu0'"),
         ("all", 0, "CUDA stops at 'all'"),
         ("GPU-1111,1", 1, "CUDA stops at '1', which does not begin with GPU-"),
-        ("GPU-9999", 0, "which is no GPU here"),
-        ("GPU-", 0, "which is no GPU here"),
+        ("GPU-9999", 0, "which is not a GPU here"),
+        ("GPU-", 0, "which is not a GPU here"),
         ("1gpu", 1, "CUDA reads '1gpu' as 1"),
         ("0,,1", 1, "CUDA stops at ''"),
     ],
@@ -64,6 +64,6 @@ def test_npus_are_numbers() -> None:
     assert visible_npus({"ASCEND_RT_VISIBLE_DEVICES": "0,1"}, 8).count == 2
     assert (
         visible_npus({"ASCEND_RT_VISIBLE_DEVICES": "8"}, 8).wrong
-        == "the runtime stops at '8', which is no NPU: there are 8 here"
+        == "the runtime stops at '8', which is not an NPU: there are 8 here"
     )
     assert visible_npus({}, 8).count == 8

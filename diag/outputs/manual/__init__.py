@@ -1,7 +1,7 @@
 """The manual pages of findings, in English and Chinese: what `diag explain` prints.
 
 A page is the sections of en/ID.md or zh/ID.md. In English what the file leaves out comes from the docstring
-of the finding's detector, or from the checks before the run, so that nothing is written twice; a Chinese page
+of the finding's detector, so that nothing is written twice; a Chinese page
 is in its file as a whole. What nobody has translated yet is shown in English below the Chinese headings. In
 "What to do" a list item that begins with causes in backticks (and the class of a hang in brackets) is the
 advice for these.
@@ -117,12 +117,10 @@ def _names(lang: str) -> frozenset[str]:
 def _written_in_code() -> dict[str, str]:
     from diag.detectors import DETECTORS
     from diag.detectors.signatures import SignatureDetector  # it has no finding of its own: rules name them
-    from diag.preflight.manual import PAGES
 
-    judged = {
+    return {
         kind.name: inspect.cleandoc(kind.__doc__ or "") for kind in DETECTORS if kind is not SignatureDetector
     }
-    return {**judged, **{name: page for name, page in PAGES.items() if name not in judged}}
 
 
 def _of(page: str, lang: str) -> dict[str, str]:

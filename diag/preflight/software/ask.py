@@ -23,8 +23,8 @@ _INVENTORY_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What happened when `name` was imported. `error` is "" where it went well; `stood` the file and line
-    where it stood still.
+    """What happened when `name` was imported. `error` is "" where it went well; `place` the file and line
+    where it crashed or was at the deadline.
 
     `signal` is the number of the signal that ended the process; `ended` False where the deadline did; `busy`
     whether it then still computed, as on a machine under load.
@@ -33,15 +33,13 @@ class Load:
     name: str
     kind: str = ""
     error: str = ""
-    tail: tuple[str, ...] = ()
     printed: str = ""
     ended: bool = True
     busy: bool = False
     seconds: float = 0.0
     signal: int = 0
-    stood: str = ""
+    place: str = ""
     torch: Mapping[str, Any] = field(default_factory=dict)
-    libraries: tuple[str, ...] = ()
 
     @property
     def went_well(self) -> bool:
@@ -76,14 +74,13 @@ def load(target: Target, name: str, imports: Sequence[str], deadline: float, bef
     }
     with tempfile.TemporaryDirectory(prefix="diag-doctor-", ignore_cleanup_errors=True) as folder:
         answer, said, code, busy = _ask("load.py", target, asked, Path(folder), deadline)
-        stood = _last_frame(Path(folder) / "trace")
+        place = _last_frame(Path(folder) / "trace")
     if isinstance(answer, dict):
-        return Load(name, answer["kind"], answer["error"], tuple(answer["tail"]), said, torch=answer.get("torch", {}),
-                    libraries=tuple(answer["libraries"]))  # fmt: skip
+        return Load(name, answer["kind"], answer["error"], said, torch=answer.get("torch", {}))
     if code is None:
-        return Load(name, printed=said, ended=False, busy=busy, seconds=deadline, stood=stood)
+        return Load(name, printed=said, ended=False, busy=busy, seconds=deadline, place=place)
     if code < 0:
-        return Load(name, printed=said, signal=-code, stood=_frame_in(said))
+        return Load(name, printed=said, signal=-code, place=_frame_in(said))
     return Load(name, "SystemExit", f"it ended Python with exit code {code}", printed=said)
 
 

@@ -1,19 +1,17 @@
-"""What a compile at run time needs: a problem where CMD is known to compile, else nothing is said."""
+"""What a compile at run time needs: a problem where CMD is known to compile, else there is no line."""
 
 from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from diag.preflight.line import Line
+from diag.preflight.line import Line, line
+from diag.preflight.run_command import CommandFailed, run_command
 from diag.preflight.software.facts import Software
 from diag.preflight.software.target import Target
-
-_WHAT = "compilers"
 
 
 def compiles(target: Target, software: Software) -> str:
@@ -43,92 +41,59 @@ def compiles(target: Target, software: Software) -> str:
 
 def check_compilers(target: Target, software: Software, torch: Mapping[str, Any]) -> Iterator[Line]:
     why = compiles(target, software)
-    needs_gcc = why or (software.torch_cuda and software.has("triton"))
-    if not needs_gcc:
+    if not why and not (software.torch_cuda and software.has("triton")):
         return
     path = target.environment.get("PATH")
-    gcc = shutil.which(target.environment.get("CC", "gcc").split(" ")[0], path=path) or shutil.which(
-        "cc", path=path
-    )
+    wanted = target.environment.get("CC", "gcc").split(" ")[0]
+    gcc = shutil.which(wanted, path=path) or shutil.which("cc", path=path)
     if gcc is None:
-        yield Line(
-            _WHAT,
-            "problem" if why else "note",
-            f"no C compiler on PATH; {why or 'Triton compiles with one at its first kernel'} (Failed to find C compiler)",
-            "apt-get install build-essential, or set CC",
-            "missing-header" if why else "",
-        )
-    if not why:
-        return
-    quiet = True
-    for line in _toolchain(target, software, torch, why):
-        quiet = False
-        yield line
-    if quiet and gcc is not None:
-        yield Line(_WHAT, "ok", f"{why}: nvcc, g++ and ninja are there")
+        by = why or "Triton compiles with one at its first kernel"
+        yield line("software.no-c-compiler", why=by).as_note(unless=bool(why))
+    if why:
+        lines = list(_toolchain(target, software, torch, why))
+        yield from lines
+        if not lines and gcc is not None:
+            yield line("software.compilers-fit", why=why)
 
 
 def _toolchain(target: Target, software: Software, torch: Mapping[str, Any], why: str) -> Iterator[Line]:
     env = target.environment
     path = env.get("PATH")
     if shutil.which("ninja", path=path) is None and not (Path(target.python).parent / "ninja").exists():
-        yield Line(
-            _WHAT,
-            "problem",
-            f"{why}, and there is no ninja",
-            f"{software.executable} -m pip install ninja",
-            "missing-module",
-        )
+        yield line("software.no-ninja", why=why, software=software)
     cuda = software.torch_cuda
     if cuda is None:
         return
     home = torch.get("cuda_home") or env.get("CUDA_HOME") or ""
-    nvcc = Path(home) / "bin" / "nvcc" if home else None
-    if nvcc is None or not nvcc.is_file():
-        yield Line(
-            _WHAT,
-            "problem",
-            f"{why}, and there is no nvcc"
-            + (f" in CUDA_HOME={home}" if home else " (CUDA_HOME does not exist)"),
-            f"install the toolkit of CUDA {cuda} and export CUDA_HOME=/usr/local/cuda-{cuda}, or use an image -devel",
-            "missing-header",
-        )
+    nvcc = Path(home) / "bin" / "nvcc"
+    if not home or not nvcc.is_file():
+        where = f" in CUDA_HOME={home}" if home else " (CUDA_HOME does not exist)"
+        yield line("software.no-nvcc", why=why, where=where, cuda=cuda)
         return
     # CUDA 13.0: "Cuda compilation tools, release 13.0, V13.0.88"
-    toolkit = _first(r"release (\d+\.\d+)", _said([str(nvcc), "--version"]))
+    toolkit = _first(r"release (\d+\.\d+)", [str(nvcc), "--version"])
     if toolkit and toolkit.split(".")[0] != cuda.split(".")[0]:
-        yield Line(
-            _WHAT,
-            "problem",
-            f"{why}; {nvcc} is CUDA {toolkit}, torch is for CUDA {cuda} (The detected CUDA version mismatches)",
-            f"export CUDA_HOME=/usr/local/cuda-{cuda} with the toolkit of CUDA {cuda}",
-            "cuda-version-mismatch",
-        )
-    compiler = shutil.which(env.get("CXX", "g++").split(" ")[0], path=path)
-    version = _first(r"^(\d+(?:\.\d+)*)", _said([compiler, "-dumpfullversion"])) if compiler else ""
-    bounds = (torch.get("gcc_bounds") or {}).get(toolkit)
+        yield line("software.other-toolkit", why=why, nvcc=nvcc, toolkit=toolkit, cuda=cuda)
+    yield from _cxx(env, torch, toolkit, why)
+
+
+def _cxx(env: Mapping[str, str], torch: Mapping[str, Any], toolkit: str, why: str) -> Iterator[Line]:
+    """g++, and whether it is one that nvcc takes."""
+    compiler = shutil.which(env.get("CXX", "g++").split(" ")[0], path=env.get("PATH"))
     if compiler is None:
-        yield Line(_WHAT, "problem", f"{why}, and there is no g++", "apt-get install g++", "missing-header")
-    elif version and bounds and not bounds[0] <= [int(part) for part in version.split(".")] < bounds[1]:
+        yield line("software.no-cxx", why=why)
+        return
+    version = _first(r"^(\d+(?:\.\d+)*)", [compiler, "-dumpfullversion"])
+    bounds = (torch.get("gcc_bounds") or {}).get(toolkit)
+    if version and bounds and not bounds[0] <= [int(part) for part in version.split(".")] < bounds[1]:
         newest = bounds[1][0] - 1 if bounds[1][1:] in ([], [0]) else bounds[1][0]
-        yield Line(
-            _WHAT,
-            "problem",
-            f"{why}; g++ {version} does not go with nvcc {toolkit} (unsupported GNU version)",
-            f"apt-get install g++-{newest}; export CC=gcc-{newest} CXX=g++-{newest}",
-            "version-mismatch",
-        )
+        yield line("software.other-cxx", why=why, version=version, toolkit=toolkit, newest=newest)
 
 
-def _said(command: list[str]) -> str:
+def _first(pattern: str, command: list[str]) -> str:
+    """What the pattern finds first in what the command prints; "" where it finds nothing."""
     try:
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=5, check=False, errors="replace"
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired):
+        found = re.search(pattern, run_command(command).stdout, re.MULTILINE)
+    except CommandFailed:
         return ""
-
-
-def _first(pattern: str, text: str) -> str:
-    found = re.search(pattern, text, re.MULTILINE)
     return found[1] if found else ""

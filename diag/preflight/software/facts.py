@@ -1,4 +1,4 @@
-"""What the inventory of CMD's Python says, as facts; pure."""
+"""What the inventory of CMD's Python has found, as facts; pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# In the summary, and the packages whose own requirements are looked at.
+# In the summary, and the packages whose own requirements are checked.
 DISTS = (
     "torch", "triton", "flash-attn", "transformer-engine", "apex", "megatron-core", "mcore-bridge", "ms-swift", "transformers",
     "trl", "peft", "accelerate", "deepspeed", "datasets", "numpy", "vllm", "xformers", "torchvision", "torchaudio", "tokenizers",

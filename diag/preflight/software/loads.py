@@ -1,4 +1,4 @@
-"""What an import that went wrong means, and what to install: from the words of the loader, Python and the
+"""What an import that went wrong means, and what to install: from the errors of the loader, Python and the
 packages; pure."""
 
 from __future__ import annotations
@@ -6,10 +6,11 @@ from __future__ import annotations
 import re
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from diag.preflight.line import Line, line, table
+from diag.preflight.run_command import CommandFailed, run_command
 from diag.preflight.software.ask import Load
 from diag.preflight.software.facts import Software
 from diag.text.units import format_seconds
@@ -29,11 +30,12 @@ _MODULE = re.compile(r"No module named '([\w.]+)'")
 _NAME = re.compile(r"cannot import name '(\w+)' from (?:partially initialized module )?'([\w.]+)'")
 # transformer-engine 2.20.2: RuntimeError: Found empty `transformer-engine` meta package installed. Install
 # ...
-_EMPTY_TE = "Found empty `transformer-engine` meta package"
+_EMPTY_TE = re.compile("Found empty `transformer-engine` meta package")
 # torchvision 0.22.0 on torch 2.13.0: RuntimeError: operator torchvision::nms does not exist
 _OPERATOR = re.compile(r"operator (\w+)::\w+ does not exist")
 # torch 2.7, torch/backends/cudnn: RuntimeError: cuDNN version incompatibility: PyTorch was compiled  against (9, 5, 1) but found
 #   runtime version (8, 9, 2)   (one line)
+_CUDNN = re.compile("cuDNN version incompatibility")
 # deepspeed, op_builder/builder.py: MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA
 # op(s)
 _NO_CUDA_HOME = re.compile(r"CUDA_HOME (?:does not exist|environment variable is not set)")
@@ -43,7 +45,7 @@ _NUMPY = re.compile(
     r"numpy\.\w+ size changed|compiled using NumPy 1\.x cannot be run in|_ARRAY_API not found"
 )
 # torch: AssertionError: Torch not compiled with CUDA enabled
-_NO_CUDA_BUILD = "Torch not compiled with CUDA enabled"
+_NO_CUDA_BUILD = re.compile("Torch not compiled with CUDA enabled")
 # xformers 0.0.30 on torch 2.13.0, a warning on stderr:
 #   WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. xFormers was built for:
 #       PyTorch 2.7.0+cu126 with CUDA 1206 (you have 2.13.0+cpu)
@@ -54,40 +56,27 @@ _NEEDS_GPU = re.compile(
     r"libcuda\.so\.1: cannot open|libnvidia-ml\.so|Found no NVIDIA driver|No CUDA GPUs are available|no CUDA-capable device"
     r"|0 active drivers"
 )
+# Libraries of the CUDA toolkit, with its major version
+_TOOLKIT = re.compile(r"lib(?:cudart|cublas|cublasLt|cufft|cusparse|cusolver|nvrtc|curand|cupti)\.so\.(\d+)")
+# Libraries that come in wheels of their own, nvidia-NAME-cu12
+_OF_WHEEL = re.compile(r"lib(cudnn|nccl|cusparselt|nvshmem|cufile)", re.IGNORECASE)
 # Libraries of CUDA that torch brings as wheels: a symbol missing in one means that another copy of another
 # version came first.
 _CUDA_LIBRARY = re.compile(r"(?:^|/)lib(cu\w+|nvJitLink|nvrtc|nccl)[^/]*\.so")
 
-# Modules whose package has another name.
-_PACKAGES = {
-    "cpuinfo": "py-cpuinfo", "yaml": "PyYAML", "PIL": "pillow", "cv2": "opencv-python-headless", "sklearn": "scikit-learn",
-    "dateutil": "python-dateutil", "google": "protobuf", "swift": "ms-swift", "flash_attn_2_cuda": "flash-attn",
-    "transformer_engine": "--no-build-isolation 'transformer-engine[pytorch]'",
-    "transformer_engine_torch": "--no-build-isolation 'transformer-engine[pytorch]'",
-}  # fmt: skip
-_DISTS = {"flash_attn": "flash-attn", "transformer_engine": "transformer-engine", "mcore_bridge": "mcore-bridge",
-          "megatron": "megatron-core"}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class LoadResult:
-    """`id` is "" where it cannot be told from here; then `said` is the reason."""
-
-    id: str
-    said: str
-    remedy: str
-
 
 @dataclass(frozen=True, slots=True)
 class _Case:
+    """An import, as lines/loads.yaml speaks of it."""
+
     load: Load
     software: Software
     abi: bool | None  # whether torch was built with the C++11 ABI of libstdc++
-    demangle: Callable[[str], str] = field(default=lambda name: _demangle(name))  # noqa: PLW0108 - stands below
 
     @property
     def dist(self) -> str:
-        return _DISTS.get(self.load.name.partition(".")[0], self.load.name.partition(".")[0])
+        top = self.load.name.partition(".")[0]
+        return str(table("loads")["distributions"].get(top, top))
 
     @property
     def named(self) -> str:
@@ -97,172 +86,124 @@ class _Case:
     def torch(self) -> str:
         return f"torch {self.software.version('torch')}".strip()
 
-    def pip(self, what: str) -> str:
-        return f"{self.software.executable} -m pip {what}"
+    @property
+    def release(self) -> str:
+        """Of torch, without the build."""
+        return self.software.version("torch").partition("+")[0]
+
+    @property
+    def te(self) -> str:
+        return self.software.version("transformer-engine") or "VERSION"
+
+    @property
+    def numpy(self) -> str:
+        return self.software.version("numpy")
+
+    @property
+    def cuda(self) -> str:
+        return self.software.torch_cuda or ""
+
+    @property
+    def cuda_of_torch(self) -> str:
+        return f"torch is for CUDA {self.cuda}" if self.cuda else f"{self.torch} is a build without CUDA"
+
+    @property
+    def pip(self) -> str:
+        return f"{self.software.executable} -m pip"
+
+    @property
+    def again(self) -> str:
+        """What installs it anew for this torch."""
+        version = self.software.version(self.dist).partition("+")[0]
+        minor = re.match(r"(\d+)\.(\d+)", self.release)
+        templates = table("loads")["again"]
+        template = templates.get(self.dist, templates[""])
+        if (self.dist == "torchvision" and (not minor or minor[1] != "2")) or (
+            self.dist == "torchaudio" and not minor
+        ):
+            template = templates[""]
+        exact, wheel = f"=={version}" if version else "", self._flash_wheel(version)
+        vision = int(minor[2]) + 15 if minor else 0
+        values = {"exact": exact, "wheel": wheel, "vision": vision, "minor": minor[0] if minor else ""}
+        return str(template).format(case=self, **values)
+
+    def _flash_wheel(self, version: str) -> str:
+        """The release of flash-attn for this torch, in the names that its wheels have."""
+        minor, major = re.match(r"\d+\.\d+", self.release), self.cuda.partition(".")[0]
+        if not minor or not major:
+            return ""
+        tag = "cp" + "".join(self.software.python.split(".")[:2])
+        abi = "*" if self.abi is None else str(self.abi).upper()
+        file = f"flash_attn-{version or '*'}+cu{major}torch{minor[0]}cxx11abi{abi}-{tag}-{tag}-linux_*.whl"
+        return f"; or {file} of github.com/Dao-AILab/flash-attention/releases, where there is one"
 
 
-def judge(load: Load, software: Software, abi: bool | None = None) -> LoadResult | None:
-    """None where nothing is wrong with it."""
+def judge(load: Load, software: Software, abi: bool | None = None) -> Line | None:
+    """None where nothing is wrong with it; "not checked" where it cannot be known here."""
     case = _Case(load, software, abi)
     if load.went_well:
-        built = _XFORMERS.search(load.printed)
-        if built is not None:
-            return LoadResult(
-                "extension-abi-mismatch",
-                f"{case.named} was built for torch {built[1]}, {case.torch} is here: its kernels are not loaded",
-                _again(case),
-            )
-        return None
+        found = _XFORMERS.search(load.printed)
+        return line("loads.built-for", case=case, found=found) if found else None
     if not load.ended:
-        at = f"; it stands at {load.stood}" if load.stood else ""
-        if load.busy:
-            return LoadResult(
-                "",
-                f"`import {load.name}` takes longer than {format_seconds(load.seconds)} here{at}",
-                "run `diag doctor` again when the machine is idle and its files are cached",
-            )
-        return LoadResult(
-            "hang",
-            f"`import {load.name}` has not ended after {format_seconds(load.seconds)}{at}",
-            "look at what it does there: a file system that does not answer, a lock, a build at import (nvcc, ninja)",
-        )
+        at, seconds = f"; it is stuck at {load.place}" if load.place else "", format_seconds(load.seconds)
+        return line(f"loads.{'busy' if load.busy else 'stuck'}", case=case, seconds=seconds, at=at)
     if load.signal:
         return _crashed(case)
-    text = load.error
-    return (
-        _without_gpu(case, text) or _undefined(case, text) or _absent_library(case, text) or _old_library(case, text)
-        or _known(case, text) or _absent_module(case, text) or _other(case, text)
-    )  # fmt: skip
+    for pattern, verdict in _VERDICTS:
+        found = pattern.search(load.error)
+        if found is not None:
+            if not isinstance(verdict, str):
+                return verdict(case, found)
+            return line(f"loads.error-{verdict}", case=case, found=found, short=_short(load.error))
+    return line("loads.other", case=case, short=_short(load.error))
 
 
-def _without_gpu(case: _Case, text: str) -> LoadResult | None:
-    found = _NEEDS_GPU.search(text)
-    if found is None:
-        return None
-    return LoadResult(
-        "",
-        f"{case.named} cannot be loaded without a GPU driver ({_short(text)})",
-        "run `diag doctor` where the job will run",
-    )
-
-
-def _crashed(case: _Case) -> LoadResult:
+def _crashed(case: _Case) -> Line:
     try:
         name = signal.Signals(case.load.signal).name
     except ValueError:
         name = f"signal {case.load.signal}"
-    at = f" at {case.load.stood}" if case.load.stood else ""
-    if name == "SIGILL":
-        return LoadResult(
-            "extension-abi-mismatch",
-            f"`import {case.load.name}` ends with SIGILL{at}: {case.named} was built for another CPU",
-            _again(case),
-        )
-    why = (
-        "; who killed it is not known (memory?)"
-        if name == "SIGKILL"
-        else f": {case.named} does not fit {case.torch} or its libraries"
-    )
-    return LoadResult(
-        "extension-abi-mismatch", f"`import {case.load.name}` ends with {name}{at}{why}", _again(case)
-    )
+    at = f" at {case.load.place}" if case.load.place else ""
+    key = {"SIGILL": "other-cpu", "SIGKILL": "killed"}.get(name, "crashed")
+    return line(f"loads.signal-{key}", case=case, signal=name, at=at)
 
 
-def _undefined(case: _Case, text: str) -> LoadResult | None:
-    found = _SYMBOL.search(text)
-    if found is None:
-        return None
+def _undefined(case: _Case, found: re.Match[str]) -> Line:
     path, symbol = found[1], found[2]
-    library = path.rpartition("/")[2]
-    plain = case.demangle(symbol)
-    if _CUDA_LIBRARY.search(path) or symbol.startswith(
-        ("nccl", "__nvJitLink", "cublas", "cudnn", "cusparse")
-    ):
-        return LoadResult(
-            "cuda-version-mismatch",
-            f"{library} finds no symbol {plain}: a CUDA or NCCL library of another version is loaded "
-            "in place of the one that it was built with",
-            _path_remedy(case),
-        )
-    if symbol == "iJIT_NotifyEvent":
-        return LoadResult(
-            "version-mismatch",
-            f"{library} finds no symbol {plain}: mkl 2024.1 and later lack it",
-            "conda install 'mkl<2024.1', or torch from pip",
-        )
-    return LoadResult(
-        "extension-abi-mismatch",
-        f"{case.named} was not built for {case.torch}{_built_for(case, symbol)}: {library} lacks {plain[:160]}",
-        _again(case),
-    )
+    of_cuda = symbol.startswith(("nccl", "__nvJitLink", "cublas", "cudnn", "cusparse"))
+    key = "-cuda" if of_cuda or _CUDA_LIBRARY.search(path) else "-mkl" if symbol == "iJIT_NotifyEvent" else ""
+    library, plain, built_for = path.rpartition("/")[2], _demangle(symbol), _built_for(case, symbol)
+    return line(f"loads.symbol{key}", case=case, library=library, symbol=plain, built_for=built_for)
 
 
 def _built_for(case: _Case, symbol: str) -> str:
-    """What the symbol and the wheel's own version tell: std::string is `Ss` in the old C++ ABI, `__cxx11` in
+    """What the symbol and the wheel's own version show: std::string is `Ss` in the old C++ ABI, `__cxx11` in
     the new."""
     wheel = re.search(r"torch(\d+\.\d+)", case.software.version(case.dist).partition("+")[2])
-    told = f" (but for torch {wheel[1]})" if wheel else ""
-    old, new = (
-        "__cxx11" not in symbol and re.search(r"(?:Ss|SsE|RKSs)", symbol) is not None,
-        "__cxx11" in symbol,
-    )
+    text = f" (but for torch {wheel[1]})" if wheel else ""
+    new = "__cxx11" in symbol
+    old = not new and re.search(r"(?:Ss|SsE|RKSs)", symbol) is not None
     if case.abi is True and old:
-        return told + " but for one with the old C++ ABI (cxx11abiFALSE; this torch is cxx11abiTRUE)"
+        return text + " but for one with the old C++ ABI (cxx11abiFALSE; this torch is cxx11abiTRUE)"
     if case.abi is False and new:
-        return told + " but for one with the new C++ ABI (cxx11abiTRUE; this torch is cxx11abiFALSE)"
-    return told
+        return text + " but for one with the new C++ ABI (cxx11abiTRUE; this torch is cxx11abiFALSE)"
+    return text
 
 
-def _absent_library(case: _Case, text: str) -> LoadResult | None:
-    found = _LIBRARY.search(text)
-    if found is None:
-        return None
+def _absent_library(case: _Case, found: re.Match[str]) -> Line:
     name = found[1].rpartition("/")[2]
-    cuda = case.software.torch_cuda
-    here = f"torch is for CUDA {cuda}" if cuda else f"{case.torch} is a build without CUDA"
-    version = re.match(
-        r"lib(?:cudart|cublas|cublasLt|cufft|cusparse|cusolver|nvrtc|curand|cupti)\.so\.(\d+)", name
-    )
-    if version is not None:
-        return LoadResult(
-            "cuda-version-mismatch",
-            f"{case.named} needs {name} (CUDA {version[1]}), which is not found; {here}",
-            _again(case),
-        )
-    wheel = next(
-        (
-            wheel
-            for wheel in ("cudnn", "nccl", "cusparselt", "nvshmem", "cufile")
-            if name[3:].lower().startswith(wheel)
-        ),
-        "",
-    )
-    if wheel:
-        major = (cuda or "12").partition(".")[0]
-        return LoadResult(
-            "cuda-version-mismatch",
-            f"{case.named} needs {name}, which is not found; {here}",
-            case.pip(f"install {_pinned(case, f'nvidia-{wheel}-cu{major}')}"),
-        )
-    # torchaudio 2.7.0 on torch 2.13.0+cpu: OSError: libtorch_cuda.so: cannot open shared object file: No such
-    # file or directory
-    if name.startswith(("libtorch_cuda", "libc10_cuda")) and cuda is None:
-        return LoadResult(
-            "cuda-version-mismatch", f"{case.named} was built for a torch with CUDA; {here}", _again(case)
-        )
-    if name.startswith(("libtorch", "libc10")):
-        return LoadResult(
-            "extension-abi-mismatch",
-            f"{case.named} needs {name}, which {case.torch} does not have",
-            _again(case),
-        )
-    return LoadResult(
-        "missing-module",
-        f"{case.named} needs {name}, which is not found",
-        "install the system package that has it (`apt-file search "
-        + name
-        + "`), or put its folder into LD_LIBRARY_PATH",
-    )
+    toolkit, of_wheel = _TOOLKIT.match(name), _OF_WHEEL.match(name)
+    version, wheel = toolkit[1] if toolkit else "", ""
+    if toolkit:
+        key = "-of-cuda"
+    elif of_wheel:
+        key = "-of-wheel"
+        wheel = _pinned(case, f"nvidia-{of_wheel[1].lower()}-cu{(case.cuda or '12').partition('.')[0]}")
+    elif name.startswith(("libtorch_cuda", "libc10_cuda")) and not case.cuda:
+        key = "-of-cuda-build"
+    else:
+        key = "-of-torch" if name.startswith(("libtorch", "libc10")) else ""
+    return line(f"loads.library{key}", case=case, name=name, version=version, wheel=wheel)
 
 
 def _pinned(case: _Case, wheel: str) -> str:
@@ -273,157 +214,52 @@ def _pinned(case: _Case, wheel: str) -> str:
     return wheel
 
 
-def _old_library(case: _Case, text: str) -> LoadResult | None:
-    found = _VERSION.search(text)
-    if found is None:
-        return None
-    if found[2] == "GLIBC":
-        return LoadResult(
-            "extension-abi-mismatch",
-            f"{case.named} was built for glibc {found[3]}, which is newer than this system's",
-            f"a newer image or system (`ldd --version`), or build it here: {_again(case)}",
-        )
-    return LoadResult(
-        "extension-abi-mismatch",
-        f"{case.named} needs {found[2]}_{found[3]}, which {found[1]} does not have",
-        "conda install -c conda-forge libstdcxx-ng, with $CONDA_PREFIX/lib first in LD_LIBRARY_PATH; or a newer image",
+def _old_library(case: _Case, found: re.Match[str]) -> Line:
+    return line(f"loads.{'glibc' if found[2] == 'GLIBC' else 'libstdcxx'}", case=case, found=found)
+
+
+def _unregistered(case: _Case, found: re.Match[str]) -> Line:
+    whose = replace(case, load=Load(found[1])) if case.software.has(found[1]) else case
+    of_vision = "; transformers then reports Could not import module 'PreTrainedModel'"
+    return line(
+        "loads.operator", case=whose, found=found, also=of_vision if found[1] == "torchvision" else ""
     )
 
 
-def _known(case: _Case, text: str) -> LoadResult | None:
-    if _EMPTY_TE in text:
-        version = case.software.version("transformer-engine") or "VERSION"
-        return LoadResult(
-            "missing-module",
-            f"{case.named} is an empty package: its part for torch is not installed ({_EMPTY_TE})",
-            case.pip(f"install --no-build-isolation 'transformer-engine[pytorch]=={version}'"),
-        )
-    operator = _OPERATOR.search(text)
-    if operator is not None:
-        whose = replace(case, load=Load(operator[1])) if case.software.has(operator[1]) else case
-        also = (
-            "; transformers then says Could not import module 'PreTrainedModel'"
-            if operator[1] == "torchvision"
-            else ""
-        )
-        return LoadResult(
-            "extension-abi-mismatch",
-            f"{whose.named} was not built for {case.torch}: {operator[0]}{also}",
-            _again(whose),
-        )
-    if _NO_CUDA_HOME.search(text):
-        return LoadResult(
-            "missing-header",
-            f"{case.named} wants to compile, and there is no CUDA toolkit: {_short(text)}",
-            f"install the toolkit of CUDA {case.software.torch_cuda or ''} and set CUDA_HOME, or use an image -devel",
-        )
-    if _NUMPY.search(text):
-        return LoadResult(
-            "version-mismatch",
-            f"{case.named} was built for another numpy than {case.software.version('numpy')}: {_short(text)}",
-            case.pip("install 'numpy<2'") + ", or newer releases of what was built for numpy 1",
-        )
-    if _NO_CUDA_BUILD in text:
-        return LoadResult(
-            "cuda-version-mismatch",
-            f"{case.named} needs a torch with CUDA, {case.torch} has none",
-            "install a CUDA build of torch",
-        )
-    if "cuDNN version incompatibility" in text:
-        return LoadResult("cuda-version-mismatch", _short(text, 200), _path_remedy(case))
-    return None
+def _absent_module(case: _Case, found: re.Match[str]) -> Line:
+    top = found[1].partition(".")[0]
+    if case.software.has(top):
+        return line("loads.part-missing", case=case, found=found, top=top)
+    names = table("loads")
+    package = names["packages"].get(top) or names["distributions"].get(top, top).replace("_", "-")
+    return line("loads.module-missing", case=case, found=found, package=package)
 
 
-def _absent_module(case: _Case, text: str) -> LoadResult | None:
-    found = _MODULE.search(text)
-    if found is not None:
-        top = found[1].partition(".")[0]
-        if case.software.has(top):
-            return LoadResult(
-                "version-mismatch",
-                f"{case.named} needs {found[1]}, which the installed {top} does not have",
-                f"install the releases that belong together; see `{case.software.executable} -m pip check`",
-            )
-        return LoadResult(
-            "missing-module",
-            f"{case.named} needs {found[1]}, which is not installed",
-            case.pip(f"install {_PACKAGES.get(top) or _DISTS.get(top, top).replace('_', '-')}"),
-        )
-    found = _NAME.search(text)
-    if found is not None:
-        other = _DISTS.get(found[2].partition(".")[0], found[2].partition(".")[0])
-        there = f"{other} {case.software.version(other)}".strip()
-        return LoadResult(
-            "version-mismatch",
-            f"{case.named} does not fit {there}: {_short(text.partition(' (/')[0])}",
-            f"install releases of {case.dist} and {other} that belong together; see `{case.software.executable} -m pip check`",
-        )
-    return None
+def _absent_name(case: _Case, found: re.Match[str]) -> Line:
+    why = _short(case.load.error.partition(" (/")[0])
+    return line("loads.name-missing", case=case, other=replace(case, load=Load(found[2])), why=why)
 
 
-def _other(case: _Case, text: str) -> LoadResult:
-    return LoadResult(
-        "missing-module",
-        f"`import {case.load.name}` fails: {case.load.kind}: {_short(text)}",
-        f"{case.software.executable} -c 'import {case.load.name}' shows all of it",
-    )
+# The first pattern that is found decides: the line's name, or what makes the line.
+_VERDICTS: tuple[tuple[re.Pattern[str], str | Callable[[_Case, re.Match[str]], Line]], ...] = (
+    (_NEEDS_GPU, "needs-gpu"),
+    (_SYMBOL, _undefined),
+    (_LIBRARY, _absent_library),
+    (_VERSION, _old_library),
+    (_EMPTY_TE, "empty-te"),
+    (_OPERATOR, _unregistered),
+    (_NO_CUDA_HOME, "no-toolkit"),
+    (_NUMPY, "numpy"),
+    (_NO_CUDA_BUILD, "no-cuda-build"),
+    (_CUDNN, "cudnn"),
+    (_MODULE, _absent_module),
+    (_NAME, _absent_name),
+)
 
 
-def _again(case: _Case) -> str:
-    """Install it anew for this torch, exactly."""
-    version, torch = (
-        case.software.version(case.dist).partition("+")[0],
-        case.software.version("torch").partition("+")[0],
-    )
-    minor = re.match(r"(\d+)\.(\d+)", torch)
-    exact = f"=={version}" if version else ""
-    if case.dist == "flash-attn":
-        tag = "cp" + "".join(case.software.python.split(".")[:2])
-        cuda, abi = (
-            (case.software.torch_cuda or "").partition(".")[0],
-            "*" if case.abi is None else str(case.abi).upper(),
-        )
-        wheel = (
-            (
-                f"; or flash_attn-{version or '*'}+cu{cuda}torch{minor[1]}.{minor[2]}cxx11abi{abi}-{tag}-{tag}-linux_*.whl of "
-                "github.com/Dao-AILab/flash-attention/releases, where there is one"
-            )
-            if minor and cuda
-            else ""
-        )
-        build = f"install --no-build-isolation --no-cache-dir --force-reinstall --no-deps 'flash-attn{exact}'"
-        return case.pip(build) + wheel + "; or do without: pip uninstall flash-attn"
-    if case.dist == "transformer-engine":
-        return case.pip(
-            f"install --no-build-isolation --no-cache-dir --force-reinstall --no-deps 'transformer-engine-torch{exact}'"
-        )
-    if case.dist in ("apex", "amp_C", "fused_layer_norm_cuda"):
-        return (
-            "build it from github.com/NVIDIA/apex with this torch, or do without: pip uninstall apex, with "
-            "--gradient_accumulation_fusion false in ms-swift"
-        )
-    if case.dist == "torchvision" and minor and minor[1] == "2":
-        return case.pip(f"install 'torchvision==0.{int(minor[2]) + 15}.*' 'torch=={torch}'")
-    if case.dist == "torchaudio" and minor:
-        return case.pip(f"install 'torchaudio=={minor[1]}.{minor[2]}.*' 'torch=={torch}'")
-    if case.dist == "torch":
-        return case.pip(f"install --force-reinstall 'torch{exact}'") + ", and see LD_LIBRARY_PATH"
-    return (
-        case.pip(f"install --force-reinstall --no-cache-dir --no-deps '{case.dist}'")
-        + f", a release that was built for {case.torch}"
-    )
-
-
-def _path_remedy(case: _Case) -> str:
-    return (
-        "`unset LD_LIBRARY_PATH`, or take the folder of the other CUDA out of it: torch brings its own; "
-        + case.pip(f"install --force-reinstall 'torch=={case.software.version('torch').partition('+')[0]}'")
-    )
-
-
-def _short(text: str, most: int = 160) -> str:
-    line = next((one.strip() for one in text.splitlines() if one.strip()), "")
-    return line if len(line) <= most else line[: most - 3] + "..."
+def _short(text: str, most: int = 200) -> str:
+    shown = next((one.strip() for one in text.splitlines() if one.strip()), "")
+    return shown if len(shown) <= most else shown[: most - 3] + "..."
 
 
 def _demangle(symbol: str) -> str:
@@ -431,7 +267,6 @@ def _demangle(symbol: str) -> str:
     if tool is None or not symbol.startswith("_Z"):
         return symbol
     try:
-        done = subprocess.run([tool, symbol], capture_output=True, text=True, timeout=5, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        return run_command([tool, symbol]).stdout.strip() or symbol
+    except CommandFailed:
         return symbol
-    return done.stdout.strip() or symbol

@@ -1,15 +1,16 @@
-"""Which Python CMD will use, and what it will do there: found from its words, its files and its environment;
+"""Which Python CMD will use, and what it will do there: found from its arguments, its files and its environment;
 nothing is run."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from diag.launch.launchers.command.names import ELSEWHERE, MODULES, SHELLS
@@ -22,6 +23,7 @@ _ACTIVATED = re.compile(
     r"^\s*(conda|mamba|micromamba)\s+activate\s+(\S+)|^\s*(?:source|\.)\s+(\S+/bin/activate)\b", re.MULTILINE
 )
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+([A-Za-z_][\w.]*)", re.MULTILINE)
+_ACTIVATE = "activate it and run `diag doctor` inside it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +65,23 @@ class Target:
 
 def find_target(command: Sequence[str], environment: Mapping[str, str], here: Path | None = None) -> Target:
     """`command` is without a leading `env A=B`; `here` is the working directory."""
-    where = here if here is not None else Path.cwd()
     if not command:
-        return _own(environment, "diag's own, for want of a CMD", ())
-    return _of_words(list(command), dict(environment), where, 0)
+        return _own(environment, (), found_by="diag's own Python, as no command was given")
+    return _of_words(list(command), dict(environment), here if here is not None else Path.cwd(), 0)
 
 
-def _own(  # noqa: PLR0917 - callers beside it
+def _own(
     environment: Mapping[str, str],
-    why: str,
     words: Sequence[str],
-    missing_program: str = "",
     unfit: str = "",
     remedy: str = "",
+    *,
+    missing_program: str = "",
+    found_by: str = "diag's own",
 ) -> Target:
-    return Target(
-        sys.executable, why, "", tuple(words), environment, missing_program=missing_program, unfit=unfit, remedy=remedy
-    )  # fmt: skip
+    """diag's own Python, and why CMD's is not known."""
+    found = Target(sys.executable, found_by, "", tuple(words), environment)
+    return replace(found, missing_program=missing_program, unfit=unfit, remedy=remedy)
 
 
 def _of_words(words: list[str], env: dict[str, str], here: Path, depth: int) -> Target:
@@ -87,21 +89,10 @@ def _of_words(words: list[str], env: dict[str, str], here: Path, depth: int) -> 
     for index, word in enumerate(words):
         name, rest = word.rpartition("/")[2], words[index:]
         if name in ELSEWHERE and index < 3:
-            return _own(
-                env,
-                "diag's own",
-                words,
-                unfit=f"`{name}` runs CMD elsewhere",
-                remedy=f"`diag doctor -- CMD` there, inside what {name} starts",
-            )
+            remedy = f"`diag doctor -- CMD` there, inside what {name} starts"
+            return _own(env, words, f"`{name}` runs CMD elsewhere", remedy)
         if name in ("conda", "mamba", "micromamba") and words[index + 1 : index + 2] == ["run"]:
-            return _own(
-                env,
-                "diag's own",
-                words,
-                unfit=f"`{name} run` chooses another environment",
-                remedy="activate it and run `diag doctor` inside it",
-            )
+            return _own(env, words, f"`{name} run` chooses another environment", _ACTIVATE)
         if name in SHELLS and depth < 3:
             return _of_shell(rest, env, here, depth)
         if name in _LAUNCHERS or _PYTHON.fullmatch(name):
@@ -109,7 +100,7 @@ def _of_words(words: list[str], env: dict[str, str], here: Path, depth: int) -> 
         if index == 0:
             program = _which(word, env, here)
             if program is None:
-                return _own(env, "diag's own", words, missing_program=word)
+                return _own(env, words, missing_program=word)
             interpreter = _shebang(program)
             called = interpreter[0].rpartition("/")[2] if interpreter else ""
             if called in SHELLS and depth < 3:
@@ -118,13 +109,8 @@ def _of_words(words: list[str], env: dict[str, str], here: Path, depth: int) -> 
                     return inner
             elif _PYTHON.match(called):
                 return _of_program(rest, env, here)
-    return _own(
-        env,
-        "diag's own",
-        words,
-        unfit=f"`{words[0]}` starts no Python that diag can tell",
-        remedy="name the launcher: `diag doctor -- torchrun ...`",
-    )
+    unfit = f"`{words[0]}` does not start a Python that diag can identify"
+    return _own(env, words, unfit, "name the launcher: `diag doctor -- torchrun ...`")
 
 
 def _of_shell(words: list[str], env: dict[str, str], here: Path, depth: int) -> Target:
@@ -141,58 +127,46 @@ def _of_shell(words: list[str], env: dict[str, str], here: Path, depth: int) -> 
     if active is not None and active[3] and "$" not in active[3]:
         env["PATH"] = f"{(here / active[3]).parent}:{env.get('PATH', '')}"
     elif active is not None:
-        return _own(
-            env,
-            "diag's own",
-            words,
-            unfit=f"the script activates {active[2] or active[3]}",
-            remedy="activate it and run `diag doctor` inside it",
-        )
+        return _own(env, words, f"the script activates {active[2] or active[3]}", _ACTIVATE)
     for line in text.replace("\\\n", " ").splitlines():
-        try:
-            said = shlex.split(line, comments=True)
-        except ValueError:
-            continue
-        while said and re.match(r"[A-Za-z_]\w*=", said[0]):
-            said.pop(0)
-        for index, word in enumerate(said):
-            name = word.rpartition("/")[2]
-            if (
-                (name in _LAUNCHERS or _PYTHON.fullmatch(name))
-                and said[:1] not in (["echo"], ["pip"], ["which"])
-                and (index + 1 < len(said))
-            ):
-                return _of_words(said[index:], env, here, depth + 1)
-    return _own(
-        env,
-        "diag's own",
-        words,
-        unfit=f"`{' '.join(words[:2])}` names no launcher that diag knows",
-        remedy="`diag doctor -- ` with the launcher's own line",
-    )
+        command = _launched(line)
+        if command:
+            return _of_words(command, env, here, depth + 1)
+    unfit = f"`{' '.join(words[:2])}` names no launcher that diag knows"
+    return _own(env, words, unfit, "`diag doctor -- ` with the launcher's own line")
+
+
+def _launched(line: str) -> list[str]:
+    """The command of a launcher or a Python in a line of a script; empty where it has none."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:
+        return []
+    words = list(itertools.dropwhile(re.compile(r"[A-Za-z_]\w*=").match, words))
+    if words[:1] in (["echo"], ["pip"], ["which"]):
+        return []
+    for index, word in enumerate(words[:-1]):
+        name = word.rpartition("/")[2]
+        if name in _LAUNCHERS or _PYTHON.fullmatch(name):
+            return words[index:]
+    return []
 
 
 def _of_program(words: list[str], env: dict[str, str], here: Path) -> Target:
     program = _which(words[0], env, here)
     if program is None:
-        return _own(env, "diag's own", words, missing_program=words[0])
+        return _own(env, words, missing_program=words[0])
     name = words[0].rpartition("/")[2]
     if _PYTHON.fullmatch(name):
         return _of_python(str(program), words, env, here)
     interpreter = _shebang(program)
     python = _which(interpreter[0], env, here) if interpreter else None
     if python is None or not _PYTHON.match(python.name):
-        # a launcher that is no Python script lies beside its Python in conda and venv
-        beside = program.parent / "python3"
-        if not beside.exists():
-            return _own(
-                env,
-                "diag's own",
-                words,
-                unfit=f"{program} has no Python in its first line",
-                remedy="run `diag doctor` with the Python of the job",
-            )
-        python = beside
+        # a launcher that is not a Python script lies in the folder of its Python in conda and venv
+        python = program.parent / "python3"
+        if not python.exists():
+            unfit = f"{program} has no Python in its first line"
+            return _own(env, words, unfit, "run `diag doctor` with the Python of the job")
     path = env.get("PYTHON_EXEC", "") if name == "torchrun" else ""  # torch/distributed/run.py asks for it
     script, imports = _script(words[1:], here)
     first = str((here / script).parent) if script else str(program.parent)
@@ -200,23 +174,20 @@ def _of_program(words: list[str], env: dict[str, str], here: Path) -> Target:
 
 
 def _of_python(python: str, words: list[str], env: dict[str, str], here: Path) -> Target:
-    launcher, rest, first = "python", words[1:], ""
+    launcher, rest, first = "python", words[1:], str(here)
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
         del rest[: 2 if rest[0] in ("-W", "-X") else 1]
+    script, imports = "", None
     if rest[:1] == ["-m"] and len(rest) > 1:
-        launcher, first = MODULES.get(rest[1], "python"), str(here)
+        launcher = MODULES.get(rest[1], "python")
         if launcher == "python":
-            top = rest[1].partition(".")[0]
-            return Target(
-                python, f"`{words[0]}` of CMD", launcher, tuple(words), env, first, "", frozenset([top])
-            )
+            imports, rest = frozenset([rest[1].partition(".")[0]]), []
         rest = rest[2:]
-    script, imports = _script(rest, here)
+    if imports is None:
+        script, imports = _script(rest, here)
     if script:
         first = str((here / script).parent)
-    return Target(
-        python, f"`{words[0]}` of CMD", launcher, tuple(words), env, first or str(here), script, imports
-    )
+    return Target(python, f"`{words[0]}` of CMD", launcher, tuple(words), env, first, script, imports)
 
 
 def _script(words: Sequence[str], here: Path) -> tuple[str, frozenset[str] | None]:

@@ -1,4 +1,4 @@
-"""What is installed, and what would be imported from where. Nothing is imported for it; told by JSON in argv,
+"""What is installed, and what would be imported from where. Nothing is imported for it; asked by JSON in argv,
 answers with JSON.
 
 It runs by `python -c` in CMD's Python; see diag/preflight/software/ask.py.
@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 
@@ -66,27 +67,24 @@ def markers() -> dict[str, str]:
     }
 
 
-def where(name: str) -> str | None:
-    """The file of a top-level module, or the folder of a namespace package; None where there is none. It runs
-    no code of it."""
+def spec_of(name: str) -> ModuleSpec | None:
+    """Of a top-level module; no code of it is run."""
     from importlib.util import find_spec
 
     try:
-        spec = find_spec(name)
+        return find_spec(name)
     except (ImportError, ValueError, AttributeError):
         return None
-    if spec is None:
-        return None
-    return spec.origin or next(iter(spec.submodule_search_locations or ()), None)
+
+
+def where(name: str) -> str | None:
+    """The file of a top-level module, or the folder of a namespace package; None where there is none."""
+    spec = spec_of(name)
+    return None if spec is None else spec.origin or next(iter(spec.submodule_search_locations or ()), None)
 
 
 def folders(name: str) -> list[Path]:
-    from importlib.util import find_spec
-
-    try:
-        spec = find_spec(name)
-    except (ImportError, ValueError, AttributeError):
-        return []
+    spec = spec_of(name)
     return [Path(one) for one in (spec.submodule_search_locations or ())] if spec is not None else []
 
 

@@ -1,4 +1,4 @@
-"""Really imports modules, and says what happened; told by JSON in argv, answers with JSON.
+"""Really imports modules, and reports what happened; asked by JSON in argv, answers with JSON.
 
 It runs by `python -c` in CMD's Python, without GPUs, in a process of its own: what is imported may crash,
 hang or print.
@@ -10,7 +10,6 @@ import json
 import os
 import resource
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -25,50 +24,42 @@ def main() -> None:
     trace = open(asked["trace"], "w")  # noqa: SIM115 - to the end
     import faulthandler
 
-    faulthandler.enable()  # where a crash stands, on stderr
-    faulthandler.dump_traceback_later(asked["deadline"], file=trace)  # where one stands that does not end
-    answer: dict[str, Any] = {"error": "", "kind": "", "tail": []}
+    faulthandler.enable()  # where it crashed, on stderr
+    faulthandler.dump_traceback_later(asked["deadline"], file=trace)  # where one is that does not end
+    answer: dict[str, Any] = {"error": "", "kind": ""}
     try:
         for name in asked["imports"]:
             __import__(name)
     except BaseException as error:
         answer["kind"] = type(error).__name__
-        answer["error"] = "\n".join(said(error))[:4000]
-        answer["tail"] = [line[:1000] for line in traceback.format_exc().splitlines()[-40:]]
+        answer["error"] = "\n".join(messages(error))[:4000]
     if not answer["kind"] and "torch" in asked["imports"]:
         answer["torch"] = of_torch(asked["compiles"])
-    answer["libraries"] = libraries()
     Path(asked["out"]).write_text(json.dumps(answer))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # what was imported may wait at exit
 
 
-def said(error: BaseException | None) -> list[str]:
-    """Its words, then those of what it was raised from: torchaudio and transformers put their own words over
-    the loader's."""
-    words: list[str] = []
-    while error is not None and len(words) < 10:
-        words.append(str(error) or type(error).__name__)
+def messages(error: BaseException | None) -> list[str]:
+    """Its own, then those of what it was raised from: torchaudio and transformers put their own over the
+    loader's."""
+    found: list[str] = []
+    while error is not None and len(found) < 10:
+        found.append(str(error) or type(error).__name__)
         error = error.__cause__
-    return words
+    return found
 
 
 def of_torch(compiles: bool) -> dict[str, Any]:
     import torch
 
-    found = {
-        "version": torch.__version__,
-        "cuda": torch.version.cuda,
-        "hip": getattr(torch.version, "hip", None),
-    }
-    found["cxx11_abi"] = getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", None)
-    for name, read in (("cudnn", torch.backends.cudnn.version), ("nccl", torch.cuda.nccl.version)):
-        try:
-            found[name] = read()  # type: ignore[no-untyped-call]
-        except Exception as error:
-            found[name + "_error"] = str(error)[:1000]
-    if found["cuda"]:
+    found: dict[str, Any] = {"cxx11_abi": getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", None)}
+    try:
+        torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    except Exception as error:
+        found["cudnn_error"] = str(error)[:1000]
+    if torch.version.cuda:
         found["driver_cuda"] = driver()
     if compiles:
         try:
@@ -77,8 +68,8 @@ def of_torch(compiles: bool) -> dict[str, Any]:
             found["cuda_home"] = cpp_extension.CUDA_HOME
             bounds = getattr(cpp_extension, "CUDA_GCC_VERSIONS", {})
             found["gcc_bounds"] = {cuda: [list(one) for one in pair] for cuda, pair in bounds.items()}
-        except Exception as error:
-            found["compile_error"] = str(error)[:1000]
+        except Exception:
+            pass  # the line about the toolkit says what is missing
     return found
 
 
@@ -93,18 +84,6 @@ def driver() -> int | None:
         return None if failed else number.value
     except (OSError, AttributeError):
         return None
-
-
-def libraries() -> list[str]:
-    """Files of CUDA libraries that are loaded now."""
-    try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return []
-    paths = {line.split(None, 5)[5] for line in lines if line.count("/") and len(line.split(None, 5)) == 6}
-    return sorted(
-        one for one in paths if Path(one).name.startswith(("libcudnn", "libcudart", "libnccl", "libcublas"))
-    )
 
 
 if __name__ == "__main__":  # as `python -c` has it too
