@@ -29,6 +29,7 @@ from diag.model.observations import (
     XidReported,
 )
 from diag.outputs.prometheus.prometheus import METRICS, HubCollector, exposition, families
+from diag.outputs.view.view import RANK_STATES
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 
@@ -240,6 +241,12 @@ def test_table_keeps_to_the_conventions() -> None:
         assert set(spec.labels) <= {"rank", "local_rank", "gpu_uuid", "pci_bus_id", "state", "kind", "severity",
                                     "sampler", "reason", "process", "version", "device", "port", "transport",
                                      "net", "gdr", "cause", "purpose", "xid", "direction", "result"}  # fmt: skip
+
+
+def test_help_of_the_ranks_state_lists_all_states() -> None:
+    (spec,) = (spec for spec in METRICS if spec.name == "diag_rank_state")
+
+    assert spec.help.endswith(": " + ", ".join(RANK_STATES) + ".")
 
 
 def test_openmetrics_parses_and_carries_the_finding_as_exemplar(hung: Any) -> None:
