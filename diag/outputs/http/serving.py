@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from diag.launch.tokens import SHORTEST
+from diag.outputs.http.guard import is_loopback
 from diag.outputs.output import Output
 from diag.text.errors import DiagError
 
@@ -65,8 +66,6 @@ class Serving(Output):
 
     def open_to_nodes(self) -> int | None:
         """The port at which other nodes reach this hub; None, and a line that says why, where they cannot."""
-        from diag.outputs.http.app import is_loopback
-
         if self.server is None:
             return None
         if self._settings.host and is_loopback(self._settings.host):
@@ -95,7 +94,6 @@ class Serving(Output):
         self.run.url = self.server.url if self.server is not None else None
 
     def _served(self, host: str, ports: tuple[int, ...]) -> Server | None:
-        from diag.outputs.http.app import is_loopback
         from diag.outputs.http.server import CannotServe, PortTaken, serve
 
         hub, settings = self._hub, self._settings
@@ -150,7 +148,6 @@ def format_page_line(server: Server, settings: Settings, token: str | None, *, k
     """Where the page is, and what has to be known to see it. `kept_in`: the file in which its owner finds the
     token."""
     from diag.launch.service_discovery import reachable_host
-    from diag.outputs.http.app import is_loopback
 
     url, notes = server.url, []
     if not is_loopback(server.host):
