@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     items = {} if page else _of_cause(finding, word, lang)
     if not page and not items:
         raise DiagError(
-            f"there is no finding, class, cause or rule {asked!r}", hint=_near(asked), exit_code=2
+            f"no finding, class, cause or rule is called {asked!r}", hint=_near(asked), exit_code=2
         )
     if args.json:
         print(
@@ -165,7 +165,7 @@ def _language(told: str | None) -> str:
     if lang != "zh" or can_show(CHINESE, sys.stdout):
         return lang
     encoding = getattr(sys.stdout, "encoding", "") or "unknown"
-    shown = "question marks stand for it" if told else "the page is English"
+    shown = "it is shown as question marks" if told else "the page is English"
     print(
         f"diag: this terminal's encoding ({encoding}) has no Chinese, {shown}: set PYTHONUTF8=1",
         file=sys.stderr,

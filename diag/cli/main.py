@@ -176,14 +176,14 @@ def _no_verb(words: Sequence[str]) -> DiagError:
     hint = did_you_mean(words[0], (*VERBS, "help", "version"), "`diag {}`")
     if words[0] == "--":
         return DiagError(
-            "no command of diag stands in front of `--`",
+            "a diag command is missing before `--`",
             hint=f"diag run {shlex.join(words[:4])}",
             exit_code=2,
         )
     if not hint and shutil.which(words[0]):
         hint = f"to run it under diag: diag run -- {shlex.join(words[:3])}{' ...' if words[3:] else ''}"
     return DiagError(
-        f"diag has no command {words[0]!r}", hint=hint or "diag --help lists the commands", exit_code=2
+        f"unknown command {words[0]!r}", hint=hint or "see diag --help", exit_code=2
     )
 
 
@@ -197,14 +197,14 @@ def _not_understood(
     name = wrong.partition("=")[0]
     said = f"diag {verb}".rstrip()
     if not wrong.startswith("-"):
-        return DiagError(f"{said} takes no further word {wrong!r}", hint=f"{said} --help", exit_code=2)
+        return DiagError(f"{said}: unexpected argument {wrong!r}", hint=f"{said} --help", exit_code=2)
     options = _options(parser, words)
     # Two dashes are in all of them: they would make any two short words alike.
     long = [option[2:] for option in options if option.startswith("--")]
     hint = did_you_mean(name[2:], long, "--{}") if name.startswith("--") else ""
     if not hint and verb in _WITH_COMMAND and "--" not in words:
-        hint = f"an option of the command stands after it, or after `--`: {said} [options] -- CMD ..."
-    return DiagError(f"{said} has no option {name}", hint=hint or f"{said} --help lists them", exit_code=2)
+        hint = f"options of CMD go after `--`: {said} [options] -- CMD ..."
+    return DiagError(f"{said}: unknown option {name}", hint=hint or f"{said} --help lists them", exit_code=2)
 
 
 def _options(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:

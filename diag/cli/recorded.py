@@ -21,6 +21,8 @@ from diag.text.errors import DiagError
 class NoOtherNodes(ClusterView):
     """Of one that has joined no other hub."""
 
+    takes_digests = False
+
 
 class RecordedView:
     """A HubView. `paths` is what the engine read: flame graphs are drawn from it again."""

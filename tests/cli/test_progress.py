@@ -170,7 +170,7 @@ def test_flame_shows_how_much_is_recorded(hub: SlowHub, tmp_path: Path) -> None:
         hub.answers.set()
 
         assert seen.wait() == 0
-        assert seen.text == "diag: looking at rank 3 for 1 s\nx.svg"
+        assert seen.text == "diag: recording rank 3 for 1 s\nx.svg"
 
 
 def test_waiting_writes_nothing_into_a_pipe(hub: SlowHub) -> None:

@@ -226,7 +226,7 @@ def test_recorded_ranks_are_merged_into_one_speedscope_file_on_stdout(tmp_path: 
         (("x",), 2, "no rank"),
         (("0", "--rate", "0"), 2, "not between 1 and 200"),
         (("0", "--seconds", "nan"), 2, "not between"),
-        (("0", "--endpoint", "file:///etc/passwd"), 2, "no address of a hub"),
+        (("0", "--endpoint", "file:///etc/passwd"), 2, "not a hub address"),
         (("0", "--endpoint", "http://127.0.0.1:1"), 1, "does not answer"),
         (("0", "--run-dir", "/tmp"), 1, "no run directory"),
     ],

@@ -25,7 +25,7 @@ def get(
     url: str, headers: dict[str, str], seconds: float, ca: str | None = None, method: str = "GET"
 ) -> tuple[int, str, bytes]:
     """Status, reason and body, all within `seconds`. No redirects, and no proxy: it must neither see this nor
-    be waited for. Raises OSError, or ValueError for what is no HTTP. For https:// the standard client is
+    be waited for. Raises OSError, or ValueError for what is not an HTTP response. For https:// the standard client is
     taken; with `ca`, a file of certificates, whoever shows one of these is trusted, under any name: hubs go
     by addresses.
     """
@@ -51,7 +51,7 @@ def get(
     if body_at < 0 or not first[0].startswith("HTTP/") or len(first) < 2:
         if received.startswith(_TLS_ALERT):
             raise ValueError("it speaks TLS")
-        raise ValueError("this is no HTTP" if received else "it closed the connection without an answer")
+        raise ValueError("not an HTTP response" if received else "it closed the connection without an answer")
     if length is not None and len(received) < wanted:
         raise ValueError("the answer was cut off")
     if length is None and len(received) >= wanted:
@@ -113,6 +113,6 @@ def _by_library(  # noqa: PLR0917 - one place
     except http.client.IncompleteRead:
         raise ValueError("the answer was cut off") from None
     except http.client.HTTPException as error:
-        raise ValueError(f"this is no HTTP: {error!r}") from None
+        raise ValueError(f"not an HTTP response: {error!r}") from None
     finally:
         connection.close()

@@ -71,7 +71,7 @@ class TopApp(Asking):
                 yield RankPane("ranks")
                 yield Pane("timeline", "Time line")
             yield Pane("side", "Rank")
-        yield Input(id="filter", placeholder="words that must occur, or ranks: 8-15", select_on_focus=False)
+        yield Input(id="filter", placeholder="text to match, or ranks: 8-15", select_on_focus=False)
         yield Row("keys")
 
     def on_mount(self) -> None:
@@ -243,7 +243,7 @@ class TopApp(Asking):
 
     def action_stacks(self) -> None:
         make = lambda width: rendering.stacks_lines(self.state, width)  # noqa: E731
-        self.show_page("Merged stacks, those that stand apart first", make, "stacks")
+        self.show_page("Merged stacks, outliers first", make, "stacks")
 
     def action_findings(self) -> None:
         self.show_page(

@@ -48,7 +48,7 @@ class Asking(App[None]):
     def of_rank(self, rank: int, width: int) -> list[Line]:
         row = self.state.rows.get(rank)
         if row is None:
-            return [line(f"rank {rank} is no longer told of", "dim")]
+            return [line(f"rank {rank} is no longer reported", "dim")]
         return rendering.rank_lines(row, self.state, *self.stacks.get(rank, (None, "")), width)
 
     def ask_stacks(self, rank: int) -> None:
@@ -85,7 +85,7 @@ class Asking(App[None]):
         if self._dumping:
             return
         self._dumping = True
-        self.say("dump: every rank is being looked at, 8 s at most ...", seconds=_DUMP_SECONDS)
+        self.say("dump: reading every rank, 8 s at most ...", seconds=_DUMP_SECONDS)
         self.run_worker(
             partial(self._make_dump, max(60, self.size.width)), group="dump", thread=True, exit_on_error=False
         )

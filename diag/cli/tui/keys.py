@@ -18,8 +18,8 @@ _HELP = (
     ("q, Ctrl-C", "quit; on a page: q, Esc back"),
     ("up down, j k", "move; PgUp PgDn, Space b: a page; g G: first, last"),
     ("Tab", "next pane: findings, ranks, and on a large screen time line and details"),
-    ("Enter", "all of the chosen finding or rank, with its stacks"),
-    ("s", "merged stacks: where the ranks part, those that stand apart first"),
+    ("Enter", "details of the selected finding or rank, with stacks"),
+    ("s", "merged stacks: where ranks differ, outliers first"),
     ("f", "all findings, those that are over, and what could not be checked"),
     ("t", "time line: steps, GPUs, memory against its limit"),
     ("d", "dump now, as `diag dump`: evidence of every rank, verdict, bundle"),
@@ -28,14 +28,14 @@ _HELP = (
         "c",
         "copy the next command (OSC 52: over ssh too, where the terminal allows it); it is printed at the end as well",
     ),
-    ("/", "filter ranks: words that must occur (hung, node-3, all_reduce), or ranks: 8-15,31; Esc ends it"),
-    ("< >", "sort by another column; R: backwards"),
+    ("/", "filter ranks by text (hung, node-3, all_reduce) or numbers (8-15,31); Esc clears"),
+    ("< >", "sort by another column; R reverses"),
     ("Ctrl-Z", "suspend"),
 )
 _MARKS = (
     "! before a rank: a finding names it. hung: culprit of a hang; stalled: waits for it.",
-    "moved: time since its last progress. CPU: 100% is one core. A dash: nobody could read it.",
-    "LIVE: what diag sees now. LOST: the connection is gone, tried again. ENDED: the job or its diag ended, the last words stay.",
+    "moved: time since its last progress. CPU: 100% is one core. A dash: not readable.",
+    "LIVE: what diag sees now. LOST: connection lost, retrying. ENDED: the job or its diag ended; the last state is shown.",
     "RECORDED: evidence on disk.",
 )
 

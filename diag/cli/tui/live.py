@@ -18,9 +18,9 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from diag.cli.client.answer import check_address, document_of, no_answer, refusal
+from diag.cli.client.answer import ask, authorization, check_address, document_of
 from diag.cli.client.http import get, post
 from diag.cli.tui.source import Inbox, Link
 from diag.cli.tui.sse import EventParser
@@ -28,6 +28,9 @@ from diag.launch.runs import is_alive, is_ours, read_run
 from diag.text.errors import DiagError
 from diag.text.sanitize import clean
 from diag.text.units import format_seconds
+
+if TYPE_CHECKING:
+    from diag.cli.client.answer import Send
 
 _CONNECT_SECONDS = 5.0
 _SILENT_SECONDS = 25.0  # a hub says something at least every 15 s
@@ -37,7 +40,6 @@ _STEADY_SECONDS = 10.0  # of a connection, after which the waiting begins anew
 _END_SECONDS = 5.0  # from the end of the events to run.json that says it
 _STACKS_SECONDS = 6.0
 _DUMP_SECONDS, _DUMP_GRACE_SECONDS = 8.0, 4.0
-_Send = Callable[[str, dict[str, str], float, str | None], tuple[int, str, bytes]]
 
 
 class Live:
@@ -77,20 +79,10 @@ class Live:
 
     # -- one answer ---------------------------------------------------------------------------------------
 
-    def _ask(self, path: str, seconds: float, url: str = "", send: _Send = get) -> dict[str, Any]:
+    def _ask(self, path: str, seconds: float, url: str = "", send: Send = get) -> dict[str, Any]:
         base = url.rstrip("/") or self._url
-        try:
-            status, reason, body = send(base + path, self._headers(), seconds, self._ca)
-        except (OSError, ValueError) as error:
-            raise no_answer(
-                base, error, seconds=seconds, hint="diag top PATH shows what is on disk"
-            ) from None
-        if status != 200:
-            raise refusal(base, status, reason, body, has_token=bool(self._token))
-        return document_of(base, body)
-
-    def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        hint = "diag top PATH shows what is on disk"
+        return document_of(base, ask(base, path, self._token, self._ca, seconds, hint, send))
 
     # -- events -------------------------------------------------------------------------------------------
 
@@ -109,7 +101,9 @@ class Live:
             if over is not None:
                 self._say(over)
                 return
-            self._say(Link("ENDED", "diag ended; this is the last it said") if ended else self._lost(trouble))
+            self._say(
+                Link("ENDED", "diag has ended; this is its last state") if ended else self._lost(trouble)
+            )
             tries = 0 if time.monotonic() - began > _STEADY_SECONDS else tries + 1
             wait = _BACKOFF_SECONDS[min(tries, len(_BACKOFF_SECONDS) - 1)]
             self._stopped.wait(wait * random.uniform(1.0, 1.25))
@@ -123,7 +117,9 @@ class Live:
             connection.connect()
             # http.client forgets it where the answer ends with the connection
             wire = self._wire = connection.sock
-            connection.request("GET", "/events", headers={**self._headers(), "Accept": "text/event-stream"})
+            connection.request(
+                "GET", "/events", headers={**authorization(self._token), "Accept": "text/event-stream"}
+            )
             answer = connection.getresponse()
             if answer.status != 200:
                 raise ValueError(_refusal(answer.status, answer.read(65536)))

@@ -25,7 +25,7 @@ _WORD_STYLES = {
     "finished": "ok",
 }
 _SOURCE_STYLES = {"LIVE": "ok", "LOST": "critical", "ENDED": "warning"}
-_LEADS = re.compile(r"The (?:job is|job|state of the job is) (\w+)")
+_LEADS = re.compile(r"(?:The job is|The job|Job state) (\w+)")
 _ALL_EVIDENCE = 24  # lines
 _SHORT_EVIDENCE = 4
 _LONG_BODY = 12  # lines of what the chosen finding says, before the list gets more
@@ -355,7 +355,7 @@ def manual_lines(finding: str, lang: str, width: int) -> list[Line]:
 
     page = manual.sections(finding, lang) or rule_page(finding, lang)
     if not page:
-        return [line(cut(f"there is no page of {finding}", width), "warning")]
+        return [line(cut(f"no manual page for {finding}", width), "warning")]
     lines = [line(finding, "bold")]
     for heading, text in page.items():
         first, *rest = _section(heading, text, lang, max(30, width))

@@ -124,5 +124,5 @@ class Recorded:
 
     def dump(self, columns: int, lang: str) -> dict[str, Any]:
         raise DiagError(
-            "this is recorded evidence: there is no process to look at", hint="s shows its stacks"
+            "recorded evidence: there is no live process to read", hint="s shows its stacks"
         )

@@ -174,7 +174,7 @@ class Guard:
         if not self._beyond and name.lower() not in self._hosts:
             return (
                 403,
-                f"the Host header says {host!r}; on loopback diag answers only to {sorted(self._hosts)}",
+                f"refused Host header {host!r}: on loopback diag answers only to {sorted(self._hosts)}",
             )
         if self._is_of_another_site(method, path, headers):
             return 403, "a page of another site asked for this; open diag's own page instead"

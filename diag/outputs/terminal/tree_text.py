@@ -124,7 +124,7 @@ def _frames(  # noqa: PLR0917 - two callers, beside it
 
 def _standing(one: StackClass) -> str:
     if one.stands_seconds:
-        return f"; stands for {format_seconds(round(one.stands_seconds, 1))}"
+        return f"; unchanged for {format_seconds(round(one.stands_seconds, 1))}"
     if not one.moving:
         return ""
     who = "" if len(one.moving) == len(one.ranks) else f" {format_ranks(one.moving)}"

@@ -122,7 +122,7 @@ def _lead(document: Mapping[str, Any]) -> str:
     job = document.get("job", {})
     state = job.get("state", "unknown")
     if state == "unknown":
-        return "The state of the job is unknown"
+        return "Job state unknown"
     return f"The job {outcome(document)}" if has_ended(document) else f"The job is {state}"
 
 

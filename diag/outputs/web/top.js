@@ -32,7 +32,7 @@ export function Top({ dump, onKeys }) {
     </div>
     <div class="answer">${state ? html`<span class="state ${gravity}"><span aria-hidden="true">${count ? "▲"
       : GLYPHS[state] ?? "?"}</span> ${state}${count ? `, with ${plural(count, "trouble")}` : ""}</span>` : null}
-      <h1>${lead || "Waiting for diag's first word…"}${rest ? html` <span class="rest">${rest}</span>` : ""}</h1></div>
+      <h1>${lead || "Waiting for the first report…"}${rest ? html` <span class="rest">${rest}</span>` : ""}</h1></div>
     <p class="muted since"><${Since} /></p>
     <${Command} command=${head?.command} />
   </header>`;
@@ -63,8 +63,8 @@ function Connection() {
   const lost = connection === "lost" || connection === "ended";
   const words = connection === "connecting" ? "connecting…"
     : lost && !heardAt ? "diag does not answer"
-    : connection === "ended" ? "diag has ended: the last that it said"
-    : connection === "lost" ? "diag does not answer: the last that it said" : head?.recorded ? "recorded" : "live";
+    : connection === "ended" ? "diag has ended; last state"
+    : connection === "lost" ? "diag does not answer; last known state" : head?.recorded ? "recorded" : "live";
   const kind = lost ? "critical" : head?.recorded ? "info" : "good";
   // The seconds stand outside the live region's changing words: nobody wants to hear each of them.
   return html`<span role="status" aria-label="Connection" class="connection ${kind}"><span aria-hidden="true">${lost ? "○" : "●"}
