@@ -182,9 +182,7 @@ def _no_verb(words: Sequence[str]) -> DiagError:
         )
     if not hint and shutil.which(words[0]):
         hint = f"to run it under diag: diag run -- {shlex.join(words[:3])}{' ...' if words[3:] else ''}"
-    return DiagError(
-        f"unknown command {words[0]!r}", hint=hint or "see diag --help", exit_code=2
-    )
+    return DiagError(f"unknown command {words[0]!r}", hint=hint or "see diag --help", exit_code=2)
 
 
 def _not_understood(

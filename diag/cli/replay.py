@@ -32,9 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--changes", action="store_true", help="print each change with its time instead of the report"
     )
-    parser.add_argument(
-        "--serve", action="store_true", help="serve it as a live job's page until Ctrl-C"
-    )
+    parser.add_argument("--serve", action="store_true", help="serve it as a live job's page until Ctrl-C")
     parser.add_argument("--host", metavar="ADDRESS", help="with --serve: HTTP address (default 127.0.0.1)")
     parser.add_argument(
         "--port", type=int, metavar="N", help="with --serve: HTTP port (default 9095, else any free one)"

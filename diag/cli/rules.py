@@ -14,9 +14,7 @@ from diag.text.units import format_seconds
 
 def add(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="what", metavar="WHAT", required=True, help="test, list or schema")
-    test = verbs.add_parser(
-        "test", help="run the rules' examples; reject ambiguous, slow or untested rules"
-    )
+    test = verbs.add_parser("test", help="run the rules' examples; reject ambiguous, slow or untested rules")
     test.add_argument(
         "paths",
         nargs="*",

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from diag.launch.service_discovery import Target
 from diag.model.observations import RankExited
+from diag.outputs.http.answers import shapes
 from diag.outputs.http.app import create_app
 from diag.outputs.http.guard import is_loopback
-from diag.outputs.http.schema import shapes
 from diag.outputs.http.server import CannotServe, PortTaken, serve
 from diag.text.errors import DiagError
 

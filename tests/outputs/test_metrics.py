@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
@@ -28,7 +27,7 @@ from diag.model.observations import (
     SaveStarted,
     XidReported,
 )
-from diag.outputs.prometheus.prometheus import METRICS, HubCollector, exposition, families
+from diag.outputs.prometheus.prometheus import METRICS, exposition, families
 from diag.outputs.view.view import RANK_STATES
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
@@ -288,13 +287,6 @@ def test_any_text_in_a_label_survives_both_parsers(kit: Any, subject: str, versi
     assert list(parse_text(exposition(families(hub))[0].decode()))
     build = next(family for family in parse_openmetrics(told) if family.name == "diag_build")
     assert build.samples[0].labels["version"] == version.encode("utf-8", "replace").decode()
-
-
-def test_collector_fits_any_registry(hung: Any) -> None:
-    registry = CollectorRegistry()
-    registry.register(HubCollector(hung))
-
-    assert registry.get_sample_value("diag_rank_state", {"rank": "3", "state": "hung"}) == 1
 
 
 @pytest.mark.skipif(

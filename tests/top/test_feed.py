@@ -16,9 +16,8 @@ import pytest
 
 from diag.cli.recorded import RecordedView
 from diag.cli.tui import live as live_module
-from diag.cli.tui.live import Live
+from diag.cli.tui.live import EventParser, Live
 from diag.cli.tui.source import Inbox, Link
-from diag.cli.tui.sse import EventParser
 from diag.cli.tui.state import State
 from diag.engine.replay import replay
 from diag.outputs.http.app import create_app
@@ -237,7 +236,7 @@ def test_end_without_a_run_directory_is_told_and_a_new_hub_there_is_heard() -> N
     hub = Hub(stream(event("now", {"at": 3.0}), event("end", {})), held(event("now", {"at": 4.0})))
     with listening(hub) as heard:
         heard.until(lambda: heard.state.now == 4.0)
-        assert heard.said("ENDED", "this is the last it said") and heard.links[-1].word == "LIVE"
+        assert heard.said("ENDED", "this is its last state") and heard.links[-1].word == "LIVE"
 
 
 @pytest.mark.usefixtures("quick")

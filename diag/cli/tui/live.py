@@ -14,16 +14,14 @@ import os
 import random
 import shlex
 import socket
-import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from diag.cli.client.answer import ask, authorization, check_address, document_of
-from diag.cli.client.http import get, post
+from diag.cli.client.http import get, open_connection, post
 from diag.cli.tui.source import Inbox, Link
-from diag.cli.tui.sse import EventParser
 from diag.launch.runs import is_alive, is_ours, read_run
 from diag.text.errors import DiagError
 from diag.text.sanitize import clean
@@ -32,6 +30,7 @@ from diag.text.units import format_seconds
 if TYPE_CHECKING:
     from diag.cli.client.answer import Send
 
+_LONGEST = 64 << 20  # bytes of one event; 16,384 ranks take some 20 MB
 _CONNECT_SECONDS = 5.0
 _SILENT_SECONDS = 25.0  # a hub says something at least every 15 s
 # and then the last again and again, each a little longer by chance
@@ -112,7 +111,7 @@ class Live:
     def _listen(self) -> bool:
         """Until the connection ends; whether the hub said that it ends. Raises OSError, ValueError,
         HTTPException."""
-        connection = self._open()
+        connection = open_connection(self._url, _CONNECT_SECONDS, self._ca)
         try:
             connection.connect()
             # http.client forgets it where the answer ends with the connection
@@ -140,16 +139,6 @@ class Live:
         finally:
             self._wire = None
             connection.close()
-
-    def _open(self) -> http.client.HTTPConnection:
-        """http.client knows no proxy, and none may see this."""
-        scheme, _, rest = self._url.partition("://")
-        place = rest.partition("/")[0]
-        if scheme == "http":
-            return http.client.HTTPConnection(place, timeout=_CONNECT_SECONDS)
-        context = ssl.create_default_context(cafile=self._ca)
-        context.check_hostname = self._ca is None  # hubs go by addresses
-        return http.client.HTTPSConnection(place, timeout=_CONNECT_SECONDS, context=context)
 
     def _take(self, event: str, data: str) -> None:
         trouble = ""
@@ -220,3 +209,45 @@ def _refusal(status: int, body: bytes) -> str:
     except (ValueError, KeyError, TypeError, RecursionError):
         return f"it answers {status}"
     return f"it answers {status}: {detail}"
+
+
+class EventParser:
+    """Server-sent events out of the bytes of a stream, in any pieces; gives (event, data) of those that are whole.
+
+    >>> list(EventParser().feed(b"retry: 2000\\n\\nevent: now\\ndata: {\\ndata: }\\n\\n: quiet\\n\\nevent: la"))
+    [('now', '{\\n}')]
+    """
+
+    def __init__(self) -> None:
+        self._left = bytearray()
+        self._searched = 0
+        self._event = ""
+        self._data: list[bytes] = []
+        self._held = 0
+
+    def feed(self, chunk: bytes) -> Iterator[tuple[str, str]]:
+        """Raises ValueError for an event without an end."""
+        self._left += chunk
+        begin = 0
+        while (end := self._left.find(b"\n", max(begin, self._searched))) >= 0:
+            line = bytes(self._left[begin:end]).removesuffix(b"\r")
+            begin = end + 1
+            yield from self._line(line)
+        del self._left[:begin]
+        self._searched = len(self._left)
+        if len(self._left) + self._held > _LONGEST:
+            raise ValueError("an event without an end")
+
+    def _line(self, line: bytes) -> Iterator[tuple[str, str]]:
+        if not line:
+            if self._data:
+                yield self._event or "message", b"\n".join(self._data).decode("utf-8", "replace")
+            self._event, self._data, self._held = "", [], 0
+            return
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"event":
+            self._event = value.decode("utf-8", "replace")
+        elif name == b"data":
+            self._data.append(value)
+            self._held += len(value)

@@ -4,6 +4,7 @@ made."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -70,19 +71,17 @@ class Pane(Widget, can_focus=True):
         Binding("enter", "open", "details", show=False),
     ]
 
+    @dataclass
     class Opened(Message):
         """Enter was pressed on what is chosen."""
 
-        def __init__(self, pane: Pane) -> None:
-            super().__init__()
-            self.pane = pane
+        pane: Pane
 
+    @dataclass
     class Moved(Message):
         """Another one was chosen."""
 
-        def __init__(self, pane: Pane) -> None:
-            super().__init__()
-            self.pane = pane
+        pane: Pane
 
     def __init__(self, id: str, title: str = "") -> None:
         super().__init__(id=id)

@@ -4,7 +4,7 @@ width, no more."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from diag.cli.tui.line import Line, fit, line, text_lines
@@ -246,7 +246,7 @@ def rank_lines(
         told.append("time of a step: " + ", ".join(f"{name} {format_ratio(share)}" for name, share in parts))
     for text in told:
         lines += text_lines(wrap(text, width, "  ", "    "))
-    return [*lines, line(""), *_threads(stacks, trouble, row, width)]
+    return [*lines, line(""), *_threads(stacks, trouble, width)]
 
 
 def _placed(row: Row) -> str:
@@ -256,9 +256,8 @@ def _placed(row: Row) -> str:
 
 
 def _uses(row: Row) -> list[str]:
-    told = []
     parts = [
-        f"CPU {format_ratio(row.cpu)}" if row.cpu is not None else "",
+        f"CPU {format_ratio(row.cpu_ratio)}" if row.cpu_ratio is not None else "",
         f"RSS {format_bytes(row.rss_bytes)}" if row.rss_bytes is not None else "",
         f"at most {format_bytes(row.peak_rss_bytes)}" if row.peak_rss_bytes is not None else "",
         f"{row.threads} threads" if row.threads is not None else "",
@@ -266,20 +265,22 @@ def _uses(row: Row) -> list[str]:
         f"{row.open_files} open files" if row.open_files is not None else "",
         f"state {row.process_state}" if row.process_state else "",
     ]
-    if any(parts):
-        told.append("process: " + ", ".join(filter(None, parts)))
-    gpu = row.gpu
-    if gpu is not None:
-        busy = f"{format_ratio(gpu.utilization)} busy" if gpu.utilization is not None else ""
-        memory = format_bytes(gpu.used_bytes) if gpu.used_bytes is not None else ""
-        memory += f" of {format_bytes(gpu.total_bytes)}" if memory and gpu.total_bytes else ""
-        watts = format_quantity(gpu.watts, "W") if gpu.watts is not None else ""
-        heat = format_quantity(gpu.celsius, "°C") if gpu.celsius is not None else ""
-        told.append(f"GPU {gpu.index} {gpu.name}: " + ", ".join(filter(None, [busy, memory, watts, heat])))
-    return told
+    uses = [f"process: {', '.join(filter(None, parts))}"] if any(parts) else []
+    if row.gpu is not None:
+        gpu = row.gpu
+        used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
+        memory = format_bytes(used) if used is not None else ""
+        parts = [
+            f"{format_ratio(gpu.utilization_ratio)} busy" if gpu.utilization_ratio is not None else "",
+            f"{memory} of {format_bytes(total)}" if memory and total else memory,
+            format_quantity(gpu.power_watts, "W") if gpu.power_watts is not None else "",
+            format_quantity(gpu.temperature_celsius, "°C") if gpu.temperature_celsius is not None else "",
+        ]
+        uses.append(f"GPU {gpu.index} {gpu.name}: " + ", ".join(filter(None, parts)))
+    return uses
 
 
-def _threads(stacks: Mapping[str, Any] | None, trouble: str, row: Row, width: int) -> list[Line]:
+def _threads(stacks: Mapping[str, Any] | None, trouble: str, width: int) -> list[Line]:
     if stacks is None and not trouble:
         return [line("stacks: being asked for", "dim")]
     lines = text_lines(wrap(f"stacks: {clean(trouble)}", width, "", "  "), "warning") if trouble else []
@@ -287,16 +288,14 @@ def _threads(stacks: Mapping[str, Any] | None, trouble: str, row: Row, width: in
     reason = stacks.get("reason") or ""
     if reason:
         lines += text_lines(wrap(f"stacks: {clean(str(reason))}", width, "", "  "), "warning")
-    for process, child in [
-        (stacks.get("main"), False),
-        *((one, True) for one in stacks.get("children") or ()),
-    ]:
+    children = list(stacks.get("children") or ())
+    for index, process in enumerate([stacks.get("main"), *children]):
         if isinstance(process, Mapping):
-            lines += _process(process, row, width, child=child)
+            lines += _process(process, width, child=index > 0)
     return lines
 
 
-def _process(process: Mapping[str, Any], row: Row, width: int, *, child: bool) -> list[Line]:
+def _process(process: Mapping[str, Any], width: int, *, child: bool) -> list[Line]:
     who = f"child pid {process.get('pid')}" if child else f"pid {process.get('pid')}"
     what = "waits for work" if process.get("idle") else clean(str(process.get("activity") or ""))
     head = f"{who}{', ' + what if what else ''}; innermost frame first, by {clean(str(process.get('how')))}"
@@ -309,14 +308,16 @@ def _process(process: Mapping[str, Any], row: Row, width: int, *, child: bool) -
         about += f" {clean(str(thread.get('name') or thread.get('thread_id') or ''))}"
         about += ", holds the GIL" if thread.get("owns_gil") else ""
         lines.append(line(cut(f"  {about}", width), "bold" if thread.get("main") else ""))
-        frames = [
-            clean(str(one.get("text"))) for one in thread.get("frames") or () if isinstance(one, Mapping)
-        ]
-        for frame in frames[::-1][:_THREAD_FRAMES]:
-            lines += text_lines(wrap_long(f"    {frame}", width, "      "))
-        if len(frames) > _THREAD_FRAMES:
-            lines.append(line(f"    ... {len(frames) - _THREAD_FRAMES} outer frames", "dim"))
+        lines += _frames(thread, width)
     return lines
+
+
+def _frames(thread: Mapping[str, Any], width: int) -> Iterator[Line]:
+    frames = [clean(str(one.get("text"))) for one in thread.get("frames") or () if isinstance(one, Mapping)]
+    for frame in frames[::-1][:_THREAD_FRAMES]:
+        yield from text_lines(wrap_long(f"    {frame}", width, "      "))
+    if len(frames) > _THREAD_FRAMES:
+        yield line(f"    ... {len(frames) - _THREAD_FRAMES} outer frames", "dim")
 
 
 def format_next(dump: Mapping[str, Any]) -> str:

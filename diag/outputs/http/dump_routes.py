@@ -6,10 +6,9 @@ from typing import Annotated, Any, Literal
 from fastapi import FastAPI, HTTPException, Query, Request
 from starlette.responses import Response
 
-from diag.outputs.http.answers import answer
+from diag.outputs.http.answers import answer, answers
 from diag.outputs.http.flame_routes import NOT_YOURS
 from diag.outputs.http.guard import asker_of
-from diag.outputs.http.schema import answers
 from diag.outputs.terminal.text import dump_text
 from diag.outputs.view.view import HubView
 from diag.text.units import format_seconds

@@ -10,10 +10,9 @@ from fastapi import FastAPI, HTTPException, Path, Query, Request
 from starlette.responses import Response
 
 from diag.outputs.http import flame
-from diag.outputs.http.answers import Reading, answer
+from diag.outputs.http.answers import Reading, answer, content, refusals
 from diag.outputs.http.daemon_thread import in_daemon_thread
 from diag.outputs.http.guard import asker_of
-from diag.outputs.http.schema import content, refusals
 from diag.outputs.view.view import FlameWanted, HubView
 from diag.text.errors import DiagError
 from diag.text.units import format_ranks

@@ -7,11 +7,10 @@ from fastapi import FastAPI, HTTPException, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from diag.outputs import manual
-from diag.outputs.http.answers import Reading, answer
+from diag.outputs.http.answers import Reading, answer, answers, content
 from diag.outputs.http.daemon_thread import in_daemon_thread
 from diag.outputs.http.events import Events, TooMany
 from diag.outputs.http.guard import asker_of
-from diag.outputs.http.schema import answers, content
 from diag.outputs.view import parts
 from diag.outputs.view.view import HubView
 

@@ -62,20 +62,6 @@ METRICS = _read_metrics()
 _SPECS = {spec.name: spec for spec in METRICS}
 
 
-class HubCollector:
-    """A prometheus_client collector over a view, for any registry."""
-
-    def __init__(self, view: HubView) -> None:
-        self._view = view
-
-    def describe(self) -> Iterable[core.Metric]:
-        return [spec.family() for spec in METRICS]
-
-    def collect(self) -> Iterable[core.Metric]:
-        with self._view.lock:
-            return families(self._view)
-
-
 def families(view: HubView, cluster: ClusterFacts | None = None) -> list[core.Metric]:
     """Every metric that has a sample now. The caller holds the view's lock and owns the result.
 

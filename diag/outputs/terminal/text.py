@@ -198,17 +198,9 @@ def report_text(
     if document.get("log"):
         lines += wrap(clean(_log_sentence(document["log"])), room)
     open_now, over = split(document)
-    for finding in open_now:
-        about = f"{finding['confidence']} confidence"
-        if finding["since"] >= 1:  # a log from stdin whose lines tell no times stands at none
-            about += f", since {format_time(finding['since'])}"
-        about += ", open when the job ended" if finding.get("open_at_end") else ""
-        lines.append("")
-        lines += _head(finding["severity"], f"{_title(finding)} {about}", colour, room)
-        lines += _body(finding, room, "  ", _REPORT_EVIDENCE_LINES, lang)
-    for finding in over:
-        lines.append("")
-        lines += _head("over", over_head(finding, None), colour, room)
+    heads = [(finding["severity"], _open_head(finding), finding) for finding in open_now]
+    for kind, head, finding in (*heads, *(("over", over_head(one, None), one) for one in over)):
+        lines += ["", *_head(kind, head, colour, room)]
         lines += _body(finding, room, "  ", _REPORT_EVIDENCE_LINES, lang)
     if document.get("past_left_out"):
         lines += ["", f"and {document['past_left_out']} more that are over"]
@@ -221,6 +213,13 @@ def report_text(
             remedy = f" -> {line['remedy']}" if line["remedy"] else ""
             lines += wrap(clean(f"{line['what']}: {line['reason']}{remedy}"), room, "  ", "    ")
     return "\n".join(lines)
+
+
+def _open_head(finding: Mapping[str, Any]) -> str:
+    about = f"{_title(finding)} {finding['confidence']} confidence"
+    if finding["since"] >= 1:  # a log from stdin whose lines have no times begins at zero
+        about += f", since {format_time(finding['since'])}"
+    return about + (", open when the job ended" if finding.get("open_at_end") else "")
 
 
 def _log_sentence(log: Mapping[str, Any]) -> str:
@@ -248,13 +247,12 @@ def dump_text(document: dict[str, Any], *, colour: bool, width: int, lang: str =
             by_reason.setdefault(reason, []).append(int(rank))
     for reason, ranks in by_reason.items():
         parts.append(f"missing: {_ranks(ranks)}: {reason}")
-    arrivals = document.get("arrivals")
-    for line in (*document.get("pace", {}).get("text", ()), *([arrivals["text"]] if arrivals else [])):
-        parts += wrap(clean(line), max(width, _NARROWEST), "", "    ")
-    for line in document.get("network", {}).get("text", ()):
-        parts += wrap(clean(line), max(width, _NARROWEST), "", "    ")
+    arrivals, room = document.get("arrivals"), max(width, _NARROWEST)
+    about = [*document.get("pace", {}).get("text", ()), *([arrivals["text"]] if arrivals else [])]
+    for line in (*about, *document.get("network", {}).get("text", ())):
+        parts += wrap(clean(line), room, "", "    ")
     for native in document.get("native", ()):
-        parts += _native_lines(native, max(width, _NARROWEST))
+        parts += _native_lines(native, room)
     parts.append(
         f"{len(document['ranks'])} ranks in {format_seconds(document['seconds'])}, {_format_paused(document['probes'])}"
     )

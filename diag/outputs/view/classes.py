@@ -10,6 +10,7 @@ from typing import Any
 
 from diag.engine.engine import Engine
 from diag.model.observations import Frame, StackSample
+from diag.outputs.view.network_view import picked
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import child_role, is_idle_worker, read_stack, steps
 from diag.state.stack_digest import living_children, standing_steps
@@ -52,21 +53,23 @@ class StackClass:
         return len(self.pids)
 
     def to_json(self) -> dict[str, Any]:
+        names = (
+            "kind",
+            "ranks",
+            "pids",
+            "count",
+            "activity",
+            "at",
+            "reason",
+            "role",
+            "path",
+            "stands_seconds",
+        )
         return {
-            "kind": self.kind,
-            "ranks": list(self.ranks),
-            "pids": list(self.pids),
-            "count": self.count,
+            **picked(self, *names, "standing_steps"),
             "title": self.title(),
-            "activity": self.activity,
             "frames": [format_frame(frame) for frame in self.frames],
-            "at": self.at,
-            "reason": self.reason,
-            "role": self.role,
-            "path": list(self.path),
-            "stands_seconds": self.stands_seconds,
             "moving_ranks": list(self.moving),
-            "standing_steps": self.standing_steps,
         }
 
     def title(self) -> str:

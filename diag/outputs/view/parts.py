@@ -97,3 +97,29 @@ def changed_rows(
 ) -> list[Mapping[str, Any]]:
     """Those that are not as they were."""
     return [row for row in rows if before.get(row["rank"]) != row]
+
+
+class Unread:
+    """Parts that were sent and not yet taken: the latest of each, so that a slow reader does not pile them up.
+    Rows of `ranks` replace each other one by one."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Any] = {}
+        self._rows: dict[int, Mapping[str, Any]] = {}
+        self._whole = False
+
+    def put(self, part: str, value: Any) -> None:
+        self._parts[part] = value
+
+    def put_rows(self, rows: Iterable[Mapping[str, Any]], *, whole: bool) -> None:
+        """`whole`: there are no other rows. Raises KeyError or TypeError where rows are none."""
+        fresh = {row["rank"]: row for row in rows}
+        self._rows = fresh if whole else {**self._rows, **fresh}
+        self._whole = self._whole or whole
+
+    def take(self) -> dict[str, Any]:
+        parts, self._parts = self._parts, {}
+        if self._rows or self._whole:
+            parts["ranks"] = {"whole": self._whole, "rows": list(self._rows.values())}
+            self._rows, self._whole = {}, False
+        return parts
