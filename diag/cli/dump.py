@@ -83,7 +83,7 @@ def _text(document: dict[str, Any], *, json_too: bool) -> tuple[str, int]:
         screen = dump_text(
             document, colour=wanted(1), width=_columns(), lang=language_for(sys.stdout, language())
         )
-    return clean_lines(screen, colour=wanted(1)), code  # whoever answered, it only paints
+    return clean_lines(screen, colour=wanted(1)), code  # whatever answered, it only paints
 
 
 def _columns() -> int:

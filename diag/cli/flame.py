@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from diag.outputs.http.flame import Profile
 
 _ENDINGS = {"svg": "svg", "speedscope": "speedscope.json", "collapsed": "txt"}
-_GRACE_SECONDS = (
-    30.0  # of the hub, beyond the recording: py-spy starts, writes, and is given up by the hub after 15 s
-)
+# Of the hub, beyond the recording: py-spy starts, writes, and is given up by the hub after 15 s.
+_GRACE_SECONDS = 30.0
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +64,7 @@ def _between(low: int, high: int) -> Any:
             raise argparse.ArgumentTypeError(f"{text} is not between {low} and {high}")
         return value
 
-    number.__name__ = "number"  # as argparse says it: invalid number value
+    number.__name__ = "number"  # as argparse prints it: invalid number value
     return number
 
 
@@ -108,7 +107,6 @@ def _write(data: bytes, target: str) -> None:
 
 
 # --- live
-# ------------------------------------------------------------------------------------------------------
 
 
 def _live(args: argparse.Namespace, rank: int | None) -> bytes:
@@ -166,7 +164,6 @@ def _recording(passed: float, seconds: float) -> str:
 
 
 # --- recorded
-# --------------------------------------------------------------------------------------------------
 
 
 def recorded(sources: Sequence[Path], args: argparse.Namespace, rank: int | None) -> bytes:
@@ -215,7 +212,7 @@ def _merged(sources: Sequence[Path], args: argparse.Namespace) -> Profile:
 
 
 def _facts(sources: Sequence[Path]) -> Iterator[tuple[float, Any]]:
-    """What was recorded, in order, with its told time."""
+    """What was recorded, in order, with the time of its record."""
     from diag.engine.replay import Evidence
     from diag.sources.parsers import PARSERS
     from diag.text.progress_line import Progress

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from diag.model import found
     from diag.outputs.report import report
     from diag.outputs.terminal.text import classes_text, report_text
-    from diag.outputs.view.view import stack_classes
+    from diag.outputs.view.classes import stack_classes
     from diag.text.language import language_for
     from diag.text.progress_line import Progress
     from diag.text.sanitize import clean

@@ -49,9 +49,9 @@ def _test(args: argparse.Namespace) -> int:
     lines = sum(len(item.rule.examples) + len(item.rule.silent) for item in good)
     files = len({item.path for item in read})
     counts = ((files, "rule"), (lines, "example"), (len(problems), "problem"))
-    said = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts)
-    said += f", {format_seconds(time.monotonic() - began)}"
-    print(said, file=sys.stderr)
+    line = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts)
+    line += f", {format_seconds(time.monotonic() - began)}"
+    print(line, file=sys.stderr)
     return 10 if problems else 0
 
 

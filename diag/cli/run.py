@@ -1,6 +1,6 @@
-"""`diag run [options] -- CMD ...`: CMD as it is, with diag beside it.
+"""`diag run [options] -- CMD ...`: CMD as it is, with diag next to it.
 
-The job comes first: whatever of diag does not work is said in one line, and CMD runs all the same.
+The job comes first: what does not work of diag is reported in one line, and CMD runs all the same.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _task(args: argparse.Namespace, words: list[str]) -> dict[str, object]:
 
 
 def _refuse_option(words: list[str]) -> None:
-    """Raises DiagError where diag's own option stands behind `--`, or two `--` in a row."""
+    """Raises DiagError where diag's own option comes after `--`, or two `--` in a row."""
     parser = argparse.ArgumentParser()
     add(parser)
     name = words[0].partition("=")[0]

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def is_screen() -> bool:
-    """Somebody looks, and can type."""
+    """A person looks, and can type."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
     return os.environ.get("TERM", "dumb") != "dumb" and all(
         stream is not None and stream.isatty() for stream in streams
@@ -115,12 +115,12 @@ def _source(args: argparse.Namespace) -> Source:
         if len(args.paths) > 1 or not _lives(args.paths[0]):
             from diag.cli.tui.source import Recorded
 
-            told = Recorded(args.paths)
+            evidence = Recorded(args.paths)
             from diag.text.sanitize import clean
 
-            for note in told.notes:
+            for note in evidence.notes:
                 print(f"diag: {clean(note)}", file=sys.stderr)
-            return told
+            return evidence
         args.run_dir = str(args.paths[0])
     return Live(*endpoint(args))
 

@@ -1,4 +1,4 @@
-"""`diag watch`: the same hub for a job that diag did not start. It only looks; the job does not notice.
+"""`diag watch`: the same hub for a job that diag did not start. It only reads; the job does not notice.
 
 Without a pid it waits for a job among all processes that are seen: in a sidecar container that shares the
 process namespace, and in a second step of a Slurm job.
@@ -235,18 +235,18 @@ def _command_line(pid: int) -> list[str]:
 
 
 def nodes_of_job(words: list[str], pid: int, given: str) -> JobNodes:
-    """What our own environment says, as a manifest gives it to the sidecar, and above it that of the job."""
+    """What our own environment has, as a manifest gives it to the sidecar, and above it that of the job."""
     from diag.launch.launchers.nodes import nodes_of
     from diag.sources.host.job_files import JobFiles
     from diag.sources.host.process_tree import read_environ
 
     environment = {**os.environ, **(read_environ(pid) or {})}
     if given not in ("auto", "off"):
-        return nodes_of(words, environment, given)  # a file that we were told of ourselves
+        return nodes_of(words, environment, given)  # a file that was given to diag itself
     try:
         with JobFiles(pid) as files:
             return nodes_of(words, environment, given, read_text=files.read_text)
-    except OSError:  # it has ended: nobody knows any more whose files it names
+    except OSError:  # it has ended: it is not known any more whose files it names
         return nodes_of(words, environment, given, read_text=lambda path: None)
 
 
@@ -296,7 +296,7 @@ def await_job(
 
 
 class _Waiting:
-    """Says what is seen while no rank is: soon, when it changes, and each minute."""
+    """Reports what is seen while no rank is: soon, when it changes, and each minute."""
 
     def __init__(self, hub: Hub, search: JobSearch, say: Callable[[str], None]) -> None:
         self._hub = hub
@@ -344,7 +344,7 @@ def watch_until_the_end(hub: Hub, watch: ExitWatch | None, is_to_end: Callable[[
 
 
 def _returncode(ended: Any) -> int | None:
-    """An exit status as the shell says it; None while it lives or when nobody could read it."""
+    """An exit status as the shell says it; None while it lives or when it could not be read."""
     if not isinstance(ended, dict) or ended.get("status") is None:
         return None
     code = os.waitstatus_to_exitcode(int(ended["status"]))

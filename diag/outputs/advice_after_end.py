@@ -31,14 +31,14 @@ def lasting(advice: str) -> str:
     kept = []
     for sentence in _parts(advice, "."):
         clauses = [_what_stays(_without_asides(clause)).strip(" ;.,") for clause in _parts(sentence, ";")]
-        said = "; ".join(filter(None, clauses))
-        if said:
-            kept.append(said[0].upper() + said[1:] + ".")
+        lasts = "; ".join(filter(None, clauses))
+        if lasts:
+            kept.append(lasts[0].upper() + lasts[1:] + ".")
     return " ".join(kept)
 
 
 def _parts(text: str, mark: str) -> Iterator[str]:
-    """What stands between marks that a space follows, not looking into parentheses and `commands`."""
+    """The parts between marks that a space follows, not looking into parentheses and `commands`."""
     depth, quoted, begin = 0, False, 0
     for index, char in enumerate(text):
         if char == "`":

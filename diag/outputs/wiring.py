@@ -12,7 +12,7 @@ from diag.outputs.output import Output, OutputContext
 
 
 class Terminal(Output):
-    """A panel for each change, in the terminal of whoever started diag."""
+    """A panel for each change, in the terminal that diag was started in."""
 
     documented = "diag run"
 
@@ -60,7 +60,7 @@ class Outputs:
 
     @property
     def places(self) -> str:
-        """Where a person finds them, behind the words "watching ...": ", page http://..., run directory ..."."""
+        """Where a person finds them, behind "watching ...": ", page http://..., run directory ..."."""
         file = self._run.hub.settings.file
         named = [output.place for output in self._open] + [f"settings of {file}" if file else ""]
         return "".join(f", {place}" for place in named if place)

@@ -98,7 +98,6 @@ def test_pipe_and_dumb_terminal_get_no_line(stream: io.StringIO, monkeypatch: py
 
 
 # --- a hub that takes its time
-# -----------------------------------------------------------------------------------
 
 
 class SlowHub(ThreadingHTTPServer):

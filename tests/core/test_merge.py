@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from diag.model import pack_ranks
 from diag.outputs.terminal.text import classes_text
-from diag.outputs.view.view import stack_classes
+from diag.outputs.view.classes import stack_classes
 from diag.state.stack_digest import (
     Merged,
     Node,

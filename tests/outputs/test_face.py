@@ -197,7 +197,6 @@ def test_no_other_file_is_served(hung: Any, name: str) -> None:
 
 
 # --- events
-# ----------------------------------------------------------------------------------------------------
 
 
 class StepSamples:

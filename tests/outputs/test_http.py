@@ -62,7 +62,6 @@ class Page(HTMLParser):
 
 
 # --- what is answered
-# ----------------------------------------------------------------------------------------
 
 
 def test_findings_are_the_report_document(hung: Any) -> None:
@@ -252,7 +251,6 @@ def test_hub_that_holds_its_lock_is_reported_busy(hung: Any, monkeypatch: pytest
 
 
 # --- pages
-# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["/", "/docs"])
@@ -273,7 +271,6 @@ def test_docs_list_every_endpoint_of_the_contract(hung: Any) -> None:
 
 
 # --- who may ask
-# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -385,7 +382,6 @@ def test_loopback_is_told_from_the_world(host: str, expected: bool) -> None:
 
 
 # --- a real server
-# -------------------------------------------------------------------------------------------
 
 
 def test_server_takes_a_free_port_answers_and_stops_at_once(hung: Any) -> None:
@@ -469,7 +465,6 @@ def test_any_token_is_compared_without_failing(kit: Any, token: str) -> None:
 
 
 # --- flame graphs
-# --------------------------------------------------------------------------------------------
 
 
 def test_flame_graph_of_a_rank_is_asked_of_the_hub_with_what_was_wanted(hung: Any) -> None:

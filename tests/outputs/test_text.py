@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from diag.model import Change, ChangeKind, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.outputs.terminal.text import classes_text, panel, report_text
+from diag.outputs.view.classes import stack_classes
 from diag.outputs.view.sentence import summary_line
-from diag.outputs.view.view import stack_classes
 from diag.text.columns import columns
 from diag.text.sanitize import clean
 

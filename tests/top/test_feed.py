@@ -133,7 +133,6 @@ def held(*chunks: bytes) -> Answer:
 
 
 # --- a hub that answers oddly
-# ------------------------------------------------------------------------------------
 
 
 def test_event_that_comes_byte_by_byte_is_whole_in_the_end() -> None:
@@ -216,7 +215,6 @@ def test_slow_reader_holds_the_latest_only() -> None:
 
 
 # --- the end
-# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("quick")
@@ -259,7 +257,6 @@ def test_new_hub_of_the_same_run_is_found_at_its_new_address(tmp_path: Path) -> 
 
 
 # --- a hub of ours
-# -----------------------------------------------------------------------------------------------
 
 
 def test_state_stacks_and_events_of_a_real_server_are_understood_whole() -> None:

@@ -74,7 +74,7 @@ _PLAIN_ANSWERS = {
 def no_answer(url: str, error: BaseException, *, seconds: float, hint: str) -> DiagError:
     """Of the OSError or ValueError that asking ended with. `hint` is what to do where there is no hub any
     more."""
-    said = _clean(str(error))
+    message = _clean(str(error))
     if isinstance(error, ConnectionRefusedError):
         return DiagError(f"the hub at {url} does not answer: connection refused", hint=hint)
     if isinstance(error, TimeoutError):
@@ -95,20 +95,20 @@ def no_answer(url: str, error: BaseException, *, seconds: float, hint: str) -> D
             f"the hub at {url} does not answer: no route to it ({error.strerror})",
             hint="ask on the node itself, or through `ssh -L`",
         )
-    if "speaks TLS" in said:
+    if "speaks TLS" in message:
         return DiagError(f"{url} speaks TLS", hint=f"ask https{url.removeprefix('http')}")
-    if isinstance(error, ConnectionError) or "without an answer" in said:
+    if isinstance(error, ConnectionError) or "without an answer" in message:
         return DiagError(
             f"{url} closed the connection without an answer",
             hint=f"where it serves TLS it is https:// there; else {hint}",
         )
-    if "cut off" in said:
+    if "cut off" in message:
         return DiagError(
             f"the answer of {url} was cut off", hint=f"ask again; where the hub has ended: {hint}"
         )
     if isinstance(error, ValueError):
-        return DiagError(f"{url} answers, but is not diag: {said}", hint=_NO_DIAG)
-    return DiagError(f"the hub at {url} does not answer: {said}", hint=hint)
+        return DiagError(f"{url} answers, but is not diag: {message}", hint=_NO_DIAG)
+    return DiagError(f"the hub at {url} does not answer: {message}", hint=hint)
 
 
 def _no_tls(url: str, error: BaseException, hint: str) -> DiagError:

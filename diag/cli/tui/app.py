@@ -1,4 +1,4 @@
-"""The screen of `diag top`: puts panes together, hears keys and the source. What it says is made in `words`,
+"""The screen of `diag top`: puts panes together, takes keys and the source's state. Its texts are made in `rendering`,
 `table`, `spark`."""
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from diag.text.columns import cut
 from diag.text.sanitize import clean
 from diag.text.units import format_seconds
 
-_WIDE = 130  # columns: from here on the chosen rank's details stand beside the table
-_TALL = 34  # lines: from here on the time line stands below it
+_WIDE = 130  # columns: from here on the chosen rank's details are beside the table
+_TALL = 34  # lines: from here on the time line is below it
 _TIMELINE_MOST = 9  # lines of it
 _MESSAGE_SECONDS = 8.0
 
 
 class TopApp(Asking):
-    """`source` is started when the screen stands; `document` is what it said first."""
+    """`source` is started when the screen is up; `document` is its first answer."""
 
     TITLE = "diag top"
     ENABLE_COMMAND_PALETTE = False

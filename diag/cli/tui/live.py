@@ -1,7 +1,7 @@
-"""Listens to one hub: a thread reads its events with the standard library, comes back after a loss, and says
+"""Listens to one hub: a thread reads its events with the standard library, reconnects after a loss, and reports
 when it ended.
 
-The job is not touched: the hub looks once a second for all who listen, and stacks are those that it has
+The job is not touched: the hub reads its state once a second for all who listen, and stacks are those that it has
 already.
 """
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 _LONGEST = 64 << 20  # bytes of one event; 16,384 ranks take some 20 MB
 _CONNECT_SECONDS = 5.0
-_SILENT_SECONDS = 25.0  # a hub says something at least every 15 s
+_SILENT_SECONDS = 25.0  # a hub sends something at least every 15 s
 # and then the last again and again, each a little longer by chance
 _BACKOFF_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 _STEADY_SECONDS = 10.0  # of a connection, after which the waiting begins anew
-_END_SECONDS = 5.0  # from the end of the events to run.json that says it
+_END_SECONDS = 5.0  # from the end of the events to run.json that records it
 _STACKS_SECONDS = 6.0
 _DUMP_SECONDS, _DUMP_GRACE_SECONDS = 8.0, 4.0
 
 
 class Live:
-    """A Source. `run_path` is the run directory where it is known: it tells whether the run ended and where
+    """A Source. `run_path` is the run directory where it is known: it has whether the run ended and where
     the hub is now."""
 
     def __init__(self, url: str, token: str | None, run_path: str | None, ca: str | None) -> None:
@@ -109,7 +109,7 @@ class Live:
             self._look_where_it_is()
 
     def _listen(self) -> bool:
-        """Until the connection ends; whether the hub said that it ends. Raises OSError, ValueError,
+        """Until the connection ends; whether the hub announced its end. Raises OSError, ValueError,
         HTTPException."""
         connection = open_connection(self._url, _CONNECT_SECONDS, self._ca)
         try:
@@ -162,7 +162,7 @@ class Live:
     # -- the run directory --------------------------------------------------------------------------------
 
     def _how_it_ended(self, seconds: float) -> Link | None:
-        """What run.json says of an end, within `seconds`; None while it says none."""
+        """What run.json records of an end, within `seconds`; None while it has none."""
         until = time.monotonic() + seconds
         while self._run_path is not None:
             run = self._read_run()

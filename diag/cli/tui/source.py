@@ -96,8 +96,8 @@ class Recorded:
         from diag.outputs.view import parts
         from diag.outputs.view.view import json_bytes
 
-        told = {"schema": "diag.state/1", **parts.with_others(parts.own_parts(self._view), self._view)}
-        document: dict[str, Any] = json.loads(json_bytes(told))  # as a hub would send it
+        state = {"schema": "diag.state/1", **parts.with_others(parts.own_parts(self._view), self._view)}
+        document: dict[str, Any] = json.loads(json_bytes(state))  # as a hub would send it
         return document
 
     def start(self, wake: Callable[[], None]) -> None:

@@ -127,7 +127,7 @@ class Table:
 
 
 def _standing(row: Row) -> str:
-    """Where it stands; of one that ended, how."""
+    """Where it is blocked; of one that ended, how."""
     return row.exit or row.where or row.no_stack or _NEVER
 
 

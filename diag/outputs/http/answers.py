@@ -29,7 +29,7 @@ def answer(document: object, status: int = 200) -> Response:
 
 @cache
 def shapes() -> dict[str, dict[str, Any]]:
-    """By name; read when somebody asks for them first."""
+    """By name; read when they are first asked for."""
     text = (Path(__file__).parent / "schema.yaml").read_text(encoding="utf-8")
     found: dict[str, dict[str, Any]] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return found

@@ -38,19 +38,18 @@ def _document(title: str, body: str, nonce: str) -> str:
 
 
 # --- the API
-# -------------------------------------------------------------------------------------------------
 
 
 def docs_page(openapi: Mapping[str, Any], *, nonce: str) -> str:
-    """The API as its OpenAPI document tells it, readable without a network."""
+    """The API as its OpenAPI document describes it, readable without a network."""
     info = openapi["info"]
     body = (
         f"<main><h1>{_text(info['title'])} {_text(info['version'])}</h1><p>{_text(info.get('description', ''))}</p>"
         '<p><a href="openapi.json">openapi.json</a> is this page for machines.</p>'
         + "".join(
-            _operation(path, method, told)
+            _operation(path, method, described)
             for path, methods in openapi["paths"].items()
-            for method, told in methods.items()
+            for method, described in methods.items()
         )
         + _schemas(openapi.get("components", {}).get("schemas", {}))
         + "</main>"
@@ -58,18 +57,18 @@ def docs_page(openapi: Mapping[str, Any], *, nonce: str) -> str:
     return _document("diag: API", body, nonce)
 
 
-def _operation(path: str, method: str, told: Mapping[str, Any]) -> str:
+def _operation(path: str, method: str, described: Mapping[str, Any]) -> str:
     parameters = "".join(
         f"<li><code>{_text(each['name'])}</code> ({_text(each['in'])}): {_text(each.get('description', ''))}</li>"
-        for each in told.get("parameters", ())
+        for each in described.get("parameters", ())
     )
     answers = "".join(
         f"<li>{_text(status)}: {_text(answer.get('description', ''))} {_schema_link(answer)}</li>"
-        for status, answer in told.get("responses", {}).items()
+        for status, answer in described.get("responses", {}).items()
     )
     return (
         f"<article><h3><code>{_text(method.upper())} {_text(path)}</code></h3>"
-        f"<p>{_text(told.get('description') or told.get('summary', ''))}</p><ul>{parameters}{answers}</ul></article>\n"
+        f"<p>{_text(described.get('description') or described.get('summary', ''))}</p><ul>{parameters}{answers}</ul></article>\n"
     )
 
 
@@ -85,8 +84,8 @@ def _schemas(schemas: Mapping[str, Any]) -> str:
     parts = []
     for name, schema in schemas.items():
         fields = "".join(
-            f"<li><code>{_text(field)}</code> {_text(told.get('description', ''))}</li>"
-            for field, told in schema.get("properties", {}).items()
+            f"<li><code>{_text(field)}</code> {_text(described.get('description', ''))}</li>"
+            for field, described in schema.get("properties", {}).items()
         )
         about = f"<p>{_text(schema.get('description', ''))}</p>"
         parts.append(f'<h3 id="{_text(name)}"><code>{_text(name)}</code></h3>{about}<ul>{fields}</ul>')

@@ -35,6 +35,8 @@ _LOCK_SECONDS = 5.0  # a hub holds its lock for milliseconds; Prometheus waits 1
 _LONGEST_DIGEST = 64 << 20
 _BODY_SECONDS = 15.0  # a hub gives up its request after 4 s
 _NOT_JOINED = "this hub has not joined others: its job has one node, or no token"
+# What reading a digest of another version, or junk, ends with.
+_UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, zlib.error)
 _T = TypeVar("_T")
 
 
@@ -141,15 +143,7 @@ def _add_nodes(app: FastAPI, view: HubView) -> None:
             raise HTTPException(503, str(error)) from None
         except OtherJob as error:
             raise HTTPException(403, str(error)) from None
-        except (
-            LookupError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            OverflowError,
-            RecursionError,
-            zlib.error,
-        ) as error:
+        except _UNREADABLE as error:
             raise HTTPException(422, f"not a digest: {type(error).__name__}: {str(error)[:200]}") from None
         if taken is None:
             raise HTTPException(409, _NOT_JOINED)

@@ -1,4 +1,4 @@
-"""Server-sent events of what page and `diag top` show: a look a second at the engine, while somebody listens.
+"""Server-sent events of what page and `diag top` show: a look a second at the engine, while anyone listens.
 
 A listener that reads slowly gets the latest of each part, not all that was in between: it holds a mailbox,
 not a queue.
@@ -17,9 +17,9 @@ from diag.outputs.view.view import json_bytes
 
 LOOK_SECONDS = 1.0  # ours: as often as the engine checks
 MOST_LISTENERS = 32
-_FOR_ALL = 16  # of them: the others are for who owns the run, whoever else of the machine looks at it
-_SLOW_EVERY = 5  # looks from one at the slow parts to the next
-_COST_RATIO = 0.05  # of the server's time: thousands of ranks are looked at more seldom
+_FOR_ALL = 16  # of them: the others are for who owns the run, even when others of the machine read it
+_SLOW_EVERY = 5  # looks from one that reads the slow parts to the next
+_COST_RATIO = 0.05  # of the server's time: thousands of ranks are read less often
 _LONGEST_PAUSE_SECONDS = 10.0
 _QUIET_SECONDS = 15.0  # a comment is sent then, by which proxies and clients know that we live
 
@@ -90,7 +90,7 @@ class Events:
             raise TooMany
         mailbox = _Mailbox()
         stream = self._stream(mailbox)
-        await anext(stream)  # a stream that was never begun would not be told that nobody reads it
+        await anext(stream)  # a stream that was never begun would not learn that its reader is gone
         if self._closed:
             mailbox.close()
             return stream
@@ -123,9 +123,8 @@ class Events:
             began = time.monotonic()
             try:
                 parts = await self._look(not self._parts or looks % _SLOW_EVERY == 0)
-            except (
-                Exception
-            ) as error:  # the hub is busy, or a bug: the page shows it, and the next look may do
+            except Exception as error:
+                # the hub is busy, or a bug: the page shows it, and the next look may do
                 for mailbox in self._mailboxes:
                     mailbox.put("trouble", {"detail": f"{type(error).__name__}: {error}"})
             else:

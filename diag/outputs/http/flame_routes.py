@@ -105,13 +105,13 @@ def _drawing(body: bytes | str, form: str) -> Response:
 
 
 async def _unless_gone(request: "Request", work: Coroutine[Any, Any, bytes]) -> bytes:
-    """What `work` gives. It is cancelled when the client has gone: nobody would take what it gives."""
+    """What `work` gives. It is cancelled when the client has gone: nothing would take its result."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_gone(request))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise DiagError("whoever asked for it has gone")
+            raise DiagError("the client has gone")
         return working.result()
     finally:
         for each in (working, leaving):

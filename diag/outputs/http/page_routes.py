@@ -21,7 +21,7 @@ _TYPES = {
     "svg": "image/svg+xml",
     "txt": "text/plain; charset=utf-8",
 }
-# All that the page needs comes from here; a flame graph stands in a frame with a sandbox of its own.
+# All that the page needs comes from here; a flame graph is in a frame with a sandbox of its own.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; frame-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -100,7 +100,7 @@ def _exemplars(engine: Engine) -> dict[tuple[object, ...], Exemplar]:
 
 
 def _encodable(label: object) -> str:
-    """Half of a surrogate pair may stand in a name that a device, a journal or another node reported."""
+    """Half of a surrogate pair may be in a name that a device, a journal or another node reported."""
     text = str(label)
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 

@@ -1,4 +1,4 @@
-"""Merged stacks: the processes of a job as classes that stand at the same place. Reads the engine, judges
+"""Merged stacks: the processes of a job as classes that are at the same place. Reads the engine, judges
 nothing."""
 
 from __future__ import annotations
@@ -16,21 +16,19 @@ from diag.state.stack_activity import child_role, is_idle_worker, read_stack, st
 from diag.state.stack_digest import living_children, standing_steps
 from diag.text.units import format_path, format_ranks
 
-__all__ = ["StackClass", "format_exit", "format_frame", "living_children", "stack_classes", "why_no_stack"]
-
-# the second is asked where the first fails, and says why
+# the second is asked where the first fails, and reports why
 _BY_MEMORY: tuple[str, ...] = ("remote_stack", "pyspy")
 _STACK_SOURCES = (*_BY_MEMORY, "faulthandler", "stacks")
 
 
 @dataclass(frozen=True, slots=True)
 class StackClass:
-    """Processes whose main threads stand at the same place, or that have no stack for the same reason.
+    """Processes whose main threads are at the same place, or that have no stack for the same reason.
 
     `kind` is rank, child (of a rank: DataLoader workers ...), idle (children that wait for work) or missing.
     `frames` are those of one of them, outermost first; `reason` says why there is none, or why it is old.
     `path` is what they have in common (`stacks.steps`), `role` what children are for. `stands_seconds` is how
-    long all of them were seen to stand here (None where one was seen only once); `moving` are the ranks that
+    long all of them were seen here (None where one was seen only once); `moving` are the ranks that
     came here in the last samples, and `standing_steps` how many outer steps of the path even they kept.
     """
 

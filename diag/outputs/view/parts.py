@@ -114,8 +114,10 @@ class Unread:
     def put_rows(self, rows: Iterable[Mapping[str, Any]], *, whole: bool) -> None:
         """`whole`: there are no other rows. Raises KeyError or TypeError where rows are none."""
         fresh = {row["rank"]: row for row in rows}
-        self._rows = fresh if whole else {**self._rows, **fresh}
-        self._whole = self._whole or whole
+        if whole:
+            self._rows, self._whole = fresh, True
+        else:
+            self._rows.update(fresh)
 
     def take(self) -> dict[str, Any]:
         parts, self._parts = self._parts, {}

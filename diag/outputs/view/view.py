@@ -18,42 +18,13 @@ from diag.engine.engine import Engine
 from diag.launch.service_discovery import Target
 from diag.model import Placement
 from diag.model.observations import Frame, LimitsSeen, StackSample
-from diag.outputs.view.classes import (
-    StackClass,
-    format_exit,
-    format_frame,
-    living_children,
-    stack_classes,
-    why_no_stack,
-)
+from diag.outputs.view.classes import format_exit, format_frame, why_no_stack
 from diag.outputs.view.network_view import picked, rdma_json
-from diag.outputs.view.sentence import job_sentence
 from diag.outputs.view.steps_view import shares_json
 from diag.state.rank import CHANNELS
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import Activity, is_idle_worker, read_stack
-
-__all__ = [
-    "RANK_STATES",
-    "AgentProcess",
-    "ClusterFacts",
-    "ClusterView",
-    "Counters",
-    "FlameWanted",
-    "HubView",
-    "SamplerTime",
-    "StackClass",
-    "culprits_and_waiting",
-    "heartbeat",
-    "is_saving",
-    "job_sentence",
-    "json_bytes",
-    "rank_state",
-    "ranks_json",
-    "rows_of_job",
-    "stack_classes",
-    "stacks_json",
-]
+from diag.state.stack_digest import living_children
 
 RANK_STATES = ("starting", "running", "checkpointing", "stalled", "hung", "dead", "finished")
 
@@ -62,7 +33,6 @@ _STARTING = frozenset({"launch", "rendezvous", "model_load", "data_prep", "comm_
 
 
 # --- what a hub gives
-# ----------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -160,20 +130,16 @@ class ClusterView(Protocol):
 
 
 class HubView(Protocol):
-    """What the outputs need of whoever owns an engine. `lock` is held while the engine is read or fed."""
+    """What the outputs need of the owner of an engine. `lock` is held while the engine is read or fed."""
 
     @property
     def engine(self) -> Engine: ...
-
     @property
     def lock(self) -> threading.RLock: ...
-
     @property
     def run_id(self) -> str: ...
-
     @property
     def version(self) -> str: ...
-
     @property
     def recorded(self) -> str:
         """Where the evidence is on disk, of a view of recorded evidence; empty where the job is watched now."""
@@ -181,13 +147,10 @@ class HubView(Protocol):
 
     @property
     def started_at(self) -> float: ...
-
     @property
     def counters(self) -> Counters: ...
-
     @property
     def token(self) -> str | None: ...
-
     @property
     def bound_beyond_loopback(self) -> bool: ...
 
@@ -197,8 +160,8 @@ class HubView(Protocol):
         ...
 
     async def flame(self, place: Placement, wanted: FlameWanted) -> bytes:
-        """A flame graph of a living rank, recorded now; DiagError says why there is none. Awaited without the
-        lock held, and cancelled where nobody waits for it any more."""
+        """A flame graph of a living rank, recorded now; DiagError has the reason where there is none. Awaited without the
+        lock held, and cancelled where no client waits for it any more."""
         ...
 
     @property
@@ -211,7 +174,6 @@ class HubView(Protocol):
 
 
 # --- JSON
-# ----------------------------------------------------------------------------------------------------
 
 
 # What moves a terminal's cursor or turns its text around, beyond the controls that JSON escapes anyway: DEL
@@ -252,7 +214,7 @@ def _finite(value: object) -> object:
 
 
 def culprits_and_waiting(engine: Engine) -> tuple[frozenset[int], frozenset[int]]:
-    """Ranks that a hang finding names as culprits, and those that it says wait for them."""
+    """Ranks that a hang finding names as culprits, and those that wait for them by it."""
     hangs = [finding for finding in engine.active() if finding.id == "hang" and finding.severity.counts]
     culprits = frozenset(rank for finding in hangs for rank in finding.ranks)
     return culprits, frozenset(rank for finding in hangs for rank in finding.waiting_ranks) - culprits
@@ -281,7 +243,7 @@ def is_saving(engine: Engine, rank: RankView) -> bool:
 
 
 def ranks_json(engine: Engine) -> list[dict[str, Any]]:
-    """One object per rank. Numbers that nobody could read are null."""
+    """One object per rank. Numbers that could not be read are null."""
     job, now = engine.job, engine.now
     culprits, waiting = culprits_and_waiting(engine)
     shares = shares_json(engine)
