@@ -63,7 +63,7 @@ function Facts({ row }) {
   const limit = (name, kind = String) => (limits[name] === undefined ? null : limits[name] === "unlimited" ? "unlimited"
     : kind(limits[name]));
   const facts = [
-    ["stands in", row.where && html`<code><${Text} text=${row.where.text} of="where it stands" /></code>
+    ["is in", row.where && html`<code><${Text} text=${row.where.text} of="where it is" /></code>
       ${row.caller ? html`<br /><span class="muted">called from</span> <code><${Text} text=${row.caller.text} of="its caller" />
         </code>` : ""}`],
     ["activity", activityWords(row.activity) && activityWords(row.activity) + (row.context ? ` (in ${words(row.context)})` : "")],

@@ -1,4 +1,4 @@
-// What is wrong, gravest first; what was, and what nobody could look at.
+// What is wrong, gravest first; what was, and what could not be checked.
 
 import { useState } from "./vendor/hooks.js";
 import { clean, clock, plural, rankWords, seconds, sentenceHere, stamp } from "./format.js";
