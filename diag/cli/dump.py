@@ -54,8 +54,7 @@ def run(args: argparse.Namespace) -> int:
         text, code = _text(document, json_too=args.json)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise DiagError(
-            f"{url} did not return a diag dump: {type(error).__name__}: {error}"[:300],
-            hint=_OTHER,
+            f"{url} did not return a diag dump: {type(error).__name__}: {error}"[:300], hint=_OTHER
         ) from None
     print(text)
     if args.output is not None and not args.json:

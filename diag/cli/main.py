@@ -175,9 +175,7 @@ def _no_verb(words: Sequence[str]) -> DiagError:
     hint = did_you_mean(words[0], (*VERBS, "help", "version"), "`diag {}`")
     if words[0] == "--":
         return DiagError(
-            "a diag command is missing before `--`",
-            hint=f"diag run {shlex.join(words[:4])}",
-            exit_code=2,
+            "a diag command is missing before `--`", hint=f"diag run {shlex.join(words[:4])}", exit_code=2
         )
     if not hint and shutil.which(words[0]):
         hint = f"to run it under diag: diag run -- {shlex.join(words[:3])}{' ...' if words[3:] else ''}"

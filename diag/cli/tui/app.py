@@ -22,7 +22,7 @@ from diag.cli.tui.asking import Asking
 from diag.cli.tui.keys import help_lines, key_line
 from diag.cli.tui.line import Line, line
 from diag.cli.tui.panes import ListPane, Pane, RankPane, Row
-from diag.cli.tui.screen import CSS, KEYS, Pager
+from diag.cli.tui.screen import KEYS, Pager
 from diag.cli.tui.source import Link, Source
 from diag.cli.tui.state import State
 from diag.cli.tui.table import ORDERS, Table
@@ -41,7 +41,7 @@ class TopApp(Asking):
 
     TITLE = "diag top"
     ENABLE_COMMAND_PALETTE = False
-    CSS = CSS
+    CSS_PATH = "screen.tcss"
     BINDINGS: ClassVar[list[BindingType]] = list(KEYS)
 
     class Woken(Message):

@@ -5,22 +5,8 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
-
-_STYLE = """
-:root { color-scheme: light dark; --line: #8884;
-  --crit: light-dark(#a40000, #ff8a80); --warn: light-dark(#7a4f00, #ffcc66); }
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1rem; }
-h1 { font-size: 1.15rem; } h2 { font-size: 1rem; margin-top: 2rem; }
-article { border: 1px solid var(--line); border-left: .4rem solid var(--line); padding: .4rem .9rem; margin: .7rem 0; }
-article.critical { border-left-color: var(--crit); } article.warning { border-left-color: var(--warn); }
-article h3 { font-size: 1rem; margin: .2rem 0; }
-.critical h3 b { color: var(--crit); } .warning h3 b { color: var(--warn); }
-div.wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--line); white-space: nowrap; }
-pre { overflow-x: auto; background: #8881; padding: .5rem; margin: .3rem 0; } nav a { margin-right: 1rem; }
-@supports not (color: light-dark(red, red)) { :root { --crit: #c62828; --warn: #b26a00; } }
-"""
 
 
 def _text(value: object) -> str:
@@ -29,10 +15,11 @@ def _text(value: object) -> str:
 
 
 def _document(title: str, body: str, nonce: str) -> str:
+    style = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<title>{_text(title)}</title><link rel="icon" href="data:,"><style nonce="{nonce}">{_STYLE}</style></head>\n'
+        f'<title>{_text(title)}</title><link rel="icon" href="data:,"><style nonce="{nonce}">{style}</style></head>\n'
         f"<body>{body}</body></html>\n"
     )
 
