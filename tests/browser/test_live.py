@@ -256,6 +256,7 @@ def test_page_says_that_a_killed_diag_does_not_answer_and_comes_back_with_the_ne
         expect(page.get_by_role("gridcell")).to_have_count(4, timeout=20_000)
         expect(cell(page, 0)).to_be_visible()
     finally:
+        page.close()  # it would ask again and again, also after what it met is forgiven
         again.send_signal(signal.SIGTERM)
         again.wait(20)
         watched.forgive("ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED_ENCODING|ERR_CONNECTION_RESET")
