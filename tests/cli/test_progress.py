@@ -164,7 +164,7 @@ def test_flame_shows_how_much_is_recorded(hub: SlowHub, tmp_path: Path) -> None:
             [*DIAG, "flame", "3", "--seconds", "1", "--endpoint", hub.url, "-o", "x.svg"], cwd=tmp_path
         )
         seen.until(lambda: re.search(r"diag: \[#+ *\] 1 s of 1 s$", seen.text))
-        seen.until(lambda: "s: the graph is made" in seen.text)
+        seen.until(lambda: "s: drawing the graph" in seen.text)
 
         hub.answers.set()
 
