@@ -20,9 +20,10 @@ from diag.engine.journal import segments, whole
 from diag.model import found
 from diag.outputs.report import report
 from diag.outputs.terminal.text import classes_text, dump_text
+from diag.outputs.view.classes import stack_classes
 from diag.outputs.view.network_view import network_json
 from diag.outputs.view.steps_view import arrivals_json, steps_json
-from diag.outputs.view.view import ranks_json, stack_classes
+from diag.outputs.view.view import ranks_json
 from diag.state.rank_view import RankView
 
 __all__ = [

@@ -1,11 +1,12 @@
 """`diag completion SHELL`: the script by which a shell completes the words of `diag`, made from the parsers
-of all verbs."""
+of all verbs. The folder `shells` has what stands around it."""
 
 from __future__ import annotations
 
 import argparse
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
@@ -13,7 +14,7 @@ SHELLS = ("bash", "zsh", "fish", "tcsh")
 _FILES = frozenset({"FILE", "PATH"})
 _DIRECTORIES = frozenset({"DIR"})
 _WORDS = {"auto|off|HOSTS": ("auto", "off"), "RANK": ("all",)}
-_COMMAND = "_diag_command"  # the function that completes what stands after `--`
+_COMMAND = "_diag_command"  # the function of shells/zsh that completes what follows `--`
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -47,13 +48,11 @@ def script(shell: str) -> str:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
         elif action.metavar in _DIRECTORIES:
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
-    body = shtab.complete(parser, shell, preamble=_ZSH if shell == "zsh" else "")
-    # Shtab's own directions name folders that no shell looks into by itself.
+    body = shtab.complete(parser, shell).removeprefix("#compdef diag\n")
+    # shtab's own directions name folders that no shell reads by itself.
     body = re.sub(r"(?m)^# (AUTOMATICALLY GENERATED|Usage:|\d\) |   (source|fpath=)|See also:).*\n", "", body)
-    first, rest = ("", body) if not body.startswith("#compdef") else body.split("\n", 1)
-    return "\n".join(
-        filter(None, [first, _WHERE[shell].rstrip(), rest.strip("\n"), _AFTER.get(shell, "").rstrip()])
-    )
+    template = (Path(__file__).parent / "shells" / shell).read_text(encoding="utf-8")
+    return template.replace("@completion@", body.strip("\n")).rstrip()
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
@@ -68,78 +67,3 @@ def _findings() -> tuple[str, ...]:
     from diag.outputs import manual
 
     return tuple(manual.ids())
-
-
-_WHERE = {
-    "bash": """# Completion of diag for bash. For you:
-#   mkdir -p ~/.local/share/bash-completion/completions
-#   diag completion bash > ~/.local/share/bash-completion/completions/diag
-# or without the package bash-completion, in ~/.bashrc: eval "$(diag completion bash)"
-""",
-    "zsh": """# Completion of diag for zsh: into a folder of $fpath, before compinit runs:
-#   mkdir -p ~/.zfunc && diag completion zsh > ~/.zfunc/_diag
-#   in ~/.zshrc: fpath=(~/.zfunc $fpath); autoload -Uz compinit; compinit
-""",
-    "fish": """# Completion of diag for fish: diag completion fish > ~/.config/fish/completions/diag.fish
-""",
-    "tcsh": """# Completion of diag for tcsh: diag completion tcsh > ~/.diag.tcsh, and in ~/.tcshrc: source ~/.diag.tcsh
-""",
-}
-
-# What stands after `--` belongs to another command: its own completion is asked, where the shell has one.
-_AFTER = {
-    "bash": """
-# after `--`: commands, then what the command itself completes (with the package bash-completion), else files
-_diag_command() {
-  local first=$1 word="${COMP_WORDS[COMP_CWORD]}" offset
-  compopt -o filenames 2>/dev/null || :
-  if (( COMP_CWORD == first )); then
-    mapfile -t COMPREPLY < <(compgen -c -- "$word"; compgen -f -- "$word")
-    return
-  fi
-  for offset in _comp_command_offset _command_offset; do
-    if declare -F "$offset" >/dev/null; then
-      "$offset" "$first"
-      return
-    fi
-  done
-  mapfile -t COMPREPLY < <(compgen -f -- "$word")
-}
-
-_diag() {
-  local index
-  COMPREPLY=()
-  for (( index = 2; index < COMP_CWORD; index++ )); do
-    if [[ ${COMP_WORDS[index]} == -- ]]; then
-      _diag_command $((index + 1))
-      return
-    fi
-  done
-  _shtab_diag "$@"
-}
-
-complete -o bashdefault -F _diag diag
-""",
-    "fish": """
-# after `--`: what the command itself completes
-function __diag_command
-  set -l words (commandline -opc)
-  set -l at (contains -i -- -- $words)
-  or return
-  set -e words[1..$at]
-  complete -C (string join ' ' -- (string escape -- $words) (commandline -ct))
-end
-complete -c diag -n 'contains -- -- (commandline -opc)' -xa '(__diag_command)'
-""",
-}
-
-_ZSH = """
-# after `--`: commands, then what the command itself completes
-_diag_command() {
-  if [[ $words[1] == -- ]]; then
-    shift words
-    (( CURRENT-- ))
-  fi
-  _normal
-}
-"""

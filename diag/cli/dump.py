@@ -9,8 +9,7 @@ import json
 import os
 import sys
 
-from diag.cli.client.endpoint import endpoint
-from diag.launch import tokens
+from diag.cli.client.endpoint import add_options, endpoint
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
 from diag.text.units import format_seconds
@@ -22,14 +21,13 @@ if TYPE_CHECKING:
 
 _SECONDS, _NATIVE_SECONDS = 8.0, 30.0
 _COUNT_SECONDS = 1.0  # for the question how many ranks there are
+_OTHER = "the hub runs another version of diag, or it is not a hub"
 _GRACE_SECONDS = 4.0  # past its deadline the hub still writes the bundle
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all-ranks", action="store_true", help="every rank of the job (also the default)")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--run-dir", metavar="DIR", help="the run directory of the run to ask")
-    where.add_argument("--endpoint", metavar="URL", help="the hub to ask, as printed by diag run")
+    add_options(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="copy the bundle to FILE")
     parser.add_argument(
         "--json", action="store_true", help="print the report (diag.report/1) and the dump as JSON"
@@ -37,13 +35,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--native",
         action="store_true",
-        help="also C frames of one rank of each stack class, 8 at most; stops these ranks for about a second",
-    )
-    tokens.options(parser)
-    parser.add_argument(
-        "--tls-ca",
-        metavar="FILE",
-        help="certificates that an https:// endpoint is trusted by (default: DIAG_TLS_CA)",
+        help="also read C frames of one rank per stack class (8 at most); pauses these ranks for about a second",
     )
     parser.add_argument(
         "--seconds",
@@ -60,18 +52,9 @@ def run(args: argparse.Namespace) -> int:
         _copy(document, args.output)
     try:
         text, code = _text(document, json_too=args.json)
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        IndexError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise DiagError(
-            f"{url} answers what is no dump of diag: {type(error).__name__}: {error}"[:300],
-            hint="the hub's diag and this one are of other versions, or it is no hub",
+            f"{url} did not return a diag dump: {type(error).__name__}: {error}"[:300], hint=_OTHER
         ) from None
     print(text)
     if args.output is not None and not args.json:
@@ -80,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _text(document: dict[str, Any], *, json_too: bool) -> tuple[str, int]:
-    """What is printed, and the exit code. Raises anything where the document is none."""
+    """What is printed, and the exit code. Raises anything where it is not a dump."""
     screen = document.pop("screen", None)
     if "found" not in document:  # a hub of an older diag
         from diag.model import found
@@ -99,7 +82,7 @@ def _text(document: dict[str, Any], *, json_too: bool) -> tuple[str, int]:
         screen = dump_text(
             document, colour=wanted(1), width=_columns(), lang=language_for(sys.stdout, language())
         )
-    return clean_lines(screen, colour=wanted(1)), code  # whoever answered, it only paints
+    return clean_lines(screen, colour=wanted(1)), code  # whatever answered, it only paints
 
 
 def _columns() -> int:
@@ -113,42 +96,33 @@ def _columns() -> int:
 def _ask(
     args: argparse.Namespace, url: str, token: str | None, run_path: str | None, ca: str | None
 ) -> dict[str, Any]:
-    from diag.cli.client.answer import check_address, document_of, no_answer, refusal
-
-    check_address(url)
+    from diag.cli.client.answer import ask, check_address, document_of
     from diag.cli.client.http import post
     from diag.cli.language import language
     from diag.text.language import language_for
     from diag.text.ticker import Ticker
 
+    check_address(url)
     seconds = args.seconds or (_NATIVE_SECONDS if args.native else _SECONDS)
     query = f"deadline={seconds:g}&columns={_columns()}&colour={int(wanted(1))}&lang={language_for(sys.stdout, language())}"
     query += "&native=1" if args.native else ""
     again = f"diag watch --run-dir {run_path}" if run_path else "diag watch --pid PID on that node"
-    try:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        with Ticker(_Waiting(url, headers, ca, seconds)):
-            status, reason, body = post(f"{url}/dump?{query}", headers, seconds + _GRACE_SECONDS, ca)
-    except (OSError, ValueError) as error:
-        raise no_answer(
-            url, error, seconds=seconds + _GRACE_SECONDS, hint=f"attach a new one: {again}"
-        ) from None
-    if status != 200:
-        raise refusal(url, status, reason, body, has_token=bool(token))
+    with Ticker(_Waiting(url, token, ca, seconds)):
+        body = ask(
+            *(url, f"/dump?{query}", token, ca, seconds + _GRACE_SECONDS),
+            *(f"attach a new one: {again}", post),
+        )
     document = document_of(url, body)
     if "report" not in document:
-        raise DiagError(
-            f"{url} answers what is no dump of diag",
-            hint="the hub's diag and this one are of other versions, or it is no hub",
-        )
+        raise DiagError(f"{url} did not return a diag dump", hint=_OTHER)
     return document
 
 
 class _Waiting:
     """The line while the hub gathers: how many ranks are awaited, and how long at most."""
 
-    def __init__(self, url: str, headers: dict[str, str], ca: str | None, deadline: float) -> None:
-        self._asked = url, headers, ca
+    def __init__(self, url: str, token: str | None, ca: str | None, deadline: float) -> None:
+        self._asked = url, token, ca
         self._deadline = deadline
         self._ranks: int | None = None
 
@@ -158,15 +132,16 @@ class _Waiting:
         whom = f"{self._ranks} rank{'s' if self._ranks > 1 else ''}" if self._ranks else "the ranks"
         if seconds < self._deadline:
             return f"diag: waiting for {whom}: {format_seconds(seconds)} of at most {format_seconds(self._deadline)}"
-        return f"diag: {format_seconds(seconds)}: what came of {whom} is put together"
+        return f"diag: {format_seconds(seconds)}: putting together what {whom} answered"
 
     def _count(self) -> int:
         """Of the hub's report; 0 where it does not say it at once."""
+        from diag.cli.client.answer import authorization
         from diag.cli.client.http import get
 
-        url, headers, ca = self._asked
+        url, token, ca = self._asked
         try:
-            job = json.loads(get(f"{url}/findings", headers, _COUNT_SECONDS, ca)[2])["job"]
+            job = json.loads(get(f"{url}/findings", authorization(token), _COUNT_SECONDS, ca)[2])["job"]
             return max(int(job.get("world_size") or 0), int(job.get("ranks_seen") or 0))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return 0
@@ -187,11 +162,11 @@ def _copy(document: dict[str, Any], target: str) -> None:
     source = document.get("bundle")
     if not source:
         raise DiagError(
-            f"there is no bundle to copy: {document.get('bundle_error', 'the run has no run directory')}"
+            f"no bundle was written: {document.get('bundle_error', 'the run has no run directory')}"
         )
     try:
-        if not _is_bundle(str(source)):  # whoever answered named a file of this machine
-            raise DiagError(f"{source} is no bundle of diag: it is not copied")
+        if not _is_bundle(str(source)):  # the hub that answered named a file of this machine
+            raise DiagError(f"{source} is not a diag bundle and was not copied")
         shutil.copyfile(source, target)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error

@@ -1,21 +1,20 @@
-"""`diag explain ID`: the manual page of a finding, or what it says of a class or cause, in English or
+"""`diag explain ID`: the manual page of a finding, or its part on a class or cause, in English or
 Chinese."""
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
 import os
 import re
 import shutil
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from diag.outputs import manual
+from diag.text.columns import cut, pad, wrap_wide
 from diag.text.errors import DiagError
-
-if TYPE_CHECKING:
-    from diag.outputs import manual
 
 _WIDEST = 110  # columns: longer lines are hard to read
 _NAMES = 26  # columns of the list's first word
@@ -38,8 +37,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def pages(lang: str = "en") -> dict[str, str]:
     """Finding id -> manual page."""
-    from diag.outputs import manual
-
     return {finding: manual.text(finding, lang) for finding in manual.ids()}
 
 
@@ -56,8 +53,6 @@ def rule_page(rule: str, lang: str) -> dict[str, str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from diag.outputs import manual
-
     lang = _language(args.lang)
     width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
     asked = " ".join(args.id)
@@ -74,15 +69,11 @@ def run(args: argparse.Namespace) -> int:
     items = {} if page else _of_cause(finding, word, lang)
     if not page and not items:
         raise DiagError(
-            f"there is no finding, class, cause or rule {asked!r}", hint=_near(asked), exit_code=2
+            f"no finding, class, cause or rule is called {asked!r}", hint=_near(asked), exit_code=2
         )
     if args.json:
-        print(
-            _json(
-                asked,
-                [_page(name, page)] if page else [_page(each, {}, found) for each, found in items.items()],
-            )
-        )
+        found = [_page(name, page)] if page else [_page(each, {}, advice) for each, advice in items.items()]
+        print(_json(asked, found))
     elif page:
         print(name + os.linesep + "=" * len(name))
         for heading, text in page.items():
@@ -105,8 +96,6 @@ def _taken_apart(asked: str) -> tuple[str, str]:
 
 def _of_cause(finding: str, word: str, lang: str) -> dict[str, list[manual.Advice]]:
     """Finding -> the paragraphs of it that are of this class or cause."""
-    from diag.outputs import manual
-
     found = {
         each: [item for item in manual.advice(each, lang) if item.is_of(word or finding)]
         for each in manual.ids()
@@ -116,10 +105,8 @@ def _of_cause(finding: str, word: str, lang: str) -> dict[str, list[manual.Advic
 
 
 def _print_items(word: str, found: dict[str, list[manual.Advice]], lang: str, width: int) -> None:
-    """Each paragraph with the finding that has it; of several findings the one on the screen says which is
+    """Each paragraph with the finding that has it; where several have it, the one on the screen shows which is
     meant."""
-    from diag.outputs import manual
-
     blocks = []
     for finding, items in found.items():
         lines = [f"{finding} ({word})", *_indented(manual.meaning(finding, lang), width)]
@@ -132,55 +119,48 @@ def _print_items(word: str, found: dict[str, list[manual.Advice]], lang: str, wi
 
 
 def _indented(text: str, width: int) -> Iterator[str]:
-    from diag.text.columns import wrap_wide
-
     if text.startswith("- "):
         return iter(wrap_wide(text[2:], width, "  - ", "    "))
     return iter(wrap_wide(text, width, "  "))
 
 
 def _page(name: str, sections: dict[str, str], items: list[manual.Advice] | None = None) -> dict[str, object]:
-    told = [
+    advice = [
         {"causes": list(item.causes), "classes": list(item.classes), "text": item.text}
         for item in items or ()
     ]
-    return {"id": name, "sections": sections, "advice": told}
+    return {"id": name, "sections": sections, "advice": advice}
 
 
 def _json(asked: str, found: list[dict[str, object]]) -> str:
-    import json
-
     return json.dumps(
         {"schema": "diag.explain/1", "asked": asked, "pages": found}, indent=1, ensure_ascii=True
     )
 
 
-def _language(told: str | None) -> str:
+def _language(chosen: str | None) -> str:
     """Chinese only where it can be shown, or was asked for by name; then with question marks, and a word of
     why."""
     from diag.cli.language import language
     from diag.text.language import CHINESE, can_show
 
-    lang = told or language()
+    lang = chosen or language()
     if lang != "zh" or can_show(CHINESE, sys.stdout):
         return lang
     encoding = getattr(sys.stdout, "encoding", "") or "unknown"
-    shown = "question marks stand for it" if told else "the page is English"
+    shown = "it is shown as question marks" if chosen else "the page is English"
     print(
         f"diag: this terminal's encoding ({encoding}) has no Chinese, {shown}: set PYTHONUTF8=1",
         file=sys.stderr,
     )
-    if told and isinstance(sys.stdout, io.TextIOWrapper):
+    if chosen and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    return told or "en"
+    return chosen or "en"
 
 
 def _entry(finding: str, lang: str, width: int) -> str:
     """One line of the list, cut where it goes to a terminal."""
-    from diag.outputs.manual import meaning
-    from diag.text.columns import cut, pad
-
-    line = f"{pad(finding, _NAMES)} {meaning(finding, lang)}"
+    line = f"{pad(finding, _NAMES)} {manual.meaning(finding, lang)}"
     return cut(line, width) if width else line
 
 
@@ -191,7 +171,6 @@ def _section(heading: str, text: str, lang: str, width: int) -> Iterator[str]:
 
 
 def _near(wrong: str) -> str:
-    from diag.outputs import manual
     from diag.text.suggest import did_you_mean
 
     finding, word = _taken_apart(wrong)
@@ -201,12 +180,8 @@ def _near(wrong: str) -> str:
             did_you_mean(word, of_it, f"diag explain {finding}/{{}}")
             or f"diag explain {finding} has its causes"
         )
-    names = [
-        name
-        for each in manual.ids()
-        for item in manual.advice(each, "en")
-        for name in (*item.classes, *item.causes)
-    ]
+    items = [item for each in manual.ids() for item in manual.advice(each, "en")]
+    names = [name for item in items for name in (*item.classes, *item.causes)]
     hint = did_you_mean(finding, (*manual.ids(), *names)) if not word else ""
     return (
         hint

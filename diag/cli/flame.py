@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diag.cli.client.endpoint import endpoint
-from diag.launch import tokens
+from diag.cli.client.endpoint import add_options, endpoint
 from diag.text.errors import DiagError
 from diag.text.ticker import Ticker, bar
 from diag.text.units import format_ranks, format_seconds
@@ -20,9 +19,8 @@ if TYPE_CHECKING:
     from diag.outputs.http.flame import Profile
 
 _ENDINGS = {"svg": "svg", "speedscope": "speedscope.json", "collapsed": "txt"}
-_GRACE_SECONDS = (
-    30.0  # of the hub, beyond the recording: py-spy starts, writes, and is given up by the hub after 15 s
-)
+# Of the hub, beyond the recording: py-spy starts, writes, and is given up by the hub after 15 s.
+_GRACE_SECONDS = 30.0
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +28,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "rank", metavar="RANK", help="a global rank; all: one graph of all ranks, from their last stacks"
     )
     parser.add_argument(
-        "--seconds", type=_between(1, 300), default=10.0, metavar="S", help="how long to look (default 10)"
+        "--seconds", type=_between(1, 300), default=10.0, metavar="S", help="recording time (default 10)"
     )
     parser.add_argument(
         "--rate", type=_between(1, 200), default=50, metavar="N", help="samples a second (default 50)"
@@ -49,21 +47,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="where to write (default flame-rankN.svg; - is stdout)"
     )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--run-dir", type=Path, metavar="DIR", help="the run directory of the run to ask")
-    where.add_argument("--endpoint", metavar="URL", help="the hub to ask, as printed by diag run")
+    where = add_options(parser)
     where.add_argument(
         "--from",
         dest="source",
         type=Path,
         metavar="PATH",
-        help="draw what was recorded: a run directory or a bundle; no process is looked at",
-    )
-    tokens.options(parser)
-    parser.add_argument(
-        "--tls-ca",
-        metavar="FILE",
-        help="certificates that an https:// endpoint is trusted by (default: DIAG_TLS_CA)",
+        help="draw recorded stacks from a run directory or bundle; no process is read",
     )
 
 
@@ -74,7 +64,7 @@ def _between(low: int, high: int) -> Any:
             raise argparse.ArgumentTypeError(f"{text} is not between {low} and {high}")
         return value
 
-    number.__name__ = "number"  # as argparse says it: invalid number value
+    number.__name__ = "number"  # as argparse prints it: invalid number value
     return number
 
 
@@ -90,7 +80,7 @@ def _rank(text: str) -> int | None:
     if text == "all":
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 8):
-        raise DiagError(f"{text!r} is no rank", hint="diag flame 3, or diag flame all", exit_code=2)
+        raise DiagError(f"{text!r} is not a rank", hint="diag flame 3, or diag flame all", exit_code=2)
     return int(text)
 
 
@@ -117,48 +107,37 @@ def _write(data: bytes, target: str) -> None:
 
 
 # --- live
-# ------------------------------------------------------------------------------------------------------
 
 
 def _live(args: argparse.Namespace, rank: int | None) -> bytes:
     from urllib.parse import urlencode
 
-    from diag.cli.client.answer import check_address, no_answer, refusal
+    from diag.cli.client.answer import ask, check_address
     from diag.cli.client.http import get, post
 
     url, token, _, ca = endpoint(args)
     check_address(url)
     wanted: dict[str, str] = {"format": args.format, "children": str(args.children).lower()}
-    path = "/flame"
+    path, recorded = "/flame", 0.0
     if rank is not None:
-        path = f"/ranks/{rank}/flame"
+        path, recorded = f"/ranks/{rank}/flame", args.seconds
         wanted |= {
             "seconds": f"{args.seconds:g}",
             "rate": f"{args.rate:.0f}",
             "native": str(args.native).lower(),
         }
         about = "; it is stopped for some milliseconds at each sample (--native)" if args.native else ""
-        print(
-            f"diag: looking at rank {rank} for {format_seconds(args.seconds)}{about}",
-            file=sys.stderr,
-            flush=True,
+        recording = f"diag: recording rank {rank} for {format_seconds(args.seconds)}{about}"
+        print(recording, file=sys.stderr, flush=True)
+    with Ticker(lambda passed: _recording(passed, recorded)):
+        body = ask(
+            *(url, f"{path}?{urlencode(wanted)}", token, ca, args.seconds + _GRACE_SECONDS),
+            *("diag flame RANK --from RUN_DIR draws what was recorded", get if rank is None else post),
         )
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    asked = f"{url}{path}?{urlencode(wanted)}"
-    recorded = args.seconds if rank is not None else 0.0
-    seconds = args.seconds + _GRACE_SECONDS
-    try:
-        with Ticker(lambda passed: _recording(passed, recorded)):
-            status, reason, body = (get if rank is None else post)(asked, headers, seconds, ca)
-    except (OSError, ValueError) as error:
-        raise no_answer(
-            url, error, seconds=seconds, hint="diag flame RANK --from RUN_DIR draws what was recorded"
-        ) from None
-    if status != 200:
-        raise refusal(url, status, reason, body, has_token=bool(token))
     if not _is_graph(body, args.format):
         raise DiagError(
-            f"{url} answers, but with no flame graph: it is no diag", hint="is that another server's port?"
+            f"{url} answers without a flame graph: it is not a diag hub",
+            hint="is that another server's port?",
         )
     return body
 
@@ -181,11 +160,10 @@ def _recording(passed: float, seconds: float) -> str:
     """
     if passed < seconds:
         return f"diag: {bar(passed, seconds)} {format_seconds(round(passed))} of {format_seconds(seconds)}"
-    return f"diag: {format_seconds(passed)}: the graph is made"
+    return f"diag: {format_seconds(passed)}: drawing the graph"
 
 
 # --- recorded
-# --------------------------------------------------------------------------------------------------
 
 
 def recorded(sources: Sequence[Path], args: argparse.Namespace, rank: int | None) -> bytes:
@@ -236,7 +214,7 @@ def _merged(sources: Sequence[Path], args: argparse.Namespace) -> Profile:
 
 
 def _facts(sources: Sequence[Path]) -> Iterator[tuple[float, Any]]:
-    """What was recorded, in order, with its told time."""
+    """What was recorded, in order, with the time of its record."""
     from diag.engine.replay import Evidence
     from diag.sources.parsers import PARSERS
     from diag.text.progress_line import Progress

@@ -11,9 +11,9 @@ from diag.text.language import language_of
 def language() -> str:
     """For commands that need no other setting: pydantic is imported only where it has something to read or to
     complain of."""
-    told = os.environ.get("DIAG_LANG", "")
-    if told not in ("", "en", "zh") or Path("diag.toml").exists():
+    chosen = os.environ.get("DIAG_LANG", "")
+    if chosen not in ("", "en", "zh") or Path("diag.toml").exists():
         from diag.settings import load
 
-        told = load(take=("lang",)).lang
-    return language_of(told, os.environ)
+        chosen = load(take=("lang",)).lang
+    return language_of(chosen, os.environ)

@@ -41,7 +41,7 @@ open or over by then; `diag run` returns CMD's own code (128+n when CMD died of 
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong as diag does everywhere: `error:` and `hint:`."""
+    """Reports what is wrong as diag does everywhere: `error:` and `hint:`."""
 
     def error(self, message: str) -> NoReturn:
         _say(DiagError(_in_words(message, self), hint=_near_choice(message) or f"{self.prog} --help"))
@@ -106,9 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DiagError as error:
         _say(error)
         return error.exit_code
-    except (
-        BrokenPipeError
-    ):  # `diag replay ... | head`: nobody reads on, nor may Python say so when it flushes at its end
+    except BrokenPipeError:
+        # `diag replay ... | head`: the reader has ended, nor may Python complain when it flushes at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except KeyboardInterrupt:
@@ -125,9 +124,9 @@ def _as_option(words: list[str]) -> list[str]:
     """
     if words[:1] == ["help"]:
         # What follows these would be CMD, and be run.
-        told = words[1:2] if words[1:2] and words[1] in (*_WITH_COMMAND, "help") else words[1:]
-        told = [word for word in told if word != "help"]
-        return [*told, "--help"]
+        rest = words[1:2] if words[1:2] and words[1] in (*_WITH_COMMAND, "help") else words[1:]
+        rest = [word for word in rest if word != "help"]
+        return [*rest, "--help"]
     return ["--version"] if words[:1] == ["version"] else words
 
 
@@ -141,7 +140,7 @@ def _say(error: DiagError) -> None:
 
 
 def _in_words(message: str, parser: argparse.ArgumentParser) -> str:
-    """What argparse says in words of its own: of types, of "arguments"."""
+    """What argparse reports in its own way: of types, of "arguments"."""
     wrong = re.fullmatch(r"(argument .*): invalid (int|float) value: (.*)", message, re.DOTALL)
     if wrong:
         return f"{wrong[1]}: {wrong[3]} is no {'whole number' if wrong[2] == 'int' else 'number'}"
@@ -176,15 +175,11 @@ def _no_verb(words: Sequence[str]) -> DiagError:
     hint = did_you_mean(words[0], (*VERBS, "help", "version"), "`diag {}`")
     if words[0] == "--":
         return DiagError(
-            "no command of diag stands in front of `--`",
-            hint=f"diag run {shlex.join(words[:4])}",
-            exit_code=2,
+            "a diag command is missing before `--`", hint=f"diag run {shlex.join(words[:4])}", exit_code=2
         )
     if not hint and shutil.which(words[0]):
         hint = f"to run it under diag: diag run -- {shlex.join(words[:3])}{' ...' if words[3:] else ''}"
-    return DiagError(
-        f"diag has no command {words[0]!r}", hint=hint or "diag --help lists the commands", exit_code=2
-    )
+    return DiagError(f"unknown command {words[0]!r}", hint=hint or "see diag --help", exit_code=2)
 
 
 def _not_understood(
@@ -195,20 +190,22 @@ def _not_understood(
 
     wrong = next((word for word in unknown if word.startswith("-")), unknown[0])
     name = wrong.partition("=")[0]
-    said = f"diag {verb}".rstrip()
+    command = f"diag {verb}".rstrip()
     if not wrong.startswith("-"):
-        return DiagError(f"{said} takes no further word {wrong!r}", hint=f"{said} --help", exit_code=2)
+        return DiagError(f"{command}: unexpected argument {wrong!r}", hint=f"{command} --help", exit_code=2)
     options = _options(parser, words)
     # Two dashes are in all of them: they would make any two short words alike.
     long = [option[2:] for option in options if option.startswith("--")]
     hint = did_you_mean(name[2:], long, "--{}") if name.startswith("--") else ""
     if not hint and verb in _WITH_COMMAND and "--" not in words:
-        hint = f"an option of the command stands after it, or after `--`: {said} [options] -- CMD ..."
-    return DiagError(f"{said} has no option {name}", hint=hint or f"{said} --help lists them", exit_code=2)
+        hint = f"options of CMD go after `--`: {command} [options] -- CMD ..."
+    return DiagError(
+        f"{command}: unknown option {name}", hint=hint or f"{command} --help lists them", exit_code=2
+    )
 
 
 def _options(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
-    """Those that may stand in this line: of the verb, and of the verb below it (`diag rules list`)."""
+    """Those that this line may have: of the verb, and of the verb below it (`diag rules list`)."""
     options: list[str] = []
     for action in parser._actions:
         options += action.option_strings

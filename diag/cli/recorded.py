@@ -1,4 +1,4 @@
-"""A view of evidence on disk: the same page over what was recorded, with nobody to ask for more."""
+"""A view of evidence on disk: the same page over what was recorded, with no process to ask for more."""
 
 from __future__ import annotations
 
@@ -14,33 +14,18 @@ from diag.engine.engine import Engine
 from diag.launch.service_discovery import Target
 from diag.model import Placement
 from diag.outputs.http.daemon_thread import in_daemon_thread
-from diag.outputs.view.view import ClusterFacts, Counters, FlameWanted
+from diag.outputs.view.view import ClusterView, Counters, FlameWanted
 from diag.text.errors import DiagError
 
 
-class NoOtherNodes:
-    """The ClusterView of who has joined nobody."""
+class NoOtherNodes(ClusterView):
+    """Of one that has joined no other hub."""
 
     takes_digests = False
 
-    def take_digest(self, document: dict[str, Any], address: str) -> dict[str, Any] | None:
-        return None
-
-    def refuse_digest(self, address: str) -> None:
-        pass
-
-    def nodes(self) -> list[dict[str, Any]]:
-        return []
-
-    def facts(self) -> ClusterFacts | None:
-        return None
-
-    def other_ranks(self) -> list[dict[str, Any]]:
-        return []
-
 
 class RecordedView:
-    """A HubView. `paths` is what the engine was told from: flame graphs are drawn from it again."""
+    """A HubView. `paths` is what the engine read: flame graphs are drawn from it again."""
 
     def __init__(
         self,
@@ -82,6 +67,6 @@ class RecordedView:
 
     async def dump(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
         raise DiagError(
-            "this is recorded evidence: there is no process to look at",
+            "recorded evidence: there is no live process to read",
             hint="its stacks are on the page, and in `diag replay`",
         )

@@ -32,9 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--changes", action="store_true", help="print each change with its time instead of the report"
     )
-    parser.add_argument(
-        "--serve", action="store_true", help="show it on the page that a running job has, until Ctrl-C"
-    )
+    parser.add_argument("--serve", action="store_true", help="serve it as a live job's page until Ctrl-C")
     parser.add_argument("--host", metavar="ADDRESS", help="with --serve: HTTP address (default 127.0.0.1)")
     parser.add_argument(
         "--port", type=int, metavar="N", help="with --serve: HTTP port (default 9095, else any free one)"
@@ -56,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from diag.model import found
     from diag.outputs.report import report
     from diag.outputs.terminal.text import classes_text, report_text
-    from diag.outputs.view.view import stack_classes
+    from diag.outputs.view.classes import stack_classes
     from diag.text.language import language_for
     from diag.text.progress_line import Progress
     from diag.text.sanitize import clean
@@ -91,7 +89,7 @@ def _serve(engine: Engine, args: argparse.Namespace) -> int:
     import signal
 
     from diag.cli.recorded import RecordedView
-    from diag.outputs.http.app import is_loopback
+    from diag.outputs.http.guard import is_loopback
     from diag.outputs.http.server import PortTaken, serve
     from diag.outputs.http.serving import format_page_line, refuse_taken_port
     from diag.outputs.report import report

@@ -14,9 +14,7 @@ from diag.text.units import format_seconds
 
 def add(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="what", metavar="WHAT", required=True, help="test, list or schema")
-    test = verbs.add_parser(
-        "test", help="run the examples of rules, and refuse ambiguous, slow or untested ones"
-    )
+    test = verbs.add_parser("test", help="run the rules' examples; reject ambiguous, slow or untested rules")
     test.add_argument(
         "paths",
         nargs="*",
@@ -51,9 +49,9 @@ def _test(args: argparse.Namespace) -> int:
     lines = sum(len(item.rule.examples) + len(item.rule.silent) for item in good)
     files = len({item.path for item in read})
     counts = ((files, "rule"), (lines, "example"), (len(problems), "problem"))
-    said = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts)
-    said += f", {format_seconds(time.monotonic() - began)}"
-    print(said, file=sys.stderr)
+    line = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts)
+    line += f", {format_seconds(time.monotonic() - began)}"
+    print(line, file=sys.stderr)
     return 10 if problems else 0
 
 

@@ -1,6 +1,6 @@
-"""`diag run [options] -- CMD ...`: CMD as it is, with diag beside it.
+"""`diag run [options] -- CMD ...`: CMD as it is, with diag next to it.
 
-The job comes first: whatever of diag does not work is said in one line, and CMD runs all the same.
+The job comes first: what does not work of diag is reported in one line, and CMD runs all the same.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
@@ -22,7 +23,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         const=False,
         dest="inject",
         default=None,
-        help="leave PYTHONPATH of CMD alone: no in-rank hook",
+        help="do not add the in-rank hook to CMD's PYTHONPATH",
     )
     parser.add_argument(
         "--no-nccl-debug",
@@ -46,11 +47,11 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nodes",
         metavar="auto|off|HOSTS",
-        help="whose hubs join to judge one job: auto (default, needs "
+        help="which nodes' hubs join to judge the job together: auto (default, needs "
         "DIAG_TOKEN), off, host[:port],... or @FILE",
     )
     parser.add_argument(
-        "--no-http", action="store_const", const=False, dest="http", default=None, help="serve no HTTP"
+        "--no-http", action="store_const", const=False, dest="http", default=None, help="do not serve HTTP"
     )
     parser.add_argument(
         "--stack-seconds", type=float, metavar="S", help="time between stack samples (default 5)"
@@ -63,8 +64,9 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--expect-net",
+        dest="expected_net",
         metavar="NAME[,NAME]",
-        help="networks that NCCL is meant to use between nodes, such as "
+        help="networks NCCL should use between nodes, such as "
         "'IB,IBext*' or Socket (default: anything but sockets)",
     )
     parser.add_argument(
@@ -73,22 +75,28 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--job-id",
         metavar="NAME",
-        help="what the job is called in labels (default: Slurm's job id, torchrun's "
+        help="name of the job in metric labels (default: Slurm's job id, torchrun's "
         "--rdzv-id, else the run's id)",
     )
     parser.add_argument(
         "--sd-file",
         type=Path,
         metavar="PATH",
-        help="tell Prometheus of this hub in a file for file_sd; in a directory: DIR/JOB-NODE.json",
+        help="write a file_sd file that announces this hub to Prometheus; for a directory: DIR/JOB-NODE.json",
     )
+
+
+def hub_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """By the settings that these options set; None for those that were not given."""
+    names = "run_root host port http stack_seconds ras rules nodes job_id sd_file expected_net"
+    return {name: getattr(args, name) for name in names.split()}
 
 
 def run(args: argparse.Namespace) -> int:
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not words:
         raise DiagError(
-            "there is no command to run", hint="diag run -- torchrun --nproc_per_node 8 train.py", exit_code=2
+            "no command given", hint="diag run -- torchrun --nproc_per_node 8 train.py", exit_code=2
         )
     if words[0].startswith("-"):
         _refuse_option(words)
@@ -117,21 +125,7 @@ def _task(args: argparse.Namespace, words: list[str]) -> dict[str, object]:
     """What the hub's process gets to know of the command line and of the terminal."""
     from diag.launch.command import columns
 
-    names = (
-        "run_root",
-        "host",
-        "port",
-        "http",
-        "inject",
-        "nccl_debug",
-        "stack_seconds",
-        "ras",
-        "rules",
-        "nodes",
-        "job_id",
-        "sd_file",
-    )
-    flags = {**{name: getattr(args, name) for name in names}, "expected_net": args.expect_net}
+    flags = {**hub_settings(args), "inject": args.inject, "nccl_debug": args.nccl_debug}
     return {
         "words": words,
         "quiet": args.quiet,
@@ -144,13 +138,13 @@ def _task(args: argparse.Namespace, words: list[str]) -> dict[str, object]:
 
 
 def _refuse_option(words: list[str]) -> None:
-    """Raises DiagError where diag's own option stands behind `--`, or two `--` in a row."""
+    """Raises DiagError where diag's own option comes after `--`, or two `--` in a row."""
     parser = argparse.ArgumentParser()
     add(parser)
     name = words[0].partition("=")[0]
     if name in parser._option_string_actions:
         raise DiagError(
-            f"{name} is an option of diag, but stands after `--`, where CMD begins",
+            f"{name} is an option of diag: put it before `--`",
             exit_code=2,
             hint=f"diag run {name} ... -- CMD",
         )

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diag.launch import tokens
+from diag.cli.client.endpoint import add_options, endpoint
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    where = parser.add_mutually_exclusive_group()
+    where = add_options(parser)
     where.add_argument(
         "paths",
         nargs="*",
@@ -29,24 +29,16 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="evidence on disk: a run directory, a bundle, a capture (default: the newest live run)",
     )
-    where.add_argument("--run-dir", metavar="DIR", help="the run directory of the run to ask")
-    where.add_argument("--endpoint", metavar="URL", help="the hub to ask, as printed by diag run")
     parser.add_argument(
         "--once",
         action="store_true",
-        help="print one picture as text and end; also without a terminal, and with TERM=dumb",
+        help="print one snapshot as text and exit (the default without a terminal or with TERM=dumb)",
     )
     parser.add_argument("--json", action="store_true", help="print the state (diag.state/1) and end")
     parser.add_argument(
         "--lang",
         choices=("en", "zh"),
         help="zh: findings' meanings and manual pages in Chinese (default: the setting lang, else the locale)",
-    )
-    tokens.options(parser)
-    parser.add_argument(
-        "--tls-ca",
-        metavar="FILE",
-        help="certificates that an https:// endpoint is trusted by (default: DIAG_TLS_CA)",
     )
 
 
@@ -66,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         state.take_document(document)
     except ValueError as error:
         raise DiagError(
-            f"this is no state of a run: {error}", hint="the hub's diag and this one are of other versions"
+            f"not the state of a run: {error}", hint="the hub runs another version of diag"
         ) from None
     if args.json:
         return _code(state)
@@ -90,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def is_screen() -> bool:
-    """Somebody looks, and can type."""
+    """A person looks, and can type."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
     return os.environ.get("TERM", "dumb") != "dumb" and all(
         stream is not None and stream.isatty() for stream in streams
@@ -123,15 +115,13 @@ def _source(args: argparse.Namespace) -> Source:
         if len(args.paths) > 1 or not _lives(args.paths[0]):
             from diag.cli.tui.source import Recorded
 
-            told = Recorded(args.paths)
+            evidence = Recorded(args.paths)
             from diag.text.sanitize import clean
 
-            for note in told.notes:
+            for note in evidence.notes:
                 print(f"diag: {clean(note)}", file=sys.stderr)
-            return told
+            return evidence
         args.run_dir = str(args.paths[0])
-    from diag.cli.client.endpoint import endpoint
-
     return Live(*endpoint(args))
 
 

@@ -1,2 +1,2 @@
-"""The faces: text, JSON lines, HTTP and Prometheus. They read the engine through `view.HubView` and judge
+"""The outputs: text, JSON lines, HTTP and Prometheus. They read the engine through `view.HubView` and judge
 nothing."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 # then. `/proc/PID/maps` and the like in general advice say how to look next time, and stay.
 _LIVE = re.compile(
     r"/proc/(?:\d|PID/(?:fd|stack))|\bkill -\w+ |(?:--pid|-[pt]) ?\d|--pid PID|\(pid \d|\bdiag (?:dump|watch|top)\b"
-    r"|\bstill lives?\b|\bprocess lives\b|\btake its stack\b",
+    r"|\bstill lives?\b|\bprocess lives\b|\btake its stack\b"
 )
 _OPENS, _CLOSES = "([", ")]"
 
@@ -31,14 +31,14 @@ def lasting(advice: str) -> str:
     kept = []
     for sentence in _parts(advice, "."):
         clauses = [_what_stays(_without_asides(clause)).strip(" ;.,") for clause in _parts(sentence, ";")]
-        said = "; ".join(filter(None, clauses))
-        if said:
-            kept.append(said[0].upper() + said[1:] + ".")
+        lasts = "; ".join(filter(None, clauses))
+        if lasts:
+            kept.append(lasts[0].upper() + lasts[1:] + ".")
     return " ".join(kept)
 
 
 def _parts(text: str, mark: str) -> Iterator[str]:
-    """What stands between marks that a space follows, not looking into parentheses and `commands`."""
+    """The parts between marks that a space follows, not looking into parentheses and `commands`."""
     depth, quoted, begin = 0, False, 0
     for index, char in enumerate(text):
         if char == "`":

@@ -49,7 +49,7 @@ class OutputContext:
     width: Callable[[], int] = lambda: 80
     lang: str = "en"
     url: str | None = None  # of the page, once there is one
-    publish: Callable[[], None] = lambda: None  # all outputs that tell others of the run do so anew
+    publish: Callable[[], None] = lambda: None  # all outputs that announce the run do so anew
 
 
 class Output:
@@ -82,4 +82,4 @@ class Output:
         """A finding was opened, updated or resolved. On the hub's thread: it must not wait."""
 
     def close(self, returncode: int | None, *, ended: bool) -> None:
-        """The last change was told. Not `ended`: diag's own part is over, but CMD may go on."""
+        """The last change was passed on. Not `ended`: diag's own part is over, but CMD may go on."""

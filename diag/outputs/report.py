@@ -1,7 +1,7 @@
 """The `diag.report/1` document: the one account of a job that terminal, page, `diag top`, dumps and scripts
 are given.
 
-Reads the engine and judges nothing. Its words are made in `outputs.sentence`.
+Reads the engine and judges nothing. Its sentence is made in `outputs.view.sentence`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from diag.outputs.view.sentence import retell
 from diag.state.savefacts import save_json
 from diag.state.view import JobView
 
-_MOST_OVER = 100  # told again with each step of the job
+_MOST_OVER = 100  # sent again with each step of the job
 
 
 def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def job_status(engine: Engine) -> str:
     if any(rank.failed for rank in job.ranks.values()):
         return "dead"
     if job.iteration is None and job.phase == "launch" and not job.run.argv and not job.cluster.nodes:
-        # Where no more comes, nobody watched a job start, and nothing in the evidence tells how far one is.
+        # Where no more comes, no start of a job was watched, and nothing in the evidence shows how far one is.
         return "unknown" if engine.finished else "starting"
     unseen = not job.ranks and job.iteration is None
     if unseen or job.phase in ("launch", "rendezvous", "model_load", "data_prep", "comm_init"):
@@ -105,17 +105,17 @@ def _log(job: JobView) -> dict[str, Any]:
 
 
 def _unchecked(line: NotChecked, *, ended: bool) -> dict[str, Any]:
-    told = line.to_json()
-    return {**told, "remedy": lasting(told["remedy"])} if ended else told
+    row = line.to_json()
+    return {**row, "remedy": lasting(row["remedy"])} if ended else row
 
 
 def _told(engine: Engine, finding: Finding, *, past: bool) -> dict[str, Any]:
     """`past`: its processes are gone, or it is over."""
-    told = finding.to_json()
+    row = finding.to_json()
     if past:
-        told["advice"] = lasting(told["advice"])
-    for item in told["evidence"]:
+        row["advice"] = lasting(row["advice"])
+    for item in row["evidence"]:
         place = engine.place_of(item["excerpt"])
         if place:
             item["where"] = place
-    return told
+    return row

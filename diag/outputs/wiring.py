@@ -6,25 +6,29 @@ from collections.abc import Callable, Sequence
 
 from diag.launch.failures import in_a_line
 from diag.model import Change
+from diag.outputs.files import FindingsFile, RunJson, ServiceDiscoveryFile
 from diag.outputs.http.serving import Serving
-from diag.outputs.jsonl import FindingsFile
 from diag.outputs.output import Output, OutputContext
-from diag.outputs.run_json import RunJson
-from diag.outputs.sd_file import ServiceDiscoveryFile
-from diag.outputs.terminal.panels import Terminal
 
-# In the order in which they start and are told; they are closed from the last to the first.
-OUTPUTS: tuple[type[Output], ...] = (
-    Terminal,
-    FindingsFile,
-    Serving,
-    RunJson,
-    ServiceDiscoveryFile,
-)
+
+class Terminal(Output):
+    """A panel for each change, in the terminal that diag was started in."""
+
+    documented = "diag run"
+
+    def change(self, change: Change) -> None:
+        from diag.outputs.terminal.text import panel
+
+        run = self.run
+        run.say(panel(change, colour=run.colour, width=run.width(), lang=run.lang))
+
+
+# In the order in which they start and hear of changes; they are closed from the last to the first.
+OUTPUTS: tuple[type[Output], ...] = (Terminal, FindingsFile, Serving, RunJson, ServiceDiscoveryFile)
 
 
 class Outputs:
-    """Those that this run wants. One that fails says so once, and holds up neither the others nor the hub."""
+    """Those that this run wants. One that fails is reported once, and holds up neither the others nor the hub."""
 
     def __init__(self, run: OutputContext, kinds: tuple[type[Output], ...] = OUTPUTS) -> None:
         self._run = run
@@ -56,7 +60,7 @@ class Outputs:
 
     @property
     def places(self) -> str:
-        """Where a person finds them, behind the words "watching ...": ", page http://..., run directory ..."."""
+        """Where a person finds them, behind "watching ...": ", page http://..., run directory ..."."""
         file = self._run.hub.settings.file
         named = [output.place for output in self._open] + [f"settings of {file}" if file else ""]
         return "".join(f", {place}" for place in named if place)
@@ -65,7 +69,7 @@ class Outputs:
         for output in self._open:
             try:
                 work(output)
-            except Exception as error:  # of one output: what the others tell must get out all the same
+            except Exception as error:  # of one output: the others go on all the same
                 if output not in self._failed:
                     self._failed.add(output)
                     self._run.say(in_a_line(f"the output {type(output).__name__} fails", error))

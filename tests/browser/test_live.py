@@ -84,7 +84,6 @@ def stuck() -> Iterator[Stuck]:
 
 
 # --- a hang
-# ----------------------------------------------------------------------------------------------------
 
 
 def test_hang_is_on_the_open_page_five_seconds_after_it_was_found(stuck: Stuck, opener: Opener) -> None:
@@ -162,7 +161,6 @@ def test_dump_is_made_with_the_keyboard_alone_and_can_be_copied(stuck: Stuck, op
 
 
 # --- what was recorded
-# -----------------------------------------------------------------------------------------
 
 
 def test_bundle_of_a_dump_and_run_directory_read_like_the_live_page(
@@ -208,7 +206,6 @@ def facts(state: dict[str, Any]) -> dict[str, Any]:
 
 
 # --- diag ends
-# -------------------------------------------------------------------------------------------------
 
 
 def test_page_outlives_the_end_of_its_job_and_says_so(opener: Opener, tmp_path: Path) -> None:
@@ -259,6 +256,7 @@ def test_page_says_that_a_killed_diag_does_not_answer_and_comes_back_with_the_ne
         expect(page.get_by_role("gridcell")).to_have_count(4, timeout=20_000)
         expect(cell(page, 0)).to_be_visible()
     finally:
+        page.close()  # it would ask again and again, also after what it met is forgiven
         again.send_signal(signal.SIGTERM)
         again.wait(20)
         watched.forgive("ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED_ENCODING|ERR_CONNECTION_RESET")

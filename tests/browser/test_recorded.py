@@ -39,7 +39,6 @@ def clipboard(page: Page) -> str:
 
 
 # --- what it says
-# ----------------------------------------------------------------------------------------------
 
 
 def test_hang_is_told_with_its_culprit_its_evidence_and_its_advice(page: Page) -> None:
@@ -174,7 +173,6 @@ def test_merged_stacks_show_the_outlier_first(page: Page) -> None:
 
 
 # --- flame graphs, time line, copies
-# ---------------------------------------------------------------------------
 
 
 def test_flame_graph_of_a_recorded_rank_and_of_all(page: Page) -> None:
@@ -242,7 +240,6 @@ def test_manual_page_of_a_finding_in_both_languages(page: Page) -> None:
 
 
 # --- keyboard alone
-# --------------------------------------------------------------------------------------------
 
 
 def has_focus(target: Locator) -> bool:
@@ -333,7 +330,6 @@ def test_keys_are_told_by_a_key(page: Page) -> None:
 
 
 # --- phone, themes
-# ---------------------------------------------------------------------------------------------
 
 
 def test_first_screen_of_a_phone_has_the_sentence_and_the_gravest_finding(
@@ -396,7 +392,6 @@ def test_theme_follows_the_system_until_a_person_chooses_and_is_kept(
 
 
 # --- axe
-# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -48,33 +48,33 @@ def test_help_runs_nothing(words: list[str], capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("line", "error", "hint"),
     [
-        ("dmup", "diag has no command 'dmup'", "did you mean `diag dump`?"),
-        ("doc", "diag has no command 'doc'", "did you mean `diag doctor`?"),
+        ("dmup", "unknown command 'dmup'", "did you mean `diag dump`?"),
+        ("doc", "unknown command 'doc'", "did you mean `diag doctor`?"),
         (
             "xyzzy-not-a-command",
-            "diag has no command 'xyzzy-not-a-command'",
-            "diag --help lists the commands",
+            "unknown command 'xyzzy-not-a-command'",
+            "see diag --help",
         ),
-        ("sh -c x y z", "diag has no command 'sh'", "to run it under diag: diag run -- sh -c x ..."),
+        ("sh -c x y z", "unknown command 'sh'", "to run it under diag: diag run -- sh -c x ..."),
         ("--verison", "diag has no option --verison", "did you mean --version?"),
         ("run --prot 9 -- true", "diag run has no option --prot", "did you mean --port?"),
         ("run --prot=9 -- true", "diag run has no option --prot", "did you mean --port?"),
         ("rules list --jsno", "diag rules has no option --jsno", "did you mean --json?"),
         ("watch --xyzzy", "diag watch has no option --xyzzy", "diag watch --help lists them"),
         ("dump now", "diag dump takes no further word 'now'", "diag dump --help"),
-        ("explain hnag", "there is no finding, class, cause or rule 'hnag'", "did you mean hang?"),
+        ("explain hnag", "no finding, class, cause or rule is called 'hnag'", "did you mean hang?"),
         (
             "explain hang/data_laoding",
-            "there is no finding, class, cause or rule 'hang/data_laoding'",
+            "no finding, class, cause or rule is called 'hang/data_laoding'",
             "did you mean diag explain hang/data_loading?",
         ),
         (
             "explain slow/xyzzy",
-            "there is no finding, class, cause or rule 'slow/xyzzy'",
+            "no finding, class, cause or rule is called 'slow/xyzzy'",
             "diag explain slow has its causes",
         ),
-        ("hepl", "diag has no command 'hepl'", "did you mean `diag help`?"),
-        ("help dmup", "diag has no command 'dmup'", "did you mean `diag dump`?"),
+        ("hepl", "unknown command 'hepl'", "did you mean `diag help`?"),
+        ("help dmup", "unknown command 'dmup'", "did you mean `diag dump`?"),
         ("run --colour never -- true", "diag run has no option --colour", "did you mean --color?"),
         ("rules list --color never", "diag rules has no option --color", "diag rules --help lists them"),
         (
@@ -87,7 +87,7 @@ def test_help_runs_nothing(words: list[str], capsys: pytest.CaptureFixture[str])
             "argument --color: invalid choice: 'sometimes' (choose from 'auto', 'always', 'never')",
             "diag run --help",
         ),
-        ("-- true", "no command of diag stands in front of `--`", "diag run -- true"),
+        ("-- true", "a diag command is missing before `--`", "diag run -- true"),
         ("rules", "diag rules needs WHAT: test, list or schema", "diag rules --help"),
         (
             "doctor --wait soon -- true",
@@ -112,7 +112,7 @@ def test_help_runs_nothing(words: list[str], capsys: pytest.CaptureFixture[str])
         ("run --stack-seconds x -- true", "argument --stack-seconds: 'x' is no number", "diag run --help"),
         (
             "explain Watchdog caught collective operation timeout",
-            "there is no finding, class, cause or rule 'Watchdog caught collective operation timeout'",
+            "no finding, class, cause or rule is called 'Watchdog caught collective operation timeout'",
             "of a line of a log: diag replay LOG; diag explain lists them",
         ),
         (
@@ -122,12 +122,12 @@ def test_help_runs_nothing(words: list[str], capsys: pytest.CaptureFixture[str])
         ),
         (
             "run -- --port 9 true",
-            "--port is an option of diag, but stands after `--`, where CMD begins",
+            "--port is an option of diag: put it before `--`",
             "diag run --port ... -- CMD",
         ),
         (
             "run --port 0 -- -q true",
-            "-q is an option of diag, but stands after `--`, where CMD begins",
+            "-q is an option of diag: put it before `--`",
             "diag run -q ... -- CMD",
         ),
         (

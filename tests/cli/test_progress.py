@@ -98,7 +98,6 @@ def test_pipe_and_dumb_terminal_get_no_line(stream: io.StringIO, monkeypatch: py
 
 
 # --- a hub that takes its time
-# -----------------------------------------------------------------------------------
 
 
 class SlowHub(ThreadingHTTPServer):
@@ -165,12 +164,12 @@ def test_flame_shows_how_much_is_recorded(hub: SlowHub, tmp_path: Path) -> None:
             [*DIAG, "flame", "3", "--seconds", "1", "--endpoint", hub.url, "-o", "x.svg"], cwd=tmp_path
         )
         seen.until(lambda: re.search(r"diag: \[#+ *\] 1 s of 1 s$", seen.text))
-        seen.until(lambda: "s: the graph is made" in seen.text)
+        seen.until(lambda: "s: drawing the graph" in seen.text)
 
         hub.answers.set()
 
         assert seen.wait() == 0
-        assert seen.text == "diag: looking at rank 3 for 1 s\nx.svg"
+        assert seen.text == "diag: recording rank 3 for 1 s\nx.svg"
 
 
 def test_waiting_writes_nothing_into_a_pipe(hub: SlowHub) -> None:

@@ -84,11 +84,11 @@ def test_mistake_is_a_usage_error(words: list[str], capsys: pytest.CaptureFixtur
     [
         (["run"], "no command"),
         (["run", "--"], "no command"),
-        (["watch", "--pid", "99999999"], "no process 99999999"),
-        (["explain", "hagn"], "no finding, class, cause or rule 'hagn'"),
+        (["watch", "--pid", "99999999"], "no process has pid 99999999"),
+        (["explain", "hagn"], "no finding, class, cause or rule is called 'hagn'"),
         (["replay", "/nowhere/at/all"], "does not exist"),
-        (["dump", "--endpoint", "not-an-address"], "no address"),
-        (["dump", "--endpoint", "file:///etc/passwd"], "no address"),
+        (["dump", "--endpoint", "not-an-address"], "not a hub address"),
+        (["dump", "--endpoint", "file:///etc/passwd"], "not a hub address"),
     ],
 )
 def test_mistake_that_argparse_cannot_see_is_said_with_a_hint(

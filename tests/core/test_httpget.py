@@ -77,7 +77,7 @@ def test_body_without_a_length_ends_with_the_connection() -> None:
     ("data", "said"),
     [
         (b"", "without an answer"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "no HTTP"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "not an HTTP response"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf", "cut off"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "invalid literal"),
         (b"x" * 100_000, "no end of the headers"),

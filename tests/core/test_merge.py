@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from diag.model import pack_ranks
 from diag.outputs.terminal.text import classes_text
-from diag.outputs.view.view import stack_classes
+from diag.outputs.view.classes import stack_classes
 from diag.state.stack_digest import (
     Merged,
     Node,
@@ -140,7 +140,7 @@ def test_what_the_last_samples_share_stands_and_the_rest_moves() -> None:
     assert nodes["train (/app/train.py:200)"] == 0
     text = classes_text(stack_classes(story.engine), 100)
     assert "rank 0: other in forward (/app/model.py:7); moving below main (/app/train.py:250)" in text
-    assert "distributed_c10d.py:3173); stands for 4 s" in text
+    assert "distributed_c10d.py:3173); unchanged for 4 s" in text
 
 
 def test_one_sample_says_neither_that_it_stands_nor_that_it_moves() -> None:

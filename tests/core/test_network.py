@@ -28,7 +28,7 @@ from diag.model.observations import (
     RdmaPort,
     RdmaPortsSeen,
 )
-from diag.outputs.prometheus.network_metrics import network_samples
+from diag.outputs.prometheus.samples import network_samples
 from diag.outputs.view.network_view import network_json
 from diag.sources.network.infiniband import InfinibandReader
 from diag.sources.network.interfaces import InterfacesReader
@@ -178,7 +178,11 @@ def test_first_previous_and_last_readings_are_kept() -> None:
 
 
 def samples(engine: Engine) -> dict[tuple[str, ...], float]:
-    return {(name, *labels): value for name, labels, value, _ in network_samples(engine.job)}
+    return {
+        (name, *map(str, labels)): value
+        for name, labels, value in network_samples(engine.job)
+        if value is not None
+    }
 
 
 def test_metrics_tell_ports_and_bytes_by_transport() -> None:

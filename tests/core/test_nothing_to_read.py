@@ -95,9 +95,7 @@ def test_text_that_says_nothing_of_a_job_is_neither_starting_nor_healthy(
 
     assert document["job"]["state"] == "unknown"
     assert document["not_checked"][0]["what"] == "progress of the job"
-    assert capsys.readouterr().out.startswith(
-        "The state of the job is unknown; nothing found; 1 not checked.\n"
-    )
+    assert capsys.readouterr().out.startswith("Job state unknown; nothing found; 1 not checked.\n")
 
 
 def test_log_of_a_job_that_starts_is_still_one_that_starts(capsys: pytest.CaptureFixture[str]) -> None:

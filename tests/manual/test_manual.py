@@ -131,7 +131,6 @@ def test_page_is_plain_text(page: Path) -> None:
 
 
 # --- causes
-# ------------------------------------------------------------------------------------------------------
 
 
 def is_spoken_of(cause: str, pages: list[str]) -> bool:

@@ -1,45 +1,21 @@
-"""The app is asked through ASGI as a browser or a scraper asks; only the last tests open a real port."""
+"""The app as a browser or a scraper asks it: what is answered, the pages, who may ask."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import json
-import re
-import signal
-import socket
-import subprocess
-import sys
 import threading
-import time
 from html.parser import HTMLParser
 from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from diag.launch.service_discovery import Target
-from diag.model.observations import RankExited
-from diag.outputs.http.app import create_app, is_loopback
-from diag.outputs.http.schema import Ranks, Report, Stacks
-from diag.outputs.http.server import CannotServe, PortTaken, serve
-from diag.text.errors import DiagError
-
-TOKEN = "s3cret"
-
-
-def ask(hub: Any, path: str, method: str = "GET", host: str = "127.0.0.1", **headers: str) -> httpx.Response:
-    async def asked() -> httpx.Response:
-        app = create_app(hub, host=host, clock=lambda: 0.0)
-        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client:
-            return await client.request(
-                method, path, headers={k.replace("_", "-"): v for k, v in headers.items()}
-            )
-
-    return asyncio.run(asked())
+from diag.outputs.http.app import create_app
+from diag.outputs.http.guard import is_loopback
+from tests.outputs.asking import TOKEN, ask
 
 
 class Page(HTMLParser):
@@ -61,7 +37,6 @@ class Page(HTMLParser):
 
 
 # --- what is answered
-# ----------------------------------------------------------------------------------------
 
 
 def test_findings_are_the_report_document(hung: Any) -> None:
@@ -71,14 +46,6 @@ def test_findings_are_the_report_document(hung: Any) -> None:
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["date"] == "Thu, 01 Jan 1970 00:00:00 GMT"
     assert answer.headers["cache-control"] == "no-store"
-
-
-def test_answers_have_the_shapes_that_the_docs_tell(hung: Any, kit: Any) -> None:
-    Report.model_validate(ask(hung, "/findings").json())
-    Stacks.model_validate(ask(hung, "/ranks/3/stacks").json())
-    ranks = Ranks.model_validate(ask(hung, "/ranks").json())
-
-    assert [rank.state for rank in ranks.ranks] == ["stalled", "stalled", "stalled", "hung"]
 
 
 def test_rank_that_was_not_seen_is_a_clear_404(hung: Any) -> None:
@@ -191,7 +158,6 @@ def test_hub_that_holds_its_lock_is_reported_busy(hung: Any, monkeypatch: pytest
 
 
 # --- pages
-# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["/", "/docs"])
@@ -212,7 +178,6 @@ def test_docs_list_every_endpoint_of_the_contract(hung: Any) -> None:
 
 
 # --- who may ask
-# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -321,191 +286,3 @@ def test_address_beyond_loopback_asks_for_the_token_even_if_the_hub_forgot_to_sa
 )  # fmt: skip
 def test_loopback_is_told_from_the_world(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
-
-
-# --- a real server
-# -------------------------------------------------------------------------------------------
-
-
-def test_server_takes_a_free_port_answers_and_stops_at_once(hung: Any) -> None:
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    server = serve(hung)
-    try:
-        answer = httpx.get(server.url + "/findings")
-        assert answer.json()["job"]["state"] == "hung"
-        assert server.url == f"http://127.0.0.1:{server.port}"
-    finally:
-        began = time.monotonic()
-        assert server.stop(5.0)
-    assert time.monotonic() - began < 2.0
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(server.url + "/findings")
-    assert server.stop(0.1)
-
-
-def test_server_stops_although_a_client_keeps_its_connection(hung: Any) -> None:
-    server = serve(hung)
-    with httpx.Client() as client:
-        client.get(server.url + "/healthz")
-        began = time.monotonic()
-        assert server.stop(5.0)
-
-    assert time.monotonic() - began < 2.0
-
-
-def test_taken_port_is_named_and_another_one_works(hung: Any) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
-        with pytest.raises(PortTaken) as taken:
-            serve(hung, port=port)
-        server = serve(hung, port=0)
-
-    assert taken.value.port == port and str(port) in str(taken.value)
-    assert server.stop(5.0)
-
-
-@pytest.mark.parametrize(
-    "host, port", [("192.0.2.1", 0), ("no.such.host.invalid", 0), ("a" * 70 + ".b", 0), ("127.0.0.1", 70000)]
-)
-def test_address_that_cannot_be_bound_is_a_clear_error(hung: Any, host: str, port: int) -> None:
-    with pytest.raises(CannotServe, match=re.escape(f"cannot listen on {host}:{port}: ")):
-        serve(hung, host, port)
-
-
-def test_garbage_on_the_port_leaves_the_terminal_alone(hung: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    server = serve(hung)
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as client:
-        client.sendall(b"\x16\x03\x01 not http\r\n\r\n")
-        client.recv(1000)
-    answered = httpx.get(server.url + "/healthz").status_code
-    server.stop(5.0)
-
-    assert answered == 200
-    assert capfd.readouterr() == ("", "")
-
-
-def test_importing_the_outputs_imports_no_web_framework() -> None:
-    code = (
-        "import sys, diag.outputs.http.server, diag.outputs.terminal.text, diag.outputs.jsonl\n"
-        "print([name for name in ('fastapi', 'uvicorn', 'starlette', 'pydantic', 'prometheus_client') if name in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
-    )
-
-    assert done.stdout.strip() == "[]"
-
-
-@settings(max_examples=30, deadline=None)
-@given(token=st.text(st.characters(), min_size=1, max_size=20))
-def test_any_token_is_compared_without_failing(kit: Any, token: str) -> None:
-    hub = kit.FakeHub(token=token, bound_beyond_loopback=True)
-
-    assert ask(hub, "/findings", host="0.0.0.0", Authorization="Bearer wrong!").status_code == 401
-
-
-# --- flame graphs
-# --------------------------------------------------------------------------------------------
-
-
-def test_flame_graph_of_a_rank_is_asked_of_the_hub_with_what_was_wanted(hung: Any) -> None:
-    answer = ask(hung, "/ranks/3/flame?seconds=2&rate=20&format=speedscope&children=true")
-
-    assert (
-        answer.text
-        == "753 FlameWanted(seconds=2.0, rate=20, form='speedscope', children=True, native=False, by_owner=False)"
-    )
-    assert answer.headers["content-type"] == "application/json"
-
-
-def test_flame_graph_reaches_nothing_of_ours_when_a_browser_opens_it(hung: Any) -> None:
-    for path in ("/ranks/3/flame", "/flame"):
-        answer = ask(hung, path)
-
-        assert answer.headers["content-type"].startswith("image/svg+xml")
-        assert answer.headers["content-security-policy"].startswith(
-            "sandbox allow-scripts; default-src 'none'"
-        )
-
-
-def test_flame_graph_of_all_ranks_has_their_ranges(hung: Any) -> None:
-    text = ask(hung, "/flame?format=collapsed").text
-
-    assert "all_reduce (torch/distributed/distributed_c10d.py:3173) [0-2] 3\n" in text
-
-
-@pytest.mark.parametrize(
-    ("path", "status", "said"),
-    [
-        ("/ranks/9/flame", 404, "seen: ranks 0-3"),
-        ("/ranks/3/flame?format=exe", 422, "format"),
-        ("/ranks/3/flame?seconds=0", 422, "seconds"),
-        ("/ranks/3/flame?rate=100000", 422, "rate"),
-        ("/ranks/x/flame", 422, "rank"),
-    ],
-)
-def test_flame_graph_that_cannot_be_made_is_refused_with_the_reason(
-    hung: Any, path: str, status: int, said: str
-) -> None:
-    answer = ask(hung, path)
-
-    assert answer.status_code == status and said in answer.text
-
-
-def test_flame_graph_of_an_ended_rank_points_to_what_was_recorded(hung: Any) -> None:
-    hung.tell(1041.0, RankExited(3, 753, None, 9, "pidfd"))
-
-    answer = ask(hung, "/ranks/3/flame")
-
-    assert answer.status_code == 409
-    assert answer.json() == {
-        "detail": "rank 3 has ended",
-        "hint": "its recorded stacks: diag flame 3 --from RUN_DIR",
-    }
-
-
-def test_flame_graph_that_fails_says_why_and_what_to_do(hung: Any) -> None:
-    hung.flame_error = DiagError("ptrace is not permitted", hint="give SYS_PTRACE")
-
-    answer = ask(hung, "/ranks/3/flame")
-
-    assert (answer.status_code, answer.json()["hint"]) == (503, "give SYS_PTRACE")
-
-
-@pytest.mark.parametrize("path", ["/flame", "/ranks/3/flame"])
-def test_flame_graph_needs_the_token_beyond_loopback_and_no_page_of_another_site(
-    hung: Any, path: str
-) -> None:
-    hung.token = TOKEN
-    hung.bound_beyond_loopback = True
-    assert ask(hung, path).status_code == 401
-    assert ask(hung, path, authorization=f"Bearer {TOKEN}").status_code == 200
-
-    hung.bound_beyond_loopback = False
-    assert ask(hung, path, sec_fetch_site="cross-site", sec_fetch_mode="navigate").status_code == 403
-
-
-@pytest.mark.parametrize(
-    ("joined", "megabytes", "status"), [(False, 0, 409), (False, 65, 409), (True, 65, 422)]
-)
-def test_body_that_is_too_long_for_a_digest_is_not_kept(
-    hung: Any, joined: bool, megabytes: int, status: int
-) -> None:
-    hung.cluster.takes_digests = joined
-    read = 0
-
-    async def post() -> httpx.Response:
-        async def parts() -> Any:
-            nonlocal read
-            for _ in range(max(1, megabytes) + 20):
-                read += 1
-                yield b" " * (1 << 20)
-
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=create_app(hung))) as client:
-            return await client.post("http://127.0.0.1/digests", content=parts())
-
-    assert asyncio.run(post()).status_code == status
-    assert read <= 66

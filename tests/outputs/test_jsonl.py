@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diag.model import Change, ChangeKind, Evidence
-from diag.outputs.jsonl import JsonlOutput
+from diag.outputs.files import JsonlOutput
 
 
 def change(kit: Any, **changed: Any) -> Change:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
@@ -28,7 +27,8 @@ from diag.model.observations import (
     SaveStarted,
     XidReported,
 )
-from diag.outputs.prometheus.prometheus import METRICS, HubCollector, exposition, families
+from diag.outputs.prometheus.prometheus import METRICS, exposition, families
+from diag.outputs.view.view import RANK_STATES
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 
@@ -242,6 +242,12 @@ def test_table_keeps_to_the_conventions() -> None:
                                      "net", "gdr", "cause", "purpose", "xid", "direction", "result"}  # fmt: skip
 
 
+def test_help_of_the_ranks_state_lists_all_states() -> None:
+    (spec,) = (spec for spec in METRICS if spec.name == "diag_rank_state")
+
+    assert spec.help.endswith(": " + ", ".join(RANK_STATES) + ".")
+
+
 def test_openmetrics_parses_and_carries_the_finding_as_exemplar(hung: Any) -> None:
     body, content_type = exposition(families(hung), OPENMETRICS)
 
@@ -281,13 +287,6 @@ def test_any_text_in_a_label_survives_both_parsers(kit: Any, subject: str, versi
     assert list(parse_text(exposition(families(hub))[0].decode()))
     build = next(family for family in parse_openmetrics(told) if family.name == "diag_build")
     assert build.samples[0].labels["version"] == version.encode("utf-8", "replace").decode()
-
-
-def test_collector_fits_any_registry(hung: Any) -> None:
-    registry = CollectorRegistry()
-    registry.register(HubCollector(hung))
-
-    assert registry.get_sample_value("diag_rank_state", {"rank": "3", "state": "hung"}) == 1
 
 
 @pytest.mark.skipif(

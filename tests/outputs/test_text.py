@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from diag.model import Change, ChangeKind, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.outputs.terminal.text import classes_text, panel, report_text
+from diag.outputs.view.classes import stack_classes
 from diag.outputs.view.sentence import summary_line
-from diag.outputs.view.view import stack_classes
 from diag.text.columns import columns
 from diag.text.sanitize import clean
 
@@ -194,8 +194,8 @@ def test_report_has_job_findings_stacks_and_what_was_not_checked(hung: Any) -> N
     assert "\nCRITICAL hang (data_loading): rank 3; high confidence, since 1970-01-01 00:16:40\n" in text
     assert "\nranks 0-3 share:\n    <module> (/app/train.py:83)\n  rank 3: data in __next__ (torch" in text
     assert (
-        "\n  ranks 0-2: collective in all_reduce (torch/distributed/distributed_c10d.py:3173); stands for 30 s\n"
-        in text
+        "\n  ranks 0-2: collective in all_reduce (torch/distributed/distributed_c10d.py:3173); unchanged for 30 s\n"
+        in report_text(hung.report(), stack_classes(hung.engine), width=120)
     )
     assert text.endswith("Not checked:\n  gpu: no NVML library -> install the driver")
 

@@ -8,14 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.model.observations import Frame, ProcessTree, RankExited, SourceFailed
-from diag.outputs.view.view import (
-    RANK_STATES,
-    job_sentence,
-    json_bytes,
-    ranks_json,
-    stack_classes,
-    stacks_json,
-)
+from diag.outputs.view.classes import stack_classes
+from diag.outputs.view.sentence import job_sentence
+from diag.outputs.view.view import RANK_STATES, json_bytes, ranks_json, stacks_json
 
 
 def states(hub: Any) -> dict[int, str]:

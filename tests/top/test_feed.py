@@ -16,9 +16,8 @@ import pytest
 
 from diag.cli.recorded import RecordedView
 from diag.cli.tui import live as live_module
-from diag.cli.tui.live import Live
+from diag.cli.tui.live import EventParser, Live
 from diag.cli.tui.source import Inbox, Link
-from diag.cli.tui.sse import EventParser
 from diag.cli.tui.state import State
 from diag.engine.replay import replay
 from diag.outputs.http.app import create_app
@@ -134,7 +133,6 @@ def held(*chunks: bytes) -> Answer:
 
 
 # --- a hub that answers oddly
-# ------------------------------------------------------------------------------------
 
 
 def test_event_that_comes_byte_by_byte_is_whole_in_the_end() -> None:
@@ -217,7 +215,6 @@ def test_slow_reader_holds_the_latest_only() -> None:
 
 
 # --- the end
-# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("quick")
@@ -237,7 +234,7 @@ def test_end_without_a_run_directory_is_told_and_a_new_hub_there_is_heard() -> N
     hub = Hub(stream(event("now", {"at": 3.0}), event("end", {})), held(event("now", {"at": 4.0})))
     with listening(hub) as heard:
         heard.until(lambda: heard.state.now == 4.0)
-        assert heard.said("ENDED", "this is the last it said") and heard.links[-1].word == "LIVE"
+        assert heard.said("ENDED", "this is its last state") and heard.links[-1].word == "LIVE"
 
 
 @pytest.mark.usefixtures("quick")
@@ -260,7 +257,6 @@ def test_new_hub_of_the_same_run_is_found_at_its_new_address(tmp_path: Path) -> 
 
 
 # --- a hub of ours
-# -----------------------------------------------------------------------------------------------
 
 
 def test_state_stacks_and_events_of_a_real_server_are_understood_whole() -> None:

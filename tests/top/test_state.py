@@ -16,7 +16,7 @@ from diag.cli.tui.once import picture
 from diag.cli.tui.state import State
 from diag.cli.tui.table import ORDERS, Table
 from diag.outputs.terminal.tree_text import class_lines
-from diag.outputs.view.view import stack_classes
+from diag.outputs.view.classes import stack_classes
 from diag.state.stack_activity import format_frame
 from tests.top.screens import CAPTURES, document, recorded
 
@@ -107,7 +107,6 @@ def test_rows_that_changed_replace_those_before_and_the_document_follows() -> No
 
 
 # --- the table
-# ---------------------------------------------------------------------------------------------------
 
 
 def many(count: int) -> State:
@@ -161,7 +160,6 @@ def test_table_keeps_rank_and_state_and_drops_the_rest_from_the_least(width: int
 
 
 # --- plain text
-# --------------------------------------------------------------------------------------------------
 
 
 def test_picture_has_head_finding_table_stacks_time_line_and_what_to_type() -> None:

@@ -25,10 +25,10 @@ from diag.model.observations import (
     ThreadSeen,
     ThreadStack,
 )
-from diag.outputs.view.classes import living_children
 from diag.sources.digest import SCHEMA, wire, wire_all
 from diag.state.cluster import MOST_FRAMES
 from diag.state.rank_view import RankView
+from diag.state.stack_digest import living_children
 
 _MOST_FRAMES = 200  # of one stack; a deeper one loses its middle
 _MOST_THREADS = 64

@@ -1,4 +1,4 @@
-"""What came of asking a hub, in a person's words: the document that it answered, or an error that says what
+"""One request to a hub, and what came of it in plain text: the body of the answer, or an error that reports what
 was there instead.
 
 A person who types `diag dump` waits: nothing is imported that is not needed.
@@ -10,13 +10,17 @@ import errno
 import json
 import socket
 
+from diag.cli.client.http import get
 from diag.launch import tokens
 from diag.text.errors import DiagError
 from diag.text.units import format_seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
+
+    Send = Callable[[str, dict[str, str], float, str | None], tuple[int, str, bytes]]
 
 _NO_DIAG = (
     "is that another server's port? `diag run` prints its own address, run.json of the run directory has it"
@@ -36,25 +40,43 @@ def check_address(url: str) -> None:
         or not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536)
     ):
         raise DiagError(
-            f"{_clean(url)} is no address of a hub", hint="it looks like http://127.0.0.1:9095", exit_code=2
+            f"{_clean(url)} is not a hub address", hint="it looks like http://127.0.0.1:9095", exit_code=2
         )
 
 
-# Of OpenSSL, where what answers is no TLS.
-_PLAIN_ANSWERS = (
+def authorization(token: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def ask(  # noqa: PLR0917 - what a request is
+    url: str, path: str, token: str | None, ca: str | None, seconds: float, hint: str, send: Send = get
+) -> bytes:
+    """The body of the hub's answer. `hint`: what to do where there is no hub any more. Raises DiagError."""
+    check_address(url)
+    try:
+        status, reason, body = send(url + path, authorization(token), seconds, ca)
+    except (OSError, ValueError) as error:
+        raise no_answer(url, error, seconds=seconds, hint=hint) from None
+    if status != 200:
+        raise refusal(url, status, reason, body, has_token=bool(token))
+    return body
+
+
+# Of OpenSSL, where what answers is not TLS.
+_PLAIN_ANSWERS = {
     "WRONG_VERSION_NUMBER",
     "HTTP_REQUEST",
     "RECORD_LAYER_FAILURE",
     "UNEXPECTED_EOF_WHILE_READING",
-)
+}
 
 
 def no_answer(url: str, error: BaseException, *, seconds: float, hint: str) -> DiagError:
     """Of the OSError or ValueError that asking ended with. `hint` is what to do where there is no hub any
     more."""
-    said = _clean(str(error))
+    message = _clean(str(error))
     if isinstance(error, ConnectionRefusedError):
-        return DiagError(f"the hub at {url} does not answer: nobody listens there", hint=hint)
+        return DiagError(f"the hub at {url} does not answer: connection refused", hint=hint)
     if isinstance(error, TimeoutError):
         return DiagError(
             f"the hub at {url} does not answer within {format_seconds(seconds)}",
@@ -63,30 +85,30 @@ def no_answer(url: str, error: BaseException, *, seconds: float, hint: str) -> D
         )
     if isinstance(error, (socket.gaierror, UnicodeError)):
         return DiagError(
-            f"the hub at {url} does not answer: there is no host of that name",
+            f"the hub at {url} does not answer: the host name does not resolve",
             hint="--endpoint is the address that the hub printed, as this machine reaches it",
         )
     if type(error).__module__ == "ssl" and getattr(error, "reason", None) is not None:
         return _no_tls(url, error, hint)
     if isinstance(error, OSError) and error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
         return DiagError(
-            f"the hub at {url} does not answer: no way leads there ({error.strerror})",
+            f"the hub at {url} does not answer: no route to it ({error.strerror})",
             hint="ask on the node itself, or through `ssh -L`",
         )
-    if "speaks TLS" in said:
+    if "speaks TLS" in message:
         return DiagError(f"{url} speaks TLS", hint=f"ask https{url.removeprefix('http')}")
-    if isinstance(error, ConnectionError) or "without an answer" in said:
+    if isinstance(error, ConnectionError) or "without an answer" in message:
         return DiagError(
             f"{url} closed the connection without an answer",
             hint=f"where it serves TLS it is https:// there; else {hint}",
         )
-    if "cut off" in said:
+    if "cut off" in message:
         return DiagError(
             f"the answer of {url} was cut off", hint=f"ask again; where the hub has ended: {hint}"
         )
     if isinstance(error, ValueError):
-        return DiagError(f"{url} answers, but is no diag: {said}", hint=_NO_DIAG)
-    return DiagError(f"the hub at {url} does not answer: {said}", hint=hint)
+        return DiagError(f"{url} answers, but is not diag: {message}", hint=_NO_DIAG)
+    return DiagError(f"the hub at {url} does not answer: {message}", hint=hint)
 
 
 def _no_tls(url: str, error: BaseException, hint: str) -> DiagError:
@@ -98,7 +120,7 @@ def _no_tls(url: str, error: BaseException, hint: str) -> DiagError:
             hint="--tls-ca FILE (DIAG_TLS_CA): its certificate, or that of its issuer",
         )
     if reason in _PLAIN_ANSWERS:
-        return DiagError(f"{url} speaks no TLS", hint=f"ask http{url.removeprefix('https')}")
+        return DiagError(f"{url} does not speak TLS", hint=f"ask http{url.removeprefix('https')}")
     return DiagError(
         f"{url} and this machine found no common TLS: {reason.lower().replace('_', ' ')}", hint=hint
     )
@@ -106,8 +128,13 @@ def _no_tls(url: str, error: BaseException, hint: str) -> DiagError:
 
 def refusal(url: str, status: int, reason: str, body: bytes, *, has_token: bool) -> DiagError:
     """Of an answer other than 200."""
-    told = _told(body)
-    detail, hint = _clean(str(told.get("detail") or "")), _clean(str(told.get("hint") or ""))
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError):
+        given = {}
+    if not isinstance(given, dict):
+        given = {}
+    detail, hint = _clean(str(given.get("detail") or "")), _clean(str(given.get("hint") or ""))
     answers = f"{url} answers {status} {_clean(reason)}".rstrip()
     if status == 401:
         return DiagError(
@@ -116,13 +143,13 @@ def refusal(url: str, status: int, reason: str, body: bytes, *, has_token: bool)
             else f"{answers}: it needs the run's token",
             hint=tokens.WHERE,
         )
-    if not isinstance(told.get("detail"), str) or status in (*_REDIRECTS, _NOT_ALLOWED, _NOT_IMPLEMENTED):
+    if not isinstance(given.get("detail"), str) or status in (*_REDIRECTS, _NOT_ALLOWED, _NOT_IMPLEMENTED):
         where = _NO_DIAG
         if status in (413, 429, 502, 503, 504):
             where = "something between here and the hub may answer so: ask on the node itself, or through `ssh -L`"
-        return DiagError(f"{answers}, and is no diag", hint=where)
+        return DiagError(f"{answers}, and is not diag", hint=where)
     if status == 404 and detail == "Not Found":
-        return DiagError(f"{answers}: it is no diag, or one that is older than this", hint=_NO_DIAG)
+        return DiagError(f"{answers}: not diag, or an older version", hint=_NO_DIAG)
     if not hint and status == _FAILED:
         hint = "please report it with what the hub printed"
     elif not hint and status in (503, 504):
@@ -135,25 +162,11 @@ def document_of(url: str, body: bytes) -> dict[str, Any]:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
-        what = (
-            "with nothing"
-            if not body.strip()
-            else "with a page"
-            if body.lstrip()[:1] == b"<"
-            else "with something else"
-        )
-        raise DiagError(f"{url} answers, but is no diag: {what}", hint=_NO_DIAG) from None
-    if not isinstance(document, dict):
-        raise DiagError(f"{url} answers, but is no diag: with JSON of another kind", hint=_NO_DIAG)
-    return document
-
-
-def _told(body: bytes) -> dict[str, Any]:
-    try:
-        told = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return told if isinstance(told, dict) else {}
+        document = None
+    if isinstance(document, dict):
+        return document
+    what = "nothing" if not body.strip() else "a page" if body.lstrip()[:1] == b"<" else "something else"
+    raise DiagError(f"{url} answers, but is not diag: with {what}", hint=_NO_DIAG)
 
 
 def _clean(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from diag.launch.tokens import read_token, warn_of_arguments
+from diag.launch import tokens
 from diag.text.errors import DiagError
 
 TYPE_CHECKING = False
@@ -19,12 +19,26 @@ if TYPE_CHECKING:
     from diag.settings import Settings
 
 
+def add_options(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
+    """The options that name a hub. Returns the group of which one may be given."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--run-dir", metavar="DIR", help="the run directory of the run to ask")
+    where.add_argument("--endpoint", metavar="URL", help="the hub to ask, as printed by diag run")
+    tokens.options(parser)
+    parser.add_argument(
+        "--tls-ca",
+        metavar="FILE",
+        help="CA certificates for verifying an https:// endpoint (default: DIAG_TLS_CA)",
+    )
+    return where
+
+
 def endpoint(args: argparse.Namespace) -> tuple[str, str | None, str | None, str | None]:
-    """Address, token, run directory and certificates of the hub to ask, of the options `endpoint`, `run_dir`,
-    `token`, `token_file` and `tls_ca`. Raises DiagError where there is none."""
+    """Address, token, run directory and certificates of the hub that the options of `add_options` name. Raises
+    DiagError where there is none."""
     ca = args.tls_ca or os.environ.get("DIAG_TLS_CA")
     if args.token:
-        warn_of_arguments()
+        tokens.warn_of_arguments()
     if args.endpoint:
         return args.endpoint.rstrip("/"), _given(args), None, ca
     from diag.launch.runs import live_in, places, read_run
@@ -59,14 +73,14 @@ def _given(args: argparse.Namespace) -> str | None:
     if args.token:
         return str(args.token)
     if args.token_file:
-        return read_token(args.token_file, hint="--token-file FILE")
+        return tokens.read_token(args.token_file, hint="--token-file FILE")
     token = os.environ.get("DIAG_TOKEN", "").strip()
     if token:
         return token
     if os.path.exists("diag.toml"):  # noqa: PTH110 - as below
         return _load().token
     path = os.environ.get("DIAG_TOKEN_FILE")
-    return read_token(path) if path else None
+    return tokens.read_token(path) if path else None
 
 
 def _run_root() -> str | None:

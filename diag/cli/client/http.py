@@ -8,6 +8,10 @@ import time
 
 from diag.text.units import format_bytes
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import http.client
+
 _LONGEST = 256 << 20
 _LONGEST_HEAD = 1 << 16
 _NO_SUCH_METHOD = 405
@@ -25,14 +29,13 @@ def get(
     url: str, headers: dict[str, str], seconds: float, ca: str | None = None, method: str = "GET"
 ) -> tuple[int, str, bytes]:
     """Status, reason and body, all within `seconds`. No redirects, and no proxy: it must neither see this nor
-    be waited for. Raises OSError, or ValueError for what is no HTTP. For https:// the standard client is
-    taken; with `ca`, a file of certificates, whoever shows one of these is trusted, under any name: hubs go
-    by addresses.
+    be waited for. Raises OSError, or ValueError for what is not an HTTP response. For https:// the standard client is taken;
+    `ca` as of `open_connection`.
     """
     scheme, _, rest = url.partition("://")
-    place, slash, path = rest.partition("/")
+    place, _, path = rest.partition("/")
     if scheme == "https":
-        return _by_library(method, place, slash + path, headers, seconds, ca)
+        return _by_library(method, url, headers, seconds, ca)
     host, colon, port = place.rpartition(":")
     if not colon or place.endswith("]"):
         host, port = place, "80"
@@ -51,7 +54,7 @@ def get(
     if body_at < 0 or not first[0].startswith("HTTP/") or len(first) < 2:
         if received.startswith(_TLS_ALERT):
             raise ValueError("it speaks TLS")
-        raise ValueError("this is no HTTP" if received else "it closed the connection without an answer")
+        raise ValueError("not an HTTP response" if received else "it closed the connection without an answer")
     if length is not None and len(received) < wanted:
         raise ValueError("the answer was cut off")
     if length is None and len(received) >= wanted:
@@ -94,17 +97,29 @@ def _too_long() -> str:
     return f"the answer has more than {format_bytes(_LONGEST)}"
 
 
-def _by_library(  # noqa: PLR0917 - one place
-    method: str, place: str, path: str, headers: dict[str, str], seconds: float, ca: str | None
-) -> tuple[int, str, bytes]:
+def open_connection(url: str, seconds: float, ca: str | None) -> http.client.HTTPConnection:
+    """The standard library's connection, not yet made: it knows no proxy. With `ca`, a file of certificates, a
+    server that shows one of these is trusted under any name: hubs go by addresses."""
     import http.client
     import ssl
 
+    scheme, _, rest = url.partition("://")
+    place = rest.partition("/")[0]
+    if scheme == "http":
+        return http.client.HTTPConnection(place, timeout=seconds)
     context = ssl.create_default_context(cafile=ca)
     context.check_hostname = ca is None
-    connection = http.client.HTTPSConnection(place, timeout=seconds, context=context)
+    return http.client.HTTPSConnection(place, timeout=seconds, context=context)
+
+
+def _by_library(
+    method: str, url: str, headers: dict[str, str], seconds: float, ca: str | None
+) -> tuple[int, str, bytes]:
+    import http.client
+
+    connection = open_connection(url, seconds, ca)
     try:
-        connection.request(method, path or "/", headers=headers)
+        connection.request(method, "/" + url.partition("://")[2].partition("/")[2], headers=headers)
         answer = connection.getresponse()
         body = answer.read(_LONGEST + 1)
         if len(body) > _LONGEST:
@@ -113,6 +128,6 @@ def _by_library(  # noqa: PLR0917 - one place
     except http.client.IncompleteRead:
         raise ValueError("the answer was cut off") from None
     except http.client.HTTPException as error:
-        raise ValueError(f"this is no HTTP: {error!r}") from None
+        raise ValueError(f"not an HTTP response: {error!r}") from None
     finally:
         connection.close()

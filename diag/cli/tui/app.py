@@ -1,4 +1,4 @@
-"""The screen of `diag top`: puts panes together, hears keys and the source. What it says is made in `words`,
+"""The screen of `diag top`: puts panes together, takes keys and the source's state. Its texts are made in `rendering`,
 `table`, `spark`."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from diag.cli.tui.asking import Asking
 from diag.cli.tui.keys import help_lines, key_line
 from diag.cli.tui.line import Line, line
 from diag.cli.tui.panes import ListPane, Pane, RankPane, Row
-from diag.cli.tui.screen import CSS, KEYS, Pager
+from diag.cli.tui.screen import KEYS, Pager
 from diag.cli.tui.source import Link, Source
 from diag.cli.tui.state import State
 from diag.cli.tui.table import ORDERS, Table
@@ -30,18 +30,18 @@ from diag.text.columns import cut
 from diag.text.sanitize import clean
 from diag.text.units import format_seconds
 
-_WIDE = 130  # columns: from here on the chosen rank's details stand beside the table
-_TALL = 34  # lines: from here on the time line stands below it
+_WIDE = 130  # columns: from here on the chosen rank's details are beside the table
+_TALL = 34  # lines: from here on the time line is below it
 _TIMELINE_MOST = 9  # lines of it
 _MESSAGE_SECONDS = 8.0
 
 
 class TopApp(Asking):
-    """`source` is started when the screen stands; `document` is what it said first."""
+    """`source` is started when the screen is up; `document` is its first answer."""
 
     TITLE = "diag top"
     ENABLE_COMMAND_PALETTE = False
-    CSS = CSS
+    CSS_PATH = "screen.tcss"
     BINDINGS: ClassVar[list[BindingType]] = list(KEYS)
 
     class Woken(Message):
@@ -71,7 +71,7 @@ class TopApp(Asking):
                 yield RankPane("ranks")
                 yield Pane("timeline", "Time line")
             yield Pane("side", "Rank")
-        yield Input(id="filter", placeholder="words that must occur, or ranks: 8-15", select_on_focus=False)
+        yield Input(id="filter", placeholder="text to match, or ranks: 8-15", select_on_focus=False)
         yield Row("keys")
 
     def on_mount(self) -> None:
@@ -243,7 +243,7 @@ class TopApp(Asking):
 
     def action_stacks(self) -> None:
         make = lambda width: rendering.stacks_lines(self.state, width)  # noqa: E731
-        self.show_page("Merged stacks, those that stand apart first", make, "stacks")
+        self.show_page("Merged stacks, outliers first", make, "stacks")
 
     def action_findings(self) -> None:
         self.show_page(

@@ -1,4 +1,4 @@
-"""The part of the screen that asks its source for more, in threads: the stacks of the rank that is looked at,
+"""The part of the screen that asks its source for more, in threads: the stacks of the chosen rank,
 and a dump."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DUMP_SECONDS = 12.0  # of the hub, with what it is given beyond its deadline
 
 
 class Asking(App[None]):
-    """What it was told is in `stacks` (of one rank, or why there are none) and `next_command` (of a dump)."""
+    """The answers are in `stacks` (of one rank, or why there are none) and `next_command` (of a dump)."""
 
     source: Source
     state: State
@@ -48,7 +48,7 @@ class Asking(App[None]):
     def of_rank(self, rank: int, width: int) -> list[Line]:
         row = self.state.rows.get(rank)
         if row is None:
-            return [line(f"rank {rank} is no longer told of", "dim")]
+            return [line(f"rank {rank} is no longer reported", "dim")]
         return rendering.rank_lines(row, self.state, *self.stacks.get(rank, (None, "")), width)
 
     def ask_stacks(self, rank: int) -> None:
@@ -71,39 +71,39 @@ class Asking(App[None]):
 
     def _stacks_of(self, rank: int, url: str) -> None:
         try:
-            told: tuple[dict[str, Any] | None, str] = (self.source.stacks(rank, url), "")
+            answer: tuple[dict[str, Any] | None, str] = (self.source.stacks(rank, url), "")
         except DiagError as error:
-            told = (None, f"{error}" + (f" ({error.hint})" if error.hint else ""))
+            answer = (None, f"{error}" + (f" ({error.hint})" if error.hint else ""))
         with contextlib.suppress(RuntimeError):  # the screen is gone
-            self.call_from_thread(self._take_stacks, rank, told)
+            self.call_from_thread(self._take_stacks, rank, answer)
 
-    def _take_stacks(self, rank: int, told: tuple[dict[str, Any] | None, str]) -> None:
-        self.stacks = {rank: told}
+    def _take_stacks(self, rank: int, answer: tuple[dict[str, Any] | None, str]) -> None:
+        self.stacks = {rank: answer}
         self.refill()
 
     def action_dump(self) -> None:
         if self._dumping:
             return
         self._dumping = True
-        self.say("dump: every rank is being looked at, 8 s at most ...", seconds=_DUMP_SECONDS)
+        self.say("dump: reading every rank, 8 s at most ...", seconds=_DUMP_SECONDS)
         self.run_worker(
             partial(self._make_dump, max(60, self.size.width)), group="dump", thread=True, exit_on_error=False
         )
 
     def _make_dump(self, columns: int) -> None:
-        told: dict[str, Any] | DiagError
+        answer: dict[str, Any] | DiagError
         try:
-            told = self.source.dump(columns, self.lang)
+            answer = self.source.dump(columns, self.lang)
         except DiagError as error:
-            told = error
+            answer = error
         with contextlib.suppress(RuntimeError):
-            self.call_from_thread(self._take_dump, told)
+            self.call_from_thread(self._take_dump, answer)
 
-    def _take_dump(self, told: dict[str, Any] | DiagError) -> None:
+    def _take_dump(self, answer: dict[str, Any] | DiagError) -> None:
         self._dumping = False
-        if isinstance(told, DiagError):
-            self.say(f"no dump: {told}" + (f" ({told.hint})" if told.hint else ""), "critical")
+        if isinstance(answer, DiagError):
+            self.say(f"no dump: {answer}" + (f" ({answer.hint})" if answer.hint else ""), "critical")
             return
-        self.next_command = rendering.format_next(told)
-        self.show_page("Dump", partial(rendering.dump_lines, told), "dump")
-        self.say(rendering.format_bundle(told))
+        self.next_command = rendering.format_next(answer)
+        self.show_page("Dump", partial(rendering.dump_lines, answer), "dump")
+        self.say(rendering.format_bundle(answer))

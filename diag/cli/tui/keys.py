@@ -1,49 +1,27 @@
-"""The keys, as the last line of the screen and as the page of help."""
+"""The keys, as the last line of the screen and as the page of help; their texts are in keys.yaml."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from diag.cli.tui.line import Line, line, text_lines
 from diag.text.columns import wrap
 
-# In the order of what a person needs first; as many as fit are shown.
-_MAIN = (
-    ("q", "quit"), ("Enter", "details"), ("s", "stacks"), ("f", "findings"), ("t", "time"), ("d", "dump"), ("e", "explain"),
-    ("/", "filter"), ("?", "help"), ("Tab", "pane"), ("c", "copy"), ("<>", "sort"),
-)  # fmt: skip
-_WITHIN = (("q", "back"), ("j k", "scroll"), ("Space b", "page"), ("c", "copy next command"), ("?", "help"))
 
-_HELP = (
-    ("q, Ctrl-C", "quit; on a page: q, Esc back"),
-    ("up down, j k", "move; PgUp PgDn, Space b: a page; g G: first, last"),
-    ("Tab", "next pane: findings, ranks, and on a large screen time line and details"),
-    ("Enter", "all of the chosen finding or rank, with its stacks"),
-    ("s", "merged stacks: where the ranks part, those that stand apart first"),
-    ("f", "all findings, those that are over, and what could not be checked"),
-    ("t", "time line: steps, GPUs, memory against its limit"),
-    ("d", "dump now, as `diag dump`: evidence of every rank, verdict, bundle"),
-    ("e", "manual page of the chosen finding, as `diag explain`"),
-    (
-        "c",
-        "copy the next command (OSC 52: over ssh too, where the terminal allows it); it is printed at the end as well",
-    ),
-    ("/", "filter ranks: words that must occur (hung, node-3, all_reduce), or ranks: 8-15,31; Esc ends it"),
-    ("< >", "sort by another column; R: backwards"),
-    ("Ctrl-Z", "suspend"),
-)
-_MARKS = (
-    "! before a rank: a finding names it. hung: culprit of a hang; stalled: waits for it.",
-    "moved: time since its last progress. CPU: 100% is one core. A dash: nobody could read it.",
-    "LIVE: what diag sees now. LOST: the connection is gone, tried again. ENDED: the job or its diag ended, the last words stay.",
-    "RECORDED: evidence on disk.",
-)
+@cache
+def _texts() -> dict[str, Any]:
+    texts: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    return texts
 
 
 def key_line(width: int, *, within: bool) -> Line:
     pieces: list[tuple[str, str]] = []
     room = width
-    for key, what in _WITHIN if within else _MAIN:
+    for key, what in _texts()["within" if within else "main"]:
         room -= len(key) + 1 + len(what) + (1 if pieces else 0)
         if room < 0:
             break
@@ -53,14 +31,10 @@ def key_line(width: int, *, within: bool) -> Line:
 
 def help_lines(width: int) -> list[Line]:
     lines: list[Line] = []
-    for key, what in _HELP:
+    for key, what in _texts()["help"]:
         first, *rest = wrap(what, max(20, width - 16))
         lines += [((f"  {key:14}", "bold"), (first, "")), *text_lines(" " * 16 + text for text in rest)]
     lines.append(line(""))
-    for text in _MARKS:
-        lines += _indented(text, width)
+    for text in _texts()["marks"]:
+        lines += text_lines(wrap(text, width, "  ", "  "))
     return lines
-
-
-def _indented(text: str, width: int) -> Sequence[Line]:
-    return text_lines(wrap(text, width, "  ", "  "))

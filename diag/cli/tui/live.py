@@ -1,7 +1,7 @@
-"""Listens to one hub: a thread reads its events with the standard library, comes back after a loss, and says
+"""Listens to one hub: a thread reads its events with the standard library, reconnects after a loss, and reports
 when it ended.
 
-The job is not touched: the hub looks once a second for all who listen, and stacks are those that it has
+The job is not touched: the hub reads its state once a second for all who listen, and stacks are those that it has
 already.
 """
 
@@ -14,34 +14,35 @@ import os
 import random
 import shlex
 import socket
-import ssl
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
-from diag.cli.client.answer import check_address, document_of, no_answer, refusal
-from diag.cli.client.http import get, post
+from diag.cli.client.answer import ask, authorization, check_address, document_of
+from diag.cli.client.http import get, open_connection, post
 from diag.cli.tui.source import Inbox, Link
-from diag.cli.tui.sse import EventParser
 from diag.launch.runs import is_alive, is_ours, read_run
 from diag.text.errors import DiagError
 from diag.text.sanitize import clean
 from diag.text.units import format_seconds
 
+if TYPE_CHECKING:
+    from diag.cli.client.answer import Send
+
+_LONGEST = 64 << 20  # bytes of one event; 16,384 ranks take some 20 MB
 _CONNECT_SECONDS = 5.0
-_SILENT_SECONDS = 25.0  # a hub says something at least every 15 s
+_SILENT_SECONDS = 25.0  # a hub sends something at least every 15 s
 # and then the last again and again, each a little longer by chance
 _BACKOFF_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 _STEADY_SECONDS = 10.0  # of a connection, after which the waiting begins anew
-_END_SECONDS = 5.0  # from the end of the events to run.json that says it
+_END_SECONDS = 5.0  # from the end of the events to run.json that records it
 _STACKS_SECONDS = 6.0
 _DUMP_SECONDS, _DUMP_GRACE_SECONDS = 8.0, 4.0
-_Send = Callable[[str, dict[str, str], float, str | None], tuple[int, str, bytes]]
 
 
 class Live:
-    """A Source. `run_path` is the run directory where it is known: it tells whether the run ended and where
+    """A Source. `run_path` is the run directory where it is known: it has whether the run ended and where
     the hub is now."""
 
     def __init__(self, url: str, token: str | None, run_path: str | None, ca: str | None) -> None:
@@ -77,20 +78,10 @@ class Live:
 
     # -- one answer ---------------------------------------------------------------------------------------
 
-    def _ask(self, path: str, seconds: float, url: str = "", send: _Send = get) -> dict[str, Any]:
+    def _ask(self, path: str, seconds: float, url: str = "", send: Send = get) -> dict[str, Any]:
         base = url.rstrip("/") or self._url
-        try:
-            status, reason, body = send(base + path, self._headers(), seconds, self._ca)
-        except (OSError, ValueError) as error:
-            raise no_answer(
-                base, error, seconds=seconds, hint="diag top PATH shows what is on disk"
-            ) from None
-        if status != 200:
-            raise refusal(base, status, reason, body, has_token=bool(self._token))
-        return document_of(base, body)
-
-    def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        hint = "diag top PATH shows what is on disk"
+        return document_of(base, ask(base, path, self._token, self._ca, seconds, hint, send))
 
     # -- events -------------------------------------------------------------------------------------------
 
@@ -109,21 +100,25 @@ class Live:
             if over is not None:
                 self._say(over)
                 return
-            self._say(Link("ENDED", "diag ended; this is the last it said") if ended else self._lost(trouble))
+            self._say(
+                Link("ENDED", "diag has ended; this is its last state") if ended else self._lost(trouble)
+            )
             tries = 0 if time.monotonic() - began > _STEADY_SECONDS else tries + 1
             wait = _BACKOFF_SECONDS[min(tries, len(_BACKOFF_SECONDS) - 1)]
             self._stopped.wait(wait * random.uniform(1.0, 1.25))
             self._look_where_it_is()
 
     def _listen(self) -> bool:
-        """Until the connection ends; whether the hub said that it ends. Raises OSError, ValueError,
+        """Until the connection ends; whether the hub announced its end. Raises OSError, ValueError,
         HTTPException."""
-        connection = self._open()
+        connection = open_connection(self._url, _CONNECT_SECONDS, self._ca)
         try:
             connection.connect()
             # http.client forgets it where the answer ends with the connection
             wire = self._wire = connection.sock
-            connection.request("GET", "/events", headers={**self._headers(), "Accept": "text/event-stream"})
+            connection.request(
+                "GET", "/events", headers={**authorization(self._token), "Accept": "text/event-stream"}
+            )
             answer = connection.getresponse()
             if answer.status != 200:
                 raise ValueError(_refusal(answer.status, answer.read(65536)))
@@ -144,16 +139,6 @@ class Live:
         finally:
             self._wire = None
             connection.close()
-
-    def _open(self) -> http.client.HTTPConnection:
-        """http.client knows no proxy, and none may see this."""
-        scheme, _, rest = self._url.partition("://")
-        place = rest.partition("/")[0]
-        if scheme == "http":
-            return http.client.HTTPConnection(place, timeout=_CONNECT_SECONDS)
-        context = ssl.create_default_context(cafile=self._ca)
-        context.check_hostname = self._ca is None  # hubs go by addresses
-        return http.client.HTTPSConnection(place, timeout=_CONNECT_SECONDS, context=context)
 
     def _take(self, event: str, data: str) -> None:
         trouble = ""
@@ -177,7 +162,7 @@ class Live:
     # -- the run directory --------------------------------------------------------------------------------
 
     def _how_it_ended(self, seconds: float) -> Link | None:
-        """What run.json says of an end, within `seconds`; None while it says none."""
+        """What run.json records of an end, within `seconds`; None while it has none."""
         until = time.monotonic() + seconds
         while self._run_path is not None:
             run = self._read_run()
@@ -224,3 +209,45 @@ def _refusal(status: int, body: bytes) -> str:
     except (ValueError, KeyError, TypeError, RecursionError):
         return f"it answers {status}"
     return f"it answers {status}: {detail}"
+
+
+class EventParser:
+    """Server-sent events out of the bytes of a stream, in any pieces; gives (event, data) of those that are whole.
+
+    >>> list(EventParser().feed(b"retry: 2000\\n\\nevent: now\\ndata: {\\ndata: }\\n\\n: quiet\\n\\nevent: la"))
+    [('now', '{\\n}')]
+    """
+
+    def __init__(self) -> None:
+        self._left = bytearray()
+        self._searched = 0
+        self._event = ""
+        self._data: list[bytes] = []
+        self._held = 0
+
+    def feed(self, chunk: bytes) -> Iterator[tuple[str, str]]:
+        """Raises ValueError for an event without an end."""
+        self._left += chunk
+        begin = 0
+        while (end := self._left.find(b"\n", max(begin, self._searched))) >= 0:
+            line = bytes(self._left[begin:end]).removesuffix(b"\r")
+            begin = end + 1
+            yield from self._line(line)
+        del self._left[:begin]
+        self._searched = len(self._left)
+        if len(self._left) + self._held > _LONGEST:
+            raise ValueError("an event without an end")
+
+    def _line(self, line: bytes) -> Iterator[tuple[str, str]]:
+        if not line:
+            if self._data:
+                yield self._event or "message", b"\n".join(self._data).decode("utf-8", "replace")
+            self._event, self._data, self._held = "", [], 0
+            return
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"event":
+            self._event = value.decode("utf-8", "replace")
+        elif name == b"data":
+            self._data.append(value)
+            self._held += len(value)

@@ -4,6 +4,7 @@ made."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -13,7 +14,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from diag.cli.tui.line import Line, fit, line
+from diag.cli.tui.line import Line, line
 from diag.cli.tui.table import Table
 from diag.text.columns import columns, cut
 
@@ -36,14 +37,13 @@ STYLES: dict[str, Style] = {
 def strip_of(pieces: Line, width: int, *, below: Style | None = None) -> Strip:
     """Exactly `width` columns. Segments hold text as it is: nothing in it is markup."""
     segments = [
-        Segment(text, STYLES[style] if below is None else below + STYLES[style])
-        for text, style in fit(pieces, width)
+        Segment(text, STYLES[style] if below is None else below + STYLES[style]) for text, style in pieces
     ]
     return Strip(segments).adjust_cell_length(width, below or STYLES[""])
 
 
 class Row(Widget):
-    """Lines that stand still."""
+    """Lines that do not scroll."""
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id)
@@ -70,19 +70,17 @@ class Pane(Widget, can_focus=True):
         Binding("enter", "open", "details", show=False),
     ]
 
+    @dataclass
     class Opened(Message):
         """Enter was pressed on what is chosen."""
 
-        def __init__(self, pane: Pane) -> None:
-            super().__init__()
-            self.pane = pane
+        pane: Pane
 
+    @dataclass
     class Moved(Message):
         """Another one was chosen."""
 
-        def __init__(self, pane: Pane) -> None:
-            super().__init__()
-            self.pane = pane
+        pane: Pane
 
     def __init__(self, id: str, title: str = "") -> None:
         super().__init__(id=id)
@@ -101,7 +99,7 @@ class Pane(Widget, can_focus=True):
         return len(self._lines)
 
     def heads(self) -> list[Line]:
-        """Lines under the title that stand still."""
+        """Lines under the title that do not scroll."""
         return []
 
     def draw(self, index: int) -> Strip:
@@ -176,7 +174,7 @@ class ListPane(Pane):
 
 
 class RankPane(Pane):
-    """The table. Until somebody moves, the first row is the chosen one: the culprit; then the rank that was
+    """The table. Until a key moves it, the first row is the chosen one: the culprit; then the rank that was
     chosen."""
 
     def __init__(self, id: str) -> None:

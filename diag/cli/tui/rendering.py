@@ -1,13 +1,13 @@
-"""What the screen says of a state besides the table: head, findings, one rank, merged stacks. Lines of a
+"""What the screen shows of a state besides the table: head, findings, one rank, merged stacks. Lines of a
 width, no more."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from diag.cli.tui.line import Line, fit, line, text_lines
+from diag.cli.tui.line import Line, line, text_lines
 from diag.cli.tui.state import Row, State
 from diag.model import found
 from diag.outputs.terminal.text import _body, _head, _ranks, over_head
@@ -25,10 +25,10 @@ _WORD_STYLES = {
     "finished": "ok",
 }
 _SOURCE_STYLES = {"LIVE": "ok", "LOST": "critical", "ENDED": "warning"}
-_LEADS = re.compile(r"The (?:job is|job|state of the job is) (\w+)")
+_LEADS = re.compile(r"(?:The job is|The job|Job state) (\w+)")
 _ALL_EVIDENCE = 24  # lines
 _SHORT_EVIDENCE = 4
-_LONG_BODY = 12  # lines of what the chosen finding says, before the list gets more
+_LONG_BODY = 12  # lines of the chosen finding, before the list gets more
 _FRAMES = 12  # innermost of a class
 _THREAD_FRAMES = 40
 
@@ -43,20 +43,20 @@ def head_lines(state: State, source: str, about: str, width: int) -> list[Line]:
         style = "warning"  # it ended well, and not without trouble
     first = ((f" {word} ", style + " reverse"), (" " + sentence, "bold"))
     source = format_source(state, source)
-    told = [f"elapsed {format_seconds(state.elapsed)}"] if state.elapsed is not None else []
+    facts = [f"elapsed {format_seconds(state.elapsed)}"] if state.elapsed is not None else []
     if about:
-        told.insert(len(told) if source == "RECORDED" else 0, about)
+        facts.insert(len(facts) if source == "RECORDED" else 0, about)
     if len({row.host for row in state.rows.values()}) <= 1 and state.head.get("host"):
-        told.append(f"on {state.head['host']}")
-    told += [state.head[name] for name in ("run_id", "command") if state.head.get(name)]
-    second = ((f" {source} ", _SOURCE_STYLES.get(source, "bold")), (" " + "; ".join(told), ""))
+        facts.append(f"on {state.head['host']}")
+    facts += [state.head[name] for name in ("run_id", "command") if state.head.get(name)]
+    second = ((f" {source} ", _SOURCE_STYLES.get(source, "bold")), (" " + "; ".join(facts), ""))
     return [_with_dots(first, width), _with_dots(second, width)]
 
 
-def format_source(state: State, told: str) -> str:
+def format_source(state: State, source: str) -> str:
     """LIVE is only what lives: what answers may show evidence on disk, or a job that ended."""
-    if told != "LIVE":
-        return told
+    if source != "LIVE":
+        return source
     return (
         "RECORDED"
         if state.head.get("recorded")
@@ -69,15 +69,14 @@ def format_source(state: State, told: str) -> str:
 def _with_dots(pieces: Line, width: int) -> Line:
     *before, (last, style) = pieces
     room = width - sum(columns(text) for text, _ in before)
-    return fit((*before, (cut(last, max(3, room)), style)), width)
+    return (*before, (cut(last, max(3, room)), style))
 
 
 # --- findings
-# ------------------------------------------------------------------------------------------------
 
 
 def findings_pane(state: State, chosen: int, width: int, most: int, lang: str) -> list[Line]:
-    """The findings in at most `most` lines: one line each, and under the chosen one what it says, as far as
+    """The findings in at most `most` lines: one line each, and under the chosen one its text, as far as
     there is room."""
     found = state.findings
     if not found:
@@ -93,7 +92,7 @@ def findings_pane(state: State, chosen: int, width: int, most: int, lang: str) -
             line(cut(f"  nothing open; {len(state.past)} over (f shows what was found)" + more, width)),
             *over,
         ]
-    # The list gives way to what the chosen one says, down to three lines: it can be scrolled through.
+    # The list gives way to the text of the chosen one, down to three lines: it can be scrolled through.
     listed = min(len(found), max(3, most - _LONG_BODY), most)
     body = _within(_blocks(found[chosen], width, lang), most - listed)
     first = min(max(0, chosen - listed + 1), len(found) - listed) if chosen >= listed else 0
@@ -106,21 +105,25 @@ def findings_pane(state: State, chosen: int, width: int, most: int, lang: str) -
 
 
 def _blocks(finding: Mapping[str, Any], width: int, lang: str) -> list[list[Line]]:
-    """What it says, who, what to do, and on what evidence; in the order in which room is given to them."""
+    """Its summary, who, what to do, and on what evidence; in the order in which room is given to them."""
     lines = _painted(_body(finding, width, "    ", _SHORT_EVIDENCE, lang))
-    said = [one for one in lines if one[0][1] in ("bold", "")]
-    return [said, [one for one in lines if one[0][1] == "ok"], [one for one in lines if one[0][1] == "dim"]]
+    summary = [one for one in lines if one[0][1] in ("bold", "")]
+    return [
+        summary,
+        [one for one in lines if one[0][1] == "ok"],
+        [one for one in lines if one[0][1] == "dim"],
+    ]
 
 
 def _within(blocks: list[list[Line]], room: int) -> list[Line]:
-    """As many lines as there is room for: two of the advice, the rest of what is said, then more advice, then
+    """As many lines as there is room for: two of the advice, the rest of the summary, then more advice, then
     evidence."""
-    said, advice, evidence = blocks
+    summary, advice, evidence = blocks
     kept_advice = min(len(advice), 2, max(0, room - 2))
-    kept_said = min(len(said), room - kept_advice)
-    kept_advice = min(len(advice), room - kept_said)
-    kept_evidence = min(len(evidence), room - kept_said - kept_advice)
-    return [*_dotted(said, kept_said), *_dotted(advice, kept_advice), *evidence[:kept_evidence]]
+    kept_summary = min(len(summary), room - kept_advice)
+    kept_advice = min(len(advice), room - kept_summary)
+    kept_evidence = min(len(evidence), room - kept_summary - kept_advice)
+    return [*_dotted(summary, kept_summary), *_dotted(advice, kept_advice), *evidence[:kept_evidence]]
 
 
 def _dotted(lines: list[Line], kept: int) -> list[Line]:
@@ -153,8 +156,7 @@ def _over_title(finding: Mapping[str, Any], state: State, width: int) -> Line:
 
 
 def _painted(lines: Iterable[str]) -> list[Line]:
-    """Advice stands out, and evidence steps back. A line that is further in goes on with what stands above
-    it."""
+    """Advice stands out, and evidence steps back. A line that is further in continues the line above it."""
     painted: list[Line] = []
     style, base = "bold", None
     for text in lines:
@@ -186,7 +188,7 @@ def finding_lines(finding: Mapping[str, Any], state: State, width: int, lang: st
 
 
 def findings_lines(state: State, width: int, lang: str) -> list[Line]:
-    """All findings, those that are over, and what could not be looked at."""
+    """All findings, those that are over, and what could not be checked."""
     lines: list[Line] = []
     for finding in state.findings:
         lines += [*finding_lines(finding, state, width, lang), line("")]
@@ -203,7 +205,6 @@ def findings_lines(state: State, width: int, lang: str) -> list[Line]:
 
 
 # --- stacks
-# --------------------------------------------------------------------------------------------------
 
 
 def stacks_lines(state: State, width: int) -> list[Line]:
@@ -235,18 +236,18 @@ def rank_lines(
     doing = " in ".join(filter(None, [row.activity, row.where])) + (
         f", for {row.context}" if row.context else ""
     )
-    told = [f"does: {doing or 'nothing was read yet'}"]
+    facts = [f"does: {doing or 'nothing was read yet'}"]
     if row.caller:
-        told.append(f"called from {row.caller}")
+        facts.append(f"called from {row.caller}")
     if row.progress_at is not None:
-        told.append(f"last progress {format_seconds(now - row.progress_at)} ago")
-    told += _uses(row)
+        facts.append(f"last progress {format_seconds(now - row.progress_at)} ago")
+    facts += _uses(row)
     if row.shares:
         parts = sorted(row.shares, key=lambda one: -one[1])[:4]
-        told.append("time of a step: " + ", ".join(f"{name} {format_ratio(share)}" for name, share in parts))
-    for text in told:
+        facts.append("time of a step: " + ", ".join(f"{name} {format_ratio(share)}" for name, share in parts))
+    for text in facts:
         lines += text_lines(wrap(text, width, "  ", "    "))
-    return [*lines, line(""), *_threads(stacks, trouble, row, width)]
+    return [*lines, line(""), *_threads(stacks, trouble, width)]
 
 
 def _placed(row: Row) -> str:
@@ -256,9 +257,8 @@ def _placed(row: Row) -> str:
 
 
 def _uses(row: Row) -> list[str]:
-    told = []
     parts = [
-        f"CPU {format_ratio(row.cpu)}" if row.cpu is not None else "",
+        f"CPU {format_ratio(row.cpu_ratio)}" if row.cpu_ratio is not None else "",
         f"RSS {format_bytes(row.rss_bytes)}" if row.rss_bytes is not None else "",
         f"at most {format_bytes(row.peak_rss_bytes)}" if row.peak_rss_bytes is not None else "",
         f"{row.threads} threads" if row.threads is not None else "",
@@ -266,20 +266,22 @@ def _uses(row: Row) -> list[str]:
         f"{row.open_files} open files" if row.open_files is not None else "",
         f"state {row.process_state}" if row.process_state else "",
     ]
-    if any(parts):
-        told.append("process: " + ", ".join(filter(None, parts)))
-    gpu = row.gpu
-    if gpu is not None:
-        busy = f"{format_ratio(gpu.utilization)} busy" if gpu.utilization is not None else ""
-        memory = format_bytes(gpu.used_bytes) if gpu.used_bytes is not None else ""
-        memory += f" of {format_bytes(gpu.total_bytes)}" if memory and gpu.total_bytes else ""
-        watts = format_quantity(gpu.watts, "W") if gpu.watts is not None else ""
-        heat = format_quantity(gpu.celsius, "°C") if gpu.celsius is not None else ""
-        told.append(f"GPU {gpu.index} {gpu.name}: " + ", ".join(filter(None, [busy, memory, watts, heat])))
-    return told
+    uses = [f"process: {', '.join(filter(None, parts))}"] if any(parts) else []
+    if row.gpu is not None:
+        gpu = row.gpu
+        used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
+        memory = format_bytes(used) if used is not None else ""
+        parts = [
+            f"{format_ratio(gpu.utilization_ratio)} busy" if gpu.utilization_ratio is not None else "",
+            f"{memory} of {format_bytes(total)}" if memory and total else memory,
+            format_quantity(gpu.power_watts, "W") if gpu.power_watts is not None else "",
+            format_quantity(gpu.temperature_celsius, "°C") if gpu.temperature_celsius is not None else "",
+        ]
+        uses.append(f"GPU {gpu.index} {gpu.name}: " + ", ".join(filter(None, parts)))
+    return uses
 
 
-def _threads(stacks: Mapping[str, Any] | None, trouble: str, row: Row, width: int) -> list[Line]:
+def _threads(stacks: Mapping[str, Any] | None, trouble: str, width: int) -> list[Line]:
     if stacks is None and not trouble:
         return [line("stacks: being asked for", "dim")]
     lines = text_lines(wrap(f"stacks: {clean(trouble)}", width, "", "  "), "warning") if trouble else []
@@ -287,16 +289,14 @@ def _threads(stacks: Mapping[str, Any] | None, trouble: str, row: Row, width: in
     reason = stacks.get("reason") or ""
     if reason:
         lines += text_lines(wrap(f"stacks: {clean(str(reason))}", width, "", "  "), "warning")
-    for process, child in [
-        (stacks.get("main"), False),
-        *((one, True) for one in stacks.get("children") or ()),
-    ]:
+    children = list(stacks.get("children") or ())
+    for index, process in enumerate([stacks.get("main"), *children]):
         if isinstance(process, Mapping):
-            lines += _process(process, row, width, child=child)
+            lines += _process(process, width, child=index > 0)
     return lines
 
 
-def _process(process: Mapping[str, Any], row: Row, width: int, *, child: bool) -> list[Line]:
+def _process(process: Mapping[str, Any], width: int, *, child: bool) -> list[Line]:
     who = f"child pid {process.get('pid')}" if child else f"pid {process.get('pid')}"
     what = "waits for work" if process.get("idle") else clean(str(process.get("activity") or ""))
     head = f"{who}{', ' + what if what else ''}; innermost frame first, by {clean(str(process.get('how')))}"
@@ -309,14 +309,16 @@ def _process(process: Mapping[str, Any], row: Row, width: int, *, child: bool) -
         about += f" {clean(str(thread.get('name') or thread.get('thread_id') or ''))}"
         about += ", holds the GIL" if thread.get("owns_gil") else ""
         lines.append(line(cut(f"  {about}", width), "bold" if thread.get("main") else ""))
-        frames = [
-            clean(str(one.get("text"))) for one in thread.get("frames") or () if isinstance(one, Mapping)
-        ]
-        for frame in frames[::-1][:_THREAD_FRAMES]:
-            lines += text_lines(wrap_long(f"    {frame}", width, "      "))
-        if len(frames) > _THREAD_FRAMES:
-            lines.append(line(f"    ... {len(frames) - _THREAD_FRAMES} outer frames", "dim"))
+        lines += _frames(thread, width)
     return lines
+
+
+def _frames(thread: Mapping[str, Any], width: int) -> Iterator[Line]:
+    frames = [clean(str(one.get("text"))) for one in thread.get("frames") or () if isinstance(one, Mapping)]
+    for frame in frames[::-1][:_THREAD_FRAMES]:
+        yield from text_lines(wrap_long(f"    {frame}", width, "      "))
+    if len(frames) > _THREAD_FRAMES:
+        yield line(f"    ... {len(frames) - _THREAD_FRAMES} outer frames", "dim")
 
 
 def format_next(dump: Mapping[str, Any]) -> str:
@@ -345,7 +347,6 @@ def dump_lines(dump: Mapping[str, Any], width: int) -> list[Line]:
 
 
 # --- the manual
-# ----------------------------------------------------------------------------------------------
 
 
 def manual_lines(finding: str, lang: str, width: int) -> list[Line]:
@@ -355,7 +356,7 @@ def manual_lines(finding: str, lang: str, width: int) -> list[Line]:
 
     page = manual.sections(finding, lang) or rule_page(finding, lang)
     if not page:
-        return [line(cut(f"there is no page of {finding}", width), "warning")]
+        return [line(cut(f"no manual page for {finding}", width), "warning")]
     lines = [line(finding, "bold")]
     for heading, text in page.items():
         first, *rest = _section(heading, text, lang, max(30, width))

@@ -1,4 +1,4 @@
-"""How the screen is laid out, which key does what, and the page that shows one thing on all of it."""
+"""Which key does what, and the page that shows one thing on all of the screen; screen.tcss lays it out."""
 
 from __future__ import annotations
 
@@ -11,21 +11,6 @@ from textual.screen import Screen
 
 from diag.cli.tui.line import Line
 from diag.cli.tui.panes import Growing, Row
-
-CSS = """
-Screen, Row, Pane, Horizontal, Vertical { background: ansi_default; color: ansi_default; }
-#head, #page-head { height: 2; }
-#keys, #page-keys { height: 1; }
-Input { height: 1; border: none; padding: 0; background: ansi_default; color: ansi_default; display: none; }
-Input:focus { border: none; }
-#findings { height: 3; }
-#middle { height: 1fr; }
-#left { width: 1fr; }
-#ranks { height: 1fr; }
-#timeline { display: none; }
-#side { display: none; width: 45%; margin-left: 1; }
-#page { height: 1fr; }
-"""
 
 # Names of actions of `app.TopApp`. With priority are those that must be heard before what is typed after
 # them.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from diag.outputs.view.parts import Unread
 from diag.text.errors import DiagError
 
 
@@ -22,25 +23,21 @@ class Link:
 
 
 class Inbox:
-    """What was said and not yet taken: the latest of each part, so that a slow terminal does not pile it up."""
+    """What the source has sent and the screen has not taken yet; for any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._parts: dict[str, Any] = {}
-        self._rows: dict[object, Any] = {}
-        self._all_rows = False
+        self._unread = Unread()
         self._link: Link | None = None
 
     def put(self, part: str, value: Any) -> None:
         """Raises ValueError where rows are none."""
         with self._lock:
             if part != "ranks":
-                self._parts[part] = value
+                self._unread.put(part, value)
                 return
             try:
-                if value.get("whole"):
-                    self._rows, self._all_rows = {}, True
-                self._rows.update((row["rank"], row) for row in value["rows"])
+                self._unread.put_rows(value["rows"], whole=bool(value.get("whole")))
             except (KeyError, TypeError, AttributeError) as error:
                 raise ValueError(f"ranks: {type(error).__name__}: {error}") from None
 
@@ -50,12 +47,8 @@ class Inbox:
 
     def take(self) -> tuple[dict[str, Any], Link | None]:
         with self._lock:
-            parts, self._parts = self._parts, {}
-            if self._rows or self._all_rows:
-                parts["ranks"] = {"whole": self._all_rows, "rows": list(self._rows.values())}
-                self._rows, self._all_rows = {}, False
             link, self._link = self._link, None
-            return parts, link
+            return self._unread.take(), link
 
 
 class Source(Protocol):
@@ -103,8 +96,8 @@ class Recorded:
         from diag.outputs.view import parts
         from diag.outputs.view.view import json_bytes
 
-        told = {"schema": "diag.state/1", **parts.with_others(parts.own_parts(self._view), self._view)}
-        document: dict[str, Any] = json.loads(json_bytes(told))  # as a hub would send it
+        state = {"schema": "diag.state/1", **parts.with_others(parts.own_parts(self._view), self._view)}
+        document: dict[str, Any] = json.loads(json_bytes(state))  # as a hub would send it
         return document
 
     def start(self, wake: Callable[[], None]) -> None:
@@ -123,6 +116,4 @@ class Recorded:
             raise DiagError(f"rank {rank} is not in the evidence") from None
 
     def dump(self, columns: int, lang: str) -> dict[str, Any]:
-        raise DiagError(
-            "this is recorded evidence: there is no process to look at", hint="s shows its stacks"
-        )
+        raise DiagError("recorded evidence: there is no live process to read", hint="s shows its stacks")

@@ -26,7 +26,7 @@ _NAMES = {
 }  # fmt: skip
 # what counts most
 _FIRST = ("step_seconds", "gpu_utilization_ratio", "gpu_memory_bytes", "memory_bytes", "host_memory_bytes")
-_NEAR = 0.9  # of a limit, ours: it is then told as a warning
+_NEAR = 0.9  # of a limit, ours: it is then shown as a warning
 
 
 def spark(values: Sequence[float | None], width: int, top: float | None = None, marks: str = BLOCKS) -> str:
@@ -57,8 +57,8 @@ def _mark(value: float, highest: float, marks: str) -> str:
 def timeline_lines(state: State, width: int, marks: str = BLOCKS, most: int | None = None) -> list[Line]:
     """All series, the most telling first; where `most` is given that many lines, and of GPUs and ranks one
     for all."""
-    told = state.timeline
-    series = [one for one in told.series if any(value is not None for value in one.values)]
+    measured = state.timeline
+    series = [one for one in measured.series if any(value is not None for value in one.values)]
     if most is not None:
         series = [
             _together([one for one in series if one.name == name])
@@ -70,7 +70,7 @@ def timeline_lines(state: State, width: int, marks: str = BLOCKS, most: int | No
     lines = [line(cut(_span(state), width), "dim")]
     room = max((columns(_named(one)) for one in series), default=0)
     for one in series[: most - 1 if most is not None else None]:
-        lines.append(_series(one, told.limits.get(one.name), min(room, width // 3), width, marks))
+        lines.append(_series(one, measured.limits.get(one.name), min(room, width // 3), width, marks))
     return lines
 
 
@@ -97,24 +97,24 @@ def _named(one: Series) -> str:
 
 
 def _span(state: State) -> str:
-    told = state.timeline
-    count = max((len(one.values) for one in told.series), default=0)
-    phases = " > ".join(dict.fromkeys(phase for phase, _ in told.phases if phase))
-    seconds = format_seconds(count * told.width_seconds)
+    measured = state.timeline
+    count = max((len(one.values) for one in measured.series), default=0)
+    phases = " > ".join(dict.fromkeys(phase for phase, _ in measured.phases if phase))
+    seconds = format_seconds(count * measured.width_seconds)
     return f"{seconds} from left to right, each drawn from 0 to its limit or highest; phases: {phases or '-'}"
 
 
 def _series(one: Series, limit: float | None, room: int, width: int, marks: str) -> Line:
     values = [value for value in one.values if value is not None]
     top = 1.0 if one.unit == "ratio" and max(values) <= 1 else limit
-    said = f"{_value(one, values[-1])}, most {_value(one, max(values))}" + (
+    values_text = f"{_value(one, values[-1])}, most {_value(one, max(values))}" + (
         f" of {_value(one, limit)}" if limit else ""
     )
     name = cut(_named(one), room)
-    drawn = max(10, width - room - 3 - max(34, columns(said)))
+    drawn = max(10, width - room - 3 - max(34, columns(values_text)))
     near = limit is not None and max(values[-3:]) > _NEAR * limit
     picture = spark(one.values, drawn, top, marks)
-    figures = cut("  " + said, max(3, width - room - 1 - drawn))
+    figures = cut("  " + values_text, max(3, width - room - 1 - drawn))
     return (
         (right(name, room) + " ", "bold"),
         (picture.ljust(drawn), "info"),

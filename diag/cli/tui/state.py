@@ -1,37 +1,39 @@
-"""What a hub says of a run (`diag.state/1`), as the screen needs it. Whatever comes in is taken as it is
-meant or refused here: past this module every word is clean, every number a number.
+"""What a hub reports of a run (`diag.state/1`), as the screen needs it. Whatever comes in is taken as it is
+meant or refused here: past this module every text is clean, every number a number.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, TypeVar
 
-from diag.cli.tui.stack_class_json import ReportedClass, frame_of_text
 from diag.model import Severity
+from diag.model.observations import Frame
 from diag.outputs.view.classes import StackClass
 from diag.text.sanitize import clean
 
 _SEVERITIES = frozenset(severity.value for severity in Severity)
 _MOST_EVIDENCE = 64
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
     index: int | None
     name: str
-    utilization: float | None  # 0 to 1
-    used_bytes: float | None
-    total_bytes: float | None
-    watts: float | None
-    celsius: float | None
+    utilization_ratio: float | None
+    memory_used_bytes: float | None
+    memory_total_bytes: float | None
+    power_watts: float | None
+    temperature_celsius: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One rank; None is what nobody could read."""
+    """One rank; None is what could not be read."""
 
     rank: int
     node_rank: int | None
@@ -46,7 +48,7 @@ class Row:
     progress_at: float | None
     stack_since: float | None
     process_state: str
-    cpu: float | None  # 1 is one core
+    cpu_ratio: float | None  # 1 is one core
     rss_bytes: float | None
     peak_rss_bytes: float | None
     threads: int | None
@@ -75,8 +77,18 @@ class Timeline:
     limits: Mapping[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class ReportedClass(StackClass):
+    """A class of merged stacks as the hub reported it: its title was made where the frames were read."""
+
+    reported: str = ""
+
+    def title(self) -> str:
+        return self.reported
+
+
 class State:
-    """Parts as they were last said. `raw` is the document, for --json."""
+    """Parts as they were last reported. `raw` is the document, for --json."""
 
     def __init__(self) -> None:
         self.raw: dict[str, Any] = {"schema": "diag.state/1", "ranks": []}
@@ -100,7 +112,7 @@ class State:
                 self.take(part, value)
 
     def take(self, part: str, value: object) -> None:
-        """One part, as /events tells it; others of a newer hub are passed over. Raises ValueError for what
+        """One part, as /events sends it; others of a newer hub are passed over. Raises ValueError for what
         cannot be meant; then all is as it was."""
         try:
             self._take(part, value)
@@ -112,14 +124,12 @@ class State:
             if not isinstance(value["rows"], list):
                 raise ValueError("ranks: no list")
             rows = {row.rank: row for row in map(_row, value["rows"])}
-            told = {row["rank"]: row for row in value["rows"]}
+            raw = {row["rank"]: row for row in value["rows"]}
             if not value.get("whole"):
-                rows, told = (
-                    {**self.rows, **rows},
-                    {**{row["rank"]: row for row in self.raw["ranks"]}, **told},
-                )
+                rows = {**self.rows, **rows}
+                raw = {**{row["rank"]: row for row in self.raw["ranks"]}, **raw}
             self.rows = dict(sorted(rows.items()))
-            self.raw["ranks"] = [told[rank] for rank in self.rows]
+            self.raw["ranks"] = [raw[rank] for rank in self.rows]
             return
         if part == "now":
             self.now = _number(value["at"]) or self.now
@@ -169,7 +179,7 @@ class State:
         )
 
     def url_of(self, rank: int) -> str:
-        """Of the hub of that rank's node, where another than the one asked; it has that rank's stacks."""
+        """Of the hub of that rank's node, where it is another than the one asked; it has that rank's stacks."""
         for node in self.nodes:
             if rank in (node.get("ranks") or ()) and node.get("host") != self.head.get("host"):
                 return _text(node.get("url"))
@@ -177,7 +187,6 @@ class State:
 
 
 # --- what is meant
-# -------------------------------------------------------------------------------------------
 
 
 def _text(value: object) -> str:
@@ -203,38 +212,30 @@ def _dicts(value: object) -> Iterable[Mapping[str, Any]]:
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
+# By the type of a field.
+_READ: dict[str, Callable[[object], Any]] = {"str": _text, "int | None": _int, "float | None": _number}
+
+
+@cache
+def _readers(kind: Any) -> list[tuple[str, Callable[[object], Any]]]:
+    return [(each.name, _READ[str(each.type)]) for each in fields(kind) if each.type in _READ]
+
+
+def _read(kind: type[_T], value: Mapping[str, Any], **given: object) -> _T:
+    """A dataclass of what `value` has under the names of its fields, but for those that are given."""
+    read = {name: reader(value.get(name)) for name, reader in _readers(kind) if name not in given}  # type: ignore[arg-type]
+    return kind(**read, **given)
+
+
 def _row(value: Mapping[str, Any]) -> Row:
     rank = _int(value["rank"])
     if rank is None or rank != value["rank"]:
         raise ValueError("a row without a rank")
-    where, caller, end = (value.get(name) or {} for name in ("where", "caller", "exit"))
-    shares = value.get("time_shares") or {}
-    gpu = value.get("gpu")
-    return Row(
-        rank=rank, node_rank=_int(value.get("node_rank")), local_rank=_int(value.get("local_rank")),
-        host=_text(value.get("host")), pid=_int(value.get("pid")), state=_text(value.get("state")),
-        activity=_text(value.get("activity")), context=_text(value.get("context")),
-        where=_text(where.get("text")), caller=_text(caller.get("text")),
-        progress_at=_number(value.get("progress_at")), stack_since=_number(value.get("stack_since")),
-        process_state=_text(value.get("process_state")), cpu=_number(value.get("cpu_ratio")),
-        rss_bytes=_number(value.get("rss_bytes")), peak_rss_bytes=_number(value.get("peak_rss_bytes")),
-        threads=_int(value.get("threads")), open_files=_int(value.get("open_files")), children=_int(value.get("children")),
-        gpu=_gpu(gpu) if isinstance(gpu, Mapping) else None, exit=_text(end.get("text")), no_stack=_text(value.get("no_stack")),
-        shares=tuple((_text(name), part) for name, part in shares.items() if name != "samples" and _number(part) is not None),
-    )  # fmt: skip
-
-
-def _gpu(value: Mapping[str, Any]) -> Gpu:
-    names = (
-        "utilization_ratio",
-        "memory_used_bytes",
-        "memory_total_bytes",
-        "power_watts",
-        "temperature_celsius",
-    )
-    return Gpu(
-        _int(value.get("index")), _text(value.get("name")), *(_number(value.get(name)) for name in names)
-    )
+    where, caller, end = (_text((value.get(name) or {}).get("text")) for name in ("where", "caller", "exit"))
+    shares = [each for each in (value.get("time_shares") or {}).items() if each[0] != "samples"]
+    known = tuple((_text(name), part) for name, part in shares if _number(part) is not None)
+    gpu = _read(Gpu, value["gpu"]) if isinstance(value.get("gpu"), Mapping) else None
+    return _read(Row, value, rank=rank, where=where, caller=caller, exit=end, shares=known, gpu=gpu)
 
 
 def _report(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,35 +261,53 @@ def _report(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _finding(value: Mapping[str, Any]) -> dict[str, Any]:
-    """In the shape that `outputs.text` prints."""
+    """In the shape that `outputs.terminal.text` prints."""
     severity = value.get("severity")
-    told = {
-        name: _text(value.get(name))
-        for name in ("id", "subject", "class", "confidence", "summary", "cause", "advice")
-    }
+    texts = ("id", "subject", "class", "confidence", "summary", "cause", "advice")
     evidence = [
         {"rank": _int(one.get("rank")), "kind": _text(one.get("kind")), "where": _text(one.get("where")),
          "excerpt": one["excerpt"] if isinstance(one.get("excerpt"), str) else ""}
         for one in _dicts(value.get("evidence"))
     ]  # fmt: skip
     return {
-        **told, "severity": severity if severity in _SEVERITIES else "info",
-        "ranks": _ranks(value.get("ranks")), "waiting_ranks": _ranks(value.get("waiting_ranks")),
-        "since": _number(value.get("since")) or 0.0, "opened_at": _number(value.get("opened_at")),
-        "resolved_at": _number(value.get("resolved_at")), "open_at_end": value.get("open_at_end") is True,
+        **{name: _text(value.get(name)) for name in texts},
+        **{name: _ranks(value.get(name)) for name in ("ranks", "waiting_ranks")},
+        **{name: _number(value.get(name)) for name in ("opened_at", "resolved_at")},
+        "severity": severity if severity in _SEVERITIES else "info",
+        "since": _number(value.get("since")) or 0.0,
+        "open_at_end": value.get("open_at_end") is True,
         "evidence": evidence[:_MOST_EVIDENCE],
-    }  # fmt: skip
+    }
 
 
 def _stack_class(value: Mapping[str, Any]) -> StackClass:
-    frames = tuple(frame_of_text(text) for text in value.get("frames") or () if isinstance(text, str))
-    return ReportedClass(
-        kind=_text(value.get("kind")), ranks=tuple(_ranks(value.get("ranks"))), pids=tuple(_ranks(value.get("pids"))),
-        activity=_text(value.get("activity")), frames=frames, reason=_text(value.get("reason")), role=_text(value.get("role")),
-        path=tuple(_text(step) for step in value.get("path") or ()), stands_seconds=_number(value.get("stands_seconds")),
+    path = tuple(map(_text, value.get("path") or ()))
+    return _read(
+        ReportedClass,
+        value,
+        ranks=tuple(_ranks(value.get("ranks"))),
+        pids=tuple(_ranks(value.get("pids"))),
+        frames=tuple(frame_of_text(text) for text in value.get("frames") or () if isinstance(text, str)),
+        at=0.0,
+        path=path,
         moving=tuple(_ranks(value.get("moving_ranks"))),
-        standing_steps=min(_int(value.get("standing_steps")) or 0, len(value.get("path") or ())), told=_text(value.get("title")),
-    )  # fmt: skip
+        standing_steps=min(_int(value.get("standing_steps")) or 0, len(path)),
+        reported=_text(value.get("title")),
+    )
+
+
+def frame_of_text(text: str) -> Frame:
+    """Of a text as `format_frame` makes it, so that it makes the same again: the path was shortened already.
+
+    >>> from diag.outputs.view.classes import format_frame
+    >>> format_frame(frame_of_text("Layer.forward (a/b/c/d/e/layer.py:359)"))
+    'Layer.forward (a/b/c/d/e/layer.py:359)'
+    """
+    function, _, place = clean(text).rpartition(" (")
+    file, _, number = place.removesuffix(")").rpartition(":")
+    if not function or not (number.isascii() and number.isdigit()):
+        return Frame(clean(text), "?", 0)
+    return Frame(function, file, int(number))
 
 
 def _timeline(value: Mapping[str, Any]) -> Timeline:

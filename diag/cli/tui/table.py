@@ -11,8 +11,8 @@ from diag.cli.tui.state import Row, State
 from diag.text.columns import columns, cut
 from diag.text.units import compact, format_bytes, format_ratio, format_seconds
 
-_NEVER = "-"  # nobody could read it
-_WHERE_LEAST = 20  # columns of where a rank stands; less tells nothing
+_NEVER = "-"  # not readable
+_WHERE_LEAST = 20  # columns of where a rank is blocked; less is of no use
 _HOST_MOST = 24
 # what comes first when sorted by trouble; of the others none is more urgent
 _STATE_ORDER = ("hung", "dead", "stalled")
@@ -30,47 +30,57 @@ def _bytes(value: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """`least` columns wide; where room is short those of the highest `drop` go first. `text` is told the
-    time."""
+    """`least` columns wide; where room is short those of the highest `drop` go first. `value` is what is sorted
+    by, the largest first but for names and numbers of ranks (`rising`); unknown values come last."""
 
     name: str
     least: int
     drop: int
+    value: Callable[[Row], float | str | None]
     text: Callable[[Row, float], str]
     left: bool = False
+    rising: bool = False
 
 
 def _moved(row: Row, now: float) -> str:
     return _NEVER if row.progress_at is None else compact(format_seconds(now - row.progress_at))
 
 
-_COLUMNS = (
-    _Column("rank", 4, 0, lambda row, now: str(row.rank)),
-    _Column("host", 4, 4, lambda row, now: row.host, True),
-    _Column("state", 5, 0, lambda row, now: row.state, True),
-    _Column("moved", 5, 1, _moved),
-    _Column("activity", 8, 2, lambda row, now: row.activity or _NEVER, True),
-    _Column("CPU", 5, 3, lambda row, now: _share(row.cpu)),
-    _Column("RSS", 5, 5, lambda row, now: _bytes(row.rss_bytes)),
-    _Column("GPU", 4, 3, lambda row, now: _share(row.gpu.utilization if row.gpu else None)),
-    _Column("GPU mem", 7, 6, lambda row, now: _bytes(row.gpu.used_bytes if row.gpu else None)),
-    _Column("pid", 7, 7, lambda row, now: str(row.pid) if row.pid else _NEVER),
-)
+def _named(name: str, drop: int, value: Callable[[Row], str]) -> _Column:
+    return _Column(
+        name,
+        len(name),
+        drop,
+        lambda row: value(row) or None,
+        lambda row, now: value(row) or _NEVER,
+        True,
+        True,
+    )
 
-# Name of an order -> what is sorted by; unknown values come last. The largest first but for names and numbers
-# of ranks.
-ORDERS: dict[str, Callable[[Row], float | str | None]] = {
-    "trouble": lambda row: None,
-    "rank": lambda row: row.rank,
-    "host": lambda row: row.host or None,
-    "state": lambda row: row.state,
-    "moved": lambda row: row.progress_at,
-    "activity": lambda row: row.activity or None,
-    "CPU": lambda row: None if row.cpu is None else -row.cpu,
-    "RSS": lambda row: None if row.rss_bytes is None else -row.rss_bytes,
-    "GPU": lambda row: None if row.gpu is None or row.gpu.utilization is None else -row.gpu.utilization,
-    "GPU mem": lambda row: None if row.gpu is None or row.gpu.used_bytes is None else -row.gpu.used_bytes,
-}
+
+def _measured(
+    name: str,
+    least: int,
+    drop: int,
+    value: Callable[[Row], float | None],
+    text: Callable[[float | None], str],
+) -> _Column:
+    return _Column(name, least, drop, value, lambda row, now: text(value(row)))
+
+
+_COLUMNS = (
+    _Column("rank", 4, 0, lambda row: row.rank, lambda row, now: str(row.rank), rising=True),
+    _named("host", 4, lambda row: row.host),
+    _named("state", 0, lambda row: row.state),
+    _Column("moved", 5, 1, lambda row: row.progress_at, _moved, rising=True),
+    _named("activity", 2, lambda row: row.activity),
+    _measured("CPU", 5, 3, lambda row: row.cpu_ratio, _share),
+    _measured("RSS", 5, 5, lambda row: row.rss_bytes, _bytes),
+    _measured("GPU", 4, 3, lambda row: row.gpu.utilization_ratio if row.gpu else None, _share),
+    _measured("GPU mem", 7, 6, lambda row: row.gpu.memory_used_bytes if row.gpu else None, _bytes),
+    _Column("pid", 7, 7, lambda row: row.pid, lambda row, now: str(row.pid) if row.pid else _NEVER),
+)
+ORDERS = ("trouble", *(column.name for column in _COLUMNS if column.name != "pid"))
 
 
 class Table:
@@ -117,7 +127,7 @@ class Table:
 
 
 def _standing(row: Row) -> str:
-    """Where it stands; of one that ended, how."""
+    """Where it is blocked; of one that ended, how."""
     return row.exit or row.where or row.no_stack or _NEVER
 
 
@@ -127,7 +137,7 @@ def _in(text: str, room: int, left: bool) -> str:
 
 
 def _chosen(rows: Sequence[Row], now: float, width: int, order: str) -> tuple[list[tuple[_Column, int]], int]:
-    """The columns that fit with their widths, and what is left for where a rank stands (0: too little)."""
+    """The columns that fit with their widths, and what is left for where a rank is blocked (0: too little)."""
     one_host = len({row.host for row in rows}) <= 1
     no_gpu = all(row.gpu is None for row in rows)
     wanted = []
@@ -155,9 +165,10 @@ def _ordered(rows: Iterable[Row], order: str, backwards: bool, culprits: frozens
             return row.rank not in culprits, _STATE_ORDER.index(row.state) if known else len(_STATE_ORDER)
 
         return sorted(by_rank, key=trouble, reverse=backwards)
-    key = ORDERS[order]
-    told = [row for row in by_rank if key(row) is not None]
-    return sorted(told, key=key, reverse=backwards) + [row for row in by_rank if key(row) is None]  # type: ignore[arg-type]
+    column = next(each for each in _COLUMNS if each.name == order)
+    known = [row for row in by_rank if column.value(row) is not None]
+    known.sort(key=column.value, reverse=backwards == column.rising)  # type: ignore[arg-type]
+    return known + [row for row in by_rank if column.value(row) is None]
 
 
 def _matching(rows: Iterable[Row], wanted: str) -> list[Row]:
@@ -168,10 +179,10 @@ def _matching(rows: Iterable[Row], wanted: str) -> list[Row]:
             spans = [(int(low), int(high or low)) for low, high in _RANGE.findall(word)]
             found = [row for row in found if any(low <= row.rank <= high for low, high in spans)]
         else:
-            found = [row for row in found if word in _words(row)]
+            found = [row for row in found if word in _searched(row)]
     return found
 
 
-def _words(row: Row) -> str:
-    told = (row.host, row.state, row.activity, row.context, row.where, row.caller, row.exit, row.no_stack)
-    return " ".join(told).lower()
+def _searched(row: Row) -> str:
+    texts = (row.host, row.state, row.activity, row.context, row.where, row.caller, row.exit, row.no_stack)
+    return " ".join(texts).lower()

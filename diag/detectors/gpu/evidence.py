@@ -51,7 +51,9 @@ def victim_of_line(rank: int | None, device: int | None, job: JobView) -> RankVi
 def has_xid(job: JobView, health: GpuHealth, part: str, kinds: Collection[str]) -> bool:
     """Whether the driver reported an Xid of this part (`Xid.part`) of this GPU: then the error is gpu-fault's."""
     return any(
-        xid_of(event.xid).part == part and event.kind in kinds and same_bus(health.pci_bus_id, event.fact.pci_bus_id)
+        xid_of(event.xid).part == part
+        and event.kind in kinds
+        and same_bus(health.pci_bus_id, event.fact.pci_bus_id)
         for event in job.gpu_faults.xids
     )
 

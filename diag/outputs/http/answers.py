@@ -1,15 +1,20 @@
-"""What the routes of the HTTP API have in common. Imported with FastAPI only."""
+"""What the routes of the HTTP API have in common: how they read the hub, how they answer, and the shapes of the
+answers (schema.yaml) for /docs and OpenAPI."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
+import yaml
 from starlette.responses import Response
 
 from diag.outputs.view.view import json_bytes
 
 _T = TypeVar("_T")
+Responses = dict[int | str, dict[str, Any]]
 
 
 class Reading(Protocol):
@@ -20,3 +25,32 @@ class Reading(Protocol):
 
 def answer(document: object, status: int = 200) -> Response:
     return Response(json_bytes(document), status, media_type="application/json")
+
+
+@cache
+def shapes() -> dict[str, dict[str, Any]]:
+    """By name; read when they are first asked for."""
+    text = (Path(__file__).parent / "schema.yaml").read_text(encoding="utf-8")
+    found: dict[str, dict[str, Any]] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return found
+
+
+def json_of(shape: str) -> dict[str, Any]:
+    return {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{shape}"}}}}
+
+
+def refusals(*statuses: int) -> Responses:
+    """As `detail`, not FastAPI's list of errors."""
+    return {
+        status: {**json_of("Error"), **({"description": "Not understood"} if status == 422 else {})}
+        for status in statuses
+    }
+
+
+def answers(shape: str, *refused: int) -> Responses:
+    """JSON of this shape, or a refusal with one of these statuses beside those that every route has."""
+    return {200: json_of(shape), **refusals(*refused)}
+
+
+def content(description: str, *media_types: str) -> Responses:
+    return {200: {"description": description, "content": {each: {} for each in media_types}}}

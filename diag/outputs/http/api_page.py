@@ -5,22 +5,8 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
-
-_STYLE = """
-:root { color-scheme: light dark; --line: #8884;
-  --crit: light-dark(#a40000, #ff8a80); --warn: light-dark(#7a4f00, #ffcc66); }
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1rem; }
-h1 { font-size: 1.15rem; } h2 { font-size: 1rem; margin-top: 2rem; }
-article { border: 1px solid var(--line); border-left: .4rem solid var(--line); padding: .4rem .9rem; margin: .7rem 0; }
-article.critical { border-left-color: var(--crit); } article.warning { border-left-color: var(--warn); }
-article h3 { font-size: 1rem; margin: .2rem 0; }
-.critical h3 b { color: var(--crit); } .warning h3 b { color: var(--warn); }
-div.wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--line); white-space: nowrap; }
-pre { overflow-x: auto; background: #8881; padding: .5rem; margin: .3rem 0; } nav a { margin-right: 1rem; }
-@supports not (color: light-dark(red, red)) { :root { --crit: #c62828; --warn: #b26a00; } }
-"""
 
 
 def _text(value: object) -> str:
@@ -29,28 +15,28 @@ def _text(value: object) -> str:
 
 
 def _document(title: str, body: str, nonce: str) -> str:
+    style = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<title>{_text(title)}</title><link rel="icon" href="data:,"><style nonce="{nonce}">{_STYLE}</style></head>\n'
+        f'<title>{_text(title)}</title><link rel="icon" href="data:,"><style nonce="{nonce}">{style}</style></head>\n'
         f"<body>{body}</body></html>\n"
     )
 
 
 # --- the API
-# -------------------------------------------------------------------------------------------------
 
 
 def docs_page(openapi: Mapping[str, Any], *, nonce: str) -> str:
-    """The API as its OpenAPI document tells it, readable without a network."""
+    """The API as its OpenAPI document describes it, readable without a network."""
     info = openapi["info"]
     body = (
         f"<main><h1>{_text(info['title'])} {_text(info['version'])}</h1><p>{_text(info.get('description', ''))}</p>"
         '<p><a href="openapi.json">openapi.json</a> is this page for machines.</p>'
         + "".join(
-            _operation(path, method, told)
+            _operation(path, method, described)
             for path, methods in openapi["paths"].items()
-            for method, told in methods.items()
+            for method, described in methods.items()
         )
         + _schemas(openapi.get("components", {}).get("schemas", {}))
         + "</main>"
@@ -58,18 +44,18 @@ def docs_page(openapi: Mapping[str, Any], *, nonce: str) -> str:
     return _document("diag: API", body, nonce)
 
 
-def _operation(path: str, method: str, told: Mapping[str, Any]) -> str:
+def _operation(path: str, method: str, described: Mapping[str, Any]) -> str:
     parameters = "".join(
         f"<li><code>{_text(each['name'])}</code> ({_text(each['in'])}): {_text(each.get('description', ''))}</li>"
-        for each in told.get("parameters", ())
+        for each in described.get("parameters", ())
     )
     answers = "".join(
         f"<li>{_text(status)}: {_text(answer.get('description', ''))} {_schema_link(answer)}</li>"
-        for status, answer in told.get("responses", {}).items()
+        for status, answer in described.get("responses", {}).items()
     )
     return (
         f"<article><h3><code>{_text(method.upper())} {_text(path)}</code></h3>"
-        f"<p>{_text(told.get('description') or told.get('summary', ''))}</p><ul>{parameters}{answers}</ul></article>\n"
+        f"<p>{_text(described.get('description') or described.get('summary', ''))}</p><ul>{parameters}{answers}</ul></article>\n"
     )
 
 
@@ -85,8 +71,8 @@ def _schemas(schemas: Mapping[str, Any]) -> str:
     parts = []
     for name, schema in schemas.items():
         fields = "".join(
-            f"<li><code>{_text(field)}</code> {_text(told.get('description', ''))}</li>"
-            for field, told in schema.get("properties", {}).items()
+            f"<li><code>{_text(field)}</code> {_text(described.get('description', ''))}</li>"
+            for field, described in schema.get("properties", {}).items()
         )
         about = f"<p>{_text(schema.get('description', ''))}</p>"
         parts.append(f'<h3 id="{_text(name)}"><code>{_text(name)}</code></h3>{about}<ul>{fields}</ul>')

@@ -1,4 +1,4 @@
-"""Who sent a request: the run's own user, or another user of this machine, whom the kernel tells apart.
+"""Who sent a request: the run's own user, or another user of this machine, whom the kernel distinguishes.
 
 A bearer of the token, the user that diag runs as and root own the run. TCP has no SO_PEERCRED, but a
 connection over loopback has both its ends on this machine, and /proc/net/tcp has the user of each.
@@ -21,7 +21,7 @@ Address = tuple[str, int]
 
 
 class Asker:
-    """Of one request. `trusted`: it needs no look, for it had the token, or nobody comes here without."""
+    """Of one request. `trusted`: it needs no check, for it had the token, or no request comes here without."""
 
     def __init__(self, client: Address | None, server: Address | None, *, trusted: bool = False) -> None:
         self._ends = client, server

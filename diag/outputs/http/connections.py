@@ -1,5 +1,5 @@
-"""A connection of the server that nobody can keep for nothing: whoever sends no whole request in time is
-closed.
+"""A connection of the server that no client can keep for nothing: it is closed where no whole request comes in
+time.
 
 uvicorn waits for ever for the first request of a connection, and counts those that wait among the requests
 under way: a few dozen silent connections of anybody, and all others would be answered 503.
@@ -55,22 +55,22 @@ class Connection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """As uvicorn's, with what goes with every answer of diag."""
-        said = msg.encode("ascii", "replace")
+        body = msg.encode("ascii", "replace")
         headers = [
             (b"content-type", b"text/plain; charset=utf-8"),
-            (b"content-length", str(len(said)).encode()),
+            (b"content-length", str(len(body)).encode()),
             (b"x-content-type-options", b"nosniff"),
             (b"content-security-policy", b"default-src 'none'"),
             (b"cache-control", b"no-store"),
             (b"connection", b"close"),
         ]
         start = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
-        for event in (start, h11.Data(data=said), h11.EndOfMessage()):
+        for event in (start, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
     def give_up(self) -> None:
-        """Close at once. It counts no longer, although its end is told later."""
+        """Close at once. It counts no longer, although its end is reported later."""
         self._stop_timer()
         self.connections.discard(self)
         self.transport.abort()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -13,24 +13,14 @@ _T = TypeVar("_T")
 
 async def in_daemon_thread(work: Callable[[], _T]) -> _T:
     """`work` on a thread that the end of the process does not wait for (those of asyncio.to_thread it does)."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[_T] = loop.create_future()
-
-    def tell(take: Callable[[], None]) -> None:
-        if not done.done():  # whoever asked is gone
-            take()
+    done: Future[_T] = Future()
+    done.set_running_or_notify_cancel()  # a client that goes cancels the waiting, never the work
 
     def run() -> None:
-        take: Callable[[], None]
         try:
-            result = work()
-        except Exception as raised:  # told to whoever asked
-            error = raised
-            take = lambda: done.set_exception(error)  # noqa: E731
-        else:
-            take = lambda: done.set_result(result)  # noqa: E731
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(tell, take)
+            done.set_result(work())
+        except Exception as error:  # raised where the result is awaited
+            done.set_exception(error)
 
-    threading.Thread(target=run, name="beside", daemon=True).start()
-    return await done
+    threading.Thread(target=run, name="diag-http-work", daemon=True).start()
+    return await asyncio.wrap_future(done)

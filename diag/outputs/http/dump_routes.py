@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 from fastapi import FastAPI, HTTPException, Query, Request
 from starlette.responses import Response
 
-from diag.outputs.http import schema
-from diag.outputs.http.answers import answer
+from diag.outputs.http.answers import answer, answers
 from diag.outputs.http.flame_routes import NOT_YOURS
 from diag.outputs.http.guard import asker_of
 from diag.outputs.terminal.text import dump_text
@@ -18,19 +17,14 @@ _DUMP_SECONDS = 10.0  # contracts: complete or explained within 10 s
 _LONGEST_DUMP_SECONDS = 60.0
 _DUMP_GRACE_SECONDS = 3.0  # past its own deadline a dump is broken, and its caller must hear of it
 _RECORDED = {
-    "detail": "this is recorded evidence: there is no process to look at",
+    "detail": "recorded evidence: there is no live process to read",
     "hint": "its stacks are on the page, and in `diag replay`",
 }
 
 
 def add_dump(app: FastAPI, view: HubView) -> None:
     dumps: dict[str, asyncio.Task[dict[str, Any]]] = {}
-    dumped: dict[int | str, dict[str, Any]] = {
-        200: {"model": schema.Dump},
-        409: {"model": schema.Error},
-        504: {"model": schema.Error},
-        **schema.REFUSED,
-    }
+    dumped = answers("Dump", 409, 422, 504)
 
     @app.get("/dump", responses=dumped, response_class=Response)
     @app.post("/dump", responses=dumped, response_class=Response)

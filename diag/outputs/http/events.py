@@ -1,4 +1,4 @@
-"""Server-sent events of what page and `diag top` show: a look a second at the engine, while somebody listens.
+"""Server-sent events of what page and `diag top` show: a look a second at the engine, while anyone listens.
 
 A listener that reads slowly gets the latest of each part, not all that was in between: it holds a mailbox,
 not a queue.
@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from diag.outputs.view.parts import changed_rows
+from diag.outputs.view.parts import Unread, changed_rows
 from diag.outputs.view.view import json_bytes
 
 LOOK_SECONDS = 1.0  # ours: as often as the engine checks
 MOST_LISTENERS = 32
-_FOR_ALL = 16  # of them: the others are for who owns the run, whoever else of the machine looks at it
-_SLOW_EVERY = 5  # looks from one at the slow parts to the next
-_COST_RATIO = 0.05  # of the server's time: thousands of ranks are looked at more seldom
+_FOR_ALL = 16  # of them: the others are for who owns the run, even when others of the machine read it
+_SLOW_EVERY = 5  # looks from one that reads the slow parts to the next
+_COST_RATIO = 0.05  # of the server's time: thousands of ranks are read less often
 _LONGEST_PAUSE_SECONDS = 10.0
 _QUIET_SECONDS = 15.0  # a comment is sent then, by which proxies and clients know that we live
 
@@ -32,41 +32,32 @@ async def _owns_the_run() -> bool:
     return True
 
 
-class _Mailbox:
-    """What one listener has not read yet. `ranks` holds rows by rank, so that more of them replace each
-    other."""
+class _Mailbox(Unread):
+    """What one listener has not read yet."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, Any] = {}
-        self._rows: dict[int, Mapping[str, Any]] = {}
-        self._all_rows = False
+        super().__init__()
         self._wake = asyncio.Event()
         self.closed = False
 
     def put(self, part: str, value: Any) -> None:
-        self._parts[part] = value
+        super().put(part, value)
         self._wake.set()
 
-    def put_rows(self, rows: list[Mapping[str, Any]], *, whole: bool) -> None:
-        if whole:
-            self._rows, self._all_rows = {}, True
-        self._rows.update((row["rank"], row) for row in rows)
+    def put_rows(self, rows: Iterable[Mapping[str, Any]], *, whole: bool) -> None:
+        super().put_rows(rows, whole=whole)
         self._wake.set()
 
     def close(self) -> None:
         self.closed = True
         self._wake.set()
 
-    async def take(self) -> dict[str, Any]:
+    async def next(self) -> dict[str, Any]:
         """What there is, as soon as there is something; empty after a quiet while."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wake.wait(), _QUIET_SECONDS)
         self._wake.clear()
-        told, self._parts = self._parts, {}
-        if self._rows or self._all_rows:
-            told["ranks"] = {"whole": self._all_rows, "rows": list(self._rows.values())}
-            self._rows, self._all_rows = {}, False
-        return told
+        return self.take()
 
 
 class Events:
@@ -99,7 +90,7 @@ class Events:
             raise TooMany
         mailbox = _Mailbox()
         stream = self._stream(mailbox)
-        await anext(stream)  # a stream that was never begun would not be told that nobody reads it
+        await anext(stream)  # a stream that was never begun would not learn that its reader is gone
         if self._closed:
             mailbox.close()
             return stream
@@ -117,10 +108,10 @@ class Events:
             yield b""  # to listen()
             yield b"retry: 2000\n\n"
             while not mailbox.closed:
-                told = await mailbox.take()
-                for part, value in told.items():
+                parts = await mailbox.next()
+                for part, value in parts.items():
                     yield b"event: " + part.encode() + b"\ndata: " + json_bytes(value) + b"\n\n"
-                if not told and not mailbox.closed:
+                if not parts and not mailbox.closed:
                     yield b": quiet\n\n"
             yield b"event: end\ndata: {}\n\n"
         finally:
@@ -132,9 +123,8 @@ class Events:
             began = time.monotonic()
             try:
                 parts = await self._look(not self._parts or looks % _SLOW_EVERY == 0)
-            except (
-                Exception
-            ) as error:  # the hub is busy, or a bug: the page says so, and the next look may do
+            except Exception as error:
+                # the hub is busy, or a bug: the page shows it, and the next look may do
                 for mailbox in self._mailboxes:
                     mailbox.put("trouble", {"detail": f"{type(error).__name__}: {error}"})
             else:

@@ -28,7 +28,7 @@ FORMATS: Mapping[str, str] = {
 }
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
-_LONGEST_GAP_SECONDS = 30.0  # between two samples: longer ones (diag was away) are nobody's time
+_LONGEST_GAP_SECONDS = 30.0  # between two samples: longer ones (diag was away) count for no stack
 _LONE_SECONDS = 1.0  # of a sample that nothing followed
 _LONGEST_NAME = 300
 _LONGEST_RANKS = 48
@@ -62,7 +62,6 @@ class Profile:
 
 
 # --- from what diag holds
-# --------------------------------------------------------------------------------------
 
 
 def merged_profile(engine: Engine, *, children: bool = False) -> Profile:
@@ -85,8 +84,8 @@ def merged_profile(engine: Engine, *, children: bool = False) -> Profile:
             add(rank.rank, child, (_name(child_role(child)),))
     samples = tuple(Sampled(path, len(who), tuple(who), frames) for path, (who, frames) in found.items())
     seen = sum(1 for rank in ranks if rank.stack is not None)
-    said = f"{seen} of {max(engine.job.world_size, len(engine.job.ranks))} ranks, their last stacks; [n] are the ranks"
-    return Profile("diag: where all ranks are", said, "ranks", samples)
+    about = f"{seen} of {max(engine.job.world_size, len(engine.job.ranks))} ranks, their last stacks; [n] are the ranks"
+    return Profile("diag: where all ranks are", about, "ranks", samples)
 
 
 class SeriesBuilder:
@@ -103,7 +102,7 @@ class SeriesBuilder:
         self._first = self._end = 0.0
 
     def add(self, at: float, sample: StackSample) -> None:
-        """`at` is told time, which never goes back."""
+        """`at` is the time of the record, which never goes back."""
         if sample.rank != self.rank or (sample.parent_pid is not None and not self._children):
             return
         if not self.seen:
@@ -120,8 +119,8 @@ class SeriesBuilder:
         for pid, (_, sample) in self._last.items():
             self._take(sample, self._gaps.get(pid, _LONE_SECONDS))
         self._last.clear()
-        said = f"{self.seen} samples over {format_seconds(self._end - self._first)}, as recorded; widths are seconds"
-        return Profile(f"diag: rank {self.rank}", said, "seconds", tuple(self._found))
+        about = f"{self.seen} samples over {format_seconds(self._end - self._first)}, as recorded; widths are seconds"
+        return Profile(f"diag: rank {self.rank}", about, "seconds", tuple(self._found))
 
     def _take(self, sample: StackSample, seconds: float) -> None:
         lead: tuple[str, ...] = () if sample.parent_pid is None else (_name(child_role(sample)),)
@@ -147,7 +146,6 @@ def _name(text: str) -> str:
 
 
 # --- the tree
-# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -244,11 +242,10 @@ def _frame(name: str, file: str, line: int) -> dict[str, object]:
 
 
 # --- SVG
-# -------------------------------------------------------------------------------------------------------
 
 
 def svg(profile: Profile) -> str:
-    """Outermost on top, as py-spy draws it; the name, weight and share of a box stand in its tooltip."""
+    """Outermost on top, as py-spy draws it; the name, weight and share of a box are in its tooltip."""
     root = _tree(profile)
     boxes: list[str] = []
     deepest = 0
@@ -313,12 +310,12 @@ def _drawn(  # noqa: PLR0917 - one caller, beside it
 
 
 def _amount(ranks: int, processes: int) -> str:
-    said = f"{ranks} rank{'' if ranks == 1 else 's'}"
-    return said if processes == ranks else f"{said}, {processes} processes"
+    about = f"{ranks} rank{'' if ranks == 1 else 's'}"
+    return about if processes == ranks else f"{about}, {processes} processes"
 
 
 def _colour(box: _Box, share: float, merged: bool) -> str:
-    """Equal names have equal colours; of a merged graph the rare are red (their ranks stand there in words)."""
+    """Equal names have equal colours; of a merged graph the rare are red (their ranks are printed there)."""
     if merged:
         return "#e8604c" if share <= 0.1 else "#f2b679" if share <= 0.4 else "#e3dfb4"
     number = zlib.crc32(box.name.encode("utf-8", "replace"))

@@ -1,21 +1,25 @@
 """The routes of flame graphs: of one rank, recorded now, and of all by their last stacks."""
 
 import asyncio
+import itertools
+from collections import OrderedDict
 from collections.abc import Coroutine
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, HTTPException, Path, Query, Request
 from starlette.responses import Response
 
-from diag.outputs.http import flame, schema
-from diag.outputs.http.answers import Reading, answer
+from diag.outputs.http import flame
+from diag.outputs.http.answers import Reading, answer, content, refusals
 from diag.outputs.http.daemon_thread import in_daemon_thread
-from diag.outputs.http.drawings import Drawings
 from diag.outputs.http.guard import asker_of
 from diag.outputs.view.view import FlameWanted, HubView
 from diag.text.errors import DiagError
 from diag.text.units import format_ranks
 
+# Graphs that can be had again: recording takes seconds, and a page shows, opens and keeps the same one. Some MiB at
+# worst, in the memory of the job's node.
+_MOST_KEPT = 4
 # A dump or a recording of another user must not stop ranks, nor hold up what the run's own user asks for.
 NOT_YOURS = {
     "detail": "native frames and dumps of more than 10 s are for the user of this run and for bearers of its token",
@@ -24,20 +28,17 @@ NOT_YOURS = {
 
 
 def add_flames(app: FastAPI, view: HubView, reading: Reading) -> None:
-    drawings = Drawings()
-    no_flame: dict[int | str, dict[str, Any]] = {
-        404: {"model": schema.Error},
-        409: {"model": schema.Error},
-        **schema.DRAWINGS,
-        **schema.REFUSED,
-    }
+    kept: OrderedDict[str, tuple[bytes, str]] = OrderedDict()  # name -> body and form
+    names = itertools.count(1)
+    drawn = content("A flame graph", "image/svg+xml", "application/json", "text/plain")
+    recorded = {**drawn, **refusals(404, 409, 422)}
 
-    @app.get("/ranks/{rank}/flame", responses=no_flame, response_class=Response)
-    @app.post("/ranks/{rank}/flame", responses=no_flame, response_class=Response)
+    @app.get("/ranks/{rank}/flame", responses=recorded, response_class=Response)
+    @app.post("/ranks/{rank}/flame", responses=recorded, response_class=Response)
     async def flame_of_rank(  # noqa: PLR0917 - FastAPI's way to name what a query has
         request: Request,
         rank: Annotated[int, Path(description="global rank")],
-        seconds: Annotated[float, Query(ge=1, le=300, description="how long to look")] = 10.0,
+        seconds: Annotated[float, Query(ge=1, le=300, description="recording time in seconds")] = 10.0,
         rate: Annotated[int, Query(ge=1, le=200, description="samples a second")] = 50,
         form: Annotated[Literal["svg", "speedscope", "collapsed"], Query(alias="format")] = "svg",
         children: Annotated[bool, Query(description="its child processes too")] = False,
@@ -56,21 +57,11 @@ def add_flames(app: FastAPI, view: HubView, reading: Reading) -> None:
             if there is not None:
                 hint = f"it is on {there['host']}: give --endpoint {there['url']} and the run's token"
                 return answer({"detail": f"rank {rank} is on another node", "hint": hint}, 404)
-            return answer(
-                {
-                    "detail": f"rank {rank} was not seen on this node",
-                    "hint": f"seen: {seen}"
-                    if seen
-                    else "no rank was seen yet: ask again when the job's ranks run",
-                },
-                404,
-            )
+            hint = f"seen: {seen}" if seen else "no rank was seen yet: ask again when the job's ranks run"
+            return answer({"detail": f"rank {rank} was not seen on this node", "hint": hint}, 404)
         if not state.alive and not view.recorded:
-            said = {
-                "detail": f"rank {rank} has ended",
-                "hint": f"its recorded stacks: diag flame {rank} --from RUN_DIR",
-            }
-            return answer(said, 409)
+            hint = f"its recorded stacks: diag flame {rank} --from RUN_DIR"
+            return answer({"detail": f"rank {rank} has ended", "hint": hint}, 409)
         owns = await asker_of(request).owns_the_run()
         if native and not owns:
             return answer(NOT_YOURS, 403)
@@ -79,23 +70,22 @@ def add_flames(app: FastAPI, view: HubView, reading: Reading) -> None:
             body = await _unless_gone(request, view.flame(state.placement, wanted))
         except DiagError as error:
             return answer({"detail": f"rank {rank}: {error}", "hint": error.hint}, 503)
-        drawn = _drawing(body, form)
-        drawn.headers["Content-Location"] = f"/drawings/{drawings.keep(body, form)}"
-        return drawn
+        name = str(next(names))
+        kept[name] = (body, form)
+        if len(kept) > _MOST_KEPT:
+            kept.popitem(last=False)
+        drawing = _drawing(body, form)
+        drawing.headers["Content-Location"] = f"/drawings/{name}"
+        return drawing
 
-    @app.get(
-        "/drawings/{name}",
-        responses={404: {"model": schema.Error}, **schema.DRAWINGS, **schema.REFUSED},
-        response_class=Response,
-    )
+    @app.get("/drawings/{name}", responses={**drawn, **refusals(404, 422)}, response_class=Response)
     async def drawing_again(name: str) -> Response:
         """A flame graph of a rank that was recorded before; the last few are kept."""
-        kept = drawings.get(name)
-        if kept is None:
+        if name not in kept:
             raise HTTPException(404, "this flame graph is not kept any more: record it again")
-        return _drawing(*kept)
+        return _drawing(*kept[name])
 
-    @app.get("/flame", responses={**schema.DRAWINGS, **schema.REFUSED}, response_class=Response)
+    @app.get("/flame", responses={**drawn, **refusals(422)}, response_class=Response)
     async def flame_of_all(
         form: Annotated[Literal["svg", "speedscope", "collapsed"], Query(alias="format")] = "svg",
         children: Annotated[bool, Query(description="child processes too")] = False,
@@ -115,13 +105,13 @@ def _drawing(body: bytes | str, form: str) -> Response:
 
 
 async def _unless_gone(request: "Request", work: Coroutine[Any, Any, bytes]) -> bytes:
-    """What `work` gives. It is cancelled when the client has gone: nobody would take what it gives."""
+    """What `work` gives. It is cancelled when the client has gone: nothing would take its result."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_gone(request))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise DiagError("whoever asked for it has gone")
+            raise DiagError("the client has gone")
         return working.result()
     finally:
         for each in (working, leaving):

@@ -34,28 +34,15 @@ class Access(Enum):
 
 
 # Every route that there is. What is not here needs the token wherever one is set.
+_READS = """
+/ /assets/{name:path} /docs /events /explain/{finding} /findings /nodes /openapi.json /ranks /ranks/{rank}/stacks
+/sd /state /timeline
+"""
+_WORKS = "/digests /drawings/{name} /dump /flame /ranks/{rank}/flame"
 ROUTES = {
-    "/metrics": Access.OPEN,
-    "/healthz": Access.OPEN,
-    **dict.fromkeys(
-        (
-            "/",
-            "/assets/{name:path}",
-            "/docs",
-            "/events",
-            "/explain/{finding}",
-            "/findings",
-            "/nodes",
-            "/openapi.json",
-            "/ranks",
-            "/ranks/{rank}/stacks",
-            "/sd",
-            "/state",
-            "/timeline",
-        ),
-        Access.READS,
-    ),
-    **dict.fromkeys(("/digests", "/drawings/{name}", "/dump", "/flame", "/ranks/{rank}/flame"), Access.WORKS),
+    **dict.fromkeys(("/metrics", "/healthz"), Access.OPEN),
+    **dict.fromkeys(_READS.split(), Access.READS),
+    **dict.fromkeys(_WORKS.split(), Access.WORKS),
 }
 _PATTERNS = [
     (re.compile(re.sub(r"\{(\w+)(:path)?\}", lambda found: ".*" if found[2] else "[^/]+", path)), access)
@@ -73,7 +60,7 @@ _ALWAYS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-# A line each: Chromium reads one challenge a line, and asks nobody for a password where the first is Bearer.
+# A line each: Chromium reads one challenge a line, and does not ask for a password where the first is Bearer.
 _HOW_TO = tuple(
     (b"www-authenticate", way) for way in (b'Basic realm="diag", charset="UTF-8"', b'Bearer realm="diag"')
 )
@@ -174,7 +161,7 @@ class Guard:
         if not self._beyond and name.lower() not in self._hosts:
             return (
                 403,
-                f"the Host header says {host!r}; on loopback diag answers only to {sorted(self._hosts)}",
+                f"refused Host header {host!r}: on loopback diag answers only to {sorted(self._hosts)}",
             )
         if self._is_of_another_site(method, path, headers):
             return 403, "a page of another site asked for this; open diag's own page instead"

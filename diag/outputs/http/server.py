@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from diag.outputs.http.events import Events
 
 _MOST_REQUESTS = 4096  # at once, and connections: all nodes may report in the same second
-_MOST_ACCEPTED = 16  # at one time: asyncio takes as many before it looks at any of them
+_MOST_ACCEPTED = 16  # at one time: asyncio takes as many before it serves any of them
 _MOST_WAITING = 4096  # for that, in the kernel: who finds no place there tries again after a second
 _OTHER_FILES = 256  # that this process needs beside its connections
 _GRACE_SECONDS = 1  # for requests under way when the job has ended
@@ -36,7 +36,7 @@ class CannotServe(DiagError):
 
 
 class PortTaken(CannotServe):
-    """Somebody else listens on this port; port 0 takes a free one."""
+    """Another process listens on this port; port 0 takes a free one."""
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(
@@ -97,9 +97,7 @@ class Server:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except (
-            OSError
-        ):  # its listener was closed by whoever gave it up: a busy machine took longer than is waited for
+        except OSError:  # its listener was closed by `serve`, which gave up waiting on a busy machine
             if not self._given_up:
                 raise
         finally:

@@ -1,7 +1,7 @@
-"""The hub's HTTP face over its life: on loopback first, open to the other nodes once they join. It never
+"""The hub's HTTP server over its life: on loopback first, open to the other nodes once they join. It never
 stops the job.
 
-And what a person is told of it, also of the page over recorded evidence: its address, how to log in, who has
+And what a person sees of it, also of the page over recorded evidence: its address, how to log in, who has
 its port.
 """
 
@@ -13,9 +13,11 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+from diag.launch.service_discovery import reachable_host
 from diag.launch.tokens import SHORTEST
+from diag.outputs.http.guard import is_loopback
 from diag.outputs.output import Output
-from diag.text.errors import DiagError
+from diag.text.errors import DiagError, shortage
 
 if TYPE_CHECKING:
     from diag.outputs.http.server import Server
@@ -43,7 +45,7 @@ class Serving(Output):
 
     @property
     def page(self) -> str:
-        """The page as a person is told of it; empty where there is none."""
+        """The page's address for a person; empty where there is none."""
         if self.server is None:
             return ""
         run_dir = self._hub.run_dir
@@ -64,9 +66,7 @@ class Serving(Output):
         self._hub.cluster.open_port = self.open_to_nodes
 
     def open_to_nodes(self) -> int | None:
-        """The port at which other nodes reach this hub; None, and a line that says why, where they cannot."""
-        from diag.outputs.http.app import is_loopback
-
+        """The port at which other nodes reach this hub; None, and a line with the reason, where they cannot."""
         if self.server is None:
             return None
         if self._settings.host and is_loopback(self._settings.host):
@@ -80,7 +80,7 @@ class Serving(Output):
             self.server.stop(1.0)
             self._serve(_any_address(), (port,))
             self.run.publish()
-            # the page that was told of answers to nobody without the token from now on
+            # the page that was announced answers no request without the token from now on
             if self.server is not None:
                 self._say(f"diag: open to the other nodes: page {self.page}")
         if self.server is not None and self._settings.port and self.server.port != self._settings.port:
@@ -95,7 +95,6 @@ class Serving(Output):
         self.run.url = self.server.url if self.server is not None else None
 
     def _served(self, host: str, ports: tuple[int, ...]) -> Server | None:
-        from diag.outputs.http.app import is_loopback
         from diag.outputs.http.server import CannotServe, PortTaken, serve
 
         hub, settings = self._hub, self._settings
@@ -104,12 +103,9 @@ class Serving(Output):
             hub.token = secrets.token_urlsafe(24)
         elif hub.bound_beyond_loopback and hub.token is not None and len(hub.token) < SHORTEST:
             self._say(
-                f"diag: a token of {len(hub.token)} characters can be guessed by whoever reaches this hub: one of "
+                f"diag: a token of {len(hub.token)} characters can be guessed by anyone who reaches this hub: one of "
                 "`openssl rand -hex 16` cannot"
             )
-        from diag.launch.service_discovery import reachable_host
-        from diag.text.errors import shortage
-
         problem: Exception | None = None
         for port in ports:
             try:
@@ -118,17 +114,12 @@ class Serving(Output):
                 return server
             except PortTaken as error:
                 problem = error
-            except CannotServe as error:
-                problem = error
-                break
-            except (OSError, RuntimeError) as error:
-                if not shortage(error):
+            except (CannotServe, OSError, RuntimeError) as error:
+                if not isinstance(error, CannotServe) and not shortage(error):
                     raise
                 problem = error
                 break
-            except (
-                ImportError
-            ) as error:  # a broken installation of fastapi or uvicorn: findings go on without a page
+            except ImportError as error:  # a broken fastapi or uvicorn: findings go on without a page
                 self._say(
                     f"diag: no HTTP: {error}; reinstall diag's packages (pip install --force-reinstall diag)"
                 )
@@ -149,27 +140,18 @@ def _any_address() -> str:
 def format_page_line(server: Server, settings: Settings, token: str | None, *, kept_in: str = "") -> str:
     """Where the page is, and what has to be known to see it. `kept_in`: the file in which its owner finds the
     token."""
-    from diag.launch.service_discovery import reachable_host
-    from diag.outputs.http.app import is_loopback
-
     url, notes = server.url, []
     if not is_loopback(server.host):
         url = f"{url.partition('://')[0]}://{reachable_host(server.host)}:{server.port}"
-        password = (
-            "the token that was given"
-            if settings.token
-            else f"the token in {kept_in}"
-            if kept_in
-            else token or ""
-        )
-        notes.append(f"any user name, password {password}")
+        password = f"the token in {kept_in}" if kept_in else token or ""
+        notes.append(f"any user name, password {'the token that was given' if settings.token else password}")
     if settings.port and server.port != settings.port:
         notes.append(f"port {settings.port} is taken{_by(settings.port)}")
     return f"{url} ({'; '.join(notes)})" if notes else url
 
 
 def refuse_taken_port(settings: Settings, *, asked_for: bool) -> None:
-    """Raises DiagError where the port was asked for and another has it: what was told to others would lead
+    """Raises DiagError where the port was asked for and another has it: the address given to others would lead
     them elsewhere."""
     if not (asked_for and settings.http and settings.port):
         return
@@ -185,7 +167,7 @@ def refuse_taken_port(settings: Settings, *, asked_for: bool) -> None:
 
 
 def _is_taken(host: str, port: int) -> bool:
-    """Without the imports of a server, which CMD would wait for. Whatever else is wrong is said when it is
+    """Without the imports of a server, which CMD would wait for. Any other problem is reported when it is
     served."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

@@ -2,7 +2,7 @@
 
 A page is the sections of en/ID.md or zh/ID.md. In English what the file leaves out comes from the docstring
 of the finding's detector, so that nothing is written twice; a Chinese page
-is in its file as a whole. What nobody has translated yet is shown in English below the Chinese headings. In
+is in its file as a whole. What is not translated yet is shown in English below the Chinese headings. In
 "What to do" a list item that begins with causes in backticks (and the class of a hang in brackets) is the
 advice for these.
 """
@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-__all__ = ["HEADINGS", "LANGUAGES", "Advice", "advice", "causes", "ids", "meaning", "sections", "text"]
-
 LANGUAGES = ("en", "zh")
 HEADINGS = {
     "en": ("Meaning", "Evidence", "What to do", "False alarms", "See also"),
     "zh": ("含义", "依据", "怎么办", "误报", "参见"),
 }
 _FOLDER = Path(__file__).parent
-# "- `went_down`, `down`: ..." and "- `sigstop` (stopped): ..."; an item that begins with other words is of no
+# "- `went_down`, `down`: ..." and "- `sigstop` (stopped): ..."; an item that begins otherwise is of no
 # cause.
 _CAUSES = re.compile(r"- (`[A-Za-z0-9_]+`(?:, `[A-Za-z0-9_]+`)*)(?: \(([a-z_]+(?:, [a-z_]+)*)\))?[:：]")
 
@@ -78,8 +76,8 @@ def text(finding: str, lang: str) -> str:
 
 def meaning(finding: str, lang: str) -> str:
     """The first sentence of what it means; "" where there is no page."""
-    told = sections(finding, lang).get(HEADINGS[lang][0], "")
-    return told.partition("。")[0] + "。" if "。" in told else re.split(r"(?<=\.) |\n", told)[0]
+    whole = sections(finding, lang).get(HEADINGS[lang][0], "")
+    return whole.partition("。")[0] + "。" if "。" in whole else re.split(r"(?<=\.) |\n", whole)[0]
 
 
 def causes(finding: str, lang: str) -> list[str]:

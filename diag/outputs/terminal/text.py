@@ -1,7 +1,7 @@
 """Findings, reports and merged stacks as plain text for terminals and logs.
 
 Every word that comes from outside goes through `clean`: a log line can neither move the cursor nor forge a
-line of ours. Colour only repeats what a word says.
+line of ours. Colour only repeats what a word states.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ from diag.text.units import format_ranks, format_seconds, format_time
 if TYPE_CHECKING:  # `diag dump` prints a document and must not wait for the engine to be imported
     from diag.outputs.view.classes import StackClass
 
-__all__ = ["classes_text", "clean", "dump_text", "job_sentence", "panel", "report_text"]
-
 _PREFIX = (
-    "diag| "  # tells our lines from the job's on one stream; plain ASCII, so that any locale can print it
+    "diag| "  # marks our lines among the job's on one stream; plain ASCII, so that any locale can print it
 )
 _NARROWEST = 30
-_LONGEST_WHO = 30  # columns of a title; longer lists of ranks stand in a line of their own
+_LONGEST_WHO = 30  # columns of a title; longer lists of ranks get a line of their own
 _PANEL_EVIDENCE_LINES = 3
 _REPORT_EVIDENCE_LINES = 12
 _NATIVE_FRAMES = 16  # innermost: C code below the first Python frames
@@ -60,7 +58,6 @@ def _who(ranks: Sequence[int]) -> str:
 
 
 # --- one finding
-# ---------------------------------------------------------------------------------------------
 
 
 def panel(change: Change, colour: bool = False, width: int = 80, lang: str = "en") -> str:
@@ -82,7 +79,7 @@ def panel(change: Change, colour: bool = False, width: int = 80, lang: str = "en
 
 
 def _how_resolved(change: Change) -> str:
-    """From beginning to end, and who moves again where that was seen; what it said while it was open is not
+    """From beginning to end, and who moves again where that was seen; its text of when it was open is not
     true any more."""
     finding = {**change.finding.to_json(), "resolved_at": change.resolved_at}
     if change.replaced:
@@ -116,8 +113,8 @@ def over_head(finding: Mapping[str, Any], now: float | None) -> str:
 def _body(
     finding: Mapping[str, Any], room: int, indent: str, evidence_lines: int, lang: str
 ) -> Iterator[str]:
-    """What happened, what to do, and below it on what grounds. A finding that is over is told as it was said
-    then."""
+    """What happened, what to do, and below it on what grounds. A finding that is over is shown with the text of
+    that time."""
     then = "then: " if finding.get("resolved_at") is not None else ""
     yield from wrap(then + clean(finding["summary"]), room, indent)
     if lang != "en":
@@ -141,9 +138,9 @@ def _meaning(finding: str, room: int, indent: str, lang: str) -> Iterator[str]:
     is none."""
     from diag.outputs.manual import meaning
 
-    told = meaning(finding, lang)
-    if told:
-        yield from wrap_wide(told, room, indent)
+    meant = meaning(finding, lang)
+    if meant:
+        yield from wrap_wide(meant, room, indent)
         yield from wrap_wide(f"说明: diag explain {clean(finding)} --lang {lang}", room, indent)
 
 
@@ -154,7 +151,7 @@ def _evidence(items: Sequence[Mapping[str, Any]], room: int, indent: str, budget
         source = clean(item["kind"]) + ("" if item["rank"] is None else f", rank {item['rank']}")
         source += f", {clean(item['where'])}" if item.get("where") else ""
         lines = _clean_lines(item["excerpt"])
-        # What decides stands last: the innermost frame, the error under its traceback.
+        # What decides comes last: the innermost frame, the error under its traceback.
         for index, line in enumerate(lines[-each:] if lines else ["(nothing to show)"]):
             lead = f"{indent}[{source}] " if index == 0 else indent + "  "
             yield from wrap_long(lead + line, room, indent + "    ")
@@ -163,7 +160,6 @@ def _evidence(items: Sequence[Mapping[str, Any]], room: int, indent: str, budget
 
 
 # --- stacks
-# --------------------------------------------------------------------------------------------------
 
 
 def classes_text(classes: Iterable[StackClass], width: int = 80, frames: int = _FRAMES) -> str:
@@ -175,7 +171,6 @@ def classes_text(classes: Iterable[StackClass], width: int = 80, frames: int = _
 
 
 # --- a whole report
-# ------------------------------------------------------------------------------------------
 
 
 def report_text(
@@ -187,8 +182,7 @@ def report_text(
     heading: str = "",
     lang: str = "en",
 ) -> str:
-    """A `diag.report/1` document for people: the job, what was found, the stacks, what could not be looked
-    at. Ends without a newline.
+    """A `diag.report/1` document for people: the job, what was found, the stacks, what could not be checked. Ends without a newline.
 
     `heading` replaces the sentence about the job where there is no job (doctor). `lang` zh: with the meaning
     of each finding in Chinese.
@@ -198,17 +192,9 @@ def report_text(
     if document.get("log"):
         lines += wrap(clean(_log_sentence(document["log"])), room)
     open_now, over = split(document)
-    for finding in open_now:
-        about = f"{finding['confidence']} confidence"
-        if finding["since"] >= 1:  # a log from stdin whose lines tell no times stands at none
-            about += f", since {format_time(finding['since'])}"
-        about += ", open when the job ended" if finding.get("open_at_end") else ""
-        lines.append("")
-        lines += _head(finding["severity"], f"{_title(finding)} {about}", colour, room)
-        lines += _body(finding, room, "  ", _REPORT_EVIDENCE_LINES, lang)
-    for finding in over:
-        lines.append("")
-        lines += _head("over", over_head(finding, None), colour, room)
+    heads = [(finding["severity"], _open_head(finding), finding) for finding in open_now]
+    for kind, head, finding in (*heads, *(("over", over_head(one, None), one) for one in over)):
+        lines += ["", *_head(kind, head, colour, room)]
         lines += _body(finding, room, "  ", _REPORT_EVIDENCE_LINES, lang)
     if document.get("past_left_out"):
         lines += ["", f"and {document['past_left_out']} more that are over"]
@@ -223,20 +209,27 @@ def report_text(
     return "\n".join(lines)
 
 
+def _open_head(finding: Mapping[str, Any]) -> str:
+    about = f"{_title(finding)} {finding['confidence']} confidence"
+    if finding["since"] >= 1:  # a log from stdin whose lines have no times begins at zero
+        about += f", since {format_time(finding['since'])}"
+    return about + (", open when the job ended" if finding.get("open_at_end") else "")
+
+
 def _log_sentence(log: Mapping[str, Any]) -> str:
     """
     >>> _log_sentence({"files": ["train.log"], "lines": 1234, "launcher": "torchrun", "began": None, "ended": None})
     'train.log: 1,234 lines; launched by torchrun.'
     """
     files = log["files"]
-    said = (
+    described = (
         files[0] if len(files) == 1 else f"{len(files)} logs"
     ) + f": {log['lines']:,} line{'' if log['lines'] == 1 else 's'}"
     if log["began"] is not None and log["ended"] is not None:
-        said += f" from {format_time(log['began'])} to {format_time(log['ended'], log['began'])}"
+        described += f" from {format_time(log['began'])} to {format_time(log['ended'], log['began'])}"
     if log["launcher"]:
-        said += f"; launched by {log['launcher']}"
-    return said + "."
+        described += f"; launched by {log['launcher']}"
+    return described + "."
 
 
 def dump_text(document: dict[str, Any], *, colour: bool, width: int, lang: str = "en") -> str:
@@ -248,13 +241,12 @@ def dump_text(document: dict[str, Any], *, colour: bool, width: int, lang: str =
             by_reason.setdefault(reason, []).append(int(rank))
     for reason, ranks in by_reason.items():
         parts.append(f"missing: {_ranks(ranks)}: {reason}")
-    arrivals = document.get("arrivals")
-    for line in (*document.get("pace", {}).get("text", ()), *([arrivals["text"]] if arrivals else [])):
-        parts += wrap(clean(line), max(width, _NARROWEST), "", "    ")
-    for line in document.get("network", {}).get("text", ()):
-        parts += wrap(clean(line), max(width, _NARROWEST), "", "    ")
+    arrivals, room = document.get("arrivals"), max(width, _NARROWEST)
+    about = [*document.get("pace", {}).get("text", ()), *([arrivals["text"]] if arrivals else [])]
+    for line in (*about, *document.get("network", {}).get("text", ())):
+        parts += wrap(clean(line), room, "", "    ")
     for native in document.get("native", ()):
-        parts += _native_lines(native, max(width, _NARROWEST))
+        parts += _native_lines(native, room)
     parts.append(
         f"{len(document['ranks'])} ranks in {format_seconds(document['seconds'])}, {_format_paused(document['probes'])}"
     )

@@ -1,7 +1,7 @@
-"""Merged stacks for a terminal: where the ranks part, as a prefix tree; those that stand apart first, the
+"""Merged stacks for a terminal: where ranks differ, as a prefix tree; outliers first, the
 many after them.
 
-Words of the job go through `clean` in `text`, which also wraps and cuts.
+Texts of the job go through `clean` in `text`, which also wraps and cuts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from diag.text.columns import cut, wrap, wrap_long
 from diag.text.sanitize import clean
 from diag.text.units import format_ranks, format_seconds
 
-# Of a kind; a healthy job of thousands of ranks has some hundred, and nobody reads them.
+# Of a kind; a healthy job of thousands of ranks has some hundred, and no reader wants them all.
 _RAREST = 30
 _LARGEST = 10
 _WAITS_FOR_PEERS = frozenset(activity.value for activity in Activity if activity.waits_for_peers)
@@ -56,7 +56,7 @@ class _Branch:
     depth: int
     classes: list[StackClass]
     level: int
-    shown: int = 0  # of the steps, those that stand above already
+    shown: int = 0  # of the steps, those that are printed above already
     ranks: tuple[int, ...] = field(default=())
 
 
@@ -87,7 +87,7 @@ def _shared(classes: Sequence[StackClass], depth: int) -> int:
 
 
 def _parts(branch: _Branch, depth: int, level: int) -> Iterator[_Branch]:
-    """The branches below, fewest ranks first. Those that stand at the fork itself are classes of their own."""
+    """The branches below, fewest ranks first. Those that end at the fork itself are classes of their own."""
     groups: dict[str, list[StackClass]] = {}
     ends: list[_Branch] = []
     for one in branch.classes:
@@ -124,7 +124,7 @@ def _frames(  # noqa: PLR0917 - two callers, beside it
 
 def _standing(one: StackClass) -> str:
     if one.stands_seconds:
-        return f"; stands for {format_seconds(round(one.stands_seconds, 1))}"
+        return f"; unchanged for {format_seconds(round(one.stands_seconds, 1))}"
     if not one.moving:
         return ""
     who = "" if len(one.moving) == len(one.ranks) else f" {format_ranks(one.moving)}"

@@ -1,4 +1,4 @@
-"""Merged stacks: the processes of a job as classes that stand at the same place. Reads the engine, judges
+"""Merged stacks: the processes of a job as classes that are at the same place. Reads the engine, judges
 nothing."""
 
 from __future__ import annotations
@@ -10,26 +10,25 @@ from typing import Any
 
 from diag.engine.engine import Engine
 from diag.model.observations import Frame, StackSample
+from diag.outputs.view.network_view import picked
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import child_role, format_frame, is_idle_worker, read_stack, steps
 from diag.state.stack_digest import living_children, standing_steps
 from diag.text.units import format_ranks
 
-__all__ = ["StackClass", "format_exit", "living_children", "stack_classes", "why_no_stack"]
-
-# the second is asked where the first fails, and says why
+# the second is asked where the first fails, and reports why
 _BY_MEMORY: tuple[str, ...] = ("remote_stack", "pyspy")
 _STACK_SOURCES = (*_BY_MEMORY, "faulthandler", "stacks")
 
 
 @dataclass(frozen=True, slots=True)
 class StackClass:
-    """Processes whose main threads stand at the same place, or that have no stack for the same reason.
+    """Processes whose main threads are at the same place, or that have no stack for the same reason.
 
     `kind` is rank, child (of a rank: DataLoader workers ...), idle (children that wait for work) or missing.
     `frames` are those of one of them, outermost first; `reason` says why there is none, or why it is old.
     `path` is what they have in common (`stacks.steps`), `role` what children are for. `stands_seconds` is how
-    long all of them were seen to stand here (None where one was seen only once); `moving` are the ranks that
+    long all of them were seen here (None where one was seen only once); `moving` are the ranks that
     came here in the last samples, and `standing_steps` how many outer steps of the path even they kept.
     """
 
@@ -53,21 +52,23 @@ class StackClass:
         return len(self.pids)
 
     def to_json(self) -> dict[str, Any]:
+        names = (
+            "kind",
+            "ranks",
+            "pids",
+            "count",
+            "activity",
+            "at",
+            "reason",
+            "role",
+            "path",
+            "stands_seconds",
+        )
         return {
-            "kind": self.kind,
-            "ranks": list(self.ranks),
-            "pids": list(self.pids),
-            "count": self.count,
+            **picked(self, *names, "standing_steps"),
             "title": self.title(),
-            "activity": self.activity,
             "frames": [format_frame(frame, self.cwd) for frame in self.frames],
-            "at": self.at,
-            "reason": self.reason,
-            "role": self.role,
-            "path": list(self.path),
-            "stands_seconds": self.stands_seconds,
             "moving_ranks": list(self.moving),
-            "standing_steps": self.standing_steps,
         }
 
     def title(self) -> str:

@@ -40,7 +40,7 @@ def _to_read(findings: Sequence[Finding]) -> tuple[str, str]:
 
 
 def _of_hang(engine: Engine, hang: Finding, classes: Sequence[StackClass]) -> tuple[str, str]:
-    for item in classes:  # a child that stands in its own work, of a culprit
+    for item in classes:  # a child that is blocked in its own work, of a culprit
         if (
             item.kind == "child"
             and set(item.ranks) & set(hang.ranks)

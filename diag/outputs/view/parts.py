@@ -1,7 +1,7 @@
 """What the page and `diag top` show, in parts that change one by one: `diag.state/1`. Reads a view and judges
 nothing.
 
-Nothing here grows with mere time (ages are told as moments), so that what has not changed is not sent again.
+Nothing here grows with mere time (ages are given as moments), so that what has not changed is not sent again.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ from typing import Any
 from diag.engine.engine import Engine
 from diag.outputs.report import report
 from diag.outputs.view.classes import StackClass, stack_classes, why_no_stack
+from diag.outputs.view.network_view import picked
 from diag.outputs.view.view import HubView, ranks_json, rows_of_job
 from diag.state.gpustate import gpus_of_ranks
 
-SLOW_PARTS = ("timeline", "nodes")  # large, and they change slowly: looked at more seldom
-PARTS = ("now", "head", "report", "ranks", "stacks", "timeline", "nodes")
+SLOW_PARTS = ("timeline", "nodes")  # large, and they change slowly: read less often
+_GPU = (
+    *("index", "name", "utilization_ratio", "memory_used_bytes", "memory_total_bytes", "power_watts"),
+    "temperature_celsius",
+)
 
 
 def own_parts(view: HubView, *, slow: bool = True) -> dict[str, Any]:
@@ -58,7 +62,7 @@ def _head(view: HubView) -> dict[str, Any]:
 
 
 def _report(engine: Engine, classes: Sequence[StackClass]) -> dict[str, Any]:
-    """`diag.report/1` without the moment that it is told at."""
+    """`diag.report/1` without the moment it was made at."""
     document = report(engine, classes)
     document["job"].pop("at")
     return document
@@ -67,24 +71,20 @@ def _report(engine: Engine, classes: Sequence[StackClass]) -> dict[str, Any]:
 def _rows(engine: Engine) -> list[dict[str, Any]]:
     gpus = gpus_of_ranks(engine.job)
     rows = []
-    for told in ranks_json(engine):
-        row, rank = _row(told), engine.job.ranks[told["rank"]]
+    for full in ranks_json(engine):
+        row, rank = _row(full), engine.job.ranks[full["rank"]]
         gpu = gpus.get(rank.rank)
         if gpu is not None:
-            row["gpu"] = {
-                "index": gpu.index, "name": gpu.name, "utilization_ratio": gpu.utilization_ratio,
-                "memory_used_bytes": gpu.memory_used_bytes, "memory_total_bytes": gpu.memory_total_bytes,
-                "power_watts": gpu.power_watts, "temperature_celsius": gpu.temperature_celsius,
-            }  # fmt: skip
+            row["gpu"] = picked(gpu, *_GPU)
         row["no_stack"] = why_no_stack(engine, rank)
         row["stack_since"] = rank.stack_since or None
         rows.append(row)
     return rows
 
 
-def _row(told: Mapping[str, Any]) -> dict[str, Any]:
+def _row(full: Mapping[str, Any]) -> dict[str, Any]:
     """A row of `/ranks` without what changes by itself."""
-    row = dict(told)
+    row = dict(full)
     for name in ("seconds_since_progress", "stack_unchanged_seconds", "seen_at", "stack_at"):
         row.pop(name, None)
     if row.get("cpu_ratio") is not None:
@@ -97,3 +97,31 @@ def changed_rows(
 ) -> list[Mapping[str, Any]]:
     """Those that are not as they were."""
     return [row for row in rows if before.get(row["rank"]) != row]
+
+
+class Unread:
+    """Parts that were sent and not yet taken: the latest of each, so that a slow reader does not pile them up.
+    Rows of `ranks` replace each other one by one."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Any] = {}
+        self._rows: dict[int, Mapping[str, Any]] = {}
+        self._whole = False
+
+    def put(self, part: str, value: Any) -> None:
+        self._parts[part] = value
+
+    def put_rows(self, rows: Iterable[Mapping[str, Any]], *, whole: bool) -> None:
+        """`whole`: there are no other rows. Raises KeyError or TypeError where rows are none."""
+        fresh = {row["rank"]: row for row in rows}
+        if whole:
+            self._rows, self._whole = fresh, True
+        else:
+            self._rows.update(fresh)
+
+    def take(self) -> dict[str, Any]:
+        parts, self._parts = self._parts, {}
+        if self._rows or self._whole:
+            parts["ranks"] = {"whole": self._whole, "rows": list(self._rows.values())}
+            self._rows, self._whole = {}, False
+        return parts

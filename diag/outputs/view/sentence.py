@@ -1,6 +1,6 @@
 """The job in one sentence, the same for every face: how it is or how it ended, what is open, what is over.
 
-Times of day in it are of this machine's zone. `sentence_times` tells which moments they are, for a reader in
+Times of day in it are of this machine's zone. `sentence_times` has the moments that they are, for a reader in
 another one.
 """
 
@@ -17,7 +17,7 @@ from diag.text.sanitize import clean
 from diag.text.units import format_ranks, format_seconds, format_time
 
 _MOST_NAMED = 3  # findings that are over, in one sentence
-_EARLIEST = 1.0  # of a log from stdin whose lines tell no times, all stands at none
+_EARLIEST = 1.0  # of a log from stdin whose lines have no times, all is at zero
 
 
 def name_of(finding: Mapping[str, Any]) -> str:
@@ -36,17 +36,16 @@ def has_ended(document: Mapping[str, Any]) -> bool:
 
 
 # --- times
-# ---------------------------------------------------------------------------------------------------
 
 
 def lasted(finding: Mapping[str, Any]) -> float | None:
-    """How long it was, from when it began to when it was over; None where its evidence tells no times."""
+    """How long it was, from when it began to when it was over; None where its evidence has no times."""
     since, resolved = finding.get("since") or 0.0, finding.get("resolved_at")
     return max(0.0, resolved - since) if resolved is not None and since >= _EARLIEST else None
 
 
 def format_span(finding: Mapping[str, Any], now: float | None = None) -> str:
-    """From when to when a finding that is over was; empty where its evidence tells no times.
+    """From when to when a finding that is over was; empty where its evidence has no times.
 
     >>> import os, time; os.environ["TZ"] = "UTC"; time.tzset()
     >>> format_span({"since": 1000.0, "resolved_at": 1031.2}, 1040.0)
@@ -74,7 +73,6 @@ def _times(document: Mapping[str, Any]) -> dict[str, float]:
 
 
 # --- the sentence
-# --------------------------------------------------------------------------------------------
 
 
 def retell(document: dict[str, Any]) -> dict[str, Any]:
@@ -105,9 +103,9 @@ def job_sentence(document: Mapping[str, Any]) -> str:
         parts.append(f"{job.get('ranks_seen', 0)} of {job['world_size']} ranks seen")
     open_now, over = split(document)
     counts = Counter(finding.get("severity", "") for finding in open_now)
-    said = [f"{counts[word]} {word}" for word in ("critical", "warning", "info") if counts[word]]
-    if said:
-        parts.append(", ".join(said) + (" open when it ended" if over and ended else ""))
+    clause = [f"{counts[word]} {word}" for word in ("critical", "warning", "info") if counts[word]]
+    if clause:
+        parts.append(", ".join(clause) + (" open when it ended" if over and ended else ""))
     else:
         parts.append("nothing open" if over else "nothing found")
     if over:
@@ -122,7 +120,7 @@ def _lead(document: Mapping[str, Any]) -> str:
     job = document.get("job", {})
     state = job.get("state", "unknown")
     if state == "unknown":
-        return "The state of the job is unknown"
+        return "Job state unknown"
     return f"The job {outcome(document)}" if has_ended(document) else f"The job is {state}"
 
 
@@ -134,9 +132,9 @@ def outcome(document: Mapping[str, Any]) -> str:
     """
     job = document["job"]
     log = document.get("log")
-    said = str(job["state"])
-    if log is None:  # a log tells that the job failed, and not with which code
-        said += f" (exit {job['returncode']})"
+    clause = str(job["state"])
+    if log is None:  # a log shows that the job failed, and not with which code
+        clause += f" (exit {job['returncode']})"
     ended = job.get("ended_at")
     if (
         job["returncode"] == 0
@@ -144,10 +142,10 @@ def outcome(document: Mapping[str, Any]) -> str:
         or ended < _EARLIEST
         or (log is not None and log.get("ended") is None)
     ):
-        return said
-    said += f" at {format_time(ended, job.get('at'))}"
+        return clause
+    clause += f" at {format_time(ended, job.get('at'))}"
     hung = _hung_since(document)
-    return said + (
+    return clause + (
         f", after hanging {format_seconds(ended - hung)}" if hung is not None and ended > hung else ""
     )
 
@@ -166,10 +164,11 @@ def _format_over(document: Mapping[str, Any], over: Sequence[Mapping[str, Any]])
     now = document["job"].get("at")
     named = []
     for finding in over[:_MOST_NAMED]:
-        said = name_of(finding) + (f", {format_ranks(finding['ranks'])}" if finding["ranks"] else "")
+        clause = name_of(finding) + (f", {format_ranks(finding['ranks'])}" if finding["ranks"] else "")
         length = lasted(finding)
         named.append(
-            said + (f", {format_span(finding, now)} ({format_seconds(length)})" if length is not None else "")
+            clause
+            + (f", {format_span(finding, now)} ({format_seconds(length)})" if length is not None else "")
         )
     count = len(over) + int(document.get("past_left_out", 0))
     more = f" and {count - len(named)} more" if count > len(named) else ""
@@ -177,21 +176,21 @@ def _format_over(document: Mapping[str, Any], over: Sequence[Mapping[str, Any]])
 
 
 def summary_line(document: Mapping[str, Any], *, seconds: float | None = None, run_dir: str = "") -> str:
-    """What a run came to, said once at its end. One line.
+    """What a run came to, printed once at its end. One line.
 
     >>> summary_line({"job": {"state": "failed", "returncode": 1}, "findings": [], "not_checked": []}, seconds=61)
     'diag: job failed (exit 1) after 1 min 1 s; nothing found'
     """
     job = document["job"]
-    said = f"diag: job {job['state']}"
+    clause = f"diag: job {job['state']}"
     if job.get("returncode") is not None:
-        said += f" (exit {job['returncode']})"
+        clause += f" (exit {job['returncode']})"
     if seconds is not None:
-        said += f" after {format_seconds(seconds)}"
+        clause += f" after {format_seconds(seconds)}"
     if job.get("steps"):
         from diag.state.steptimes import steps_sentence  # `diag dump` must not wait for it
 
-        said += f"; {steps_sentence(job['steps'])}"
+        clause += f"; {steps_sentence(job['steps'])}"
     open_now, over = split(document)
     parts = []
     for severity in reversed(Severity):
@@ -202,19 +201,21 @@ def summary_line(document: Mapping[str, Any], *, seconds: float | None = None, r
                 f"{len(names)} {severity.value}: {', '.join(distinct[:4])}{', ...' if distinct[4:] else ''}"
             )
     if parts:
-        said += ("; open when it ended: " if over and has_ended(document) else "; found ") + "; ".join(parts)
+        clause += ("; open when it ended: " if over and has_ended(document) else "; found ") + "; ".join(
+            parts
+        )
     else:
-        said += "; nothing open" if over else "; nothing found"
+        clause += "; nothing open" if over else "; nothing found"
     if over:
-        said += f"; {_format_over(document, over)}"
+        clause += f"; {_format_over(document, over)}"
     if document["not_checked"]:
-        said += f"; {len(document['not_checked'])} not checked"
+        clause += f"; {len(document['not_checked'])} not checked"
     counts = [finding for finding in (*open_now, *over) if Severity(finding["severity"]).counts]
     if counts:
-        said += f"; what to do: diag explain {shlex.quote(clean(_main(counts)['id']))}"
+        clause += f"; what to do: diag explain {shlex.quote(clean(_main(counts)['id']))}"
     if not run_dir:
-        return said
-    return said + (
+        return clause
+    return clause + (
         f"; look again: diag replay {shlex.quote(clean(run_dir))} --serve"
         if counts
         else f"; evidence in {clean(run_dir)}"

@@ -19,9 +19,9 @@ _LEAST_SHARE = 0.01
 
 def steps_json(engine: Engine) -> dict[str, Any]:
     """What the report has under `job.steps`, with `time_shares` of all ranks and `text` for people."""
-    told = engine.job.progress.steps.to_json()
+    pace = engine.job.progress.steps.to_json()
     counts = list(engine.job.residence.counts().values())
-    lines = [] if told is None else [f"steps: {steps_sentence(told)}"]
+    lines = [] if pace is None else [f"steps: {steps_sentence(pace)}"]
     if counts:
         parts = [
             f"{kind} {format_ratio(share)}"
@@ -29,7 +29,7 @@ def steps_json(engine: Engine) -> dict[str, Any]:
             if share >= _LEAST_SHARE
         ]
         lines.append(f"time of a step, by {_samples(counts)} samples of main threads: {', '.join(parts)}")
-    return {"steps": told, "time_shares": _shares(counts) if counts else None, "text": lines}
+    return {"steps": pace, "time_shares": _shares(counts) if counts else None, "text": lines}
 
 
 def shares_json(engine: Engine) -> dict[int, dict[str, float]]:

@@ -17,41 +17,13 @@ from typing import Any, Protocol
 from diag.engine.engine import Engine
 from diag.launch.service_discovery import Target
 from diag.model import Placement
-from diag.model.observations import Frame, LimitsSeen, StackSample, ThreadStack
-from diag.outputs.view.classes import (
-    StackClass,
-    format_exit,
-    living_children,
-    stack_classes,
-    why_no_stack,
-)
-from diag.outputs.view.network_view import rdma_json
-from diag.outputs.view.sentence import job_sentence
+from diag.model.observations import Frame, LimitsSeen, StackSample
+from diag.outputs.view.classes import format_exit, why_no_stack
+from diag.outputs.view.network_view import picked, rdma_json
 from diag.outputs.view.steps_view import shares_json
 from diag.state.rank_view import CHANNELS, RankView
 from diag.state.stack_activity import Activity, format_frame, is_idle_worker, read_stack
-
-__all__ = [
-    "RANK_STATES",
-    "AgentProcess",
-    "ClusterFacts",
-    "ClusterView",
-    "Counters",
-    "FlameWanted",
-    "HubView",
-    "SamplerTime",
-    "StackClass",
-    "culprits_and_waiting",
-    "heartbeat",
-    "is_saving",
-    "job_sentence",
-    "json_bytes",
-    "rank_state",
-    "ranks_json",
-    "rows_of_job",
-    "stack_classes",
-    "stacks_json",
-]
+from diag.state.stack_digest import living_children
 
 RANK_STATES = ("starting", "running", "checkpointing", "stalled", "hung", "dead", "finished")
 
@@ -60,7 +32,6 @@ _STARTING = frozenset({"launch", "rendezvous", "model_load", "data_prep", "comm_
 
 
 # --- what a hub gives
-# ----------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -127,50 +98,47 @@ class FlameWanted:
 
 
 class ClusterView(Protocol):
-    """What the outputs need to know of the job's other nodes."""
+    """What the outputs need to know of the job's other nodes. A hub that has joined none answers as here. The
+    hub's lock need not be held for any of these."""
 
     @property
     def takes_digests(self) -> bool:
         """This hub has joined others."""
-        ...
+        return False
 
     def take_digest(self, document: dict[str, Any], address: str) -> dict[str, Any] | None:
-        """A digest of another node's hub; what it is told, or None where this hub has not joined others."""
-        ...
+        """A digest of another node's hub, and the answer to it; None where this hub has not joined others."""
+        return None
 
     def refuse_digest(self, address: str) -> None:
-        """Somebody at this address wanted to report and had not the token."""
-        ...
+        """A sender at this address wanted to report and had not the token."""
+        return None
 
     def nodes(self) -> list[dict[str, Any]]:
-        """The nodes of the job that are known, one row each; the lock need not be held."""
-        ...
+        """The nodes of the job that are known, one row each."""
+        return []
 
     def facts(self) -> ClusterFacts | None:
-        """None where this hub has not joined others; the lock need not be held."""
-        ...
+        """None where this hub has not joined others."""
+        return None
 
     def other_ranks(self) -> list[dict[str, Any]]:
         """Rows as of `ranks_json` of all ranks of the job that other nodes may have, where this hub judges
         the whole job."""
-        ...
+        return []
 
 
 class HubView(Protocol):
-    """What the outputs need of whoever owns an engine. `lock` is held while the engine is read or fed."""
+    """What the outputs need of the owner of an engine. `lock` is held while the engine is read or fed."""
 
     @property
     def engine(self) -> Engine: ...
-
     @property
     def lock(self) -> threading.RLock: ...
-
     @property
     def run_id(self) -> str: ...
-
     @property
     def version(self) -> str: ...
-
     @property
     def recorded(self) -> str:
         """Where the evidence is on disk, of a view of recorded evidence; empty where the job is watched now."""
@@ -178,13 +146,10 @@ class HubView(Protocol):
 
     @property
     def started_at(self) -> float: ...
-
     @property
     def counters(self) -> Counters: ...
-
     @property
     def token(self) -> str | None: ...
-
     @property
     def bound_beyond_loopback(self) -> bool: ...
 
@@ -194,8 +159,8 @@ class HubView(Protocol):
         ...
 
     async def flame(self, place: Placement, wanted: FlameWanted) -> bytes:
-        """A flame graph of a living rank, recorded now; DiagError says why there is none. Awaited without the
-        lock held, and cancelled where nobody waits for it any more."""
+        """A flame graph of a living rank, recorded now; DiagError has the reason where there is none. Awaited without the
+        lock held, and cancelled where no client waits for it any more."""
         ...
 
     @property
@@ -208,7 +173,6 @@ class HubView(Protocol):
 
 
 # --- JSON
-# ----------------------------------------------------------------------------------------------------
 
 
 # What moves a terminal's cursor or turns its text around, beyond the controls that JSON escapes anyway: DEL
@@ -249,7 +213,7 @@ def _finite(value: object) -> object:
 
 
 def culprits_and_waiting(engine: Engine) -> tuple[frozenset[int], frozenset[int]]:
-    """Ranks that a hang finding names as culprits, and those that it says wait for them."""
+    """Ranks that a hang finding names as culprits, and those that wait for them by it."""
     hangs = [finding for finding in engine.active() if finding.id == "hang" and finding.severity.counts]
     culprits = frozenset(rank for finding in hangs for rank in finding.ranks)
     return culprits, frozenset(rank for finding in hangs for rank in finding.waiting_ranks) - culprits
@@ -278,7 +242,7 @@ def is_saving(engine: Engine, rank: RankView) -> bool:
 
 
 def ranks_json(engine: Engine) -> list[dict[str, Any]]:
-    """One object per rank. Numbers that nobody could read are null."""
+    """One object per rank. Numbers that could not be read are null."""
     job, now = engine.job, engine.now
     culprits, waiting = culprits_and_waiting(engine)
     shares = shares_json(engine)
@@ -290,11 +254,7 @@ def ranks_json(engine: Engine) -> list[dict[str, Any]]:
             moved["log"] = max(job.progress.log_moved_at, moved.get("log", 0.0))
         rows.append(
             {
-                "rank": place.rank,
-                "local_rank": place.local_rank,
-                "node_rank": place.node_rank,
-                "host": place.host,
-                "pid": place.pid,
+                **picked(place, "rank", "local_rank", "node_rank", "host", "pid"),
                 "state": rank_state(engine, rank, culprits, waiting),
                 "phase": job.phase,
                 "activity": reading.activity.value if reading else None,
@@ -350,8 +310,7 @@ def heartbeat(rank: RankView) -> float:
 def _frame_json(frame: Frame | None, cwd: str) -> dict[str, Any] | None:
     if frame is None:
         return None
-    text = format_frame(frame, cwd)
-    return {"function": frame.function, "file": frame.file, "line": frame.line, "text": text}
+    return {**picked(frame, "function", "file", "line"), "text": format_frame(frame, cwd)}
 
 
 def _limits_json(limits: LimitsSeen | None) -> dict[str, Any] | None:
@@ -371,51 +330,38 @@ def _limits_json(limits: LimitsSeen | None) -> dict[str, Any] | None:
 def _exit_json(rank: RankView) -> dict[str, Any] | None:
     if rank.exit is None:
         return None
-    end = rank.exit
-    return {
-        "code": end.exit_code,
-        "signal": end.signal,
-        "at": rank.exited_at,
-        "how": end.how,
-        "text": format_exit(end.exit_code, end.signal),
-    }
+    code, signal = rank.exit.exit_code, rank.exit.signal
+    text = format_exit(code, signal)
+    return {"code": code, "signal": signal, "at": rank.exited_at, "how": rank.exit.how, "text": text}
 
 
 def stacks_json(engine: Engine, number: int) -> dict[str, Any]:
     """All threads of a rank and of its children. KeyError when no such rank was seen."""
     rank = engine.job.ranks[number]
-    children = [_sample_json(engine, at, sample) for at, sample in living_children(rank)]
     return {
         "schema": "diag.stacks/1",
-        "rank": number,
-        "host": rank.placement.host,
-        "pid": rank.placement.pid,
+        **picked(rank.placement, "rank", "host", "pid"),
         "main": _sample_json(engine, rank.stack_at, rank.stack) if rank.stack else None,
-        "children": children,
+        "children": [_sample_json(engine, at, sample) for at, sample in living_children(rank)],
         "reason": why_no_stack(engine, rank) or None,
     }
 
 
 def _sample_json(engine: Engine, at: float, sample: StackSample) -> dict[str, Any]:
     main = sample.main
-    reading = read_stack(main) if main else None
     return {
         "pid": sample.pid,
         "how": sample.how,
         "at": at,
         "age_seconds": max(0.0, engine.now - at),
-        "activity": reading.activity.value if reading else None,
+        "activity": read_stack(main).activity.value if main else None,
         "idle": is_idle_worker(sample) if sample.parent_pid is not None else False,
-        "threads": [_thread_json(thread, thread is main, engine.job.run.cwd) for thread in sample.threads],
-    }
-
-
-def _thread_json(thread: ThreadStack, main: bool, cwd: str) -> dict[str, Any]:
-    return {
-        "thread_id": thread.thread_id,
-        "name": thread.name,
-        "main": main,
-        "active": thread.active,
-        "owns_gil": thread.owns_gil,
-        "frames": [_frame_json(frame, cwd) for frame in thread.frames],
+        "threads": [
+            {
+                **picked(thread, "thread_id", "name", "active", "owns_gil"),
+                "main": thread is main,
+                "frames": [_frame_json(frame, engine.job.run.cwd) for frame in thread.frames],
+            }
+            for thread in sample.threads
+        ],
     }

@@ -9,7 +9,7 @@ import { RankFlame } from "./flame.js";
 import { Charts } from "./timeline.js";
 import { Copy, Text, When, html, useFetched } from "./ui.js";
 
-const PROCESS_STATES = { R: "runs", S: "sleeps", D: "in the kernel, cannot be interrupted", T: "stopped by a signal",
+const PROCESS_STATES = { R: "runs", S: "sleeps", D: "uninterruptible (in the kernel)", T: "stopped by a signal",
   t: "stopped by a tracer", Z: "ended, not reaped", I: "idle", X: "dead" };
 
 export function RankPanel() {
@@ -43,7 +43,7 @@ function Panel({ rank, row, mark, elsewhere }) {
       </h2>
       <button type="button" onClick=${closePanel}>Close</button></header>
     ${mark ? html`<p class="named-by">Named by <b>${clean(mark)}</b>.</p>` : null}
-    ${row ? html`<${Facts} row=${row} />` : html`<p>This rank was not seen by this diag.</p>`}
+    ${row ? html`<${Facts} row=${row} />` : html`<p>This diag has not seen this rank.</p>`}
     ${elsewhere ? html`<${Elsewhere} rank=${rank} node=${elsewhere} />` : html`<${RankStacks} rank=${rank} />
       <${RankFlame} rank=${rank} row=${row} />
       <${RankTime} rank=${rank} />`}
@@ -63,7 +63,7 @@ function Facts({ row }) {
   const limit = (name, kind = String) => (limits[name] === undefined ? null : limits[name] === "unlimited" ? "unlimited"
     : kind(limits[name]));
   const facts = [
-    ["stands in", row.where && html`<code><${Text} text=${row.where.text} of="where it stands" /></code>
+    ["is in", row.where && html`<code><${Text} text=${row.where.text} of="where it is" /></code>
       ${row.caller ? html`<br /><span class="muted">called from</span> <code><${Text} text=${row.caller.text} of="its caller" />
         </code>` : ""}`],
     ["activity", activityWords(row.activity) && activityWords(row.activity) + (row.context ? ` (in ${words(row.context)})` : "")],

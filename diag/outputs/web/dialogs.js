@@ -6,8 +6,8 @@ import { Dialog, Manual, html, useFetched } from "./ui.js";
 
 export const KEYS = [
   ["f", "findings"], ["r", "ranks"], ["s", "stacks"], ["t", "time line"], ["n", "nodes"],
-  ["j / k", "next, previous finding"], ["/", "search ranks"], ["d", "to the button Dump now; Enter dumps"],
-  ["← → ↑ ↓", "in the grid: from rank to rank; Enter opens one"], ["Esc", "close the rank, a dialog, or clear the search"],
+  ["j / k", "next, previous finding"], ["/", "search ranks"], ["d", "go to Dump now; Enter starts it"],
+  ["← → ↑ ↓", "move between ranks; Enter opens one"], ["Esc", "close the rank, a dialog, or clear the search"],
     ["?", "this list"],
 ];
 

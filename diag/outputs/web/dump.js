@@ -15,7 +15,7 @@ export function useDump() {
   const [state, setState] = useState({ kind: "idle" });
   const busy = useRef(false);
   const { head, connection } = useStore("head", "connection");
-  const why = head?.recorded ? "recorded evidence: there is no process to look at"
+  const why = head?.recorded ? "recorded evidence: there is no live process to read"
     : connection === "lost" || connection === "ended" ? "diag does not answer" : "";
   const start = async () => {
     if (why || busy.current) return;
@@ -37,7 +37,7 @@ export function DumpButton({ dump }) {
   const busy = dump.state.kind === "busy";
   return html`<button type="button" id="dump-now" class="primary" aria-disabled=${Boolean(dump.why) || busy}
     aria-describedby=${dump.why ? "dump-why" : undefined}
-    title=${dump.why || "read the stacks and states of all ranks again, and keep them in a bundle"}
+    title=${dump.why || "read stacks and state of all ranks now and save them as a bundle"}
       onClick=${dump.start}>Dump now</button>
     ${dump.why ? html`<span id="dump-why" class="muted why">${dump.why}</span>` : null}`;
 }

@@ -1,4 +1,4 @@
-// What is wrong, gravest first; what was, and what nobody could look at.
+// What is wrong, gravest first; what was, and what could not be checked.
 
 import { useState } from "./vendor/hooks.js";
 import { clean, clock, plural, rankWords, seconds, sentenceHere, stamp } from "./format.js";
@@ -24,12 +24,12 @@ export function byGravity(findings) {
 
 export function Findings({ explain }) {
   const { report } = useStore("report", "head");
-  if (!report) return html`<p class="muted">Nothing was heard of findings yet.</p>`;
+  if (!report) return html`<p class="muted">No findings were reported yet.</p>`;
   const findings = byGravity(report.findings);
   const past = report.past ?? [];
   const unchecked = report.not_checked ?? [];
   const ended = report.job?.returncode !== null && report.job?.returncode !== undefined;
-  const beside = unchecked.length ? "; some things could not be looked at, see below" : "";
+  const beside = unchecked.length ? "; some checks could not run, see below" : "";
   const over = past.length + (report.past_left_out ?? 0);
   return html`
     <div aria-live="polite" class="unseen">${findings.length
@@ -76,8 +76,8 @@ function Finding({ finding, explain }) {
       ${finding.hosts?.length ? html`<div><dt>hosts</dt><dd>${clean(finding.hosts.join(", "))}</dd></div>` : null}
       ${finding.cause ? html`<div><dt>cause</dt><dd><code>${clean(finding.cause)}</code></dd></div>` : null}
       ${finding.confidence ? html`<div><dt>confidence</dt><dd>${clean(finding.confidence)}</dd></div>` : null}
-      ${finding.opened_at ? html`<div><dt>told</dt><dd><${When} at=${finding.opened_at} /></dd></div>` : null}
-      ${finding.told_by ? html`<div><dt>told by</dt><dd>${clean(finding.told_by)}</dd></div>` : null}
+      ${finding.opened_at ? html`<div><dt>reported</dt><dd><${When} at=${finding.opened_at} /></dd></div>` : null}
+      ${finding.told_by ? html`<div><dt>reported by</dt><dd>${clean(finding.told_by)}</dd></div>` : null}
     </dl>
     ${finding.advice ? html`<div class="advice"><h4>What to do</h4> <p><${Commands} text=${finding.advice} /></p>
       <${Copy} text=${clean(finding.advice)} label="Copy advice" /></div>` : null}

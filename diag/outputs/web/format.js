@@ -11,7 +11,7 @@ const ODD = new RegExp([
   /[\u{e0000}-\u{e007f}]/u, /\p{Cs}/u,
 ].map((one) => one.source).join("|"), "gu");
 
-/** Text as it reads: escape sequences of terminals dropped, what does not show told as \uXXXX.
+/** Text as it reads: escape sequences of terminals dropped, what does not show written as \uXXXX.
  * @param {unknown} value @returns {string} */
 export function clean(value) {
   const text = value === null || value === undefined ? "" : String(value);

@@ -94,7 +94,7 @@ function walk(box, focus, cell) {
   focus.current = Number(cell.dataset.rank);
 }
 
-/** The cell of the next line that stands nearest. */
+/** The cell of the next line that is nearest. */
 function beside(cells, at, way) {
   const from = cells[at].getBoundingClientRect();
   let line = null;

@@ -24,7 +24,7 @@ const listeners = new Map();
 const stirred = new Set();
 let frame = 0;
 
-/** Whoever shows `part` draws again, once a frame; in a tab that nobody sees, when it is seen again. */
+/** What shows `part` draws again, once a frame; in a hidden tab, when it is seen again. */
 export function stir(part) {
   stirred.add(part);
   if (document.hidden) listeners.get("hidden")?.forEach((tell) => tell());
@@ -102,7 +102,7 @@ function take(part, text) {
     if (value.whole) store.ranks = new Map([...store.ranks].sort((one, two) => one[0] - two[0]));
     store.ranksHeard = true;
   } else {
-    // What is over stands in `past` too; past this line `findings` are the open ones.
+    // What is over is in `past` too; past this line `findings` are the open ones.
     if (part === "report") value.findings = (value.findings ?? []).filter((one) => !one.resolved_at);
     store[part] = value;
     if (part === "now") store.nowAt = store.heardAt;
@@ -138,7 +138,7 @@ function retry() {
   again = setTimeout(listen, AGAIN_SECONDS * 1000);
 }
 
-// A clock of whole seconds for ages and for silence; it stands while nobody looks.
+// A clock of whole seconds for ages and for silence; it stops in a hidden tab.
 setInterval(() => {
   if (document.hidden) return;
   const silent = (Date.now() - store.heardAt) / 1000 > QUIET_SECONDS;

@@ -88,7 +88,7 @@ function Marks({ marks, seen }) {
   for (const mark of marks) {
     const at = share(mark.at, seen);
     if (at < 0 || at > 1) continue;
-    // Its text stands to the right of its moment, near the end to the left: it takes room on both sides.
+    // Its text is to the right of its moment, near the end to the left: it takes room on both sides.
     let lane = lanes.findIndex((end) => at - (at > 0.6 ? MARK_SHARE : 0) > end);
     if (lane < 0) lane = lanes.length < MOST_LANES ? lanes.length : lanes.indexOf(Math.min(...lanes));
     lanes[lane] = at > 0.6 ? at : at + MARK_SHARE;

@@ -32,13 +32,13 @@ export function Top({ dump, onKeys }) {
     </div>
     <div class="answer">${state ? html`<span class="state ${gravity}"><span aria-hidden="true">${count ? "▲"
       : GLYPHS[state] ?? "?"}</span> ${state}${count ? `, with ${plural(count, "trouble")}` : ""}</span>` : null}
-      <h1>${lead || "Waiting for diag's first word…"}${rest ? html` <span class="rest">${rest}</span>` : ""}</h1></div>
+      <h1>${lead || "Waiting for the first report…"}${rest ? html` <span class="rest">${rest}</span>` : ""}</h1></div>
     <p class="muted since"><${Since} /></p>
     <${Command} command=${head?.command} />
   </header>`;
 }
 
-/** "The job is hung;" is what one looks for; the rest is said more quietly. */
+/** "The job is hung;" is what one looks for; the rest is shown more quietly. */
 function halves(sentence) {
   const cut = sentence.indexOf(";");
   return cut < 0 ? [sentence, ""] : [sentence.slice(0, cut + 1), sentence.slice(cut + 1).trim()];
@@ -63,10 +63,10 @@ function Connection() {
   const lost = connection === "lost" || connection === "ended";
   const words = connection === "connecting" ? "connecting…"
     : lost && !heardAt ? "diag does not answer"
-    : connection === "ended" ? "diag has ended: the last that it said"
-    : connection === "lost" ? "diag does not answer: the last that it said" : head?.recorded ? "recorded" : "live";
+    : connection === "ended" ? "diag has ended; last state"
+    : connection === "lost" ? "diag does not answer; last known state" : head?.recorded ? "recorded" : "live";
   const kind = lost ? "critical" : head?.recorded ? "info" : "good";
-  // The seconds stand outside the live region's changing words: nobody wants to hear each of them.
+  // The seconds are outside the live region's changing text: a screen reader would read each of them.
   return html`<span role="status" aria-label="Connection" class="connection ${kind}"><span aria-hidden="true">${lost ? "○" : "●"}
     </span> ${words}${lost && heardAt ? html`, <span aria-live="off">${seconds(silent)} ago</span>` : ""}</span>
     ${trouble ? html`<span role="alert" class="failed">${clean(trouble.detail).slice(0, 300)}</span>` : null}`;
@@ -85,7 +85,7 @@ function Command({ command }) {
       </code>, until ${clock(told.now?.at)}</span>` : null}</p>`;
 }
 
-/** The tab's title says the state also where nobody looks. */
+/** The tab's title has the state also in a hidden tab. */
 export function useTitle() {
   useEffect(() => {
     const set = () => {

@@ -47,7 +47,7 @@ function branch(classes, depth, shown, key) {
 /** "waiting 21 s", "moving", or what else there is to say of a class. */
 export function standing(one, words) {
   if (one.kind === "missing") return `no stack: ${one.reason}`;
-  if (one.stands_seconds) return `stands for ${words.seconds(one.stands_seconds)}`;
+  if (one.stands_seconds) return `unchanged for ${words.seconds(one.stands_seconds)}`;
   if (!one.moving_ranks?.length) return "";
   return one.moving_ranks.length === one.ranks.length ? "moving" : `${words.rankWords(one.moving_ranks)} moving`;
 }

@@ -15,7 +15,7 @@ import time
 from diag.detectors.hang import HangDetector
 from diag.model.observations import CollectiveEntry, CollectiveGroup, FlightRecorder, Iteration
 from diag.outputs.terminal.text import classes_text
-from diag.outputs.view.view import stack_classes
+from diag.outputs.view.classes import stack_classes
 from diag.state.stack_digest import merge, picture
 from tests.facts import ALL_REDUCE, DATA, Story, pid_of, stack, tree
 
