@@ -17,6 +17,7 @@ from diag.model.observations import (
     SharedMemory,
     StackSample,
 )
+from diag.model.observations.waits import WaitsRead
 from diag.state.stack_activity import Activity, Reading
 
 
@@ -74,6 +75,10 @@ class RankView(Protocol):
     def stack_signature(self) -> str: ...
     @property
     def series(self) -> Sequence[tuple[str, ...]]: ...
+    @property
+    def waits(self) -> WaitsRead | None: ...
+    @property
+    def waits_at(self) -> float: ...
     @property
     def reading(self) -> Reading | None: ...
     @property

@@ -30,6 +30,7 @@ from diag.model.observations import (
     StackSample,
     WorkerFailureReported,
 )
+from diag.model.observations.waits import WaitsRead
 from diag.state.cluster import Cluster
 from diag.state.printed import Printed
 from diag.state.rank import STRONG, RankState
@@ -263,6 +264,12 @@ class Ranks(Reducer, Mapping[int, RankView]):
         rank = self._of(fact)
         if rank is not None and rank.placement.pid == fact.pid:
             rank.rdma, rank.rdma_at = fact, at
+
+    @takes(WaitsRead)
+    def _waits(self, at: float, fact: WaitsRead) -> None:
+        rank = self._of(fact)
+        if rank is not None and rank.placement.pid == fact.pid:
+            rank.waits, rank.waits_at = fact, at
 
     @takes(EnvironmentSeen)
     def _environment(self, at: float, fact: EnvironmentSeen) -> None:

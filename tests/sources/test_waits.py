@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from diag.detectors.hang.wait_text import format_chain
 from diag.model import Record
 from diag.model.observations.waits import ThreadWait, WaitsRead
 from diag.sources.waits import SOURCE, WaitReader, parse
@@ -218,6 +219,18 @@ def test_recursive_lock_leads_to_the_thread_that_owns_it(start: Start) -> None:
     found = chain(read, pid)
     assert [step.main for step in found.steps] == [True, False]
     assert (found.end, thread.wait.others[0].tid) == ("sleeps", found.last.thread.tid)
+
+
+@pytest.mark.skipif(
+    NEW_LOCKS, reason="from Python 3.13 on the waiter's own stack holds what join() waits for"
+)
+def test_join_leads_to_the_thread_by_its_name(start: Start) -> None:
+    code = "import threading, time; t = threading.Thread(target=time.sleep, args=(900,), name='uploader'); t.start(); ready(); t.join()"
+    read, _ = until(pid := start(code), "join")
+
+    found = chain(read, pid)
+    assert ([step.thread.name for step in found.steps], found.end) == (["MainThread", "uploader"], "sleeps")
+    assert format_chain(found).startswith("the main thread waits for thread uploader (tid ")
 
 
 def test_two_threads_with_two_locks_are_a_cycle(start: Start) -> None:

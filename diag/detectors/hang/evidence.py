@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from diag.detectors.hang.kernel_waits import lasting_wait
 from diag.detectors.hang.messages import calls_that_differ
+from diag.detectors.hang.wait_text import format_chain
 from diag.model import Evidence, numbered
 from diag.model.observations import ThreadStack
 from diag.state.rank_view import RankView
@@ -67,6 +69,8 @@ def _of_culprit(rank: RankView, verdict: Verdict) -> Iterator[Evidence]:
     if child is not None and child[1].main is not None:
         text = f"child pid {child[1].pid}: " + stack_excerpt(child[1].main, read_stack(child[1].main))
         yield Evidence(child[1].how, text, child[0], rank.rank)
+    if (chain := lasting_wait(rank, verdict.since)) is not None:
+        yield Evidence("waits", f"pid {rank.placement.pid}: {format_chain(chain)}", rank.waits_at, rank.rank)
     if rank.tree is not None:
         yield Evidence("proc", _format_process(rank), rank.tree_at, rank.rank)
 

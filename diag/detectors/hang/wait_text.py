@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from diag.model.observations.waits import Party, Wait
+from diag.model.observations.waits import Party, ThreadWait, Wait
 from diag.state.wait_chain import Chain, Step
 from diag.text.units import format_bytes, format_seconds
 
@@ -32,7 +32,11 @@ def format_wait(step: Step) -> str:
 def _thread(step: Step) -> str:
     if step.main:
         return f"pid {step.process.pid}"
-    return f"thread {step.thread.tid} ({step.thread.name})"
+    return _named(step.thread)
+
+
+def _named(thread: ThreadWait) -> str:
+    return f"thread {thread.name} (tid {thread.tid})"
 
 
 def _party(other: Party, step: Step) -> str:
@@ -40,7 +44,7 @@ def _party(other: Party, step: Step) -> str:
         one = step.process.thread(other.tid) if other.tid else None
         if one is None:
             return "the same process"
-        return "the main thread" if other.tid == other.pid else f"thread {one.tid} ({one.name})"
+        return "the main thread" if other.tid == other.pid else _named(one)
     command = other.command if len(other.command) <= _COMMAND else f"{other.command[: _COMMAND - 1]}…"
     return f"pid {other.pid} (`{command}`)" if command else f"pid {other.pid}"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from diag.model.observations.base import Observation
+
 
 @dataclass(frozen=True, slots=True)
 class Party:
@@ -84,7 +86,7 @@ class ProcessWaits:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitsRead:
+class WaitsRead(Observation):
     """The rank, its descendants, and those on this host that they wait for."""
 
     pid: int

@@ -59,6 +59,11 @@ class WaitReader:
                 todo += (
                     strangers[: _OTHERS - (len(todo) - len(job))] if len(todo) - len(job) < _OTHERS else []
                 )
+        for number, row in processes.items():
+            for native, name in objects.names(int(number)).items():
+                if str(native) in row["threads"]:
+                    row["threads"][str(native)]["name"] = name
+        objects.close()
         return {
             "pid": self.pid,
             "machine": platform.machine(),

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from diag.sources.host.process_tree import read_raw, split_stat
+from diag.sources.stacks.remote_stack.image import Unsupported
 from diag.sources.stacks.remote_stack.memory import Gone, Memory, Torn
+from diag.sources.stacks.remote_stack.reader import ProcessStacks
 from diag.sources.waits import sock_diag
 from diag.sources.waits.decode import Blocked
 from diag.sources.waits.locks import find_gil_holder, find_rlock_owner, mutex_words
@@ -30,6 +32,7 @@ class Objects:
         self.found: dict[str, dict[str, Any]] = {}
         self.gaps: set[str] = set()
         self._memories: dict[int, Memory | None] = {}
+        self._pythons: dict[int, tuple[dict[int, int], dict[int, str]]] = {}
 
     def learn(self, pid: int, tid: int, blocked: Blocked, ns: dict[str, int]) -> tuple[str, list[int]]:
         """The key under which the facts stand, empty for none, and the pids of this host on the other side."""
@@ -330,9 +333,31 @@ class Objects:
             facts |= mutex_words(raw)
         elif blocked.timed and (holder := find_gil_holder(memory, blocked.address)):
             facts["gil"] = holder
+        elif tid := self._python(pid)[0].get(blocked.address):
+            facts["join"] = tid
         elif not blocked.timed and (owner := find_rlock_owner(memory, blocked.address, self._maps(pid))):
             facts["rlock"] = owner
         return key, []
+
+    def names(self, pid: int) -> dict[int, str]:
+        """Of Python's threads, by id. Asked only of processes in which a thread waits for something without an
+        owner: the interpreter has to be found first."""
+        return self._pythons[pid][1] if pid in self._pythons else {}
+
+    def _python(self, pid: int) -> tuple[dict[int, int], dict[int, str]]:
+        if pid not in self._pythons:
+            self._pythons[pid] = {}, {}
+            try:
+                stacks = ProcessStacks(pid, Path(self._proc))
+            except (Unsupported, Torn, Gone, OSError):
+                return self._pythons[pid]
+            try:
+                self._pythons[pid] = stacks.joins(1.0)
+            except (Torn, Gone, TimeoutError):
+                pass
+            finally:
+                stacks.close()
+        return self._pythons[pid]
 
     def _maps(self, pid: int) -> list[str]:
         return (read_raw(f"{self._proc}/{pid}/maps") or b"").decode(errors="replace").splitlines()

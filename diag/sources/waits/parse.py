@@ -34,6 +34,7 @@ def parse(record: Record) -> Iterator[WaitsRead]:
         return
     reading = _Reading(payload)
     yield WaitsRead(
+        record.rank,
         payload["pid"],
         reading.over,
         tuple(reading.process(int(pid), row) for pid, row in processes.items() if pid.isdigit()),
@@ -83,7 +84,7 @@ class _Reading:
             and before["stat"].rpartition(")")[2].split()[0] == state
             and (rates.get("cpu_ratio") or 0.0) < _IDLE_RATIO
         )
-        return ThreadWait(tid, name, state, wchan or "", wait, same=same, **rates)
+        return ThreadWait(tid, str(row.get("name") or name), state, wchan or "", wait, same=same, **rates)
 
     def _rates(self, row: dict[str, Any], fields: list[str]) -> dict[str, float]:
         before = row.get("before") or {}
@@ -237,7 +238,7 @@ class _Reading:
             return replace(
                 wait, dead_end="owner_ended" if whole else "", reason=f"its owner was thread {owner}"
             )
-        for name, kind in (("gil", "gil"), ("rlock", "mutex")):
+        for name, kind in (("gil", "gil"), ("join", "join"), ("rlock", "mutex")):
             if (held := party(facts.get(name, 0))) is not None:
                 return replace(wait, kind=kind, others=(held,))
         return replace(wait, kind="condition")

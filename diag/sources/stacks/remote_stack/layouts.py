@@ -48,6 +48,7 @@ class Layout:
     compact_size: int
     gil_last_holder: int = 8
     gil_locked: int = 16
+    thread_on_delete: int | None = None  # on_delete_data: a weak reference to the lock that join() waits for
     owner_cstack: int = 3  # FRAME_OWNED_BY_CSTACK: no frame of Python's (from 3.12 on)
 
     def frame_struct(self) -> struct.Struct:
@@ -93,6 +94,7 @@ _KNOWN = {
         code_adaptive=184,
         ascii_size=48,
         compact_size=72,
+        thread_on_delete=192,
     ),
     12: Layout(
         minor=12,
@@ -119,6 +121,7 @@ _KNOWN = {
         code_adaptive=192,
         ascii_size=40,
         compact_size=56,
+        thread_on_delete=176,
     ),
 }
 
