@@ -3,6 +3,7 @@ the culprits."""
 
 from __future__ import annotations
 
+from diag.detectors.hang.kernel_causes import kernel_cause, placeholders
 from diag.detectors.hang.messages import children_of
 from diag.detectors.hang.rank_wait import WAITS, classify_rank
 from diag.detectors.hang.verdict import Verdict
@@ -117,7 +118,13 @@ _ALONE = {
 
 def advice_for(verdict: Verdict, job: JobView) -> str:
     cause = "xid" if verdict.cause.startswith("xid_") else verdict.cause
-    text = _ADVICE.get(cause, "Run `diag dump --all-ranks` and look at the ranks that stand apart.")
+    if verdict.chain is not None and (found := kernel_cause(verdict.chain)) is not None:
+        text, values = found.do, placeholders(verdict.chain)
+    else:
+        text, values = (
+            _ADVICE.get(cause, "Run `diag dump --all-ranks` and look at the ranks that stand apart."),
+            {},
+        )
     if not _somebody_waits(verdict, job):
         text = _ALONE.get(cause, text)
     ranks, victims = format_ranks(verdict.culprits), format_ranks(verdict.waiting)
@@ -139,6 +146,7 @@ def advice_for(verdict: Verdict, job: JobView) -> str:
         pids=" ".join(map(str, pids)),
         lock=_lock(verdict, job),
         cause=verdict.cause.replace("xid_", "Xid "),
+        **values,
     )
 
 

@@ -15,6 +15,7 @@ from diag.model.observations import ThreadStack
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import Reading, read_stack
 from diag.state.view import JobView
+from diag.state.wait_chain import Chain
 from diag.text.units import format_bytes, format_path, format_ranks, format_ratio, format_seconds
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def _of_culprit(rank: RankView, verdict: Verdict) -> Iterator[Evidence]:
         text = f"child pid {child[1].pid}: " + stack_excerpt(child[1].main, read_stack(child[1].main))
         yield Evidence(child[1].how, text, child[0], rank.rank)
     if (chain := lasting_wait(rank, verdict.since)) is not None:
+        yield from _stacks_along(rank, chain)
         yield Evidence("waits", f"pid {rank.placement.pid}: {format_chain(chain)}", rank.waits_at, rank.rank)
     if rank.tree is not None:
         yield Evidence("proc", _format_process(rank), rank.tree_at, rank.rank)
@@ -79,6 +81,19 @@ def _main_stack(rank: RankView) -> Iterator[Evidence]:
     main = rank.stack.main if rank.stack else None
     if rank.stack is not None and main is not None:
         yield Evidence(rank.stack.how, stack_excerpt(main, read_stack(main)), rank.stack_at, rank.rank)
+
+
+def _stacks_along(rank: RankView, chain: Chain) -> Iterator[Evidence]:
+    """Where in its code each one stands that the rank waits for."""
+    for step in chain.steps[1:4]:
+        at, sample = rank.stack_at, rank.stack
+        if step.process.pid != rank.placement.pid:
+            at, sample = rank.child_stacks.get(step.process.pid, (0.0, None))
+        for thread in sample.threads if sample is not None else ():
+            if thread.thread_id == step.thread.tid and sample is not None and thread.frames:
+                name = "main thread" if step.main else f"thread {step.thread.name}"
+                text = f"{name} of pid {step.process.pid}: " + stack_excerpt(thread, read_stack(thread))
+                yield Evidence(sample.how, text, at, rank.rank)
 
 
 def _recorded(verdict: Verdict, found: Explanation) -> str:
