@@ -8,7 +8,7 @@ import pytest
 
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
 from tests.detectors.test_hang import started
-from tests.facts import ALL_REDUCE, TRAIN, Story, pid_of, stack, tree
+from tests.facts import ALL_REDUCE, DATA, TRAIN, WORKER, Story, pid_of, process, stack, tree
 
 OWN_CODE = (*TRAIN, "publish /app/report.py:31")
 CHILD, THREAD = 90_001, 90_002
@@ -159,6 +159,60 @@ def test_kernel_that_does_not_know_more_leaves_the_cause_to_the_stack(wait: Wait
     hang = told(waits(wait)).the("hang")
 
     assert (hang.klass, hang.cause) == ("peer_not_joined", "not_in_collective")
+
+
+def test_sleep_with_the_interpreters_lock_stays_a_gil_deadlock() -> None:
+    story = started()
+    for _ in range(20):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(
+            tree(1, story.now),
+            stack(1, story.now, OWN_CODE, owns_gil=True),
+            waits(Wait("sleep", "nanosleep")),
+        )
+        story.wait(2.0)
+
+    assert (story.the("hang").klass, story.the("hang").cause) == ("gil_deadlock", "gil_held")
+
+
+def test_write_that_does_not_return_outranks_the_interpreters_lock_that_it_holds() -> None:
+    story = started()
+    write = Wait("file_io", "write", 7, "/mnt/d/iter_5.pt", "/mnt/d", "fuse.sshfs")
+    for _ in range(20):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now), stack(1, story.now, OWN_CODE, owns_gil=True), waits(write))
+        story.wait(2.0)
+
+    assert story.the("hang").cause == "file_system_does_not_answer"
+
+
+def test_slow_download_is_no_hang_as_long_as_bytes_come() -> None:
+    story = started()
+    for _ in range(60):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE), tree(1, story.now))
+        story.tell(stack(1, story.now, OWN_CODE), waits(replace(REMOTE, silent_seconds=1.5)))
+        story.wait(2.0)
+    assert [finding.id for finding in story.findings()] == []
+
+    for silent in range(2, 62, 2):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE), tree(1, story.now))
+        story.tell(stack(1, story.now, OWN_CODE), waits(replace(REMOTE, silent_seconds=float(silent))))
+        story.wait(2.0)
+    assert story.the("hang").cause == "peer_is_silent"
+
+
+def test_data_worker_is_blamed_with_what_it_waits_for() -> None:
+    story = started()
+    read = waits(Wait("condition", "futex"), child=Wait("file_io", "read", 7, "/data/a.bin", "/data", "nfs4"))
+    for _ in range(20):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now, process(CHILD, comm="pt_data_worker")), stack(1, story.now, DATA), read)
+        story.tell(stack(1, story.now, WORKER, pid=CHILD))
+        story.wait(2.0)
+
+    hang = story.the("hang")
+    assert (hang.klass, hang.cause) == ("data_loading", "dataloader_worker_blocked")
+    assert f"pid {CHILD} is in read of /data/a.bin on /data (nfs4)" in hang.summary
 
 
 def test_wait_that_changed_while_it_was_read_decides_nothing() -> None:

@@ -118,7 +118,7 @@ _ALONE = {
 
 def advice_for(verdict: Verdict, job: JobView) -> str:
     cause = "xid" if verdict.cause.startswith("xid_") else verdict.cause
-    if verdict.chain is not None and (found := kernel_cause(verdict.chain)) is not None:
+    if verdict.by_kernel and verdict.chain is not None and (found := kernel_cause(verdict.chain)) is not None:
         text, values = found.do, placeholders(verdict.chain)
     else:
         text, values = (

@@ -10,7 +10,7 @@ from diag.detectors.hang.advice import advice_for
 from diag.detectors.hang.attribution import attribute_hang
 from diag.detectors.hang.corroborate import EvidenceFusion
 from diag.detectors.hang.evidence import evidence_of
-from diag.detectors.hang.kernel_waits import with_kernel_waits
+from diag.detectors.hang.kernel_waits import last_fed, with_kernel_waits
 from diag.detectors.hang.messages import describe
 from diag.detectors.hang.moment import began_still, proven, unproven, with_unseen
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
@@ -197,7 +197,9 @@ def judge(
         return None
     if said is not None and _is_same(said, verdict, since):
         return verdict
-    verdict = replace(verdict, since=max(verdict.since, last_printed(verdict, job, now)))
+    verdict = replace(
+        verdict, since=max(verdict.since, last_printed(verdict, job, now), last_fed(verdict, job))
+    )
     return verdict if now - verdict.since >= patience(job, verdict) else None
 
 

@@ -70,9 +70,11 @@ def _of_culprit(rank: RankView, verdict: Verdict) -> Iterator[Evidence]:
     if child is not None and child[1].main is not None:
         text = f"child pid {child[1].pid}: " + stack_excerpt(child[1].main, read_stack(child[1].main))
         yield Evidence(child[1].how, text, child[0], rank.rank)
-    if (chain := lasting_wait(rank, verdict.since)) is not None:
+    if (chain := lasting_wait(rank, verdict.since, verdict.blamed_child or 0)) is not None:
         yield from _stacks_along(rank, chain)
-        yield Evidence("waits", f"pid {rank.placement.pid}: {format_chain(chain)}", rank.waits_at, rank.rank)
+        yield Evidence(
+            "waits", f"pid {chain.steps[0].process.pid}: {format_chain(chain)}", rank.waits_at, rank.rank
+        )
     if rank.tree is not None:
         yield Evidence("proc", _format_process(rank), rank.tree_at, rank.rank)
 

@@ -44,7 +44,7 @@ _MOST_GROUPS = 4  # of ranks that are told with their places; of the rest, how m
 def describe(verdict: Verdict, job: JobView, now: float) -> str:
     """One sentence with numbers: who, what, since when, who waits."""
     where = _phase(verdict, job)
-    parts = [_subject(verdict, job) if verdict.chain is None else _unmoved(verdict, job)]
+    parts = [_subject(verdict, job) if not verdict.by_kernel else _unmoved(verdict, job)]
     parts.append(_for_how_long(verdict, now))
     if where:
         parts.append(f" {where}")
@@ -52,7 +52,8 @@ def describe(verdict: Verdict, job: JobView, now: float) -> str:
         parts.append(f', its last word on that "{job.phases.line.strip()[:120]}"')
     if verdict.chain is not None:
         whose = "its" if len(verdict.culprits) == 1 else f"rank {verdict.culprits[0]}'s"
-        parts.append(f": {format_chain(verdict.chain, f'{whose} main thread')}")
+        who = f"pid {verdict.blamed_child}" if verdict.blamed_child else f"{whose} main thread"
+        parts.append(f": {format_chain(verdict.chain, who)}")
     waiting = _waiting(verdict, job)
     if waiting:
         parts.append(f"; {waiting}")

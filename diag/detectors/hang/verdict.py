@@ -38,9 +38,8 @@ class Verdict:
     collectives: Explanation | None = None
     notes: tuple[Note, ...] = ()
     seconds: float | None = None
-    chain: Chain | None = (
-        None  # what the kernel says that the culprit waits for, where that decides the cause
-    )
+    chain: Chain | None = None  # what the kernel says that the culprit, or the child to blame, waits for
+    by_kernel: bool = False  # and that is the cause
 
 
 def others(everyone: tuple[int, ...], culprits: tuple[int, ...]) -> tuple[int, ...]:
