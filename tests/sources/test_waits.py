@@ -195,6 +195,17 @@ def test_child_is_named_with_its_command_and_what_it_waits_for(start: Start) -> 
     assert (found.last.process.command, found.end) == ("sleep 900", "sleeps")
 
 
+def test_commands_are_kept_without_secrets(start: Start) -> None:
+    code = (
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'input()', '--api-key', 'hf_0123456789abcdef'])\n"
+        "ready(); p.wait()"
+    )
+    read, _ = until(start(code), "child")
+
+    assert all("hf_0123456789abcdef" not in process.command for process in read.processes)
+    assert any("--api-key" in process.command for process in read.processes)
+
+
 def test_shell_leads_to_the_program_it_runs(start: Start) -> None:
     read, _ = until(pid := start("import os; ready(); os.system('sleep 900; true')"), "child")
 

@@ -17,13 +17,12 @@ from diag.model import Payload
 from diag.sources.host.process_tree import PROC, descendants, read_raw, split_stat
 from diag.sources.waits.calls import parse_call
 from diag.sources.waits.decode import Blocked, blocked_in
-from diag.sources.waits.objects import Objects
+from diag.sources.waits.objects import Objects, command_of
 
 SOURCE = "waits"
 _THREADS = 256  # of one process
 _PROCESSES = 64  # of the rank
 _OTHERS = 8  # that the rank waits for, and that are not below it
-_COMMAND = 200
 
 
 class WaitReader:
@@ -97,10 +96,7 @@ class WaitReader:
                     for name in ("stat", "syscall", "schedstat", "switches")
                     if name in before[tid]
                 }
-        command = (
-            (read_raw(f"{self._proc}/{pid}/cmdline") or b"").replace(b"\0", b" ").decode(errors="replace")
-        )
-        row: dict[str, Any] = {"command": command.strip()[:_COMMAND], "job": job, "threads": threads}
+        row: dict[str, Any] = {"command": command_of(self._proc, pid), "job": job, "threads": threads}
         if len(threads) >= _THREADS:
             row["threads_left_out"] = max(0, len(os.listdir(f"{self._proc}/{pid}/task")) - _THREADS)
         ns = {thread["ns"]: int(tid) for tid, thread in threads.items() if "ns" in thread}

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from diag.launch.launchers.secrets import redacted
 from diag.sources.host.process_tree import read_raw, split_stat
 from diag.sources.stacks.remote_stack.image import Unsupported
 from diag.sources.stacks.remote_stack.memory import Gone, Memory, Torn
@@ -21,7 +22,13 @@ from diag.sources.waits.locks import find_gil_holder, find_rlock_owner, mutex_wo
 _POLLED = 64
 _HOLDERS = 16
 _PATH_BYTES = 4096
-_COMMAND = 120
+_COMMAND = 160
+
+
+def command_of(proc: str, pid: int) -> str:
+    """As it was started, without what looks like a secret."""
+    raw = (read_raw(f"{proc}/{pid}/cmdline") or b"").decode(errors="replace")
+    return " ".join(redacted(raw.rstrip("\0").split("\0")))[:_COMMAND].strip()
 
 
 class Objects:
@@ -182,12 +189,8 @@ class Objects:
         rows = []
         for pid, fd in self._ends.get(link, [])[:_HOLDERS]:
             mode = int(self._fdinfo(pid, fd).get("flags", "0"), 8) & 3
-            rows.append([pid, fd, mode, self._command(pid)])
+            rows.append([pid, fd, mode, command_of(self._proc, pid)])
         return rows
-
-    def _command(self, pid: int) -> str:
-        raw = read_raw(f"{self._proc}/{pid}/cmdline") or b""
-        return raw.replace(b"\0", b" ").decode(errors="replace").strip()[:_COMMAND]
 
     # -- files ------------------------------------------------------------------------------------------------
 
@@ -246,7 +249,7 @@ class Objects:
                 continue
             holders.append(int(fields[4]))
         alive = [one for one in holders if one > 0 and one != pid and read_raw(f"{self._proc}/{one}/stat")]
-        facts["held"] = [[one, -1, 0, self._command(one)] for one in alive] or self._lockers(
+        facts["held"] = [[one, -1, 0, command_of(self._proc, one)] for one in alive] or self._lockers(
             pid, facts["link"]
         )
 
@@ -259,7 +262,7 @@ class Objects:
                 for fd in os.listdir(f"{self._proc}/{name}/fd"):
                     same = os.readlink(f"{self._proc}/{name}/fd/{fd}") == path
                     if same and "lock" in self._fdinfo(int(name), int(fd)) and int(name) != waiter:
-                        rows.append([int(name), int(fd), 0, self._command(int(name))])
+                        rows.append([int(name), int(fd), 0, command_of(self._proc, int(name))])
             except OSError:
                 continue
         return rows[:_HOLDERS]
