@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.model.observations import Parser
-from diag.sources import digest, estimate
+from diag.sources import digest, estimate, waits
 from diag.sources.collectives import flight_recorder, nccl_ras, store
 from diag.sources.gpu import cuda_coredump, nvml
 from diag.sources.host import cgroup, exits, kmsg, proc, run, shm
@@ -31,6 +31,7 @@ PARSERS: dict[str, Parser] = {
     rdma_access.SOURCE: rdma_access.parse,
     kmsg.SOURCE: kmsg.parse,
     remote_stack.SOURCE: remote_stack.parse,
+    waits.SOURCE: waits.parse,
     pyspy.SOURCE: pyspy.parse,
     faulthandler.SOURCE: faulthandler.parse,
     flight_recorder.SOURCE: flight_recorder.parse,

@@ -19,6 +19,7 @@ from diag.model.observations import (
     SharedMemory,
     StackSample,
 )
+from diag.model.observations.waits import WaitsRead
 from diag.state.stack_activity import Activity, Reading
 
 CHANNELS = ("log", "stack", "cpu", "child_cpu", "io", "child_io", "memory")
@@ -62,6 +63,8 @@ class RankView:
     reading: Reading | None = None  # what the main thread waits for
     rooted: bool = False  # its main stack was once seen to begin at the program's own module
     child_stacks: dict[int, tuple[float, StackSample]] = field(default_factory=dict)  # by pid
+    waits: WaitsRead | None = None  # what its threads and its children's wait for, as last read
+    waits_at: float = 0.0
     recorder: FlightRecorder | None = None  # the last that it answered with
     # What it may use.
     limits: LimitsSeen | None = None

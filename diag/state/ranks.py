@@ -30,6 +30,7 @@ from diag.model.observations import (
     StackSample,
     WorkerFailureReported,
 )
+from diag.model.observations.waits import WaitsRead
 from diag.state.cluster import Cluster
 from diag.state.printed import Printed
 from diag.state.rank import RankState
@@ -251,13 +252,15 @@ class Ranks(Reducer, Mapping[int, RankView]):
             if isinstance(fact, FlightRecorder):
                 rank.recorder = fact
 
-    @takes(RdmaAccess, EnvironmentSeen)
-    def _of_its_process(self, at: float, fact: RdmaAccess | EnvironmentSeen) -> None:
+    @takes(RdmaAccess, WaitsRead, EnvironmentSeen)
+    def _of_its_process(self, at: float, fact: RdmaAccess | WaitsRead | EnvironmentSeen) -> None:
         rank = self._of(fact)
         if rank is None or rank.placement.pid != fact.pid:
             return
         if isinstance(fact, RdmaAccess):
             rank.rdma = fact
+        elif isinstance(fact, WaitsRead):
+            rank.waits, rank.waits_at = fact, at
         else:
             rank.variables = dict(fact.variables)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diag.detectors.hang.advice import _ADVICE
+from diag.detectors.hang.advice import texts
 from diag.model import numbered
 from diag.outputs.advice_after_end import lasting, needs_a_process
 
@@ -14,9 +14,9 @@ class _Words(dict[str, object]):
         return "rank 1"
 
 
-@pytest.mark.parametrize("cause", sorted(_ADVICE))
+@pytest.mark.parametrize("cause", sorted(texts()["advice"]))
 def test_no_advice_for_a_hang_names_a_process_once_it_is_gone(cause: str) -> None:
-    living = numbered(_ADVICE[cause], 1).format_map(
+    living = numbered(texts()["advice"][cause], 1).format_map(
         _Words(child=3548, pids="33", cause="Xid 79", wait="wait")
     )
 

@@ -7,12 +7,14 @@ from diag.agent.rdma_sampler import RdmaSampler
 from diag.agent.samplers.rank_collectives import CollectivesSampler
 from diag.agent.samplers.rank_context import RankSampler
 from diag.agent.samplers.rank_process import ExitSampler, ProcessSampler
+from diag.agent.samplers.rank_waits import WaitSampler
 from diag.agent.stack_sampler import StackSampler
 
 RANK_SAMPLERS: tuple[type[RankSampler], ...] = (
     ExitSampler,
     ProcessSampler,
     StackSampler,
+    WaitSampler,
     CollectivesSampler,
     RdmaSampler,
     MemorySampler,

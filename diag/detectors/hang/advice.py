@@ -6,6 +6,7 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
+from diag.detectors.hang.kernel_causes import kernel_cause, placeholders
 from diag.detectors.hang.messages import children_of
 from diag.detectors.hang.rank_wait import WAITS, classify_rank
 from diag.detectors.hang.verdict import Verdict
@@ -28,6 +29,9 @@ def texts() -> dict[str, dict[str, str]]:
 def advice_for(verdict: Verdict, job: JobView) -> str:
     cause = "xid" if verdict.cause.startswith("xid_") else verdict.cause
     text = texts()["advice"].get(cause, "Run `diag dump --all-ranks` and check the ranks that differ.")
+    values: dict[str, str | int] = {}
+    if verdict.by_kernel and verdict.chain is not None and (found := kernel_cause(verdict.chain)) is not None:
+        text, values = found.do, placeholders(verdict.chain)
     if not _somebody_waits(verdict, job):
         text = texts()["alone"].get(cause, text)
     ranks, victims = format_ranks(verdict.culprits), format_ranks(verdict.waiting)
@@ -49,6 +53,7 @@ def advice_for(verdict: Verdict, job: JobView) -> str:
         pids=" ".join(map(str, pids)),
         lock=_lock(verdict, job),
         cause=verdict.cause.replace("xid_", "Xid "),
+        **values,
     )
 
 

@@ -10,6 +10,7 @@ from diag.detectors.hang.advice import advice_for, texts
 from diag.detectors.hang.attribution import attribute_hang
 from diag.detectors.hang.corroborate import EvidenceFusion
 from diag.detectors.hang.evidence import evidence_of
+from diag.detectors.hang.kernel_waits import last_fed, with_kernel_waits
 from diag.detectors.hang.messages import describe
 from diag.detectors.hang.moment import began_still, proven, unproven, with_unseen
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
@@ -188,7 +189,7 @@ def judge(
     found = joined.join(verdict, now, job, standing, once=moment is not None)
     if found is None:
         return None
-    verdict = _held_up_by_memory(found, alive)
+    verdict = with_kernel_waits(_held_up_by_memory(found, alive), job)
     if moment:
         missing = len(seen) + len(dead) < max(job.world_size, len(job.ranks))
         return proven(verdict, moment, seen, missing, standing, now)
@@ -196,7 +197,9 @@ def judge(
         return None
     if reported is not None and _is_same(reported, verdict, since):
         return verdict
-    verdict = replace(verdict, since=max(verdict.since, last_printed(verdict, job, now)))
+    verdict = replace(
+        verdict, since=max(verdict.since, last_printed(verdict, job, now), last_fed(verdict, job))
+    )
     return verdict if now - verdict.since >= patience(job, verdict) else None
 
 

@@ -7,12 +7,15 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from diag.detectors.hang.kernel_waits import lasting_wait
 from diag.detectors.hang.messages import calls_that_differ
+from diag.detectors.hang.wait_text import format_chain
 from diag.model import Evidence, numbered
 from diag.model.observations import ThreadStack
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import Reading, format_frame, read_stack
 from diag.state.view import JobView
+from diag.state.wait_chain import Chain
 from diag.text.units import format_bytes, format_ranks, format_ratio, format_seconds
 
 if TYPE_CHECKING:
@@ -67,6 +70,11 @@ def _of_culprit(rank: RankView, verdict: Verdict, cwd: str) -> Iterator[Evidence
     if child is not None and child[1].main is not None:
         text = f"child pid {child[1].pid}: " + stack_excerpt(child[1].main, read_stack(child[1].main), cwd)
         yield Evidence(child[1].how, text, child[0], rank.rank)
+    if (chain := lasting_wait(rank, verdict.since, verdict.blamed_child or 0)) is not None:
+        yield from _stacks_along(rank, chain, cwd)
+        yield Evidence(
+            "waits", f"pid {chain.steps[0].process.pid}: {format_chain(chain)}", rank.waits_at, rank.rank
+        )
     if rank.tree is not None:
         yield Evidence("proc", _format_process(rank), rank.tree_at, rank.rank)
 
@@ -75,6 +83,19 @@ def _main_stack(rank: RankView, cwd: str) -> Iterator[Evidence]:
     main = rank.stack.main if rank.stack else None
     if rank.stack is not None and main is not None:
         yield Evidence(rank.stack.how, stack_excerpt(main, read_stack(main), cwd), rank.stack_at, rank.rank)
+
+
+def _stacks_along(rank: RankView, chain: Chain, cwd: str) -> Iterator[Evidence]:
+    """Where in its code each one stands that the rank waits for."""
+    for step in chain.steps[1:4]:
+        at, sample = rank.stack_at, rank.stack
+        if step.process.pid != rank.placement.pid:
+            at, sample = rank.child_stacks.get(step.process.pid, (0.0, None))
+        for thread in sample.threads if sample is not None else ():
+            if thread.thread_id == step.thread.tid and sample is not None and thread.frames:
+                name = "main thread" if step.main else f"thread {step.thread.name}"
+                text = f"{name} of pid {step.process.pid}: " + stack_excerpt(thread, read_stack(thread), cwd)
+                yield Evidence(sample.how, text, at, rank.rank)
 
 
 def _recorded(verdict: Verdict, found: Explanation) -> str:

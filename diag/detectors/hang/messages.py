@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from diag.detectors.hang.rank_wait import cause_of, classify_rank
+from diag.detectors.hang.wait_text import format_chain
 from diag.model import numbered
 from diag.model.observations import StackSample
 from diag.state.rank_view import RankView
@@ -43,11 +44,16 @@ _MOST_GROUPS = 4  # of ranks that are listed with their places; of the rest, how
 def describe(verdict: Verdict, job: JobView, now: float) -> str:
     """One sentence with numbers: who, what, since when, who waits."""
     where = _phase(verdict, job)
-    parts = [_subject(verdict, job), _for_how_long(verdict, now)]
+    parts = [_subject(verdict, job) if not verdict.by_kernel else _unmoved(verdict, job)]
+    parts.append(_for_how_long(verdict, now))
     if where:
         parts.append(f" {where}")
     if job.phase in _QUOTED_PHASES and job.phases.line:
         parts.append(f', its last line on that "{job.phases.line.strip()[:120]}"')
+    if verdict.chain is not None:
+        whose = "its" if len(verdict.culprits) == 1 else f"rank {verdict.culprits[0]}'s"
+        who = f"pid {verdict.blamed_child}" if verdict.blamed_child else f"{whose} main thread"
+        parts.append(f": {format_chain(verdict.chain, who)}")
     waiting = _waiting(verdict, job)
     if waiting:
         parts.append(f"; {waiting}")
@@ -94,6 +100,11 @@ def _for_how_long(verdict: Verdict, now: float) -> str:
         if verdict.seconds >= 1
         else ", in the one moment captured,"
     )
+
+
+def _unmoved(verdict: Verdict, job: JobView) -> str:
+    ranks = verdict.culprits
+    return f"{format_ranks(ranks)} {numbered('[has|have]', len(ranks))} not moved{_in(ranks, job)}"
 
 
 def _subject(verdict: Verdict, job: JobView) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diag.model import Confidence
+from diag.state.wait_chain import Chain
 from diag.state.wait_graph import Explanation
 
 
@@ -37,6 +38,8 @@ class Verdict:
     collectives: Explanation | None = None
     notes: tuple[Note, ...] = ()
     seconds: float | None = None
+    chain: Chain | None = None  # what the kernel says that the culprit, or the child to blame, waits for
+    by_kernel: bool = False  # and that is the cause
 
 
 def others(everyone: tuple[int, ...], culprits: tuple[int, ...]) -> tuple[int, ...]:

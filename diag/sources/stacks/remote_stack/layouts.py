@@ -48,6 +48,7 @@ class Layout:
     compact_size: int
     gil_last_holder: int = 8
     gil_locked: int = 16
+    thread_on_delete: int | None = None  # on_delete_data: a weak reference to the lock that join() waits for
     owner_cstack: int = 3  # FRAME_OWNED_BY_CSTACK: no frame of Python's (from 3.12 on)
 
     def frame_struct(self) -> struct.Struct:
@@ -74,7 +75,7 @@ _KNOWN = {
         thread_native_id=160, thread_id=152, thread_chunk=296,
         frame_code=32, frame_previous=48, frame_instr=56, frame_owner=69,
         code_filename=112, code_qualname=128, code_linetable=136, code_firstlineno=72, code_adaptive=184,
-        ascii_size=48, compact_size=72,
+        ascii_size=48, compact_size=72, thread_on_delete=192,
     ),
     12: Layout(
         minor=12, interpreters_main=48, interp_threads_head=72, interp_modules=944, gil=384,
@@ -82,7 +83,7 @@ _KNOWN = {
         thread_native_id=144, thread_id=136, thread_chunk=232,
         frame_code=0, frame_previous=8, frame_instr=56, frame_owner=70,
         code_filename=112, code_qualname=128, code_linetable=136, code_firstlineno=68, code_adaptive=192,
-        ascii_size=40, compact_size=56,
+        ascii_size=40, compact_size=56, thread_on_delete=176,
     ),
 }  # fmt: skip
 

@@ -30,6 +30,8 @@ _STACK_TRIES = 3
 _SAME = 3  # so often the same unusual beginning: an embedded interpreter, a fork out of a thread
 # of main threads; those of forked and spawned children are _bootstrap
 _BEGINS = ("<module>", "_run_module_as_main")
+_FIRST_FIELD = 16  # behind PyObject_HEAD: wr_object of a weak reference, lock_lock of a lock
+_LEAST_ADDRESS = 4096
 
 
 class _Code:
@@ -108,6 +110,29 @@ class ProcessStacks:
             if begin in _BEGINS or begin.endswith("_bootstrap") or begins.count(begin) == _SAME:
                 return {"codes": sample.codes, "threads": threads}
         raise Torn(last)
+
+    def joins(self, seconds: float) -> tuple[dict[int, int], dict[int, str]]:
+        """Address of the lock that Thread.join() of a thread waits for, to the thread's id; and the threads' names
+        by id. Raises as `read`. Empty from 3.13 on, where the waiter's own stack holds that lock."""
+        memory, layout = self._memory, self._layout
+        memory.begin(seconds)
+        interpreter = memory.word(self._runtime + layout.interpreters_main)
+        named = self._names.of(interpreter) if self._names else {}
+        locks: dict[int, int] = {}
+        names: dict[int, str] = {}
+        state = memory.word(interpreter + layout.interp_threads_head)
+        for _ in range(_MOST_THREADS):
+            if not state:
+                break
+            data = memory.read(state, layout.thread_size)
+            native = _word(data, layout.thread_native_id) & 0x7FFFFFFF
+            if name := named.get(_word(data, layout.thread_id)):
+                names[native] = name
+            reference = _word(data, layout.thread_on_delete) if layout.thread_on_delete is not None else 0
+            if reference and (lock := memory.word(reference + _FIRST_FIELD)) > _LEAST_ADDRESS:
+                locks[memory.word(lock + _FIRST_FIELD)] = native
+            state = _word(data, layout.thread_next)
+        return locks, names
 
 
 class _Sample:

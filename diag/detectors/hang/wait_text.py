@@ -1,0 +1,188 @@
+"""What a thread waits for, as a clause that follows its name: "waits for child pid 77 (`git gc`) to end"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from diag.model.observations.waits import Party, ThreadWait, Wait
+from diag.state.wait_chain import Chain, Step
+from diag.text.units import format_bytes, format_seconds
+
+_COMMAND = 60
+
+
+def format_chain(chain: Chain, name: str = "the main thread") -> str:
+    """The whole way as one sentence, without a full stop.
+
+    "the main thread waits for child pid 77 (`sh upload.sh`) to end, which waits for a byte from 10.0.0.5:443 ..."
+    """
+    clauses = [format_wait(step) for step in chain.steps]
+    text = f"{name} {', which '.join(clauses)}"
+    if chain.end == "cycle":
+        whom = name if chain.at == 0 else _thread(chain.steps[chain.at])
+        text += f", and that one waits for {whom}: a deadlock"
+    return text
+
+
+def format_wait(step: Step) -> str:
+    wait = step.wait
+    return _FORMATS.get(wait.kind, _other)(wait, step)
+
+
+def _thread(step: Step) -> str:
+    if step.main:
+        return f"pid {step.process.pid}"
+    return _named(step.thread)
+
+
+def _named(thread: ThreadWait) -> str:
+    return f"thread {thread.name} (tid {thread.tid})"
+
+
+def _party(other: Party, step: Step) -> str:
+    if other.pid == step.process.pid:
+        one = step.process.thread(other.tid) if other.tid else None
+        if one is None:
+            return "the same process"
+        return "the main thread" if other.tid == other.pid else _named(one)
+    command = other.command if len(other.command) <= _COMMAND else f"{other.command[: _COMMAND - 1]}…"
+    return f"pid {other.pid} (`{command}`)" if command else f"pid {other.pid}"
+
+
+def _parties(wait: Wait, step: Step) -> str:
+    shown = [_party(other, step) for other in wait.others[:3]]
+    more = len(wait.others) - len(shown)
+    return " or ".join([*shown, *([f"{more} more"] if more else [])])
+
+
+def _receive(wait: Wait, step: Step) -> str:
+    text = f"waits for data from {wait.peer or 'a socket'}"
+    if wait.others:
+        text += f", {_parties(wait, step)},"
+    if wait.silent_seconds is not None:
+        text += f" (fd {wait.fd}; the last byte came {format_seconds(wait.silent_seconds)} ago)"
+    elif wait.fd >= 0:
+        text += f" (fd {wait.fd})"
+    return text
+
+
+def _send(wait: Wait, step: Step) -> str:
+    unsent = f"; {format_bytes(wait.unsent_bytes)} not accepted" if wait.unsent_bytes else ""
+    return f"sends to {wait.peer or _parties(wait, step) or 'a socket'}, which does not read (fd {wait.fd}{unsent})"
+
+
+def _connect(wait: Wait, step: Step) -> str:
+    again = f" ({wait.retransmits} attempts repeated)" if wait.retransmits else ""
+    return f"connects to {wait.peer or 'a socket'}, which does not answer{again}"
+
+
+def _accept(wait: Wait, step: Step) -> str:
+    return f"waits for somebody to connect to {wait.local}" if wait.local else "waits for a connection"
+
+
+def _child(wait: Wait, step: Step) -> str:
+    return (
+        f"waits for child {_parties(wait, step)} to end"
+        if wait.others
+        else "waits for a child process to end"
+    )
+
+
+def _join(wait: Wait, step: Step) -> str:
+    return f"waits for {_parties(wait, step) or 'a thread'} to end"
+
+
+def _mutex(wait: Wait, step: Step) -> str:
+    if wait.dead_end == "owner_ended":
+        return f"waits for a lock that nobody can release: {wait.reason}, which has ended"
+    return f"waits for a lock held by {_parties(wait, step)}" if wait.others else "waits for a lock"
+
+
+def _pipe_read(wait: Wait, step: Step) -> str:
+    if wait.dead_end:
+        return f"reads from a pipe (fd {wait.fd}) that no other process can write to"
+    return f"reads from a pipe (fd {wait.fd})" + (
+        f" that {_parties(wait, step)} may write to" if wait.others else ""
+    )
+
+
+def _pipe_write(wait: Wait, step: Step) -> str:
+    if wait.dead_end:
+        return f"writes to a full pipe (fd {wait.fd}) that no other process can read"
+    return f"writes to a full pipe (fd {wait.fd})" + (
+        f" that {_parties(wait, step)} does not read" if wait.others else ""
+    )
+
+
+def _file(wait: Wait, step: Step) -> str:
+    where = f" on {wait.mount} ({wait.file_system})" if wait.mount else ""
+    return f"is in {wait.call or 'a page fault'} of {wait.path or 'a file'}{where}"
+
+
+def _file_lock(wait: Wait, step: Step) -> str:
+    held = f", held by {_parties(wait, step)}" if wait.others else ""
+    return f"waits for a lock on {wait.path or 'a file'}{held}"
+
+
+def _sleep(wait: Wait, step: Step) -> str:
+    return "sleeps" + (
+        f" ({format_seconds(max(0.0, wait.seconds))} left)" if wait.seconds is not None else ""
+    )
+
+
+def _poll(wait: Wait, step: Step) -> str:
+    limit = f", for at most {format_seconds(wait.seconds)}" if wait.seconds is not None else ""
+    if not wait.watched:
+        return f"waits for events{limit}"
+    peers = [one.peer or one.path or one.kind.replace("_", " ") for one in wait.watched[:3]]
+    more = f" and {len(wait.watched) - 3} more" if len(wait.watched) > 3 else ""
+    return f"waits for any of {len(wait.watched)} descriptors ({', '.join(peers)}{more}){limit}"
+
+
+def _running(wait: Wait, step: Step) -> str:
+    busy = step.thread.cpu_ratio
+    return "computes" + (f" ({busy:.0%} of a core)" if busy is not None else "")
+
+
+def _other(wait: Wait, step: Step) -> str:
+    where = " ".join(filter(None, (wait.call, f"({step.thread.wchan})" if step.thread.wchan else "")))
+    return f"is in the kernel: {where}" if where else "waits"
+
+
+_FORMATS: dict[str, Callable[[Wait, Step], str]] = {
+    "tcp_receive": _receive,
+    "unix_receive": _receive,
+    "receive": _receive,
+    "tcp_send": _send,
+    "unix_send": _send,
+    "send": _send,
+    "tcp_connect": _connect,
+    "unix_connect": _connect,
+    "connect": _connect,
+    "tcp_accept": _accept,
+    "child": _child,
+    "join": _join,
+    "mutex": _mutex,
+    "gil": lambda wait, step: f"waits for Python's interpreter lock, held by {_parties(wait, step)}",
+    "semaphore": lambda wait, step: f"waits for a lock between processes ({wait.path or 'unnamed'})",
+    "condition": lambda wait, step: "waits on a lock or condition of which the kernel records no owner",
+    "pipe_read": _pipe_read,
+    "pipe_write": _pipe_write,
+    "fifo_open": lambda wait, step: f"opens FIFO {wait.path}; no process has opened its other end",
+    "terminal": lambda wait, step: f"reads from terminal {wait.path}",
+    "file_io": _file,
+    "page_fault": _file,
+    "file_lock": _file_lock,
+    "sleep": _sleep,
+    "poll": _poll,
+    "running": _running,
+    "stopped": lambda wait, step: "is stopped by a signal (state T)",
+    "frozen": lambda wait, step: "is frozen with its cgroup",
+    "memory": lambda wait, step: "is held back because its cgroup is over memory.high",
+    "vfork": lambda wait, step: "waits for a child that it has just forked to run its program",
+    "signal": lambda wait, step: "waits for a signal",
+    "io_uring": lambda wait, step: "waits for io_uring",
+    "exiting": lambda wait, step: "is exiting",
+    "ended": lambda wait, step: "has ended",
+    "unreadable": lambda wait, step: "waits for something that may not be read",
+}

@@ -1,0 +1,98 @@
+"""What threads wait for, as the kernel shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diag.model.observations.base import Observation
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """A process or thread on the other side of a wait. `tid` 0: the process, not one thread of it. `fd`: by which
+    it holds the object, -1 for none."""
+
+    pid: int
+    tid: int = 0
+    command: str = ""
+    fd: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """`kind`: what is waited for:
+
+    running, sleep, child, join (a thread's end), mutex, semaphore, condition (a futex of which the kernel knows no
+    owner: every Python lock, Queue, Event, Condition), gil, pipe_read, pipe_write, fifo_open, terminal, tcp_receive,
+    tcp_send, tcp_connect, accept, unix_receive, unix_send, unix_connect, poll (several descriptors), file_lock,
+    file_io (a file system or its device), page_fault, memory (cgroup over memory.high), vfork, stopped, frozen,
+    signal, io_uring, exiting, ended, other (`call` and `wchan` say what), unreadable (`reason`).
+
+    `dead_end`: why it cannot end by itself, as the kernel shows: no_other_end (a pipe or FIFO that no other process
+    holds), only_self (the waiter alone holds the other end), owner_ended (the lock's holder is no process any more),
+    stopped, frozen, peer_closed, no_child (none left to wait for). Empty: it may end.
+    """
+
+    kind: str
+    call: str = ""
+    fd: int = -1
+    path: str = ""
+    mount: str = ""
+    file_system: str = ""
+    local: str = ""
+    peer: str = ""
+    socket_state: str = ""
+    silent_seconds: float | None = None  # since the last byte came, of a TCP socket
+    unread_bytes: int = 0
+    unsent_bytes: int = 0
+    retransmits: int = 0
+    seconds: float | None = None  # of a sleep or a timeout: what is left; else all of it
+    watched: tuple[Wait, ...] = ()  # of poll and epoll: each descriptor as if it alone were read or written
+    others: tuple[Party, ...] = ()  # who could end it
+    dead_end: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadWait:
+    """`same`: the wait did not change between two readings `over_seconds` apart: same call, same arguments, no CPU
+    to speak of."""
+
+    tid: int
+    name: str
+    state: str  # R, S, D, T, t, Z, X of proc(5)
+    wchan: str
+    wait: Wait
+    cpu_ratio: float | None = None  # of a core, between the two readings
+    system_ratio: float | None = None  # of that, in the kernel
+    switches_per_second: float | None = None  # voluntary ones
+    preemptions_per_second: float | None = None  # involuntary ones
+    run_delay_ratio: float | None = None  # of the time, ready and without a CPU
+    same: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessWaits:
+    pid: int
+    parent: int
+    command: str
+    threads: tuple[ThreadWait, ...]
+    job: bool = True  # the rank or below it; False: somebody it waits for
+    threads_left_out: int = 0
+
+    def thread(self, tid: int = 0) -> ThreadWait | None:
+        """0: the main thread."""
+        return next((one for one in self.threads if one.tid == (tid or self.pid)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitsRead(Observation):
+    """The rank, its descendants, and those on this host that they wait for."""
+
+    pid: int
+    over_seconds: float
+    processes: tuple[ProcessWaits, ...]
+    not_checked: tuple[str, ...] = ()
+
+    def process(self, pid: int) -> ProcessWaits | None:
+        return next((one for one in self.processes if one.pid == pid), None)

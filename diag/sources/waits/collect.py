@@ -1,0 +1,135 @@
+"""The raw facts about every thread of a process tree, and about whatever those threads wait for.
+
+Nothing here stops a process, opens a path of the job, or asks a file system: readlink on descriptors, fdinfo and
+mountinfo answer also where the mount does not. What is refused is a gap in the record, never an error.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from diag.model import Payload
+from diag.sources.host.process_tree import PROC, descendants, read_raw, split_stat
+from diag.sources.waits.calls import parse_call
+from diag.sources.waits.decode import Blocked, blocked_in
+from diag.sources.waits.objects import Objects, command_of
+
+SOURCE = "waits"
+_THREADS = 256  # of one process
+_PROCESSES = 64  # of the rank
+_OTHERS = 8  # that the rank waits for, and that are not below it
+
+
+class WaitReader:
+    """Raises nothing: whatever could not be read stands in the record as such."""
+
+    def __init__(self, pid: int, proc: Path = PROC) -> None:
+        self.pid = pid
+        self._proc = os.fspath(proc)
+
+    def sample(self, over_seconds: float = 0.5, pause: Callable[[float], object] = time.sleep) -> Payload:
+        """Two readings, `over_seconds` apart: what did not change in between waits. Costs some 40 us a thread."""
+        job = (self.pid, *descendants(self.pid, Path(self._proc)))[:_PROCESSES]
+        first = {pid: self._threads(pid) for pid in job}
+        began = time.monotonic()
+        pause(over_seconds)
+        over = time.monotonic() - began
+        objects = Objects(self._proc, job)
+        processes: dict[str, Any] = {}
+        todo = list(job)
+        for pid in todo:  # grows by those that others wait for
+            row = self._process(pid, first.get(pid, {}), pid in job)
+            if row is None:
+                continue
+            processes[str(pid)] = row
+            for tid, thread in row["threads"].items():
+                blocked = self._blocked(thread)
+                if blocked is None:
+                    continue
+                key, others = objects.learn(pid, int(tid), blocked, row.get("ns", {}))
+                if key:
+                    thread["object"] = key
+                strangers = [other for other in others if other not in todo]
+                todo += (
+                    strangers[: _OTHERS - (len(todo) - len(job))] if len(todo) - len(job) < _OTHERS else []
+                )
+        for number, row in processes.items():
+            for native, name in objects.names(int(number)).items():
+                if str(native) in row["threads"]:
+                    row["threads"][str(native)]["name"] = name
+        objects.close()
+        return {
+            "pid": self.pid,
+            "machine": platform.machine(),
+            "over_seconds": round(over, 3),
+            "ticks_per_second": os.sysconf("SC_CLK_TCK"),
+            "processes": processes,
+            "objects": objects.found,
+            "not_checked": sorted(objects.gaps),
+        }
+
+    def _blocked(self, thread: dict[str, Any]) -> Blocked | None:
+        try:
+            _, _, fields = split_stat(thread["stat"])
+            return blocked_in(
+                fields[0],
+                int(fields[6]),
+                readable_wchan(thread, fields),
+                parse_call(thread.get("syscall", "")),
+            )
+        except (ValueError, IndexError):
+            return None
+
+    def _process(self, pid: int, before: dict[str, dict[str, str]], job: bool) -> dict[str, Any] | None:
+        threads = self._threads(pid)
+        if not threads:
+            return None
+        for tid, thread in threads.items():
+            if tid in before:
+                thread["before"] = {
+                    name: before[tid][name]
+                    for name in ("stat", "syscall", "schedstat", "switches")
+                    if name in before[tid]
+                }
+        row: dict[str, Any] = {"command": command_of(self._proc, pid), "job": job, "threads": threads}
+        if len(threads) >= _THREADS:
+            row["threads_left_out"] = max(0, len(os.listdir(f"{self._proc}/{pid}/task")) - _THREADS)
+        ns = {thread["ns"]: int(tid) for tid, thread in threads.items() if "ns" in thread}
+        return row | ({"ns": ns} if ns else {})
+
+    def _threads(self, pid: int) -> dict[str, dict[str, Any]]:
+        try:
+            tids = sorted(os.listdir(f"{self._proc}/{pid}/task"), key=int)[:_THREADS]
+        except (OSError, ValueError):
+            return {}
+        return {tid: row for tid in tids if (row := self._thread(f"{self._proc}/{pid}/task/{tid}"))}
+
+    def _thread(self, base: str) -> dict[str, Any] | None:
+        stat = read_raw(f"{base}/stat")
+        if stat is None:
+            return None
+        row: dict[str, Any] = {"stat": stat.decode(errors="replace").strip()}
+        for name in ("wchan", "syscall", "schedstat"):
+            if raw := read_raw(f"{base}/{name}"):
+                row[name] = raw.decode(errors="replace").strip()
+        status = (read_raw(f"{base}/status") or b"").decode(errors="replace")
+        counts = [line.split()[-1] for line in status.splitlines() if "ctxt_switches" in line]
+        if len(counts) == 2:
+            row["switches"] = " ".join(counts)
+        inside = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
+        if len(inside) > 1:
+            row["ns"] = inside[-1]
+        return row
+
+
+def readable_wchan(thread: dict[str, Any], fields: list[str]) -> str | None:
+    """None where a sleeping thread shows 0: that is a refusal (field 35 of stat is 0 there, else 1)."""
+    wchan = thread.get("wchan", "")
+    if wchan in ("", "0") and fields[0] in ("S", "D"):
+        return None
+    return str(wchan)

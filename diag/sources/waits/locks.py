@@ -1,0 +1,92 @@
+"""Who holds a lock, by what the C library and the interpreter keep beside its futex word (x86-64 and arm64, glibc
+2.36, CPython 3.11 to 3.13). A guess that does not fit is no answer: every number must make sense."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from diag.sources.stacks.remote_stack.memory import Gone, Memory, Torn
+
+_TID_MASK = 0x3FFFFFFF  # FUTEX_TID_MASK
+# struct _gil_runtime_state: {interval, last_holder, locked, switch_number, cond, ...}: the condition's futex word lies
+# 40 or 44 bytes behind its start (glibc: g_signals of either group).
+_GIL_BACK = (72, 76)
+_NATIVE_ID = (160, 144)  # of PyThreadState: 3.11 and 3.13, 3.12
+_LONGEST_INTERVAL_US = 10_000_000
+_PTHREAD_TID = 0x2D0  # of struct pthread, glibc 2.36 (x86-64)
+_SCANNED = 48 << 20  # of a process's own writable memory, for the owner of one RLock
+
+
+def mutex_words(raw: bytes) -> dict[str, Any]:
+    """pthread_mutex_t: {lock, count, owner, nusers, kind}. The owner is a thread as the process's namespace counts.
+
+    >>> mutex_words(struct.pack("=IIIII", 2, 0, 4711, 1, 0))
+    {'owner': 4711}
+    """
+    lock, _, owner = struct.unpack_from("=III", raw)
+    named = owner or (lock & _TID_MASK if lock > 2 else 0)
+    return {"owner": named} if 0 < named < 1 << 22 else {}
+
+
+def find_gil_holder(memory: Memory, address: int) -> int:
+    """The thread that holds the interpreter's lock, which the futex at `address` belongs to; 0 where that is none."""
+    for back in _GIL_BACK:
+        try:
+            interval, holder, locked = struct.unpack("=QQi", memory.read(address - back, 20))
+            if locked != 1 or not 0 < interval <= _LONGEST_INTERVAL_US or holder < 4096:
+                continue
+            for offset in _NATIVE_ID:
+                tid = memory.word(holder + offset)
+                if 0 < tid < 1 << 22:
+                    return tid
+        except (Torn, Gone, TimeoutError, struct.error):
+            continue
+    return 0
+
+
+def find_rlock_owner(memory: Memory, address: int, maps: list[str]) -> int:
+    """The thread that owns the threading.RLock whose lock waits at `address`: beside the pointer to it stand the
+    owner's pthread_t and a count. 0 where no such is found."""
+    wanted, left = struct.pack("=Q", address), _SCANNED
+    for low, high in _own_memory(maps):
+        if (left := left - (high - low)) < 0:
+            return 0
+        try:
+            memory.begin(1.0)
+            data = memory.some(low, high - low)
+        except (Torn, Gone, TimeoutError):
+            continue
+        at = data.find(wanted)
+        while at >= 0:
+            if at % 8 == 0 and at + 24 <= len(data):
+                owner, count = struct.unpack_from("=QQ", data, at + 8)
+                if (
+                    0 < count < 1 << 20
+                    and owner > 4096
+                    and owner % 64 == 0
+                    and (tid := _thread_id(memory, owner))
+                ):
+                    return tid
+            at = data.find(wanted, at + 1)
+    return 0
+
+
+def _thread_id(memory: Memory, pthread: int) -> int:
+    try:
+        tid = struct.unpack("=i", memory.read(pthread + _PTHREAD_TID, 4))[0]
+    except (Torn, Gone, TimeoutError):
+        return 0
+    return tid if 0 < tid < 1 << 22 else 0
+
+
+def _own_memory(maps: list[str]) -> list[tuple[int, int]]:
+    """The heap first, then anonymous mappings that are not a stack or a huge reservation."""
+    found = []
+    for line in maps:
+        fields = line.split(maxsplit=5)
+        if not fields[1].startswith("rw") or (len(fields) > 5 and fields[5] != "[heap]"):
+            continue
+        low, _, high = fields[0].partition("-")
+        found.append((len(fields) < 6, int(low, 16), int(high, 16)))
+    return [(low, high) for _, low, high in sorted(found)]

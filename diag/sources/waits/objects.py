@@ -1,0 +1,374 @@
+"""What a blocked call's arguments are: the file behind a descriptor, the other end of a pipe or socket, the owner of
+a lock. Each is read once, by a key of its own, and kept as found."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from diag.launch.launchers.secrets import redacted
+from diag.sources.host.process_tree import read_raw, split_stat
+from diag.sources.stacks.remote_stack.image import Unsupported
+from diag.sources.stacks.remote_stack.memory import Gone, Memory, Torn
+from diag.sources.stacks.remote_stack.reader import ProcessStacks
+from diag.sources.waits import sock_diag
+from diag.sources.waits.decode import Blocked
+from diag.sources.waits.locks import find_gil_holder, find_rlock_owner, mutex_words
+
+_POLLED = 64
+_HOLDERS = 16
+_PATH_BYTES = 4096
+_COMMAND = 160
+
+
+def command_of(proc: str, pid: int) -> str:
+    """As it was started, without what looks like a secret."""
+    raw = (read_raw(f"{proc}/{pid}/cmdline") or b"").decode(errors="replace")
+    return " ".join(redacted(raw.rstrip("\0").split("\0")))[:_COMMAND].strip()
+
+
+class Objects:
+    """`found`: key to facts. `gaps`: what could not be asked for want of a right."""
+
+    def __init__(self, proc: str, job: tuple[int, ...]) -> None:
+        self._proc, self._job = proc, job
+        self.found: dict[str, dict[str, Any]] = {}
+        self.gaps: set[str] = set()
+        self._memories: dict[int, Memory | None] = {}
+        self._pythons: dict[int, tuple[dict[int, int], dict[int, str]]] = {}
+
+    def learn(self, pid: int, tid: int, blocked: Blocked, ns: dict[str, int]) -> tuple[str, list[int]]:
+        """The key under which the facts stand, empty for none, and the pids of this host on the other side."""
+        kind = blocked.kind
+        if kind == "poll":
+            return self._poll(pid, tid, blocked)
+        if kind in ("futex", "mutex", "join", "semaphore") and blocked.address:
+            return self._futex(pid, blocked, ns)
+        if kind == "sleep":
+            return self._sleep(pid, tid, blocked)
+        if kind == "child":
+            return "", []
+        if kind in ("file_io", "fifo_open") and blocked.address:
+            return self._path(pid, blocked)
+        if blocked.fd >= 0:
+            key = self._descriptor(pid, blocked.fd)
+            if kind == "file_lock":
+                self._lock_holders(pid, blocked.fd, self.found[key])
+            return key, self._others(self.found[key], pid)
+        return "", []
+
+    def close(self) -> None:
+        for memory in self._memories.values():
+            if memory is not None:
+                memory.close()
+
+    @staticmethod
+    def _others(facts: dict[str, Any], pid: int) -> list[int]:
+        return [row[0] for row in facts.get("held", ()) if row[0] != pid]
+
+    # -- descriptors ------------------------------------------------------------------------------------------
+
+    def _descriptor(self, pid: int, fd: int) -> str:
+        key = f"{pid}/fd/{fd}"
+        if key in self.found:
+            return key
+        facts: dict[str, Any] = {}
+        self.found[key] = facts
+        try:
+            link = os.readlink(f"{self._proc}/{pid}/fd/{fd}")
+        except OSError as error:
+            facts["failed"] = error.strerror
+            self.gaps.add(f"descriptors of pid {pid}: {error.strerror}")
+            return key
+        facts["link"] = link
+        info = self._fdinfo(pid, fd)
+        facts["mode"] = int(info.get("flags", "0"), 8) & 3
+        if link.startswith(("pipe:", "socket:")):
+            self._other_end(pid, link, facts)
+        elif link == "anon_inode:[eventpoll]":
+            facts["epoll"] = [
+                int(line.split()[0]) for line in info.get("tfd", "").split("\n") if line.strip()
+            ][:_POLLED]
+        else:
+            facts["mount"] = self._mount(pid, int(info.get("mnt_id", "-1")))
+            if info.get("ino"):
+                facts["ino"] = int(info["ino"])
+        return key
+
+    def _fdinfo(self, pid: int, fd: int) -> dict[str, str]:
+        raw = (read_raw(f"{self._proc}/{pid}/fdinfo/{fd}") or b"").decode(errors="replace")
+        found: dict[str, str] = {}
+        for line in raw.splitlines():
+            name, colon, value = line.partition(":")
+            if colon:
+                found[name] = f"{found[name]}\n{value.strip()}" if name in found else value.strip()
+        return found
+
+    def _other_end(self, pid: int, link: str, facts: dict[str, Any]) -> None:
+        if link.startswith("pipe:"):
+            facts["held"] = self._held_by(link)
+            facts["unread_processes"] = len([start for start in self._unread if start >= self._start(pid)])
+            return
+        inode = int(link[8:-1])
+        if (tcp := self._tcp(pid).get(inode)) is not None:
+            facts["tcp"] = {
+                "state": tcp.state, "local": tcp.local, "peer": tcp.peer, "unread": tcp.unread, "unsent": tcp.unsent,
+                "retransmits": tcp.retransmits, "silent_ms": tcp.silent_ms,
+            }  # fmt: skip
+            other = next(
+                (one for one in self._tcp(pid).values() if one.local == tcp.peer and one.peer == tcp.local),
+                None,
+            )
+            facts["held"] = (
+                self._held_by(f"socket:[{other.inode}]") if other is not None and other.inode else []
+            )
+        elif (unix := self._unix.get(inode)) is not None:
+            facts["unix"] = {"unread": unix.unread, "peer": unix.peer}
+            facts["held"] = self._held_by(f"socket:[{unix.peer}]") if unix.peer else []
+
+    def _tcp(self, pid: int) -> dict[int, sock_diag.TcpSocket]:
+        return self._sockets if self._same_network(pid) else {}
+
+    def _same_network(self, pid: int) -> bool:
+        try:
+            theirs, ours = (os.readlink(f"{self._proc}/{one}/ns/net") for one in (pid, "self"))
+        except OSError:
+            return False
+        if theirs != ours:
+            self.gaps.add(f"sockets of pid {pid}: it is in another network namespace")
+        return theirs == ours
+
+    @cached_property
+    def _sockets(self) -> dict[int, sock_diag.TcpSocket]:
+        try:
+            return {one.inode: one for one in sock_diag.tcp_sockets() if one.inode}
+        except OSError as error:
+            self.gaps.add(f"TCP sockets: {error.strerror}")
+            return {}
+
+    @cached_property
+    def _unix(self) -> dict[int, sock_diag.UnixSocket]:
+        try:
+            return {one.inode: one for one in sock_diag.unix_sockets()}
+        except OSError as error:
+            self.gaps.add(f"UNIX sockets: {error.strerror}")
+            return {}
+
+    @cached_property
+    def _ends(self) -> dict[str, list[tuple[int, int]]]:
+        """Every pipe and socket of every process that may be read: link to (pid, fd). 8 ms for 100 processes."""
+        ends: dict[str, list[tuple[int, int]]] = {}
+        self._unread: list[float] = []  # when those began whose descriptors may not be read
+        for name in os.listdir(self._proc):
+            if not name.isdigit():
+                continue
+            try:
+                for fd in os.listdir(f"{self._proc}/{name}/fd"):
+                    link = os.readlink(f"{self._proc}/{name}/fd/{fd}")
+                    if link.startswith(("pipe:", "socket:")):
+                        ends.setdefault(link, []).append((int(name), int(fd)))
+            except PermissionError:
+                self._unread.append(self._start(int(name)))
+            except OSError:
+                continue  # the process, or this descriptor of it, is gone
+        return ends
+
+    def _start(self, pid: int) -> float:
+        """In ticks since boot. A pipe is passed on to children: who began before its waiter need not be asked."""
+        stat = read_raw(f"{self._proc}/{pid}/stat")
+        try:
+            return float(split_stat(stat.decode(errors="replace"))[2][19]) if stat else 0.0
+        except (ValueError, IndexError):
+            return 0.0
+
+    def _held_by(self, link: str) -> list[list[Any]]:
+        rows = []
+        for pid, fd in self._ends.get(link, [])[:_HOLDERS]:
+            mode = int(self._fdinfo(pid, fd).get("flags", "0"), 8) & 3
+            rows.append([pid, fd, mode, command_of(self._proc, pid)])
+        return rows
+
+    # -- files ------------------------------------------------------------------------------------------------
+
+    def _mounts(self, pid: int) -> list[list[str]]:
+        raw = (read_raw(f"{self._proc}/{pid}/mountinfo") or b"").decode(errors="replace")
+        rows = []
+        for line in raw.splitlines():
+            # 39 23 0:39 / /mnt/data rw,relatime shared:5 - fuse.sshfs host:/data rw,user_id=0   (Linux 6.18)
+            left, dash, right = line.partition(" - ")
+            fields = left.split()
+            if dash and len(fields) > 4:
+                rows.append([fields[0], fields[2], fields[4].replace("\\040", " "), *right.split()[:2]])
+        return rows
+
+    def _mount(self, pid: int, number: int) -> dict[str, Any]:
+        row = next((one for one in self._mounts(pid) if one[0] == str(number)), None)
+        return {} if row is None else self._mount_facts(row)
+
+    def _mount_facts(self, row: list[str]) -> dict[str, Any]:
+        facts: dict[str, Any] = {"device": row[1], "point": row[2], "type": row[3], "from": "".join(row[4:5])}
+        if row[3].startswith("fuse"):
+            waiting = read_raw(f"/sys/fs/fuse/connections/{row[1].partition(':')[2]}/waiting")
+            if waiting is not None:
+                facts["requests_waiting"] = int(waiting)
+        return facts
+
+    def _path(self, pid: int, blocked: Blocked) -> tuple[str, list[int]]:
+        key = f"{pid}/path/{blocked.address:x}"
+        raw = self._read(pid, blocked.address, _PATH_BYTES)
+        if raw is None:
+            return "", []
+        path = raw.split(b"\0", 1)[0].decode(errors="replace")
+        if not path.startswith("/"):
+            at = f"fd/{blocked.fd}" if blocked.fd >= 0 else "cwd"
+            try:
+                path = f"{os.readlink(f'{self._proc}/{pid}/{at}')}/{path}".rstrip("/")
+            except OSError:
+                return "", []
+        inside = [
+            row for row in self._mounts(pid) if path == row[2] or path.startswith(row[2].rstrip("/") + "/")
+        ]
+        mount = max(inside, key=lambda row: len(row[2]), default=None)
+        self.found[key] = {"link": path, "mount": self._mount_facts(mount) if mount else {}}
+        return key, []
+
+    def _lock_holders(self, pid: int, fd: int, facts: dict[str, Any]) -> None:
+        """By /proc/locks, and where that names a process that is gone (flock after fork) or none (-1, an open file
+        description lock) by whoever has the file open with a `lock:` line."""
+        ino = facts.get("ino")
+        raw = (read_raw(f"{self._proc}/locks") or b"").decode(errors="replace")
+        holders = []
+        for line in raw.splitlines():
+            # 1: FLOCK  ADVISORY  WRITE 1034 fd:00:131 0 EOF          (Linux 6.18; a waiter has "->" behind the number)
+            fields = line.split()
+            if len(fields) < 8 or fields[1] == "->" or ino is None or not fields[5].endswith(f":{ino}"):
+                continue
+            holders.append(int(fields[4]))
+        alive = [one for one in holders if one > 0 and one != pid and read_raw(f"{self._proc}/{one}/stat")]
+        facts["held"] = [[one, -1, 0, command_of(self._proc, one)] for one in alive] or self._lockers(
+            pid, facts["link"]
+        )
+
+    def _lockers(self, waiter: int, path: str) -> list[list[Any]]:
+        rows: list[list[Any]] = []
+        for name in os.listdir(self._proc):
+            if not name.isdigit():
+                continue
+            try:
+                for fd in os.listdir(f"{self._proc}/{name}/fd"):
+                    same = os.readlink(f"{self._proc}/{name}/fd/{fd}") == path
+                    if same and "lock" in self._fdinfo(int(name), int(fd)) and int(name) != waiter:
+                        rows.append([int(name), int(fd), 0, command_of(self._proc, int(name))])
+            except OSError:
+                continue
+        return rows[:_HOLDERS]
+
+    # -- memory -----------------------------------------------------------------------------------------------
+
+    def _memory(self, pid: int) -> Memory | None:
+        if pid not in self._memories:
+            try:
+                self._memories[pid] = Memory(pid, Path(self._proc))
+            except OSError as error:
+                self._memories[pid] = None
+                self.gaps.add(f"memory of pid {pid}: {error.strerror}")
+        memory = self._memories[pid]
+        if memory is not None:
+            memory.begin(1.0)
+        return memory
+
+    def _read(self, pid: int, address: int, size: int) -> bytes | None:
+        memory = self._memory(pid)
+        if memory is None or not address:
+            return None
+        try:
+            room = 4096 - address % 4096  # what lies behind the page may not be mapped
+            return memory.some(address, min(size, room)) if size > room else memory.some(address, size)
+        except (Torn, Gone, TimeoutError, OSError):
+            return None
+
+    def _sleep(self, pid: int, tid: int, blocked: Blocked) -> tuple[str, list[int]]:
+        raw = self._read(pid, blocked.address, 16)
+        if raw is None or len(raw) < 16:
+            return "", []
+        seconds, nanoseconds = struct.unpack("=qq", raw)
+        left = seconds + nanoseconds / 1e9 - (time.monotonic() if blocked.absolute else 0.0)
+        key = f"{pid}/sleep/{tid}"
+        self.found[key] = {"seconds": round(left, 3), "left": blocked.absolute}
+        return key, []
+
+    def _poll(self, pid: int, tid: int, blocked: Blocked) -> tuple[str, list[int]]:
+        fds: list[tuple[int, bool]] = []  # and whether it waits to write alone
+        if blocked.fd >= 0:
+            epoll = self.found[self._descriptor(pid, blocked.fd)]
+            fds = [(fd, False) for fd in epoll.get("epoll", ())]
+        elif blocked.count > 0 and (raw := self._read(pid, blocked.address, 8 * min(blocked.count, _POLLED))):
+            fds = [
+                (fd, events & 1 == 0)
+                for fd, events, _ in struct.iter_unpack("=ihh", raw[: len(raw) // 8 * 8])
+            ]
+        elif blocked.count < 0 and (raw := self._read(pid, blocked.address, (-blocked.count + 63) // 64 * 8)):
+            fds = [(fd, False) for fd in range(-blocked.count) if raw[fd // 8] >> fd % 8 & 1]
+        watched = [(self._descriptor(pid, fd), fd, writes) for fd, writes in fds if fd >= 0]
+        key = f"{pid}/poll/{tid}"
+        self.found[key] = {"of": watched, "timeout_ms": blocked.timeout_ms}
+        return key, self._others(self.found[watched[0][0]], pid) if len(watched) == 1 else []
+
+    def _futex(self, pid: int, blocked: Blocked, ns: dict[str, int]) -> tuple[str, list[int]]:
+        key = f"{pid}/futex/{blocked.address:x}"
+        if key in self.found:
+            return key, []
+        facts: dict[str, Any] = {}
+        self.found[key] = facts
+        if blocked.kind in ("join", "semaphore"):
+            facts["map"] = self._mapping(pid, blocked.address)
+            return key, []
+        raw = self._read(pid, blocked.address, 24)
+        if raw is None:
+            return key, []
+        memory = self._memory(pid)
+        assert memory is not None
+        if blocked.kind == "mutex":
+            facts |= mutex_words(raw)
+        elif blocked.timed and (holder := find_gil_holder(memory, blocked.address)):
+            facts["gil"] = holder
+        elif tid := self._python(pid)[0].get(blocked.address):
+            facts["join"] = tid
+        elif not blocked.timed and (owner := find_rlock_owner(memory, blocked.address, self._maps(pid))):
+            facts["rlock"] = owner
+        return key, []
+
+    def names(self, pid: int) -> dict[int, str]:
+        """Of Python's threads, by id. Asked only of processes in which a thread waits for something without an
+        owner: the interpreter has to be found first."""
+        return self._pythons[pid][1] if pid in self._pythons else {}
+
+    def _python(self, pid: int) -> tuple[dict[int, int], dict[int, str]]:
+        if pid not in self._pythons:
+            self._pythons[pid] = {}, {}
+            try:
+                stacks = ProcessStacks(pid, Path(self._proc))
+            except (Unsupported, Torn, Gone, OSError):
+                return self._pythons[pid]
+            try:
+                self._pythons[pid] = stacks.joins(1.0)
+            except (Torn, Gone, TimeoutError):
+                pass
+            finally:
+                stacks.close()
+        return self._pythons[pid]
+
+    def _maps(self, pid: int) -> list[str]:
+        return (read_raw(f"{self._proc}/{pid}/maps") or b"").decode(errors="replace").splitlines()
+
+    def _mapping(self, pid: int, address: int) -> str:
+        for line in self._maps(pid):
+            fields = line.split(maxsplit=5)
+            low, _, high = fields[0].partition("-")
+            if int(low, 16) <= address < int(high, 16):
+                return fields[5] if len(fields) > 5 else ""
+        return ""

@@ -1,0 +1,244 @@
+"""From the raw facts to what each thread waits for, who could end that, and whether anybody can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from diag.model import Record
+from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
+from diag.sources.host.process_tree import split_stat
+from diag.sources.waits.calls import parse_call
+from diag.sources.waits.collect import readable_wchan
+from diag.sources.waits.decode import Blocked, blocked_in
+
+# Between two readings: a thread that waits for the interpreter wakes 200 times a second, and so spends some CPU.
+_IDLE_RATIO = 0.05
+_AS_SOCKET = {
+    "read": "tcp_receive", "receive": "tcp_receive", "write": "tcp_send", "send": "tcp_send", "connect": "tcp_connect",
+    "tcp_accept": "tcp_accept",
+}  # fmt: skip
+_AS_UNIX = {
+    "read": "unix_receive", "receive": "unix_receive", "write": "unix_send", "send": "unix_send",
+    "connect": "unix_connect", "tcp_accept": "unix_receive",
+}  # fmt: skip
+_OPEN = ("ESTABLISHED", "CLOSE_WAIT")  # else the time counts from the machine's start
+_RDONLY, _RDWR = 0, 2
+
+
+def parse(record: Record) -> Iterator[WaitsRead]:
+    payload = record.payload
+    processes = payload.get("processes")
+    if not isinstance(processes, dict) or not isinstance(payload.get("pid"), int):
+        return
+    reading = _Reading(payload)
+    yield WaitsRead(
+        record.rank,
+        payload["pid"],
+        reading.over,
+        tuple(reading.process(int(pid), row) for pid, row in processes.items() if pid.isdigit()),
+        tuple(map(str, payload.get("not_checked", ()))),
+    )
+
+
+class _Reading:
+    def __init__(self, payload: dict[str, Any]) -> None:
+        self.over = float(payload.get("over_seconds") or 0.0)
+        self._ticks = float(payload.get("ticks_per_second") or 100)
+        self._machine = str(payload.get("machine", ""))
+        self._processes: dict[str, Any] = payload["processes"]
+        self._objects: dict[str, dict[str, Any]] = payload.get("objects") or {}
+
+    def process(self, pid: int, row: dict[str, Any]) -> ProcessWaits:
+        threads = row.get("threads") or {}
+        parsed = (self._thread(pid, int(tid), one, row) for tid, one in threads.items())
+        parent = 0
+        if main := threads.get(str(pid)):
+            parent = int(split_stat(main["stat"])[2][1])
+        return ProcessWaits(
+            pid,
+            parent,
+            str(row.get("command", "")),
+            tuple(one for one in parsed if one is not None),
+            bool(row.get("job", True)),
+            int(row.get("threads_left_out", 0)),
+        )
+
+    def _thread(self, pid: int, tid: int, row: dict[str, Any], process: dict[str, Any]) -> ThreadWait | None:
+        try:
+            _, name, fields = split_stat(row["stat"])
+            state, flags = fields[0], int(fields[6])
+        except (KeyError, ValueError, IndexError):
+            return None
+        wchan, call = readable_wchan(row, fields), parse_call(row.get("syscall", ""), self._machine)
+        blocked = blocked_in(state, flags, wchan, call)
+        facts = self._objects.get(row.get("object", ""), {})
+        wait = self._wait(pid, blocked, call.name if call is not None else "", facts, process)
+        rates = self._rates(row, fields)
+        before = row.get("before") or {}
+        same = (
+            bool(before)
+            and state != "R"
+            and row.get("syscall") == before.get("syscall")
+            and before["stat"].rpartition(")")[2].split()[0] == state
+            and (rates.get("cpu_ratio") or 0.0) < _IDLE_RATIO
+        )
+        return ThreadWait(tid, str(row.get("name") or name), state, wchan or "", wait, same=same, **rates)
+
+    def _rates(self, row: dict[str, Any], fields: list[str]) -> dict[str, float]:
+        before = row.get("before") or {}
+        if not before or self.over <= 0:
+            return {}
+        rates: dict[str, float] = {}
+        earlier = split_stat(before["stat"])[2]
+        rates["system_ratio"] = (int(fields[12]) - int(earlier[12])) / self._ticks / self.over
+        rates["cpu_ratio"] = (
+            (sum(map(int, fields[11:13])) - sum(map(int, earlier[11:13]))) / self._ticks / self.over
+        )
+        if "schedstat" in row and "schedstat" in before:
+            now, then = (
+                [int(one) for one in text.split()] for text in (row["schedstat"], before["schedstat"])
+            )
+            rates["cpu_ratio"] = (now[0] - then[0]) / 1e9 / self.over
+            rates["run_delay_ratio"] = (now[1] - then[1]) / 1e9 / self.over
+        if "switches" in row and "switches" in before:
+            now, then = ([int(one) for one in text.split()] for text in (row["switches"], before["switches"]))
+            rates["switches_per_second"] = (now[0] - then[0]) / self.over
+            rates["preemptions_per_second"] = (now[1] - then[1]) / self.over
+        return {name: round(value, 4) for name, value in rates.items()}
+
+    # -- one wait ---------------------------------------------------------------------------------------------
+
+    def _wait(
+        self, pid: int, blocked: Blocked, call: str, facts: dict[str, Any], process: dict[str, Any]
+    ) -> Wait:
+        plain = Wait(blocked.kind, call, blocked.fd, reason=blocked.reason)
+        if blocked.kind in ("stopped", "frozen"):
+            return replace(plain, dead_end=blocked.kind)
+        if blocked.kind == "child":
+            return self._child(pid, plain, blocked)
+        if blocked.kind in ("futex", "mutex", "join", "semaphore"):
+            return self._lock(pid, plain, blocked, facts, process)
+        if blocked.kind == "sleep":
+            return replace(plain, seconds=facts.get("seconds"))
+        if blocked.kind == "poll":
+            return self._poll(pid, plain, facts)
+        return self._descriptor(pid, plain, facts)
+
+    def _descriptor(self, pid: int, wait: Wait, facts: dict[str, Any]) -> Wait:
+        link, kind = str(facts.get("link", "")), wait.kind
+        mount = facts.get("mount") or {}
+        held = [Party(row[0], 0, row[3], row[1]) for row in facts.get("held", ())]
+        if tcp := facts.get("tcp"):
+            return replace(
+                wait,
+                kind="tcp_accept" if tcp["state"] == "LISTEN" else _AS_SOCKET.get(kind, kind),
+                local=tcp["local"],
+                peer=tcp["peer"],
+                socket_state=tcp["state"],
+                silent_seconds=tcp["silent_ms"] / 1000
+                if tcp["silent_ms"] is not None and tcp["state"] in _OPEN
+                else None,
+                unread_bytes=tcp["unread"],
+                unsent_bytes=tcp["unsent"],
+                retransmits=tcp["retransmits"],
+                others=tuple(held),
+            )
+        if "unix" in facts:
+            return replace(wait, kind=_AS_UNIX.get(kind, kind), others=tuple(held))
+        if link.startswith("socket:"):
+            return replace(wait, kind={"read": "receive", "write": "send"}.get(kind, kind), path=link)
+        if link.startswith("pipe:") or kind in ("pipe_read", "pipe_write"):
+            return self._pipe(pid, wait, facts)
+        if kind == "read" and link.startswith(("/dev/pts/", "/dev/tty")):
+            return replace(wait, kind="terminal", path=link)
+        if kind in ("read", "write"):
+            kind = "file_io"
+        return replace(
+            wait,
+            kind=kind,
+            path="" if link.startswith("anon_inode:") else link,
+            mount=str(mount.get("point", "")),
+            file_system=str(mount.get("type", "")),
+            others=tuple(held),
+        )
+
+    @staticmethod
+    def _pipe(pid: int, wait: Wait, facts: dict[str, Any]) -> Wait:
+        reads = wait.kind in ("read", "pipe_read")
+        rows = [row for row in facts.get("held", ()) if row[2] != _RDONLY or not reads]
+        rows = [row for row in rows if reads or row[2] in (_RDONLY, _RDWR)]
+        others = tuple(Party(row[0], 0, row[3], row[1]) for row in rows if row[0] != pid)
+        proven = "held" in facts and not facts.get("unread_processes")
+        dead_end = "" if others or not proven else "only_self" if rows else "no_other_end"
+        path = str(facts.get("link", ""))
+        return replace(
+            wait,
+            kind="pipe_read" if reads else "pipe_write",
+            path=path,
+            others=others,
+            dead_end=dead_end if path.startswith("pipe:") else "",
+        )
+
+    def _poll(self, pid: int, wait: Wait, facts: dict[str, Any]) -> Wait:
+        watched = tuple(
+            self._descriptor(pid, Wait("write" if writes else "read", "", fd), self._objects.get(key, {}))
+            for key, fd, writes in facts.get("of", ())
+        )
+        timeout = facts.get("timeout_ms", -1)
+        seconds = timeout / 1000 if timeout >= 0 else None
+        if len(watched) == 1 and not wait.call.startswith(
+            "epoll"
+        ):  # settimeout() makes a receive a poll of one
+            return replace(watched[0], call=wait.call, seconds=seconds)
+        return replace(wait, watched=watched, seconds=seconds)
+
+    def _child(self, pid: int, wait: Wait, blocked: Blocked) -> Wait:
+        children = [
+            int(other)
+            for other, row in self._processes.items()
+            if (main := (row.get("threads") or {}).get(other)) and int(split_stat(main["stat"])[2][1]) == pid
+        ]
+        if blocked.tid:
+            children = [one for one in children if blocked.tid in (one, self._inside(one))] or (
+                [blocked.tid] if str(blocked.tid) in self._processes else []
+            )
+        return replace(
+            wait,
+            others=tuple(Party(one, 0, self._processes[str(one)].get("command", "")) for one in children),
+        )
+
+    def _inside(self, pid: int) -> int:
+        """Its pid as its own namespace counts."""
+        ns = self._processes[str(pid)].get("ns") or {}
+        return next((int(inside) for inside, outside in ns.items() if outside == pid), pid)
+
+    def _lock(
+        self, pid: int, wait: Wait, blocked: Blocked, facts: dict[str, Any], process: dict[str, Any]
+    ) -> Wait:
+        threads, ns = process.get("threads") or {}, process.get("ns") or {}
+
+        def party(number: int) -> Party | None:
+            tid = ns.get(str(number), number)
+            return Party(pid, tid) if str(tid) in threads else None
+
+        if wait.kind == "join":
+            other = party(blocked.tid)
+            return replace(wait, others=(other,) if other else ())
+        if wait.kind == "semaphore":
+            return replace(wait, path=str(facts.get("map", "")))
+        if wait.kind == "mutex":
+            owner = facts.get("owner")
+            if owner is None:
+                return wait
+            if (held := party(owner)) is not None:
+                return replace(wait, others=(held,))
+            whole = not process.get("threads_left_out")
+            return replace(
+                wait, dead_end="owner_ended" if whole else "", reason=f"its owner was thread {owner}"
+            )
+        for name, kind in (("gil", "gil"), ("join", "join"), ("rlock", "mutex")):
+            if (held := party(facts.get(name, 0))) is not None:
+                return replace(wait, kind=kind, others=(held,))
+        return replace(wait, kind="condition")
