@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from diag.model import JOB, Confidence, Evidence, Finding, Severity
+from diag.text.tables import load_table
 from diag.text.units import format_ranks
 
 Lines = Mapping[int | None, tuple[float, str]]  # a line of each rank's output: when it came, its text
@@ -18,14 +19,9 @@ _SHOWN = 3  # lines that are kept as evidence
 _LONGEST = 500
 
 
-@cache
 def load(name: str) -> dict[str, Any]:
     """The mapping in a YAML file of this package, such as `checkpoint/lines.yaml`."""
-    import yaml  # late: a command that makes no detector needs none
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    text = Path(__file__).parent.joinpath(name).read_text(encoding="utf-8")
-    return cast("dict[str, Any]", yaml.load(text, loader))
+    return load_table(Path(__file__).parent / name)
 
 
 def load_all() -> None:

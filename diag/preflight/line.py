@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from diag.text.tables import load_table
+
 _STATUSES = ("ok", "note", "problem", "critical", "not checked")
 
 
@@ -48,13 +50,9 @@ def line(key: str, **values: object) -> Line:
     return replace(kept, what=what, said=said, remedy=remedy)
 
 
-@functools.cache
 def table(file: str) -> Mapping[str, Any]:
     """What lines/FILE.yaml holds."""
-    import yaml  # not for who asks for a page of the manual
-
-    path = Path(__file__).parent / "lines" / f"{file}.yaml"
-    return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # type: ignore[no-any-return]
+    return load_table(Path(__file__).parent / "lines" / f"{file}.yaml")
 
 
 @functools.cache

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from diag.cli.tui.line import Line, line, text_lines
 from diag.text.columns import wrap
+from diag.text.tables import load_table
 
 
-@cache
 def _texts() -> dict[str, Any]:
-    texts: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-    return texts
+    return load_table(Path(__file__).with_suffix(".yaml"))
 
 
 def key_line(width: int, *, within: bool) -> Line:

@@ -3,7 +3,6 @@ the culprits."""
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 
 from diag.detectors.hang.kernel_causes import kernel_cause, placeholders
@@ -12,18 +11,13 @@ from diag.detectors.hang.rank_wait import WAITS, classify_rank
 from diag.detectors.hang.verdict import Verdict
 from diag.model import numbered
 from diag.state.view import JobView
+from diag.text.tables import load_table
 from diag.text.units import format_ranks
 
 
-@lru_cache(maxsize=1)
 def texts() -> dict[str, dict[str, str]]:
     """Read once, when a detector is made: not first in a hang."""
-    import yaml
-
-    loaded: dict[str, dict[str, str]] = yaml.safe_load(
-        (Path(__file__).parent / "advice.yaml").read_text("utf-8")
-    )
-    return loaded
+    return load_table(Path(__file__).parent / "advice.yaml")
 
 
 def advice_for(verdict: Verdict, job: JobView) -> str:

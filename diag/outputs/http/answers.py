@@ -4,14 +4,13 @@ answers (schema.yaml) for /docs and OpenAPI."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import yaml
 from starlette.responses import Response
 
 from diag.outputs.view.view import json_bytes
+from diag.text.tables import load_table
 
 _T = TypeVar("_T")
 Responses = dict[int | str, dict[str, Any]]
@@ -27,12 +26,9 @@ def answer(document: object, status: int = 200) -> Response:
     return Response(json_bytes(document), status, media_type="application/json")
 
 
-@cache
 def shapes() -> dict[str, dict[str, Any]]:
     """By name; read when they are first asked for."""
-    text = (Path(__file__).parent / "schema.yaml").read_text(encoding="utf-8")
-    found: dict[str, dict[str, Any]] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return found
+    return load_table(Path(__file__).parent / "schema.yaml")
 
 
 def json_of(shape: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client import metrics_core as core
 from prometheus_client.exposition import generate_latest
@@ -21,6 +20,7 @@ from diag.engine.engine import Engine
 from diag.model import ChangeKind
 from diag.outputs.prometheus.samples import samples
 from diag.outputs.view.view import ClusterFacts, HubView
+from diag.text.tables import load_table
 
 _FAMILIES: dict[str, Callable[..., core.Metric]] = {
     "counter": core.CounterMetricFamily,
@@ -47,8 +47,7 @@ class MetricSpec:
 
 
 def _read_metrics() -> tuple[MetricSpec, ...]:
-    text = (Path(__file__).parent / "metrics.yaml").read_text(encoding="utf-8")
-    rows = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    rows = load_table(Path(__file__).parent / "metrics.yaml")
     return tuple(
         MetricSpec(
             *(name, row.get("type", "gauge"), row.get("unit", "")),
