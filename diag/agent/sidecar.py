@@ -24,6 +24,7 @@ from diag.agent.samplers.rank_collectives import CollectivesSampler
 from diag.agent.samplers.rank_context import RankContext, RankSampler
 from diag.agent.samplers.rank_process import ProcessSampler
 from diag.agent.samplers.rank_samplers import RANK_SAMPLERS
+from diag.agent.samplers.rank_waits import WaitSampler
 from diag.agent.samplers.sampler import Reporter
 from diag.agent.stack_sampler import StackSampler
 from diag.launch.runs import is_alive
@@ -35,6 +36,7 @@ from diag.sources.host.versions import versions
 _DUMP_CHILDREN = 64
 _RECORDER_SECONDS = 1.5  # in a dump; a server that answers does so in some milliseconds
 _MOST_DUMPS = 4  # at once: those that the kernel holds up leave their threads behind
+_WAITS_OVER_SECONDS = 0.2  # of a dump: what did not change meanwhile waits
 
 T = TypeVar("T", bound=RankSampler)
 
@@ -122,6 +124,7 @@ class Sidecar:
         probes.start(stack, children)
         probes.start(recorder)
         probes.start(Probe("rdma_access", self[RdmaSampler].read_access))
+        probes.start(Probe("waits", lambda: self[WaitSampler].read_waits(_WAITS_OVER_SECONDS)))
         probes.start(
             Probe("cgroup", memory.read_cgroup),
             Probe("shm", memory.read_shm),

@@ -123,6 +123,7 @@ def test_dump_tells_what_each_part_cost_and_who_read_the_stack(rank: subprocess.
         "flight_recorder",
         "cgroup",
         "rdma_access",
+        "waits",
         "shm",
         "versions",
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.cli.watch_target import cwd_of
+from diag.cli.watch import cwd_of
 from diag.detectors import make_detectors
 from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine

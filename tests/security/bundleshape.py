@@ -33,7 +33,7 @@ _DUMP = """schema run_id diag_version host at seconds found next_command next_re
  probes[].rank probes[].probe probes[].seconds probes[].paused_target probes[].ok probes[].reason probes[].reader
  classes[].activity classes[].at classes[].count classes[].frames[] classes[].kind classes[].path[] classes[].pids[]
  classes[].ranks[] classes[].reason classes[].role classes[].standing_steps classes[].stands_seconds classes[].title
- classes[].moving_ranks[]
+ classes[].moving_ranks[] classes[].waits
  ranks[].activity ranks[].at ranks[].caller ranks[].caller.file ranks[].caller.function ranks[].caller.line ranks[].caller.text
  ranks[].where ranks[].where.file ranks[].where.function ranks[].where.line ranks[].where.text ranks[].children
  ranks[].context.** ranks[].context ranks[].cpu_ratio ranks[].exit ranks[].exit.** ranks[].host ranks[].limits ranks[].limits.*
@@ -58,7 +58,8 @@ _PAYLOADS = {
     "proc": "cap_eff fds hz io limits main_stat page pid rdma stat status uid_map wchan children[].** main_wchan",
     "rdma_access": "cap_eff complete container.cgroup container.marks.* pid providers[] uid_map verbs[]",
     "remote_stack": "codes[][] pid threads[].frames[] threads[].id threads[].name threads[].owns_gil",
-    "run": "argv[] command distributed env.* event pid placement.* reason remedy source world_size",
+    "run": "argv[] command cwd distributed env.* event pid placement.* reason remedy source world_size",
+    "waits": "pid machine over_seconds ticks_per_second not_checked[] objects.** processes.**",
     "shm": "bavail blocks favail files frsize view",
 }  # fmt: skip
 

@@ -110,6 +110,8 @@ def _class(one: StackClass, level: int, shown: int, room: int, frames: int) -> I
     lead = "  " * level
     yield from wrap(clean(one.title()) + _standing(one), room, lead, lead + "    ")
     yield from _frames(one, shown, len(one.frames), lead, room, frames)
+    if one.waits:
+        yield from wrap(clean(f"kernel: {one.waits}"), room, lead + "    ", lead + "      ")
 
 
 def _frames(  # noqa: PLR0917 - two callers, beside it

@@ -8,16 +8,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from diag.detectors.hang.kernel_causes import kernel_cause
+from diag.detectors.hang.wait_text import format_chain
 from diag.engine.engine import Engine
 from diag.model.observations import Frame, StackSample
 from diag.outputs.view.network_view import picked
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import child_role, format_frame, is_idle_worker, read_stack, steps
 from diag.state.stack_digest import living_children, standing_steps
+from diag.state.wait_chain import follow
 from diag.text.units import format_ranks
 
 # the second is asked where the first fails, and reports why
 _BY_MEMORY: tuple[str, ...] = ("remote_stack", "pyspy")
+_WAITS_SECONDS = 60.0  # a reading that is older than the stack by more speaks of something else
 _STACK_SOURCES = (*_BY_MEMORY, "faulthandler", "stacks")
 
 
@@ -27,6 +31,7 @@ class StackClass:
 
     `kind` is rank, child (of a rank: DataLoader workers ...), idle (children that wait for work) or missing.
     `frames` are those of one of them, outermost first; `reason` says why there is none, or why it is old.
+    `waits` is a sentence, empty where the kernel was not asked or says no more than the stack.
     `path` is what they have in common (`stacks.steps`), `role` what children are for. `stands_seconds` is how
     long all of them were seen here (None where one was seen only once); `moving` are the ranks that
     came here in the last samples, and `standing_steps` how many outer steps of the path even they kept.
@@ -45,6 +50,7 @@ class StackClass:
     stands_seconds: float | None = None
     moving: tuple[int, ...] = ()
     standing_steps: int = 0
+    waits: str = ""  # what the kernel says that the first of them waits for
     cwd: str = ""  # the job's working directory, from which the paths of its own code are shown
 
     @property
@@ -63,6 +69,7 @@ class StackClass:
             "role",
             "path",
             "stands_seconds",
+            "waits",
         )
         return {
             **picked(self, *names, "standing_steps"),
@@ -121,7 +128,16 @@ def stack_classes(engine: Engine) -> list[StackClass]:
         )
         for reason, ranks in missing.items()
     ]
-    return [replace(one, cwd=engine.job.run.cwd) for one in classes]
+    return [replace(one, cwd=engine.job.run.cwd, waits=_waits_of(one, engine)) for one in classes]
+
+
+def _waits_of(one: StackClass, engine: Engine) -> str:
+    """As one sentence, where the kernel tells more than the stack."""
+    rank = engine.job.ranks.get(one.ranks[0]) if one.kind in ("rank", "child") and one.ranks else None
+    if rank is None or rank.waits is None or rank.waits_at < one.at - _WAITS_SECONDS:
+        return ""
+    chain = follow(rank.waits, one.pids[0])
+    return format_chain(chain) if chain is not None and kernel_cause(chain) is not None else ""
 
 
 def _of_ranks(engine: Engine, members: list[tuple[int, float, StackSample]], reason: str) -> StackClass:

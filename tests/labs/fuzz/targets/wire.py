@@ -291,8 +291,7 @@ def _stacks(data: bytes, home: Path) -> None:
 
 def _events(data: bytes, home: Path) -> None:
     """The stream of events, in pieces, to the screen's inbox."""
-    from diag.cli.tui.live import Live
-    from diag.cli.tui.sse import EventParser
+    from diag.cli.tui.live import EventParser, Live
     from diag.cli.tui.state import State
 
     live, state, parser = Live("http://127.0.0.1:9", None, None, None), State(), EventParser()
