@@ -53,6 +53,7 @@ function Branch({ branch, marked, all }) {
         label="Copy stack of ${who(branch.ranks)}" icon />` : null}
     </div>
     ${closed ? null : html`<${Frames} frames=${branch.frames} whole=${leaf ? 2 * SHOWN : SHOWN} of=${who(branch.ranks)} />`}
+    ${!closed && leaf?.waits ? html`<p class="muted">kernel: <${Text} text=${leaf.waits} of="what the kernel says" /></p>` : null}
     ${!closed && parts.length ? html`<ul>${parts.map((one) => html`<${Branch} key=${one.key} branch=${one} marked=${marked}
       all=${all} />`)}</ul>` : null}
     ${!closed && branch.parts.length > most ? html`<button type="button" class="small" onClick=${() => setMost(Infinity)}>

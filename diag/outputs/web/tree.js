@@ -4,7 +4,7 @@ const WAITS = new Set(["collective", "backward"]); // activities in which a rank
 
 /**
  * @typedef {{kind: string, ranks: number[], count: number, title: string, activity: string, frames: string[], path: string[],
- *   reason: string, role: string, stands_seconds: number | null, moving_ranks: number[], standing_steps: number}} StackClass
+ *   reason: string, role: string, waits: string, stands_seconds: number | null, moving_ranks: number[], standing_steps: number}} StackClass
  * @typedef {{key: string, ranks: number[], count: number, frames: string[], parts: Branch[], leaf: StackClass | null}} Branch
  */
 
