@@ -201,6 +201,34 @@ def test_slow_download_is_no_hang_as_long_as_bytes_come() -> None:
     assert story.the("hang").cause == "peer_is_silent"
 
 
+@pytest.mark.parametrize(
+    ("wait", "cause"),
+    [
+        (
+            Wait("file_io", "write", 7, "/mnt/d/iter_5.pt", "/mnt/d", "fuse.sshfs"),
+            "file_system_does_not_answer",
+        ),
+        (Wait("fifo_open", "openat", path="/mnt/d/common.pt"), "fifo_without_other_end"),
+    ],
+)
+def test_save_that_holds_the_interpreters_lock_is_a_save(wait: Wait, cause: str) -> None:
+    save = (
+        *TRAIN,
+        "save /app/train.py:88",
+        "save torch/serialization.py:964",
+        "write torch/serialization.py:1003",
+    )
+    story = started()
+    for _ in range(40):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now), stack(1, story.now, save, owns_gil=True), waits(wait))
+        story.wait(2.0)
+
+    hang = story.the("hang")
+    assert (hang.klass, hang.cause, hang.ranks) == ("checkpoint_io", cause, (1,))
+    assert wait.path in hang.summary
+
+
 def test_data_worker_is_blamed_with_what_it_waits_for() -> None:
     story = started()
     read = waits(Wait("condition", "futex"), child=Wait("file_io", "read", 7, "/data/a.bin", "/data", "nfs4"))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from diag.detectors.hang.kernel_causes import kernel_cause
 from diag.detectors.hang.verdict import Verdict
 from diag.state.rank_view import RankView
+from diag.state.stack_activity import Activity
 from diag.state.view import JobView
 from diag.state.wait_chain import Chain, follow
 
@@ -19,6 +20,21 @@ _DESCRIBED = (
     "compile_wait", "resource_wait", "teardown",
 )  # fmt: skip
 _LOCKS = ("threads_wait_for_each_other", "lock_held", "lock_owner_ended")
+
+
+# What a rank is at, and the class of a hang in it.
+_CLASS_OF_WORK = {
+    Activity.CHECKPOINT: "checkpoint_io",
+    Activity.DATA: "data_loading",
+    Activity.PREPROCESS: "preprocess_wait",
+    Activity.COMPILE: "compile_wait",
+    Activity.TEARDOWN: "teardown",
+}
+
+
+def _work(rank: RankView) -> Activity | None:
+    reading = rank.reading
+    return None if reading is None else reading.context or reading.activity
 
 
 def lasting_wait(rank: RankView, since: float, child: int = 0) -> Chain | None:
@@ -59,6 +75,8 @@ def with_kernel_waits(verdict: Verdict, job: JobView) -> Verdict:
         klass = "lock_deadlock"
     elif found.cause == "gil_held_by_thread":
         klass = "gil_deadlock"
+    elif (work := _work(rank)) in _CLASS_OF_WORK:
+        klass = _CLASS_OF_WORK[work]  # that it holds the interpreter's lock meanwhile is a remark
     elif klass in ("lock_deadlock", "gil_deadlock"):
         klass = "peer_not_joined" if verdict.waiting else "unknown"
     return replace(described, klass=klass, cause=found.cause, by_kernel=True)
