@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from diag.model.observations import ThreadStack
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
 from tests.detectors.test_hang import started
-from tests.facts import ALL_REDUCE, DATA, TRAIN, WORKER, Story, pid_of, process, stack, tree
+from tests.facts import ALL_REDUCE, DATA, TRAIN, WORKER, Story, frames, pid_of, process, stack, tree
 
 OWN_CODE = (*TRAIN, "publish /app/report.py:31")
 CHILD, THREAD = 90_001, 90_002
@@ -268,10 +269,28 @@ def test_reading_of_a_process_that_had_the_ranks_number_before_is_not_kept() -> 
     assert told(other).the("hang").cause == "not_in_collective"
 
 
-def test_stack_of_the_thread_that_is_waited_for_is_evidence() -> None:
-    from diag.model.observations import ThreadStack
-    from tests.facts import frames
+@pytest.mark.parametrize(
+    ("other", "cause"),
+    [
+        (Wait("condition", "futex"), "threads_wait_for_each_other"),
+        (Wait("poll", "poll"), "not_in_collective"),
+    ],
+)
+def test_other_thread_that_is_in_no_lock_is_no_part_of_a_deadlock(other: Wait, cause: str) -> None:
+    story = started()
+    writer = ThreadStack(
+        THREAD, "writer", frames("run /app/report.py:9", "flush /app/io.py:8", "put /app/io.py:20")
+    )
+    for _ in range(20):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(waits(Wait("condition", "futex"), thread(THREAD, other, "writer")))
+        story.tell(tree(1, story.now, wchan="futex_do_wait"), stack(1, story.now, OWN_CODE, writer))
+        story.wait(2.0)
 
+    assert story.the("hang").cause == cause
+
+
+def test_stack_of_the_thread_that_is_waited_for_is_evidence() -> None:
     story = started()
     uploader = ThreadStack(THREAD, "uploader", frames("run /app/report.py:9", "put /app/store.py:44"))
     read = waits(Wait("join", "futex", others=OF_THREAD), thread(THREAD, REMOTE, "uploader"))

@@ -31,6 +31,8 @@ _WITH_OTHERS = {
     Activity.COMM_INIT: "comm_init",
 }
 
+_LOCK_WAITS = ("condition", "mutex", "semaphore")  # of `Wait.kind`
+
 
 def classify_rank(rank: RankView) -> str:
     """The state of a living rank: stopped, joined (waits for peers), gpu, init, blind, or a class it is blocked
@@ -145,6 +147,7 @@ def _deadlocked_threads(rank: RankView) -> bool:
     return any(
         thread is not main
         and _may_hold_a_lock(thread.name)
+        and _may_be_in_a_lock(rank, thread.thread_id)
         and read_stack(thread).activity is Activity.OTHER
         and len(thread.frames) > 2
         and not _idle_loop(thread.frames[-1].function, thread.frames[-1].file)
@@ -168,6 +171,13 @@ def _child_in_a_lock(rank: RankView) -> int | None:
         return None
     held = any(one.pid == child.pid and one.wchan.startswith("futex") for one in rank.tree.children)
     return child.pid if held else None
+
+
+def _may_be_in_a_lock(rank: RankView, tid: int) -> bool:
+    """By the kernel, where it was asked: a thread that sleeps or reads waits for no lock."""
+    process = rank.waits.process(rank.placement.pid) if rank.waits is not None else None
+    thread = process.thread(tid) if process is not None else None
+    return thread is None or thread.wait.kind in _LOCK_WAITS
 
 
 def _may_hold_a_lock(name: str) -> bool:
