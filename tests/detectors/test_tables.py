@@ -12,6 +12,7 @@ import pytest
 from diag.detectors import DETECTORS, findings, make_detectors
 from diag.detectors.findings import LinePattern, finding, load, row, table
 from diag.model import Confidence, Severity
+from diag.text.tables import load_table
 
 NAMES = sorted(table())
 LINES: dict[str, list[dict[str, Any]]] = load("checkpoint/lines.yaml")
@@ -70,10 +71,10 @@ def test_tables_are_read_once() -> None:
 
 
 def test_no_table_is_read_once_the_detectors_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    findings.load.cache_clear()
+    load_table.cache_clear()
     findings.table.cache_clear()
     make_detectors()
-    monkeypatch.setattr(Path, "read_text", None)  # as when no more file may be opened
+    monkeypatch.setattr(Path, "read_bytes", None)  # as when no more file may be opened
 
     assert finding("fd-limit", "exhausted", summary="", since=1.0).advice.startswith(
         "Raise the limit of open files"

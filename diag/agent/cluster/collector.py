@@ -31,7 +31,9 @@ class Collector:
     """Fed the same facts as the detectors. `looks` are kept only while `joined`: else they are not asked for."""
 
     name = "collector"
-    listens = tuple(dict.fromkeys((StackSample, RankFound, FlightRecorder, RasReading, *FORWARDED)))
+    listens = tuple(
+        dict.fromkeys((StackSample, RankFound, RunStarted, FlightRecorder, RasReading, *FORWARDED))
+    )
 
     def __init__(self) -> None:
         self.joined = False
