@@ -7,7 +7,7 @@ theirs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from diag.detectors.hang.rank_wait import cause_of, classify_rank
@@ -111,55 +111,58 @@ def _subject(verdict: Verdict, job: JobView) -> str:
     ranks = verdict.culprits
     if not ranks:
         return _nobody_apart(verdict, job)
-    name = f"{format_ranks(ranks)} " + numbered("[has|have]", len(ranks))
+    name = f"{format_ranks(ranks)} {numbered('[has|have]', len(ranks))}"
     if ranks[0] not in job.ranks:
         return f"{name} not appeared"
-    if verdict.cause == "ras_dead":
-        return f"{name} been out of reach of NCCL's RAS network"
-    if verdict.cause == "this_node_cut_off":
-        return f"{name} heard nothing of any other node"
-    if verdict.cause == "node_silent":
-        return f"{name} not been heard of, nor has {_hosts(verdict, job)},"
-    if verdict.klass == "peer_lost":
-        return f"{name} been gone{_how_exited(ranks, job)}"
-    if verdict.klass == "gpu_side":
-        return f"{name} waited{_for_gpu(verdict, job)}"
-    if verdict.klass == "network_transport":
-        return f"{name} reported an error of the network and not moved"
-    if verdict.cause == "rank_says_nothing":
-        return f"{name} reported nothing while the collective of {format_ranks(verdict.waiting)} timed out"
-    if verdict.klass == "stopped":
-        return f"{name} been stopped by a signal (state T, pid {_pids(ranks, job)})"
-    if verdict.klass == "data_loading":
-        return f"{name} waited for a batch{_children(verdict, job, 'from DataLoader worker pid')}"
-    if verdict.cause == "call_unanswered":
-        return f"{name} waited{_in(ranks, job)}, " + numbered(
-            "[a call|calls] that no rank answers", len(ranks)
-        )
-    if verdict.klass == "collective_mismatch":
-        than = (
-            f"another collective than {format_ranks(verdict.waiting)}"
-            if verdict.waiting
-            else "different collectives"
-        )
-        return f"{name} called {than}{calls_that_differ(verdict)}"
-    if verdict.klass == "collective_order_deadlock":
-        whom = numbered("[its peers|each other]", len(ranks))
-        return f"{name} waited for {whom} in different process groups{_where_each(verdict)}"
-    if verdict.klass == "gil_deadlock":
-        return f"{name} held the GIL without running{_in(ranks, job)}"
-    if verdict.klass == "checkpoint_io":
-        writers = _children(verdict, job, "whose writer is pid")
-        return f"{name} not got on with writing the checkpoint{writers or _in(ranks, job)}"
-    if verdict.cause == "child_waits_for_lock":
-        return f"{name} waited{_children(verdict, job, 'for its child process')}"
-    if verdict.klass == "lock_deadlock":
-        return f"{name} waited for a lock{_in(ranks, job)}"
-    if verdict.klass == "resource_wait":
-        return f"{name} been starved of a resource ({verdict.cause})"
-    if verdict.klass == "teardown":
-        return f"{name} been stuck in shutdown{_in(ranks, job)}"
-    return f"{name} not moved{_in(ranks, job)}"
+    what = _WHAT.get(verdict.cause) or _WHAT.get(verdict.klass)
+    return f"{name} {what(verdict, job)}" if what is not None else f"{name} not moved{_in(ranks, job)}"
+
+
+def _unanswered(verdict: Verdict, job: JobView) -> str:
+    calls = numbered("[a call|calls] that no rank answers", len(verdict.culprits))
+    return f"waited{_in(verdict.culprits, job)}, {calls}"
+
+
+def _mismatch(verdict: Verdict, job: JobView) -> str:
+    other = f"another collective than {format_ranks(verdict.waiting)}"
+    return f"called {other if verdict.waiting else 'different collectives'}{calls_that_differ(verdict)}"
+
+
+def _opposite_order(verdict: Verdict, job: JobView) -> str:
+    whom = numbered("[its peers|each other]", len(verdict.culprits))
+    return f"waited for {whom} in different process groups{_where_each(verdict)}"
+
+
+def _save(verdict: Verdict, job: JobView) -> str:
+    writers = _children(verdict, job, "whose writer is pid")
+    return f"not got on with writing the checkpoint{writers or _in(verdict.culprits, job)}"
+
+
+# What the culprits have done, by the cause, or else by the class.
+_WHAT: dict[str, Callable[[Verdict, JobView], str]] = {
+    "ras_dead": lambda verdict, job: "been out of reach of NCCL's RAS network",
+    "this_node_cut_off": lambda verdict, job: "heard nothing of any other node",
+    "node_silent": lambda verdict, job: f"not been heard of, nor has {_hosts(verdict, job)},",
+    "peer_lost": lambda verdict, job: f"been gone{_how_exited(verdict.culprits, job)}",
+    "gpu_side": lambda verdict, job: f"waited{_for_gpu(verdict, job)}",
+    "network_transport": lambda verdict, job: "reported an error of the network and not moved",
+    "rank_says_nothing": lambda verdict, job: (
+        f"reported nothing while the collective of {format_ranks(verdict.waiting)} timed out"
+    ),
+    "stopped": lambda verdict, job: f"been stopped by a signal (state T, pid {_pids(verdict.culprits, job)})",
+    "data_loading": lambda verdict, job: (
+        f"waited for a batch{_children(verdict, job, 'from DataLoader worker pid')}"
+    ),
+    "call_unanswered": _unanswered,
+    "collective_mismatch": _mismatch,
+    "collective_order_deadlock": _opposite_order,
+    "gil_deadlock": lambda verdict, job: f"held the GIL without running{_in(verdict.culprits, job)}",
+    "checkpoint_io": _save,
+    "child_waits_for_lock": lambda verdict, job: f"waited{_children(verdict, job, 'for its child process')}",
+    "lock_deadlock": lambda verdict, job: f"waited for a lock{_in(verdict.culprits, job)}",
+    "resource_wait": lambda verdict, job: f"been starved of a resource ({verdict.cause})",
+    "teardown": lambda verdict, job: f"been stuck in shutdown{_in(verdict.culprits, job)}",
+}
 
 
 def _nobody_apart(verdict: Verdict, job: JobView) -> str:
