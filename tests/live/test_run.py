@@ -75,7 +75,7 @@ def test_no_command_is_a_usage_error() -> None:
     answer = diag("run", "--")
 
     assert answer.returncode == 2
-    assert "there is no command" in answer.stderr and "hint:" in answer.stderr
+    assert "no command given" in answer.stderr and "hint:" in answer.stderr
 
 
 def test_dump_answers_in_ten_seconds_with_gil_held_stopped_dead_and_zombie_ranks(tmp_path: Path) -> None:
