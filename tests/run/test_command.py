@@ -134,7 +134,8 @@ def test_cmd_inherits_what_it_inherits_without_diag(both: Callable[..., Any]) ->
     os.close(read)
     os.close(write)
     # then they are the same (but for 32 and 33, glibc's own: its posix_spawn leaves them ignored)
-    assert b"SigIgn:\t0000000000000003" in _without_glibcs_own(alone.stdout)
+    ignored = re.search(rb"SigIgn:\t(\w+)", alone.stdout)  # others too, where the tests run in the background
+    assert ignored is not None and int(ignored[1], 16) & 0b11 == 0b11
     assert _without_glibcs_own(driven.stdout) == _without_glibcs_own(alone.stdout)
     assert driven.stderr == alone.stderr
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from diag.model.observations.waits import Party, ThreadWait, Wait
 from diag.state.wait_chain import Chain, Step
-from diag.text.units import format_bytes, format_seconds
+from diag.text.units import format_bytes, format_ratio, format_seconds
 
 _COMMAND = 60
 
@@ -141,7 +141,7 @@ def _poll(wait: Wait, step: Step) -> str:
 
 def _running(wait: Wait, step: Step) -> str:
     busy = step.thread.cpu_ratio
-    return "computes" + (f" ({busy:.0%} of a core)" if busy is not None else "")
+    return "computes" + (f" ({format_ratio(busy)} of a core)" if busy is not None else "")
 
 
 def _other(wait: Wait, step: Step) -> str:
