@@ -136,7 +136,7 @@ def _live(args: argparse.Namespace, rank: int | None) -> bytes:
         )
     if not _is_graph(body, args.format):
         raise DiagError(
-            f"{url} answers without a flame graph: it is not a diag hub",
+            f"{url} answers, but is not diag: without a flame graph",
             hint="is that another server's port?",
         )
     return body

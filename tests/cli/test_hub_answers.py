@@ -91,13 +91,13 @@ def said(
 
 PAGE = "<!doctype html><html><body>It works</body></html>"
 ANSWERS = [
-    (http("200 OK", PAGE), "no diag"), (http("200 OK", ""), "no diag"), (http("200 OK", "[1, 2]"), "no diag"),
-    (http("200 OK", '{"a": '), "no diag"), (http("204 No Content"), "no diag"),
+    (http("200 OK", PAGE), "not diag"), (http("200 OK", ""), "not diag"), (http("200 OK", "[1, 2]"), "not diag"),
+    (http("200 OK", '{"a": '), "not diag"), (http("204 No Content"), "not diag"),
     (http("301 Moved Permanently", PAGE, "Location: https://elsewhere/"), "answers 301 Moved Permanently, and is not diag"),
     (http("400 Bad Request", "The plain HTTP request was sent to HTTPS port"), "answers 400 Bad Request, and is not diag"),
     (http("401 Unauthorized", PAGE), "it needs the run's token"), (http("403 Forbidden", PAGE), "answers 403 Forbidden"),
     (http("403 Forbidden", detail("native frames are for the user of this run", "ask as that user")), "for the user of this run"),
-    (http("404 Not Found", PAGE), "answers 404 Not Found"), (http("404 Not Found", detail("Not Found")), "is no diag"),
+    (http("404 Not Found", PAGE), "answers 404 Not Found"), (http("404 Not Found", detail("Not Found")), "not diag"),
     (http("409 Conflict", detail("this is recorded evidence: no process to look at", "see the page")), "recorded evidence"),
     (http("413 Payload Too Large", PAGE), "answers 413"), (http("429 Too Many Requests", PAGE), "answers 429 Too Many Requests"),
     (http("500 Internal Server Error", detail("diag failed here")), "diag failed here"), (http("500 Oops", PAGE), "answers 500"),
@@ -105,7 +105,7 @@ ANSWERS = [
     (http("503 Service Unavailable", detail("diag's engine has been busy for 5 s")), "has been busy"),
     (http("504 Gateway Timeout", detail("the dump did not end in 5 s")), "did not end"),
     (http("405 Method Not Allowed", detail("Method Not Allowed")), "answers 405"),
-    (b"", "closed the connection without an answer"), (b"SSH-2.0-OpenSSH_9.6\r\n", "no diag"),
+    (b"", "closed the connection without an answer"), (b"SSH-2.0-OpenSSH_9.6\r\n", "not diag"),
     (b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{", "was cut off"), (b"\x15\x03\x01\x00\x02\x02\x50", "speaks TLS"),
     (http("500 \x1b[31mred\x1b[0m", detail("\x1b[2J\u202egone")), "gone"),
 ]  # fmt: skip
@@ -169,7 +169,7 @@ def test_tls_and_none_are_told_apart(
     _, error, hint = said(command, f"https://127.0.0.1:{port}", capsys)
     assert "is not trusted" in error and "--tls-ca" in hint
     _, error, _ = said(command, f"https://127.0.0.1:{port}", capsys, "--tls-ca", str(certificate))
-    assert "no diag" in error  # trusted, and another server
+    assert "not diag" in error  # trusted, and another server
     _, error, hint = said(command, f"http://127.0.0.1:{port}", capsys)
     assert "TLS" in error + hint and "https://" in hint
     _, error, hint = said(command, f"https://127.0.0.1:{stranger(http('200 OK', PAGE))}", capsys)
