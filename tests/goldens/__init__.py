@@ -54,7 +54,7 @@ def goldens() -> list[Golden]:
 
 
 def _folders() -> Iterator[Golden]:
-    for folder in ("gpu-drills", "h200-live", "h200-net", "loose", "memory", "over", "steps"):
+    for folder in ("gpu-drills", "h200-live", "h200-net", "kernel-waits", "loose", "memory", "over", "steps"):
         for path in sorted((CAPTURES / folder).iterdir()):
             if path.is_dir() and f"{folder}/{path.name}" not in _ONE_BY_ONE:
                 yield _golden(path, folder)

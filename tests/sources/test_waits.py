@@ -15,6 +15,7 @@ import pytest
 
 from diag.detectors.hang.wait_text import format_chain
 from diag.model import Record
+from diag.model.observations import Unparsed
 from diag.model.observations.waits import ThreadWait, WaitsRead
 from diag.sources.waits import SOURCE, WaitReader, parse
 from diag.sources.waits.calls import Call, parse_call
@@ -448,7 +449,9 @@ def test_line_that_is_none_is_no_call(text: str) -> None:
     "payload", [{}, {"pid": 1}, {"pid": 1, "processes": []}, {"pid": 1, "processes": {"x": {}}}]
 )
 def test_torn_record_raises_nothing(payload: dict[str, object]) -> None:
-    list(parse(Record(SOURCE, payload, 0, "node", 0.0)))
+    facts = list(parse(Record(SOURCE, payload, 0, "node", 0.0)))
+
+    assert facts and all(isinstance(fact, (Unparsed, WaitsRead)) for fact in facts)
 
 
 def test_process_in_a_pid_namespace_of_its_own_is_followed() -> None:

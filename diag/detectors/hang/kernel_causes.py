@@ -26,7 +26,7 @@ _DEAD_ENDS = {
     ),
     "only_self": KernelCause(
         "pipe_without_other_end",
-        "{Ranks} [reads|read] or [writes|write] a pipe (fd {fd}) whose other end no other process holds: who should have "
+        "{Ranks} [waits|wait] at a pipe (fd {fd}) whose other end no other process holds: who should have "
         "answered has ended, or was never started. Close the unused end after a fork, and see why the other side is gone.",
     ),
     "frozen": KernelCause(

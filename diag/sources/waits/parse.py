@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from diag.model import Record
+from diag.model.observations import Observation
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
 from diag.sources.host.process_tree import split_stat
+from diag.sources.payload import guarded
 from diag.sources.waits.calls import parse_call
-from diag.sources.waits.collect import readable_wchan
+from diag.sources.waits.collect import SOURCE, readable_wchan
 from diag.sources.waits.decode import Blocked, blocked_in
 
 # Between two readings: a thread that waits for the interpreter wakes 200 times a second, and so spends some CPU.
@@ -27,11 +29,12 @@ _OPEN = ("ESTABLISHED", "CLOSE_WAIT")  # else the time counts from the machine's
 _RDONLY, _RDWR = 0, 2
 
 
-def parse(record: Record) -> Iterator[WaitsRead]:
+@guarded(SOURCE)
+def parse(record: Record) -> Iterator[Observation]:
     payload = record.payload
-    processes = payload.get("processes")
+    processes = payload["processes"]
     if not isinstance(processes, dict) or not isinstance(payload.get("pid"), int):
-        return
+        raise ValueError("no processes")
     reading = _Reading(payload)
     yield WaitsRead(
         record.rank,

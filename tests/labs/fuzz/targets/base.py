@@ -58,6 +58,7 @@ def _recorded() -> dict[str, list[str]]:
         "gpu-drills/*",
         "h200-live/loop-*",
         "h200-live/data-hang-ras",
+        "kernel-waits/thread-joins",
         "h200-net/*node0",
         "memory/v2",
         "memory/saves-that-fit",
