@@ -9,7 +9,9 @@ from diag.agent.samplers.rank_context import RankContext, RankSampler
 from diag.sources import waits
 
 _FIRST_SECONDS = 5.0  # what lasts is read again before it is reported
-_LONGEST_SECONDS = 30.0  # a reading costs 5 to 50 ms of CPU for a torch rank with its children
+_LONGEST_SECONDS = (
+    30.0  # a reading costs 10 ms of CPU for a torch rank, 120 where a lock has to be looked for
+)
 _GROWTH = 1.5
 _OVER_SECONDS = 0.5  # between the two halves of a reading
 _UNSUSPECTED_SECONDS = 3600.0  # until the hub orders otherwise

@@ -47,17 +47,8 @@ class WaitReader:
             if row is None:
                 continue
             processes[str(pid)] = row
-            for tid, thread in row["threads"].items():
-                blocked = self._blocked(thread)
-                if blocked is None:
-                    continue
-                key, others = objects.learn(pid, int(tid), blocked, row.get("ns", {}))
-                if key:
-                    thread["object"] = key
-                strangers = [other for other in others if other not in todo]
-                todo += (
-                    strangers[: _OTHERS - (len(todo) - len(job))] if len(todo) - len(job) < _OTHERS else []
-                )
+            strangers = [other for other in self._learn(pid, row, objects) if other not in todo]
+            todo += strangers[: max(0, _OTHERS - (len(todo) - len(job)))]
         for number, row in processes.items():
             for native, name in objects.names(int(number)).items():
                 if str(native) in row["threads"]:
@@ -72,6 +63,36 @@ class WaitReader:
             "objects": objects.found,
             "not_checked": sorted(objects.gaps),
         }
+
+    def _learn(self, pid: int, row: dict[str, Any], objects: Objects) -> list[int]:
+        """What each thread waits for: the main one first, and those that it waits for. Only for these a process's
+        memory is searched. Returns the processes on the other side."""
+        threads = row["threads"]
+        chain: list[str] = [str(pid)]
+        others: list[int] = []
+        for tid in chain:  # grows
+            chain += [
+                owner
+                for owner in self._ask(pid, tid, threads, objects, others, deep=True)
+                if owner not in chain
+            ]
+        for tid in threads.keys() - chain:
+            self._ask(pid, tid, threads, objects, others, deep=False)
+        return others
+
+    def _ask(
+        self, pid: int, tid: str, threads: dict[str, Any], objects: Objects, others: list[int], *, deep: bool
+    ) -> list[str]:
+        """Returns the threads of the process that the kernel or the interpreter names as owners."""
+        thread = threads.get(tid)
+        blocked = self._blocked(thread) if thread is not None else None
+        if thread is None or blocked is None:
+            return []
+        key, found = objects.learn(pid, int(tid), blocked, deep=deep)
+        if key:
+            thread["object"] = key
+        others += found
+        return objects.owners(key)
 
     def _blocked(self, thread: dict[str, Any]) -> Blocked | None:
         try:

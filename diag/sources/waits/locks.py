@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 from diag.sources.stacks.remote_stack.memory import Gone, Memory, Torn
@@ -15,6 +16,7 @@ _GIL_BACK = (72, 76)
 _NATIVE_ID = (160, 144)  # of PyThreadState: 3.11 and 3.13, 3.12
 _LONGEST_INTERVAL_US = 10_000_000
 _PTHREAD_TID = 0x2D0  # of struct pthread, glibc 2.36 (x86-64)
+_PIECE = 256 << 10
 _SCANNED = 48 << 20  # of a process's own writable memory, for the owner of one RLock
 
 
@@ -48,18 +50,11 @@ def find_gil_holder(memory: Memory, address: int) -> int:
 def find_rlock_owner(memory: Memory, address: int, maps: list[str]) -> int:
     """The thread that owns the threading.RLock whose lock waits at `address`: beside the pointer to it stand the
     owner's pthread_t and a count. 0 where no such is found."""
-    wanted, left = struct.pack("=Q", address), _SCANNED
-    for low, high in _own_memory(maps):
-        if (left := left - (high - low)) < 0:
-            return 0
-        try:
-            memory.begin(1.0)
-            data = memory.some(low, high - low)
-        except (Torn, Gone, TimeoutError):
-            continue
+    wanted = struct.pack("=Q", address)
+    for start, data in _pieces(memory, _own_memory(maps)):
         at = data.find(wanted)
         while at >= 0:
-            if at % 8 == 0 and at + 24 <= len(data):
+            if (start + at) % 8 == 0 and at + 24 <= len(data):
                 owner, count = struct.unpack_from("=QQ", data, at + 8)
                 if (
                     0 < count < 1 << 20
@@ -70,6 +65,20 @@ def find_rlock_owner(memory: Memory, address: int, maps: list[str]) -> int:
                     return tid
             at = data.find(wanted, at + 1)
     return 0
+
+
+def _pieces(memory: Memory, mappings: list[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
+    """These mappings piece by piece, each with the words that follow it: no more of them is held at once."""
+    left = _SCANNED
+    for low, high in mappings:
+        memory.begin(1.0)
+        for start in range(low, high, _PIECE):
+            if (left := left - _PIECE) < 0:
+                return
+            try:
+                yield start, memory.some(start, min(_PIECE + 16, high - start))
+            except (Torn, Gone, TimeoutError):
+                break
 
 
 def _thread_id(memory: Memory, pthread: int) -> int:

@@ -22,6 +22,7 @@ from diag.sources.waits.locks import find_gil_holder, find_rlock_owner, mutex_wo
 _POLLED = 64
 _HOLDERS = 16
 _PATH_BYTES = 4096
+_SEARCHES = 2  # of a reading, for the owner of an RLock: 25 to 100 ms of CPU each
 _COMMAND = 160
 
 
@@ -39,15 +40,19 @@ class Objects:
         self.found: dict[str, dict[str, Any]] = {}
         self.gaps: set[str] = set()
         self._memories: dict[int, Memory | None] = {}
+        self._searches = 0
         self._pythons: dict[int, tuple[dict[int, int], dict[int, str]]] = {}
 
-    def learn(self, pid: int, tid: int, blocked: Blocked, ns: dict[str, int]) -> tuple[str, list[int]]:
-        """The key under which the facts stand, empty for none, and the pids of this host on the other side."""
+    def learn(self, pid: int, tid: int, blocked: Blocked, *, deep: bool) -> tuple[str, list[int]]:
+        """The key under which the facts stand, empty for none, and the pids of this host on the other side.
+
+        `deep`: search the process's memory too, for who owns a lock of Python's.
+        """
         kind = blocked.kind
         if kind == "poll":
             return self._poll(pid, tid, blocked)
         if kind in ("futex", "mutex", "join", "semaphore") and blocked.address:
-            return self._futex(pid, blocked, ns)
+            return self._futex(pid, blocked, deep=deep)
         if kind == "sleep":
             return self._sleep(pid, tid, blocked)
         if kind == "child":
@@ -60,6 +65,11 @@ class Objects:
                 self._lock_holders(pid, blocked.fd, self.found[key])
             return key, self._others(self.found[key], pid)
         return "", []
+
+    def owners(self, key: str) -> list[str]:
+        """Threads of the same process that stand there as owners, by number."""
+        facts = self.found.get(key, {})
+        return [str(facts[name]) for name in ("gil", "join", "rlock", "owner") if facts.get(name)]
 
     def close(self) -> None:
         for memory in self._memories.values():
@@ -318,7 +328,7 @@ class Objects:
         self.found[key] = {"of": watched, "timeout_ms": blocked.timeout_ms}
         return key, self._others(self.found[watched[0][0]], pid) if len(watched) == 1 else []
 
-    def _futex(self, pid: int, blocked: Blocked, ns: dict[str, int]) -> tuple[str, list[int]]:
+    def _futex(self, pid: int, blocked: Blocked, *, deep: bool) -> tuple[str, list[int]]:
         key = f"{pid}/futex/{blocked.address:x}"
         if key in self.found:
             return key, []
@@ -338,8 +348,9 @@ class Objects:
             facts["gil"] = holder
         elif tid := self._python(pid)[0].get(blocked.address):
             facts["join"] = tid
-        elif not blocked.timed and (owner := find_rlock_owner(memory, blocked.address, self._maps(pid))):
-            facts["rlock"] = owner
+        elif deep and not blocked.timed and self._searches < _SEARCHES:
+            self._searches += 1
+            facts["rlock"] = find_rlock_owner(memory, blocked.address, self._maps(pid))
         return key, []
 
     def names(self, pid: int) -> dict[int, str]:

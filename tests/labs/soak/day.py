@@ -7,6 +7,7 @@ import gc
 import json
 import math
 import os
+import statistics
 import threading
 import time
 import tracemalloc
@@ -98,6 +99,8 @@ def soak_told(
     told: list[dict[str, Any]] = []
     taking = checking = scraping = 0.0
     records, next_scrape, next_row = 0, _BEGAN, _BEGAN + each * 3600
+    pace: list[float] = []  # what the machine makes of the same work, minute by minute
+    usual = 0.0
     if trace:
         tracemalloc.start()
     for now, batch in _seconds(node.records(_BEGAN, hours * 3600 + 1)):
@@ -110,6 +113,7 @@ def soak_told(
         clocks.append(time.process_time())
         if now >= next_scrape:
             next_scrape += 60.0
+            pace.append(_reference())
             exposition(families(view))
             json.dumps([report(engine), engine.timeline.to_json(engine.job)])
         clocks.append(time.process_time())
@@ -121,12 +125,16 @@ def soak_told(
         if now >= next_row:
             hour = round((next_row - _BEGAN) / 3600, 3)
             next_row += each * 3600
+            made = statistics.median(pace) if pace else 0.0
+            usual = usual or made
+            slower = made / usual if usual else 1.0
+            pace.clear()
             rows.add(
                 _hour(
                     hour,
                     records,
                     _parts(engine),
-                    [1000 * spent / (each * 60) for spent in (taking, checking, scraping)],
+                    [1000 * spent / (each * 60) / slower for spent in (taking, checking, scraping)],
                     journal_folder,
                 )
             )
@@ -138,6 +146,13 @@ def soak_told(
     outcome = _outcome(told, changes, node)
     (output / "day.json").write_text(json.dumps(outcome))
     return outcome
+
+
+def _reference() -> float:
+    """CPU seconds of the same work each time: other programs on the machine make any work dearer."""
+    began = time.process_time()
+    sum(index * index for index in range(20_000))
+    return time.process_time() - began
 
 
 def _seconds(records: Iterable[Record]) -> Iterator[tuple[float, list[Record]]]:
