@@ -1,0 +1,1 @@
+"""What diag says of jobs that nobody who writes diag had seen."""
