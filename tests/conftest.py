@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 import uuid
 from collections.abc import Iterator
@@ -16,6 +17,12 @@ from tests.cgroups import memory_cgroup
 from tests.leftovers import described, end_all, started
 from tests.otheruser import place, start  # noqa: F401 - fixtures
 from tests.sentences import watched
+
+# A shell ignores these for what it starts in the background, and processes hand that down: to the commands that tests
+# interrupt.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 CAPTURES = Path(__file__).parent / "captures"
 _MARK = "STARTED_BY_TESTS"  # the variable that all processes of one session of pytest (of one worker of xdist) inherit

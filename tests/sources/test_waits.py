@@ -208,9 +208,12 @@ def test_commands_are_kept_without_secrets(start: Start) -> None:
 
 
 def test_shell_leads_to_the_program_it_runs(start: Start) -> None:
-    read, _ = until(pid := start("import os; ready(); os.system('sleep 900; true')"), "child")
-
-    assert chain(read, pid).last.process.command == "sleep 900"
+    pid = start("import os; ready(); os.system('sleep 900; true')")
+    deadline = time.monotonic() + 20
+    while (
+        chain(until(pid, "child")[0], pid).last.process.command != "sleep 900"
+    ):  # the shell has yet to start it
+        assert time.monotonic() < deadline
 
 
 def test_sleep_says_what_is_left_of_it(start: Start) -> None:
