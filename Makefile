@@ -49,7 +49,7 @@ test: $(VENV)/.job system-packages lint types ## all but the suites below, which
 test-faces: $(VENV)/.job system-packages ## the page in Chromium, diag top, the terminal, documentation and its commands (some 6 minutes)
 	$(PYTEST) -m faces tests -n $(WORKERS) --dist loadgroup
 
-test-hardening: $(VENV)/.job system-packages ## what is done to diag itself, in short: faults, hostile input, secrets, a soak (some 5 minutes)
+test-hardening: $(VENV)/.job system-packages ## what is done to diag itself, in short: faults, hostile input, secrets, a soak (some 12 minutes)
 	$(PYTEST) -m hardening tests -n $(WORKERS) --dist loadgroup
 
 # The kernel and its Debian go into build/ only. Without root the tests say that they were skipped, and why.
