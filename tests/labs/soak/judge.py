@@ -190,7 +190,9 @@ _DAY_ENTRIES = 100  # of one kind of container
 _DAY_CPU = 1.3
 
 
-def judge_day(hours: Sequence[Hour], outcome: dict[str, Any], full_after: float) -> list[str]:
+def judge_day(
+    hours: Sequence[Hour], outcome: dict[str, Any], full_after: float, cpu: float = _DAY_CPU
+) -> list[str]:
     """What still grows after `full_after` told hours, when all of diag's windows of time are full; and
     findings without cause."""
     steady = [hour for hour in hours if hour.hour >= full_after - 1e-6]
@@ -208,7 +210,7 @@ def judge_day(hours: Sequence[Hour], outcome: dict[str, Any], full_after: float)
         third = max(1, len(steady) // 3)
         early = statistics.median(getattr(hour, name) for hour in steady[:third])
         late = statistics.median(getattr(hour, name) for hour in steady[-third:])
-        if late > early * _DAY_CPU + 1.0:
+        if late > early * cpu + 1.0:
             faults.append(f"{name} a told minute rose from {early:.1f} to {late:.1f} ms of CPU")
     told = [hour for hour in outcome["hours"] if hour["hour"] >= full_after - 1e-6]
     faults += [f"{path} grew from {was} to {now} entries" for path, was, now in growing(told)]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -45,10 +47,13 @@ def test_half_a_minute_beside_a_busy_node_is_flat_and_silent(tmp_path: Path) -> 
 
 
 def test_a_told_hour_keeps_the_state_within_its_bounds_and_finds_nothing(tmp_path: Path) -> None:
-    outcome = soak_told(tmp_path, 1.0, each=1 / 8, step_seconds=2.0, addresses=64, ranks=4)
+    with ProcessPoolExecutor(1, get_context("spawn")) as own:  # its memory and CPU are no other test's
+        outcome = own.submit(
+            soak_told, tmp_path, 1.0, each=1 / 8, step_seconds=2.0, addresses=64, ranks=4
+        ).result()
 
     rows = read_rows(tmp_path / "day.csv", Hour)
-    assert judge_day(rows, outcome, 0.75) == []
+    assert judge_day(rows, outcome, 0.75, cpu=2.0) == []  # two rows: their CPU is noise up to a half
     assert rows[-1].records > 15_000
 
 
