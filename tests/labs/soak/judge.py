@@ -24,7 +24,7 @@ _ROOM = 1 << 20  # what is written before a budget is looked at again
 class Limits:
     """Medians of the last `window` seconds against those of the first after `warm_up`: what may be more by
     then. `cpu` is a ratio of what a process uses, above `cpu_floor` (of a core); `reading` one of what a
-    reading takes, above a millisecond."""
+    reading takes at its quickest, above `reading_floor` (seconds: wall time, which other load stretches)."""
 
     warm_up: float
     window: float
@@ -35,14 +35,15 @@ class Limits:
     cpu: float
     cpu_floor: float
     reading: float
+    reading_floor: float
     refused: int
 
 
 # A connection of a scrape, a listener or a dump may be open in one window and not in the other: three of
 # them.
-HOUR = Limits(600, 600, 5 * _MB, 2 * _MB, 3, 3, 1.3, 0.005, 2.0, 0)
+HOUR = Limits(600, 600, 5 * _MB, 2 * _MB, 3, 3, 1.3, 0.005, 2.0, 0.001, 0)
 # Half a minute lies in the warm-up of diag's windows of time: the hub still learns the job.
-SHORT = Limits(12, 8, 8 * _MB, 3 * _MB, 4, 4, 2.0, 0.05, 4.0, 0)
+SHORT = Limits(12, 8, 8 * _MB, 3 * _MB, 4, 4, 2.0, 0.05, 4.0, 0.01, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ def _judge_samplers(samplers: Iterable[Sampler], limits: Limits) -> list[str]:
     for name, told in by_name.items():
         first = _a_reading([each for each in told if each.at < limits.warm_up + limits.window])
         last = _a_reading([each for each in told if each.at >= told[-1].at - limits.window])
-        if first is not None and last is not None and last > first * limits.reading + 0.001:
+        if first is not None and last is not None and last > first * limits.reading + limits.reading_floor:
             faults.append(
                 f"a reading of {name} took {1000 * first:.2f} ms at first, {1000 * last:.2f} ms at last"
             )
@@ -176,9 +177,15 @@ def _judge_samplers(samplers: Iterable[Sampler], limits: Limits) -> list[str]:
 
 
 def _a_reading(told: Sequence[Sampler]) -> float | None:
+    """Seconds, of the quickest stretch between two scrapes: a pause that other load makes is in few of them, what
+    grows in all."""
     if len(told) < 2 or told[-1].count - told[0].count < 3:
         return None
-    return (told[-1].seconds - told[0].seconds) / (told[-1].count - told[0].count)
+    return min(
+        (later.seconds - earlier.seconds) / (later.count - earlier.count)
+        for earlier, later in pairwise(told)
+        if later.count > earlier.count
+    )
 
 
 # --- the day
