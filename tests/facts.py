@@ -159,3 +159,7 @@ class Story:
 
     def the(self, finding_id: str) -> Finding:
         return next(finding for finding in self.findings() if finding.id == finding_id)
+
+    def hang(self) -> Finding:
+        """Who holds the job up, and why, whether it is known to be for good or not."""
+        return next(finding for finding in self.findings() if finding.id in ("hang", "held-up"))

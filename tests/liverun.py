@@ -59,10 +59,14 @@ class WatchedRun:
                     lines.append(json.loads(line))
         return lines
 
-    def opened(self, finding_id: str) -> dict[str, Any] | None:
-        """The newest change that opened or updated this finding."""
-        found = [c for c in self.changes() if c["finding"]["id"] == finding_id and c["change"] != "resolved"]
+    def opened(self, *ids: str) -> dict[str, Any] | None:
+        """The newest change that opened or updated one of these findings."""
+        found = [c for c in self.changes() if c["finding"]["id"] in ids and c["change"] != "resolved"]
         return found[-1] if found else None
+
+    def hang(self) -> dict[str, Any] | None:
+        """Who holds the job up, whether it is known to be for good or not."""
+        return self.opened("hang", "held-up")
 
     def struck_at(self) -> float | None:
         """When the fault announced itself."""

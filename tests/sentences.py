@@ -74,7 +74,7 @@ def faults(finding: Finding, job: JobView) -> list[str]:
         wrong += [f"does not agree: {found[0]!r}" for form in _DISAGREE if (found := form.search(text))]
         if _OTHERS.search(text) and not _others_exist(finding, job):
             wrong.append(f"there are no others: {text!r}")
-    if finding.id == "hang":
+    if finding.id in ("hang", "held-up"):
         wrong += _misplaced(finding, job)
         wrong += [
             f"not filled in: {left[0]}" for left in _TEMPLATE.finditer(finding.summary + finding.advice)
@@ -85,7 +85,7 @@ def faults(finding: Finding, job: JobView) -> list[str]:
 
 
 def _others_exist(finding: Finding, job: JobView) -> bool:
-    if finding.id == "hang":
+    if finding.id in ("hang", "held-up"):
         return bool(finding.waiting_ranks)
     return (
         bool(finding.waiting_ranks)

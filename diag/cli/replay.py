@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         width = max(60, shutil.get_terminal_size().columns)
         print(report_text(document, colour=wanted(1), width=width, lang=language_for(sys.stdout, language())))
         classes = stack_classes(engine)
-        if classes and any(finding["id"] == "hang" for finding in document["findings"]):
+        if classes and any(finding["id"] in ("hang", "held-up") for finding in document["findings"]):
             print()
             print(classes_text(classes, width))
     return 10 if found(document) else 0

@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from diag.detectors.relations import Kind, OneAtATime, Precedence, ReadAfter, Retold, StandsStill, WholeJob
+from diag.detectors.relations import (
+    Becomes,
+    Kind,
+    OneAtATime,
+    Precedence,
+    ReadAfter,
+    Retold,
+    StandsStill,
+    WholeJob,
+)
 from diag.model import Evidence, Finding, Severity
 
 # A failure is reported up to so long before a rank ends of it (a core dump of a GPU's memory, peers that are
@@ -62,6 +71,7 @@ _TORN = Kind("checkpoint-corrupt", "left_behind")
 PRECEDENCE = Precedence(
     (
         ReadAfter(_DIED, None, "a rank dies of what else was found: of memory, a GPU, a full disk"),
+        ReadAfter(Kind("held-up"), None, "ranks wait for one whose trouble was found"),
         ReadAfter(Kind("hang", "gpu_side"), None, "ranks wait for the GPU whose fault was found"),
         ReadAfter(_PEER_LOST, _DIED, "ranks wait for the one that died"),
         ReadAfter(Kind("hang", "peer_not_joined"), _DIED, "ranks wait for one that died before it joined"),
@@ -70,15 +80,18 @@ PRECEDENCE = Precedence(
             Kind("checkpoint-missing", "left_behind"), _TORN, "a torn checkpoint is none to resume from"
         ),
         OneAtATime("rank-died", "the others die of the first, and may have been heard of before it"),
+        Becomes(("held-up", "hang"), "who holds the job up may turn out to do so for good"),
+        WholeJob("held-up", "ranks of one node wait for a culprit on another"),
         WholeJob("hang", "ranks of one node wait for a culprit on another"),
         WholeJob("rank-died", "the first death may have been on another node"),
         WholeJob("straggler", "slow is slower than the ranks of all nodes"),
         WholeJob("transport-mismatch", "the other transport may be on another node"),
+        StandsStill("held-up", "ranks wait for each other"),
         StandsStill("hang", "ranks wait for each other"),
         Retold(
             "rank-died",
             explained,
-            ("hang",),
+            ("hang", "held-up"),
             "a rank that died of what another finding describes is reported in short; those who hang wait for it",
         ),
     )

@@ -42,6 +42,15 @@ class OneAtATime(_Of):
     """Reported of one subject only: when a detector names another, that one takes its place."""
 
 
+@dataclass(frozen=True, slots=True)
+class Becomes:
+    """One claim about one thing, made weaker or stronger: either takes the place of the other, and neither is over by
+    that."""
+
+    findings: tuple[str, ...]
+    because: str
+
+
 class WholeJob(_Of):
     """Only who sees all ranks can be right about it: withheld while the job hub judges."""
 
@@ -61,7 +70,7 @@ class Retold:
     because: str
 
 
-Row = ReadAfter | OneAtATime | WholeJob | StandsStill | Retold
+Row = ReadAfter | OneAtATime | Becomes | WholeJob | StandsStill | Retold
 
 
 class Precedence:
@@ -74,6 +83,12 @@ class Precedence:
             for kind in (WholeJob, OneAtATime, StandsStill)
         )
         self._retold = {row.finding: row for row in self.rows if isinstance(row, Retold)}
+        self._claims = {
+            name: frozenset(row.findings) - {name}
+            for row in self.rows
+            if isinstance(row, Becomes)
+            for name in row.findings
+        }
         causes: dict[Kind, list[Kind | None]] = {}
         for row in self.rows:
             if isinstance(row, ReadAfter):
@@ -84,6 +99,11 @@ class Precedence:
         """How many consequences of one another lead to it: 0 for what follows from nothing."""
         exact = self._depths.get(Kind(finding.id, finding.klass))
         return self._depths.get(Kind(finding.id), 0) if exact is None else exact
+
+    def became(self, finding: Finding, reported: Collection[Finding]) -> bool:
+        """Another claim about the same thing is reported now."""
+        others = self._claims.get(finding.id, frozenset())
+        return any(one.id in others and one.subject == finding.subject and not one.rule for one in reported)
 
     def retold(self, finding: Finding, beside: Collection[Finding]) -> Finding:
         """The finding as it reads beside these. What a rule reports stays as it is."""

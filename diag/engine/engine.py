@@ -205,11 +205,12 @@ class Engine:
         for key, known in [(key, known) for key, known in self._open.items() if key not in reported]:
             finding = known.finding
             by_job_hub = bool(finding.reported_by) and joined  # it knows better by now
-            by_another = finding.id in displaced and not finding.rule
+            became = not finding.rule and self.precedence.became(finding, reported.values())
+            by_another = became or (finding.id in displaced and not finding.rule)
             superseded = by_job_hub or by_another
             if not superseded and (finding.final or (over and not finding.reported_by)):
                 continue
-            if now - known.last_seen < finding.holds_seconds:
+            if not became and now - known.last_seen < finding.holds_seconds:
                 continue
             del self._open[key]
             over_at, moved = min(now, known.last_seen + self._check_seconds), self._moved_again(finding)

@@ -146,6 +146,18 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
+class Ground:
+    """Why a job will not go on by itself: `kind` is one of a closed list (`detectors/hang/grounds.py`), `fact` what it
+    rests on here."""
+
+    kind: str
+    fact: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "fact": self.fact}
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """What is wrong, who caused it, why we think so and what to change. `ranks` are culprits, never victims."""
 
@@ -161,6 +173,7 @@ class Finding:
     ranks: tuple[int, ...] = ()
     waiting_ranks: tuple[int, ...] = ()
     evidence: tuple[Evidence, ...] = ()
+    grounds: tuple[Ground, ...] = ()  # of `hang`
     holds_seconds: float = 0.0  # how long the condition must be absent before the finding is called resolved
     final: bool = False  # a thing that happened (a death, an OOM kill) and cannot un-happen: never resolved
     # of the rule that says so: detectors know more, and one that names the same takes its place
@@ -189,6 +202,7 @@ class Finding:
             "cause": self.cause,
             "advice": self.advice,
             "evidence": [item.to_json() for item in self.evidence],
+            **({"grounds": [ground.to_json() for ground in self.grounds]} if self.grounds else {}),
             **({"rule": self.rule} if self.rule else {}),
             **({"hosts": list(self.hosts)} if self.hosts else {}),
             **({"told_by": self.reported_by} if self.reported_by else {}),

@@ -77,12 +77,15 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
 
 
 def job_status(engine: Engine) -> str:
-    """One word for the job: starting, running, checkpointing, hung, dead, finished, failed or unknown."""
+    """One word for the job: starting, running, checkpointing, held-up, hung, dead, finished, failed or unknown."""
     job = engine.job
     if job.returncode is not None:
         return "finished" if job.returncode == 0 else "failed"
-    if any(finding.id == "hang" and finding.severity.counts for finding in engine.active()):
+    open_now = {finding.id for finding in engine.active() if finding.severity.counts}
+    if "hang" in open_now:
         return "hung"
+    if "held-up" in open_now:
+        return "held-up"
     if any(rank.failed for rank in job.ranks.values()):
         return "dead"
     if job.iteration is None and job.phase == "launch" and not job.run.argv and not job.cluster.nodes:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from diag.model.observations import (
+    FlightRecorder,
     Frame,
     ProcessSample,
     ProcessTree,
@@ -15,12 +16,15 @@ from diag.model.observations import (
     ThreadSeen,
     ThreadStack,
 )
-from diag.state.rank_view import RankView
+from diag.state.rank_view import CallCounts, RankView
 from diag.state.stack_activity import Activity, Reading, read_stack, steps
 
 # Research basis: a child that compiles, tokenises or reads uses more than this; idle pools use less.
 _CHILD_CPU_RATIO = 0.2
 _MAIN_CPU_RATIO = 0.3
+# Less than one tick of the kernel's clock in five seconds: whoever waits in gloo takes none (torch 2.13), whoever makes
+# steps takes some.
+_AT_REST_CPU_RATIO = 0.002
 # A compiler does nothing but compile: on a crowded machine (18 runnable on 2 cores: 0.1 each) it works on far
 # less.
 _COMPILER_CPU_RATIO = 0.02
@@ -33,6 +37,8 @@ _IO_BYTES_PER_SECOND = 64 * 1024
 _RSS_BYTES_PER_SECOND = 1024 * 1024
 # So long after a question of diag a rank may show its answer: memory, lines of torch's watchdog.
 OWN_TRACE_SECONDS = 5.0
+_MOST_CAME_THROUGH_SECONDS = 120.0  # ours: it must not hide a real wait for many minutes
+_READ_LATELY_SECONDS = 60.0  # of two readings of the recorder: what differs was made just now
 _MOST_CHILD_STACKS = 256
 _GONE_CHILD_SECONDS = 60.0
 _SPINNING_WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.COMM_INIT, Activity.BACKWARD)
@@ -71,6 +77,8 @@ class RankState(RankView):
         spent, earlier = fact.main_thread_cpu_seconds, before.main_thread_cpu_seconds
         if spent is not None and earlier is not None:
             self.main_cpu_ratio = max(0.0, spent - earlier) / seconds
+        if self.main_cpu_ratio > _AT_REST_CPU_RATIO:
+            self.ran_at = at
         if _moved_chars(before.main, fact.main) > _IO_BYTES_PER_SECOND * seconds:
             self.moved["io"] = at
         # Growth in two readings in a row: weights that load grow for long, while a question to the rank's own
@@ -131,6 +139,22 @@ class RankState(RankView):
             return replace(reading, context=Activity.TEARDOWN)
         return reading
 
+    def see_recorder(self, at: float, fact: FlightRecorder) -> None:
+        """A call that no earlier reading had is progress, at the time when it was made."""
+        self.recorder = fact
+        called = calls_of(fact)
+        if called == self.called:
+            self.called_times = (self.called_times[0], at)
+            return
+        made = max((entry.time_created for entry in fact.entries), default=0.0)
+        if not made and at - self.called_times[1] < _READ_LATELY_SECONDS:
+            made = at  # between these two readings
+        if made and self.called:
+            made, before = min(at, made), max(self.stack_since, self.moved.get("calls", 0.0))
+            self.moved["calls"] = max(self.moved.get("calls", 0.0), made)
+            self.came_through = min(max(self.came_through, made - before), _MOST_CAME_THROUGH_SECONDS)
+        self.called, self.called_times = called, (at, at)
+
     def see_question(self, at: float) -> None:
         """The rank's own worker server is asked by us, or answered: memory that it takes for that is our
         trace, not progress."""
@@ -187,6 +211,15 @@ class RankState(RankView):
         self.series.extend([path] * min(fact.stack_samples, self.series.maxlen or 1))
         if self.reading is not None and fact.standing == "teardown" and self.reading.context is None:
             self.reading = replace(self.reading, context=Activity.TEARDOWN)
+
+
+def calls_of(fact: FlightRecorder) -> CallCounts:
+    """How far it is in each group. gloo's recorder has no count of a group but in its calls."""
+    last = {(group.backend, group.name): group.last_enqueued or 0 for group in fact.groups}
+    for entry in fact.entries:
+        key = (entry.backend, entry.group)
+        last[key] = max(last.get(key, 0), entry.seq)
+    return frozenset((*key, seq) for key, seq in last.items())
 
 
 def _works(child: ProcessSample, known: Mapping[tuple[int, int], float], seconds: float) -> bool:

@@ -22,9 +22,10 @@ from diag.model.observations import (
 from diag.model.observations.waits import WaitsRead
 from diag.state.stack_activity import Activity, Reading
 
-CHANNELS = ("log", "stack", "cpu", "child_cpu", "io", "child_io", "memory")
-STRONG = ("log", "stack", "cpu")  # channels whose movement means that the job itself moves
+CHANNELS = ("log", "calls", "stack", "cpu", "child_cpu", "io", "child_io", "memory")
+STRONG = ("log", "calls", "stack", "cpu")  # channels whose movement means that the job itself moves
 TAIL_LINES = 200
+CallCounts = frozenset[tuple[str, str, int]]  # backend, name of the group, sequence number of its last call
 _SERIES = 4  # samples over which a stack counts as standing or moving: 8 s under suspicion, 40 s otherwise
 _WRITTEN = 3  # readings: what a launcher passes on arrives one after it was written
 
@@ -49,6 +50,7 @@ class RankView:
     stopped_since: float | None = None  # by a signal or a debugger
     cpu_ratio: float | None = None  # cores that it used between the last two readings
     main_cpu_ratio: float | None = None  # and its main thread
+    ran_at: float = 0.0  # when it last used any worth speaking of
     grew: bool = False  # its memory, between the last two readings
     asked_at: float = -1e9  # when its worker server was last asked or answered, which takes some MB of it
     written: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_WRITTEN))  # characters
@@ -66,6 +68,9 @@ class RankView:
     waits: WaitsRead | None = None  # what its threads and its children's wait for, as last read
     waits_at: float = 0.0
     recorder: FlightRecorder | None = None  # the last that it answered with
+    called: CallCounts = frozenset()  # what it had called in each group by then
+    came_through: float = 0.0  # seconds that it stood at one line at most, while calls were made
+    called_times: tuple[float, float] = (0.0, 0.0)  # the first and the last reading with these counts
     # What it may use.
     limits: LimitsSeen | None = None
     variables: dict[str, str] = field(default_factory=dict)  # of its environment, those that matter here

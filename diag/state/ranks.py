@@ -250,7 +250,7 @@ class Ranks(Reducer, Mapping[int, RankView]):
         if rank is not None:
             rank.see_question(at)
             if isinstance(fact, FlightRecorder):
-                rank.recorder = fact
+                rank.see_recorder(at, fact)
 
     @takes(RdmaAccess, WaitsRead, EnvironmentSeen)
     def _of_its_process(self, at: float, fact: RdmaAccess | WaitsRead | EnvironmentSeen) -> None:

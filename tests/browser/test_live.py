@@ -57,7 +57,7 @@ class Stuck:
     left: list[psutil.Process] = field(default_factory=list)  # of the job, once nothing of diag is above them
 
     def hung(self) -> None:
-        self.run.until(lambda: self.run.opened("hang"), 90)
+        self.run.until(lambda: self.run.hang(), 90)
 
 
 def a_free_port() -> int:
@@ -94,7 +94,7 @@ def test_hang_is_on_the_open_page_five_seconds_after_it_was_found(stuck: Stuck, 
     expect(article(page, HANG)).to_be_visible(timeout=90_000)
     seen = time.time()
 
-    change = stuck.run.opened("hang")
+    change = stuck.run.hang()
     assert change is not None
     print(f"hang on the page {seen - change['opened_at']:.1f} s after it was found")
     assert seen - change["opened_at"] < 5.0

@@ -114,5 +114,9 @@ class Reports:
     def the(self, kind: str) -> Finding:
         return next(one for one in self.findings() if one.id == kind)
 
+    def hang(self) -> Finding:
+        """Who holds the job up, whether it is known to be for good or not."""
+        return next(one for one in self.findings() if one.id in ("hang", "held-up"))
+
     def notes(self) -> str:
         return " | ".join(f"{line.what}: {line.reason} ({line.remedy})" for line in self.engine.not_checked())

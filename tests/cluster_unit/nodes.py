@@ -137,6 +137,10 @@ class JobOfNodes:
     def the(self, finding_id: str) -> Finding:
         return next(finding for finding in self.findings() if finding.id == finding_id)
 
+    def hang(self) -> Finding:
+        """Who holds the job up, whether it is known to be for good or not."""
+        return next(one for one in self.findings() if one.id in ("hang", "held-up"))
+
     def ids(self) -> list[str]:
         return [finding.id for finding in self.findings()]
 

@@ -55,7 +55,7 @@ def opened(changes: list[Change]) -> list[float]:
     return [
         change.at
         for change in changes
-        if change.finding.id in ("hang", "rank-died") and change.kind.value == "opened"
+        if change.finding.id in ("hang", "held-up", "rank-died") and change.kind.value == "opened"
     ]
 
 
@@ -81,7 +81,7 @@ def test_evidence_that_needs_both_nodes_is_joined(name: str) -> None:
     """Each node's Flight Recorder says only what its own rank came to."""
     job = as_two_nodes(records_of(CAPTURES / "h200-live" / name), 0)
 
-    hang = job.the("hang")
+    hang = job.hang()
 
     assert {item.kind for item in hang.evidence} >= {"remote_stack", "flight_recorder", "nccl_ras"}
     assert "rank 1 has not come to it" in " ".join(item.excerpt for item in hang.evidence)
@@ -91,9 +91,9 @@ def test_the_words_of_a_hang_are_those_of_one_who_saw_the_stacks() -> None:
     records = records_of(CAPTURES / "h200-live" / "loop-data-hang")
     told_all, _ = replay_records(records)
 
-    said = as_two_nodes(records, 0).the("hang")
+    said = as_two_nodes(records, 0).hang()
 
-    seen = next(finding for finding in told_all.active() if finding.id == "hang")
+    seen = next(finding for finding in told_all.active() if finding.id in ("hang", "held-up"))
     assert said.advice == seen.advice
     # subject, line of code, worker's pid
     assert said.summary.split(" for ")[0] == seen.summary.split(" for ")[0]

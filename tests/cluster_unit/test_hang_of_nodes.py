@@ -47,7 +47,9 @@ class Nodes:
 
 def hangs(engine: Engine) -> list[tuple[object, ...]]:
     return [
-        (one.klass, one.cause, one.ranks, one.waiting_ranks) for one in engine.active() if one.id == "hang"
+        (one.klass, one.cause, one.ranks, one.waiting_ranks)
+        for one in engine.active()
+        if one.id in ("hang", "held-up")
     ]
 
 
@@ -59,7 +61,10 @@ def test_rank_of_another_node_that_does_not_join_is_named_on_every_node() -> Non
     assert hangs(nodes.job.engine) == verdict
     assert [hangs(node.engine) for node in nodes.job.nodes] == [verdict] * 4
     assert {
-        one.reported_by for node in nodes.job.nodes for one in node.engine.active() if one.id == "hang"
+        one.reported_by
+        for node in nodes.job.nodes
+        for one in node.engine.active()
+        if one.id in ("hang", "held-up")
     } == {"node-0"}
 
 
@@ -85,7 +90,7 @@ def test_node_that_fell_silent_is_to_blame_where_all_others_wait() -> None:
     nodes.probe(2, "timeout")
     nodes.still(4.0, [ALL_REDUCE] * 4)
     causes = [(one.id, one.cause) for one in nodes.job.findings()]
-    assert causes == [("node-failure", "node_unreachable"), ("hang", "node_silent")]
+    assert causes == [("node-failure", "node_unreachable"), ("held-up", "node_silent")]
 
 
 def test_blocked_rank_that_is_seen_explains_more_than_a_node_that_is_not() -> None:
@@ -138,7 +143,7 @@ def test_worker_of_another_node_is_blamed_by_its_pid() -> None:
         nodes.now += 2.0
         nodes.job.advance(nodes.now)
 
-    found_hang = nodes.job.the("hang")
+    found_hang = nodes.job.hang()
     assert (found_hang.cause, found_hang.ranks) == ("dataloader_worker_blocked", (1,))
     assert "worker pid 4711" in found_hang.summary and "read_record (/app/reader.py:12)" in found_hang.summary
 
@@ -168,7 +173,7 @@ def test_words_of_a_gpu_or_a_network_that_only_its_node_sees_reach_the_verdict()
             reports.tell(RankFound(number, place, "python train.py"), replace(one, placement=place))
         reports.wait(5.0)
 
-    found_hang = reports.the("hang")
+    found_hang = reports.hang()
     assert (found_hang.klass, found_hang.cause, found_hang.ranks) == (
         "network_transport",
         "transport_error",

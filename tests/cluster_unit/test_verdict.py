@@ -35,7 +35,7 @@ def test_hang_of_one_node_is_withheld_while_the_job_hub_is_heard() -> None:
         story.tell(verdict())
 
     assert story.findings() == []
-    assert [one.id for one in story.engine.withheld.values()] == ["hang"]  # for the digest
+    assert [one.id for one in story.engine.withheld.values()] == ["held-up"]  # for the digest
 
 
 def test_hang_is_said_again_when_the_job_hub_is_lost() -> None:
@@ -47,7 +47,7 @@ def test_hang_is_said_again_when_the_job_hub_is_lost() -> None:
     story.tell(VerdictLost(None, "no hub of another node answers any more"))
     story.still(4.0, STANDS)
 
-    assert said(story.engine) == [("hang", "")]
+    assert said(story.engine) == [("held-up", "")]
     assert any(line.what == "the other nodes" for line in story.engine.not_checked())
 
 
@@ -59,7 +59,7 @@ def test_verdict_that_is_not_renewed_stops_counting() -> None:
 
     story.still(20.0, STANDS)
 
-    assert said(story.engine) == [("hang", "")]
+    assert said(story.engine) == [("held-up", "")]
 
 
 def test_job_hubs_verdict_is_said_on_every_node_and_ends_when_it_ends() -> None:

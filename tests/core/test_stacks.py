@@ -325,7 +325,7 @@ def test_thread_is_read_once_however_many_ask_what_it_does(monkeypatch: pytest.M
     waits = ("<module> train.py:1", "all_reduce torch/distributed/distributed_c10d.py:3173")
     story.still(60.0, {0: waits, 1: ("<module> train.py:1", "f a.py:1")})
 
-    assert story.the("hang").ranks == (1,)
+    assert story.hang().ranks == (1,)
     assert len({id(frames) for frames in read}) == len(read) == 2 * 30
 
 

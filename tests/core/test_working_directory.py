@@ -41,7 +41,7 @@ def hung(cwd: str) -> Story:
 
 def excerpt(story: Story) -> str:
     """The stack of the rank that is blamed, innermost frame first."""
-    return next(piece.excerpt for piece in story.the("hang").evidence if "shards.py" in piece.excerpt)
+    return next(piece.excerpt for piece in story.hang().evidence if "shards.py" in piece.excerpt)
 
 
 def test_a_finding_shows_the_jobs_own_code_from_its_working_directory_and_other_code_whole() -> None:

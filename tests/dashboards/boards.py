@@ -54,7 +54,7 @@ def _filled(expression: str) -> str:
 
 def states() -> str:
     """A rank's state as a number: 1 starting, 2 running, ... as panels.py maps it back."""
-    words = ("starting", "running", "checkpointing", "stalled", "hung", "dead", "finished")
+    words = ("starting", "running", "checkpointing", "stalled", "delaying", "hung", "dead", "finished")
     told = (f'{index} * diag_rank_state{{{R}, state="{word}"}}' for index, word in enumerate(words, 1))
     return f"sum by (node, rank) ({' or '.join(told)})"
 

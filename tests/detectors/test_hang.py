@@ -57,7 +57,7 @@ def test_hang_before_the_first_step_quotes_what_the_log_said_and_nothing_else(
 
     story.still(60.0, {0: ALL_REDUCE, 1: DATA})
 
-    assert words in story.the("hang").summary
+    assert words in story.hang().summary
 
 
 def test_rank_that_waits_for_its_first_batch_is_named_and_its_stuck_worker_with_it() -> None:
@@ -70,7 +70,7 @@ def test_rank_that_waits_for_its_first_batch_is_named_and_its_stuck_worker_with_
             tree(1, story.now, worker), stack(1, story.now, DATA), stack(1, story.now, WORKER, pid=5001)
         )
         story.wait(2.0)
-    hang = story.the("hang")
+    hang = story.hang()
 
     assert (hang.klass, hang.ranks, hang.waiting_ranks) == ("data_loading", (1,), (0,))
     assert hang.cause == "dataloader_worker_blocked"
@@ -87,7 +87,7 @@ def test_hang_in_steady_state_with_short_steps_is_found_within_30_seconds_and_no
         story.still(1.0, {0: ALL_REDUCE, 1: SLEEP}, step=1.0)
 
     assert 15 <= story.now - since <= 30
-    assert (story.the("hang").klass, story.the("hang").ranks) == ("peer_not_joined", (1,))
+    assert (story.hang().klass, story.hang().ranks) == ("peer_not_joined", (1,))
 
 
 def test_steps_of_a_minute_are_waited_for() -> None:
@@ -108,7 +108,7 @@ def test_stopped_rank_outranks_everything_and_needs_no_stack() -> None:
         story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE), tree(1, story.now, state="T"))
         story.wait(2.0)
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.ranks, hang.waiting_ranks) == ("stopped", (1,), (0,))
     assert f"kill -CONT {pid_of(1)}" in hang.advice
 
@@ -127,7 +127,7 @@ def test_rank_whose_two_threads_wait_for_each_other_is_a_lock_deadlock() -> None
         )
         story.wait(2.0)
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.cause, hang.ranks) == ("lock_deadlock", "threads_wait_for_each_other", (1,))
 
 
@@ -139,7 +139,7 @@ def test_rank_that_sleeps_with_the_gil_is_a_gil_deadlock() -> None:
         story.tell(tree(1, story.now), stack(1, story.now, (*TRAIN, "call_c /app/ext.py:3"), owns_gil=True))
         story.wait(2.0)
 
-    assert (story.the("hang").klass, story.the("hang").ranks) == ("gil_deadlock", (1,))
+    assert (story.hang().klass, story.hang().ranks) == ("gil_deadlock", (1,))
 
 
 def test_checkpoint_writer_that_stands_still_is_checkpoint_io() -> None:
@@ -153,7 +153,7 @@ def test_checkpoint_writer_that_stands_still_is_checkpoint_io() -> None:
 
     story.still(60.0, {0: ALL_REDUCE, 1: write})
 
-    assert (story.the("hang").klass, story.the("hang").ranks) == ("checkpoint_io", (1,))
+    assert (story.hang().klass, story.hang().ranks) == ("checkpoint_io", (1,))
 
 
 def test_when_all_ranks_wait_in_a_collective_nobody_is_blamed_and_the_wait_is_longer() -> None:
@@ -162,7 +162,7 @@ def test_when_all_ranks_wait_in_a_collective_nobody_is_blamed_and_the_wait_is_lo
     story.still(45.0, {0: ALL_REDUCE, 1: ALL_REDUCE})
     early = story.findings()
     story.still(60.0, {0: ALL_REDUCE, 1: ALL_REDUCE})
-    hang = story.the("hang")
+    hang = story.hang()
 
     assert early == []
     assert (hang.ranks, hang.waiting_ranks, hang.klass, hang.cause) == (
@@ -180,7 +180,7 @@ def test_dead_rank_is_the_culprit_of_those_that_wait_for_it() -> None:
     story.tell(RankExited(1, pid_of(1), None, 9, "pidfd"))
     story.still(40.0, {0: ALL_REDUCE})
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.ranks, hang.waiting_ranks) == ("peer_lost", (1,), (0,))
 
 
@@ -194,7 +194,7 @@ def test_full_dev_shm_and_exhausted_files_are_resource_wait() -> None:
         )
         story.wait(2.0)
 
-    assert (story.the("hang").klass, story.the("hang").cause) == ("resource_wait", "memory_high")
+    assert (story.hang().klass, story.hang().cause) == ("resource_wait", "memory_high")
 
 
 def test_late_rank_is_named_when_the_others_wait_at_rendezvous() -> None:
@@ -207,7 +207,7 @@ def test_late_rank_is_named_when_the_others_wait_at_rendezvous() -> None:
 
     story.still(60.0, {0: join, 1: SLEEP, 2: join})
 
-    assert (story.the("hang").klass, story.the("hang").ranks, story.the("hang").waiting_ranks) == (
+    assert (story.hang().klass, story.hang().ranks, story.hang().waiting_ranks) == (
         "rendezvous",
         (1,),
         (0, 2),
@@ -224,7 +224,7 @@ def test_ranks_that_never_appeared_are_named_after_two_minutes() -> None:
     story.still(40.0, {0: join, 1: join})
 
     assert early == []
-    assert (story.the("hang").klass, story.the("hang").ranks) == ("rendezvous", (2, 3))
+    assert (story.hang().klass, story.hang().ranks) == ("rendezvous", (2, 3))
 
 
 def test_without_stacks_nothing_is_claimed_early_and_the_reason_is_told() -> None:
@@ -257,7 +257,7 @@ def test_idle_command_without_ranks_is_no_hang_until_its_log_shows_training() ->
     story.still(60.0, {0: poll})
 
     assert idle == []
-    assert story.the("hang").ranks == (0,)
+    assert story.hang().ranks == (0,)
 
 
 def test_rank_that_left_early_with_exit_code_0_is_named() -> None:
@@ -266,7 +266,7 @@ def test_rank_that_left_early_with_exit_code_0_is_named() -> None:
     story.tell(RankExited(1, pid_of(1), 0, None, "pidfd"))
     story.still(60.0, {0: ALL_REDUCE})
 
-    assert (story.the("hang").klass, story.the("hang").ranks, story.the("hang").cause) == (
+    assert (story.hang().klass, story.hang().ranks, story.hang().cause) == (
         "peer_lost",
         (1,),
         "rank_left_early",
@@ -287,7 +287,7 @@ def test_wait_for_a_slow_service_is_given_five_minutes() -> None:
     story.still(150.0, {0: ALL_REDUCE, 1: rollout})
 
     assert early == []
-    assert (story.the("hang").klass, story.the("hang").cause) == ("resource_wait", "external_service")
+    assert (story.hang().klass, story.hang().cause) == ("resource_wait", "external_service")
 
 
 def test_rank_that_hangs_in_an_exit_handler_is_in_teardown_by_its_missing_module_frame() -> None:
@@ -297,7 +297,7 @@ def test_rank_that_hangs_in_an_exit_handler_is_in_teardown_by_its_missing_module
         40.0, {0: ALL_REDUCE, 1: ("upload_last_metrics /app/metrics.py:9", "push /app/metrics.py:30")}
     )
 
-    assert (story.the("hang").klass, story.the("hang").ranks) == ("teardown", (1,))
+    assert (story.hang().klass, story.hang().ranks) == ("teardown", (1,))
 
 
 def test_rank_that_ended_with_a_status_nobody_could_read_is_named_with_less_confidence():
@@ -306,7 +306,7 @@ def test_rank_that_ended_with_a_status_nobody_could_read_is_named_with_less_conf
     story.tell(RankExited(1, pid_of(1), None, None, "reaped before it could be read"))
     story.still(60.0, {0: ALL_REDUCE})
 
-    assert (story.the("hang").klass, story.the("hang").ranks, story.the("hang").confidence.value) == (
+    assert (story.hang().klass, story.hang().ranks, story.hang().confidence.value) == (
         "peer_lost",
         (1,),
         "medium",
@@ -335,7 +335,7 @@ def test_forked_child_that_stands_in_a_lock_is_told_as_that() -> None:
         )
         story.wait(1.0)
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.ranks, hang.cause) == ("lock_deadlock", (1,), "child_waits_for_lock")
     assert "5001" in hang.summary and "log (/app/audit.py:12)" in hang.summary
 
@@ -350,4 +350,4 @@ def test_wait_for_a_child_that_works_is_no_lock() -> None:
         story.tell(stack(1, story.now, ("main /app/upload.py:12",), pid=5001))
         story.wait(1.0)
 
-    assert story.the("hang").klass == "peer_not_joined"
+    assert story.hang().klass == "peer_not_joined"

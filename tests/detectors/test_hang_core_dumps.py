@@ -37,7 +37,7 @@ def hung(
 def test_rank_whose_own_kernel_runs_while_the_others_wait_in_nccl_holds_them_up() -> None:
     story = hung(4, {0: [NCCL], 1: [NCCL], 2: [OWN], 3: [NCCL]})
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.ranks, hang.waiting_ranks) == ("gpu_side", (2,), (0, 1, 3))
     assert (hang.cause, hang.confidence.value) == ("kernel_does_not_end", "high")
     assert "which runs a kernel that does not end" in hang.summary and "NCCL is not at fault" in hang.advice
@@ -50,12 +50,12 @@ def test_kernel_beside_that_of_nccl_is_told_from_those_who_only_wait() -> None:
 
 
 def story_of(running: dict[int, Sequence[str]], world: int = 2) -> tuple[str, tuple[int, ...], str]:
-    hang = hung(world, running).the("hang")
+    hang = hung(world, running).hang()
     return hang.klass, hang.ranks, hang.cause
 
 
 def test_all_waiting_in_nccl_blames_nobody_and_says_what_runs() -> None:
-    hang = hung(2, {0: [NCCL], 1: [NCCL]}).the("hang")
+    hang = hung(2, {0: [NCCL], 1: [NCCL]}).hang()
 
     assert (hang.klass, hang.ranks, hang.cause) == ("unknown", (), "all_ranks_wait")
     assert [item.excerpt for item in hang.evidence if item.kind == "cuda_coredump"] == [
@@ -96,7 +96,7 @@ def test_kernel_that_is_queued_does_not_run() -> None:
     story.tell(GpuKernels(0, (waits,)), GpuKernels(1, (waits, GpuKernel(OWN, (4, 1, 1), (128, 1, 1), 0))))
     quiet(story, dict.fromkeys(range(2), GPU_WAIT), lambda _: [], 10.0)
 
-    assert story.the("hang").cause == "all_ranks_wait"
+    assert story.hang().cause == "all_ranks_wait"
 
 
 def test_lone_process_whose_kernel_does_not_end_is_named() -> None:
@@ -104,13 +104,13 @@ def test_lone_process_whose_kernel_does_not_end_is_named() -> None:
 
 
 def test_some_ranks_that_gave_no_dump_make_it_less_sure() -> None:
-    hang = hung(4, {0: [NCCL], 2: [OWN]}).the("hang")
+    hang = hung(4, {0: [NCCL], 2: [OWN]}).hang()
 
     assert (hang.ranks, hang.confidence.value) == ((2,), "medium")
 
 
 def test_rank_that_sleeps_in_its_own_code_is_not_made_a_gpu_fault_by_what_its_gpu_runs() -> None:
-    hang = hung(2, {0: [NCCL], 1: [OWN]}, {0: ALL_REDUCE, 1: SLEEP}).the("hang")
+    hang = hung(2, {0: [NCCL], 1: [OWN]}, {0: ALL_REDUCE, 1: SLEEP}).hang()
 
     assert (hang.klass, hang.ranks, hang.cause) == ("peer_not_joined", (1,), "not_in_collective")
 
@@ -123,7 +123,7 @@ def test_dump_of_before_the_silence_is_no_evidence() -> None:
         story.tell(tree(rank, story.now, cpu=50.0), stack(rank, story.now, GPU_WAIT))
     quiet(story, dict.fromkeys(range(2), GPU_WAIT), lambda _: [], 90.0)
 
-    assert story.the("hang").cause == "all_ranks_wait"
+    assert story.hang().cause == "all_ranks_wait"
 
 
 def test_dumps_of_a_job_that_moves_say_nothing() -> None:

@@ -78,7 +78,7 @@ def test_idle_gpu_among_spinning_ones_is_the_culprit_where_all_stacks_wait() -> 
         lambda _: [gpu(rank, used[rank], 126.0) for rank in range(4)],
     )
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.ranks, hang.waiting_ranks, hang.cause) == (
         "gpu_side",
         (2,),
@@ -93,7 +93,7 @@ def test_all_gpus_spinning_blames_nobody_and_says_so() -> None:
     story = steady(2)
     quiet(story, dict.fromkeys(range(2), GPU_WAIT), lambda _: [gpu(0, 1.0, 126.0), gpu(1, 1.0, 123.0)])
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.ranks, hang.cause) == ("unknown", (), "all_ranks_wait")
 
 
@@ -121,7 +121,7 @@ def test_gpus_that_agree_with_the_stacks_are_in_the_evidence() -> None:
     story = steady(2)
     quiet(story, {0: GPU_WAIT, 1: SLEEP}, lambda _: [gpu(0, 1.0, 126.0), gpu(1, 0.0, 122.0)])
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.ranks, hang.confidence.value) == ("peer_not_joined", (1,), "high")
     assert [item.rank for item in hang.evidence if item.kind == "nvml"] == [1, 0]
 
@@ -131,7 +131,7 @@ def test_gpu_without_power_reading_is_not_called_spinning() -> None:
     without = GpuSample(None, 0, "GPU-0", "", "", 1.0, None, None, None, None, None, None, None, (pid_of(0),))
     quiet(story, dict.fromkeys(range(2), GPU_WAIT), lambda _: [without, gpu(1, 0.0, 122.0)])
 
-    assert story.the("hang").ranks == ()
+    assert story.hang().ranks == ()
 
 
 # driver 580.159.04, H200; the number of the error is replaced
@@ -144,7 +144,7 @@ def test_hardware_xid_on_a_waiting_ranks_gpu_is_the_cause() -> None:
     story.tell(*kmsg.parse(Record("kmsg", {"lines": [XID.format(79, "'<unknown>'")]})))
     quiet(story, dict.fromkeys(range(2), GPU_WAIT), lambda _: [])
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.ranks, hang.cause, hang.confidence.value) == ("gpu_side", (1,), "xid_79", "high")
     assert "Xid 79" in hang.summary and "Xid 79" in hang.advice
 
@@ -156,7 +156,7 @@ def test_xid_of_the_program_blames_no_gpu(xid: int) -> None:
     story.tell(*kmsg.parse(Record("kmsg", {"lines": [XID.format(xid, pid_of(1))]})))
     quiet(story, dict.fromkeys(range(2), GPU_WAIT), lambda _: [])
 
-    assert story.the("hang").klass == "unknown"
+    assert story.hang().klass == "unknown"
 
 
 def test_xid_without_a_hang_is_no_hang() -> None:
@@ -193,7 +193,7 @@ def test_network_error_that_nccl_printed_is_the_cause_where_all_wait() -> None:
     story.tell(*nccl(1, COMPLETION))
     quiet(story, dict.fromkeys(range(2), ALL_REDUCE), lambda _: [])
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.ranks, hang.waiting_ranks, hang.cause) == (
         "network_transport",
         (1,),
@@ -208,7 +208,7 @@ def test_port_that_came_up_is_no_network_error() -> None:
     story.tell(*nccl(1, ACTIVE))
     quiet(story, dict.fromkeys(range(2), ALL_REDUCE), lambda _: [])
 
-    assert story.the("hang").klass == "unknown"
+    assert story.hang().klass == "unknown"
 
 
 def test_network_error_does_not_overrule_a_rank_that_is_visibly_elsewhere() -> None:
@@ -216,7 +216,7 @@ def test_network_error_does_not_overrule_a_rank_that_is_visibly_elsewhere() -> N
     story.tell(*nccl(0, COMPLETION))
     quiet(story, {0: ALL_REDUCE, 1: SLEEP}, lambda _: [])
 
-    assert (story.the("hang").klass, story.the("hang").ranks) == ("peer_not_joined", (1,))
+    assert (story.hang().klass, story.hang().ranks) == ("peer_not_joined", (1,))
 
 
 # --- watchdog
@@ -245,7 +245,7 @@ def test_watchdogs_that_waited_in_different_calls_tell_the_mismatch() -> None:
     )
     quiet(story, dict.fromkeys(range(3), GPU_WAIT), lambda _: [])
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.ranks, hang.waiting_ranks) == ("collective_mismatch", (1,), (0, 2))
 
 
@@ -256,7 +256,7 @@ def test_rank_whose_watchdog_is_behind_did_not_come() -> None:
         story.tell(*(tree(rank, story.now) for rank in range(3)))
         story.wait(4.0)
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.ranks, hang.waiting_ranks, hang.confidence.value) == (
         "peer_not_joined",
         (1,),
@@ -277,7 +277,7 @@ def test_watchdog_of_an_earlier_attempt_says_nothing_of_this_one() -> None:
         story.tell(type(fact)(rank, place))
     quiet(story, dict.fromkeys(range(2), ALL_REDUCE), lambda _: [], 360.0)
 
-    assert story.the("hang").ranks == ()
+    assert story.hang().ranks == ()
 
 
 def test_timeout_lines_do_not_hang_a_job_that_moves() -> None:
@@ -321,7 +321,7 @@ def test_rank_that_launched_fewer_collectives_is_named_where_all_stacks_wait_for
     story = steady(3)
     asked_twice(story, dict.fromkeys(range(3), GPU_WAIT), ras((26, 25, 26)), ras((26, 25, 26)))
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.ranks, hang.waiting_ranks, hang.confidence.value) == (
         "peer_not_joined",
         (1,),
@@ -347,7 +347,7 @@ def test_process_that_ras_gave_up_is_lost() -> None:
         ras((26, 26, 26), dead=[2]),
     )
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.ranks, hang.cause, hang.confidence.value) == (
         "peer_lost",
         (2,),
@@ -360,14 +360,14 @@ def test_equal_counts_blame_nobody() -> None:
     story = steady(2)
     asked_twice(story, dict.fromkeys(range(2), GPU_WAIT), ras((26, 26)), ras((26, 26)))
 
-    assert story.the("hang").ranks == ()
+    assert story.hang().ranks == ()
 
 
 def test_ras_does_not_overrule_what_a_stack_explains() -> None:
     story = steady(2)
     asked_twice(story, {0: GPU_WAIT, 1: SLEEP}, ras((25, 26)), ras((25, 26)))
 
-    assert story.the("hang").ranks == (1,)
+    assert story.hang().ranks == (1,)
 
 
 # --- Flight Recorder
@@ -414,7 +414,7 @@ def test_rank_in_the_autograd_engine_that_the_recorder_misses_has_not_joined() -
     story = steady(2)
     with_recorders(story, {0: ALL_REDUCE, 1: BACKWARD})
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.cause, hang.ranks) == ("peer_not_joined", "not_in_collective", (1,))
 
 
@@ -422,5 +422,5 @@ def test_rank_in_a_receive_that_the_recorder_misses_waits_for_nobody_who_answers
     story = steady(2)
     with_recorders(story, {0: ALL_REDUCE, 1: RECV})
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.cause, hang.ranks) == ("collective_mismatch", "call_unanswered", (1,))

@@ -139,7 +139,7 @@ OF_CHILD = (Party(CHILD, 0, "sh upload.sh"),)
     ],
 )  # fmt: skip
 def test_kernel_decides_the_cause(read: WaitsRead, klass: str, cause: str, shown: str) -> None:
-    hang = told(read).the("hang")
+    hang = told(read).hang()
 
     assert (hang.klass, hang.cause, hang.ranks, hang.waiting_ranks) == (klass, cause, (1,), (0,))
     assert shown in hang.summary
@@ -157,7 +157,7 @@ def test_kernel_decides_the_cause(read: WaitsRead, klass: str, cause: str, shown
     ],
 )
 def test_kernel_that_does_not_know_more_leaves_the_cause_to_the_stack(wait: Wait) -> None:
-    hang = told(waits(wait)).the("hang")
+    hang = told(waits(wait)).hang()
 
     assert (hang.klass, hang.cause) == ("peer_not_joined", "not_in_collective")
 
@@ -173,7 +173,7 @@ def test_sleep_with_the_interpreters_lock_stays_a_gil_deadlock() -> None:
         )
         story.wait(2.0)
 
-    assert (story.the("hang").klass, story.the("hang").cause) == ("gil_deadlock", "gil_held")
+    assert (story.hang().klass, story.hang().cause) == ("gil_deadlock", "gil_held")
 
 
 def test_write_that_does_not_return_outranks_the_interpreters_lock_that_it_holds() -> None:
@@ -184,7 +184,7 @@ def test_write_that_does_not_return_outranks_the_interpreters_lock_that_it_holds
         story.tell(tree(1, story.now), stack(1, story.now, OWN_CODE, owns_gil=True), waits(write))
         story.wait(2.0)
 
-    assert story.the("hang").cause == "file_system_does_not_answer"
+    assert story.hang().cause == "file_system_does_not_answer"
 
 
 def test_slow_download_is_no_hang_as_long_as_bytes_come() -> None:
@@ -199,7 +199,7 @@ def test_slow_download_is_no_hang_as_long_as_bytes_come() -> None:
         story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE), tree(1, story.now))
         story.tell(stack(1, story.now, OWN_CODE), waits(replace(REMOTE, silent_seconds=float(silent))))
         story.wait(2.0)
-    assert story.the("hang").cause == "peer_is_silent"
+    assert story.hang().cause == "peer_is_silent"
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_save_that_holds_the_interpreters_lock_is_a_save(wait: Wait, cause: str)
         story.tell(tree(1, story.now), stack(1, story.now, save, owns_gil=True), waits(wait))
         story.wait(2.0)
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.cause, hang.ranks) == ("checkpoint_io", cause, (1,))
     assert wait.path in hang.summary
 
@@ -239,13 +239,13 @@ def test_data_worker_is_blamed_with_what_it_waits_for() -> None:
         story.tell(stack(1, story.now, WORKER, pid=CHILD))
         story.wait(2.0)
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.cause) == ("data_loading", "dataloader_worker_blocked")
     assert f"pid {CHILD} is in read of /data/a.bin on /data (nfs4)" in hang.summary
 
 
 def test_wait_that_changed_while_it_was_read_decides_nothing() -> None:
-    assert told(waits(REMOTE, same=False)).the("hang").cause == "not_in_collective"
+    assert told(waits(REMOTE, same=False)).hang().cause == "not_in_collective"
 
 
 def test_wait_that_was_read_before_the_silence_decides_nothing() -> None:
@@ -260,13 +260,13 @@ def test_wait_that_was_read_before_the_silence_decides_nothing() -> None:
         story.tell(tree(1, story.now), stack(1, story.now, OWN_CODE))
         story.wait(2.0)
 
-    assert story.the("hang").cause == "not_in_collective"
+    assert story.hang().cause == "not_in_collective"
 
 
 def test_reading_of_a_process_that_had_the_ranks_number_before_is_not_kept() -> None:
     other = replace(waits(REMOTE), pid=4711)
 
-    assert told(other).the("hang").cause == "not_in_collective"
+    assert told(other).hang().cause == "not_in_collective"
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_other_thread_that_is_in_no_lock_is_no_part_of_a_deadlock(other: Wait, c
         story.tell(tree(1, story.now, wchan="futex_do_wait"), stack(1, story.now, OWN_CODE, writer))
         story.wait(2.0)
 
-    assert story.the("hang").cause == cause
+    assert story.hang().cause == cause
 
 
 def test_stack_of_the_thread_that_is_waited_for_is_evidence() -> None:
@@ -299,4 +299,4 @@ def test_stack_of_the_thread_that_is_waited_for_is_evidence() -> None:
         story.tell(tree(1, story.now), stack(1, story.now, OWN_CODE, uploader), read)
         story.wait(2.0)
 
-    assert any("put (/app/store.py:44)" in item.excerpt for item in story.the("hang").evidence)
+    assert any("put (/app/store.py:44)" in item.excerpt for item in story.hang().evidence)

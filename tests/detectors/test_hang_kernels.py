@@ -52,7 +52,7 @@ def hang(
     story = story or steady(len(ranks))
     lines = dict(enumerate(stacks or [GPU_WAIT] * len(ranks)))
     quiet(story, lines, lambda _: [told(rank, figures, sms=sms) for rank, figures in enumerate(ranks)])
-    return story.the("hang")
+    return story.hang()
 
 
 def blames_nobody(finding: Finding) -> bool:
@@ -165,7 +165,7 @@ def hang_in(op: str, *ranks: Figures, groups: Sequence[str] = ("0",), members: S
             lambda _: [told(rank, figures) for rank, figures in enumerate(ranks)],
             20.0,
         )
-    return story.the("hang")
+    return story.hang()
 
 
 @pytest.mark.parametrize("op", ["all_reduce", "_all_gather_base", "_reduce_scatter_base"])
@@ -262,7 +262,7 @@ def test_two_processes_on_one_gpu_share_its_figures_and_tell_nothing() -> None:
         lambda _: [told(0, NCCL), replace(told(1, STUCK), pids=(pid_of(1), 7000))],
     )
 
-    assert blames_nobody(story.the("hang"))
+    assert blames_nobody(story.hang())
 
 
 def test_idle_gpu_is_still_the_one_to_blame() -> None:
@@ -273,7 +273,7 @@ def test_idle_gpu_is_still_the_one_to_blame() -> None:
         lambda _: [told(0, NCCL), told(1, NCCL), replace(told(2, (0.0, 0.0)), utilization_ratio=0.0)],
     )
 
-    found = story.the("hang")
+    found = story.hang()
     assert (found.ranks, found.cause) == ((2,), "gpu_idle_among_waiting")
 
 
@@ -289,7 +289,7 @@ def test_figures_that_move_are_of_work(noise: Callable[[int], Figures]) -> None:
     story = steady(2)
     quiet(story, dict.fromkeys(range(2), GPU_WAIT), lambda number: [told(0, NCCL), told(1, noise(number))])
 
-    assert blames_nobody(story.the("hang"))
+    assert blames_nobody(story.hang())
 
 
 def figures(row: dict[str, list[dict[str, float]]], rank: int) -> Figures:

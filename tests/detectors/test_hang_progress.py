@@ -16,7 +16,7 @@ def test_hang_of_a_save_ends_when_its_writer_writes_again_be_it_in_bursts(every:
     story = steady()
     write = (*TRAIN, "save_checkpoint swift/megatron/trainers/base.py:774", "write /app/nfs.py:3")
     story.still(60.0, {0: ALL_REDUCE, 1: write})
-    assert story.the("hang").klass == "checkpoint_io"
+    assert story.hang().klass == "checkpoint_io"
 
     hung = []
     for second in range(300):
@@ -42,7 +42,7 @@ def test_hang_of_a_training_stays_told_while_a_helper_stirs_now_and_then() -> No
             stack(1, story.now, SLEEP),
         )
         story.wait(1.0)
-        assert story.the("hang").klass == "peer_not_joined"
+        assert story.hang().klass == "peer_not_joined"
 
 
 def test_slow_save_that_keeps_writing_raises_nothing() -> None:
@@ -96,7 +96,7 @@ def test_spinning_collective_wait_is_not_progress() -> None:
         story.tell(tree(1, story.now, cpu=5.0), stack(1, story.now, SLEEP))
         story.wait(2.0)
 
-    assert story.the("hang").ranks == (1,)
+    assert story.hang().ranks == (1,)
 
 
 def test_hang_resolves_when_the_job_moves_again() -> None:
@@ -107,7 +107,7 @@ def test_hang_resolves_when_the_job_moves_again() -> None:
     story.tell(Iteration(1, 11, 100, "iteration 11"))
     story.wait(2.0)
 
-    assert hung == ["hang"]
+    assert hung == ["held-up"]
     assert story.findings() == []
     assert [change.kind.value for change in story.engine.history()] == ["opened", "resolved"]
 
@@ -141,7 +141,7 @@ def test_memory_that_diags_own_question_takes_for_a_moment_is_no_progress():
         story.tell(tree(1, story.now, rss=rss), stack(1, story.now, SLEEP))
         story.wait(2.0)
 
-    assert story.the("hang").ranks == (1,)
+    assert story.hang().ranks == (1,)
 
 
 def test_weights_that_load_by_page_faults_are_progress():
@@ -166,7 +166,7 @@ def test_save_that_is_in_the_kernels_hands_is_given_five_minutes():
     story.still(150.0, {0: ALL_REDUCE, 1: sync}, trees={1: {"state": "D", "wchan": "folio_wait_writeback"}})
 
     assert early == []
-    assert (story.the("hang").klass, story.the("hang").ranks) == ("checkpoint_io", (1,))
+    assert (story.hang().klass, story.hang().ranks) == ("checkpoint_io", (1,))
 
 
 def test_memory_that_a_rank_takes_to_answer_us_does_not_end_its_hang() -> None:
@@ -174,7 +174,7 @@ def test_memory_that_a_rank_takes_to_answer_us_does_not_end_its_hang() -> None:
 
     story = steady()
     story.still(20.0, {0: ALL_REDUCE, 1: SLEEP})
-    assert story.the("hang").ranks == (1,)
+    assert story.hang().ranks == (1,)
 
     # `diag dump` reads /proc, asks the recorder, and the usual readings go on: the answer's 60 MB show in two
     # of them

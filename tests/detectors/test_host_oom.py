@@ -376,6 +376,6 @@ def test_silent_job_that_waits_for_memory_is_no_hang_of_a_collective() -> None:
             )
         story.wait(5.0)
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.cause, hang.ranks) == ("resource_wait", "memory_reclaim", (0, 1))
     assert story.the("host-oom").cause == "reclaim_stall"

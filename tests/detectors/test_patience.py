@@ -79,7 +79,7 @@ def test_deepspeed_rank_that_does_not_come_to_init_distributed_is_named_while_th
 
     after = seconds_to_hang(story, {0: INIT, 1: IMPORTS})
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.ranks, hang.waiting_ranks) == ("rendezvous", (1,), (0,))
     assert after <= 60
     assert (
@@ -96,9 +96,9 @@ def test_deepspeed_ranks_that_meet_at_different_addresses_are_called_stuck_in_re
 
     seconds_to_hang(story, {0: INIT, 1: INIT})
 
-    assert story.the("hang").klass == "rendezvous"
+    assert story.hang().klass == "rendezvous"
     assert "Setting ds_accelerator to cuda" in story.engine.job.phases.line
-    assert "Setting ds_accelerator to cuda" in story.the("hang").summary
+    assert "Setting ds_accelerator to cuda" in story.hang().summary
 
 
 def test_deepspeed_stuck_at_the_accelerator_line_by_a_stale_build_lock_is_told_as_that() -> None:
@@ -107,7 +107,7 @@ def test_deepspeed_stuck_at_the_accelerator_line_by_a_stale_build_lock_is_told_a
 
     seconds_to_hang(story, {0: BATON, 1: BATON})
 
-    assert (story.the("hang").klass, story.the("hang").cause) == ("lock_deadlock", "stale_file_lock")
+    assert (story.hang().klass, story.hang().cause) == ("lock_deadlock", "stale_file_lock")
 
 
 def test_operator_that_is_built_in_init_distributed_on_a_crowded_machine_is_no_hang() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from diag.detectors.precedence import PRECEDENCE
 from diag.detectors.relations import (
+    Becomes,
     Kind,
     OneAtATime,
     Precedence,
@@ -228,14 +229,16 @@ def test_the_order_in_which_findings_follow_from_each_other() -> None:
 
 
 def test_what_is_left_to_the_job_hub_and_what_is_reported_once() -> None:
-    assert PRECEDENCE.whole_job == {"hang", "rank-died", "straggler", "transport-mismatch"}
+    assert PRECEDENCE.whole_job == {"hang", "held-up", "rank-died", "straggler", "transport-mismatch"}
     assert PRECEDENCE.one_at_a_time == {"rank-died"}
-    assert PRECEDENCE.stands_still == {"hang"}
+    assert PRECEDENCE.stands_still == {"hang", "held-up"}
 
 
 def _kinds(row: Row) -> list[Kind]:
     if isinstance(row, ReadAfter):
         return [row.consequence, *([row.cause] if row.cause else [])]
+    if isinstance(row, Becomes):
+        return [Kind(name) for name in row.findings]
     more = row.unexplained_by if isinstance(row, Retold) else ()
     return [Kind(name) for name in (row.finding, *more)]
 

@@ -28,7 +28,7 @@ def hangs(captures: Path, name: str) -> list[Finding]:
     return [
         change.finding
         for change in changes
-        if change.finding.id == "hang" and change.kind is ChangeKind.OPENED
+        if change.finding.id in ("hang", "held-up") and change.kind is ChangeKind.OPENED
     ]
 
 
@@ -108,13 +108,13 @@ def test_text_that_changes_is_movement(lines: list[str]) -> None:
     ],
 )
 def test_the_same_words_again_are_no_movement_whatever_clock_is_in_them(lines: list[str]) -> None:
-    hang = play(lines).the("hang")
+    hang = play(lines).hang()
 
     assert (hang.klass, hang.ranks) == ("unknown", (0, 1))
 
 
 def test_lines_that_no_rank_has_written_move_none() -> None:
-    assert play(["launcher: beat {n}"], writes=False).the("hang").ranks == (0, 1)
+    assert play(["launcher: beat {n}"], writes=False).hang().ranks == (0, 1)
 
 
 def test_lines_may_be_a_ranks_own_where_nobody_counts_what_it_writes() -> None:
@@ -126,7 +126,7 @@ def test_line_that_names_its_rank_is_that_ranks() -> None:
 
 
 def test_rank_that_waits_in_a_collective_moves_nothing_by_what_its_threads_print() -> None:
-    hang = play(["monitor: reading {n}"], stacks=(ALL_REDUCE, SLEEP)).the("hang")
+    hang = play(["monitor: reading {n}"], stacks=(ALL_REDUCE, SLEEP)).hang()
 
     assert (hang.klass, hang.ranks, hang.waiting_ranks) == ("peer_not_joined", (1,), (0,))
 
@@ -137,13 +137,13 @@ def test_rank_that_prints_is_waited_for_by_those_in_a_collective() -> None:
 
 def test_lines_beside_the_steps_of_a_training_buy_its_hang_ten_minutes_and_no_more() -> None:
     assert play(["reading {n}"], steps=True, seconds=590.0).findings() == []
-    assert play(["reading {n}"], steps=True, seconds=700.0).the("hang").ranks == (0, 1)
+    assert play(["reading {n}"], steps=True, seconds=700.0).hang().ranks == (0, 1)
 
 
 def test_hang_that_was_told_stays_told_while_its_rank_prints_a_line_or_two() -> None:
     # given
     story = play(["waiting"])
-    began = story.the("hang").since
+    began = story.hang().since
 
     # when
     for text in ("a thread says this", "and that"):
@@ -151,7 +151,7 @@ def test_hang_that_was_told_stays_told_while_its_rank_prints_a_line_or_two() -> 
         story.still(4.0, {0: SLEEP, 1: SLEEP})
 
     # then
-    assert story.the("hang").since == began
+    assert story.hang().since == began
 
 
 def test_hang_that_was_told_is_over_when_its_rank_goes_on_printing() -> None:

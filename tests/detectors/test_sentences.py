@@ -58,7 +58,7 @@ def stuck(stacks: dict[int, tuple[str, ...]], seconds: float = 60.0, **story: in
 def test_sentence_that_is_not_true_is_noticed(before: str, after: str) -> None:
     story = stuck({0: WAIT, 1: STUCK})
     story.tell(NcclLine(0, "node-0", 1000, 1000, 0, "INFO", "NCCL version 2.28.9"))
-    hang = story.the("hang")
+    hang = story.hang()
     assert not sentences.faults(hang, story.engine.job)
 
     hang = replace(
@@ -73,7 +73,7 @@ def test_sentence_that_is_not_true_is_noticed(before: str, after: str) -> None:
 
 
 def test_two_ranks_at_two_places_are_each_said_to_be_at_theirs() -> None:
-    hang = stuck({0: WAIT, 1: STUCK}).the("hang")
+    hang = stuck({0: WAIT, 1: STUCK}).hang()
 
     where = "rank 0 in wait_for_peer (/app/job.py:14), rank 1 in stuck_lock (/app/job.py:11), for"
     assert f"ranks 0-1 have not moved: {where}" in hang.summary
@@ -83,13 +83,13 @@ def test_two_ranks_at_two_places_are_each_said_to_be_at_theirs() -> None:
 
 
 def test_ranks_at_one_place_are_told_together() -> None:
-    hang = stuck({0: WAIT, 1: WAIT}).the("hang")
+    hang = stuck({0: WAIT, 1: WAIT}).hang()
 
     assert hang.summary.startswith("ranks 0-1 have not moved in wait_for_peer (/app/job.py:14) for ")
 
 
 def test_of_many_places_the_first_are_told_and_the_rest_counted() -> None:
-    hang = stuck({rank: (*TRAIN, f"step_{rank} /app/job.py:{rank}") for rank in range(7)}).the("hang")
+    hang = stuck({rank: (*TRAIN, f"step_{rank} /app/job.py:{rank}") for rank in range(7)}).hang()
 
     assert "rank 3 in step_3 (/app/job.py:3) and 3 more ranks, for" in hang.summary
 
@@ -101,7 +101,7 @@ def test_ranks_that_wait_for_each_other_in_several_calls_are_each_at_theirs() ->
         "barrier torch/distributed/distributed_c10d.py:5000",
     )
 
-    hang = stuck({0: ALL_REDUCE, 1: barrier, 2: ALL_REDUCE}, seconds=400).the("hang")
+    hang = stuck({0: ALL_REDUCE, 1: barrier, 2: ALL_REDUCE}, seconds=400).hang()
 
     assert "all 3 ranks seen have waited: ranks 0, 2 in all_reduce (" in hang.summary
     assert "rank 1 in barrier (" in hang.summary
@@ -119,7 +119,7 @@ def test_each_rank_has_its_own_worker() -> None:
         story.tell(tree(2, story.now), stack(2, story.now, ALL_REDUCE))
         story.wait(2.0)
 
-    hang = story.the("hang")
+    hang = story.hang()
 
     assert (
         "ranks 0-1 have waited for a batch: "
@@ -134,17 +134,14 @@ def test_ranks_that_ended_differently_are_said_to_have() -> None:
     story.exit(1, code=1)
     story.still(60, {2: ALL_REDUCE})
 
-    assert (
-        "ranks 0-1 have been gone (rank 0 killed by signal 9, rank 1 exit code 1)"
-        in story.the("hang").summary
-    )
+    assert "ranks 0-1 have been gone (rank 0 killed by signal 9, rank 1 exit code 1)" in story.hang().summary
 
 
 def test_all_stopped_ranks_are_told_with_their_pids() -> None:
     story = Story()
     story.still(60, {0: SLEEP, 1: SLEEP}, trees={0: {"state": "T"}, 1: {"state": "T"}})
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert "ranks 0-1 have been stopped by a signal (state T, pid 1000 1001)" in hang.summary
     assert hang.advice.startswith("Ranks 0-1 are stopped by a signal (state T): `kill -CONT 1000 1001`")
 
@@ -158,7 +155,7 @@ def test_lone_rank_is_told_of_nobody_else() -> None:
     story.tell(PhaseMarked(0, "first_step", "training starts"))
     story.still(60, {0: SLEEP})
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert hang.advice.startswith(
         "Rank 0 is in its own code at the line shown, and no rank is seen to wait for it in a call"
     )
@@ -170,11 +167,11 @@ def test_wait_that_the_kernel_knows_to_be_one_for_a_lock_is_told_as_that() -> No
         60, {0: WAIT, 1: STUCK}, trees={0: {"wchan": "hrtimer_nanosleep"}, 1: {"wchan": "futex_wait_queue"}}
     )
 
-    assert "see what they wait for there: rank 1 waits for a lock or a thread." in story.the("hang").advice
+    assert "see what they wait for there: rank 1 waits for a lock or a thread." in story.hang().advice
 
 
 def test_victims_are_named() -> None:
-    hang = stuck({0: ALL_REDUCE, 1: SLEEP, 2: ALL_REDUCE}).the("hang")
+    hang = stuck({0: ALL_REDUCE, 1: SLEEP, 2: ALL_REDUCE}).hang()
 
     assert (
         "Rank 1 is in its own code at the line shown and has not joined the call that ranks 0, 2 wait in"
@@ -187,12 +184,12 @@ def test_victims_are_named() -> None:
 
 
 def test_group_is_said_to_be_missing_where_its_creation_is_seen() -> None:
-    assert "before the process group was up" in stuck({0: INIT, 1: WAIT}).the("hang").summary
+    assert "before the process group was up" in stuck({0: INIT, 1: WAIT}).hang().summary
 
 
 def test_of_a_group_that_nothing_is_seen_of_nothing_is_said() -> None:
     """As after `watch` of a job that has run for long."""
-    assert "process group" not in stuck({0: WAIT, 1: STUCK}).the("hang").summary
+    assert "process group" not in stuck({0: WAIT, 1: STUCK}).hang().summary
 
 
 def test_group_that_nccl_was_seen_in_is_not_said_to_be_missing() -> None:
@@ -201,7 +198,7 @@ def test_group_that_nccl_was_seen_in_is_not_said_to_be_missing() -> None:
     story.tell(NcclLine(0, "node-0", 1000, 1000, 0, "INFO", "NCCL version 2.28.9"))
     story.still(60, {0: WAIT, 1: STUCK})
 
-    assert "before the process group was up" not in story.the("hang").summary
+    assert "before the process group was up" not in story.hang().summary
 
 
 # -- numbers
@@ -260,4 +257,4 @@ def test_children_stand_in_the_evidence_in_words() -> None:
         story.tell(tree(1, story.now), stack(1, story.now, ALL_REDUCE))
         story.wait(2.0)
 
-    assert any(item.excerpt.endswith("3 children, all sleep") for item in story.the("hang").evidence)
+    assert any(item.excerpt.endswith("3 children, all sleep") for item in story.hang().evidence)

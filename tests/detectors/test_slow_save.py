@@ -81,10 +81,10 @@ def test_save_whose_folder_grows_is_not_hung_though_no_rank_here_moves_and_one_t
             story.still(5.0, {0: write, 1: ALL_REDUCE})
 
     assert ids(grows) == set()
-    assert stands.the("hang").klass == "checkpoint_io"
+    assert stands.hang().klass == "checkpoint_io"
     assert any(
         item.kind == "checkpoint" and "1 GiB on disk, and not a byte more for" in item.excerpt
-        for item in stands.the("hang").evidence
+        for item in stands.hang().evidence
     )
     save = grows.engine.job.saves.log.current
     assert save is not None and save.bytes_per_second == pytest.approx(GIB / 6)

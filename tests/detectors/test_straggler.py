@@ -276,7 +276,7 @@ def test_straggler_that_then_hangs_is_no_longer_said_to_be_slow() -> None:
         story.still(1.0, {0: ALL_REDUCE, 1: SLEEP}, step=1.0)
         seen.add(tuple(finding.id for finding in story.findings()))
 
-    assert ("straggler",) in seen and ("hang",) in seen
+    assert ("straggler",) in seen and ("held-up",) in seen
     assert all(len(ids) < 2 for ids in seen)
 
 

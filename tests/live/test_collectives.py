@@ -69,7 +69,7 @@ def test_ranks_that_all_hang_in_collectives_are_told_apart_by_what_they_called(
     script.write_text(program + "\nimport time; time.sleep(600)\n")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "3", str(script)]
     with live_run(short_path, command) as run:
-        change = run.until(lambda: (c := run.opened("hang")) and c["finding"]["class"] == klass and c, 150)
+        change = run.until(lambda: (c := run.hang()) and c["finding"]["class"] == klass and c, 150)
 
         finding = change["finding"]
         assert words in finding["summary"]

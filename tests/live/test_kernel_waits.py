@@ -69,10 +69,8 @@ def command(path: Path, reason: str) -> list[str]:
 )
 def test_thread_that_the_rank_joins_is_named_with_what_it_waits_for(tmp_path: Path) -> None:
     with live_run(tmp_path, command(tmp_path, "silent peer, in a thread")) as run:
-        run.until(
-            lambda: (run.opened("hang") or {}).get("finding", {}).get("cause") == "thread_does_not_end", 120
-        )
-        hang = run.opened("hang")["finding"]
+        run.until(lambda: (run.hang() or {}).get("finding", {}).get("cause") == "thread_does_not_end", 120)
+        hang = run.hang()["finding"]
 
     assert (hang["ranks"], hang["waiting_ranks"]) == ([1], [0])
     assert "its main thread waits for thread uploader" in hang["summary"]
@@ -88,8 +86,8 @@ def test_thread_that_the_rank_joins_is_named_with_what_it_waits_for(tmp_path: Pa
 )
 def test_cause_is_what_the_kernel_shows(tmp_path: Path, reason: str, cause: str, shown: str) -> None:
     with live_run(tmp_path, command(tmp_path, reason)) as run:
-        run.until(lambda: (run.opened("hang") or {}).get("finding", {}).get("cause") == cause, 120)
-        hang = run.opened("hang")["finding"]
+        run.until(lambda: (run.hang() or {}).get("finding", {}).get("cause") == cause, 120)
+        hang = run.hang()["finding"]
 
     assert hang["ranks"] == [1]
     assert shown in hang["summary"]
@@ -99,4 +97,4 @@ def test_download_of_a_byte_a_second_is_no_hang(tmp_path: Path) -> None:
     with live_run(tmp_path, command(tmp_path, "slow download")) as run:
         run.until(lambda: "published" in run.text, 120)
 
-        assert run.opened("hang") is None
+        assert run.hang() is None

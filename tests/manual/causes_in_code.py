@@ -36,7 +36,7 @@ def findings_of(name: str) -> frozenset[str]:
     own = _made_in(_trees()[name])
     package = name.rpartition("/")[0]
     if package == "hang":  # one detector of many files
-        return frozenset({"hang"})
+        return frozenset({"hang", "held-up"})
     if own:
         return frozenset(own)
     module = "diag.detectors." + name.removesuffix(".py").replace("/", ".")

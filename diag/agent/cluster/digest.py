@@ -145,7 +145,7 @@ def _node(
         every_seconds=every,
         findings=tuple(map(_short, known[:_MOST_FINDINGS])),
         deaths=_own(known, withheld, "rank-died"),
-        hangs=_own(known, withheld, "hang"),
+        hangs=(*_own(known, withheld, "hang"), *_own(known, withheld, "held-up")),
         # without what the job hub reported of others: it would come back to it as ours
         not_checked=tuple(engine.not_checked(but="verdict")[:_MOST_LINES]),
         leaving=leaving,

@@ -13,6 +13,7 @@ from diag.agent.dump import described
 from diag.engine.engine import Engine
 from diag.model import found
 from diag.outputs.view.sentence import retell
+from diag.outputs.view.view import states_of_findings
 from diag.state.cluster import NodeState
 
 
@@ -82,18 +83,10 @@ def _missing(
 
 def _mark_states(document: dict[str, Any]) -> None:
     """The job hub's verdict may name what this one moment does not show."""
-    hangs = [
-        finding
-        for finding in document["report"]["findings"]
-        if finding["id"] == "hang" and finding["severity"] != "info"
-    ]
-    culprits = {rank for finding in hangs for rank in finding["ranks"]}
-    waiting = {rank for finding in hangs for rank in finding["waiting_ranks"]} - culprits
+    named = states_of_findings(document["report"]["findings"])
     for row in document["ranks"]:
         if row["state"] in ("running", "starting"):
-            row["state"] = (
-                "hung" if row["rank"] in culprits else "stalled" if row["rank"] in waiting else row["state"]
-            )
+            row["state"] = named.get(row["rank"], row["state"])
 
 
 def _notes(own: dict[str, Any], document: dict[str, Any]) -> list[dict[str, Any]]:

@@ -21,11 +21,12 @@ _WORD_STYLES = {
     "hung": "critical",
     "dead": "critical",
     "failed": "critical",
+    "held-up": "warning",
     "running": "ok",
     "finished": "ok",
 }
 _SOURCE_STYLES = {"LIVE": "ok", "LOST": "critical", "ENDED": "warning"}
-_LEADS = re.compile(r"(?:The job is|The job|Job state) (\w+)")
+_LEADS = re.compile(r"(?:The job is|The job|Job state) ([\w-]+)")
 _ALL_EVIDENCE = 24  # lines
 _SHORT_EVIDENCE = 4
 _LONG_BODY = 12  # lines of the chosen finding, before the list gets more

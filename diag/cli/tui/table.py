@@ -15,8 +15,14 @@ _NEVER = "-"  # not readable
 _WHERE_LEAST = 20  # columns of where a rank is blocked; less is of no use
 _HOST_MOST = 24
 # what comes first when sorted by trouble; of the others none is more urgent
-_STATE_ORDER = ("hung", "dead", "stalled")
-_STATE_STYLES = {"hung": "critical", "dead": "critical", "stalled": "warning", "finished": "dim"}
+_STATE_ORDER = ("hung", "dead", "delaying", "stalled")
+_STATE_STYLES = {
+    "hung": "critical",
+    "dead": "critical",
+    "delaying": "warning",
+    "stalled": "warning",
+    "finished": "dim",
+}
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?(?:,|$)")
 
 

@@ -10,13 +10,14 @@ from diag.detectors.hang.advice import advice_for, texts
 from diag.detectors.hang.attribution import attribute_hang
 from diag.detectors.hang.corroborate import EvidenceFusion
 from diag.detectors.hang.evidence import evidence_of
+from diag.detectors.hang.grounds import grounds_of
 from diag.detectors.hang.kernel_waits import last_fed, with_kernel_waits
 from diag.detectors.hang.messages import describe
 from diag.detectors.hang.moment import began_still, proven, unproven, with_unseen
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
 from diag.detectors.hang.printing import last_printed
-from diag.detectors.hang.rank_wait import classify_rank
-from diag.detectors.hang.silence import is_blind, silent_since
+from diag.detectors.hang.rank_wait import PEER_WAITS, classify_rank
+from diag.detectors.hang.silence import held_since, is_blind, silent_since
 from diag.detectors.hang.verdict import Verdict, others
 from diag.detectors.memory.stall import waits_for
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity
@@ -33,6 +34,8 @@ __all__ = ["HangDetector", "Verdict", "judge", "wants_closer_look"]
 _STIRRED_SECONDS = 45.0
 _PAUSE_SECONDS = 60.0  # ours: of helpers, what stirs more seldom does not work for the job, however long a hang takes to be reported
 _NEVER = -1e9
+# Of culprits that are busy: elsewhere than the call in which the others wait, and in no work that takes its time.
+_BUSY_CAUSES = ("busy",)
 
 
 class HangDetector:
@@ -84,12 +87,13 @@ class HangDetector:
             verdict = judge(now, job, self._joined, reported, self._snapshot)
         if verdict is None:
             return
-        sure = verdict.seconds is None or verdict.seconds >= STEADY_SECONDS
+        sure = verdict.grounds and (verdict.seconds is None or verdict.seconds >= STEADY_SECONDS)
         yield Finding(
-            id="hang",
+            id="hang" if verdict.grounds else "held-up",
             subject=JOB,
             klass=verdict.klass,
             severity=Severity.CRITICAL if sure else Severity.WARNING,
+            grounds=verdict.grounds,
             confidence=verdict.confidence,
             ranks=verdict.culprits,
             waiting_ranks=verdict.waiting,
@@ -174,14 +178,17 @@ def judge(
     alive, lost = _taking_part(job, now)
     if _is_over(job) or not alive:
         return None
-    since = began_still(moment, alive) if moment else silent_since(now, job, alive, reported)
-    if since is None:
-        return None
-    dead = _failed(job)
     standing = {
         rank.rank: "blind" if is_blind(rank, now) and not rank.stopped else classify_rank(rank)
         for rank in alive
     }
+    since = began_still(moment, alive) if moment else silent_since(now, job, alive, reported)
+    busy = since is None and not moment
+    if busy:
+        since = held_since(now, job, alive, standing)
+    if since is None:
+        return None
+    dead = _failed(job)
     seen = [rank for rank in alive if standing[rank.rank] != "blind"]
     verdict = attribute_hang(job, (seen if moment else alive) or alive, dead, standing, since, lost)
     if moment and seen and not dead:
@@ -189,18 +196,33 @@ def judge(
     found = joined.join(verdict, now, job, standing, once=moment is not None)
     if found is None:
         return None
-    verdict = with_kernel_waits(_held_up_by_memory(found, alive), job)
+    verdict = _held_up_by_memory(found, alive)
+    if busy:
+        verdict = replace(
+            verdict, busy=True, cause="busy" if verdict.cause == "not_in_collective" else verdict.cause
+        )
+        if verdict.cause not in _BUSY_CAUSES:
+            return None  # work that diag knows, and that goes on
+    else:
+        verdict = with_kernel_waits(verdict, job)
     if moment:
         missing = len(seen) + len(dead) < max(job.world_size, len(job.ranks))
-        return proven(verdict, moment, seen, missing, standing, now)
+        shown = proven(verdict, moment, seen, missing, standing, now)
+        return None if shown is None else _with_grounds(shown, job, now)
     if may_be_idle(job, alive, verdict):
         return None
     if reported is not None and _is_same(reported, verdict, since):
-        return verdict
+        return _with_grounds(verdict, job, now, reported)
     verdict = replace(
         verdict, since=max(verdict.since, last_printed(verdict, job, now), last_fed(verdict, job))
     )
-    return verdict if now - verdict.since >= patience(job, verdict) else None
+    return _with_grounds(verdict, job, now) if now - verdict.since >= patience(job, verdict) else None
+
+
+def _with_grounds(verdict: Verdict, job: JobView, now: float, reported: Verdict | None = None) -> Verdict:
+    """Grounds that were reported of the same silence stay: a reading that is missing now does not unmake them."""
+    grounds = tuple(grounds_of(verdict, job, now)) or (reported.grounds if reported is not None else ())
+    return replace(verdict, grounds=grounds)
 
 
 def _taking_part(job: JobView, now: float) -> tuple[list[RankView], tuple[int, ...]]:
@@ -245,6 +267,20 @@ def _held_up_by_memory(verdict: Verdict, alive: list[RankView]) -> Verdict:
     )
 
 
+def _one_waits(now: float, job: JobView, overdue: float) -> bool:
+    """A rank has been in one and the same wait for peers for long, though others move: the recorder can tell whether
+    calls are made meanwhile. Where they were, it is asked again after twice the time."""
+    if now - (job.progress.log_moved_at or 0.0) < overdue:
+        return False
+    return any(
+        rank.reading is not None
+        and rank.reading.activity in PEER_WAITS
+        and now - max(rank.stack_since, rank.last_moved(("calls",)))
+        > max(overdue, 15.0, 2.0 * rank.came_through)
+        for rank in job.alive_ranks()
+    )
+
+
 def wants_closer_look(now: float, job: JobView) -> bool:
     """Whether samples should come faster and include children: progress is overdue, though nothing is proven."""
     if job.returncode is not None or not any(rank.alive for rank in job.ranks.values()):
@@ -253,6 +289,8 @@ def wants_closer_look(now: float, job: JobView) -> bool:
     # A rank that spins in a wait looks busy until its stack was seen twice: the log knows better when it is
     # late.
     reporting = job.phase == "steady" and job.progress.line_seconds and job.progress.log_moved_at is not None
+    if _one_waits(now, job, overdue):
+        return True
     if reporting and now - (job.progress.log_moved_at or now) > max(
         5.0, 3.0 * max(job.progress.line_seconds)
     ):

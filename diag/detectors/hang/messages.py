@@ -17,7 +17,7 @@ from diag.model.observations import StackSample
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import Activity, Reading, format_frame
 from diag.state.view import JobView
-from diag.text.units import format_path, format_ranks, format_seconds
+from diag.text.units import format_path, format_ranks, format_ratio, format_seconds
 
 if TYPE_CHECKING:
     from diag.detectors.hang.verdict import Verdict
@@ -138,6 +138,12 @@ def _save(verdict: Verdict, job: JobView) -> str:
     return f"not got on with writing the checkpoint{writers or _in(verdict.culprits, job)}"
 
 
+def _cpu(verdict: Verdict, job: JobView) -> str:
+    ratios = [job.ranks[rank].main_cpu_ratio for rank in verdict.culprits if rank in job.ranks]
+    known = [ratio for ratio in ratios if ratio is not None]
+    return f" at {format_ratio(min(1.0, sum(known) / len(known)))} CPU" if known else ""
+
+
 # What the culprits have done, by the cause, or else by the class.
 _WHAT: dict[str, Callable[[Verdict, JobView], str]] = {
     "ras_dead": lambda verdict, job: "been out of reach of NCCL's RAS network",
@@ -154,6 +160,7 @@ _WHAT: dict[str, Callable[[Verdict, JobView], str]] = {
         f"waited for a batch{_children(verdict, job, 'from DataLoader worker pid')}"
     ),
     "call_unanswered": _unanswered,
+    "busy": lambda verdict, job: f"been busy{_in(verdict.culprits, job)}{_cpu(verdict, job)}",
     "collective_mismatch": _mismatch,
     "collective_order_deadlock": _opposite_order,
     "gil_deadlock": lambda verdict, job: f"held the GIL without running{_in(verdict.culprits, job)}",

@@ -38,7 +38,13 @@ _REPEATED_PHASES = ("steady", "training", "eval", "ckpt_save")
 def patience(job: JobView, verdict: Verdict) -> float:
     """Seconds of silence before the verdict is reported. The defaults grow from what this job has shown, and
     never shrink."""
-    return max(_default(job, verdict), _learned(job))
+    return max(_default(job, verdict), _learned(job), _come_through(job, verdict))
+
+
+def learned_rhythm(job: JobView) -> float:
+    """Seconds of the longest pause that is normal for this job in its phase; 0 where it has shown none."""
+    lines = max(job.progress.line_seconds, default=0.0) if job.phase == "steady" else 0.0
+    return max(job.silences.longest(job.phase, job.iteration), job.progress.step_p95() or 0.0, lines)
 
 
 def _learned(job: JobView) -> float:
@@ -49,6 +55,12 @@ def _learned(job: JobView) -> float:
     silence = job.silences.longest(job.phase, job.iteration)
     whole = job.silences.longest_phase(job.phase) if job.phase in ("eval", "ckpt_save") else 0.0
     return max(_SILENCES * silence, min(whole, _SILENCES_OF_WHOLE_PHASE * silence))
+
+
+def _come_through(job: JobView, verdict: Verdict) -> float:
+    """Of ranks that wait for busy ones: as long as they did before, and went on."""
+    waiting = [job.ranks[rank] for rank in verdict.waiting if rank in job.ranks] if verdict.busy else []
+    return _SILENCES * max((rank.came_through for rank in waiting), default=0.0)
 
 
 def _default(job: JobView, verdict: Verdict) -> float:

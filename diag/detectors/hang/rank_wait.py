@@ -31,6 +31,7 @@ _WITH_OTHERS = {
     Activity.COMM_INIT: "comm_init",
 }
 
+PEER_WAITS = tuple(_WITH_OTHERS)
 _LOCK_WAITS = ("condition", "mutex", "semaphore")  # of `Wait.kind`
 
 

@@ -1,15 +1,19 @@
-"""How long a job that is watched has stood still, as far as enough of it was seen."""
+"""How long a job that is watched has stood still, as far as enough of it was seen; or how long ranks have waited for
+others that do move."""
 
 from __future__ import annotations
 
 from diag.detectors.hang.patience import STEADY_SECONDS
+from diag.detectors.hang.rank_wait import WAITS
 from diag.detectors.hang.verdict import Verdict
+from diag.state.printed import PRINTED
 from diag.state.rank_view import CHANNELS, STRONG, RankView
 from diag.state.view import JobView
 
 # Children or IO that keep moving without any step, stack or log line moving (a side process, a service).
 _BUSY_WITHOUT_PROGRESS = {"steady": 600.0}
 _BUSY_WITHOUT_PROGRESS_SECONDS = 7200.0  # DLRover's ceiling for the first step
+_OF_WORK = ("io", "child_io", "child_cpu", "memory")
 _STALE_SECONDS = 60.0  # twelve times the usual period, thirty times that under suspicion
 _BLIND_SECONDS = 120.0  # silence that is believed without a stack
 _SAMPLES = 3  # equal stacks needed before a rank may be blamed by its stack
@@ -25,10 +29,44 @@ def silent_since(now: float, job: JobView, alive: list[RankView], reported: Verd
     elif now - weak_since >= STEADY_SECONDS:
         since = weak_since
     else:
-        ceiling = _BUSY_WITHOUT_PROGRESS.get(job.phase, _BUSY_WITHOUT_PROGRESS_SECONDS)
-        if now - since < ceiling or job.phase in ("data_prep", "model_load", "compile", "ckpt_save"):
+        if now - since < _ceiling(job) or job.phase in ("data_prep", "model_load", "compile", "ckpt_save"):
             return None
     return since if _well_seen(alive, now, now - since) else None
+
+
+def held_since(now: float, job: JobView, alive: list[RankView], states: dict[int, str]) -> float | None:
+    """Since when all ranks but those that are busy elsewhere have waited for peers, without a step or a call of the job.
+
+    That a rank waits in one call, and not in the next of the same line, has to be proven: by the recorder, which has no
+    new call in two readings, or by a main thread that takes no CPU at all.
+    """
+    waiting = [rank for rank in alive if states[rank.rank] in WAITS]
+    busy = [rank for rank in alive if states[rank.rank] not in (*WAITS, "stopped", "blind")]
+    if not waiting or not busy or len(waiting) + len(busy) < len(alive):
+        return None
+    began = [_in_one_call_since(rank) for rank in waiting]
+    if None in began or not _well_seen(waiting, now, now - max(filter(None, began))):
+        return None
+    since = max(job.progress.log_moved_at or 0.0, *filter(None, began))
+    if now - since >= _ceiling(job):
+        return since
+    # What reads, writes or grows is work; so is an evaluation that prints how far it is.
+    worked = max(rank.last_moved((PRINTED, *_OF_WORK)) for rank in busy)
+    return max(since, job.saves.moved_at or 0.0, worked)
+
+
+def _ceiling(job: JobView) -> float:
+    return _BUSY_WITHOUT_PROGRESS.get(job.phase, _BUSY_WITHOUT_PROGRESS_SECONDS)
+
+
+def _in_one_call_since(rank: RankView) -> float | None:
+    moved = rank.last_moved(STRONG)
+    first, last = rank.called_times
+    if last > max(first, moved):
+        return max(moved, min(first, rank.stack_since))
+    if rank.recorder is None and rank.tree is not None and rank.tree_at > rank.ran_at:
+        return max(moved, rank.ran_at)
+    return None
 
 
 def is_blind(rank: RankView, now: float) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diag.model import Confidence
+from diag.model import Confidence, Ground
 from diag.state.wait_chain import Chain
 from diag.state.wait_graph import Explanation
 
@@ -40,6 +40,8 @@ class Verdict:
     seconds: float | None = None
     chain: Chain | None = None  # what the kernel says that the culprit, or the child to blame, waits for
     by_kernel: bool = False  # and that is the cause
+    busy: bool = False  # the culprits compute, while the others wait for them
+    grounds: tuple[Ground, ...] = ()  # why it will not go on by itself; none: it is only held up
 
 
 def others(everyone: tuple[int, ...], culprits: tuple[int, ...]) -> tuple[int, ...]:

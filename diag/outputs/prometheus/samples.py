@@ -17,10 +17,10 @@ from diag.outputs.view.view import (
     RANK_STATES,
     ClusterFacts,
     HubView,
-    culprits_and_waiting,
     heartbeat,
     is_saving,
     rank_state,
+    rank_states,
 )
 from diag.state.gpustate import gpus_of_ranks, rank_of_bus
 from diag.state.rank_view import RankView
@@ -55,12 +55,12 @@ def samples(view: HubView, cluster: ClusterFacts | None) -> Iterator[HubSample]:
 
 
 def _ranks(engine: Engine, gpus: Mapping[int, GpuSample]) -> Iterator[HubSample]:
-    culprits, waiting = culprits_and_waiting(engine)
+    named = rank_states(engine)
     for number, rank in sorted(engine.job.ranks.items()):
         gpu = gpus.get(number)
         place = (gpu.uuid, gpu.pci_bus_id) if gpu else ("", "")
         yield "diag_rank_info", (number, rank.placement.local_rank, *place), 1
-        current = rank_state(engine, rank, culprits, waiting)
+        current = rank_state(engine, rank, named)
         for state in RANK_STATES:
             yield "diag_rank_state", (number, state), state == current
         yield "diag_heartbeat_timestamp_seconds", (number,), heartbeat(rank)

@@ -22,7 +22,7 @@ def next_command(engine: Engine, classes: Sequence[StackClass] | None = None) ->
                 f"rank {number} is stopped (state {rank.tree.main.state})",
             )
     hang = next(
-        (finding for finding in engine.active() if finding.id == "hang" and finding.severity.counts), None
+        (one for one in engine.active() if one.id in ("hang", "held-up") and one.severity.counts), None
     )
     if hang is not None:
         return _of_hang(engine, hang, stack_classes(engine) if classes is None else classes)
@@ -63,4 +63,4 @@ def _of_hang(engine: Engine, hang: Finding, classes: Sequence[StackClass]) -> tu
             "diag dump --native",
             "C frames below the Python ones; stops a rank of each class for about a second",
         )
-    return "diag explain hang", "what each class of hang means and what to do"
+    return f"diag explain {hang.id}", "what each class of hang means and what to do"

@@ -10,13 +10,13 @@ import math
 import re
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from diag.engine.engine import Engine
 from diag.launch.service_discovery import Target
-from diag.model import Placement
+from diag.model import Placement, Severity
 from diag.model.observations import Frame, LimitsSeen, StackSample
 from diag.outputs.view.classes import format_exit, why_no_stack
 from diag.outputs.view.network_view import picked, rdma_json
@@ -25,7 +25,7 @@ from diag.state.rank_view import CHANNELS, RankView
 from diag.state.stack_activity import Activity, format_frame, is_idle_worker, read_stack
 from diag.state.stack_digest import living_children
 
-RANK_STATES = ("starting", "running", "checkpointing", "stalled", "hung", "dead", "finished")
+RANK_STATES = ("starting", "running", "checkpointing", "stalled", "delaying", "hung", "dead", "finished")
 
 # as report.job_status has it
 _STARTING = frozenset({"launch", "rendezvous", "model_load", "data_prep", "comm_init"})
@@ -212,24 +212,33 @@ def _finite(value: object) -> object:
     return value
 
 
-def culprits_and_waiting(engine: Engine) -> tuple[frozenset[int], frozenset[int]]:
-    """Ranks that a hang finding names as culprits, and those that wait for them by it."""
-    hangs = [finding for finding in engine.active() if finding.id == "hang" and finding.severity.counts]
-    culprits = frozenset(rank for finding in hangs for rank in finding.ranks)
-    return culprits, frozenset(rank for finding in hangs for rank in finding.waiting_ranks) - culprits
+# What a finding makes of the state of the ranks that it names; those that wait for them are stalled.
+STATE_OF_CULPRITS = {"hang": "hung", "held-up": "delaying"}
 
 
-def rank_state(engine: Engine, rank: RankView, culprits: frozenset[int], waiting: frozenset[int]) -> str:
-    """One of RANK_STATES."""
+def states_of_findings(findings: Iterable[Mapping[str, Any]]) -> dict[int, str]:
+    """Of the ranks that a hang or a hold-up names, their state: of documents of findings that are open."""
+    named = [one for one in findings if one["id"] in STATE_OF_CULPRITS and Severity(one["severity"]).counts]
+    waiting = {rank: "stalled" for one in named for rank in one["waiting_ranks"]}
+    return waiting | {rank: STATE_OF_CULPRITS[one["id"]] for one in named for rank in one["ranks"]}
+
+
+def rank_states(engine: Engine) -> dict[int, str]:
+    return states_of_findings(
+        {"id": one.id, "severity": one.severity, "ranks": one.ranks, "waiting_ranks": one.waiting_ranks}
+        for one in engine.active()
+    )
+
+
+def rank_state(engine: Engine, rank: RankView, named: Mapping[int, str]) -> str:
+    """One of RANK_STATES. `named`: those of findings."""
     job = engine.job
     if rank.exit is not None:
         code = rank.exit.exit_code
         unknown = code is None and rank.exit.signal is None
         return "finished" if code == 0 or (unknown and job.returncode == 0) else "dead"
-    if rank.rank in culprits:
-        return "hung"
-    if rank.rank in waiting:
-        return "stalled"
+    if rank.rank in named:
+        return named[rank.rank]
     if is_saving(engine, rank):
         return "checkpointing"
     return "starting" if job.phase in _STARTING else "running"
@@ -244,7 +253,7 @@ def is_saving(engine: Engine, rank: RankView) -> bool:
 def ranks_json(engine: Engine) -> list[dict[str, Any]]:
     """One object per rank. Numbers that could not be read are null."""
     job, now = engine.job, engine.now
-    culprits, waiting = culprits_and_waiting(engine)
+    named = rank_states(engine)
     shares = shares_json(engine)
     rows = []
     for _, rank in sorted(job.ranks.items()):
@@ -255,7 +264,7 @@ def ranks_json(engine: Engine) -> list[dict[str, Any]]:
         rows.append(
             {
                 **picked(place, "rank", "local_rank", "node_rank", "host", "pid"),
-                "state": rank_state(engine, rank, culprits, waiting),
+                "state": rank_state(engine, rank, named),
                 "phase": job.phase,
                 "activity": reading.activity.value if reading else None,
                 "context": reading.context.value if reading and reading.context else None,

@@ -9,7 +9,8 @@ import { html } from "./ui.js";
 export const STATES = {
   hung: ["✖", "the hang starts here"],
   dead: ["†", "the process died"],
-  stalled: ["▲", "waits for a hung rank"],
+  delaying: ["◆", "holds up the others"],
+  stalled: ["▲", "waits for such a rank"],
   checkpointing: ["▼", "writes a checkpoint"],
   starting: ["…", "not at its first step yet"],
   running: ["●", "at work"],

@@ -8,9 +8,10 @@ import { DumpButton } from "./dump.js";
 import { nextTheme, theme } from "./theme.js";
 import { Copy, Moment, When, html } from "./ui.js";
 
-const GRAVE = { hung: "critical", dead: "critical", failed: "critical", starting: "info", checkpointing: "info", running: "good",
+const GRAVE = { hung: "critical", "held-up": "warning", dead: "critical", failed: "critical", starting: "info", checkpointing: "info", running: "good",
   finished: "good" };
-const GLYPHS = { hung: "✖", dead: "†", failed: "✖", starting: "…", checkpointing: "▼", running: "●", finished: "✔" };
+const GLYPHS = { hung: "✖", "held-up": "◆", dead: "†", failed: "✖", starting: "…", checkpointing: "▼", running: "●", finished: "✔" };
+const OF_STATE = { hung: "hang", "held-up": "held-up" };
 const LONG_COMMAND = 120;
 
 export function Top({ dump, onKeys }) {
@@ -48,11 +49,12 @@ function Since() {
   const { report, head } = useStore("report", "head");
   if (!report || !head) return null;
   const state = report.job?.state;
-  const worst = byGravity(report.findings).find((one) => one.severity === "critical" && (state !== "hung" || one.id === "hang"));
+  const worst = byGravity(report.findings).find((one) => one.id === OF_STATE[state]
+    || (one.severity === "critical" && state !== "hung"));
   const world = report.job?.world_size;
   const ended = report.job?.returncode !== null && report.job?.returncode !== undefined;
   return html`${ended ? (report.job.ended_at ? html`${clean(state)} at <${Moment} at=${report.job.ended_at} /> · ` : "")
-    : worst && GRAVE[state] === "critical" ? html`${clean(state)} since <${When} at=${worst.since} /> · ` : ""}${
+    : worst && ["critical", "warning"].includes(GRAVE[state]) ? html`${clean(state)} since <${When} at=${worst.since} /> · ` : ""}${
     head.started_at ? html`started <${When} at=${head.started_at} />` : ""}${world ? ` · ${plural(world, "rank")}`
       : ""}${head.version ? ` · diag ${clean(head.version)}` : ""}`;
 }

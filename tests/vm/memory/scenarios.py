@@ -108,7 +108,7 @@ SCENARIOS = (
     Scenario(
         "held_up",
         "grow_slowly",
-        (Wanted("host-oom", "reclaim_stall", (1,), _SAVE), Wanted("hang", "memory_high", (1,))),
+        (Wanted("host-oom", "reclaim_stall", (1,), _SAVE), Wanted("held-up", "memory_high", (1,))),
         limits=(("rank1", "memory.high", str(48 * MIB)),),
         goes_on=True,
     ),
