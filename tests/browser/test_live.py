@@ -57,7 +57,7 @@ class Stuck:
     left: list[psutil.Process] = field(default_factory=list)  # of the job, once nothing of diag is above them
 
     def hung(self) -> None:
-        self.run.until(lambda: self.run.hang(), 90)
+        self.run.until(self.run.hang, 90)
 
 
 def a_free_port() -> int:

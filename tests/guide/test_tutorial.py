@@ -129,7 +129,7 @@ def test_tutorial_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert [block.kind for block in chinese] == [block.kind for block in page]
 
     with live_run(tmp_path, [sys.executable, *started[4:]], env={"COLUMNS": "100", "DIAG_LANG": "en"}) as run:
-        run.until(lambda: run.hang(), 120)
+        run.until(run.hang, 120)
         reader = Reader(run, tmp_path)
         assert _memory(run) < _MEMORY
         watch = _attach(reader)

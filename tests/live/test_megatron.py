@@ -65,7 +65,7 @@ def test_hang_at_epoch_0_is_named_dumped_and_when_released_the_job_finishes(tmp_
         "data-hang:rank=1,step=0",
     ]
     with live_run(tmp_path, command) as run:
-        change = run.until(lambda: run.hang(), 300)
+        change = run.until(run.hang, 300)
         finding = change["finding"]
 
         assert "[INFO:swift] The training of Epoch 0 starts..." in run.text

@@ -50,7 +50,7 @@ def test_hang_that_heals_is_over_in_every_face_with_its_whole_length(tmp_path: P
     ]
     with live_run(tmp_path, command) as run:
         url = run.until(lambda: run.run_json().get("url"), 60)
-        run.until(lambda: run.hang(), 120)
+        run.until(run.hang, 120)
         _living(run, url, is_open=True)
 
         release(tmp_path)

@@ -82,7 +82,7 @@ def test_hang_is_asked_about_at_the_runs_own_address_and_the_answers_are_in_the_
         run_dir = run.run_dir
         assert run_dir is not None
         found = run.until(lambda: len(answers := records(run_dir, nccl_ras.SOURCE)) >= 2 and answers, 60)
-        run.until(lambda: run.hang(), 60)
+        run.until(run.hang, 60)
         words = next(line for line in run.text.splitlines() if "pids" in line).split()
         pids = tuple(int(word) for word in words[words.index("pids") + 1 :])
 
@@ -99,7 +99,7 @@ def test_hang_is_asked_about_at_the_runs_own_address_and_the_answers_are_in_the_
 def test_nccl_that_may_crash_is_not_asked_and_listed_as_not_checked(tmp_path: Path, program: Path) -> None:
     command = [sys.executable, str(program), library(tmp_path, "2.27.3")]
     with live_run(tmp_path, command) as run:
-        run.until(lambda: run.hang(), 60)
+        run.until(run.hang, 60)
         assert run.run_dir is not None
         engine, _, _ = replay([run.run_dir])
 

@@ -28,9 +28,8 @@ def silent_since(now: float, job: JobView, alive: list[RankView], reported: Verd
         since = reported.since
     elif now - weak_since >= STEADY_SECONDS:
         since = weak_since
-    else:
-        if now - since < _ceiling(job) or job.phase in ("data_prep", "model_load", "compile", "ckpt_save"):
-            return None
+    elif now - since < _ceiling(job) or job.phase in ("data_prep", "model_load", "compile", "ckpt_save"):
+        return None
     return since if _well_seen(alive, now, now - since) else None
 
 

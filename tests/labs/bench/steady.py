@@ -64,7 +64,7 @@ def rows(ranks: int, seconds: float, scrapes: int, say: Callable[[str], None]) -
             found += scrape.rows((diag.hub, scraped[0]), (app[0], scraped[1]), scrapes, say)
         say(f"{ranks} ranks hang: measuring {seconds:.0f} s under suspicion")
         stop.touch()
-        until(lambda: run.hang(), _SUSPECTS_SECONDS, "the hang is told")
+        until(run.hang, _SUSPECTS_SECONDS, "the hang is told")
         return [*found, _suspicion(_watch(groups, seconds, scraped), loop, ranks)]
 
 
