@@ -65,8 +65,9 @@ JOB = Board(
         ("Now", (
             Panel("stat", "Ranks", ask("count(diag_rank_info{J})", "ranks"), width=3, height=4),
             Panel("stat", "Ranks that hang",
-                  ask('sum(job_id_state:diag_rank_state:sum{J, state="hung"})', "hung"), width=3, height=4,
-                  explain="hang", bad=1, text="Culprits only: those that wait for them are `stalled`."),
+                  ask('sum(job_id_state:diag_rank_state:sum{J, state=~"hung|delaying"})', "hung"), width=3, height=4,
+                  explain="hang", bad=1, text="Culprits only, also those that hold the others up for now: who waits for them is "
+                  "`stalled`."),
             Panel("stat", "Ranks that died",
                   ask('sum(job_id_state:diag_rank_state:sum{J, state="dead"})', "dead"), width=3, height=4,
                   explain="rank-died", bad=1),
@@ -88,7 +89,7 @@ JOB = Board(
                   text="The value counts nodes. /findings of the hub has evidence and advice."),
             Panel("table", "Findings of the whole job", ask("max by (kind, severity) (diag_job_finding_active{J} == 1)", ""),
                   width=12, text="What the job hub sees over all nodes. Empty on one node."),
-            Panel("table", "Ranks that hang or died", ask('topk(20, diag_rank_state{J, state=~"hung|dead"} == 1)', ""), width=12,
+            Panel("table", "Ranks that hang or died", ask('topk(20, diag_rank_state{J, state=~"hung|delaying|dead"} == 1)', ""), width=12,
                   explain="hang", to_rank=True),
             Panel("table", "Ranks that stand longest", ask("topk(20, time() - diag_last_progress_timestamp_seconds{J})", ""), "s",
                   width=12, to_rank=True, text="Seconds since anything of the rank moved."),

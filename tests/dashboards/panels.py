@@ -14,8 +14,8 @@ __all__ = ["DATASOURCE", "STATES", "Panel", "grafana_panel"]
 
 DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 _HIDDEN = {"Time": True, "__name__": True, "instance": True, "job": True, "job_id": True, "Value": False}
-STATES = (("starting", "blue"), ("running", "green"), ("checkpointing", "purple"), ("stalled", "yellow"), ("delaying", "orange"), ("hung", "red"),
-           ("dead", "dark-red"), ("finished", "text"))  # fmt: skip
+STATES = (("starting", "blue"), ("running", "green"), ("checkpointing", "purple"), ("stalled", "yellow"),
+          ("delaying", "orange"), ("hung", "red"), ("dead", "dark-red"), ("finished", "text"))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,12 @@ def test_what_becomes_a_hang_is_not_over_in_between() -> None:
     story.wait(2.0)
 
     changes = [(change.finding.id, change.kind.value, change.replaced) for change in story.engine.history()]
-    assert changes in ([("held-up", "opened", False), ("held-up", "resolved", True), ("hang", "opened", False), ("hang", "resolved", False)], [("held-up", "opened", False), ("hang", "opened", False), ("held-up", "resolved", True), ("hang", "resolved", False)])  # fmt: skip
+    assert changes == [
+        ("held-up", "opened", False),
+        ("hang", "opened", False),
+        ("held-up", "resolved", True),
+        ("hang", "resolved", False),
+    ]
     assert [change.finding.id for change in story.engine.over()] == ["hang"]
 
 

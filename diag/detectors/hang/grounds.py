@@ -73,6 +73,8 @@ def grounds_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Ground]:
         and verdict.chain.last.wait.dead_end in _DEAD_ENDS
     ):
         yield Ground(*_DEAD_ENDS[verdict.chain.last.wait.dead_end])
+    else:
+        yield from _of_its_node(verdict, job)
     seconds, rhythm = now - verdict.since, learned_rhythm(job)
     if seconds >= max(least_seconds(verdict), _RHYTHMS * rhythm):
         fact = f"nothing moved for {format_seconds(seconds)}"
@@ -81,6 +83,15 @@ def grounds_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Ground]:
         if rhythm:
             fact += f"; the longest that this job came through in this phase is {format_seconds(rhythm)}"
         yield Ground("overdue", fact)
+
+
+def _of_its_node(verdict: Verdict, job: JobView) -> Iterator[Ground]:
+    """What its own hub knows by the kernel of the culprit, and a digest does not carry."""
+    for node in job.cluster.current() if job.cluster.nodes else ():
+        for hang in node.digest.hangs:
+            if hang.cause == verdict.cause and set(hang.ranks) & set(verdict.culprits):
+                yield from (ground for ground in hang.grounds if ground.kind != "overdue")
+                return
 
 
 def least_seconds(verdict: Verdict) -> float:

@@ -17,6 +17,7 @@ from diag.text.sanitize import clean
 from diag.text.units import format_ranks, format_seconds, format_time
 
 _MOST_NAMED = 3  # findings that are over, in one sentence
+_HOW_STOOD = {"hang": "hanging", "held-up": "being held up for"}
 _EARLIEST = 1.0  # of a log from stdin whose lines have no times, all is at zero
 
 
@@ -144,16 +145,11 @@ def outcome(document: Mapping[str, Any]) -> str:
     ):
         return clause
     clause += f" at {format_time(ended, job.get('at'))}"
-    hung = _hung_since(document)
-    return clause + (
-        f", after hanging {format_seconds(ended - hung)}" if hung is not None and ended > hung else ""
-    )
-
-
-def _hung_since(document: Mapping[str, Any]) -> float | None:
     open_now, _ = split(document)
-    since = [one["since"] for one in open_now if one["id"] == "hang" and Severity(one["severity"]).counts]
-    return min((at for at in since if at >= _EARLIEST), default=None)
+    for one in open_now:
+        if one["id"] in _HOW_STOOD and Severity(one["severity"]).counts and _EARLIEST <= one["since"] < ended:
+            return f"{clause}, after {_HOW_STOOD[one['id']]} {format_seconds(ended - one['since'])}"
+    return clause
 
 
 def _format_over(document: Mapping[str, Any], over: Sequence[Mapping[str, Any]]) -> str:

@@ -60,7 +60,7 @@ def measure(
                     row["probe"]: row["seconds"] for row in document["probes"] if row["rank"] is None
                 },
             }
-            hangs = [one for one in document["report"]["findings"] if one["id"] == "hang"]
+            hangs = [one for one in document["report"]["findings"] if one["id"] in ("hang", "held-up")]
             told["dump_hangs"] = [(one["ranks"], len(one["waiting_ranks"])) for one in hangs]
             note(lab.phase("dump"))
             document, _ = lab.get("/dump?deadline=10", 60.0, hub=1)

@@ -167,7 +167,7 @@ class Generator:
         node.every = max(0.5, min(float(answer["every"]), 600.0))
         node.detail_wanted = bool(answer["detail"])
         for finding in answer["verdict"]["fact"].get("findings", ()):
-            if finding["id"] == "hang":
+            if finding["id"] in ("hang", "held-up"):
                 if self.hang is None:
                     self.hang_seen_at = time.time()
                     self.hang_first = time.time()

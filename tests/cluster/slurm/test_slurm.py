@@ -78,7 +78,8 @@ def test_hung_rank_is_named_in_the_log_and_dumped_from_outside_and_scancel_leave
 
     assert job.ended(60)[0] == "CANCELLED"
     job.until(lambda: not job.processes(), 30)
-    assert changes(job) == [("opened", "hang")]  # not that its ranks died: they were ended
+    # not that its ranks died: they were ended
+    assert ("opened", "hang") in changes(job) and {one for _, one in changes(job)} <= {"hang", "held-up"}
     assert list(job.evidence.glob("n1/*/dumps/*.tar.gz"))
     assert "got signal: 15" in job.log  # the signal reached torchrun by itself
 

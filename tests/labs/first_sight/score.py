@@ -72,7 +72,9 @@ def _said(row: Row) -> list[Finding]:
             taken_back.add(key)
         else:  # lowered to info
             last.pop(key, None)
-    order = sorted(last, key=lambda key: (key in taken_back, key[0] != "hang", _rank(last[key])))
+    order = sorted(
+        last, key=lambda key: (key in taken_back, key[0] not in ("hang", "held-up"), _rank(last[key]))
+    )
     return [last[key] for key in order]
 
 

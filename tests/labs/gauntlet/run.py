@@ -34,6 +34,7 @@ _BENIGN_SECONDS = 420.0
 _RECORDER_SECONDS = 6.0
 _PEER = re.compile(r"\[diag\.fault\] .* peer=(\d+)")
 _NOTHING = Truth(())
+_HANGS = ("hang", "held-up")
 
 
 def run_trial(trial: Trial, keep: Path | None, nvrx: Path | None) -> dict[str, Any]:
@@ -122,7 +123,7 @@ def judge_fault(
             break
         time.sleep(0.2)
     said = [change for change in _loud(run) if change["at"] >= struck]
-    first = next((change for change in said if change["finding"]["id"] in (*truth.findings, "hang")), None)
+    first = next((change for change in said if change["finding"]["id"] in (*truth.findings, *_HANGS)), None)
     row: dict[str, Any] = {
         "right": [sorted(ranks) for ranks in right],
         "struck": announced,
@@ -137,16 +138,17 @@ def judge_fault(
     final = row.get("dumped") or [_short(change["finding"]) for change in _standing(run)]
     top = _top(final, truth)
     row["top"] = top
-    row["culprit_ok"] = top is not None and top["id"] in truth.findings and frozenset(top["ranks"]) in right
-    row["class_ok"] = (
-        top is not None
-        and top["id"] in truth.findings
-        and (top["id"] != "hang" or top["class"] in truth.classes)
+    row["culprit_ok"] = (
+        top is not None and _is_wanted(top, truth, classes=False) and frozenset(top["ranks"]) in right
     )
+    row["class_ok"] = top is not None and _is_wanted(top, truth)
     row["first_ok"] = first is not None and _is_right(first["finding"], truth, right)
-    row["false_hang"] = "hang" not in truth.findings and any(c["finding"]["id"] == "hang" for c in _loud(run))
+    row["false_hang"] = "hang" not in truth.findings and any(c["finding"]["id"] in _HANGS for c in _loud(run))
     # None of these hangs ends before its trial.
-    row["resolved"] = any(c["finding"]["id"] == "hang" and c["change"] == "resolved" for c in _loud(run))
+    row["resolved"] = any(
+        c["finding"]["id"] in _HANGS and c["change"] == "resolved" and not c.get("replaced")
+        for c in _loud(run)
+    )
     # A job that ended by itself before its fault proves nothing, whatever was said of it.
     came = announced or (trial.fault is not None and trial.fault.name in _BEFORE_THEIR_MOMENT)
     row["ok"] = came and row["culprit_ok"] and row["class_ok"] and not row["false_hang"]
@@ -154,8 +156,16 @@ def judge_fault(
 
 
 def _is_right(finding: dict[str, Any], truth: Truth, right: tuple[frozenset[int], ...]) -> bool:
-    same = finding["id"] in truth.findings and (finding["id"] != "hang" or finding["class"] in truth.classes)
-    return same and finding["severity"] != "info" and frozenset(finding["ranks"]) in right
+    return (
+        _is_wanted(finding, truth) and finding["severity"] != "info" and frozenset(finding["ranks"]) in right
+    )
+
+
+def _is_wanted(finding: dict[str, Any], truth: Truth, *, classes: bool = True) -> bool:
+    """A rank that holds the others up is a hang of which the end is not yet known."""
+    if finding["id"] not in _HANGS:
+        return finding["id"] in truth.findings
+    return "hang" in truth.findings and (not classes or finding["class"] in truth.classes)
 
 
 def _delay(change: dict[str, Any], struck: float) -> float:
@@ -175,9 +185,9 @@ def _standing(run: LiveRun) -> list[dict[str, Any]]:
 
 def _top(findings: list[dict[str, Any]], truth: Truth) -> dict[str, Any] | None:
     """The finding that is scored: of the kind that it should be, else a hang, else the first."""
-    for wanted in (truth.findings, ("hang",)):
+    for wanted in (truth.findings, _HANGS):
         for finding in findings:
-            if finding["id"] in wanted:
+            if finding["id"] in wanted or (finding["id"] in _HANGS and "hang" in wanted):
                 return finding
     return findings[0] if findings else None
 
