@@ -158,3 +158,16 @@ def test_hold_up_ends_with_the_next_step() -> None:
     story.wait(2.0)
 
     assert story.findings() == []
+
+
+def test_rank_that_retries_with_pauses_is_elsewhere_and_does_not_compute() -> None:
+    story = steady()
+    lines = ((*TRAIN, "request /app/fetch.py:12"), (*TRAIN, "pause /app/fetch.py:20"))
+    for second in range(60):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now, cpu=0.01 * second), stack(1, story.now, lines[second // 5 % 2]))
+        story.wait(1.0)
+
+    held = story.the("held-up")
+    assert (held.ranks, held.cause) == ((1,), "not_in_collective")
+    assert "rank 1 has been elsewhere, in " in held.summary and "/app/fetch.py" in held.summary

@@ -34,8 +34,9 @@ __all__ = ["HangDetector", "Verdict", "judge", "wants_closer_look"]
 _STIRRED_SECONDS = 45.0
 _PAUSE_SECONDS = 60.0  # ours: of helpers, what stirs more seldom does not work for the job, however long a hang takes to be reported
 _NEVER = -1e9
-# Of culprits that are busy: elsewhere than the call in which the others wait, and in no work that takes its time.
-_BUSY_CAUSES = ("busy",)
+# Classes of culprits that are only known to be elsewhere than the call in which the others wait.
+_ELSEWHERE = ("peer_not_joined", "rendezvous", "unknown")
+_COMPUTES_CPU_RATIO = 0.05  # of a crowded machine that is all that one may get
 
 
 class HangDetector:
@@ -196,15 +197,13 @@ def judge(
     found = joined.join(verdict, now, job, standing, once=moment is not None)
     if found is None:
         return None
-    verdict = _held_up_by_memory(found, alive)
-    if busy:
-        verdict = replace(
-            verdict, busy=True, cause="busy" if verdict.cause == "not_in_collective" else verdict.cause
-        )
-        if verdict.cause not in _BUSY_CAUSES:
-            return None  # work that diag knows, and that goes on
-    else:
-        verdict = with_kernel_waits(verdict, job)
+    verdict = with_kernel_waits(_held_up_by_memory(found, alive), job)
+    culprits = _culprits(verdict, job)
+    if verdict.cause == "not_in_collective" and culprits and all(map(_computes, culprits)):
+        verdict = replace(verdict, cause="busy", busy=True)
+    if busy and verdict.klass not in _ELSEWHERE:
+        return None  # work that diag knows, and that goes on
+    verdict = replace(verdict, busy=verdict.busy or busy)
     if moment:
         missing = len(seen) + len(dead) < max(job.world_size, len(job.ranks))
         shown = proven(verdict, moment, seen, missing, standing, now)
@@ -233,6 +232,15 @@ def _taking_part(job: JobView, now: float) -> tuple[list[RankView], tuple[int, .
         gone = set(lost)
         alive = [rank for rank in alive if rank.rank not in gone and not job.cluster.has_left(rank)]
     return alive, lost
+
+
+def _culprits(verdict: Verdict, job: JobView) -> list[RankView]:
+    return [job.ranks[rank] for rank in verdict.culprits if rank in job.ranks]
+
+
+def _computes(rank: RankView) -> bool:
+    runs = rank.tree is not None and rank.tree.main.state == "R"
+    return runs or (rank.main_cpu_ratio or 0.0) > _COMPUTES_CPU_RATIO
 
 
 def _is_over(job: JobView) -> bool:

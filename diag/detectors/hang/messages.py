@@ -115,7 +115,9 @@ def _subject(verdict: Verdict, job: JobView) -> str:
     if ranks[0] not in job.ranks:
         return f"{name} not appeared"
     what = _WHAT.get(verdict.cause) or _WHAT.get(verdict.klass)
-    return f"{name} {what(verdict, job)}" if what is not None else f"{name} not moved{_in(ranks, job)}"
+    if what is not None:
+        return f"{name} {what(verdict, job)}"
+    return f"{name} {'been elsewhere,' if verdict.busy else 'not moved'}{_in(ranks, job)}"
 
 
 def _unanswered(verdict: Verdict, job: JobView) -> str:

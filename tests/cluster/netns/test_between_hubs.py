@@ -124,7 +124,9 @@ def test_node_that_never_starts_is_named(lab: Lab) -> None:
             and "node 2" in failure["summary"]
             and "3 of 4" in failure["summary"]
         )
-        assert not any(name in ("hang", "held-up") for found in said(job).values() for name, _ in found), job.text
+        assert not any(name in ("hang", "held-up") for found in said(job).values() for name, _ in found), (
+            job.text
+        )
 
         # and once it comes, all is well
         job.start(2)

@@ -195,5 +195,7 @@ def test_node_whose_link_is_slow_is_named_on_every_node(lab: Lab) -> None:
         said = [told(job, node, "straggler", cause="slow_link") for node in range(4)]
         assert all(one and one["ranks"] == [2] and "node2" in one["summary"] for one in said)
         assert not any(
-            f["id"] in ("hang", "held-up", "node-failure") for run in job.runs.values() for f in run.findings()
+            f["id"] in ("hang", "held-up", "node-failure")
+            for run in job.runs.values()
+            for f in run.findings()
         ), job.text
