@@ -34,9 +34,9 @@ def seconds_to_details(page: Page, url: str, culprit: int) -> tuple[float, float
     """From the start of the navigation, by the browser's clock: until the culprit's cell is there, and until
     a click on it has opened its details."""
     page.goto(url, wait_until="commit")
-    cell(page, culprit, "hung").wait_for()
+    cell(page, culprit, "delaying").wait_for()
     there = page.evaluate("performance.now()")
-    cell(page, culprit, "hung").click()
+    cell(page, culprit, "delaying").click()
     panel(page, culprit).get_by_role("heading").first.wait_for()
     return there / 1000, page.evaluate("performance.now()") / 1000
 
@@ -62,10 +62,10 @@ def test_culprit_among_a_thousand_ranks_is_opened_within_two_seconds(thousand: s
 
 def test_page_of_a_thousand_ranks_names_one_and_keeps_the_rest_short(thousand: str, opener: Opener) -> None:
     page = opener(thousand).open()
-    ready(page, "The job is hung")
+    ready(page, "The job is held-up")
 
     expect(page.get_by_role("gridcell")).to_have_count(1024)
-    finding = article(page, "critical: hang (data_loading)")
+    finding = article(page, "warning: held-up (data_loading)")
     expect(
         finding.get_by_role("group", name="Culprit ranks").get_by_role("button", name=f"rank {CULPRIT}")
     ).to_be_visible()
@@ -82,7 +82,7 @@ def test_page_of_a_thousand_ranks_names_one_and_keeps_the_rest_short(thousand: s
 
 def test_axe_finds_nothing_among_a_thousand_ranks(thousand: str, opener: Opener) -> None:
     page = opener(thousand).open()
-    ready(page, "The job is hung")
+    ready(page, "The job is held-up")
 
     assert axe_issues(page) == []
 

@@ -56,8 +56,8 @@ def taken(page: Page, name: str) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_picture_of_a_hang(recorded: str, opener: Opener, scheme: str) -> None:
     page = opener(recorded, color_scheme=scheme, timezone_id="UTC").open()
-    ready(page, "The job is hung")
-    expect(cell(page, 2, "hung")).to_be_visible()
+    ready(page, "The job is held-up")
+    expect(cell(page, 2, "delaying")).to_be_visible()
 
     taken(page, f"page-hang-{scheme}")
 
@@ -65,7 +65,7 @@ def test_picture_of_a_hang(recorded: str, opener: Opener, scheme: str) -> None:
 @wanted
 def test_picture_on_a_phone(recorded: str, opener: Opener) -> None:
     page = opener(recorded, viewport=PHONE, device_scale_factor=2, is_mobile=True, timezone_id="UTC").open()
-    ready(page, "The job is hung")
+    ready(page, "The job is held-up")
 
     taken(page, "page-phone")
 
@@ -75,8 +75,8 @@ def test_picture_of_a_thousand_ranks(tmp_path: Path, opener: Opener) -> None:
     many_ranks(tmp_path / "hang-of-1024-ranks", 128, CULPRIT)
     with served(Path("hang-of-1024-ranks"), cwd=tmp_path) as url:
         page = opener(url, timezone_id="UTC").open()
-        ready(page, "The job is hung")
-        cell(page, CULPRIT, "hung").click()
+        ready(page, "The job is held-up")
+        cell(page, CULPRIT, "delaying").click()
         expect(panel(page, CULPRIT).get_by_role("region", name=f"Stacks of rank {CULPRIT}")).to_contain_text(
             "_try_get_data"
         )

@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.xdist_group("browser-recorded"), pytest.mark.timeout(1
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 CULPRIT = 2
-HANG = re.compile(r"^critical: hang")
-SENTENCE = "The job is hung"
+HANG = re.compile(r"^warning: held-up")
+SENTENCE = "The job is held-up"
 
 
 @pytest.fixture
@@ -64,11 +64,11 @@ def test_hang_that_is_over_is_shown_open_in_grey_and_the_head_is_not_green(opene
         sentence = page.get_by_role("heading", level=1).inner_text()
 
         assert " ".join(sentence.split()) == told["sentence"]
-        assert "nothing open; 1 over: hang (data_loading), rank 1, " in sentence
+        assert "nothing open; 1 over: held-up (data_loading), rank 1, " in sentence
         expect(page.locator(".state")).to_have_text(re.compile(r"finished, with 1 trouble$"))
         expect(page.locator(".state")).to_have_class(re.compile("warning"))
         expect(region(page, "Findings")).not_to_contain_text("Nothing found")
-        finding = article(page, "over, was critical: hang (data_loading)")
+        finding = article(page, "over, was warning: held-up (data_loading)")
         expect(finding).to_be_visible()
         expect(finding).to_contain_text(re.compile(r"\d to .*\d, 20 s"))
         expect(finding).not_to_contain_text("/proc/")
@@ -84,7 +84,7 @@ def test_times_of_the_sentence_are_of_the_zone_of_who_reads(opener: Opener) -> N
         begun = datetime.fromtimestamp(over["since"], ZoneInfo("Asia/Shanghai")).strftime("%H:%M:%S")
 
         expect(page.get_by_role("heading", level=1)).to_contain_text(f"rank 1, {begun}-")
-        expect(article(page, "over, was critical: hang (data_loading)")).to_be_visible()
+        expect(article(page, "over, was warning: held-up (data_loading)")).to_be_visible()
 
 
 def test_job_that_failed_while_it_hung_says_when_it_failed_and_not_when_the_hang_began(
@@ -94,11 +94,11 @@ def test_job_that_failed_while_it_hung_says_when_it_failed_and_not_when_the_hang
         page = opener(url).open()
         ready(page, "The job failed (exit 247) at ")
         told = state_of(url)["report"]
-        [hang] = [one for one in told["findings"] if one["id"] == "hang"]
+        [hang] = [one for one in told["findings"] if one["id"] == "held-up"]
         since = page.locator(".since time").first
         expect(article(page, HANG)).to_contain_text(", open when the job ended")
 
-        expect(page.get_by_role("heading", level=1)).to_contain_text(", after hanging 34 s;")
+        expect(page.get_by_role("heading", level=1)).to_contain_text(", after being held up for 34 s;")
         assert (
             abs(
                 datetime.fromisoformat(str(since.get_attribute("datetime"))).timestamp()
@@ -138,9 +138,9 @@ def test_policy_lets_the_page_load_from_diag_alone(opener: Opener, recorded_hang
 
 
 def test_cell_of_a_rank_opens_its_stacks(page: Page) -> None:
-    cell(page, CULPRIT, "hung").click()
+    cell(page, CULPRIT, "delaying").click()
 
-    expect(panel(page, CULPRIT).get_by_role("heading", name="Rank 2: hung")).to_be_visible()
+    expect(panel(page, CULPRIT).get_by_role("heading", name="Rank 2: delaying")).to_be_visible()
     stacks = panel(page, CULPRIT).get_by_role("region", name="Stacks of rank 2")
     expect(stacks).to_contain_text("_MultiProcessingDataLoaderIter._try_get_data")
     panel(page, CULPRIT).get_by_role("button", name="Close").click()
@@ -159,9 +159,9 @@ def test_ranks_that_wait_are_marked_in_the_grid_from_the_finding(page: Page) -> 
 
 def test_filter_and_search_of_ranks_say_how_many_match(page: Page) -> None:
     ranks = region(page, "Ranks")
-    ranks.get_by_role("button", name=re.compile(r"hung 1$")).click()
+    ranks.get_by_role("button", name=re.compile(r"delaying 1$")).click()
     expect(ranks.get_by_role("status").first).to_contain_text("1 rank of 4")
-    ranks.get_by_role("button", name=re.compile(r"hung 1$")).click()
+    ranks.get_by_role("button", name=re.compile(r"delaying 1$")).click()
     page.get_by_role("searchbox", name="Search ranks").fill("0-1")
     expect(ranks.get_by_role("status").first).to_contain_text("2 ranks of 4")
 
@@ -176,7 +176,7 @@ def test_merged_stacks_show_the_outlier_first(page: Page) -> None:
 
 
 def test_flame_graph_of_a_recorded_rank_and_of_all(page: Page) -> None:
-    cell(page, CULPRIT, "hung").click()
+    cell(page, CULPRIT, "delaying").click()
     flame = panel(page, CULPRIT).get_by_role("region", name="Flame graph of rank 2")
     flame.get_by_role("button").first.click()
     expect(flame.locator("iframe").content_frame.get_by_text("diag: rank 2").first).to_be_attached(
@@ -207,7 +207,7 @@ def test_time_line_shows_the_phases_and_where_the_hang_began(page: Page) -> None
         line.get_by_role("img").evaluate_all("all => all.map((one) => one.getAttribute('aria-label') || '')")
     )
     assert "steady" in said or "steady" in line.inner_text()
-    expect(line.get_by_role("button", name=re.compile("hang")).first).to_be_visible()
+    expect(line.get_by_role("button", name=re.compile("held-up")).first).to_be_visible()
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,8 @@ def test_copies_are_what_their_names_say(page: Page, button: str, words: str) ->
 
 
 def test_manual_page_of_a_finding_in_both_languages(page: Page) -> None:
-    article(page, HANG).get_by_role("button", name="Explain hang").click()
-    manual = page.get_by_role("dialog", name="Manual: hang")
+    article(page, HANG).get_by_role("button", name="Explain held-up").click()
+    manual = page.get_by_role("dialog", name="Manual: held-up")
 
     expect(manual.get_by_role("heading", name="Meaning")).to_be_visible()
     manual.get_by_role("button", name="中文").click()
@@ -288,17 +288,17 @@ def test_grid_is_one_stop_of_tab_and_arrows_go_from_rank_to_rank(page: Page) -> 
         page.keyboard.press("ArrowLeft")
     for _ in range(CULPRIT):
         page.keyboard.press("ArrowRight")
-    assert has_focus(cell(page, CULPRIT, "hung"))
+    assert has_focus(cell(page, CULPRIT, "delaying"))
     page.keyboard.press("Enter")
 
     expect(panel(page, CULPRIT)).to_be_visible()
 
 
 def test_keyboard_alone_opens_the_manual_and_the_focus_comes_back(page: Page) -> None:
-    explain = article(page, HANG).get_by_role("button", name="Explain hang")
+    explain = article(page, HANG).get_by_role("button", name="Explain held-up")
     tab_to(page, explain)
     page.keyboard.press("Enter")
-    manual = page.get_by_role("dialog", name="Manual: hang")
+    manual = page.get_by_role("dialog", name="Manual: held-up")
     expect(manual.get_by_role("heading", name="Meaning")).to_be_visible()
     for _ in range(30):
         page.keyboard.press("Tab")
@@ -343,7 +343,7 @@ def test_first_screen_of_a_phone_has_the_sentence_and_the_gravest_finding(
     assert heading is not None and heading["y"] + heading["height"] < PHONE["height"]
     assert box is not None and box["y"] < PHONE["height"] * 0.75, f"the finding begins at {box['y']}"
     assert overflow(page) == []
-    cell(page, CULPRIT, "hung").click()
+    cell(page, CULPRIT, "delaying").click()
     expect(panel(page, CULPRIT)).to_be_visible()
     assert overflow(page) == []
     panel(page, CULPRIT).get_by_role("button", name="Close").click()
@@ -405,13 +405,13 @@ def test_axe_finds_nothing_that_keeps_people_out(
     assert axe_issues(page) == []
 
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-    cell(page, CULPRIT, "hung").click()
+    cell(page, CULPRIT, "delaying").click()
     expect(panel(page, CULPRIT).get_by_role("region", name="Stacks of rank 2")).to_contain_text(
         "_try_get_data"
     )
     assert axe_issues(page) == []
 
     panel(page, CULPRIT).get_by_role("button", name="Close").click()
-    article(page, HANG).get_by_role("button", name="Explain hang").click()
+    article(page, HANG).get_by_role("button", name="Explain held-up").click()
     expect(page.get_by_role("dialog").get_by_role("heading", name="Meaning")).to_be_visible()
     assert axe_issues(page) == []

@@ -11,6 +11,7 @@ from diag.engine.journal import JournalReader, segments
 from diag.engine.replay import replay_records
 from diag.outputs.report import job_status
 
+HANGS = ("hang", "held-up")
 RUNS = sorted(
     path.parent for path in (Path(__file__).parents[1] / "captures" / "h200-live").glob("*/expected.json")
 )
@@ -24,7 +25,7 @@ def test_recorded_gpu_run_is_judged_as_it_was_injected(run: Path) -> None:
 
     engine, changes = replay_records(JournalReader(segments(run)))
 
-    hangs = [finding for finding in engine.active() if finding.id == "hang"]
+    hangs = [finding for finding in engine.active() if finding.id in HANGS]
     assert [(f.id, f.klass, f.ranks, f.waiting_ranks) for f in hangs] == expected
     assert all(finding.confidence.value == "high" for finding in hangs)
     assert len(engine.job.machine.gpus) == 2
@@ -49,7 +50,7 @@ def test_verdict_joins_stacks_recorder_ras_and_gpus(name: str) -> None:
     """On real NCCL; of loop-dump-pipe (--no-inject) the recorder's answer came through torch's dump pipe."""
     engine, _ = replay_records(JournalReader(segments(next(run for run in RUNS if run.name == name))))
 
-    hang = next(finding for finding in engine.active() if finding.id == "hang")
+    hang = next(finding for finding in engine.active() if finding.id in HANGS)
     assert {item.kind for item in hang.evidence} >= {"remote_stack", "flight_recorder", "nccl_ras", "nvml"}
     said = " ".join(item.excerpt for item in hang.evidence)
     assert "rank 1 has not come to it" in said and " launched " in said
@@ -105,7 +106,7 @@ def test_hang_was_found_within_a_minute_of_the_last_progress() -> None:
     for run in RUNS:
         _, changes = replay_records(JournalReader(segments(run)))
         for change in changes:
-            if change.finding.id == "hang" and change.kind.value == "opened":
+            if change.finding.id in HANGS and change.kind.value == "opened":
                 assert 15 <= change.at - change.finding.since <= 40, run.name
 
 

@@ -15,7 +15,7 @@ CAPTURES = Path(__file__).parents[1] / "captures" / "kernel-waits"
 
 def hangs(name: str) -> list[Finding]:
     engine, _ = replay_records(JournalReader(segments(CAPTURES / name)))
-    return [finding for finding in engine.all_findings() if finding.id == "hang"]
+    return [finding for finding in engine.all_findings() if finding.id in ("hang", "held-up")]
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ diag_replay = diag.engine.replay.replay  # the fixture puts another in its place
 
 
 @pytest.mark.parametrize(("until", "state", "is_open", "is_over"), [
-    ("before", "running", False, False), ("within", "hung", True, False), ("after", "running", False, True),
+    ("before", "running", False, False), ("within", "held-up", True, False), ("after", "running", False, True),
     ("end", "finished", False, True),
 ])  # fmt: skip
 def test_hang_that_ended_is_first_open_and_then_over_for_everybody(
@@ -176,8 +176,8 @@ def test_hang_that_ended_is_first_open_and_then_over_for_everybody(
     found_state, open_now, over = agree(engine, typed)
 
     assert found_state == state
-    assert open_now == ([("hang", "data_loading", (1,))] if is_open else [])
-    assert [one[:3] for one in over] == ([("hang", "data_loading", (1,))] if is_over else [])
+    assert open_now == ([("held-up", "data_loading", (1,))] if is_open else [])
+    assert [one[:3] for one in over] == ([("held-up", "data_loading", (1,))] if is_over else [])
     assert all(19 < resolved - since < 22 for *_, since, resolved in over)
 
 
@@ -189,10 +189,12 @@ def test_hang_that_was_open_when_the_job_was_killed_is_neither_over_nor_resolved
     _, open_now, over = agree(engine, typed)
     text, _ = typed(engine, "replay")
 
-    assert "hang" in {kind for kind, *_ in open_now} and over == []
+    assert "held-up" in {kind for kind, *_ in open_now} and over == []
     assert [change for change in changes if change.kind.value == "resolved"] == []
     if engine.job.returncode is not None:
-        assert ", open when the job ended" in text and ", after hanging " in report(engine)["sentence"]
+        assert (
+            ", open when the job ended" in text and ", after being held up for " in report(engine)["sentence"]
+        )
 
 
 def test_report_of_a_job_that_lives_has_in_its_findings_what_is_open() -> None:
@@ -203,6 +205,6 @@ def test_report_of_a_job_that_lives_has_in_its_findings_what_is_open() -> None:
     document = report(engine)
 
     assert [one["id"] for one in document["findings"]] == [] and [one["id"] for one in document["past"]] == [
-        "hang"
+        "held-up"
     ]
-    assert "nothing open; 1 over: hang (data_loading), rank 1" in document["sentence"]
+    assert "nothing open; 1 over: held-up (data_loading), rank 1" in document["sentence"]

@@ -29,7 +29,7 @@ class Told:
 
 TOLD = [
     Told("data-hang", "diag-job", "Ranks that hang", {}, 1),
-    Told("data-hang", "diag-job", "Findings open now", {"kind": "hang", "severity": "critical"}, 1),
+    Told("data-hang", "diag-job", "Findings open now", {"kind": "held-up", "severity": "warning"}, 1),
     Told("data-hang", "diag-job", "Nothing has moved for", {}, 15),
     Told("data-hang", "diag-rank", "State", {"rank": "1"}, 5),
     Told("rank-killed", "diag-job", "Ranks that died", {}, 1),

@@ -87,11 +87,11 @@ def test_recorded_hang_is_told_like_a_live_one_and_nobody_is_asked_for_more(reco
 
     assert told["head"]["recorded"] == str(HANG)
     [finding] = told["report"]["findings"]
-    assert (finding["id"], finding["class"], finding["ranks"]) == ("hang", "data_loading", [2])
+    assert (finding["id"], finding["class"], finding["ranks"]) == ("held-up", "data_loading", [2])
     assert {row["rank"]: row["state"] for row in told["ranks"]} == {
         0: "stalled",
         1: "stalled",
-        2: "hung",
+        2: "delaying",
         3: "stalled",
     }
     assert ask(recorded, "/dump").status_code == 409

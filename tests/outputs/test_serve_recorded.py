@@ -63,7 +63,7 @@ def test_page_of_recorded_evidence_ends_when_it_is_told_to(number: signal.Signal
 
         assert process.wait(30) == 0
         assert process.stdout is not None
-        assert process.stdout.read().startswith("The job is hung; phase steady")
+        assert process.stdout.read().startswith("The job is held-up; phase steady")
 
 
 def test_beyond_loopback_it_has_the_token_of_the_setting_or_says_the_one_that_it_made_up() -> None:

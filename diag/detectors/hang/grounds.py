@@ -22,8 +22,6 @@ _BY_CAUSE = {
     "groups_in_opposite_order": ("cycle", "the calls wait for each other in a circle"),
     "threads_wait_for_each_other": ("cycle", "the threads wait for each other in a circle"),
     "child_waits_for_lock": ("dead_end", "the lock was held by a thread that a forked child does not have"),
-    "fifo_without_other_end": ("dead_end", "no process has opened the other end of the FIFO"),
-    "waits_for_input": ("dead_end", "it waits for somebody to type"),
     "transport_error": ("transport_error", "NCCL gave up a connection of {culprits}"),
 }  # fmt: skip
 # By the kernel, of the last wait of the chain.
@@ -38,6 +36,10 @@ _DEAD_ENDS = {
         "the process waited for is stopped by a signal: only another signal lets it go on",
     ),
     "frozen": ("frozen", "the process waited for is frozen with its cgroup: only who froze it lets it go on"),
+}
+_WITHOUT_OTHERS = {  # by the kind of that wait, where nobody is known who could end it
+    "fifo_open": ("dead_end", "no process has opened the other end of the FIFO"),
+    "terminal": ("dead_end", "it waits for somebody to type"),
 }
 _UNPROVEN = (
     "threads_wait_for_each_other",
@@ -67,12 +69,8 @@ def grounds_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Ground]:
                 culprits=format_ranks(verdict.culprits), waiting=format_ranks(verdict.waiting) or "the others"
             ),
         )
-    elif (
-        verdict.chain is not None
-        and verdict.chain.end == "dead_end"
-        and verdict.chain.last.wait.dead_end in _DEAD_ENDS
-    ):
-        yield Ground(*_DEAD_ENDS[verdict.chain.last.wait.dead_end])
+    elif (end := _dead_end(verdict)) is not None:
+        yield end
     else:
         yield from _of_its_node(verdict, job)
     seconds, rhythm = now - verdict.since, learned_rhythm(job)
@@ -83,6 +81,14 @@ def grounds_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Ground]:
         if rhythm:
             fact += f"; the longest that this job came through in this phase is {format_seconds(rhythm)}"
         yield Ground("overdue", fact)
+
+
+def _dead_end(verdict: Verdict) -> Ground | None:
+    wait = verdict.chain.last.wait if verdict.chain is not None else None
+    if wait is None:
+        return None
+    found = _DEAD_ENDS.get(wait.dead_end) or (None if wait.others else _WITHOUT_OTHERS.get(wait.kind))
+    return None if found is None else Ground(*found)
 
 
 def _of_its_node(verdict: Verdict, job: JobView) -> Iterator[Ground]:
