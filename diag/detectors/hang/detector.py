@@ -34,8 +34,8 @@ __all__ = ["HangDetector", "Verdict", "judge", "wants_closer_look"]
 _STIRRED_SECONDS = 45.0
 _PAUSE_SECONDS = 60.0  # ours: of helpers, what stirs more seldom does not work for the job, however long a hang takes to be reported
 _NEVER = -1e9
-# Classes of culprits that are only known to be elsewhere than the call in which the others wait.
-_ELSEWHERE = ("peer_not_joined", "rendezvous", "unknown")
+# Classes of culprits that move and yet hold the others up; data preparation, compilers and saves are known to take long.
+_ELSEWHERE = ("peer_not_joined", "rendezvous", "unknown", "data_loading", "lock_deadlock", "gil_deadlock")
 _COMPUTES_CPU_RATIO = 0.05  # of a crowded machine that is all that one may get
 
 

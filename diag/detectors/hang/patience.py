@@ -31,6 +31,7 @@ _TRAINING_PHASES = ("first_step", "steady", "eval", "ckpt_save")
 # through, or as long as such a phase took at most, if that is less than NVRx's factor of 5 times the silences
 # in it.
 _SILENCES = 2.0
+_CHILD_SECONDS = 60.0  # ours: a worker or a child of the culprit computes: what it prepares may take its time
 _SILENCES_OF_WHOLE_PHASE = 5.0
 _REPEATED_PHASES = ("steady", "training", "eval", "ckpt_save")
 
@@ -59,8 +60,15 @@ def _learned(job: JobView) -> float:
 
 def _come_through(job: JobView, verdict: Verdict) -> float:
     """Of ranks that wait for busy ones: as long as they did before, and went on."""
-    waiting = [job.ranks[rank] for rank in verdict.waiting if rank in job.ranks] if verdict.busy else []
-    return _SILENCES * max((rank.came_through for rank in waiting), default=0.0)
+    if not verdict.busy:
+        return 0.0
+    waiting = [job.ranks[rank] for rank in verdict.waiting if rank in job.ranks]
+    culprits = [job.ranks[rank] for rank in verdict.culprits if rank in job.ranks]
+    works = any(rank.last_moved(("child_cpu",)) > verdict.since for rank in culprits)
+    return max(
+        _SILENCES * max((rank.came_through for rank in waiting), default=0.0),
+        _CHILD_SECONDS if works else 0.0,
+    )
 
 
 def _default(job: JobView, verdict: Verdict) -> float:

@@ -13,7 +13,7 @@ from diag.state.view import JobView
 # Children or IO that keep moving without any step, stack or log line moving (a side process, a service).
 _BUSY_WITHOUT_PROGRESS = {"steady": 600.0}
 _BUSY_WITHOUT_PROGRESS_SECONDS = 7200.0  # DLRover's ceiling for the first step
-_OF_WORK = ("io", "child_io", "child_cpu", "memory")
+_OF_WORK = ("io", "child_io", "memory")
 _STALE_SECONDS = 60.0  # twelve times the usual period, thirty times that under suspicion
 _BLIND_SECONDS = 120.0  # silence that is believed without a stack
 _SAMPLES = 3  # equal stacks needed before a rank may be blamed by its stack
