@@ -26,8 +26,9 @@ _DEAD_ENDS = {
     ),
     "only_self": KernelCause(
         "pipe_without_other_end",
-        "{Ranks} [waits|wait] at a pipe (fd {fd}) whose other end no other process holds: who should have "
-        "answered has ended, or was never started. Close the unused end after a fork, and see why the other side is gone.",
+        "{Ranks} [waits|wait] at a pipe (fd {fd}) whose other end no other process holds, and no thread of its own is "
+        "left to use it: who should have answered has ended, or was never started. Close the unused end after a fork, and "
+        "see why the other side is gone.",
     ),
     "frozen": KernelCause(
         "frozen",
@@ -39,7 +40,6 @@ _DEAD_ENDS = {
         "Process {pid} is stopped by a signal (state T): `kill -CONT {pid}` lets it go on; find who sent SIGSTOP.",
     ),
 }
-_DEAD_ENDS["no_other_end"] = _DEAD_ENDS["only_self"]
 _CYCLE = KernelCause(
     "threads_wait_for_each_other",
     "Threads of {ranks} wait for locks that the next of them holds: take the locks in one order, or do not hold one while "

@@ -100,18 +100,29 @@ def _mutex(wait: Wait, step: Step) -> str:
 
 def _pipe_read(wait: Wait, step: Step) -> str:
     if wait.dead_end:
-        return f"reads from a pipe (fd {wait.fd}) that no other process can write to"
-    return f"reads from a pipe (fd {wait.fd})" + (
-        f" that {_parties(wait, step)} may write to" if wait.others else ""
-    )
+        return f"reads from {_pipe(wait)} that no other process can write to"
+    if _only_itself(wait, step):
+        return f"reads from {_pipe(wait)} whose other end only this process itself holds"
+    return f"reads from {_pipe(wait)}" + (f" that {_parties(wait, step)} may write to" if wait.others else "")
 
 
 def _pipe_write(wait: Wait, step: Step) -> str:
     if wait.dead_end:
-        return f"writes to a full pipe (fd {wait.fd}) that no other process can read"
-    return f"writes to a full pipe (fd {wait.fd})" + (
+        return f"writes to {_pipe(wait, 'full ')} that no other process can read"
+    if _only_itself(wait, step):
+        return f"writes to {_pipe(wait, 'full ')} whose other end only this process itself holds"
+    return f"writes to {_pipe(wait, 'full ')}" + (
         f" that {_parties(wait, step)} does not read" if wait.others else ""
     )
+
+
+def _pipe(wait: Wait, how: str = "") -> str:
+    name = f"FIFO {wait.path}" if wait.path.startswith("/") else "pipe"
+    return f"a {how}{name} (fd {wait.fd})"
+
+
+def _only_itself(wait: Wait, step: Step) -> bool:
+    return bool(wait.others) and all(other.pid == step.process.pid for other in wait.others)
 
 
 def _file(wait: Wait, step: Step) -> str:
@@ -145,6 +156,8 @@ def _running(wait: Wait, step: Step) -> str:
 
 
 def _other(wait: Wait, step: Step) -> str:
+    if wait.call and wait.path:
+        return f"is in {wait.call} of {wait.path.removeprefix('anon_inode:').strip('[]')} (fd {wait.fd})"
     where = " ".join(filter(None, (wait.call, f"({step.thread.wchan})" if step.thread.wchan else "")))
     return f"is in the kernel: {where}" if where else "waits"
 
@@ -165,7 +178,7 @@ _FORMATS: dict[str, Callable[[Wait, Step], str]] = {
     "mutex": _mutex,
     "gil": lambda wait, step: f"waits for Python's interpreter lock, held by {_parties(wait, step)}",
     "semaphore": lambda wait, step: f"waits for a lock between processes ({wait.path or 'unnamed'})",
-    "condition": lambda wait, step: "waits on a lock or condition of which the kernel records no owner",
+    "condition": lambda wait, step: "waits on a lock or condition (not known which thread holds it)",
     "pipe_read": _pipe_read,
     "pipe_write": _pipe_write,
     "fifo_open": lambda wait, step: f"opens FIFO {wait.path}; no process has opened its other end",

@@ -26,11 +26,12 @@ class Wait:
     owner: every Python lock, Queue, Event, Condition), gil, pipe_read, pipe_write, fifo_open, terminal, tcp_receive,
     tcp_send, tcp_connect, accept, unix_receive, unix_send, unix_connect, poll (several descriptors), file_lock,
     file_io (a file system or its device), page_fault, memory (cgroup over memory.high), vfork, stopped, frozen,
-    signal, io_uring, exiting, ended, other (`call` and `wchan` say what), unreadable (`reason`).
+    signal, io_uring, exiting, ended, other (`call`, `path` and `wchan` say what: a device, an eventfd), unreadable
+    (`reason`).
 
-    `dead_end`: why it cannot end by itself, as the kernel shows: no_other_end (a pipe or FIFO that no other process
-    holds), only_self (the waiter alone holds the other end), owner_ended (the lock's holder is no process any more),
-    stopped, frozen, peer_closed, no_child (none left to wait for). Empty: it may end.
+    `dead_end`: why it cannot end by itself, as the kernel shows: only_self (a pipe whose other end the waiter's own
+    process alone holds, and every other thread of it waits for one of them too), owner_ended (the lock's holder is no
+    thread any more), stopped, frozen. Empty: it may end.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class Wait:
     peer: str = ""
     socket_state: str = ""
     silent_seconds: float | None = None  # since the last byte came, of a TCP socket
+    received_bytes: int | None = None  # that ever came over a TCP socket
     unread_bytes: int = 0
     unsent_bytes: int = 0
     retransmits: int = 0

@@ -17,7 +17,8 @@ from diag.model import Payload
 from diag.sources.host.process_tree import PROC, descendants, read_raw, split_stat
 from diag.sources.waits.calls import parse_call
 from diag.sources.waits.decode import Blocked, blocked_in
-from diag.sources.waits.objects import Objects, command_of
+from diag.sources.waits.objects import Objects
+from diag.sources.waits.proc_files import command_of
 
 SOURCE = "waits"
 _THREADS = 256  # of one process
@@ -39,7 +40,7 @@ class WaitReader:
         began = time.monotonic()
         pause(over_seconds)
         over = time.monotonic() - began
-        objects = Objects(self._proc, job)
+        objects = Objects(self._proc)
         processes: dict[str, Any] = {}
         todo = list(job)
         for pid in todo:  # grows by those that others wait for
