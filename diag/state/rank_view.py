@@ -20,6 +20,7 @@ from diag.model.observations import (
     StackSample,
 )
 from diag.model.observations.waits import WaitsRead
+from diag.state.feeds import Feed
 from diag.state.stack_activity import Activity, Reading
 
 CHANNELS = ("log", "stack", "cpu", "child_cpu", "io", "child_io", "memory")
@@ -65,6 +66,7 @@ class RankView:
     child_stacks: dict[int, tuple[float, StackSample]] = field(default_factory=dict)  # by pid
     waits: WaitsRead | None = None  # what its threads and its children's wait for, as last read
     waits_at: float = 0.0
+    feed: Feed | None = None  # what comes over the connection that it waits at
     recorder: FlightRecorder | None = None  # the last that it answered with
     # What it may use.
     limits: LimitsSeen | None = None

@@ -21,6 +21,8 @@ def format_chain(chain: Chain, name: str = "the main thread") -> str:
     if chain.end == "cycle":
         whom = name if chain.at == 0 else _thread(chain.steps[chain.at])
         text += f", and that one waits for {whom}: a deadlock"
+    elif chain.end == "store":
+        text += ": the job's own store (MASTER_ADDR:MASTER_PORT)"
     return text
 
 
@@ -40,6 +42,8 @@ def _named(thread: ThreadWait) -> str:
 
 
 def _party(other: Party, step: Step) -> str:
+    if other.rank is not None:
+        return f"rank {other.rank} (pid {other.pid})"
     if other.pid == step.process.pid:
         one = step.process.thread(other.tid) if other.tid else None
         if one is None:

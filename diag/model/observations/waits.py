@@ -10,12 +10,13 @@ from diag.model.observations.base import Observation
 @dataclass(frozen=True, slots=True)
 class Party:
     """A process or thread on the other side of a wait. `tid` 0: the process, not one thread of it. `fd`: by which
-    it holds the object, -1 for none."""
+    it holds the object, -1 for none. `rank`: where it is known to be another rank of the job, or below it."""
 
     pid: int
     tid: int = 0
     command: str = ""
     fd: int = -1
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
