@@ -150,6 +150,8 @@ def kernel_cause(chain: Chain) -> KernelCause | None:
         return _BY_FIRST.get(first.wait.kind)
     if first.wait.others and first.wait.kind in _BY_FIRST and chain.end != "itself":
         return _BY_FIRST[first.wait.kind]  # who it is, is known; what that one does may not be read
+    if last.wait.kind == "file_io" and last.wait.mount_answers:
+        return None  # slow, or one file of it
     return _BY_LAST.get(last.wait.kind)
 
 

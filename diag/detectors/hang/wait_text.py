@@ -131,7 +131,10 @@ def _only_itself(wait: Wait, step: Step) -> bool:
 
 def _file(wait: Wait, step: Step) -> str:
     where = f" on {wait.mount} ({wait.file_system})" if wait.mount else ""
-    return f"is in {wait.call or 'a page fault'} of {wait.path or 'a file'}{where}"
+    answers = {True: ", which answers", False: ", which does not answer"}
+    return f"is in {wait.call or 'a page fault'} of {wait.path or 'a file'}{where}" + (
+        answers[wait.mount_answers] if wait.mount_answers is not None else ""
+    )
 
 
 def _file_lock(wait: Wait, step: Step) -> str:

@@ -1,7 +1,8 @@
 """The raw facts about every thread of a process tree, and about whatever those threads wait for.
 
-Nothing here stops a process, opens a path of the job, or asks a file system: readlink on descriptors, fdinfo and
-mountinfo answer also where the mount does not. What is refused is a gap in the record, never an error.
+Nothing here stops a process, opens a path of the job, or asks a file system, but for the mount that a thread is held
+up by, and that in a child process: readlink on descriptors, fdinfo and mountinfo answer also where the mount does not.
+What is refused is a gap in the record, never an error.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from diag.model import Payload
 from diag.sources.host.process_tree import PROC, descendants, read_raw, split_stat
 from diag.sources.waits.calls import parse_call
 from diag.sources.waits.decode import Blocked, blocked_in
+from diag.sources.waits.mounts import Mounts
 from diag.sources.waits.objects import Objects
 from diag.sources.waits.proc_files import command_of
 
@@ -32,6 +34,7 @@ class WaitReader:
     def __init__(self, pid: int, proc: Path = PROC) -> None:
         self.pid = pid
         self._proc = os.fspath(proc)
+        self._mounts = Mounts(self._proc)
 
     def sample(self, over_seconds: float = 0.5, pause: Callable[[float], object] = time.sleep) -> Payload:
         """Two readings, `over_seconds` apart: what did not change in between waits. Costs some 40 us a thread."""
@@ -40,7 +43,7 @@ class WaitReader:
         began = time.monotonic()
         pause(over_seconds)
         over = time.monotonic() - began
-        objects = Objects(self._proc)
+        objects = Objects(self._proc, self._mounts)
         processes: dict[str, Any] = {}
         todo = list(job)
         for pid in todo:  # grows by those that others wait for
@@ -55,6 +58,7 @@ class WaitReader:
                 if str(native) in row["threads"]:
                     row["threads"][str(native)]["name"] = name
         objects.close()
+        objects.hear_mounts()
         return {
             "pid": self.pid,
             "machine": platform.machine(),

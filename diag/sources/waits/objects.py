@@ -18,6 +18,7 @@ from diag.sources.waits import sock_diag
 from diag.sources.waits.decode import Blocked
 from diag.sources.waits.ends import Ends
 from diag.sources.waits.locks import find_gil_holder, find_rlock_owner, mutex_words
+from diag.sources.waits.mounts import Mounts
 from diag.sources.waits.proc_files import fdinfo, mounts, open_mode
 
 _POLLED = 64
@@ -29,9 +30,11 @@ _SEARCHES = 2  # of a reading, for the owner of an RLock: 25 to 100 ms of CPU ea
 class Objects:
     """`found`: key to facts. `gaps`: what could not be asked for want of a right."""
 
-    def __init__(self, proc: str) -> None:
+    def __init__(self, proc: str, mounts: Mounts) -> None:
         self._proc = proc
         self._ends = Ends(proc)
+        self._mounts = mounts
+        self._asked: list[tuple[int, dict[str, Any]]] = []
         self.found: dict[str, dict[str, Any]] = {}
         self.gaps: set[str] = set()
         self._memories: dict[int, Memory | None] = {}
@@ -43,6 +46,18 @@ class Objects:
 
         `deep`: search the process's memory too, for who owns a lock of Python's.
         """
+        key, others = self._learn(pid, tid, blocked, deep=deep)
+        mount = self.found.get(key, {}).get("mount")
+        if mount and (blocked.in_file_system or blocked.kind == "file_io"):
+            self._mounts.ask(pid, mount)
+            self._asked.append((pid, mount))
+        return key, others
+
+    def hear_mounts(self) -> None:
+        for pid, mount in self._asked:
+            mount.update(self._mounts.answers(pid, mount))
+
+    def _learn(self, pid: int, tid: int, blocked: Blocked, *, deep: bool) -> tuple[str, list[int]]:
         kind = blocked.kind
         if kind == "poll":
             return self._poll(pid, tid, blocked)

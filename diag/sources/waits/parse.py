@@ -169,6 +169,7 @@ class _Reading:
             path=link,
             mount=str(mount.get("point", "")),
             file_system=str(mount.get("type", "")),
+            mount_answers=mount.get("answers"),
             others=tuple(held),
         )
 
