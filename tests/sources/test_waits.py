@@ -169,6 +169,7 @@ def test_plain_lock_has_no_owner(start: Start) -> None:
     )
 
     assert chain(read, pid).end == "no_owner"
+    assert "not known which thread holds it" in format_chain(chain(read, pid))
 
 
 def test_queue_has_no_owner(start: Start) -> None:

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from diag.detectors.hang.kernel_causes import kernel_cause
 from diag.detectors.hang.wait_text import format_chain
 from diag.model import Record
 from diag.sources.waits import SOURCE, WaitReader, parse
@@ -108,6 +109,29 @@ def test_thread_that_may_still_write_to_the_pipe_keeps_it_from_being_a_dead_end(
         assert [other.pid for other in thread.wait.others] == [pid]
         assert chain(read, pid).end == "itself"
         assert "only this process itself holds" in format_chain(chain(read, pid))
+
+
+def test_connection_to_a_child_that_ended_is_a_dead_end_where_the_parent_kept_both_ends(start: Start) -> None:
+    """As multiprocessing.Pipe() gives them: nobody closes the child's end in the parent."""
+    code = (
+        "import multiprocessing as m, os\nours, theirs = m.Pipe()\n"
+        "if not os.fork(): os._exit(1)\n"
+        "os.wait(); ready(); ours.recv()"
+    )
+    read, thread = until(pid := start(code), "unix_receive")
+
+    assert (thread.wait.dead_end, chain(read, pid).end) == ("only_self", "dead_end")
+    assert getattr(kernel_cause(chain(read, pid)), "cause", "") == "pipe_without_other_end"
+
+
+def test_connection_to_a_thread_that_may_answer_is_no_dead_end(start: Start) -> None:
+    code = (
+        "import socket, threading, time\na, b = socket.socketpair()\n"
+        "threading.Thread(target=time.sleep, args=(900,), daemon=True).start(); ready(); a.recv(1)"
+    )
+    read, thread = until(pid := start(code), "unix_receive")
+
+    assert (thread.wait.dead_end, chain(read, pid).end) == ("", "itself")
 
 
 def test_pipe_that_is_polled_for_a_time_is_no_dead_end(start: Start) -> None:

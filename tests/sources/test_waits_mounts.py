@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 # linux/fuse.h: fuse_in_header, fuse_out_header, fuse_init_out, fuse_attr_out, fuse_kstatfs. It serves its root folder,
 # and of that, as told, its statfs; every other request waits for ever.
 SERVER = """
-import ctypes, os, struct, sys, time
+import ctypes, os, struct, subprocess, sys, time
 c = ctypes.CDLL(None, use_errno=True)
 assert c.unshare(0x20000) == 0 and c.mount(None, b"/", None, 0x44000, None) == 0  # a private mount namespace
 fuse, at = os.open("/dev/fuse", os.O_RDWR), sys.argv[1]
@@ -37,7 +37,8 @@ def serve():
         else: continue
         os.write(fuse, struct.pack("=IiQ", 16 + len(body), 0, unique) + body)
 if not os.fork(): serve()
-os.close(fuse); ready(); os.stat(at + "/a")
+os.close(fuse); ready()
+subprocess.run([at + "/a"]) if sys.argv[2] == "program" else os.stat(at + "/a")
 """
 
 
@@ -79,6 +80,19 @@ def test_mount_that_does_not_answer_is_asked_once_and_named(
     assert getattr(kernel_cause(found), "cause", "") == "file_system_does_not_answer"
     until(reader, False)
     assert len(children() - before) == 1
+
+
+def test_program_on_a_mount_that_does_not_answer_is_followed_into_the_child(
+    start: Start, tmp_path: object, patience: None
+) -> None:
+    """vfork holds the parent up until the child runs its program."""
+    reader = WaitReader(pid := start(SERVER, f"{tmp_path}", "program"))
+    found = chain(until(reader, False), pid)
+
+    assert [step.wait.kind for step in found.steps] == ["vfork", "file_io"]
+    assert found.last.wait.path == f"{tmp_path}/a"
+    assert getattr(kernel_cause(found), "cause", "") == "file_system_does_not_answer"
+    assert "which it has just forked, to run its program, which is in " in format_chain(found)
 
 
 def test_mount_that_answers_is_no_cause(start: Start, tmp_path: object, patience: None) -> None:

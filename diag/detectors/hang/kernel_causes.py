@@ -26,7 +26,7 @@ _DEAD_ENDS = {
     ),
     "only_self": KernelCause(
         "pipe_without_other_end",
-        "{Ranks} [waits|wait] at a pipe (fd {fd}) whose other end no other process holds, and no thread of its own is "
+        "{Ranks} [waits|wait] at a pipe or socket (fd {fd}) whose other end no other process holds, and no thread of its own is "
         "left to use it: who should have answered has ended, or was never started. Close the unused end after a fork, and "
         "see why the other side is gone.",
     ),
@@ -146,7 +146,7 @@ def kernel_cause(chain: Chain) -> KernelCause | None:
         return _DEAD_ENDS.get(last.wait.dead_end)
     if chain.end == "cycle":
         return _CYCLE if len({step.process.pid for step in chain.steps}) == 1 else None
-    if len(chain.steps) > 1:
+    if len(chain.steps) > 1 and first.wait.kind != "vfork":
         return _BY_FIRST.get(first.wait.kind)
     if first.wait.others and first.wait.kind in _BY_FIRST and chain.end != "itself":
         return _BY_FIRST[first.wait.kind]  # who it is, is known; what that one does may not be read

@@ -60,6 +60,8 @@ def _parties(wait: Wait, step: Step) -> str:
 
 
 def _receive(wait: Wait, step: Step) -> str:
+    if wait.kind == "unix_receive" and (wait.dead_end or _only_itself(wait, step)):
+        return f"waits for data from a socket (fd {wait.fd}) whose other end only this process itself holds"
     text = f"waits for data from {wait.peer or 'a socket'}"
     if wait.others:
         text += f", {_parties(wait, step)},"
@@ -130,7 +132,9 @@ def _only_itself(wait: Wait, step: Step) -> bool:
 
 
 def _file(wait: Wait, step: Step) -> str:
-    where = f" on {wait.mount} ({wait.file_system})" if wait.mount else ""
+    named = wait.device.startswith("/") or ":" in wait.device
+    what = f"{wait.file_system} of {wait.device}" if named else wait.file_system
+    where = f" on {wait.mount} ({what})" if wait.mount else ""
     answers = {True: ", which answers", False: ", which does not answer"}
     return f"is in {wait.call or 'a page fault'} of {wait.path or 'a file'}{where}" + (
         answers[wait.mount_answers] if wait.mount_answers is not None else ""
@@ -199,7 +203,9 @@ _FORMATS: dict[str, Callable[[Wait, Step], str]] = {
     "stopped": lambda wait, step: "is stopped by a signal (state T)",
     "frozen": lambda wait, step: "is frozen with its cgroup",
     "memory": lambda wait, step: "is held back because its cgroup is over memory.high",
-    "vfork": lambda wait, step: "waits for a child that it has just forked to run its program",
+    "vfork": lambda wait, step: (
+        f"waits for {_parties(wait, step) or 'a child'}, which it has just forked, to run its program"
+    ),
     "signal": lambda wait, step: "waits for a signal",
     "io_uring": lambda wait, step: "waits for io_uring",
     "exiting": lambda wait, step: "is exiting",

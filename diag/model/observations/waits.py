@@ -41,6 +41,7 @@ class Wait:
     path: str = ""
     mount: str = ""
     file_system: str = ""
+    device: str = ""  # what is mounted there: /dev/sdb1, server:/export
     mount_answers: bool | None = None  # when it was asked; None where it was not, or is not late yet
     local: str = ""
     peer: str = ""

@@ -34,6 +34,10 @@ class Ends:
     def socket(self, inode: int) -> list[list[Any]]:
         return [self._row(pid, fd, 2) for pid, fd in self._all.get(f"socket:[{inode}]", [])[:_HOLDERS]]
 
+    def pair(self, pid: int, inode: int) -> dict[str, Any]:
+        """Of a pair of sockets, by the inode of the other one."""
+        return self._facts(pid, 2, self._all.get(f"socket:[{inode}]", []))
+
     def _facts(self, pid: int, mode: int, ends: list[tuple[int, int]]) -> dict[str, Any]:
         """`held`: those of the other mode, other processes first. `held_left_out`: whom nobody has looked at, or kept."""
         rows = []

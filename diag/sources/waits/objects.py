@@ -65,7 +65,7 @@ class Objects:
             return self._futex(pid, blocked, deep=deep)
         if kind == "sleep":
             return self._sleep(pid, tid, blocked)
-        if kind == "child":
+        if kind in ("child", "vfork"):
             return "", []
         if kind in ("file_io", "fifo_open") and blocked.address:
             return self._path(pid, blocked)
@@ -145,7 +145,7 @@ class Objects:
             facts["held"] = self._ends.socket(other.inode) if other is not None and other.inode else []
         elif (unix := self._unix.get(inode)) is not None:
             facts["unix"] = {"unread": unix.unread, "peer": unix.peer}
-            facts["held"] = self._ends.socket(unix.peer) if unix.peer else []
+            facts |= self._ends.pair(pid, unix.peer) if unix.peer else {"held": []}
 
     def _tcp(self, pid: int) -> dict[int, sock_diag.TcpSocket]:
         return self._sockets if self._same_network(pid) else {}
@@ -280,6 +280,10 @@ class Objects:
             if blocked.shared and (owner := facts.get("owner")):
                 facts["owner_process"] = self._process_of(pid, owner)
                 return key, [one for one in (facts["owner_process"],) if one not in (0, pid)]
+            # it may have begun since the threads were listed
+            facts["owner_lives"] = (
+                read_raw(f"{self._proc}/{pid}/task/{facts.get('owner', 0)}/stat") is not None
+            )
         elif blocked.timed and (holder := find_gil_holder(memory, blocked.address)):
             facts["gil"] = holder
         elif tid := self._python(pid)[0].get(blocked.address):

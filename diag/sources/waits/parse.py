@@ -121,7 +121,7 @@ class _Reading:
         plain = Wait(blocked.kind, call, blocked.fd, reason=blocked.reason)
         if blocked.kind in ("stopped", "frozen"):
             return replace(plain, dead_end=blocked.kind)
-        if blocked.kind == "child":
+        if blocked.kind in ("child", "vfork"):
             return self._child(pid, plain, blocked)
         if blocked.kind in ("futex", "mutex", "join", "semaphore"):
             return self._lock(pid, plain, blocked, facts, process)
@@ -152,7 +152,9 @@ class _Reading:
                 others=tuple(held),
             )
         if "unix" in facts:
-            return replace(wait, kind=_AS_UNIX.get(kind, kind), others=tuple(held))
+            wait = replace(wait, kind=_AS_UNIX.get(kind, kind))
+            pair = wait.kind in ("unix_receive", "unix_send")
+            return self._with_holders(who, wait, facts.get("held", []), facts, may_end=not pair)
         if link.startswith("socket:"):
             return replace(wait, kind={"read": "receive", "write": "send"}.get(kind, kind), path=link)
         if link.startswith("pipe:") or facts.get("fifo") or kind in ("pipe_read", "pipe_write"):
@@ -169,28 +171,32 @@ class _Reading:
             path=link,
             mount=str(mount.get("point", "")),
             file_system=str(mount.get("type", "")),
+            device=str(mount.get("from", "")),
             mount_answers=mount.get("answers"),
             others=tuple(held),
         )
 
     def _pipe(self, who: _Who, wait: Wait, facts: dict[str, Any]) -> Wait:
-        """A pipe without any other end wakes its waiter (end of file, SIGPIPE): where nobody is seen to hold that end,
-        one holds it who is not seen. Only where the process itself does, may nobody be left to use it."""
         reads = wait.kind in ("read", "pipe_read")
         rows = [row for row in facts.get("held", ()) if row[2] != (_RDONLY if reads else _WRONLY)]
         path = str(facts.get("link", ""))
-        found = replace(
-            wait,
-            kind="pipe_read" if reads else "pipe_write",
-            path=path,
-            others=tuple(Party(row[0], 0, row[3], row[1]) for row in rows if row[0] != who[0]),
-        )
-        if found.others or not rows:
-            return found
+        wait = replace(wait, kind="pipe_read" if reads else "pipe_write", path=path)
+        return self._with_holders(who, wait, rows, facts, may_end=not path.startswith("pipe:"))  # or a FIFO
+
+    def _with_holders(
+        self, who: _Who, wait: Wait, rows: list[list[Any]], facts: dict[str, Any], *, may_end: bool
+    ) -> Wait:
+        """A pipe without any other end wakes its waiter (end of file, SIGPIPE), and so does a pair of sockets: where
+        nobody is seen to hold that end, one holds it who is not seen. Only where the process itself does, may nobody be
+        left to use it. `may_end`: another process may come to hold it."""
+        others = tuple(Party(row[0], 0, row[3], row[1]) for row in rows)
+        strangers = tuple(other for other in others if other.pid != who[0])
+        if strangers or not others:
+            return replace(wait, others=strangers)
         whole = not facts.get("unread_processes") and not facts.get("held_left_out")
-        if whole and path.startswith("pipe:") and self._nobody_else_may_act(*who):
-            return replace(found, dead_end="only_self")
-        return replace(found, others=(Party(who[0], 0, rows[0][3], rows[0][1]),))
+        if whole and not may_end and self._nobody_else_may_act(*who):
+            return replace(wait, dead_end="only_self")
+        return replace(wait, others=others[:1])
 
     def _nobody_else_may_act(self, pid: int, tid: int) -> bool:
         """Whether all threads of a process but this one wait for each other, or are a library's own and sleep:
@@ -248,10 +254,15 @@ class _Reading:
             children = [one for one in children if blocked.tid in (one, self._inside(one))] or (
                 [blocked.tid] if str(blocked.tid) in self._processes else []
             )
-        return replace(
-            wait,
-            others=tuple(Party(one, 0, self._processes[str(one)].get("command", "")) for one in children),
-        )
+        others = tuple(Party(one, 0, self._processes[str(one)].get("command", "")) for one in children)
+        if wait.kind == "vfork":  # its last child, which shows its parent's program until it runs its own
+            own = self._processes[str(pid)].get("command", "")
+            others = tuple(other for other in others if other.command == own)
+            others = tuple(sorted(others, key=lambda other: self._began(other.pid))[-1:])
+        return replace(wait, others=others)
+
+    def _began(self, pid: int) -> int:
+        return int(split_stat(self._processes[str(pid)]["threads"][str(pid)]["stat"])[2][19])
 
     def _inside(self, pid: int) -> int:
         """Its pid as its own namespace counts."""
@@ -286,9 +297,9 @@ class _Reading:
                 return (
                     replace(wait, others=(Party(facts["owner_process"], owner, command),)) if other else wait
                 )
-            whole = not process.get("threads_left_out") and not blocked.timed
+            gone = not (process.get("threads_left_out") or blocked.timed or facts.get("owner_lives"))
             return replace(
-                wait, dead_end="owner_ended" if whole else "", reason=f"its owner was thread {owner}"
+                wait, dead_end="owner_ended" if gone else "", reason=f"its owner was thread {owner}"
             )
         for name, kind in (("gil", "gil"), ("join", "join"), ("rlock", "mutex")):
             if (held := party(facts.get(name, 0))) is not None:
