@@ -13,8 +13,9 @@ import pytest
 
 from diag.detectors.hang.wait_text import format_chain
 from diag.model import Record
-from diag.sources.waits import SOURCE, parse
+from diag.sources.waits import SOURCE, WaitReader, parse
 from tests.blocked import Start, chain, look, until
+from tests.cgroups import made_cgroup
 
 NEW_LOCKS = sys.version_info >= (3, 13)  # the layout of its locks is another
 PAIR = (
@@ -249,6 +250,30 @@ def test_endless_loop_computes_and_is_never_the_same(start: Start) -> None:
 
     assert not thread.same
     assert chain(read, pid).end == "computes"
+
+
+def test_endless_loop_that_its_quota_holds_back_says_so(start: Start) -> None:
+    with made_cgroup("cpu") as folder:
+        old = (folder / "cpu.cfs_quota_us").exists()
+        (folder / ("cpu.cfs_quota_us" if old else "cpu.max")).write_text("2000" if old else "2000 100000")
+        # under the policy for idle work it may not come to use up its quota
+        code = (
+            "import os, sys; os.sched_setscheduler(0, 0, os.sched_param(0))\n"
+            "open(sys.argv[1], 'w').write('0'); ready()\nwhile True: pass"
+        )
+        pid = start(code, f"{folder}/cgroup.procs")
+        deadline = time.monotonic() + 20
+        reader = WaitReader(pid)
+        while True:
+            (read,) = parse(Record(SOURCE, reader.sample(0.5), 0, "node", 0.0))
+            text = format_chain(chain(read, pid))
+            if "its cgroup's CPU quota was used up in " in text:
+                break
+            assert time.monotonic() < deadline, text
+        os.kill(pid, 9)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+    assert text.startswith("the main thread computes (")
 
 
 def test_process_that_is_gone_gives_a_record_without_processes() -> None:

@@ -163,7 +163,11 @@ def _poll(wait: Wait, step: Step) -> str:
 
 def _running(wait: Wait, step: Step) -> str:
     busy = step.thread.cpu_ratio
-    return "computes" + (f" ({format_ratio(busy)} of a core)" if busy is not None else "")
+    facts = [
+        *([f"{format_ratio(busy)} of a core"] if busy is not None else []),
+        *filter(None, (wait.reason,)),
+    ]
+    return "computes" + (f" ({'; '.join(facts)})" if facts else "")
 
 
 def _other(wait: Wait, step: Step) -> str:

@@ -21,6 +21,7 @@ from diag.sources.waits.decode import Blocked, blocked_in
 from diag.sources.waits.mounts import Mounts
 from diag.sources.waits.objects import Objects
 from diag.sources.waits.proc_files import command_of
+from diag.sources.waits.quota import Quota
 
 SOURCE = "waits"
 _THREADS = 256  # of one process
@@ -35,14 +36,17 @@ class WaitReader:
         self.pid = pid
         self._proc = os.fspath(proc)
         self._mounts = Mounts(self._proc)
+        self._quota = Quota(pid, self._proc)
 
     def sample(self, over_seconds: float = 0.5, pause: Callable[[float], object] = time.sleep) -> Payload:
         """Two readings, `over_seconds` apart: what did not change in between waits. Costs some 40 us a thread."""
         job = (self.pid, *descendants(self.pid, Path(self._proc)))[:_PROCESSES]
         first = {pid: self._threads(pid) for pid in job}
+        quota = self._quota.read()
         began = time.monotonic()
         pause(over_seconds)
         over = time.monotonic() - began
+        held_back = self._quota.since(quota)
         objects = Objects(self._proc, self._mounts)
         processes: dict[str, Any] = {}
         todo = list(job)
@@ -64,6 +68,7 @@ class WaitReader:
             "machine": platform.machine(),
             "over_seconds": round(over, 3),
             "ticks_per_second": os.sysconf("SC_CLK_TCK"),
+            "quota": held_back,
             "processes": processes,
             "objects": objects.found,
             "not_checked": sorted(objects.gaps),

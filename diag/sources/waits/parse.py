@@ -51,6 +51,7 @@ class _Reading:
         self.over = float(payload.get("over_seconds") or 0.0)
         self._ticks = float(payload.get("ticks_per_second") or 100)
         self._machine = str(payload.get("machine", ""))
+        self._quota: dict[str, int] = payload.get("quota") or {}
         self._processes: dict[str, Any] = payload["processes"]
         self._objects: dict[str, dict[str, Any]] = payload.get("objects") or {}
 
@@ -90,6 +91,11 @@ class _Reading:
         )
         return ThreadWait(tid, str(row.get("name") or name), state, wchan or "", wait, same=same, **rates)
 
+    def _held_back(self) -> str:
+        throttled, periods = self._quota.get("throttled", 0), self._quota.get("periods", 0)
+        often = periods > 0 and throttled * 2 >= periods
+        return f"its cgroup's CPU quota was used up in {throttled} of {periods} periods" if often else ""
+
     def _rates(self, row: dict[str, Any], fields: list[str]) -> dict[str, float]:
         before = row.get("before") or {}
         if not before or self.over <= 0:
@@ -119,6 +125,8 @@ class _Reading:
     ) -> Wait:
         pid = who[0]
         plain = Wait(blocked.kind, call, blocked.fd, reason=blocked.reason)
+        if blocked.kind == "running" and process.get("job", True):
+            return replace(plain, reason=self._held_back())
         if blocked.kind in ("stopped", "frozen"):
             return replace(plain, dead_end=blocked.kind)
         if blocked.kind in ("child", "vfork"):
