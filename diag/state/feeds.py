@@ -9,6 +9,7 @@ from diag.state.wait_chain import follow
 
 # Slower than any download worth waiting for; pings, keep-alives and an event stream without events stay far below.
 _WORK_BYTES_PER_SECOND = 1024.0
+_GAP_SECONDS = 90.0  # under suspicion a rank is read every 5 to 30 s: what came before was no wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ def fed(before: Feed | None, read: WaitsRead, at: float) -> Feed | None:
     if wait is None or wait.received_bytes is None:
         return before
     worked = before.worked_at if before is not None else 0.0
-    if before is None or not before.is_of(wait) or at <= before.at:
+    if before is None or not before.is_of(wait) or not 0 < at - before.at <= _GAP_SECONDS:
         return Feed((wait.local, wait.peer), at, wait.received_bytes, at, wait.received_bytes, worked)
     if wait.received_bytes - before.received >= _WORK_BYTES_PER_SECOND * (at - before.at):
         worked = at

@@ -98,7 +98,7 @@ def _child(path: str) -> int:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         signal.alarm(_LONGEST_SECONDS)
-        os.closerange(0, 1 << 20)
+        os.closerange(0, 1 + max(map(int, os.listdir("/proc/self/fd"))))
         os.statvfs(path)
         status = 0
     except OSError as error:
