@@ -155,6 +155,9 @@ def test_kernel_decides_the_cause(read: WaitsRead, klass: str, cause: str, shown
         Wait("poll", "epoll_wait", watched=(REMOTE, REMOTE)),
         Wait("unreadable", reason="neither may be read"),
         Wait("other", "ioctl"),
+        Wait("other", "read", 5, "anon_inode:[eventfd]"),
+        Wait("file_io", "read", 7, "/nfs/x", "/nfs", "nfs4", mount_answers=True),
+        Wait("pipe_read", "read", 7, "pipe:[1]", others=(Party(pid_of(1)),)),
     ],
 )
 def test_kernel_that_does_not_know_more_leaves_the_cause_to_the_stack(wait: Wait) -> None:

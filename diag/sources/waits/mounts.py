@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +43,9 @@ class Mounts:
         if known is not None and not self._is_back(known):
             return
         if sum(not self._is_back(one) for one in self._asked.values()) < _AT_ONCE:
-            path = f"{self._proc}/{pid}/root{mount['point']}"
-            self._asked[key] = _Asked(_child(path), time.monotonic())
+            with suppress(OSError):  # no more processes allowed: not asked
+                path = f"{self._proc}/{pid}/root{mount['point']}"
+                self._asked[key] = _Asked(_child(path), time.monotonic())
 
     def answers(self, pid: int, mount: dict[str, Any]) -> dict[str, Any]:
         """`answers`: True; False where it has not for 5 s; absent where it was not asked, or is not late yet."""
