@@ -124,7 +124,7 @@ def test_sleep_says_what_is_left_of_it(start: Start) -> None:
     assert thread.wait.seconds is not None and 800 < thread.wait.seconds <= 900
 
 
-@pytest.mark.skipif(NEW_LOCKS, reason="Python 3.13 waits on a lock of another form")
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="from Python 3.14 on it has another form")
 def test_recursive_lock_leads_to_the_thread_that_owns_it(start: Start) -> None:
     code = (
         "import threading, time\nlock, held = threading.RLock(), threading.Event()\n"
@@ -148,6 +148,15 @@ def test_join_leads_to_the_thread_by_its_name(start: Start) -> None:
     found = chain(read, pid)
     assert ([step.thread.name for step in found.steps], found.end) == (["MainThread", "uploader"], "sleeps")
     assert format_chain(found).startswith("the main thread waits for thread uploader (tid ")
+
+
+@pytest.mark.skipif(not NEW_LOCKS, reason="until Python 3.12 the thread's own lock tells")
+def test_join_of_new_pythons_is_not_guessed(start: Start) -> None:
+    code = "import threading, time; t = threading.Thread(target=time.sleep, args=(900,)); t.start(); ready(); t.join()"
+    read, _ = until(pid := start(code), "condition")
+
+    assert chain(read, pid).end == "no_owner"
+    assert "not known which thread holds it" in format_chain(chain(read, pid))
 
 
 def test_two_threads_with_two_locks_are_a_cycle(start: Start) -> None:
