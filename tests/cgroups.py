@@ -12,7 +12,11 @@ import pytest
 
 __all__ = ["made_cgroup", "memory_cgroup"]
 
-_LIMITS = {"memory": ("memory.limit_in_bytes", "memory.max"), "pids": ("pids.max", "pids.max")}
+_LIMITS = {
+    "memory": ("memory.limit_in_bytes", "memory.max"),
+    "pids": ("pids.max", "pids.max"),
+    "cpu": ("cpu.cfs_quota_us", "cpu.max"),
+}
 _numbers = iter(range(1_000_000))
 
 

@@ -20,6 +20,7 @@ from diag.model.observations import (
     StackSample,
 )
 from diag.model.observations.waits import WaitsRead
+from diag.state.feeds import Feed
 from diag.state.stack_activity import Activity, Reading
 
 CHANNELS = ("log", "calls", "stack", "cpu", "child_cpu", "io", "child_io", "memory")
@@ -67,6 +68,7 @@ class RankView:
     child_stacks: dict[int, tuple[float, StackSample]] = field(default_factory=dict)  # by pid
     waits: WaitsRead | None = None  # what its threads and its children's wait for, as last read
     waits_at: float = 0.0
+    feed: Feed | None = None  # what comes over the connection that it waits at
     recorder: FlightRecorder | None = None  # the last that it answered with
     called: CallCounts = frozenset()  # what it had called in each group by then
     came_through: float = 0.0  # seconds that it stood at one line at most, while calls were made

@@ -32,6 +32,7 @@ from diag.model.observations import (
 )
 from diag.model.observations.waits import WaitsRead
 from diag.state.cluster import Cluster
+from diag.state.feeds import fed
 from diag.state.printed import Printed
 from diag.state.rank import RankState
 from diag.state.rank_view import STRONG, RankView
@@ -260,7 +261,7 @@ class Ranks(Reducer, Mapping[int, RankView]):
         if isinstance(fact, RdmaAccess):
             rank.rdma = fact
         elif isinstance(fact, WaitsRead):
-            rank.waits, rank.waits_at = fact, at
+            rank.waits, rank.waits_at, rank.feed = fact, at, fed(rank.feed, fact, at)
         else:
             rank.variables = dict(fact.variables)
 

@@ -3,7 +3,8 @@ sockets and children, as far as the kernel's facts go."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
 
@@ -27,11 +28,26 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class OfJob:
+    """What is known of the job beside the reading of the rank that waits.
+
+    `ranks`: the other ranks by the pids of their processes, of the waiter's host. `near`, `far`: what their threads
+    wait for, on that host and on others. `store`: MASTER_ADDR and MASTER_PORT.
+    """
+
+    ranks: Mapping[int, int] = field(default_factory=dict)
+    near: tuple[WaitsRead, ...] = ()
+    far: tuple[WaitsRead, ...] = ()
+    store: tuple[str, str] = ("", "")
+
+
+@dataclass(frozen=True, slots=True)
 class Chain:
     """`end`: why it goes no further.
 
     dead_end (the last wait cannot end by itself, see `Wait.dead_end`), cycle (the last one waits for `steps[at]`),
-    computes (it runs on a CPU), sleeps, remote (a peer on another machine), device (a file system or disk), outside
+    computes (it runs on a CPU), sleeps, store (the job's own key-value store, where all ranks meet), rank (another
+    rank, whose own waits were not read), remote (a peer on another machine), device (a file system or disk), outside
     (someone who is not of the job, and is not read), itself (the other end is in the same process), no_owner (the
     kernel knows no owner), several (any of some could end it), denied (what would tell may not be read), ended.
     """
@@ -44,27 +60,79 @@ class Chain:
     def last(self) -> Step:
         return self.steps[-1]
 
+    @property
+    def stays_in_job(self) -> bool:
+        """It leads to the job's own store, or to another rank."""
+        return self.end == "store" or any(
+            other.rank is not None for step in self.steps for other in step.wait.others
+        )
 
-def follow(read: WaitsRead, pid: int, tid: int = 0) -> Chain | None:
-    """From one thread, the main one by default. None where it was not read."""
+
+def follow(read: WaitsRead, pid: int, tid: int = 0, job: OfJob | None = None) -> Chain | None:
+    """From one thread, the main one by default, and over other ranks where `job` knows them. None where it was not
+    read."""
+    job = job or OfJob()
     process = read.process(pid)
     thread = process.thread(tid) if process is not None else None
     if process is None or thread is None:
         return None
-    steps = [Step(process, thread)]
+    reads = (read, *job.near)
+    steps = [_named(Step(process, thread), job)]
     while len(steps) < _LONGEST:
         step = steps[-1]
-        if end := _ends(step):
+        if end := _ends(step) or _at_store(step.wait, job.store):
             return Chain(tuple(steps), end)
-        found = _next(read, step)
+        if step.wait.others and (far := [one for one in job.far if one.rank == step.wait.others[0].rank]):
+            reads, job = tuple(far), OfJob(store=job.store)  # another host, with pids of its own
+        found = _next(reads, step)
         if isinstance(found, str):
             return Chain(tuple(steps), found)
-        key = (found.process.pid, found.thread.tid)
-        seen = [(one.process.pid, one.thread.tid) for one in steps]
-        if key in seen:
-            return Chain(tuple(steps), "cycle", seen.index(key))
-        steps.append(found)
+        for at, one in enumerate(steps):
+            if one.process is found.process and one.thread.tid == found.thread.tid:
+                return Chain(tuple(steps), "cycle", at)
+        steps.append(_named(found, job))
     return Chain(tuple(steps), "several")
+
+
+def _named(step: Step, job: OfJob) -> Step:
+    """With the ranks that its parties are; of a peer that this host does not know, one that waits at the other end."""
+    wait = step.wait
+    others = wait.others or tuple(_across(wait, job.far))
+    others = tuple(
+        other if other.rank is not None else replace(other, rank=job.ranks.get(other.pid)) for other in others
+    )
+    if others == wait.others:
+        return step
+    return Step(step.process, replace(step.thread, wait=replace(wait, others=others)))
+
+
+def _across(wait: Wait, far: tuple[WaitsRead, ...]) -> Iterator[Party]:
+    if not wait.kind.startswith("tcp_") or not wait.peer:
+        return
+    for read in far:
+        for process in read.processes:
+            for thread in process.threads:
+                ends = [(one.local, one.peer) for one in (thread.wait, *thread.wait.watched)]
+                if (wait.peer, wait.local) in ends:
+                    yield Party(process.pid, thread.tid, process.command, rank=read.rank)
+
+
+def _at_store(wait: Wait, store: tuple[str, str]) -> str:
+    """ "store" where the peer is the job's own. A name cannot be compared with an address: there the port decides.
+
+    >>> _at_store(Wait("tcp_receive", peer="10.0.0.1:29500"), ("10.0.0.1", "29500"))
+    'store'
+    >>> _at_store(Wait("tcp_receive", peer="10.0.0.7:29500"), ("10.0.0.1", "29500"))
+    ''
+    >>> _at_store(Wait("tcp_receive", peer="[::1]:29500"), ("node-0", "29500"))
+    'store'
+    """
+    host, _, port = wait.peer.rpartition(":")
+    address = store[0].strip("[]")
+    if not wait.kind.startswith("tcp_") or not port or port != store[1]:
+        return ""
+    is_name = not address.replace(".", "").isdigit() and ":" not in address
+    return "store" if is_name or host.strip("[]") == address else ""
 
 
 def _ends(step: Step) -> str:
@@ -77,7 +145,7 @@ def _ends(step: Step) -> str:
     }.get(wait.kind, "")  # fmt: skip
 
 
-def _next(read: WaitsRead, step: Step) -> Step | str:
+def _next(reads: tuple[WaitsRead, ...], step: Step) -> Step | str:
     wait = step.wait
     if not wait.others:
         if wait.kind.startswith("tcp_") and wait.kind != "tcp_accept":
@@ -86,20 +154,23 @@ def _next(read: WaitsRead, step: Step) -> Step | str:
             return "no_owner"
         return "several" if wait.watched else "outside"
     if len({other.pid for other in wait.others}) > 1:
-        return _of_several(read, step)
-    return _step(read, step, wait.others[0])
+        return _of_several(reads, step)
+    return _step(reads, step, wait.others[0])
 
 
-def _of_several(read: WaitsRead, step: Step) -> Step | str:
+def _of_several(reads: tuple[WaitsRead, ...], step: Step) -> Step | str:
     """Of a shell that waits for any child, or a pipe that several hold: the one that is not idle itself."""
-    found = [one for other in step.wait.others if isinstance(one := _step(read, step, other), Step)]
+    found = [one for other in step.wait.others if isinstance(one := _step(reads, step, other), Step)]
     busy = [one for one in found if one.wait.kind not in _LISTENS and one.wait.kind != "ended"]
     return busy[0] if len(busy) == 1 else "several"
 
 
-def _step(read: WaitsRead, step: Step, other: Party) -> Step | str:
+def _step(reads: tuple[WaitsRead, ...], step: Step, other: Party) -> Step | str:
     if other.pid == step.process.pid and not other.tid:
         return "itself"
-    process = read.process(other.pid)
-    thread = process.thread(other.tid) if process is not None else None
-    return "outside" if process is None or thread is None else Step(process, thread)
+    for read in reads:
+        process = read.process(other.pid)
+        thread = process.thread(other.tid) if process is not None else None
+        if process is not None and thread is not None:
+            return Step(process, thread)
+    return "rank" if other.rank is not None else "outside"

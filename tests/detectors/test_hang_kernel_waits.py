@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
-from diag.model.observations import ThreadStack
+from diag.model.observations import EnvironmentSeen, ThreadStack
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
 from tests.detectors.test_hang import started
 from tests.facts import ALL_REDUCE, DATA, TRAIN, WORKER, Story, frames, pid_of, process, stack, tree
@@ -154,6 +155,9 @@ def test_kernel_decides_the_cause(read: WaitsRead, klass: str, cause: str, shown
         Wait("poll", "epoll_wait", watched=(REMOTE, REMOTE)),
         Wait("unreadable", reason="neither may be read"),
         Wait("other", "ioctl"),
+        Wait("other", "read", 5, "anon_inode:[eventfd]"),
+        Wait("file_io", "read", 7, "/nfs/x", "/nfs", "nfs4", mount_answers=True),
+        Wait("pipe_read", "read", 7, "pipe:[1]", others=(Party(pid_of(1)),)),
     ],
 )
 def test_kernel_that_does_not_know_more_leaves_the_cause_to_the_stack(wait: Wait) -> None:
@@ -187,19 +191,86 @@ def test_write_that_does_not_return_outranks_the_interpreters_lock_that_it_holds
     assert story.hang().cause == "file_system_does_not_answer"
 
 
-def test_slow_download_is_no_hang_as_long_as_bytes_come() -> None:
-    story = started()
-    for _ in range(60):
+def fed_with(story: Story, received: Iterable[int]) -> None:
+    """A reading every 5 s, each of so many bytes more than the one before."""
+    total = 0
+    for more in received:
+        total += more
+        wait = replace(REMOTE, silent_seconds=1.5, received_bytes=total)
         story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE), tree(1, story.now))
-        story.tell(stack(1, story.now, OWN_CODE), waits(replace(REMOTE, silent_seconds=1.5)))
-        story.wait(2.0)
+        story.tell(stack(1, story.now, OWN_CODE), waits(wait))
+        story.wait(5.0)
+
+
+def test_slow_download_is_no_hang_as_long_as_bytes_come() -> None:
+    fed_with(story := started(), [10_000] * 100)
     assert [finding.id for finding in story.findings()] == []
 
     for silent in range(2, 62, 2):
+        wait = replace(REMOTE, silent_seconds=float(silent), received_bytes=1_000_000)
         story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE), tree(1, story.now))
-        story.tell(stack(1, story.now, OWN_CODE), waits(replace(REMOTE, silent_seconds=float(silent))))
+        story.tell(stack(1, story.now, OWN_CODE), waits(wait))
         story.wait(2.0)
     assert story.hang().cause == "peer_is_silent"
+
+
+def test_peer_that_only_keeps_the_connection_open_is_believed_for_a_limited_time() -> None:
+    fed_with(story := started(), [1] * 20)
+    assert [finding.id for finding in story.findings()] == []
+
+    fed_with(story, [1] * 20)
+    hang = story.the("hang")
+    assert hang.cause == "peer_is_silent"
+    assert any("came from 10.0.0.5:443 in" in item.excerpt for item in hang.evidence if item.kind == "waits")
+
+
+def test_download_that_turns_into_keep_alives_is_reported() -> None:
+    fed_with(story := started(), [10_000] * 100)
+    fed_with(story, [1] * 40)
+
+    assert story.the("hang").cause == "peer_is_silent"
+
+
+def test_wait_for_the_jobs_own_store_is_no_silent_service() -> None:
+    story = started()
+    story.tell(
+        EnvironmentSeen(1, pid_of(1), (("MASTER_ADDR", "10.0.0.1"), ("MASTER_PORT", "29500"))),
+    )
+    wait = Wait("tcp_receive", "poll", 5, local="10.0.0.2:40000", peer="10.0.0.1:29500", silent_seconds=92.0)
+    for _ in range(20):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now), stack(1, story.now, OWN_CODE), waits(wait))
+        story.wait(2.0)
+
+    hang = story.the("hang")
+    assert (hang.klass, hang.cause) == ("peer_not_joined", "not_in_collective")
+    assert "waits for data from 10.0.0.1:29500" in hang.summary
+    assert "the job's own store" in hang.summary
+    assert "service lives" not in hang.advice
+
+
+def test_wait_for_another_rank_names_it_and_what_it_waits_for() -> None:
+    story = started()
+    wait = replace(REMOTE, peer="127.0.0.1:40000", others=(Party(pid_of(0), 0, "python train.py"),))
+    zero = ProcessWaits(
+        pid_of(0), 1, "python train.py", (thread(pid_of(0), Wait("file_lock", "flock", 3, "/x")),)
+    )
+    for _ in range(20):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(WaitsRead(0, pid_of(0), 0.5, (zero,)))
+        story.tell(tree(1, story.now), stack(1, story.now, OWN_CODE), waits(wait))
+        story.wait(2.0)
+
+    hang = story.the("hang")
+    assert hang.cause == "not_in_collective"
+    assert "waits for data from 127.0.0.1:40000, rank 0 (pid 1000)" in hang.summary
+    assert "which waits for a lock on /x" in hang.summary
+
+
+def test_wait_for_a_process_that_is_no_rank_blames_that_one() -> None:
+    wait = replace(REMOTE, peer="127.0.0.1:40000", others=(Party(4711, 0, "redis-server"),))
+
+    assert told(waits(wait)).the("hang").cause == "process_is_silent"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="needs torch (make test installs it)")
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
 
 PROGRAM = """
-import os, socket, subprocess, sys, threading, time, torch, torch.distributed as dist
+import datetime, os, socket, subprocess, sys, threading, time, torch, torch.distributed as dist
 
 def publish(reason):
     if reason == "silent peer, in a thread":
@@ -27,6 +27,9 @@ def publish(reason):
     elif reason == "pipe":
         reader, writer = os.pipe()
         os.read(reader, 1)
+    elif reason == "store":
+        store = dist.distributed_c10d._get_default_store()
+        store.wait(["never"], datetime.timedelta(hours=1))
     elif reason == "slow download":
         a, b = connected()
         threading.Thread(target=drip, args=(b,), daemon=True).start()
@@ -91,6 +94,15 @@ def test_cause_is_what_the_kernel_shows(tmp_path: Path, reason: str, cause: str,
 
     assert hang["ranks"] == [1]
     assert shown in hang["summary"]
+
+
+def test_wait_for_a_key_of_the_jobs_own_store_is_no_silent_service(tmp_path: Path) -> None:
+    with live_run(tmp_path, command(tmp_path, "store")) as run:
+        run.until(lambda: run.opened("hang") is not None, 120)
+        hang = run.opened("hang")["finding"]
+
+    assert (hang["cause"], hang["ranks"]) == ("not_in_collective", [1])
+    assert "the job's own store (MASTER_ADDR:MASTER_PORT)" in hang["summary"]
 
 
 def test_download_of_a_byte_a_second_is_no_hang(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def evidence_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Evidence
     for number in verdict.culprits[:3]:
         rank = job.ranks.get(number)
         if rank is not None:
-            yield from _of_culprit(rank, verdict, job.run.cwd)
+            yield from _of_culprit(rank, verdict, job)
     for number in [rank for rank in verdict.waiting if rank in job.ranks and job.ranks[rank].stack][:1]:
         yield from _main_stack(job.ranks[number], job.run.cwd)
     if verdict.collectives is not None:
@@ -62,7 +62,8 @@ def evidence_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Evidence
         )
 
 
-def _of_culprit(rank: RankView, verdict: Verdict, cwd: str) -> Iterator[Evidence]:
+def _of_culprit(rank: RankView, verdict: Verdict, job: JobView) -> Iterator[Evidence]:
+    cwd = job.run.cwd
     for shown in _main_stack(rank, cwd):
         yield shown
         yield from _other_thread(rank, verdict, cwd)
@@ -70,7 +71,7 @@ def _of_culprit(rank: RankView, verdict: Verdict, cwd: str) -> Iterator[Evidence
     if child is not None and child[1].main is not None:
         text = f"child pid {child[1].pid}: " + stack_excerpt(child[1].main, read_stack(child[1].main), cwd)
         yield Evidence(child[1].how, text, child[0], rank.rank)
-    if (chain := lasting_wait(rank, verdict.since, verdict.blamed_child or 0)) is not None:
+    if (chain := lasting_wait(rank, verdict.since, job, verdict.blamed_child or 0)) is not None:
         yield from _stacks_along(rank, chain, cwd)
         yield Evidence(
             "waits", f"pid {chain.steps[0].process.pid}: {format_chain(chain)}", rank.waits_at, rank.rank

@@ -26,8 +26,9 @@ _DEAD_ENDS = {
     ),
     "only_self": KernelCause(
         "pipe_without_other_end",
-        "{Ranks} [waits|wait] at a pipe (fd {fd}) whose other end no other process holds: who should have "
-        "answered has ended, or was never started. Close the unused end after a fork, and see why the other side is gone.",
+        "{Ranks} [waits|wait] at a pipe or socket (fd {fd}) whose other end no other process holds, and no thread of its own is "
+        "left to use it: who should have answered has ended, or was never started. Close the unused end after a fork, and "
+        "see why the other side is gone.",
     ),
     "frozen": KernelCause(
         "frozen",
@@ -39,7 +40,6 @@ _DEAD_ENDS = {
         "Process {pid} is stopped by a signal (state T): `kill -CONT {pid}` lets it go on; find who sent SIGSTOP.",
     ),
 }
-_DEAD_ENDS["no_other_end"] = _DEAD_ENDS["only_self"]
 _CYCLE = KernelCause(
     "threads_wait_for_each_other",
     "Threads of {ranks} wait for locks that the next of them holds: take the locks in one order, or do not hold one while "
@@ -146,10 +146,12 @@ def kernel_cause(chain: Chain) -> KernelCause | None:
         return _DEAD_ENDS.get(last.wait.dead_end)
     if chain.end == "cycle":
         return _CYCLE if len({step.process.pid for step in chain.steps}) == 1 else None
-    if len(chain.steps) > 1:
+    if len(chain.steps) > 1 and first.wait.kind != "vfork":
         return _BY_FIRST.get(first.wait.kind)
     if first.wait.others and first.wait.kind in _BY_FIRST and chain.end != "itself":
         return _BY_FIRST[first.wait.kind]  # who it is, is known; what that one does may not be read
+    if last.wait.kind == "file_io" and last.wait.mount_answers:
+        return None  # slow, or one file of it
     return _BY_LAST.get(last.wait.kind)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diag.detectors.hang.kernel_causes import kernel_cause
-from diag.detectors.hang.verdict import Verdict
+from diag.detectors.hang.verdict import Note, Verdict
+from diag.model.observations.waits import WaitsRead
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import Activity
 from diag.state.view import JobView
-from diag.state.wait_chain import Chain, follow
+from diag.state.wait_chain import Chain, OfJob, follow
+from diag.text.units import format_bytes, format_seconds
 
 # What stacks alone say of a rank that is in its own code, or in a lock: "look there". Other classes have a cause of
 # their own, which the kernel's facts only describe.
@@ -19,6 +21,9 @@ _DESCRIBED = (
     "peer_not_joined", "unknown", "lock_deadlock", "gil_deadlock", "data_loading", "preprocess_wait", "checkpoint_io",
     "compile_wait", "resource_wait", "teardown",
 )  # fmt: skip
+# What a silent peer is to blame for; not where that is another rank, or the store at which ranks wait for each other.
+_OF_A_PEER = ("peer_is_silent", "peer_does_not_read", "process_is_silent", "process_does_not_read")
+_TRICKLE_SECONDS = 120.0
 _LOCKS = ("threads_wait_for_each_other", "lock_held", "lock_owner_ended")
 
 
@@ -37,24 +42,56 @@ def _work(rank: RankView) -> Activity | None:
     return None if reading is None else reading.context or reading.activity
 
 
-def lasting_wait(rank: RankView, since: float, child: int = 0) -> Chain | None:
+def lasting_wait(rank: RankView, since: float, job: JobView, child: int = 0) -> Chain | None:
     """Of its main thread, or that of one of its children, read after the silence began; None where it was not, or
     nothing may be read."""
     if rank.waits is None or rank.waits_at < since:
         return None
-    chain = follow(rank.waits, child or rank.placement.pid)
+    chain = follow(rank.waits, child or rank.placement.pid, job=_of_job(rank, since, job))
     return None if chain is None or chain.steps[0].wait.kind == "unreadable" else chain
 
 
+def _of_job(rank: RankView, since: float, job: JobView) -> OfJob:
+    ranks: dict[int, int] = {}
+    near: list[WaitsRead] = []
+    far: list[WaitsRead] = []
+    for other in job.alive_ranks():
+        if other.rank == rank.rank:
+            continue
+        here = other.placement.host == rank.placement.host
+        if here:
+            below = other.tree.children if other.tree is not None else ()
+            ranks |= dict.fromkeys((other.placement.pid, *(child.pid for child in below)), other.rank)
+        if other.waits is not None and other.waits_at >= since:
+            (near if here else far).append(other.waits)
+    store = (rank.variables.get("MASTER_ADDR", ""), rank.variables.get("MASTER_PORT", ""))
+    return OfJob(ranks, tuple(near), tuple(far), store)
+
+
 def last_fed(verdict: Verdict, job: JobView) -> float:
-    """When the last byte came for a culprit that waits for data over TCP: a slow download goes on. 0 for none."""
-    fed = [0.0]
+    """Until when a culprit that waits for data over TCP was fed: a slow download goes on. 0 for none.
+
+    Fewer bytes than a download brings (a peer that only keeps the connection open, a byte now and then) are believed
+    for a limited time: from then on only what was more counts.
+    """
+    times = [0.0]
     for number in verdict.culprits:
         rank = job.ranks.get(number)
-        chain = lasting_wait(rank, verdict.since) if rank is not None else None
-        if rank is not None and chain is not None and chain.last.wait.silent_seconds is not None:
-            fed.append(rank.waits_at - chain.last.wait.silent_seconds)
-    return max(fed)
+        chain = lasting_wait(rank, verdict.since, job) if rank is not None else None
+        if rank is None or chain is None or chain.last.wait.silent_seconds is None:
+            continue
+        last = rank.waits_at - chain.last.wait.silent_seconds
+        worked = rank.feed.worked_at if rank.feed is not None else 0.0
+        times.append(last if last < max(verdict.since, worked) + _TRICKLE_SECONDS else worked)
+    return max(times)
+
+
+def _what_comes(rank: RankView, chain: Chain) -> tuple[Note, ...]:
+    feed, wait = rank.feed, chain.last.wait
+    if feed is None or not feed.is_of(wait) or not feed.bytes:
+        return ()
+    text = f"{format_bytes(feed.bytes)} came from {wait.peer} in {format_seconds(feed.at - feed.since)}"
+    return (Note("waits", text, rank.rank),)
 
 
 def with_kernel_waits(verdict: Verdict, job: JobView) -> Verdict:
@@ -62,11 +99,14 @@ def with_kernel_waits(verdict: Verdict, job: JobView) -> Verdict:
     if not verdict.culprits or verdict.klass not in _DESCRIBED or verdict.culprits[0] not in job.ranks:
         return verdict
     rank = job.ranks[verdict.culprits[0]]
-    chain = lasting_wait(rank, verdict.since, verdict.blamed_child or 0)
-    if chain is None or not chain.steps[0].thread.same or (found := kernel_cause(chain)) is None:
+    chain = lasting_wait(rank, verdict.since, job, verdict.blamed_child or 0)
+    if chain is None or not chain.steps[0].thread.same:
         return verdict
-    described = replace(verdict, chain=chain)
-    if verdict.cause not in _REFINED:
+    found = kernel_cause(chain)
+    if found is None and not chain.stays_in_job:
+        return verdict
+    described = replace(verdict, chain=chain, notes=(*verdict.notes, *_what_comes(rank, chain)))
+    if found is None or verdict.cause not in _REFINED or (chain.stays_in_job and found.cause in _OF_A_PEER):
         return described
     if verdict.cause == "gil_held" and found.cause == "sleeps":
         return described  # asleep in C code with the interpreter's lock: that it holds it is the cause

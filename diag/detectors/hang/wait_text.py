@@ -21,6 +21,8 @@ def format_chain(chain: Chain, name: str = "the main thread") -> str:
     if chain.end == "cycle":
         whom = name if chain.at == 0 else _thread(chain.steps[chain.at])
         text += f", and that one waits for {whom}: a deadlock"
+    elif chain.end == "store":
+        text += ": the job's own store (MASTER_ADDR:MASTER_PORT)"
     return text
 
 
@@ -40,6 +42,8 @@ def _named(thread: ThreadWait) -> str:
 
 
 def _party(other: Party, step: Step) -> str:
+    if other.rank is not None:
+        return f"rank {other.rank} (pid {other.pid})"
     if other.pid == step.process.pid:
         one = step.process.thread(other.tid) if other.tid else None
         if one is None:
@@ -56,6 +60,8 @@ def _parties(wait: Wait, step: Step) -> str:
 
 
 def _receive(wait: Wait, step: Step) -> str:
+    if wait.kind == "unix_receive" and (wait.dead_end or _only_itself(wait, step)):
+        return f"waits for data from a socket (fd {wait.fd}) whose other end only this process itself holds"
     text = f"waits for data from {wait.peer or 'a socket'}"
     if wait.others:
         text += f", {_parties(wait, step)},"
@@ -100,23 +106,39 @@ def _mutex(wait: Wait, step: Step) -> str:
 
 def _pipe_read(wait: Wait, step: Step) -> str:
     if wait.dead_end:
-        return f"reads from a pipe (fd {wait.fd}) that no other process can write to"
-    return f"reads from a pipe (fd {wait.fd})" + (
-        f" that {_parties(wait, step)} may write to" if wait.others else ""
-    )
+        return f"reads from {_pipe(wait)} that no other process can write to"
+    if _only_itself(wait, step):
+        return f"reads from {_pipe(wait)} whose other end only this process itself holds"
+    return f"reads from {_pipe(wait)}" + (f" that {_parties(wait, step)} may write to" if wait.others else "")
 
 
 def _pipe_write(wait: Wait, step: Step) -> str:
     if wait.dead_end:
-        return f"writes to a full pipe (fd {wait.fd}) that no other process can read"
-    return f"writes to a full pipe (fd {wait.fd})" + (
+        return f"writes to {_pipe(wait, 'full ')} that no other process can read"
+    if _only_itself(wait, step):
+        return f"writes to {_pipe(wait, 'full ')} whose other end only this process itself holds"
+    return f"writes to {_pipe(wait, 'full ')}" + (
         f" that {_parties(wait, step)} does not read" if wait.others else ""
     )
 
 
+def _pipe(wait: Wait, how: str = "") -> str:
+    name = f"FIFO {wait.path}" if wait.path.startswith("/") else "pipe"
+    return f"a {how}{name} (fd {wait.fd})"
+
+
+def _only_itself(wait: Wait, step: Step) -> bool:
+    return bool(wait.others) and all(other.pid == step.process.pid for other in wait.others)
+
+
 def _file(wait: Wait, step: Step) -> str:
-    where = f" on {wait.mount} ({wait.file_system})" if wait.mount else ""
-    return f"is in {wait.call or 'a page fault'} of {wait.path or 'a file'}{where}"
+    named = wait.device.startswith("/") or ":" in wait.device
+    what = f"{wait.file_system} of {wait.device}" if named else wait.file_system
+    where = f" on {wait.mount} ({what})" if wait.mount else ""
+    answers = {True: ", which answers", False: ", which does not answer"}
+    return f"is in {wait.call or 'a page fault'} of {wait.path or 'a file'}{where}" + (
+        answers[wait.mount_answers] if wait.mount_answers is not None else ""
+    )
 
 
 def _file_lock(wait: Wait, step: Step) -> str:
@@ -141,10 +163,16 @@ def _poll(wait: Wait, step: Step) -> str:
 
 def _running(wait: Wait, step: Step) -> str:
     busy = step.thread.cpu_ratio
-    return "computes" + (f" ({format_ratio(busy)} of a core)" if busy is not None else "")
+    facts = [
+        *([f"{format_ratio(busy)} of a core"] if busy is not None else []),
+        *filter(None, (wait.reason,)),
+    ]
+    return "computes" + (f" ({'; '.join(facts)})" if facts else "")
 
 
 def _other(wait: Wait, step: Step) -> str:
+    if wait.call and wait.path:
+        return f"is in {wait.call} of {wait.path.removeprefix('anon_inode:').strip('[]')} (fd {wait.fd})"
     where = " ".join(filter(None, (wait.call, f"({step.thread.wchan})" if step.thread.wchan else "")))
     return f"is in the kernel: {where}" if where else "waits"
 
@@ -165,7 +193,7 @@ _FORMATS: dict[str, Callable[[Wait, Step], str]] = {
     "mutex": _mutex,
     "gil": lambda wait, step: f"waits for Python's interpreter lock, held by {_parties(wait, step)}",
     "semaphore": lambda wait, step: f"waits for a lock between processes ({wait.path or 'unnamed'})",
-    "condition": lambda wait, step: "waits on a lock or condition of which the kernel records no owner",
+    "condition": lambda wait, step: "waits on a lock or condition (not known which thread holds it)",
     "pipe_read": _pipe_read,
     "pipe_write": _pipe_write,
     "fifo_open": lambda wait, step: f"opens FIFO {wait.path}; no process has opened its other end",
@@ -179,7 +207,9 @@ _FORMATS: dict[str, Callable[[Wait, Step], str]] = {
     "stopped": lambda wait, step: "is stopped by a signal (state T)",
     "frozen": lambda wait, step: "is frozen with its cgroup",
     "memory": lambda wait, step: "is held back because its cgroup is over memory.high",
-    "vfork": lambda wait, step: "waits for a child that it has just forked to run its program",
+    "vfork": lambda wait, step: (
+        f"waits for {_parties(wait, step) or 'a child'}, which it has just forked, to run its program"
+    ),
     "signal": lambda wait, step: "waits for a signal",
     "io_uring": lambda wait, step: "waits for io_uring",
     "exiting": lambda wait, step: "is exiting",

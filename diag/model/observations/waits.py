@@ -10,12 +10,13 @@ from diag.model.observations.base import Observation
 @dataclass(frozen=True, slots=True)
 class Party:
     """A process or thread on the other side of a wait. `tid` 0: the process, not one thread of it. `fd`: by which
-    it holds the object, -1 for none."""
+    it holds the object, -1 for none. `rank`: where it is known to be another rank of the job, or below it."""
 
     pid: int
     tid: int = 0
     command: str = ""
     fd: int = -1
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +27,12 @@ class Wait:
     owner: every Python lock, Queue, Event, Condition), gil, pipe_read, pipe_write, fifo_open, terminal, tcp_receive,
     tcp_send, tcp_connect, accept, unix_receive, unix_send, unix_connect, poll (several descriptors), file_lock,
     file_io (a file system or its device), page_fault, memory (cgroup over memory.high), vfork, stopped, frozen,
-    signal, io_uring, exiting, ended, other (`call` and `wchan` say what), unreadable (`reason`).
+    signal, io_uring, exiting, ended, other (`call`, `path` and `wchan` say what: a device, an eventfd), unreadable
+    (`reason`).
 
-    `dead_end`: why it cannot end by itself, as the kernel shows: no_other_end (a pipe or FIFO that no other process
-    holds), only_self (the waiter alone holds the other end), owner_ended (the lock's holder is no process any more),
-    stopped, frozen, peer_closed, no_child (none left to wait for). Empty: it may end.
+    `dead_end`: why it cannot end by itself, as the kernel shows: only_self (a pipe whose other end the waiter's own
+    process alone holds, and every other thread of it waits for one of them too), owner_ended (the lock's holder is no
+    thread any more), stopped, frozen. Empty: it may end.
     """
 
     kind: str
@@ -39,10 +41,13 @@ class Wait:
     path: str = ""
     mount: str = ""
     file_system: str = ""
+    device: str = ""  # what is mounted there: /dev/sdb1, server:/export
+    mount_answers: bool | None = None  # when it was asked; None where it was not, or is not late yet
     local: str = ""
     peer: str = ""
     socket_state: str = ""
     silent_seconds: float | None = None  # since the last byte came, of a TCP socket
+    received_bytes: int | None = None  # that ever came over a TCP socket
     unread_bytes: int = 0
     unsent_bytes: int = 0
     retransmits: int = 0

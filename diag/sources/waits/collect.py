@@ -1,7 +1,8 @@
 """The raw facts about every thread of a process tree, and about whatever those threads wait for.
 
-Nothing here stops a process, opens a path of the job, or asks a file system: readlink on descriptors, fdinfo and
-mountinfo answer also where the mount does not. What is refused is a gap in the record, never an error.
+Nothing here stops a process, opens a path of the job, or asks a file system, but for the mount that a thread is held
+up by, and that in a child process: readlink on descriptors, fdinfo and mountinfo answer also where the mount does not.
+What is refused is a gap in the record, never an error.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from diag.model import Payload
 from diag.sources.host.process_tree import PROC, descendants, read_raw, split_stat
 from diag.sources.waits.calls import parse_call
 from diag.sources.waits.decode import Blocked, blocked_in
-from diag.sources.waits.objects import Objects, command_of
+from diag.sources.waits.mounts import Mounts
+from diag.sources.waits.objects import Objects
+from diag.sources.waits.proc_files import command_of
+from diag.sources.waits.quota import Quota
 
 SOURCE = "waits"
 _THREADS = 256  # of one process
@@ -31,15 +35,19 @@ class WaitReader:
     def __init__(self, pid: int, proc: Path = PROC) -> None:
         self.pid = pid
         self._proc = os.fspath(proc)
+        self._mounts = Mounts(self._proc)
+        self._quota = Quota(pid, self._proc)
 
     def sample(self, over_seconds: float = 0.5, pause: Callable[[float], object] = time.sleep) -> Payload:
         """Two readings, `over_seconds` apart: what did not change in between waits. Costs some 40 us a thread."""
         job = (self.pid, *descendants(self.pid, Path(self._proc)))[:_PROCESSES]
         first = {pid: self._threads(pid) for pid in job}
+        quota = self._quota.read()
         began = time.monotonic()
         pause(over_seconds)
         over = time.monotonic() - began
-        objects = Objects(self._proc, job)
+        held_back = self._quota.since(quota)
+        objects = Objects(self._proc, self._mounts)
         processes: dict[str, Any] = {}
         todo = list(job)
         for pid in todo:  # grows by those that others wait for
@@ -54,11 +62,13 @@ class WaitReader:
                 if str(native) in row["threads"]:
                     row["threads"][str(native)]["name"] = name
         objects.close()
+        objects.hear_mounts()
         return {
             "pid": self.pid,
             "machine": platform.machine(),
             "over_seconds": round(over, 3),
             "ticks_per_second": os.sysconf("SC_CLK_TCK"),
+            "quota": held_back,
             "processes": processes,
             "objects": objects.found,
             "not_checked": sorted(objects.gaps),

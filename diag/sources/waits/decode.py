@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diag.sources.waits.calls import Call
 
@@ -67,6 +67,8 @@ class Blocked:
     timeout_ms: int = -1
     absolute: bool = False
     timed: bool = False
+    shared: bool = False  # a futex that other processes may wait for too
+    in_file_system: bool = False  # by its state or wait channel, whatever the call is
     reason: str = ""
 
 
@@ -96,7 +98,14 @@ def blocked_in(state: str, flags: int, wchan: str | None, call: Call | None) -> 
         return _with_arguments(_by_wchan(wchan or ""), call)
     if call.name == "fcntl":
         return _with_arguments("file_lock" if call.signed(1) in _LOCKING_FCNTL else "other", call)
-    return _with_arguments(_BY_CALL.get(call.name) or _by_wchan(wchan or ""), call)
+    seen = _by_wchan(wchan or "")
+    inside = state == "D" or seen == "file_io"
+    kind = _BY_CALL.get(call.name) or seen
+    if kind in ("read", "write") and seen in ("pipe_read", "pipe_write"):
+        kind = seen  # of a FIFO too, whose descriptor shows a path as a file's does
+    elif kind == "file_io" and call.name not in _PATH_ARGUMENT and not inside:
+        kind = "other"  # close() of a socket that lingers
+    return replace(_with_arguments(kind, call), in_file_system=inside)
 
 
 def _by_wchan(wchan: str) -> str:
@@ -137,7 +146,7 @@ def _futex(call: Call) -> Blocked:
     operation, private = op & 0x7F, bool(op & _PRIVATE)
     timed = call.word(3) != 0
     if operation in (_LOCK_PI, _LOCK_PI2) or (operation == _WAIT and (value == 2 or value >= _WAITERS)):
-        return Blocked("mutex", address=address, timed=timed)
+        return Blocked("mutex", address=address, timed=timed, shared=not private)
     if operation == _WAIT_BITSET and not private:
         return Blocked("join" if value else "semaphore", address=address, tid=value, timed=timed)
     return Blocked("futex", address=address, timed=timed)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import platform
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +16,8 @@ _TID_MASK = 0x3FFFFFFF  # FUTEX_TID_MASK
 _GIL_BACK = (72, 76)
 _NATIVE_ID = (160, 144)  # of PyThreadState: 3.11 and 3.13, 3.12
 _LONGEST_INTERVAL_US = 10_000_000
-_PTHREAD_TID = 0x2D0  # of struct pthread, glibc 2.36 (x86-64)
+# Of struct pthread: its header, {x86-64: tcbhead_t, seen with glibc 2.36; else 24 words: nptl/descr.h}, and a list.
+_PTHREAD_TID = {"x86_64": 0x2D0, "aarch64": 0xD0}
 _PIECE = 256 << 10
 _SCANNED = 48 << 20  # of a process's own writable memory, for the owner of one RLock
 
@@ -82,8 +84,11 @@ def _pieces(memory: Memory, mappings: list[tuple[int, int]]) -> Iterator[tuple[i
 
 
 def _thread_id(memory: Memory, pthread: int) -> int:
+    at = _PTHREAD_TID.get(platform.machine())
+    if at is None:
+        return 0
     try:
-        tid = struct.unpack("=i", memory.read(pthread + _PTHREAD_TID, 4))[0]
+        tid = struct.unpack("=i", memory.read(pthread + at, 4))[0]
     except (Torn, Gone, TimeoutError):
         return 0
     return tid if 0 < tid < 1 << 22 else 0

@@ -10,33 +10,31 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from diag.launch.launchers.secrets import redacted
-from diag.sources.host.process_tree import read_raw, split_stat
+from diag.sources.host.process_tree import read_raw
 from diag.sources.stacks.remote_stack.image import Unsupported
 from diag.sources.stacks.remote_stack.memory import Gone, Memory, Torn
 from diag.sources.stacks.remote_stack.reader import ProcessStacks
 from diag.sources.waits import sock_diag
 from diag.sources.waits.decode import Blocked
+from diag.sources.waits.ends import Ends
 from diag.sources.waits.locks import find_gil_holder, find_rlock_owner, mutex_words
+from diag.sources.waits.mounts import Mounts
+from diag.sources.waits.proc_files import fdinfo, mounts, open_mode
 
 _POLLED = 64
-_HOLDERS = 16
 _PATH_BYTES = 4096
+_NO_FIFO = ("/dev/", "/proc/", "/sys/")  # and may be polled: devices, and files of the kernel's own
 _SEARCHES = 2  # of a reading, for the owner of an RLock: 25 to 100 ms of CPU each
-_COMMAND = 160
-
-
-def command_of(proc: str, pid: int) -> str:
-    """As it was started, without what looks like a secret."""
-    raw = (read_raw(f"{proc}/{pid}/cmdline") or b"").decode(errors="replace")
-    return " ".join(redacted(raw.rstrip("\0").split("\0")))[:_COMMAND].strip()
 
 
 class Objects:
     """`found`: key to facts. `gaps`: what could not be asked for want of a right."""
 
-    def __init__(self, proc: str, job: tuple[int, ...]) -> None:
-        self._proc, self._job = proc, job
+    def __init__(self, proc: str, mounts: Mounts) -> None:
+        self._proc = proc
+        self._ends = Ends(proc)
+        self._mounts = mounts
+        self._asked: list[tuple[int, dict[str, Any]]] = []
         self.found: dict[str, dict[str, Any]] = {}
         self.gaps: set[str] = set()
         self._memories: dict[int, Memory | None] = {}
@@ -48,6 +46,18 @@ class Objects:
 
         `deep`: search the process's memory too, for who owns a lock of Python's.
         """
+        key, others = self._learn(pid, tid, blocked, deep=deep)
+        mount = self.found.get(key, {}).get("mount")
+        if mount and (blocked.in_file_system or blocked.kind == "file_io"):
+            self._mounts.ask(pid, mount)
+            self._asked.append((pid, mount))
+        return key, others
+
+    def hear_mounts(self) -> None:
+        for pid, mount in self._asked:
+            mount.update(self._mounts.answers(pid, mount))
+
+    def _learn(self, pid: int, tid: int, blocked: Blocked, *, deep: bool) -> tuple[str, list[int]]:
         kind = blocked.kind
         if kind == "poll":
             return self._poll(pid, tid, blocked)
@@ -55,15 +65,16 @@ class Objects:
             return self._futex(pid, blocked, deep=deep)
         if kind == "sleep":
             return self._sleep(pid, tid, blocked)
-        if kind == "child":
+        if kind in ("child", "vfork"):
             return "", []
         if kind in ("file_io", "fifo_open") and blocked.address:
             return self._path(pid, blocked)
         if blocked.fd >= 0:
-            key = self._descriptor(pid, blocked.fd)
-            if kind == "file_lock":
-                self._lock_holders(pid, blocked.fd, self.found[key])
-            return key, self._others(self.found[key], pid)
+            key = self._descriptor(pid, blocked.fd, fifo=kind in ("pipe_read", "pipe_write"))
+            facts = self.found[key]
+            if kind == "file_lock" and "link" in facts:
+                facts["held"] = self._ends.lock_holders(pid, facts["link"], _file(facts))
+            return key, self._about(pid, key)
         return "", []
 
     def owners(self, key: str) -> list[str]:
@@ -76,15 +87,13 @@ class Objects:
             if memory is not None:
                 memory.close()
 
-    @staticmethod
-    def _others(facts: dict[str, Any], pid: int) -> list[int]:
-        return [row[0] for row in facts.get("held", ()) if row[0] != pid]
-
     # -- descriptors ------------------------------------------------------------------------------------------
 
-    def _descriptor(self, pid: int, fd: int) -> str:
+    def _descriptor(self, pid: int, fd: int, *, fifo: bool = False) -> str:
+        """`fifo`: what has a path is a FIFO, as the wait shows: the file itself cannot be asked."""
         key = f"{pid}/fd/{fd}"
-        if key in self.found:
+        known = self.found.get(key)
+        if known is not None and (not fifo or known.get("fifo") or "mount" not in known):
             return key
         facts: dict[str, Any] = {}
         self.found[key] = facts
@@ -95,50 +104,48 @@ class Objects:
             self.gaps.add(f"descriptors of pid {pid}: {error.strerror}")
             return key
         facts["link"] = link
-        info = self._fdinfo(pid, fd)
-        facts["mode"] = int(info.get("flags", "0"), 8) & 3
-        if link.startswith(("pipe:", "socket:")):
-            self._other_end(pid, link, facts)
+        info = fdinfo(self._proc, pid, fd)
+        facts["mode"] = open_mode(info)
+        if link.startswith("pipe:"):
+            facts |= self._ends.pipe(pid, link, facts["mode"])
+        elif link.startswith("socket:"):
+            self._peer(pid, link, facts)
         elif link == "anon_inode:[eventpoll]":
             facts["epoll"] = [
                 int(line.split()[0]) for line in info.get("tfd", "").split("\n") if line.strip()
             ][:_POLLED]
-        else:
-            facts["mount"] = self._mount(pid, int(info.get("mnt_id", "-1")))
+        elif link.startswith("/"):
+            facts["mount"] = self._mount(pid, info.get("mnt_id", "-1"))
             if info.get("ino"):
                 facts["ino"] = int(info["ino"])
+            if fifo and not link.startswith(_NO_FIFO):
+                facts["fifo"] = True
+                facts |= self._ends.fifo(pid, link, facts["mode"], _file(facts))
         return key
 
-    def _fdinfo(self, pid: int, fd: int) -> dict[str, str]:
-        raw = (read_raw(f"{self._proc}/{pid}/fdinfo/{fd}") or b"").decode(errors="replace")
-        found: dict[str, str] = {}
-        for line in raw.splitlines():
-            name, colon, value = line.partition(":")
-            if colon:
-                found[name] = f"{found[name]}\n{value.strip()}" if name in found else value.strip()
-        return found
+    def _about(self, pid: int, key: str) -> list[int]:
+        """The processes at the other end of what alone is waited for."""
+        facts = self.found[key]
+        others = [row[0] for row in facts.get("held", ()) if row[0] != pid]
+        if facts.get("held") and "held_left_out" in facts and not others:
+            self._python(pid)  # it holds both ends of a pipe: which of its threads are Python's is asked
+        return others
 
-    def _other_end(self, pid: int, link: str, facts: dict[str, Any]) -> None:
-        if link.startswith("pipe:"):
-            facts["held"] = self._held_by(link)
-            facts["unread_processes"] = len([start for start in self._unread if start >= self._start(pid)])
-            return
+    def _peer(self, pid: int, link: str, facts: dict[str, Any]) -> None:
         inode = int(link[8:-1])
         if (tcp := self._tcp(pid).get(inode)) is not None:
             facts["tcp"] = {
                 "state": tcp.state, "local": tcp.local, "peer": tcp.peer, "unread": tcp.unread, "unsent": tcp.unsent,
-                "retransmits": tcp.retransmits, "silent_ms": tcp.silent_ms,
+                "retransmits": tcp.retransmits, "silent_ms": tcp.silent_ms, "received": tcp.received,
             }  # fmt: skip
             other = next(
                 (one for one in self._tcp(pid).values() if one.local == tcp.peer and one.peer == tcp.local),
                 None,
             )
-            facts["held"] = (
-                self._held_by(f"socket:[{other.inode}]") if other is not None and other.inode else []
-            )
+            facts["held"] = self._ends.socket(other.inode) if other is not None and other.inode else []
         elif (unix := self._unix.get(inode)) is not None:
             facts["unix"] = {"unread": unix.unread, "peer": unix.peer}
-            facts["held"] = self._held_by(f"socket:[{unix.peer}]") if unix.peer else []
+            facts |= self._ends.pair(pid, unix.peer) if unix.peer else {"held": []}
 
     def _tcp(self, pid: int) -> dict[int, sock_diag.TcpSocket]:
         return self._sockets if self._same_network(pid) else {}
@@ -168,55 +175,10 @@ class Objects:
             self.gaps.add(f"UNIX sockets: {error.strerror}")
             return {}
 
-    @cached_property
-    def _ends(self) -> dict[str, list[tuple[int, int]]]:
-        """Every pipe and socket of every process that may be read: link to (pid, fd). 8 ms for 100 processes."""
-        ends: dict[str, list[tuple[int, int]]] = {}
-        self._unread: list[float] = []  # when those began whose descriptors may not be read
-        for name in os.listdir(self._proc):
-            if not name.isdigit():
-                continue
-            try:
-                for fd in os.listdir(f"{self._proc}/{name}/fd"):
-                    link = os.readlink(f"{self._proc}/{name}/fd/{fd}")
-                    if link.startswith(("pipe:", "socket:")):
-                        ends.setdefault(link, []).append((int(name), int(fd)))
-            except PermissionError:
-                self._unread.append(self._start(int(name)))
-            except OSError:
-                continue  # the process, or this descriptor of it, is gone
-        return ends
-
-    def _start(self, pid: int) -> float:
-        """In ticks since boot. A pipe is passed on to children: who began before its waiter need not be asked."""
-        stat = read_raw(f"{self._proc}/{pid}/stat")
-        try:
-            return float(split_stat(stat.decode(errors="replace"))[2][19]) if stat else 0.0
-        except (ValueError, IndexError):
-            return 0.0
-
-    def _held_by(self, link: str) -> list[list[Any]]:
-        rows = []
-        for pid, fd in self._ends.get(link, [])[:_HOLDERS]:
-            mode = int(self._fdinfo(pid, fd).get("flags", "0"), 8) & 3
-            rows.append([pid, fd, mode, command_of(self._proc, pid)])
-        return rows
-
     # -- files ------------------------------------------------------------------------------------------------
 
-    def _mounts(self, pid: int) -> list[list[str]]:
-        raw = (read_raw(f"{self._proc}/{pid}/mountinfo") or b"").decode(errors="replace")
-        rows = []
-        for line in raw.splitlines():
-            # 39 23 0:39 / /mnt/data rw,relatime shared:5 - fuse.sshfs host:/data rw,user_id=0   (Linux 6.18)
-            left, dash, right = line.partition(" - ")
-            fields = left.split()
-            if dash and len(fields) > 4:
-                rows.append([fields[0], fields[2], fields[4].replace("\\040", " "), *right.split()[:2]])
-        return rows
-
-    def _mount(self, pid: int, number: int) -> dict[str, Any]:
-        row = next((one for one in self._mounts(pid) if one[0] == str(number)), None)
+    def _mount(self, pid: int, number: str) -> dict[str, Any]:
+        row = next((one for one in mounts(self._proc, pid) if one[0] == number), None)
         return {} if row is None else self._mount_facts(row)
 
     def _mount_facts(self, row: list[str]) -> dict[str, Any]:
@@ -240,42 +202,13 @@ class Objects:
             except OSError:
                 return "", []
         inside = [
-            row for row in self._mounts(pid) if path == row[2] or path.startswith(row[2].rstrip("/") + "/")
+            row
+            for row in mounts(self._proc, pid)
+            if path == row[2] or path.startswith(row[2].rstrip("/") + "/")
         ]
         mount = max(inside, key=lambda row: len(row[2]), default=None)
         self.found[key] = {"link": path, "mount": self._mount_facts(mount) if mount else {}}
         return key, []
-
-    def _lock_holders(self, pid: int, fd: int, facts: dict[str, Any]) -> None:
-        """By /proc/locks, and where that names a process that is gone (flock after fork) or none (-1, an open file
-        description lock) by whoever has the file open with a `lock:` line."""
-        ino = facts.get("ino")
-        raw = (read_raw(f"{self._proc}/locks") or b"").decode(errors="replace")
-        holders = []
-        for line in raw.splitlines():
-            # 1: FLOCK  ADVISORY  WRITE 1034 fd:00:131 0 EOF          (Linux 6.18; a waiter has "->" behind the number)
-            fields = line.split()
-            if len(fields) < 8 or fields[1] == "->" or ino is None or not fields[5].endswith(f":{ino}"):
-                continue
-            holders.append(int(fields[4]))
-        alive = [one for one in holders if one > 0 and one != pid and read_raw(f"{self._proc}/{one}/stat")]
-        facts["held"] = [[one, -1, 0, command_of(self._proc, one)] for one in alive] or self._lockers(
-            pid, facts["link"]
-        )
-
-    def _lockers(self, waiter: int, path: str) -> list[list[Any]]:
-        rows: list[list[Any]] = []
-        for name in os.listdir(self._proc):
-            if not name.isdigit():
-                continue
-            try:
-                for fd in os.listdir(f"{self._proc}/{name}/fd"):
-                    same = os.readlink(f"{self._proc}/{name}/fd/{fd}") == path
-                    if same and "lock" in self._fdinfo(int(name), int(fd)) and int(name) != waiter:
-                        rows.append([int(name), int(fd), 0, command_of(self._proc, int(name))])
-            except OSError:
-                continue
-        return rows[:_HOLDERS]
 
     # -- memory -----------------------------------------------------------------------------------------------
 
@@ -323,10 +256,10 @@ class Objects:
             ]
         elif blocked.count < 0 and (raw := self._read(pid, blocked.address, (-blocked.count + 63) // 64 * 8)):
             fds = [(fd, False) for fd in range(-blocked.count) if raw[fd // 8] >> fd % 8 & 1]
-        watched = [(self._descriptor(pid, fd), fd, writes) for fd, writes in fds if fd >= 0]
+        watched = [(self._descriptor(pid, fd, fifo=True), fd, writes) for fd, writes in fds if fd >= 0]
         key = f"{pid}/poll/{tid}"
         self.found[key] = {"of": watched, "timeout_ms": blocked.timeout_ms}
-        return key, self._others(self.found[watched[0][0]], pid) if len(watched) == 1 else []
+        return key, self._about(pid, watched[0][0]) if len(watched) == 1 else []
 
     def _futex(self, pid: int, blocked: Blocked, *, deep: bool) -> tuple[str, list[int]]:
         key = f"{pid}/futex/{blocked.address:x}"
@@ -344,6 +277,13 @@ class Objects:
         assert memory is not None
         if blocked.kind == "mutex":
             facts |= mutex_words(raw)
+            if blocked.shared and (owner := facts.get("owner")):
+                facts["owner_process"] = self._process_of(pid, owner)
+                return key, [one for one in (facts["owner_process"],) if one not in (0, pid)]
+            # it may have begun since the threads were listed
+            facts["owner_lives"] = (
+                read_raw(f"{self._proc}/{pid}/task/{facts.get('owner', 0)}/stat") is not None
+            )
         elif blocked.timed and (holder := find_gil_holder(memory, blocked.address)):
             facts["gil"] = holder
         elif tid := self._python(pid)[0].get(blocked.address):
@@ -352,6 +292,16 @@ class Objects:
             self._searches += 1
             facts["rlock"] = find_rlock_owner(memory, blocked.address, self._maps(pid))
         return key, []
+
+    def _process_of(self, pid: int, tid: int) -> int:
+        """Of a thread that another process's lock names; 0 where that counts them in a namespace of its own."""
+        try:
+            ours, theirs = (os.readlink(f"{self._proc}/{one}/ns/pid") for one in ("self", pid))
+        except OSError:
+            return 0
+        status = (read_raw(f"{self._proc}/{tid}/status") or b"").decode(errors="replace")
+        found = [int(line.split()[1]) for line in status.splitlines() if line.startswith("Tgid:")]
+        return found[0] if found and ours == theirs else 0
 
     def names(self, pid: int) -> dict[int, str]:
         """Of Python's threads, by id. Asked only of processes in which a thread waits for something without an
@@ -383,3 +333,8 @@ class Objects:
             if int(low, 16) <= address < int(high, 16):
                 return fields[5] if len(fields) > 5 else ""
         return ""
+
+
+def _file(facts: dict[str, Any]) -> tuple[str, int]:
+    """Its device and inode; empty where the kernel does not say."""
+    return str((facts.get("mount") or {}).get("device", "")), int(facts.get("ino", 0))

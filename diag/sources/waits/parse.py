@@ -26,7 +26,8 @@ _AS_UNIX = {
     "connect": "unix_connect", "tcp_accept": "unix_receive",
 }  # fmt: skip
 _OPEN = ("ESTABLISHED", "CLOSE_WAIT")  # else the time counts from the machine's start
-_RDONLY, _RDWR = 0, 2
+_RDONLY, _WRONLY = 0, 1
+_Who = tuple[int, int]  # pid and tid of the one that waits
 
 
 @guarded(SOURCE)
@@ -50,6 +51,7 @@ class _Reading:
         self.over = float(payload.get("over_seconds") or 0.0)
         self._ticks = float(payload.get("ticks_per_second") or 100)
         self._machine = str(payload.get("machine", ""))
+        self._quota: dict[str, int] = payload.get("quota") or {}
         self._processes: dict[str, Any] = payload["processes"]
         self._objects: dict[str, dict[str, Any]] = payload.get("objects") or {}
 
@@ -77,7 +79,7 @@ class _Reading:
         wchan, call = readable_wchan(row, fields), parse_call(row.get("syscall", ""), self._machine)
         blocked = blocked_in(state, flags, wchan, call)
         facts = self._objects.get(row.get("object", ""), {})
-        wait = self._wait(pid, blocked, call.name if call is not None else "", facts, process)
+        wait = self._wait((pid, tid), blocked, call.name if call is not None else "", facts, process)
         rates = self._rates(row, fields)
         before = row.get("before") or {}
         same = (
@@ -88,6 +90,11 @@ class _Reading:
             and (rates.get("cpu_ratio") or 0.0) < _IDLE_RATIO
         )
         return ThreadWait(tid, str(row.get("name") or name), state, wchan or "", wait, same=same, **rates)
+
+    def _held_back(self) -> str:
+        throttled, periods = self._quota.get("throttled", 0), self._quota.get("periods", 0)
+        often = periods > 0 and throttled * 2 >= periods
+        return f"its cgroup's CPU quota was used up in {throttled} of {periods} periods" if often else ""
 
     def _rates(self, row: dict[str, Any], fields: list[str]) -> dict[str, float]:
         before = row.get("before") or {}
@@ -114,22 +121,25 @@ class _Reading:
     # -- one wait ---------------------------------------------------------------------------------------------
 
     def _wait(
-        self, pid: int, blocked: Blocked, call: str, facts: dict[str, Any], process: dict[str, Any]
+        self, who: _Who, blocked: Blocked, call: str, facts: dict[str, Any], process: dict[str, Any]
     ) -> Wait:
+        pid = who[0]
         plain = Wait(blocked.kind, call, blocked.fd, reason=blocked.reason)
+        if blocked.kind == "running" and process.get("job", True):
+            return replace(plain, reason=self._held_back())
         if blocked.kind in ("stopped", "frozen"):
             return replace(plain, dead_end=blocked.kind)
-        if blocked.kind == "child":
+        if blocked.kind in ("child", "vfork"):
             return self._child(pid, plain, blocked)
         if blocked.kind in ("futex", "mutex", "join", "semaphore"):
             return self._lock(pid, plain, blocked, facts, process)
         if blocked.kind == "sleep":
             return replace(plain, seconds=facts.get("seconds"))
         if blocked.kind == "poll":
-            return self._poll(pid, plain, facts)
-        return self._descriptor(pid, plain, facts)
+            return self._poll(who, plain, blocked, facts)
+        return self._descriptor(who, plain, facts, in_file_system=blocked.in_file_system)
 
-    def _descriptor(self, pid: int, wait: Wait, facts: dict[str, Any]) -> Wait:
+    def _descriptor(self, who: _Who, wait: Wait, facts: dict[str, Any], *, in_file_system: bool) -> Wait:
         link, kind = str(facts.get("link", "")), wait.kind
         mount = facts.get("mount") or {}
         held = [Party(row[0], 0, row[3], row[1]) for row in facts.get("held", ())]
@@ -143,59 +153,104 @@ class _Reading:
                 silent_seconds=tcp["silent_ms"] / 1000
                 if tcp["silent_ms"] is not None and tcp["state"] in _OPEN
                 else None,
+                received_bytes=tcp.get("received"),
                 unread_bytes=tcp["unread"],
                 unsent_bytes=tcp["unsent"],
                 retransmits=tcp["retransmits"],
                 others=tuple(held),
             )
         if "unix" in facts:
-            return replace(wait, kind=_AS_UNIX.get(kind, kind), others=tuple(held))
+            wait = replace(wait, kind=_AS_UNIX.get(kind, kind))
+            pair = wait.kind in ("unix_receive", "unix_send")
+            return self._with_holders(who, wait, facts.get("held", []), facts, may_end=not pair)
         if link.startswith("socket:"):
             return replace(wait, kind={"read": "receive", "write": "send"}.get(kind, kind), path=link)
-        if link.startswith("pipe:") or kind in ("pipe_read", "pipe_write"):
-            return self._pipe(pid, wait, facts)
+        if link.startswith("pipe:") or facts.get("fifo") or kind in ("pipe_read", "pipe_write"):
+            return self._pipe(who, wait, facts)
         if kind == "read" and link.startswith(("/dev/pts/", "/dev/tty")):
             return replace(wait, kind="terminal", path=link)
         if kind in ("read", "write"):
-            kind = "file_io"
+            kind = "file_io" if in_file_system and not _is_device(link, mount) else "other"
+        elif kind == "file_io" and _is_device(link, mount):
+            kind = "other"
         return replace(
             wait,
             kind=kind,
-            path="" if link.startswith("anon_inode:") else link,
+            path=link,
             mount=str(mount.get("point", "")),
             file_system=str(mount.get("type", "")),
+            device=str(mount.get("from", "")),
+            mount_answers=mount.get("answers"),
             others=tuple(held),
         )
 
-    @staticmethod
-    def _pipe(pid: int, wait: Wait, facts: dict[str, Any]) -> Wait:
+    def _pipe(self, who: _Who, wait: Wait, facts: dict[str, Any]) -> Wait:
         reads = wait.kind in ("read", "pipe_read")
-        rows = [row for row in facts.get("held", ()) if row[2] != _RDONLY or not reads]
-        rows = [row for row in rows if reads or row[2] in (_RDONLY, _RDWR)]
-        others = tuple(Party(row[0], 0, row[3], row[1]) for row in rows if row[0] != pid)
-        proven = "held" in facts and not facts.get("unread_processes")
-        dead_end = "" if others or not proven else "only_self" if rows else "no_other_end"
+        rows = [row for row in facts.get("held", ()) if row[2] != (_RDONLY if reads else _WRONLY)]
         path = str(facts.get("link", ""))
-        return replace(
-            wait,
-            kind="pipe_read" if reads else "pipe_write",
-            path=path,
-            others=others,
-            dead_end=dead_end if path.startswith("pipe:") else "",
+        wait = replace(wait, kind="pipe_read" if reads else "pipe_write", path=path)
+        return self._with_holders(who, wait, rows, facts, may_end=not path.startswith("pipe:"))  # or a FIFO
+
+    def _with_holders(
+        self, who: _Who, wait: Wait, rows: list[list[Any]], facts: dict[str, Any], *, may_end: bool
+    ) -> Wait:
+        """A pipe without any other end wakes its waiter (end of file, SIGPIPE), and so does a pair of sockets: where
+        nobody is seen to hold that end, one holds it who is not seen. Only where the process itself does, may nobody be
+        left to use it. `may_end`: another process may come to hold it."""
+        others = tuple(Party(row[0], 0, row[3], row[1]) for row in rows)
+        strangers = tuple(other for other in others if other.pid != who[0])
+        if strangers or not others:
+            return replace(wait, others=strangers)
+        whole = not facts.get("unread_processes") and not facts.get("held_left_out")
+        if whole and not may_end and self._nobody_else_may_act(*who):
+            return replace(wait, dead_end="only_self")
+        return replace(wait, others=others[:1])
+
+    def _nobody_else_may_act(self, pid: int, tid: int) -> bool:
+        """Whether all threads of a process but this one wait for each other, or are a library's own and sleep:
+        else one may still write to the pipe that it alone holds."""
+        process = self._processes[str(pid)]
+        threads = process.get("threads") or {}
+        if process.get("threads_left_out"):
+            return False
+        python = {tid for tid, row in threads.items() if "name" in row}
+        return not any(
+            self._may_act(row, not python or other in python)
+            for other, row in threads.items()
+            if other != str(tid)
         )
 
-    def _poll(self, pid: int, wait: Wait, facts: dict[str, Any]) -> Wait:
+    def _may_act(self, row: dict[str, Any], python: bool) -> bool:
+        """True for whom something outside the process, the time, or a CPU may let go on."""
+        try:
+            fields = split_stat(row["stat"])[2]
+            call = parse_call(row.get("syscall", ""), self._machine)
+            blocked = blocked_in(fields[0], int(fields[6]), readable_wchan(row, fields), call)
+        except (KeyError, ValueError, IndexError):
+            return True
+        if python:
+            return blocked.kind not in ("futex", "mutex", "join", "ended") or blocked.timed
+        return self._rates(row, fields).get("cpu_ratio", 1.0) >= _IDLE_RATIO and blocked.kind != "ended"
+
+    def _poll(self, who: _Who, plain: Wait, blocked: Blocked, facts: dict[str, Any]) -> Wait:
         watched = tuple(
-            self._descriptor(pid, Wait("write" if writes else "read", "", fd), self._objects.get(key, {}))
+            self._descriptor(
+                who,
+                Wait("write" if writes else "read", "", fd),
+                self._objects.get(key, {}),
+                in_file_system=False,  # a file is always ready
+            )
             for key, fd, writes in facts.get("of", ())
         )
         timeout = facts.get("timeout_ms", -1)
         seconds = timeout / 1000 if timeout >= 0 else None
-        if len(watched) == 1 and not wait.call.startswith(
-            "epoll"
-        ):  # settimeout() makes a receive a poll of one
-            return replace(watched[0], call=wait.call, seconds=seconds)
-        return replace(wait, watched=watched, seconds=seconds)
+        if len(watched) != 1 or plain.call.startswith("epoll"):
+            return replace(plain, watched=watched, seconds=seconds)
+        # settimeout() makes a receive a poll of one
+        ends = seconds is not None or blocked.timed
+        return replace(
+            watched[0], call=plain.call, seconds=seconds, dead_end="" if ends else watched[0].dead_end
+        )
 
     def _child(self, pid: int, wait: Wait, blocked: Blocked) -> Wait:
         children = [
@@ -207,10 +262,15 @@ class _Reading:
             children = [one for one in children if blocked.tid in (one, self._inside(one))] or (
                 [blocked.tid] if str(blocked.tid) in self._processes else []
             )
-        return replace(
-            wait,
-            others=tuple(Party(one, 0, self._processes[str(one)].get("command", "")) for one in children),
-        )
+        others = tuple(Party(one, 0, self._processes[str(one)].get("command", "")) for one in children)
+        if wait.kind == "vfork":  # its last child, which shows its parent's program until it runs its own
+            own = self._processes[str(pid)].get("command", "")
+            others = tuple(other for other in others if other.command == own)
+            others = tuple(sorted(others, key=lambda other: self._began(other.pid))[-1:])
+        return replace(wait, others=others)
+
+    def _began(self, pid: int) -> int:
+        return int(split_stat(self._processes[str(pid)]["threads"][str(pid)]["stat"])[2][19])
 
     def _inside(self, pid: int) -> int:
         """Its pid as its own namespace counts."""
@@ -237,11 +297,27 @@ class _Reading:
                 return wait
             if (held := party(owner)) is not None:
                 return replace(wait, others=(held,))
-            whole = not process.get("threads_left_out")
+            if (
+                blocked.shared
+            ):  # of another process, perhaps; of a robust one the kernel says that its owner died
+                other = self._processes.get(str(facts.get("owner_process") or ""), {})
+                command = str(other.get("command", ""))
+                return (
+                    replace(wait, others=(Party(facts["owner_process"], owner, command),)) if other else wait
+                )
+            gone = not (process.get("threads_left_out") or blocked.timed or facts.get("owner_lives"))
             return replace(
-                wait, dead_end="owner_ended" if whole else "", reason=f"its owner was thread {owner}"
+                wait, dead_end="owner_ended" if gone else "", reason=f"its owner was thread {owner}"
             )
         for name, kind in (("gil", "gil"), ("join", "join"), ("rlock", "mutex")):
             if (held := party(facts.get(name, 0))) is not None:
                 return replace(wait, kind=kind, others=(held,))
         return replace(wait, kind="condition")
+
+
+def _is_device(link: str, mount: dict[str, Any]) -> bool:
+    """What has no file system behind it that could fail to answer: a device's file, or none at all. /dev/shm holds
+    files, and a container has its devices in a tmpfs or one by one."""
+    return link.startswith("anon_inode:") or (
+        link.startswith("/dev/") and mount.get("point", "/dev") in ("/dev", "/dev/pts", link)
+    )

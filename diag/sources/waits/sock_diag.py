@@ -16,7 +16,7 @@ _BY_FAMILY, _DUMP = 20, 0x301  # SOCK_DIAG_BY_FAMILY; NLM_F_REQUEST | NLM_F_DUMP
 _ERROR, _DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")
 _TCP, _INFO = 6, 2  # IPPROTO_TCP, INET_DIAG_INFO
-_LAST_DATA_RECV = 52  # in tcp_info, milliseconds
+_LAST_DATA_RECV, _BYTES_RECEIVED = 52, 128  # in tcp_info; milliseconds, 64 bits (since Linux 4.1)
 _UNIX_PEER, _UNIX_QUEUES = 2, 4
 _SECONDS = 2.0
 STATES = (
@@ -35,6 +35,7 @@ class TcpSocket:
     unsent: int
     retransmits: int
     silent_ms: int | None
+    received: int | None  # bytes of data that ever came
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,11 @@ def _tcp(body: bytes) -> TcpSocket:
     _, unread, unsent, _, inode = struct.unpack_from("=IIIII", body, 52)
     info = _attributes(body[72:]).get(_INFO, b"")
     silent = struct.unpack_from("=I", info, _LAST_DATA_RECV)[0] if len(info) >= _LAST_DATA_RECV + 4 else None
+    received = (
+        struct.unpack_from("=Q", info, _BYTES_RECEIVED)[0] if len(info) >= _BYTES_RECEIVED + 8 else None
+    )
     name = STATES[state] if state < len(STATES) else str(state)
-    return TcpSocket(inode, name, local, peer, unread, unsent, retransmits, silent)
+    return TcpSocket(inode, name, local, peer, unread, unsent, retransmits, silent, received)
 
 
 def _plain(address: str) -> str:

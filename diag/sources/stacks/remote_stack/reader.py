@@ -112,8 +112,9 @@ class ProcessStacks:
         raise Torn(last)
 
     def joins(self, seconds: float) -> tuple[dict[int, int], dict[int, str]]:
-        """Address of the lock that Thread.join() of a thread waits for, to the thread's id; and the threads' names
-        by id. Raises as `read`. Empty from 3.13 on, where the waiter's own stack holds that lock."""
+        """Address of the lock that Thread.join() of a thread waits for, to the thread's id (none from 3.13 on, where
+        the waiter's own stack holds that lock); and of all threads that run Python the name by id, empty where
+        threading knows none. Raises as `read`."""
         memory, layout = self._memory, self._layout
         memory.begin(seconds)
         interpreter = memory.word(self._runtime + layout.interpreters_main)
@@ -126,8 +127,7 @@ class ProcessStacks:
                 break
             data = memory.read(state, layout.thread_size)
             native = _word(data, layout.thread_native_id) & 0x7FFFFFFF
-            if name := named.get(_word(data, layout.thread_id)):
-                names[native] = name
+            names[native] = named.get(_word(data, layout.thread_id), "")
             reference = _word(data, layout.thread_on_delete) if layout.thread_on_delete is not None else 0
             if reference and (lock := memory.word(reference + _FIRST_FIELD)) > _LEAST_ADDRESS:
                 locks[memory.word(lock + _FIRST_FIELD)] = native
