@@ -28,7 +28,6 @@ _BY_CAUSE = {
 _DEAD_ENDS = {
     "owner_ended": ("dead_end", "the thread that holds the lock has ended"),
     "only_self": ("dead_end", "no other process is left at the other end of the pipe"),
-    "no_other_end": ("dead_end", "no process is left at the other end of the pipe"),
     "peer_closed": ("dead_end", "the other side has closed the connection"),
     "no_child": ("dead_end", "there is no child left to wait for"),
     "stopped": (
