@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from diag.model.observations import (
     Frame,
@@ -17,6 +17,7 @@ from diag.model.observations import (
 )
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import Activity, Reading, read_stack, steps
+from diag.state.trainer import Trainer
 
 # Research basis: a child that compiles, tokenises or reads uses more than this; idle pools use less.
 _CHILD_CPU_RATIO = 0.2
@@ -36,12 +37,15 @@ OWN_TRACE_SECONDS = 5.0
 _MOST_CHILD_STACKS = 256
 _GONE_CHILD_SECONDS = 60.0
 _SPINNING_WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.COMM_INIT, Activity.BACKWARD)
+_WAITS_SECONDS = 20.0  # for so long a reading of the threads' waits tells which of them compute
 _UNROOTED_WAITS = (Activity.OTHER, Activity.LOCK, Activity.SERVICE)
 
 
 @dataclass(slots=True)
 class RankState(RankView):
     """Takes in what is observed of one rank."""
+
+    _trainer: Trainer = field(default_factory=Trainer)
 
     def see_move(self, channel: str, at: float) -> None:
         self.moved[channel] = at
@@ -69,7 +73,9 @@ class RankState(RankView):
             max(0.0, fact.main.cpu_seconds - before.main.cpu_seconds) / seconds
         )
         spent, earlier = fact.main_thread_cpu_seconds, before.main_thread_cpu_seconds
-        if spent is not None and earlier is not None:
+        if self.thread:
+            self.main_cpu_ratio = self._thread_cpu_ratio(at)
+        elif spent is not None and earlier is not None:
             self.main_cpu_ratio = max(0.0, spent - earlier) / seconds
         if _moved_chars(before.main, fact.main) > _IO_BYTES_PER_SECOND * seconds:
             self.moved["io"] = at
@@ -86,10 +92,19 @@ class RankState(RankView):
             self.moved["child_cpu"] = at
         if self._children_moved_bytes(fact):
             self.moved["child_io"] = at
-        # CPU of the main thread is progress only outside of a known wait: NCCL waits spin at 100 %.
+        # CPU of the thread that trains is progress only outside of a known wait: NCCL waits spin at 100 %.
         waiting = self.reading is not None and self.activity in _SPINNING_WAITS and self.stack_samples > 1
-        if self.main_cpu_ratio > _MAIN_CPU_RATIO and not waiting:
+        if (self.main_cpu_ratio or 0.0) > _MAIN_CPU_RATIO and not waiting:
             self.moved["cpu"] = at
+
+    def _thread_cpu_ratio(self, at: float) -> float | None:
+        """Of the thread that trains, where it is not the main one: the whole process's where its threads were not
+        read lately."""
+        process = self.waits.process(self.placement.pid) if self.waits is not None else None
+        one = process.thread(self.thread) if process is not None else None
+        if one is None or one.cpu_ratio is None or at - self.waits_at > _WAITS_SECONDS:
+            return self.cpu_ratio
+        return one.cpu_ratio
 
     def _children_moved_bytes(self, fact: ProcessTree) -> bool:
         """Children's IO is read less often than they are: compare with the last reading that had it."""
@@ -105,8 +120,9 @@ class RankState(RankView):
         return moved
 
     def see_stack(self, at: float, fact: StackSample) -> None:
-        """A sample of the rank's own threads: whether its main thread is where it was."""
-        main = fact.main
+        """A sample of the rank's own threads: whether the one that trains is where it was."""
+        main = self._trainer.pick(fact, self.waits)
+        self.thread = self._trainer.tid
         path = steps(main) if main else ()
         mark = "|".join(path)
         if mark == self.stack_signature and self.stack is not None:
@@ -123,7 +139,7 @@ class RankState(RankView):
         """As it was read, and one thing that only the history tells: exit handlers run when the module's
         frame is gone."""
         reading = read_stack(main)
-        if not main.frames:
+        if not main.frames or self.thread:
             return reading
         if main.frames[0].function in ("<module>", "_run_module_as_main"):
             self.rooted = True
@@ -177,10 +193,10 @@ class RankState(RankView):
         if not threads:
             return  # its stack was not asked for: an older one stays, with its time
         sample = StackSample(self.rank, place.pid, threads, fact.stack_how, fact.stack_at)
-        main = sample.main
+        self.stack, self.stack_at, self.thread = sample, fact.stack_at, fact.thread
+        main = self.judged
         self.reading = read_stack(main) if main else None
         path = steps(main) if main else ()
-        self.stack, self.stack_at = sample, fact.stack_at
         self.stack_since, self.stack_samples = fact.stack_since, fact.stack_samples
         self.stack_signature = "|".join(path)
         self.series.clear()

@@ -198,7 +198,7 @@ class Ranks(Reducer, Mapping[int, RankView]):
         elif rank is not None:
             rank.see_stack(at, fact)
             self._note_activity(rank)
-            self._tell(at, MainStackRead(rank.rank, fact.main, rank.reading))
+            self._tell(at, MainStackRead(rank.rank, rank.judged, rank.reading))
 
     def _note_activity(self, rank: RankState) -> None:
         """Who trains and who saves, kept up with each stack: looking at all ranks anew each time is quadratic

@@ -182,6 +182,12 @@ def steps(thread: ThreadStack) -> tuple[str, ...]:
     return tuple(parts)
 
 
+def is_in_lock(thread: ThreadStack) -> bool:
+    """In a lock, condition, queue or join by its innermost frame, whatever that is for."""
+    last = thread.frames[-1] if thread.frames else None
+    return last is not None and _wait_of(last.function, last.file) is Activity.LOCK
+
+
 def is_idle_worker(sample: StackSample) -> bool:
     """A DataLoader worker (or pool process) that waits for work: it is not what holds anybody up."""
     files = _files(sample)

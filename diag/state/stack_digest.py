@@ -131,14 +131,14 @@ def _place(role: str, name: str, thread: ThreadStack) -> StackSite:
 
 
 def places_of(rank: RankView) -> tuple[StackSite, ...]:
-    """All that a living rank's threads and children are at, each once; the main thread first."""
+    """All that a living rank's threads and children are at, each once; first the thread that trains, as "main"."""
     found: dict[StackSite, None] = {}
     sample = rank.stack if rank.alive else None
-    main = sample.main if sample else None
-    if main is not None:
-        found[_place("main", "", main)] = None
+    judged = rank.judged if sample else None
+    if judged is not None:
+        found[_place("main", "", judged)] = None
     for thread in sample.threads if sample else ():
-        if thread is not main and thread.frames:
+        if thread is not judged and thread.frames:
             found[_place("thread", _DIGITS.sub("#", thread.name), thread)] = None
     for _, child in living_children(rank):
         role = child_role(child)
