@@ -88,6 +88,12 @@ class RankState(RankView):
         if grew and self.grew:
             self.moved["memory"] = at
         known = {(child.pid, child.start_ticks): child.cpu_seconds for child in before.children}
+        alive = {child.pid: child for child in fact.children}
+        self.ended_children.extend(
+            (at, child.pid, child.comm)
+            for child in before.children
+            if child.state not in "ZX" and (child.pid not in alive or alive[child.pid].state in "ZX")
+        )
         if any(_works(child, known, seconds) for child in fact.children):
             self.moved["child_cpu"] = at
         if self._children_moved_bytes(fact):
@@ -121,6 +127,11 @@ class RankState(RankView):
 
     def see_stack(self, at: float, fact: StackSample) -> None:
         """A sample of the rank's own threads: whether the one that trains is where it was."""
+        if self.stack is not None and self.stack.how == fact.how:
+            there = {thread.thread_id for thread in fact.threads}
+            self.ended_threads.extend(
+                (at, one.name) for one in self.stack.threads if one.thread_id not in there
+            )
         main = self._trainer.pick(fact, self.waits)
         self.thread = self._trainer.tid
         path = steps(main) if main else ()

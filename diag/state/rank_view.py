@@ -27,6 +27,7 @@ CHANNELS = ("log", "stack", "cpu", "child_cpu", "io", "child_io", "memory")
 STRONG = ("log", "stack", "cpu")  # channels whose movement means that the job itself moves
 TAIL_LINES = 200
 _SERIES = 4  # samples over which a stack counts as standing or moving: 8 s under suspicion, 40 s otherwise
+_ENDED = 16  # threads, children
 _WRITTEN = 3  # readings: what a launcher passes on arrives one after it was written
 
 
@@ -54,6 +55,9 @@ class RankView:
     asked_at: float = -1e9  # when its worker server was last asked or answered, which takes some MB of it
     written: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_WRITTEN))  # characters
     child_chars: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)  # of each child's IO
+    ended_children: deque[tuple[float, int, str]] = field(  # when, pid, command
+        default_factory=lambda: deque(maxlen=_ENDED)
+    )
     # Its stacks.
     stack: StackSample | None = None  # the last of its own threads
     stack_at: float = 0.0
@@ -63,6 +67,9 @@ class RankView:
     series: deque[tuple[str, ...]] = field(default_factory=lambda: deque(maxlen=_SERIES))  # its last paths
     thread: int = 0  # the thread that trains, where that is not the main one
     reading: Reading | None = None  # what it waits for
+    ended_threads: deque[tuple[float, str]] = field(  # when one of this name was first missing
+        default_factory=lambda: deque(maxlen=_ENDED)
+    )
     rooted: bool = False  # its main stack was once seen to begin at the program's own module
     child_stacks: dict[int, tuple[float, StackSample]] = field(default_factory=dict)  # by pid
     waits: WaitsRead | None = None  # what its threads and its children's wait for, as last read

@@ -56,6 +56,8 @@ def describe(verdict: Verdict, job: JobView, now: float) -> str:
         whose = "its" if len(verdict.culprits) == 1 else f"rank {first.rank}'s"
         who = f"pid {verdict.blamed_child}" if verdict.blamed_child else f"{whose} {name_judged(first)}"
         parts.append(f": {format_chain(verdict.chain, who)}")
+    if verdict.words:
+        parts.append(f"{', and' if verdict.chain is not None else ':'} {verdict.words}")
     waiting = _waiting(verdict, job)
     if waiting:
         parts.append(f"; {waiting}")
@@ -161,6 +163,10 @@ _WHAT: dict[str, Callable[[Verdict, JobView], str]] = {
     "gil_deadlock": lambda verdict, job: f"held the GIL without running{_in(verdict.culprits, job)}",
     "checkpoint_io": _save,
     "child_waits_for_lock": lambda verdict, job: f"waited{_children(verdict, job, 'for its child process')}",
+    **dict.fromkeys(
+        ("thread_ended", "worker_ended", "exception_before_wait"),
+        lambda verdict, job: f"waited{_in(verdict.culprits, job)}",
+    ),
     "lock_deadlock": lambda verdict, job: f"waited for a lock{_in(verdict.culprits, job)}",
     "resource_wait": lambda verdict, job: f"been starved of a resource ({verdict.cause})",
     "teardown": lambda verdict, job: f"been stuck in shutdown{_in(verdict.culprits, job)}",
