@@ -18,8 +18,9 @@ from itertools import islice
 from typing import Any
 
 from diag.model.observations import StackSample, ThreadStack
+from diag.state.idle import is_idle_child
 from diag.state.rank_view import RankView
-from diag.state.stack_activity import child_role, is_idle_worker, read_stack, steps
+from diag.state.stack_activity import child_role, read_stack, steps
 
 Spans = tuple[tuple[int, int], ...]  # first and last rank of each range, in order, none touching another
 
@@ -142,7 +143,7 @@ def places_of(rank: RankView) -> tuple[StackSite, ...]:
             found[_place("thread", _DIGITS.sub("#", thread.name), thread)] = None
     for _, child in living_children(rank):
         role = child_role(child)
-        if child.main is not None and not is_idle_worker(child):
+        if child.main is not None and not is_idle_child(rank, child):
             found[_place("child", role, child.main)] = None
         else:
             found[StackSite("idle", role, "", ())] = None

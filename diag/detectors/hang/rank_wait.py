@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from diag.detectors.memory.stall import waits_for
 from diag.model.observations import StackSample
+from diag.state.idle import is_idle_child
 from diag.state.rank_view import RankView
-from diag.state.stack_activity import Activity, Reading, is_idle_worker, is_in_lock, read_stack
+from diag.state.stack_activity import Activity, Reading, is_in_lock, read_stack
 
 _WAITS_FOR_CHILD = ("multiprocessing/popen_fork.py", "multiprocessing/popen_spawn_posix.py", "subprocess.py")
 
@@ -108,7 +109,7 @@ def busy_child(rank: RankView) -> StackSample | None:
     chosen: StackSample | None = None
     alive = {child.pid for child in rank.tree.children} if rank.tree else set()
     for pid, (_, sample) in sorted(rank.child_stacks.items()):
-        if pid not in alive or is_idle_worker(sample) or sample.main is None:
+        if pid not in alive or is_idle_child(rank, sample) or sample.main is None:
             continue
         inside = any(
             read_stack(thread).activity in (Activity.DATA, Activity.CHECKPOINT) for thread in sample.threads

@@ -14,8 +14,9 @@ from diag.detectors.hang.wait_text import format_chain
 from diag.engine.engine import Engine
 from diag.model.observations import Frame, StackSample, ThreadStack
 from diag.outputs.view.network_view import picked
+from diag.state.idle import is_idle_child
 from diag.state.rank_view import RankView
-from diag.state.stack_activity import child_role, format_frame, is_idle_worker, read_stack, steps
+from diag.state.stack_activity import child_role, format_frame, read_stack, steps
 from diag.state.stack_digest import living_children, standing_steps
 from diag.state.wait_chain import follow
 from diag.text.units import format_ranks
@@ -119,7 +120,7 @@ def stack_classes(engine: Engine) -> list[StackClass]:
                 (number, rank.stack_at, rank.stack)
             )
         for at, sample in living_children(rank):
-            if is_idle_worker(sample):
+            if is_idle_child(rank, sample):
                 idle.setdefault(child_role(sample), []).append((number, at, sample))
             else:
                 path = steps(sample.main) if sample.main else ()
