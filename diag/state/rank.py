@@ -125,14 +125,14 @@ class RankState(RankView):
                 moved |= (seen[1] - before[1]) / (seen[0] - before[0]) > _IO_BYTES_PER_SECOND
         return moved
 
-    def see_stack(self, at: float, fact: StackSample) -> None:
+    def see_stack(self, at: float, fact: StackSample, alike: tuple[str, ...] = ()) -> None:
         """A sample of the rank's own threads: whether the one that trains is where it was."""
         if self.stack is not None and self.stack.how == fact.how:
             there = {thread.thread_id for thread in fact.threads}
             self.ended_threads.extend(
                 (at, one.name) for one in self.stack.threads if one.thread_id not in there
             )
-        main = self._trainer.pick(fact, self.waits)
+        main = self._trainer.pick(fact, self.waits, alike)
         self.thread = self._trainer.tid
         path = steps(main) if main else ()
         mark = "|".join(path)

@@ -3,6 +3,7 @@ nothing."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from diag.model.observations import StackSample, ThreadStack
@@ -16,6 +17,7 @@ _STEPS = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.GPU_SYNC)
 # So many places in which a thread was found while the main one waited: it works. A heartbeat has two or three.
 _PLACES = 4
 _EVENTS = ("join", "condition", "semaphore", "poll", "tcp_accept", "signal")  # of `Wait.kind`
+_NUMBER = re.compile(r"\d+")
 _MODULES, _OPTIMIZERS = "torch/nn/modules/module.py", "torch/optim/"
 
 
@@ -30,8 +32,11 @@ class Trainer:
     _places: dict[int, set[tuple[str, ...]]] = field(default_factory=dict, repr=False)  # of other threads
     _path: tuple[str, ...] = ()  # where the main thread waited when the other was found
 
-    def pick(self, sample: StackSample, waits: WaitsRead | None) -> ThreadStack | None:
-        """The thread to look at in this sample; None where there is none at all."""
+    def pick(
+        self, sample: StackSample, waits: WaitsRead | None, alike: tuple[str, ...] = ()
+    ) -> ThreadStack | None:
+        """The thread to look at in this sample; None where there is none at all. `alike`: the beginning of the thread
+        that trains in another rank, which runs the same program."""
         main = sample.main
         if main is None:
             return None
@@ -45,17 +50,22 @@ class Trainer:
         kept = next((one for one in sample.threads if self.tid and one.thread_id == self.tid), None)
         if kept is not None and (self._trained is None or path == self._path):
             return kept
-        found = self._other(sample, main, waits)
+        found = self._other(sample, main, waits, alike)
         self.tid, self._path = (0, ()) if found is None else (found.thread_id, path)
         return found or main
 
-    def _other(self, sample: StackSample, main: ThreadStack, waits: WaitsRead | None) -> ThreadStack | None:
+    def _other(
+        self, sample: StackSample, main: ThreadStack, waits: WaitsRead | None, alike: tuple[str, ...]
+    ) -> ThreadStack | None:
         joined = _joined(waits, sample.pid)
         threads = [one for one in sample.threads if one is not main and one.frames]
         if self._trained is None:
             # A main thread that was never at a step serves, shows a page or waits: whoever makes the steps trains.
             working = [one for one in threads if _is_at_work(one)]
             found = _first([one for one in working if one.thread_id == joined] or working)
+            same = [one for one in threads if alike and beginning(one) == alike]
+            if found is None and len(same) == 1:
+                return same[0]
             return found or (self._mover(threads) if _awaits_events(main, waits, sample.pid) else None)
         if not is_in_lock(main) or _is_leaving(main):
             return None
@@ -79,6 +89,13 @@ class Trainer:
                 self._places[one.thread_id].add(steps(one))
         moved = [one for one in threads if len(self._places[one.thread_id]) >= _PLACES]
         return moved[0] if len(moved) == 1 else None
+
+
+def beginning(thread: ThreadStack) -> tuple[str, ...]:
+    """By what it is told from other threads of the same program: its name, and where it enters the program."""
+    inside = (place for place, frame in enumerate(thread.frames) if not frame.file.endswith("threading.py"))
+    frames = thread.frames[: next(inside, 0) + 1]
+    return (_NUMBER.sub("#", thread.name), *(f"{frame.function} {frame.file}" for frame in frames))
 
 
 def _awaits_events(main: ThreadStack, waits: WaitsRead | None, pid: int) -> bool:

@@ -242,3 +242,36 @@ def test_frames_of_a_worker_tell_what_the_child_was_for() -> None:
     go_on(story, 40.0, QUEUE, children=(5001,))
 
     assert "its DataLoader worker pid 5002 ended" in story.the("hang").summary
+
+
+def shared(story: Story, seconds: float, *threads: ThreadStack, wrote: int) -> None:
+    """Rank 1 waits in a queue; both ranks wrote so much in every two seconds."""
+    for _ in range(int(seconds / 2)):
+        for rank, lines in ((0, ALL_REDUCE), (1, QUEUE)):
+            reading = tree(rank, story.now)
+            object.__setattr__(reading.main, "write_chars", int(story.now * wrote))
+            story.tell(reading, stack(rank, story.now, lines, *(threads if rank == 0 else ())))
+        story.wait(2.0)
+
+
+def test_thread_of_an_output_that_all_share_is_not_laid_to_the_rank_for_sure() -> None:
+    story = steady()
+    shared(story, 6.0, wrote=1000)
+    says(story, None, *OF_THREAD)
+
+    shared(story, 30.0, wrote=1000)
+
+    hang = story.the("hang")
+    assert (hang.cause, hang.confidence.value) == ("thread_ended", "medium")
+    assert "by the output that the ranks share, thread uploader ended with" in hang.summary
+
+
+def test_thread_that_another_rank_lost_is_not_this_ranks() -> None:
+    """A TensorBoard writer of rank 0 dies, and rank 1 waits for something else."""
+    story = steady()
+    shared(story, 6.0, UPLOADER, wrote=1000)
+    says(story, None, *OF_THREAD)
+
+    shared(story, 30.0, wrote=1000)
+
+    assert story.the("hang").cause == "lock_not_released"

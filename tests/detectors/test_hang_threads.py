@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from diag.agent.dump import described
 from diag.model.observations import ThreadStack
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
+from diag.outputs.view.view import stacks_json
 from tests.detectors.test_hang import started, steady
 from tests.facts import ALL_REDUCE, SLEEP, TRAIN, Story, frames, pid_of, stack, tree
 
@@ -164,3 +166,41 @@ def test_heartbeat_beside_a_main_thread_that_waits_for_ever_is_not_taken_for_the
         story.wait(2.0)
 
     assert story.the("hang").ranks == (1,)
+
+
+def test_rank_whose_thread_was_never_seen_in_a_step_is_judged_by_the_one_that_trains_in_others() -> None:
+    """Both run one program: the thread of the same name that begins alike."""
+    story = started()
+    other = thread((*BEGIN, "listen /app/rpc.py:8"), "listener", 7003)
+    nap = ("<module> /app/serve.py:41",)
+
+    go_on(story, nap, 60.0, STUCK, other)
+
+    assert "in shuffle_shards (/app/train.py:88) of its thread trainer" in story.the("hang").summary
+
+
+def test_dump_shows_the_thread_that_trains_and_all_others() -> None:
+    story = started()
+    listens = thread((*BEGIN, "listen /app/rpc.py:8"), "listener-1", 7003)
+    go_on(story, JOIN, 10.0, IN_THREAD, listens)
+
+    found = described(story.engine)
+    titles = [one["title"] for one in found["classes"]]
+
+    assert any(title.startswith("ranks 0-1, thread trainer: collective in all_reduce") for title in titles)
+    assert any(title.startswith("ranks 0-1, thread listener-#: other in listen") for title in titles)
+    assert any(title.startswith("ranks 0-1, thread MainThread: lock in join") for title in titles)
+    assert "thread listener-#" in found["text"]
+
+
+def test_page_marks_the_thread_that_trains() -> None:
+    story = started()
+    go_on(story, JOIN, 10.0, IN_THREAD)
+
+    sample = stacks_json(story.engine, 1)["main"]
+
+    assert [(one["name"], one["main"], one["judged"]) for one in sample["threads"]] == [
+        ("MainThread", True, False),
+        ("trainer", False, True),
+    ]
+    assert sample["activity"] == "collective"

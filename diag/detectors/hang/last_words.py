@@ -28,9 +28,11 @@ _OPEN = ("not_in_collective", "lock_not_released", "threads_wait_for_each_other"
 _WORD_OF_SOMEBODY = ("condition", "semaphore", "pipe_read", "unix_receive", "poll")  # of `Wait.kind`
 _THREAD_SECONDS = 600.0  # before the silence: a queue takes a while to run full, or empty
 _PRINTED_SECONDS = 180.0
+_LOST_SECONDS = 60.0  # between two stacks of a rank that is calm
 # A stack is read every few seconds: what moved so soon after the words moved before them.
 _MOVED_SECONDS = 15.0
 _TOGETHER_SECONDS = 5.0
+_LEVELS = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 _NUMBERS = re.compile(r"\d+|0x[0-9a-f]+")
 
 
@@ -43,7 +45,7 @@ def with_last_words(verdict: Verdict, outcries: Iterable[Outcry], now: float, jo
     rank = job.ranks.get(verdict.culprits[0])
     if rank is None:
         return verdict
-    ended = _ended_thread(rank, heard, verdict.since, now)
+    ended = _ended_thread(rank, heard, verdict.since, now, job)
     gone = _ended_worker(rank, verdict.since, now) if not ended else ""
     said = [_quote(one, now) for one in _last_of(rank, heard, verdict.since, job)[-1:]]
     shown = [text for text in (ended, gone) if text]
@@ -55,6 +57,7 @@ def with_last_words(verdict: Verdict, outcries: Iterable[Outcry], now: float, jo
             verdict,
             klass="peer_not_joined" if verdict.waiting else "unknown",
             cause="thread_ended" if ended else "worker_ended",
+            confidence=min(verdict.confidence, Confidence.MEDIUM, key=_LEVELS.index),
             words=shown[0],
         )
     return replace(verdict, words=said[0]) if said and verdict.cause in _OPEN else verdict
@@ -109,20 +112,27 @@ def _quote(one: Outcry, now: float) -> str:
     return f'it printed "{one.error}" {format_seconds(max(0.0, now - one.at))} ago'
 
 
-def _ended_thread(rank: RankView, heard: list[Outcry], since: float, now: float) -> str:
+def _ended_thread(rank: RankView, heard: list[Outcry], since: float, now: float, job: JobView) -> str:
     """The last thread, or child process, of this rank that an exception ended, and that no other has replaced."""
     threads = {thread.name for thread in rank.stack.threads} if rank.stack is not None else set()
-    gone = {name for _, name in rank.ended_threads}
     for one in reversed(heard):
         if one.at < max(rank.found_at, since - _THREAD_SECONDS):
             break
-        own = one.by(rank.rank) or (one.rank is None and one.kind == "thread" and one.name in gone)
-        if own and one.kind in ("thread", "process") and one.name not in threads:
-            what = "thread" if one.kind == "thread" else "process"
-            return (
-                f"its {what} {one.name} ended with {one.error} {format_seconds(max(0.0, now - one.at))} ago"
-            )
+        if one.kind not in ("thread", "process") or one.name in threads:
+            continue
+        what = f"{one.kind} {one.name} ended with {one.error} {format_seconds(max(0.0, now - one.at))} ago"
+        lost = [other.rank for other in job.ranks.values() if _lost_thread(other, one)]
+        if one.by(rank.rank) or (one.rank is None and lost == [rank.rank]):
+            return f"its {what}"
+        if one.may_be_by(rank.rank) and not lost:
+            return f"by the output that the ranks share, {what}"
     return ""
+
+
+def _lost_thread(rank: RankView, one: Outcry) -> bool:
+    return one.kind == "thread" and any(
+        name == one.name and abs(at - one.at) < _LOST_SECONDS for at, name in rank.ended_threads
+    )
 
 
 def _ended_worker(rank: RankView, since: float, now: float) -> str:

@@ -47,8 +47,11 @@ class Outcry:
     read: set[int] = field(default_factory=set)
 
     def by(self, rank: int) -> bool:
-        """By this rank, as far as can be known."""
+        """By this rank, for sure."""
         return self.rank == rank or (self.rank is None and self.may == {rank})
+
+    def may_be_by(self, rank: int) -> bool:
+        return self.rank == rank or (self.rank is None and rank in self.may)
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@ nothing."""
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from diag.text.units import format_ranks
 # the second is asked where the first fails, and reports why
 _BY_MEMORY: tuple[str, ...] = ("remote_stack", "pyspy")
 _WAITS_SECONDS = 60.0  # a reading that is older than the stack by more speaks of something else
+_DIGITS = re.compile(r"\d+")
 _STACK_SOURCES = (*_BY_MEMORY, "faulthandler", "stacks")
 
 
@@ -31,7 +33,8 @@ _STACK_SOURCES = (*_BY_MEMORY, "faulthandler", "stacks")
 class StackClass:
     """Processes whose main threads (of a rank the one that trains) are at the same place, or that have no stack for the same reason.
 
-    `kind` is rank, child (of a rank: DataLoader workers ...), idle (children that wait for work) or missing.
+    `kind` is rank, child (of a rank: DataLoader workers ...), idle (children that wait for work), thread (of a rank,
+    beside the one that trains) or missing.
     `frames` are those of one of them, outermost first; `reason` says why there is none, or why it is old.
     `waits` is a sentence, empty where the kernel was not asked or says no more than the stack.
     `path` is what they have in common (`stacks.steps`), `role` what children are for. `stands_seconds` is how
@@ -95,8 +98,8 @@ class StackClass:
         if self.kind == "child":
             pids = ", ".join(map(str, self.pids[:8])) + (", ..." if self.count > 8 else "")
             who += f", {self._children()} (pid {pids})"
-        if self.thread:
-            who += f", thread {self.thread}"
+        if self.thread or self.kind == "thread":
+            who += f", thread {self.thread or self.role}".rstrip()
         standing = f"{self.activity} in {format_frame(self.where, self.cwd)}" if self.where else self.activity
         return f"{who}: {standing}" + (f" [{self.reason}]" if self.reason else "")
 
@@ -135,6 +138,24 @@ def stack_classes(engine: Engine) -> list[StackClass]:
         for reason, ranks in missing.items()
     ]
     return [replace(one, cwd=engine.job.run.cwd, waits=_waits_of(one, engine)) for one in classes]
+
+
+def thread_classes(engine: Engine) -> list[StackClass]:
+    """The threads of ranks beside those that `stack_classes` shows: of one name and at one place together."""
+    found: dict[tuple[str, tuple[str, ...]], list[tuple[int, float, StackSample, ThreadStack]]] = {}
+    for number, rank in sorted(engine.job.ranks.items()):
+        sample = rank.stack if rank.alive else None
+        for one in sample.threads if sample is not None else ():
+            if sample is not None and one.frames and one is not rank.judged:
+                members = found.setdefault((_DIGITS.sub("#", one.name), steps(one)), [])
+                members.append((number, rank.stack_at, sample, one))
+    return [
+        replace(
+            _class_of("thread", [member[:3] for member in members], role=name, judged=members[0][3]),
+            cwd=engine.job.run.cwd,
+        )
+        for (name, _), members in found.items()
+    ]
 
 
 def _waits_of(one: StackClass, engine: Engine) -> str:
