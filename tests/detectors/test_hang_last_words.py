@@ -13,6 +13,7 @@ from tests.detectors.test_hang import steady
 from tests.facts import ALL_REDUCE, SLEEP, TRAIN, WORKER, Story, frames, pid_of, process, stack, tree
 
 QUEUE = (*TRAIN, "put python3.12/queue.py:140", "wait python3.12/threading.py:355")
+POOL = ("worker python3.12/multiprocessing/pool.py:125", "square /app/pool.py:4")
 BARRIER = (*TRAIN, "barrier torch/distributed/distributed_c10d.py:4100")
 UPLOADER = ThreadStack(7001, "uploader", frames("run /app/up.py:3", "upload /app/up.py:20"))
 # CPython 3.12
@@ -236,12 +237,23 @@ def test_abort_of_native_code_is_a_last_word() -> None:
 def test_frames_of_a_worker_tell_what_the_child_was_for() -> None:
     story = steady()
     story.tell(tree(1, story.now, process(5001, ppid=pid_of(1)), process(5002, ppid=pid_of(1))))
+    story.tell(stack(1, story.now, POOL, pid=5002))
+    story.wait(2.0)
+
+    go_on(story, 40.0, QUEUE, children=(5001,))
+
+    assert "its pool worker pid 5002 ended" in story.the("hang").summary
+
+
+def test_end_of_a_data_loaders_worker_is_torchs_to_report() -> None:
+    story = steady()
+    story.tell(tree(1, story.now, process(5001, ppid=pid_of(1)), process(5002, ppid=pid_of(1))))
     story.tell(stack(1, story.now, WORKER, pid=5002))
     story.wait(2.0)
 
     go_on(story, 40.0, QUEUE, children=(5001,))
 
-    assert "its DataLoader worker pid 5002 ended" in story.the("hang").summary
+    assert story.the("hang").cause == "lock_not_released"
 
 
 def shared(story: Story, seconds: float, *threads: ThreadStack, wrote: int) -> None:

@@ -19,7 +19,6 @@ from diag.detectors.hang.verdict import Note, Verdict, others
 from diag.model import Confidence
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import child_role, is_in_lock
-from diag.state.stack_digest import living_children
 from diag.state.view import JobView
 from diag.text.units import format_seconds
 
@@ -27,6 +26,7 @@ from diag.text.units import format_seconds
 _OPEN = ("not_in_collective", "lock_not_released", "threads_wait_for_each_other", "unknown")
 _WORD_OF_SOMEBODY = ("condition", "semaphore", "pipe_read", "unix_receive", "poll")  # of `Wait.kind`
 _THREAD_SECONDS = 600.0  # before the silence: a queue takes a while to run full, or empty
+_LONE_SECONDS = 30.0
 _PRINTED_SECONDS = 180.0
 _LOST_SECONDS = 60.0  # between two stacks of a rank that is calm
 # A stack is read every few seconds: what moved so soon after the words moved before them.
@@ -136,23 +136,22 @@ def _lost_thread(rank: RankView, one: Outcry) -> bool:
 
 
 def _ended_worker(rank: RankView, since: float, now: float) -> str:
-    """A child that ended alone while others of its kind live, or that was the only one. A pool that was shut down ends
-    all of them together; a program that was run, and ended, is no worker."""
+    """A child that ended alone while others of its kind live, or just now where it was the only one. A pool that was
+    shut down ends all of them together; a program that was run, and ended, is no worker; of its DataLoader's
+    workers torch itself reports the death."""
     if rank.tree is None or not rank.ended_children:
         return ""
     at, pid, comm = rank.ended_children[-1]
-    if comm != rank.tree.main.comm and pid not in rank.child_stacks:
+    sample = rank.child_stacks[pid][1] if pid in rank.child_stacks else None
+    role = child_role(sample) if sample is not None else "child process"
+    if (comm != rank.tree.main.comm and sample is None) or role == "DataLoader worker":
         return ""
-    together = [
-        when for when, _, name in rank.ended_children if name == comm and at - when < _TOGETHER_SECONDS
-    ]
-    earlier = [when for when, _, name in rank.ended_children if name == comm]
-    left = [child for child in rank.tree.children if child.comm == comm and child.state not in "ZX"]
-    if at < since - _THREAD_SECONDS or len(together) > max(1, len(left)) or len(earlier) > 3 * len(together):
+    alike = [when for when, _, name in rank.ended_children if name == comm]
+    together = sum(at - when < _TOGETHER_SECONDS for when in alike)
+    left = sum(child.comm == comm and child.state not in "ZX" for child in rank.tree.children)
+    oldest = since - (_THREAD_SECONDS if left else _LONE_SECONDS)
+    if at < oldest or together > max(1, left) or len(alike) > 3 * together:
         return ""  # long ago; a shutdown; workers that come and go
-    role = next((child_role(sample) for _, sample in living_children(rank)), "child process")
-    if pid in rank.child_stacks:
-        role = child_role(rank.child_stacks[pid][1])
     return f"its {role} pid {pid} ended {format_seconds(max(0.0, now - at))} ago"
 
 

@@ -23,6 +23,7 @@ _NCCL = " NCCL WARN "
 _NATIVE = ("terminate called ", "Fatal Python error: ")
 _IGNORED = "Exception ignored"
 _CHAINED = ("During handling of the above", "The above exception was the direct")
+_BEGINS = ("Process ", *_CHAINED)
 
 _KEPT = 64
 _STRANGERS = 8  # lines of others that may be between a frame and its exception
@@ -95,7 +96,6 @@ class Outcries:
 
     def _begin(self, at: float, key: tuple[int | None, str], text: str) -> None:
         size, last = len(text) + 1, self._last.get(key)
-        self._blocks.pop(key, None)
         if found := _OF_THREAD.search(text):
             self._blocks[key] = _Block("thread", found["name"], size)
         elif found := _OF_PROCESS.match(text):
@@ -155,7 +155,7 @@ def _may_begin(text: str) -> bool:
         "Traceback (" in text
         or "Exception i" in text
         or _NCCL in text
-        or any(mark in text for mark in _NATIVE)
-        or text.startswith(_CHAINED)
-        or (text.startswith("Process ") and text.rstrip().endswith(":"))
+        or "terminate called " in text
+        or "Fatal Python error: " in text
+        or text.startswith(_BEGINS)
     )
