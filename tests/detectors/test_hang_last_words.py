@@ -145,6 +145,16 @@ def test_rank_that_printed_an_exception_before_all_wait_is_the_culprit() -> None
     assert hang.confidence.value == "medium"
 
 
+def test_handled_exception_before_a_long_call_of_all_ranks_is_no_hang() -> None:
+    story = steady()
+    go_on(story, 2.0, BARRIER)
+    says(story, 1, *RAISED)
+
+    go_on(story, 40.0, BARRIER)
+
+    assert story.findings() == []
+
+
 def test_exception_that_the_job_went_on_after_is_no_last_word() -> None:
     story = steady()
     says(story, 1, *RAISED)

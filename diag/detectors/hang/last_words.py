@@ -15,6 +15,7 @@ from diag.detectors.echoed_errors import CASCADE
 from diag.detectors.hang.kernel_causes import kernel_cause
 from diag.detectors.hang.kernel_waits import lasting_wait
 from diag.detectors.hang.outcries import Outcry
+from diag.detectors.hang.patience import patience
 from diag.detectors.hang.verdict import Note, Verdict, others
 from diag.model import Confidence
 from diag.state.rank_view import RankView
@@ -64,7 +65,10 @@ def with_last_words(verdict: Verdict, outcries: Iterable[Outcry], now: float, jo
 
 
 def _who_cried_out(verdict: Verdict, heard: list[Outcry], now: float, job: JobView) -> Verdict:
-    """Everybody waits: who printed an exception just before waits for something that no other came to."""
+    """Everybody waits: who printed an exception just before waits for something that no other came to. No sooner than
+    they would be reported without a culprit: a long kernel looks the same, and an exception may have been handled."""
+    if now - verdict.since < patience(job, verdict):
+        return verdict
     ranks = [job.ranks[number] for number in verdict.waiting if number in job.ranks]
     found = {rank.rank: words[-1] for rank in ranks if (words := _last_of(rank, heard, verdict.since, job))}
     culprits = tuple(found)
