@@ -115,8 +115,7 @@ def _misplaced(finding: Finding, job: JobView) -> Iterator[str]:
 
 
 def _functions(rank: RankView) -> set[str]:
-    main = rank.stack.main if rank.stack is not None else None
-    frames = list(main.frames) if main is not None else []
+    frames = list(rank.judged.frames) if rank.judged is not None else []
     if not frames and rank.reading is not None and rank.reading.where is not None:
         frames = [rank.reading.where]  # of another node only that is told
     return {frame.function for frame in frames}

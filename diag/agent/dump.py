@@ -20,7 +20,7 @@ from diag.engine.journal import segments, whole
 from diag.model import found
 from diag.outputs.report import report
 from diag.outputs.terminal.text import classes_text, dump_text
-from diag.outputs.view.classes import stack_classes
+from diag.outputs.view.classes import stack_classes, thread_classes
 from diag.outputs.view.network_view import network_json
 from diag.outputs.view.steps_view import arrivals_json, steps_json
 from diag.outputs.view.view import ranks_json
@@ -105,6 +105,7 @@ def described(engine: Engine) -> dict[str, Any]:
     """What an engine's state comes to: of one node, or of all nodes put together."""
     classes = stack_classes(engine)
     document = report(engine, classes)
+    classes += thread_classes(engine)
     return {
         "found": found(document),
         "next_command": document["next_command"],

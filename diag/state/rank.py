@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from diag.model.observations import (
     FlightRecorder,
@@ -18,6 +18,7 @@ from diag.model.observations import (
 )
 from diag.state.rank_view import CallCounts, RankView
 from diag.state.stack_activity import Activity, Reading, read_stack, steps
+from diag.state.trainer import Trainer
 
 # Research basis: a child that compiles, tokenises or reads uses more than this; idle pools use less.
 _CHILD_CPU_RATIO = 0.2
@@ -42,12 +43,15 @@ _READ_LATELY_SECONDS = 60.0  # of two readings of the recorder: what differs was
 _MOST_CHILD_STACKS = 256
 _GONE_CHILD_SECONDS = 60.0
 _SPINNING_WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.COMM_INIT, Activity.BACKWARD)
+_WAITS_SECONDS = 20.0  # for so long a reading of the threads' waits tells which of them compute
 _UNROOTED_WAITS = (Activity.OTHER, Activity.LOCK, Activity.SERVICE)
 
 
 @dataclass(slots=True)
 class RankState(RankView):
     """Takes in what is observed of one rank."""
+
+    _trainer: Trainer = field(default_factory=Trainer)
 
     def see_move(self, channel: str, at: float) -> None:
         self.moved[channel] = at
@@ -75,7 +79,9 @@ class RankState(RankView):
             max(0.0, fact.main.cpu_seconds - before.main.cpu_seconds) / seconds
         )
         spent, earlier = fact.main_thread_cpu_seconds, before.main_thread_cpu_seconds
-        if spent is not None and earlier is not None:
+        if self.thread:
+            self.main_cpu_ratio = self._thread_cpu_ratio(at)
+        elif spent is not None and earlier is not None:
             self.main_cpu_ratio = max(0.0, spent - earlier) / seconds
         if self.main_cpu_ratio > _AT_REST_CPU_RATIO:
             self.ran_at = at
@@ -90,14 +96,29 @@ class RankState(RankView):
         if grew and self.grew:
             self.moved["memory"] = at
         known = {(child.pid, child.start_ticks): child.cpu_seconds for child in before.children}
+        alive = {child.pid: child for child in fact.children}
+        self.ended_children.extend(
+            (at, child.pid, child.comm)
+            for child in before.children
+            if child.state not in "ZX" and (child.pid not in alive or alive[child.pid].state in "ZX")
+        )
         if any(_works(child, known, seconds) for child in fact.children):
             self.moved["child_cpu"] = at
         if self._children_moved_bytes(fact):
             self.moved["child_io"] = at
-        # CPU of the main thread is progress only outside of a known wait: NCCL waits spin at 100 %.
+        # CPU of the thread that trains is progress only outside of a known wait: NCCL waits spin at 100 %.
         waiting = self.reading is not None and self.activity in _SPINNING_WAITS and self.stack_samples > 1
-        if self.main_cpu_ratio > _MAIN_CPU_RATIO and not waiting:
+        if (self.main_cpu_ratio or 0.0) > _MAIN_CPU_RATIO and not waiting:
             self.moved["cpu"] = at
+
+    def _thread_cpu_ratio(self, at: float) -> float | None:
+        """Of the thread that trains, where it is not the main one: the whole process's where its threads were not
+        read lately."""
+        process = self.waits.process(self.placement.pid) if self.waits is not None else None
+        one = process.thread(self.thread) if process is not None else None
+        if one is None or one.cpu_ratio is None or at - self.waits_at > _WAITS_SECONDS:
+            return self.cpu_ratio
+        return one.cpu_ratio
 
     def _children_moved_bytes(self, fact: ProcessTree) -> bool:
         """Children's IO is read less often than they are: compare with the last reading that had it."""
@@ -112,9 +133,15 @@ class RankState(RankView):
                 moved |= (seen[1] - before[1]) / (seen[0] - before[0]) > _IO_BYTES_PER_SECOND
         return moved
 
-    def see_stack(self, at: float, fact: StackSample) -> None:
-        """A sample of the rank's own threads: whether its main thread is where it was."""
-        main = fact.main
+    def see_stack(self, at: float, fact: StackSample, alike: tuple[str, ...] = ()) -> None:
+        """A sample of the rank's own threads: whether the one that trains is where it was."""
+        if self.stack is not None and self.stack.how == fact.how:
+            there = {thread.thread_id for thread in fact.threads}
+            self.ended_threads.extend(
+                (at, one.name) for one in self.stack.threads if one.thread_id not in there
+            )
+        main = self._trainer.pick(fact, self.waits, alike)
+        self.thread = self._trainer.tid
         path = steps(main) if main else ()
         mark = "|".join(path)
         if mark == self.stack_signature and self.stack is not None:
@@ -131,7 +158,7 @@ class RankState(RankView):
         """As it was read, and one thing that only the history tells: exit handlers run when the module's
         frame is gone."""
         reading = read_stack(main)
-        if not main.frames:
+        if not main.frames or self.thread:
             return reading
         if main.frames[0].function in ("<module>", "_run_module_as_main"):
             self.rooted = True
@@ -201,10 +228,10 @@ class RankState(RankView):
         if not threads:
             return  # its stack was not asked for: an older one stays, with its time
         sample = StackSample(self.rank, place.pid, threads, fact.stack_how, fact.stack_at)
-        main = sample.main
+        self.stack, self.stack_at, self.thread = sample, fact.stack_at, fact.thread
+        main = self.judged
         self.reading = read_stack(main) if main else None
         path = steps(main) if main else ()
-        self.stack, self.stack_at = sample, fact.stack_at
         self.stack_since, self.stack_samples = fact.stack_since, fact.stack_samples
         self.stack_signature = "|".join(path)
         self.series.clear()

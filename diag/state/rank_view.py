@@ -18,6 +18,7 @@ from diag.model.observations import (
     RdmaAccess,
     SharedMemory,
     StackSample,
+    ThreadStack,
 )
 from diag.model.observations.waits import WaitsRead
 from diag.state.feeds import Feed
@@ -28,6 +29,7 @@ STRONG = ("log", "calls", "stack", "cpu")  # channels whose movement means that 
 TAIL_LINES = 200
 CallCounts = frozenset[tuple[str, str, int]]  # backend, name of the group, sequence number of its last call
 _SERIES = 4  # samples over which a stack counts as standing or moving: 8 s under suspicion, 40 s otherwise
+_ENDED = 16  # threads, children
 _WRITTEN = 3  # readings: what a launcher passes on arrives one after it was written
 
 
@@ -50,20 +52,27 @@ class RankView:
     tree_at: float = 0.0
     stopped_since: float | None = None  # by a signal or a debugger
     cpu_ratio: float | None = None  # cores that it used between the last two readings
-    main_cpu_ratio: float | None = None  # and its main thread
+    main_cpu_ratio: float | None = None  # and the thread that trains
     ran_at: float = 0.0  # when it last used any worth speaking of
     grew: bool = False  # its memory, between the last two readings
     asked_at: float = -1e9  # when its worker server was last asked or answered, which takes some MB of it
     written: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_WRITTEN))  # characters
     child_chars: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)  # of each child's IO
+    ended_children: deque[tuple[float, int, str]] = field(  # when, pid, command
+        default_factory=lambda: deque(maxlen=_ENDED)
+    )
     # Its stacks.
     stack: StackSample | None = None  # the last of its own threads
     stack_at: float = 0.0
     stack_since: float = 0.0  # first sample of the unbroken series with this signature
     stack_samples: int = 0  # how many samples that series has
-    stack_signature: str = ""  # where the main thread is
-    series: deque[tuple[str, ...]] = field(default_factory=lambda: deque(maxlen=_SERIES))  # last main paths
-    reading: Reading | None = None  # what the main thread waits for
+    stack_signature: str = ""  # where the thread that trains is
+    series: deque[tuple[str, ...]] = field(default_factory=lambda: deque(maxlen=_SERIES))  # its last paths
+    thread: int = 0  # the thread that trains, where that is not the main one
+    reading: Reading | None = None  # what it waits for
+    ended_threads: deque[tuple[float, str]] = field(  # when one of this name was first missing
+        default_factory=lambda: deque(maxlen=_ENDED)
+    )
     rooted: bool = False  # its main stack was once seen to begin at the program's own module
     child_stacks: dict[int, tuple[float, StackSample]] = field(default_factory=dict)  # by pid
     waits: WaitsRead | None = None  # what its threads and its children's wait for, as last read
@@ -113,6 +122,14 @@ class RankView:
     @property
     def stopped(self) -> bool:
         return self.tree is not None and self.tree.main.state in "Tt" and self.alive
+
+    @property
+    def judged(self) -> ThreadStack | None:
+        """The thread that trains, as last seen: the main one, unless another does the steps."""
+        if self.stack is None:
+            return None
+        found = (one for one in self.stack.threads if self.thread and one.thread_id == self.thread)
+        return next(found, self.stack.main)
 
     @property
     def activity(self) -> Activity | None:

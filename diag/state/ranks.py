@@ -47,6 +47,7 @@ from diag.state.reducer import (
     takes,
 )
 from diag.state.stack_activity import Activity
+from diag.state.trainer import beginning
 
 _TRAINING_ACTIVITIES = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.DATA, Activity.GPU_SYNC)
 # Readings of which a rank keeps the newest, and under which name.
@@ -71,6 +72,7 @@ class Ranks(Reducer, Mapping[int, RankView]):
         self.training: set[int] = set()  # living ranks whose stacks show a part of a training step
         self.saving: set[int] = set()  # and those whose stacks show a save
         self._printed = Printed()
+        self._trainer: tuple[str, ...] = ()  # how a thread begins that trains in place of a main thread
         # When a living rank last moved for sure, and in any way, as digests show; None: to be looked up.
         self._moves: tuple[float, float] | None = (0.0, 0.0)
 
@@ -197,9 +199,11 @@ class Ranks(Reducer, Mapping[int, RankView]):
         if rank is not None and fact.pid != rank.placement.pid:
             rank.see_child_stack(at, fact)
         elif rank is not None:
-            rank.see_stack(at, fact)
+            rank.see_stack(at, fact, self._trainer)
+            if rank.thread and rank.judged is not None:
+                self._trainer = beginning(rank.judged)
             self._note_activity(rank)
-            self._tell(at, MainStackRead(rank.rank, fact.main, rank.reading))
+            self._tell(at, MainStackRead(rank.rank, rank.judged, rank.reading))
 
     def _note_activity(self, rank: RankState) -> None:
         """Who trains and who saves, kept up with each stack: looking at all ranks anew each time is quadratic

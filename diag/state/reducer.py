@@ -84,7 +84,7 @@ class RankStopped:
 
 @dataclass(frozen=True, slots=True)
 class MainStackRead:
-    """Sent by `Ranks`: a sample of the rank's own threads was taken in."""
+    """Sent by `Ranks`: a sample of the rank's own threads was taken in. `main` is the one that trains."""
 
     rank: int
     main: ThreadStack | None

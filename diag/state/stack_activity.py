@@ -182,12 +182,33 @@ def steps(thread: ThreadStack) -> tuple[str, ...]:
     return tuple(parts)
 
 
+# Of queues, connections and pools between processes, of locks and selectors (CPython 3.8-3.14).
+_MACHINERY = (
+    "multiprocessing/", "multiprocess/", "concurrent/futures/", "threading.py", "selectors.py", "queue.py", "socket.py",
+    "torch/_inductor/compile_worker/",
+)  # fmt: skip
+
+
+def is_in_lock(thread: ThreadStack) -> bool:
+    """In a lock, condition, queue or join by its innermost frame, whatever that is for."""
+    last = thread.frames[-1] if thread.frames else None
+    return last is not None and _wait_of(last.function, last.file) is Activity.LOCK
+
+
 def is_idle_worker(sample: StackSample) -> bool:
-    """A DataLoader worker (or pool process) that waits for work: it is not what holds anybody up."""
+    """A DataLoader worker (or pool process) that waits for work, by its frames: in what waits for it, and nothing but
+    the machinery of waiting inside. What the kernel knows of it is in `idle`."""
     files = _files(sample)
-    fetches = any("torch/utils/data/_utils/fetch.py" in file for file in files)
-    return sample.main is None or (
-        not fetches and any(part in file for _, part, _ in _IDLE for file in files)
+    inside = next(
+        (
+            place
+            for place in range(len(files), 0, -1)
+            if any(part in files[place - 1] for _, part, _ in _IDLE)
+        ),
+        None,
+    )
+    return not files or (
+        inside is not None and all(any(part in file for part in _MACHINERY) for file in files[inside:])
     )
 
 

@@ -18,8 +18,9 @@ from itertools import islice
 from typing import Any
 
 from diag.model.observations import StackSample, ThreadStack
+from diag.state.idle import is_idle_child
 from diag.state.rank_view import RankView
-from diag.state.stack_activity import child_role, is_idle_worker, read_stack, steps
+from diag.state.stack_activity import child_role, read_stack, steps
 
 Spans = tuple[tuple[int, int], ...]  # first and last rank of each range, in order, none touching another
 
@@ -131,18 +132,18 @@ def _place(role: str, name: str, thread: ThreadStack) -> StackSite:
 
 
 def places_of(rank: RankView) -> tuple[StackSite, ...]:
-    """All that a living rank's threads and children are at, each once; the main thread first."""
+    """All that a living rank's threads and children are at, each once; first the thread that trains, as "main"."""
     found: dict[StackSite, None] = {}
     sample = rank.stack if rank.alive else None
-    main = sample.main if sample else None
-    if main is not None:
-        found[_place("main", "", main)] = None
+    judged = rank.judged if sample else None
+    if judged is not None:
+        found[_place("main", "", judged)] = None
     for thread in sample.threads if sample else ():
-        if thread is not main and thread.frames:
+        if thread is not judged and thread.frames:
             found[_place("thread", _DIGITS.sub("#", thread.name), thread)] = None
     for _, child in living_children(rank):
         role = child_role(child)
-        if child.main is not None and not is_idle_worker(child):
+        if child.main is not None and not is_idle_child(rank, child):
             found[_place("child", role, child.main)] = None
         else:
             found[StackSite("idle", role, "", ())] = None

@@ -219,7 +219,7 @@ def test_peer_that_only_keeps_the_connection_open_is_believed_for_a_limited_time
     assert [finding.id for finding in story.findings()] == []
 
     fed_with(story, [1] * 20)
-    hang = story.the("hang")
+    hang = story.hang()
     assert hang.cause == "peer_is_silent"
     assert any("came from 10.0.0.5:443 in" in item.excerpt for item in hang.evidence if item.kind == "waits")
 
@@ -228,7 +228,7 @@ def test_download_that_turns_into_keep_alives_is_reported() -> None:
     fed_with(story := started(), [10_000] * 100)
     fed_with(story, [1] * 40)
 
-    assert story.the("hang").cause == "peer_is_silent"
+    assert story.hang().cause == "peer_is_silent"
 
 
 def test_wait_for_the_jobs_own_store_is_no_silent_service() -> None:
@@ -242,7 +242,7 @@ def test_wait_for_the_jobs_own_store_is_no_silent_service() -> None:
         story.tell(tree(1, story.now), stack(1, story.now, OWN_CODE), waits(wait))
         story.wait(2.0)
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert (hang.klass, hang.cause) == ("peer_not_joined", "not_in_collective")
     assert "waits for data from 10.0.0.1:29500" in hang.summary
     assert "the job's own store" in hang.summary
@@ -261,7 +261,7 @@ def test_wait_for_another_rank_names_it_and_what_it_waits_for() -> None:
         story.tell(tree(1, story.now), stack(1, story.now, OWN_CODE), waits(wait))
         story.wait(2.0)
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert hang.cause == "not_in_collective"
     assert "waits for data from 127.0.0.1:40000, rank 0 (pid 1000)" in hang.summary
     assert "which waits for a lock on /x" in hang.summary
@@ -270,7 +270,7 @@ def test_wait_for_another_rank_names_it_and_what_it_waits_for() -> None:
 def test_wait_for_a_process_that_is_no_rank_blames_that_one() -> None:
     wait = replace(REMOTE, peer="127.0.0.1:40000", others=(Party(4711, 0, "redis-server"),))
 
-    assert told(waits(wait)).the("hang").cause == "process_is_silent"
+    assert told(waits(wait)).hang().cause == "process_is_silent"
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_rank_that_does_not_come_holds_the_others_up_at_first_and_hangs_after_fi
     story.still(60.0, {0: ALL_REDUCE, 1: SLEEP})
     early = story.the("held-up")
     story.still(270.0, {0: ALL_REDUCE, 1: SLEEP})
-    late = story.the("hang")
+    late = story.hang()
 
     assert (early.severity.value, early.ranks, early.waiting_ranks, early.grounds) == (
         "warning",

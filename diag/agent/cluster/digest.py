@@ -208,6 +208,7 @@ def _rank(
         ),
         exited=exited,
         tail=tuple(line[:500] for line in list(rank.tail)[-_TAIL:]) if exited is not None else (),
+        thread=rank.thread,
     )
 
 

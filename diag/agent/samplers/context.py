@@ -102,7 +102,7 @@ class NodeContext:
 
 def _calls_store(rank: RankView, now: float) -> bool:
     """By its last stack, where that is of the last seconds."""
-    main = rank.stack.main if rank.stack is not None and now - rank.stack_at <= _STACK_SECONDS else None
+    main = rank.judged if now - rank.stack_at <= _STACK_SECONDS else None
     return main is not None and any(
         store.connects(frame.function, frame.file) for frame in main.frames[-_INNERMOST:]
     )

@@ -305,9 +305,10 @@ def _process(process: Mapping[str, Any], width: int, *, child: bool) -> list[Lin
     if child and process.get("idle"):
         return lines
     threads = [one for one in process.get("threads") or () if isinstance(one, Mapping)]
-    for thread in sorted(threads, key=lambda one: not one.get("main")):
+    for thread in sorted(threads, key=lambda one: not one.get("judged")):
         about = "main thread" if thread.get("main") else "thread"
         about += f" {clean(str(thread.get('name') or thread.get('thread_id') or ''))}"
+        about += ", trains" if thread.get("judged") and not thread.get("main") else ""
         about += ", holds the GIL" if thread.get("owns_gil") else ""
         lines.append(line(cut(f"  {about}", width), "bold" if thread.get("main") else ""))
         lines += _frames(thread, width)

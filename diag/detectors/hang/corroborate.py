@@ -14,7 +14,9 @@ from diag.detectors.hang.collectives import Collectives
 from diag.detectors.hang.core_dumps import Kernels, RunningKernels
 from diag.detectors.hang.gpus import GpuReading, Gpus, reported_readings
 from diag.detectors.hang.kernels import beside, endless
+from diag.detectors.hang.last_words import with_last_words
 from diag.detectors.hang.network import Network
+from diag.detectors.hang.outcries import Outcries
 from diag.detectors.hang.pipeline import is_between_stages
 from diag.detectors.hang.rank_wait import WAITS
 from diag.detectors.hang.ras import Ras, RasExplanation, not_made
@@ -54,7 +56,9 @@ class EvidenceFusion:
     """Keeps what each kind of evidence observed, and joins it when a verdict is at hand."""
 
     listens = tuple(
-        kind for part in (Collectives, Ras, Watchdog, Gpus, Kernels, Network) for kind in part.listens
+        kind
+        for part in (Collectives, Ras, Watchdog, Gpus, Kernels, Network, Outcries)
+        for kind in part.listens
     )
 
     def __init__(self) -> None:
@@ -64,8 +68,9 @@ class EvidenceFusion:
         self.gpus = Gpus()
         self.kernels = Kernels()
         self.network = Network()
+        self.outcries = Outcries()
         self._parts = by_type(
-            (self.collectives, self.ras, self.watchdog, self.gpus, self.kernels, self.network)
+            (self.collectives, self.ras, self.watchdog, self.gpus, self.kernels, self.network, self.outcries)
         )
 
     def observe(self, at: float, fact: Observation) -> None:
@@ -92,7 +97,8 @@ class EvidenceFusion:
         verdict = self._with_driver(verdict, job, standing)
         verdict = _with_kernels(_with_gpus(verdict, readings), readings, found, job)
         verdict = _with_core_dumps(verdict, self.kernels.read(job, verdict.since), standing)
-        return _with_nodes(self._with_network(verdict, job), job, now)
+        verdict = _with_nodes(self._with_network(verdict, job), job, now)
+        return with_last_words(verdict, self.outcries, now, job)
 
     def _with_driver(self, verdict: Verdict, job: JobView, standing: dict[int, str]) -> Verdict:
         may = (*WAITS, "blind", "outside")

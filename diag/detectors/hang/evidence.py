@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from diag.detectors.hang.kernel_waits import lasting_wait
 from diag.detectors.hang.messages import calls_that_differ
+from diag.detectors.hang.threads import name_judged
 from diag.detectors.hang.wait_text import format_chain
 from diag.model import Evidence, numbered
 from diag.model.observations import ThreadStack
@@ -41,7 +42,7 @@ def evidence_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Evidence
         if rank is not None:
             yield from _of_culprit(rank, verdict, job)
     for number in [rank for rank in verdict.waiting if rank in job.ranks and job.ranks[rank].stack][:1]:
-        yield from _main_stack(job.ranks[number], job.run.cwd)
+        yield from _judged_stack(job.ranks[number], job.run.cwd)
     if verdict.collectives is not None:
         yield Evidence("flight_recorder", _recorded(verdict, verdict.collectives), now)
     save = job.saves.log.current
@@ -64,8 +65,9 @@ def evidence_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Evidence
 
 def _of_culprit(rank: RankView, verdict: Verdict, job: JobView) -> Iterator[Evidence]:
     cwd = job.run.cwd
-    for shown in _main_stack(rank, cwd):
+    for shown in _judged_stack(rank, cwd):
         yield shown
+        yield from _waiting_main(rank, cwd)
         yield from _other_thread(rank, verdict, cwd)
     child = rank.child_stacks.get(verdict.blamed_child or -1)
     if child is not None and child[1].main is not None:
@@ -80,10 +82,20 @@ def _of_culprit(rank: RankView, verdict: Verdict, job: JobView) -> Iterator[Evid
         yield Evidence("proc", _format_process(rank), rank.tree_at, rank.rank)
 
 
-def _main_stack(rank: RankView, cwd: str) -> Iterator[Evidence]:
+def _judged_stack(rank: RankView, cwd: str) -> Iterator[Evidence]:
+    judged = rank.judged
+    if rank.stack is not None and judged is not None:
+        whose = f"{name_judged(rank)}: " if rank.thread else ""
+        text = whose + stack_excerpt(judged, read_stack(judged), cwd)
+        yield Evidence(rank.stack.how, text, rank.stack_at, rank.rank)
+
+
+def _waiting_main(rank: RankView, cwd: str) -> Iterator[Evidence]:
+    """Where another thread trains: what the main one does meanwhile."""
     main = rank.stack.main if rank.stack else None
-    if rank.stack is not None and main is not None:
-        yield Evidence(rank.stack.how, stack_excerpt(main, read_stack(main), cwd), rank.stack_at, rank.rank)
+    if rank.thread and rank.stack is not None and main is not None and main is not rank.judged:
+        text = f"its main thread: {stack_excerpt(main, read_stack(main), cwd)}"
+        yield Evidence(rank.stack.how, text, rank.stack_at, rank.rank)
 
 
 def _stacks_along(rank: RankView, chain: Chain, cwd: str) -> Iterator[Evidence]:
@@ -115,8 +127,8 @@ def _recorded(verdict: Verdict, found: Explanation) -> str:
 def _other_thread(rank: RankView, verdict: Verdict, cwd: str) -> Iterator[Evidence]:
     if verdict.cause != "threads_wait_for_each_other" or rank.stack is None:
         return
-    main = rank.stack.main
-    others = [thread for thread in rank.stack.threads if thread is not main and len(thread.frames) > 2]
+    judged = rank.judged
+    others = [thread for thread in rank.stack.threads if thread is not judged and len(thread.frames) > 2]
     for thread in others[:2]:
         excerpt = stack_excerpt(thread, read_stack(thread), cwd)
         text = f"thread {thread.name or thread.thread_id}: {excerpt}"

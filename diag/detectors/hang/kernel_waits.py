@@ -43,11 +43,12 @@ def _work(rank: RankView) -> Activity | None:
 
 
 def lasting_wait(rank: RankView, since: float, job: JobView, child: int = 0) -> Chain | None:
-    """Of its main thread, or that of one of its children, read after the silence began; None where it was not, or
-    nothing may be read."""
+    """Of the thread that trains, or the main one of one of its children, read after the silence began; None where
+    it was not, or nothing may be read."""
     if rank.waits is None or rank.waits_at < since:
         return None
-    chain = follow(rank.waits, child or rank.placement.pid, job=_of_job(rank, since, job))
+    tid = 0 if child else rank.thread
+    chain = follow(rank.waits, child or rank.placement.pid, tid, job=_of_job(rank, since, job))
     return None if chain is None or chain.steps[0].wait.kind == "unreadable" else chain
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from diag.detectors.hang.rank_wait import cause_of, classify_rank
+from diag.detectors.hang.threads import name_judged
 from diag.detectors.hang.wait_text import format_chain
 from diag.model import numbered
 from diag.model.observations import StackSample
@@ -51,9 +52,12 @@ def describe(verdict: Verdict, job: JobView, now: float) -> str:
     if job.phase in _QUOTED_PHASES and job.phases.line:
         parts.append(f', its last line on that "{job.phases.line.strip()[:120]}"')
     if verdict.chain is not None:
-        whose = "its" if len(verdict.culprits) == 1 else f"rank {verdict.culprits[0]}'s"
-        who = f"pid {verdict.blamed_child}" if verdict.blamed_child else f"{whose} main thread"
+        first = job.ranks[verdict.culprits[0]]
+        whose = "its" if len(verdict.culprits) == 1 else f"rank {first.rank}'s"
+        who = f"pid {verdict.blamed_child}" if verdict.blamed_child else f"{whose} {name_judged(first)}"
         parts.append(f": {format_chain(verdict.chain, who)}")
+    if verdict.words:
+        parts.append(f"{', and' if verdict.chain is not None else ':'} {verdict.words}")
     waiting = _waiting(verdict, job)
     if waiting:
         parts.append(f"; {waiting}")
@@ -168,6 +172,10 @@ _WHAT: dict[str, Callable[[Verdict, JobView], str]] = {
     "gil_deadlock": lambda verdict, job: f"held the GIL without running{_in(verdict.culprits, job)}",
     "checkpoint_io": _save,
     "child_waits_for_lock": lambda verdict, job: f"waited{_children(verdict, job, 'for its child process')}",
+    **dict.fromkeys(
+        ("thread_ended", "worker_ended", "exception_before_wait"),
+        lambda verdict, job: f"waited{_in(verdict.culprits, job)}",
+    ),
     "lock_deadlock": lambda verdict, job: f"waited for a lock{_in(verdict.culprits, job)}",
     "resource_wait": lambda verdict, job: f"been starved of a resource ({verdict.cause})",
     "teardown": lambda verdict, job: f"been stuck in shutdown{_in(verdict.culprits, job)}",
@@ -302,6 +310,8 @@ def _in(ranks: Sequence[int], job: JobView) -> str:
         reading = job.ranks[number].reading if number in job.ranks else None
         frame = reading.where if reading is not None else None
         place = "" if frame is None else f" in {format_frame(frame, job.run.cwd)}"
+        if place and job.ranks[number].thread:
+            place += f" of its {name_judged(job.ranks[number])}"
         places.setdefault(place, []).append(number)
     if len(places) == 1:
         return next(iter(places))

@@ -24,7 +24,7 @@ _CALLS = {
 
 
 def is_between_stages(rank: RankView) -> bool:
-    main = rank.stack.main if rank.stack else None
+    main = rank.judged
     return main is not None and any(_FILE in frame.file for frame in main.frames)
 
 
@@ -46,7 +46,7 @@ def pipeline_fronts(waiting: list[RankView], world_size: int, stages: int) -> li
 
 
 def _call(rank: RankView) -> str:
-    main = rank.stack.main if rank.stack else None
+    main = rank.judged
     for frame in main.frames if main else ():
         name = frame.function.rpartition(".")[2]
         if _FILE in frame.file and name in _CALLS:

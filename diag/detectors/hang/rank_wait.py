@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from diag.detectors.memory.stall import waits_for
 from diag.model.observations import StackSample
+from diag.state.idle import is_idle_child
 from diag.state.rank_view import RankView
-from diag.state.stack_activity import Activity, Reading, is_idle_worker, read_stack
+from diag.state.stack_activity import Activity, Reading, is_in_lock, read_stack
 
 _WAITS_FOR_CHILD = ("multiprocessing/popen_fork.py", "multiprocessing/popen_spawn_posix.py", "subprocess.py")
 
@@ -109,7 +110,7 @@ def busy_child(rank: RankView) -> StackSample | None:
     chosen: StackSample | None = None
     alive = {child.pid for child in rank.tree.children} if rank.tree else set()
     for pid, (_, sample) in sorted(rank.child_stacks.items()):
-        if pid not in alive or is_idle_worker(sample) or sample.main is None:
+        if pid not in alive or is_idle_child(rank, sample) or sample.main is None:
             continue
         inside = any(
             read_stack(thread).activity in (Activity.DATA, Activity.CHECKPOINT) for thread in sample.threads
@@ -131,22 +132,22 @@ def _stopped_child(rank: RankView) -> int | None:
 
 
 def _holds_gil_idle(rank: RankView) -> bool:
-    """The main thread owns the GIL in every sample and burns no CPU: it sleeps in C code without giving it
-    up."""
-    main = rank.stack.main if rank.stack else None
-    if main is None or not main.owns_gil or rank.tree is None:
+    """The thread that trains owns the GIL in every sample and burns no CPU: it sleeps in C code without giving
+    it up."""
+    judged = rank.judged
+    if judged is None or not judged.owns_gil or rank.tree is None:
         return False
     return (rank.main_cpu_ratio or 0.0) < 0.1
 
 
 def _deadlocked_threads(rank: RankView) -> bool:
-    """The main thread and another thread of the user's both wait on a futex, in code that is no known idle
-    loop."""
-    if rank.stack is None or rank.tree is None or not rank.tree.main.wchan.startswith("futex"):
+    """The thread that trains and another thread of the user's both wait on a futex, in code that is no known idle
+    loop. A wait in join, Event or Queue is for somebody who comes, not for who holds a lock."""
+    judged = rank.judged
+    if rank.stack is None or judged is None or is_in_lock(judged) or not _on_a_futex(rank, judged.thread_id):
         return False
-    main = rank.stack.main
     return any(
-        thread is not main
+        thread not in (judged, rank.stack.main)
         and _may_hold_a_lock(thread.name)
         and _may_be_in_a_lock(rank, thread.thread_id)
         and read_stack(thread).activity is Activity.OTHER
@@ -156,15 +157,23 @@ def _deadlocked_threads(rank: RankView) -> bool:
     )
 
 
+def _on_a_futex(rank: RankView, tid: int) -> bool:
+    if rank.thread:  # the tree has the main thread's wait channel only
+        process = rank.waits.process(rank.placement.pid) if rank.waits is not None else None
+        thread = process.thread(tid) if process is not None else None
+        return thread is not None and thread.wait.kind in _LOCK_WAITS
+    return rank.tree is not None and rank.tree.main.wchan.startswith("futex")
+
+
 def _child_in_a_lock(rank: RankView) -> int | None:
     """The rank waits for a process that it started, and that one waits on a futex: it was forked with a lock
     held by a thread that it has not. Frames of CPython 3.8-3.13: poll (multiprocessing/popen_fork.py), wait
     (subprocess.py)."""
-    main = rank.stack.main if rank.stack else None
+    judged = rank.judged
     if (
-        main is None
+        judged is None
         or rank.tree is None
-        or not any(frame.file.endswith(_WAITS_FOR_CHILD) for frame in main.frames[-4:])
+        or not any(frame.file.endswith(_WAITS_FOR_CHILD) for frame in judged.frames[-4:])
     ):
         return None
     child = busy_child(rank)

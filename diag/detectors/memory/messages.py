@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from diag.detectors.memory.causes import Event, Verdict
 from diag.detectors.memory.growth import Holders, Seen, held_bytes
 from diag.knowledge.flags import flag_values
-from diag.state.stack_activity import Activity, is_idle_worker, read_stack
+from diag.state.idle import is_idle_child
+from diag.state.stack_activity import Activity, read_stack
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_ranks, format_seconds
 
@@ -75,8 +76,8 @@ def _kind(job: JobView, seen: Seen) -> str:
     if seen.name == "pt_data_worker":  # its own name from torch 2.6 on
         return "DataLoader worker"
     sample = rank.child_stacks.get(seen.pid) if rank is not None else None
-    if sample is not None and sample[1].main is not None:
-        if is_idle_worker(sample[1]):
+    if rank is not None and sample is not None and sample[1].main is not None:
+        if is_idle_child(rank, sample[1]):
             return "DataLoader worker"
         for thread in sample[1].threads:
             reading = read_stack(thread)

@@ -122,6 +122,7 @@ class RankDigest(Observation):
     looks: tuple[StackSampleSummary, ...] = ()
     exited: RankExited | None = None
     tail: tuple[str, ...] = ()  # of a rank that ended
+    thread: int = 0  # the one that trains, where that is not the main thread
 
 
 @dataclass(frozen=True, slots=True)

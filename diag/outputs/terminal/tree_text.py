@@ -20,6 +20,7 @@ _RAREST = 30
 _LARGEST = 10
 _WAITS_FOR_PEERS = frozenset(activity.value for activity in Activity if activity.waits_for_peers)
 _MOST_LEVELS = 12  # of indentation; what parts below that is listed side by side
+_THREAD_FRAMES = 3  # innermost of threads that do not train; the JSON has all
 _SHARED_FRAMES = 3  # innermost of those that a branch has in common; the rest is launcher and trainer
 
 
@@ -30,7 +31,7 @@ def class_lines(classes: Iterable[StackClass], room: int, frames: int) -> list[s
     for kind in dict.fromkeys(one.kind for one in found if one.kind != "rank"):
         kept, rest = _chosen([one for one in found if one.kind == kind])
         for one in kept:
-            lines += _class(one, 0, 0, room, frames)
+            lines += _class(one, 0, 0, room, min(frames, _THREAD_FRAMES) if kind == "thread" else frames)
         lines += _rest(rest, room)
     return lines
 

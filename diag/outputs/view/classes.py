@@ -3,18 +3,21 @@ nothing."""
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from diag.detectors.hang.kernel_causes import kernel_cause
+from diag.detectors.hang.threads import name_judged
 from diag.detectors.hang.wait_text import format_chain
 from diag.engine.engine import Engine
-from diag.model.observations import Frame, StackSample
+from diag.model.observations import Frame, StackSample, ThreadStack
 from diag.outputs.view.network_view import picked
+from diag.state.idle import is_idle_child
 from diag.state.rank_view import RankView
-from diag.state.stack_activity import child_role, format_frame, is_idle_worker, read_stack, steps
+from diag.state.stack_activity import child_role, format_frame, read_stack, steps
 from diag.state.stack_digest import living_children, standing_steps
 from diag.state.wait_chain import follow
 from diag.text.units import format_ranks
@@ -22,14 +25,16 @@ from diag.text.units import format_ranks
 # the second is asked where the first fails, and reports why
 _BY_MEMORY: tuple[str, ...] = ("remote_stack", "pyspy")
 _WAITS_SECONDS = 60.0  # a reading that is older than the stack by more speaks of something else
+_DIGITS = re.compile(r"\d+")
 _STACK_SOURCES = (*_BY_MEMORY, "faulthandler", "stacks")
 
 
 @dataclass(frozen=True, slots=True)
 class StackClass:
-    """Processes whose main threads are at the same place, or that have no stack for the same reason.
+    """Processes whose main threads (of a rank the one that trains) are at the same place, or that have no stack for the same reason.
 
-    `kind` is rank, child (of a rank: DataLoader workers ...), idle (children that wait for work) or missing.
+    `kind` is rank, child (of a rank: DataLoader workers ...), idle (children that wait for work), thread (of a rank,
+    beside the one that trains) or missing.
     `frames` are those of one of them, outermost first; `reason` says why there is none, or why it is old.
     `waits` is a sentence, empty where the kernel was not asked or says no more than the stack.
     `path` is what they have in common (`stacks.steps`), `role` what children are for. `stands_seconds` is how
@@ -51,6 +56,7 @@ class StackClass:
     moving: tuple[int, ...] = ()
     standing_steps: int = 0
     waits: str = ""  # what the kernel says that the first of them waits for
+    thread: str = ""  # the name of the thread that trains, where that is not the main one
     cwd: str = ""  # the job's working directory, from which the paths of its own code are shown
 
     @property
@@ -70,6 +76,7 @@ class StackClass:
             "path",
             "stands_seconds",
             "waits",
+            "thread",
         )
         return {
             **picked(self, *names, "standing_steps"),
@@ -91,6 +98,8 @@ class StackClass:
         if self.kind == "child":
             pids = ", ".join(map(str, self.pids[:8])) + (", ..." if self.count > 8 else "")
             who += f", {self._children()} (pid {pids})"
+        if self.thread or self.kind == "thread":
+            who += f", thread {self.thread or self.role}".rstrip()
         standing = f"{self.activity} in {format_frame(self.where, self.cwd)}" if self.where else self.activity
         return f"{who}: {standing}" + (f" [{self.reason}]" if self.reason else "")
 
@@ -114,7 +123,7 @@ def stack_classes(engine: Engine) -> list[StackClass]:
                 (number, rank.stack_at, rank.stack)
             )
         for at, sample in living_children(rank):
-            if is_idle_worker(sample):
+            if is_idle_child(rank, sample):
                 idle.setdefault(child_role(sample), []).append((number, at, sample))
             else:
                 path = steps(sample.main) if sample.main else ()
@@ -131,19 +140,41 @@ def stack_classes(engine: Engine) -> list[StackClass]:
     return [replace(one, cwd=engine.job.run.cwd, waits=_waits_of(one, engine)) for one in classes]
 
 
+def thread_classes(engine: Engine) -> list[StackClass]:
+    """The threads of ranks beside those that `stack_classes` shows: of one name and at one place together."""
+    found: dict[tuple[str, tuple[str, ...]], list[tuple[int, float, StackSample, ThreadStack]]] = {}
+    for number, rank in sorted(engine.job.ranks.items()):
+        sample = rank.stack if rank.alive else None
+        for one in sample.threads if sample is not None else ():
+            if sample is not None and one.frames and one is not rank.judged:
+                members = found.setdefault((_DIGITS.sub("#", one.name), steps(one)), [])
+                members.append((number, rank.stack_at, sample, one))
+    return [
+        replace(
+            _class_of("thread", [member[:3] for member in members], role=name, judged=members[0][3]),
+            cwd=engine.job.run.cwd,
+        )
+        for (name, _), members in found.items()
+    ]
+
+
 def _waits_of(one: StackClass, engine: Engine) -> str:
     """As one sentence, where the kernel tells more than the stack."""
     rank = engine.job.ranks.get(one.ranks[0]) if one.kind in ("rank", "child") and one.ranks else None
     if rank is None or rank.waits is None or rank.waits_at < one.at - _WAITS_SECONDS:
         return ""
-    chain = follow(rank.waits, one.pids[0])
-    return format_chain(chain) if chain is not None and kernel_cause(chain) is not None else ""
+    chain = follow(rank.waits, one.pids[0], rank.thread if one.kind == "rank" else 0)
+    if chain is None or kernel_cause(chain) is None:
+        return ""
+    return format_chain(chain, f"thread {one.thread}" if one.thread else "the main thread")
 
 
 def _of_ranks(engine: Engine, members: list[tuple[int, float, StackSample]], reason: str) -> StackClass:
     """Ranks in one place, and which of them came here in the last samples."""
-    found = _class_of("rank", members, reason)
     ranks = [engine.job.ranks[number] for number, _, _ in members]
+    found = _class_of("rank", members, reason, judged=ranks[0].judged)
+    if ranks[0].thread:
+        found = replace(found, thread=name_judged(ranks[0]).removeprefix("thread "))
     kept = [(rank.rank, shared) for rank in ranks if (shared := standing_steps(rank.series)) is not None]
     moving = [(number, shared) for number, shared in kept if shared < len(found.path)]
     all_stand = len(kept) == len(ranks) and not moving
@@ -156,9 +187,13 @@ def _of_ranks(engine: Engine, members: list[tuple[int, float, StackSample]], rea
 
 
 def _class_of(
-    kind: str, members: list[tuple[int, float, StackSample]], reason: str = "", role: str = ""
+    kind: str,
+    members: list[tuple[int, float, StackSample]],
+    reason: str = "",
+    role: str = "",
+    judged: ThreadStack | None = None,
 ) -> StackClass:
-    main = members[0][2].main
+    main = judged or members[0][2].main
     reading = read_stack(main) if main else None
     return StackClass(
         kind=kind,

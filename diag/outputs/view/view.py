@@ -21,8 +21,9 @@ from diag.model.observations import Frame, LimitsSeen, StackSample
 from diag.outputs.view.classes import format_exit, why_no_stack
 from diag.outputs.view.network_view import picked, rdma_json
 from diag.outputs.view.steps_view import shares_json
+from diag.state.idle import is_idle_child
 from diag.state.rank_view import CHANNELS, RankView
-from diag.state.stack_activity import Activity, format_frame, is_idle_worker, read_stack
+from diag.state.stack_activity import Activity, format_frame, read_stack
 from diag.state.stack_digest import living_children
 
 RANK_STATES = ("starting", "running", "checkpointing", "stalled", "delaying", "hung", "dead", "finished")
@@ -350,25 +351,27 @@ def stacks_json(engine: Engine, number: int) -> dict[str, Any]:
     return {
         "schema": "diag.stacks/1",
         **picked(rank.placement, "rank", "host", "pid"),
-        "main": _sample_json(engine, rank.stack_at, rank.stack) if rank.stack else None,
-        "children": [_sample_json(engine, at, sample) for at, sample in living_children(rank)],
+        "main": _sample_json(engine, rank, rank.stack_at, rank.stack) if rank.stack else None,
+        "children": [_sample_json(engine, rank, at, sample) for at, sample in living_children(rank)],
         "reason": why_no_stack(engine, rank) or None,
     }
 
 
-def _sample_json(engine: Engine, at: float, sample: StackSample) -> dict[str, Any]:
+def _sample_json(engine: Engine, rank: RankView, at: float, sample: StackSample) -> dict[str, Any]:
     main = sample.main
+    judged = rank.judged if sample is rank.stack else main
     return {
         "pid": sample.pid,
         "how": sample.how,
         "at": at,
         "age_seconds": max(0.0, engine.now - at),
-        "activity": read_stack(main).activity.value if main else None,
-        "idle": is_idle_worker(sample) if sample.parent_pid is not None else False,
+        "activity": read_stack(judged).activity.value if judged else None,
+        "idle": is_idle_child(rank, sample) if sample.parent_pid is not None else False,
         "threads": [
             {
                 **picked(thread, "thread_id", "name", "active", "owns_gil"),
                 "main": thread is main,
+                "judged": thread is judged,
                 "frames": [_frame_json(frame, engine.job.run.cwd) for frame in thread.frames],
             }
             for thread in sample.threads

@@ -132,9 +132,9 @@ function RankStacks({ rank }) {
 }
 
 function Threads({ sample }) {
-  const threads = [...sample.threads].sort((one, two) => Number(two.main) - Number(one.main));
-  return threads.map((thread) => html`<details class="thread" key=${thread.thread_id} open=${thread.main}>
-    <summary>${clean(thread.name) || `thread ${thread.thread_id}`}${thread.main ? " (main)" : ""}${thread.owns_gil
+  const threads = [...sample.threads].sort((one, two) => Number(two.judged) - Number(one.judged));
+  return threads.map((thread) => html`<details class="thread" key=${thread.thread_id} open=${thread.judged}>
+    <summary>${clean(thread.name) || `thread ${thread.thread_id}`}${thread.main ? " (main)" : thread.judged ? " (trains)" : ""}${thread.owns_gil
       ? ", holds the GIL" : ""}${thread.active ? ", active" : ""}</summary>
     <${Frames} frames=${thread.frames.map((frame) => frame.text)} whole=${12} of=${clean(thread.name) || "this thread"} />
       </details>`);

@@ -1,0 +1,171 @@
+"""What ended in a rank, and what it printed last, put into the verdict: a thread that died of an exception, a child
+that is gone while the rank waits for its result, a traceback just before the silence.
+
+A thread or child that ended explains a rank that waits for somebody's word; alone it blames no rank that waits for
+its peers. A traceback after which the rank went on, or that it printed and survived before, is no last word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from diag.detectors.echoed_errors import CASCADE
+from diag.detectors.hang.kernel_causes import kernel_cause
+from diag.detectors.hang.kernel_waits import lasting_wait
+from diag.detectors.hang.outcries import Outcry
+from diag.detectors.hang.patience import patience
+from diag.detectors.hang.verdict import Note, Verdict, others
+from diag.model import Confidence
+from diag.state.rank_view import RankView
+from diag.state.stack_activity import child_role, is_in_lock
+from diag.state.view import JobView
+from diag.text.units import format_seconds
+
+# Causes that say no more than that the rank waits, or is, somewhere.
+_OPEN = ("not_in_collective", "lock_not_released", "threads_wait_for_each_other", "unknown")
+_WORD_OF_SOMEBODY = ("condition", "semaphore", "pipe_read", "unix_receive", "poll")  # of `Wait.kind`
+_THREAD_SECONDS = 600.0  # before the silence: a queue takes a while to run full, or empty
+_LONE_SECONDS = 30.0
+_PRINTED_SECONDS = 180.0
+_LOST_SECONDS = 60.0  # between two stacks of a rank that is calm
+# A stack is read every few seconds: what moved so soon after the words moved before them.
+_MOVED_SECONDS = 15.0
+_TOGETHER_SECONDS = 5.0
+_LEVELS = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
+_NUMBERS = re.compile(r"\d+|0x[0-9a-f]+")
+
+
+def with_last_words(verdict: Verdict, outcries: Iterable[Outcry], now: float, job: JobView) -> Verdict:
+    if verdict.klass in ("peer_lost", "stopped"):
+        return verdict
+    heard = list(outcries)
+    if not verdict.culprits:
+        return _who_cried_out(verdict, heard, now, job) if verdict.klass == "unknown" else verdict
+    rank = job.ranks.get(verdict.culprits[0])
+    if rank is None:
+        return verdict
+    ended = _ended_thread(rank, heard, verdict.since, now, job)
+    gone = _ended_worker(rank, verdict.since, now) if not ended else ""
+    said = [_quote(one, now) for one in _last_of(rank, heard, verdict.since, job)[-1:]]
+    shown = [text for text in (ended, gone) if text]
+    verdict = replace(
+        verdict, notes=(*verdict.notes, *(Note("output", text, rank.rank) for text in (*shown, *said)))
+    )
+    if shown and verdict.cause in _OPEN and verdict.blamed_child is None and _awaits_word(rank, verdict):
+        return replace(
+            verdict,
+            klass="peer_not_joined" if verdict.waiting else "unknown",
+            cause="thread_ended" if ended else "worker_ended",
+            confidence=min(verdict.confidence, Confidence.MEDIUM, key=_LEVELS.index),
+            words=shown[0],
+        )
+    return replace(verdict, words=said[0]) if said and verdict.cause in _OPEN else verdict
+
+
+def _who_cried_out(verdict: Verdict, heard: list[Outcry], now: float, job: JobView) -> Verdict:
+    """Everybody waits: who printed an exception just before waits for something that no other came to. No sooner than
+    they would be reported without a culprit: a long kernel looks the same, and an exception may have been handled."""
+    if now - verdict.since < patience(job, verdict):
+        return verdict
+    ranks = [job.ranks[number] for number in verdict.waiting if number in job.ranks]
+    found = {rank.rank: words[-1] for rank in ranks if (words := _last_of(rank, heard, verdict.since, job))}
+    culprits = tuple(found)
+    if not culprits or 2 * len(culprits) > len(ranks):
+        return verdict
+    said = _quote(found[culprits[0]], now)
+    return replace(
+        verdict,
+        klass="peer_not_joined",
+        cause="exception_before_wait",
+        culprits=culprits,
+        waiting=others(verdict.waiting, culprits),
+        confidence=Confidence.MEDIUM,
+        words=said,
+        notes=(
+            *verdict.notes,
+            *(Note("output", _quote(found[number], now), number) for number in culprits[:3]),
+        ),
+    )
+
+
+def _last_of(rank: RankView, heard: list[Outcry], since: float, job: JobView) -> list[Outcry]:
+    """What it printed itself shortly before it stood still, and never survived before."""
+    own = [one for one in heard if one.kind in ("traceback", "native", "nccl") and one.by(rank.rank)]
+    own = [one for one in own if one.at >= rank.found_at and not CASCADE.search(one.error)]
+    step_at = job.progress.iteration_at or 0.0
+    late = 1.5 * (job.progress.step_p95() or 0.0) + 2.0  # others report a step that they made before
+    moved_at = rank.last_moved(("stack", "cpu", "printed"))
+    survived = {_bare(one) for one in own if max(moved_at, step_at) > one.at + _MOVED_SECONDS}
+    return [
+        one
+        for one in own
+        if one.at >= since - _PRINTED_SECONDS
+        and step_at <= one.at + late
+        and moved_at <= one.at + _MOVED_SECONDS
+        and _bare(one) not in survived
+    ]
+
+
+def _bare(one: Outcry) -> str:
+    return _NUMBERS.sub("", one.error)
+
+
+def _quote(one: Outcry, now: float) -> str:
+    return f'it printed "{one.error}" {format_seconds(max(0.0, now - one.at))} ago'
+
+
+def _ended_thread(rank: RankView, heard: list[Outcry], since: float, now: float, job: JobView) -> str:
+    """The last thread, or child process, of this rank that an exception ended, and that no other has replaced."""
+    threads = {thread.name for thread in rank.stack.threads} if rank.stack is not None else set()
+    for one in reversed(heard):
+        if one.at < max(rank.found_at, since - _THREAD_SECONDS):
+            break
+        if one.kind not in ("thread", "process") or one.name in threads:
+            continue
+        what = f"{one.kind} {one.name} ended with {one.error} {format_seconds(max(0.0, now - one.at))} ago"
+        lost = [other.rank for other in job.ranks.values() if _lost_thread(other, one)]
+        if one.by(rank.rank) or (one.rank is None and lost == [rank.rank]):
+            return f"its {what}"
+        if one.may_be_by(rank.rank) and not lost:
+            return f"by the output that the ranks share, {what}"
+    return ""
+
+
+def _lost_thread(rank: RankView, one: Outcry) -> bool:
+    return one.kind == "thread" and any(
+        name == one.name and abs(at - one.at) < _LOST_SECONDS for at, name in rank.ended_threads
+    )
+
+
+def _ended_worker(rank: RankView, since: float, now: float) -> str:
+    """A child that ended alone while others of its kind live, or just now where it was the only one. A pool that was
+    shut down ends all of them together; a program that was run, and ended, is no worker; of its DataLoader's
+    workers torch itself reports the death."""
+    if rank.tree is None or not rank.ended_children:
+        return ""
+    at, pid, comm = rank.ended_children[-1]
+    sample = rank.child_stacks[pid][1] if pid in rank.child_stacks else None
+    role = child_role(sample) if sample is not None else "child process"
+    if (comm != rank.tree.main.comm and sample is None) or role == "DataLoader worker":
+        return ""
+    alike = [when for when, _, name in rank.ended_children if name == comm]
+    together = sum(at - when < _TOGETHER_SECONDS for when in alike)
+    left = sum(child.comm == comm and child.state not in "ZX" for child in rank.tree.children)
+    oldest = since - (_THREAD_SECONDS if left else _LONE_SECONDS)
+    if at < oldest or together > max(1, left) or len(alike) > 3 * together:
+        return ""  # long ago; a shutdown; workers that come and go
+    return f"its {role} pid {pid} ended {format_seconds(max(0.0, now - at))} ago"
+
+
+def _awaits_word(rank: RankView, verdict: Verdict) -> bool:
+    """By the kernel, where it was asked, else by the frames: it waits for what another thread or process would have
+    told it, and nobody is known who still could."""
+    chain = lasting_wait(rank, verdict.since)
+    if chain is None:
+        return rank.judged is not None and is_in_lock(rank.judged)
+    known = kernel_cause(chain)
+    return chain.steps[0].wait.kind in _WORD_OF_SOMEBODY and (
+        known is None or known.cause in ("pipe_without_other_end", "threads_wait_for_each_other")
+    )

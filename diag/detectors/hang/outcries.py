@@ -1,0 +1,161 @@
+"""Exceptions and aborts that ranks printed, with their times: of a thread, a child process, the rank itself, or native
+code. What they mean for a hang is decided in `last_words`."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from diag.detectors.last_words import native
+from diag.knowledge.tracebacks import FRAME, OF_LAUNCHER, PREFIX
+from diag.model.observations import LogLine, ProcessTree
+
+# CPython 3.8-3.14, threading.excepthook and multiprocessing.Process._bootstrap, each above its traceback:
+#   Exception in thread Thread-3 (upload):
+#   Process ForkPoolWorker-3:
+_OF_THREAD = re.compile(r"Exception in thread (?P<name>[^\n]{1,100}?)(?: \([^()\n]{1,80}\))?:\s*$")
+_OF_PROCESS = re.compile(r"Process (?P<name>[\w.:-]{1,80}):\s*$")
+_HEAD = "Traceback (most recent call last):"
+_RAISED = re.compile(r"(?:[A-Za-z_]\w{0,100}\.){0,12}[A-Za-z_]\w{0,100}(?:: .*|:)?$")
+_NCCL = " NCCL WARN "
+_NATIVE = ("terminate called ", "Fatal Python error: ")
+_IGNORED = "Exception ignored"
+_CHAINED = ("During handling of the above", "The above exception was the direct")
+_BEGINS = ("Process ", *_CHAINED)
+
+_KEPT = 64
+_STRANGERS = 8  # lines of others that may be between a frame and its exception
+_LONGEST = 300
+_READ = 2000  # of a line
+_READINGS = 4  # of what each rank wrote
+_LATE_SECONDS = 1.0  # a line is read a moment after it was written
+
+
+@dataclass(slots=True)
+class Outcry:
+    """`kind`: thread (it ended of this), process (a child did), traceback, native, nccl. `rank` is None in output
+    that ranks share: `may` are then those that wrote enough at that time, once they were read."""
+
+    at: float
+    rank: int | None
+    kind: str
+    name: str  # of the thread or process
+    error: str
+    size: int  # characters of the whole
+    may: set[int] = field(default_factory=set)
+    read: set[int] = field(default_factory=set)
+
+    def by(self, rank: int) -> bool:
+        """By this rank, for sure."""
+        return self.rank == rank or (self.rank is None and self.may == {rank})
+
+    def may_be_by(self, rank: int) -> bool:
+        return self.rank == rank or (self.rank is None and rank in self.may)
+
+
+@dataclass(slots=True)
+class _Block:
+    """A traceback that is being read."""
+
+    kind: str
+    name: str
+    size: int = 0
+    open_for: int = _STRANGERS
+    framed: bool = False
+    replaces: Outcry | None = None  # what was raised before it, and handled
+
+
+class Outcries:
+    """Reads each line of output once: a line of no traceback costs a few searches of a word."""
+
+    listens = (LogLine, ProcessTree)
+
+    def __init__(self) -> None:
+        self._seen: deque[Outcry] = deque(maxlen=_KEPT)
+        self._blocks: dict[tuple[int | None, str], _Block] = {}
+        self._last: dict[tuple[int | None, str], Outcry] = {}
+        self._written: dict[int, deque[tuple[float, int]]] = {}  # characters by each rank, as last read
+
+    def __iter__(self) -> Iterator[Outcry]:
+        return iter(self._seen)
+
+    def observe(self, at: float, fact: LogLine | ProcessTree) -> None:
+        if isinstance(fact, ProcessTree):
+            self._read(at, fact)
+        elif not fact.bar and (self._blocks or _may_begin(fact.text)):
+            self._line(at, (fact.rank, fact.stream), PREFIX.sub("", fact.text[:_READ]))
+
+    def _line(self, at: float, key: tuple[int | None, str], text: str) -> None:
+        block = self._blocks.get(key)
+        if _may_begin(text) and not (block is not None and _HEAD in text and not block.framed):
+            self._begin(at, key, text)
+        elif block is not None:
+            self._goes_on(at, key, block, text)
+
+    def _begin(self, at: float, key: tuple[int | None, str], text: str) -> None:
+        size, last = len(text) + 1, self._last.get(key)
+        if found := _OF_THREAD.search(text):
+            self._blocks[key] = _Block("thread", found["name"], size)
+        elif found := _OF_PROCESS.match(text):
+            self._blocks[key] = _Block("process", found["name"], size)
+        elif _IGNORED in text:
+            self._blocks[key] = _Block("", "", size)
+        elif text.startswith(_CHAINED):
+            if last is not None:  # of a chain the last is what nobody caught
+                self._blocks[key] = _Block(last.kind, last.name, last.size + size, replaces=last)
+        elif _HEAD in text:
+            self._blocks[key] = _Block("traceback", "", size)
+        elif _NCCL in text:
+            self._add(at, key, _Block("nccl", "", size), text.partition(_NCCL)[2])
+        elif any(mark in text for mark in _NATIVE):
+            self._add(at, key, _Block("native", "", size), native([text]) or text)
+
+    def _goes_on(self, at: float, key: tuple[int | None, str], block: _Block, text: str) -> None:
+        block.size += len(text) + 1
+        if FRAME.match(text):
+            block.framed, block.open_for = True, _STRANGERS
+        elif block.framed and _RAISED.match(text):
+            del self._blocks[key]
+            if not any(name in text for name in OF_LAUNCHER):
+                self._add(at, key, block, text)
+        elif text.strip() and not text[0].isspace() and _HEAD not in text:
+            block.open_for -= 1
+            if not block.open_for:
+                del self._blocks[key]
+
+    def _add(self, at: float, key: tuple[int | None, str], block: _Block, error: str) -> None:
+        if not block.kind:
+            return
+        error = error.strip()
+        error = error if len(error) <= _LONGEST else f"{error[: _LONGEST - 3]}..."
+        if block.replaces is not None and block.replaces in self._seen:
+            self._seen.remove(block.replaces)
+        self._last[key] = Outcry(at, key[0], block.kind, block.name, error, block.size)
+        self._seen.append(self._last[key])
+
+    def _read(self, at: float, fact: ProcessTree) -> None:
+        """Which ranks wrote so much in the time around the lines that nobody's name is on?"""
+        if fact.rank is None or fact.main.write_chars is None:
+            return
+        kept = self._written.setdefault(fact.rank, deque(maxlen=_READINGS))
+        for outcry in self._seen:
+            if outcry.rank is not None or fact.rank in outcry.read or at < outcry.at:
+                continue
+            outcry.read.add(fact.rank)
+            before = [count for when, count in kept if when < outcry.at - _LATE_SECONDS]
+            if not before or fact.main.write_chars - before[-1] >= outcry.size:
+                outcry.may.add(fact.rank)
+        kept.append((at, fact.main.write_chars))
+
+
+def _may_begin(text: str) -> bool:
+    return (
+        "Traceback (" in text
+        or "Exception i" in text
+        or _NCCL in text
+        or "terminate called " in text
+        or "Fatal Python error: " in text
+        or text.startswith(_BEGINS)
+    )
