@@ -83,7 +83,7 @@ class RankState(RankView):
             self.main_cpu_ratio = self._thread_cpu_ratio(at)
         elif spent is not None and earlier is not None:
             self.main_cpu_ratio = max(0.0, spent - earlier) / seconds
-        if self.main_cpu_ratio > _AT_REST_CPU_RATIO:
+        if self.main_cpu_ratio is None or self.main_cpu_ratio > _AT_REST_CPU_RATIO:
             self.ran_at = at
         if _moved_chars(before.main, fact.main) > _IO_BYTES_PER_SECOND * seconds:
             self.moved["io"] = at
