@@ -69,7 +69,7 @@ class RankState(RankView):
             max(0.0, fact.main.cpu_seconds - before.main.cpu_seconds) / seconds
         )
         spent, earlier = fact.main_thread_cpu_seconds, before.main_thread_cpu_seconds
-        if spent is not None and earlier is not None:
+        if spent is not None and earlier is not None and not self.thread:  # it trains in another thread
             self.main_cpu_ratio = max(0.0, spent - earlier) / seconds
         if _moved_chars(before.main, fact.main) > _IO_BYTES_PER_SECOND * seconds:
             self.moved["io"] = at

@@ -36,6 +36,10 @@ class RankView:
     # Who it is.
     placement: Placement  # its number, node and process
     distributed: bool = True  # started by a launcher that makes one job of several
+    group: int = 0  # its how-many-th process group says so; 0: its environment, or a log
+    thread: tuple[
+        int, ...
+    ] = ()  # that joined the group, by the kernel's number and Python's; (): the main one
     found_at: float = 0.0  # when its process was seen first; 0 for one that was there from a log's beginning
     # How it ended.
     exit: RankExited | None = None  # None while it lives

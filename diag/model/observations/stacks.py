@@ -42,11 +42,17 @@ class StackSample(Observation):
     how: str  # the source: "remote_stack", "pyspy" or "faulthandler"
     emitted: float
     parent_pid: int | None = None
+    led_by: tuple[
+        int, ...
+    ] = ()  # ids of the thread that joined the process group, where it is not the main one
 
     @property
     def main(self) -> ThreadStack | None:
-        """The main thread: its native id is the pid; else the one called MainThread; else the last of
-        faulthandler."""
+        """The thread that trains: it joined the process group. Else the main thread: its native id is the pid;
+        else the one called MainThread; else the last of faulthandler."""
+        for thread in self.threads if self.led_by else ():
+            if thread.thread_id in self.led_by and thread.frames:
+                return thread
         for thread in self.threads:
             if thread.thread_id == self.pid or thread.name == "MainThread":
                 return thread
