@@ -90,7 +90,7 @@ def ranks_of(run: LiveRun, world: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("how", "world"), [("spawn", 3), ("process", 2), ("environment", 2), ("thread", 1)])
 def test_ranks_are_who_the_process_group_says(tmp_path: Path, how: str, world: int) -> None:
-    with live_run(tmp_path, command(tmp_path, how)) as run:
+    with live_run(tmp_path, command(tmp_path, how), env={"DIAG_LONE_PROCESS_SECONDS": "120"}) as run:
         rows = ranks_of(run, world)
         report = fetch(f"{run.run_json()['url']}/findings")
         (tmp_path / "end").touch()
@@ -129,10 +129,14 @@ def test_thread_that_trains_is_the_one_that_is_shown(tmp_path: Path) -> None:
         ranks_of(run, 1)
         url = run.run_json()["url"]
 
-        def caller() -> Any:
-            return (fetch(f"{url}/ranks")["ranks"][0]["caller"] or {}).get("function") == "train"
+        def is_trainer() -> bool:
+            threads = (fetch(f"{url}/ranks/0/stacks")["main"] or {"threads": []})["threads"]
+            return any(
+                one["main"] and any(frame["function"] == "train" for frame in one["frames"])
+                for one in threads
+            )
 
-        run.until(caller, 60)
+        run.until(is_trainer, 60)
 
 
 def test_one_process_without_a_group_is_rank_0_of_1(tmp_path: Path) -> None:
