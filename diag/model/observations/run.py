@@ -15,6 +15,7 @@ class RunStarted(Observation):
     host: str
     world_size: int = 0  # as the launcher's environment says; 0 when it does not
     cwd: str = ""  # the working directory of the command; empty where it is not known
+    attached: bool = False  # it ran already when diag came
 
 
 @dataclass(frozen=True, slots=True)

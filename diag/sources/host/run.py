@@ -32,8 +32,11 @@ def _record(event: str, host: str = "", rank: int | None = None, **payload: Any)
     return Record(SOURCE, {"event": event, **payload}, rank, host)
 
 
-def started(argv: list[str], pid: int, host: str, world_size: int = 0, cwd: str = "") -> Record:
-    return _record("started", host, argv=argv, pid=pid, world_size=world_size, cwd=cwd)
+def started(
+    argv: list[str], pid: int, host: str, world_size: int = 0, cwd: str = "", *, attached: bool = False
+) -> Record:
+    ran = {"attached": True} if attached else {}
+    return _record("started", host, argv=argv, pid=pid, world_size=world_size, cwd=cwd, **ran)
 
 
 def expected(nets: list[str], host: str) -> Record:
