@@ -171,7 +171,8 @@ class Hub:
         if nets:
             self.put(run_source.expected(nets, self.host))
         finder = RankFinder(pid if among is None else among, self.host, run_dir=self._hook_dir)
-        self._search = RankSearch(self, finder, self._talk)
+        hooked = self._hook_dir is not None and not self._attached and self.settings.inject
+        self._search = RankSearch(self, finder, self._talk, hooked=hooked)
         self._samplers.start(argv, pid, launched=among is None, attached=self._attached)
 
     def loop(self, until: Callable[[], bool]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from diag.agent.group_words import BY_GROUP, GroupWord, GroupWords, members, named
-from diag.launch.launchers import Identity, helps, identify, launches, redacted, relevant
+from diag.launch.launchers import Identity, helps, identify, is_spawned, launches, redacted, relevant
 from diag.model import Placement
 from diag.sources.host.process_tree import (
     Process,
@@ -18,6 +18,7 @@ from diag.sources.host.process_tree import (
     Tree,
     ancestors,
     is_python,
+    loads_torch,
     read_argv,
     read_environ,
     read_process,
@@ -154,6 +155,11 @@ class RankFinder:
             return None
         self._lone = (pid, known.ticks)
         return self._describe(pid, known.ticks, Identity(0, 0, 1, "local", 0, 1), distributed=False)
+
+    def spawned(self, pid: int) -> int:
+        """How many processes below it multiprocessing has started that load torch: mp.spawn's ranks, perhaps."""
+        below = Tree(pid, self._proc).scan(full=True)
+        return sum(is_spawned(self._argv(one)) and loads_torch(one, self._proc) for one in below)
 
     def _leave_out(
         self, identities: dict[int, Identity], stats: Mapping[int, Process]

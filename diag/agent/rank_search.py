@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from diag.agent.rank_finder import RankFinder
 from diag.sources.host import run as run_source
-from diag.text.units import format_seconds
+from diag.text.units import format_count, format_seconds
 
 if TYPE_CHECKING:
     from diag.agent.hub import Hub
@@ -22,12 +22,14 @@ _LONE_SECONDS = 5.0
 
 
 class RankSearch:
-    """Call `scan` every `period`, on the hub's thread: it hands the hub what `finder` finds."""
+    """Call `scan` every `period`, on the hub's thread: it hands the hub what `finder` finds. `hooked`: processes that
+    join a process group say so."""
 
-    def __init__(self, hub: Hub, finder: RankFinder, talk: Callable[[str], None]) -> None:
-        self.finder = finder
+    def __init__(self, hub: Hub, finder: RankFinder, talk: Callable[[str], None], *, hooked: bool) -> None:
+        self.finder, self._hooked = finder, hooked
         self._hub, self._talk = hub, talk
         self._since = time.monotonic()
+        self._has_failed = False
         self._lone_at = 0.0  # when it is looked next whether there is a process without ranks
 
     def period(self) -> float:
@@ -56,6 +58,9 @@ class RankSearch:
             hub.put(run_source.rank_withdrawn(rank, pid, hub.host))
         for one in found:
             hub.add_rank(one)
+        if found and self._has_failed:
+            self._has_failed = False
+            hub.put(run_source.works("ranks", host=hub.host))
         # A rank that this scan has found is not in the engine yet; under load it may be the first scan, and
         # late.
         none = not hub.engine.job.ranks and not hub.environment and not hub.cluster.of_several
@@ -73,12 +78,18 @@ class RankSearch:
                 f"and none has joined a process group); watching pid {lone.placement.pid} as rank 0"
             )
             self._hub.add_rank(lone)
-        elif self.finder.denied:
-            self._hub.put(
-                run_source.failed(
-                    "ranks",
-                    "the environment of the job's processes may not be read",
-                    "run diag as the user that owns the job",
-                    host=self._hub.host,
+            if not self._hooked and (spawned := self.finder.spawned(lone.placement.pid)):
+                self._failed(
+                    f"{format_count(spawned, 'process', 'processes')} below pid {lone.placement.pid} may be ranks "
+                    "(multiprocessing started them, torch is in them): none has RANK and LOCAL_RANK, and diag's hook is not in them",
+                    "start the job by `diag run -- CMD`, without --no-inject: each process says then which rank it is",
                 )
+        elif self.finder.denied:
+            self._failed(
+                "the environment of the job's processes may not be read",
+                "run diag as the user that owns the job",
             )
+
+    def _failed(self, reason: str, remedy: str) -> None:
+        self._has_failed = True
+        self._hub.put(run_source.failed("ranks", reason, remedy, host=self._hub.host))
