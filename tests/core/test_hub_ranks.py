@@ -80,7 +80,7 @@ child = '''from multiprocessing.spawn import spawn_main
 import mmap, os, sys
 file = open(sys.argv[1], "rb")
 seen = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-os.write(1, b"here\\n")
+os.write(1, b"here\\\\n")
 sys.stdin.read()
 '''
 processes = [subprocess.Popen([sys.executable, "-c", child, *sys.argv[1:]]) for _ in range(2)]
