@@ -172,7 +172,14 @@ class Hub:
             self.put(run_source.expected(nets, self.host))
         finder = RankFinder(pid if among is None else among, self.host, run_dir=self._hook_dir)
         hooked = self._hook_dir is not None and not self._attached and self.settings.inject
-        self._search = RankSearch(self, finder, self._talk, hooked=hooked)
+        self._search = RankSearch(
+            self,
+            finder,
+            self._talk,
+            lone_seconds=self.settings.lone_process_seconds,
+            is_of_several=lambda: self.cluster.of_several,
+            hooked=hooked,
+        )
         self._samplers.start(argv, pid, launched=among is None, attached=self._attached)
 
     def loop(self, until: Callable[[], bool]) -> None:

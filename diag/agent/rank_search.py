@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from diag.agent.rank_finder import RankFinder
+from diag.agent.node_hub import NodeHub
+from diag.agent.rank_finder import Found, RankFinder
 from diag.sources.host import run as run_source
 from diag.text.units import format_count, format_seconds
-
-if TYPE_CHECKING:
-    from diag.agent.hub import Hub
 
 _SCAN_SECONDS = 1.0
 _CALM_SCAN_SECONDS = 5.0  # every rank of this node is found and alive: a scan costs 1 ms a torch rank
@@ -21,12 +19,28 @@ _QUICK_SCANS_FOR_SECONDS = 60.0
 _LONE_SECONDS = 5.0
 
 
-class RankSearch:
-    """Call `scan` every `period`, on the hub's thread: it hands the hub what `finder` finds. `hooked`: processes that
-    join a process group say so."""
+class RankHub(NodeHub, Protocol):
+    def add_rank(self, found: Found) -> None: ...
+    def withdraw_rank(self, rank: int) -> None: ...
 
-    def __init__(self, hub: Hub, finder: RankFinder, talk: Callable[[str], None], *, hooked: bool) -> None:
+
+class RankSearch:
+    """Call `scan` every `period`, on the hub's thread: it hands the hub what `finder` finds. After `lone_seconds`
+    without ranks it takes a process without any, unless the job `is_of_several` nodes, whose launchers wait for each
+    other. `hooked`: processes that join a process group say so."""
+
+    def __init__(
+        self,
+        hub: RankHub,
+        finder: RankFinder,
+        talk: Callable[[str], None],
+        *,
+        lone_seconds: float,
+        is_of_several: Callable[[], bool],
+        hooked: bool,
+    ) -> None:
         self.finder, self._hooked = finder, hooked
+        self._lone_seconds, self._is_of_several = lone_seconds, is_of_several
         self._hub, self._talk = hub, talk
         self._since = time.monotonic()
         self._has_failed = False
@@ -63,10 +77,10 @@ class RankSearch:
             hub.put(run_source.works("ranks", host=hub.host))
         # A rank that this scan has found is not in the engine yet; under load it may be the first scan, and
         # late.
-        none = not hub.engine.job.ranks and not hub.environment and not hub.cluster.of_several
+        none = not hub.engine.job.ranks and not hub.environment and not self._is_of_several()
         now = time.monotonic()
         waited = now - self._since
-        if none and waited >= hub.settings.lone_process_seconds and now >= self._lone_at:
+        if none and waited >= self._lone_seconds and now >= self._lone_at:
             self._lone_at = now + _LONE_SECONDS
             self._look_for_one(waited)
 
