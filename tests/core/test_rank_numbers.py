@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from diag.model import Placement
 from diag.model.observations import PhaseMarked, RankExited, RankFound, RankWithdrawn, ThreadStack
+from diag.sources.host import run as run_source
 from diag.state.job import JobState
 from tests.facts import DATA, SLEEP, TICKS, found, frames, stack, tree
 
@@ -134,3 +135,18 @@ def test_main_thread_is_read_where_the_thread_that_joined_has_ended() -> None:
 
     assert job.ranks[0].stack is not None
     assert job.ranks[0].stack.main is sample.threads[0]
+
+
+def test_records_of_a_group_and_of_a_withdrawal_are_read_as_they_were_written() -> None:
+    fact = grouped(2, 500, number=3, thread=(777, 12345))
+
+    record = run_source.rank_found(fact.placement, fact.command, {}, group=fact.group, thread=fact.thread)
+
+    assert next(run_source.parse(record)) == fact
+    assert list(run_source.parse(run_source.rank_withdrawn(2, 500, "node-0"))) == [RankWithdrawn(2, 500)]
+
+
+def test_record_of_a_rank_that_its_environment_names_is_as_it_was() -> None:
+    payload = run_source.rank_found(found(0).placement, "python train.py", {}).payload
+
+    assert set(payload) == {"event", "placement", "command", "env", "distributed"}

@@ -28,11 +28,8 @@ _SUN_PATH = 107  # bytes of a UNIX socket's path, less the final zero; linux/un.
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 _TORCH = "torch.distributed.distributed_c10d"
 
-# Of what a process set in its own environment after its start, which /proc does not show.
-_SET_INSIDE = (
-    "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RAY_LOCAL_RANK", "RAY_LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "MASTER_ADDR",
-    "MASTER_PORT",
-)  # fmt: skip
+# What a process may have set in its own environment, which /proc does not show.
+_SET_INSIDE = "LOCAL_RANK LOCAL_WORLD_SIZE RAY_LOCAL_RANK RAY_LOCAL_WORLD_SIZE CUDA_VISIBLE_DEVICES MASTER_ADDR MASTER_PORT"
 
 _run_dir = ""
 _pid = 0  # of the process that ran start() or watch(); a forked child has another
@@ -196,12 +193,10 @@ class _TorchFinder:
 
 
 def _wrap_init(module):
-    """Says which rank this is, and opens the server, when init_process_group has returned, not at `import
-    torch`.
+    """Says which rank this is, and opens the server, when init_process_group has returned, not at `import torch`.
 
-    From then on the rank has threads of gloo or NCCL anyway. Before, ours would be its first, and a fork then
-    warns (3.12 and later) and could deadlock; launchers, data helpers and compile workers that only import
-    torch stay as they are.
+    From then on the rank has threads of gloo or NCCL anyway. Before, ours would be its first, and a fork then warns
+    (3.12 and later) and could deadlock; launchers and helpers that only import torch stay as they are.
     """
     import functools
 
@@ -243,9 +238,8 @@ def _join(module):
 
 
 def _become_rank(rank):
-    steps = (_register_stacks, _allow_ptrace)
-    if os.getpid() != _pid:  # forked; where its parent takes the stack signal it does too, into the same file
-        steps = () if "signal" in _said else steps
+    steps = () if "signal" in _said else (_register_stacks, _allow_ptrace)  # a fork has its parent's
+    if os.getpid() != _pid:
         _enter(_run_dir)
         _said.clear()
         del _notes[:]
@@ -263,7 +257,7 @@ def _group(module):
         "store": _meeting_point(module),
         "ticks": ticks,  # by which a later process of this pid is another
         "thread": [] if thread == os.getpid() else [thread, _thread.get_ident()],
-        "env": {name: os.environ[name] for name in _SET_INSIDE if name in os.environ},
+        "env": {name: os.environ[name] for name in _SET_INSIDE.split() if name in os.environ},
     }
 
 
