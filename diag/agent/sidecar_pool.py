@@ -79,11 +79,15 @@ class SidecarPool:
     # -- life ---------------------------------------------------------------------------------------------
 
     def watch(self, place: Placement) -> None:
-        """Start a sidecar beside this rank; one that watched an earlier process of the rank is ended, and one
-        that watched this process under another number."""
+        """Start a sidecar beside this rank, unless it has one; one that watched an earlier process of the rank is
+        ended, and one that watched this process under another number."""
         process = (place.pid, place.start_ticks)
         for rank, old in list(self._sidecars.items()):
-            if rank == place.rank or (old.place.pid, old.place.start_ticks) == process:
+            same = (old.place.pid, old.place.start_ticks) == process
+            if same and rank == place.rank and not old.ended:
+                old.place = place
+                return
+            if same or rank == place.rank:
                 self.forget(rank)
         try:
             sidecar = _Sidecar(place, self._spawn(place))
