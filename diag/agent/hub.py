@@ -23,6 +23,7 @@ from diag.agent.flames import FlameRecorder
 from diag.agent.job_output import JobOutput
 from diag.agent.memory_sampler import watchers
 from diag.agent.rank_finder import Found, RankFinder
+from diag.agent.rank_search import RankSearch
 from diag.agent.record_feed import HubClock, RecordFeed
 from diag.agent.samplers.context import NodeContext
 from diag.agent.samplers.node_samplers import NodeSamplers
@@ -48,12 +49,7 @@ from diag.sources.host import exits
 from diag.sources.host import run as run_source
 from diag.sources.host.process_tree import Processes
 from diag.sources.parsers import PARSERS
-from diag.text.units import format_seconds
 
-_SCAN_SECONDS = 1.0
-_CALM_SCAN_SECONDS = 5.0  # every rank of this node is found and alive: a scan costs 1 ms a torch rank
-_QUICK_SCAN_SECONDS = 0.25  # while ranks are still appearing
-_QUICK_SCANS_FOR_SECONDS = 60.0
 _SELF_SECONDS = 5.0
 # the loop takes records five times a second; so long after the last time this process did not run
 _AWAY_SECONDS = 3.0
@@ -100,9 +96,11 @@ class Hub:
         self.clock = HubClock()
         journal = JournalWriter(run_dir.path, max_bytes=settings.journal_max_bytes) if run_dir else None
         self._records = RecordFeed(self.engine, self.clock, journal, _BATCH, self._journal_failed)
+        # where the hook in the ranks writes
+        self._hook_dir = stack_dir or (run_dir.path if run_dir else None)
         self._pool = SidecarPool(
             settings,
-            stack_dir or (run_dir.path if run_dir else None),
+            self._hook_dir,
             stack_signal,
             Reporter(self.put, self.host, sampled=self._sampled, erred=self._erred),
         )
@@ -120,8 +118,7 @@ class Hub:
         )
         self._dumps = DumpTaker(self, self.cluster, self._pool, self._samplers.read_soon, self._records)
         self._flames = FlameRecorder()
-        self._finder: RankFinder | None = None
-        self._finder_from = 0.0
+        self._search: RankSearch | None = None
         self.output = JobOutput(
             self._records.put,
             self.host,
@@ -169,12 +166,20 @@ class Hub:
     def watch_job(self, argv: list[str], pid: int, cwd: str = "", among: Processes | None = None) -> None:
         """The job's root process is `pid`, in directory `cwd`: look for its ranks from now on, below it or `among` these."""
         self.job_id = job_name(self.settings.job_id, argv, os.environ, self.run_id)
-        self.put(run_source.started(redacted(argv), pid, self.host, cwd=cwd))
+        self.put(run_source.started(redacted(argv), pid, self.host, cwd=cwd, attached=self._attached))
         nets = [name.strip() for name in self.settings.expected_net.split(",") if name.strip()]
         if nets:
             self.put(run_source.expected(nets, self.host))
-        self._finder = RankFinder(pid if among is None else among, self.host)
-        self._finder_from = time.monotonic()
+        finder = RankFinder(pid if among is None else among, self.host, run_dir=self._hook_dir)
+        hooked = self._hook_dir is not None and not self._attached and self.settings.inject
+        self._search = RankSearch(
+            self,
+            finder,
+            self._talk,
+            lone_seconds=self.settings.lone_process_seconds,
+            is_of_several=lambda: self.cluster.of_several,
+            hooked=hooked,
+        )
         self._samplers.start(argv, pid, launched=among is None, attached=self._attached)
 
     def loop(self, until: Callable[[], bool]) -> None:
@@ -275,12 +280,8 @@ class Hub:
         return True
 
     def _housekeep(self) -> None:
-        every = _CALM_SCAN_SECONDS
-        if self._ranks_missing():
-            quick = time.monotonic() - self._finder_from < _QUICK_SCANS_FOR_SECONDS
-            every = _QUICK_SCAN_SECONDS if quick else _SCAN_SECONDS
-        if self._due("scan", every):
-            self._scan()
+        if self._search is not None and self._due("scan", self._search.period()):
+            self._search.scan()
         if self._due("files", 0.5):
             self.output.read_new()
         if self._due("second", 1.0):
@@ -293,52 +294,30 @@ class Hub:
         if self._due("self", _SELF_SECONDS):
             self._measure_self()
 
-    def _ranks_missing(self) -> bool:
-        """Ranks of this node that were not found yet, or ended: an elastic launcher may start them anew."""
-        alive = self.engine.job.alive_ranks()
-        if not alive:
-            return True
-        place = alive[0].placement
-        return len(alive) < (place.local_world_size or min(place.world_size, 4096))
-
-    def _scan(self) -> None:
-        if self._finder is None:
-            return
-        for found in self._finder.scan():
-            self.add_rank(found)
-        waited = time.monotonic() - self._finder_from
-        # A rank that this scan has found is not in the engine yet; under load it may be the first scan, and
-        # late.
-        none = not self.engine.job.ranks and not self.environment and not self.cluster.of_several
-        if none and waited >= self.settings.lone_process_seconds and self._due("lone", 5.0):
-            lone = self._finder.sole_process()
-            if lone is not None:
-                self._talk(
-                    f"diag: no ranks found below CMD after {format_seconds(waited)} (no RANK and LOCAL_RANK in any process); "
-                    f"watching pid {lone.placement.pid} as rank 0"
-                )
-                self.add_rank(lone)
-            elif self._finder.denied:
-                self._failed(
-                    "ranks",
-                    "the environment of the job's processes may not be read",
-                    "run diag as the user that owns the job",
-                )
-
     def add_rank(self, found: Found) -> None:
         """A rank for the engine; a sidecar beside it; the files it prints to."""
         self.environment[found.placement.rank] = found.variables
         self.put(
             run_source.rank_found(
-                found.placement, found.command, found.variables, distributed=found.distributed
+                found.placement,
+                found.command,
+                found.variables,
+                distributed=found.distributed,
+                group=found.group,
+                thread=found.thread,
             )
         )
         self._samplers.rank_found(found.placement, found.variables)
         self.cluster.rank_found(found)
         self._pool.watch(found.placement)
-        if self._finder is not None:
-            self.output.follow(found, self._finder)
+        if self._search is not None:
+            self.output.follow(found, self._search.finder)
         self.output.follow_nccl(found)
+
+    def withdraw_rank(self, rank: int) -> None:
+        """Its process was taken for this rank, and is none."""
+        self.environment.pop(rank, None)
+        self._pool.forget(rank)
 
     def _choose_mode(self) -> None:
         with self.lock:

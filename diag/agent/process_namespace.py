@@ -19,6 +19,7 @@ from diag.sources.host.process_tree import (
     Process,
     ancestors,
     is_python,
+    loads_torch,
     read_argv,
     read_environ,
     read_process,
@@ -233,8 +234,3 @@ def _is_system(pid: int, processes: Mapping[int, Process]) -> bool:
         for one in (pid, processes[pid].parent)
         if one == 2 and one in processes
     )
-
-
-def loads_torch(pid: int, proc: Path = PROC) -> bool:
-    """Reading maps waits for the process's mmap lock: not each second."""
-    return b"/libtorch" in (read_raw(f"{proc}/{pid}/maps") or b"")

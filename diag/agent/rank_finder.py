@@ -1,5 +1,5 @@
-"""Finds the ranks of a job among its processes (the descendants of its root, most often) by their
-environment."""
+"""Finds the ranks of a job among its processes (the descendants of its root, most often): by their environment,
+and by the process group that they have joined."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from diag.launch.launchers import Identity, helps, identify, launches, redacted, relevant
+from diag.agent.group_words import BY_GROUP, GroupWord, GroupWords, members, named
+from diag.launch.launchers import Identity, helps, identify, is_spawned, launches, redacted, relevant
 from diag.model import Placement
 from diag.sources.host.process_tree import (
     Process,
@@ -17,6 +18,7 @@ from diag.sources.host.process_tree import (
     Tree,
     ancestors,
     is_python,
+    loads_torch,
     read_argv,
     read_environ,
     read_process,
@@ -38,6 +40,15 @@ class Found:
     command: str
     variables: dict[str, str]
     distributed: bool = True
+    group: int = 0  # it is the how-many-th process group of the process that says so; 0: its environment
+    thread: tuple[int, ...] = ()  # that joined the group: the kernel's number and Python's; (): the main one
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    key: tuple[int, int]  # pid and start_ticks
+    identity: Identity
+    thread: tuple[int, ...] = ()
 
 
 class RankFinder:
@@ -48,15 +59,23 @@ class RankFinder:
     well. A rank that is no Python at all is taken as it is once it has stayed so for some scans, and never
     after a Python one: a shell that outlives its rank, or a DataLoader worker that does and is adopted by
     CMD, is not that rank started again.
+
+    What has joined a process group (the hook in it says so, in the run directory) is that rank of it, whatever
+    its environment says (`group_words`). `withdrawn`: who was called a rank, and is none by the last scan.
     """
 
-    def __init__(self, where: int | Processes, host: str, proc: Path = PROC) -> None:
+    def __init__(
+        self, where: int | Processes, host: str, proc: Path = PROC, *, run_dir: Path | None = None
+    ) -> None:
         """`where` is the job's root process, or what else gives the processes to search."""
         self._host = host
+        self._words = GroupWords(run_dir, proc)
+        self._lone: tuple[int, int] | None = None  # was taken for rank 0, for want of others
+        self.withdrawn: list[tuple[int, int]] = []  # numbers and pids
         self._proc = proc
         self._tree = Tree(where, proc) if isinstance(where, int) else where
         self._known: dict[tuple[int, int], Identity | None] = {}
-        self._found: dict[int, tuple[tuple[int, int], str]] = {}  # rank -> ((pid, start_ticks), launcher)
+        self._found: dict[int, _Known] = {}  # by rank
         self._found_python: set[int] = set()  # ranks
         self._inner: set[tuple[int, int]] = set()  # processes that were seen below their rank's own
         # no Python: for how many scans it has been its rank's topmost
@@ -64,22 +83,64 @@ class RankFinder:
         self.denied = 0
 
     def scan(self) -> list[Found]:
-        """Ranks that are new, or whose process is another than last time (elastic restart)."""
-        pids = (*self._tree.roots, *self._tree.scan())
+        """Ranks that are new, whose process is another than last time (elastic restart), or whose number or
+        world is."""
+        words = self._words.read()
+        below = (*self._tree.roots, *self._tree.scan())
+        pids = (*below, *(pid for pid in words.keys() - set(below) if self._wrote(words[pid])))
         stats = {pid: found for pid in pids if (found := read_process(pid, self._proc)) is not None}
         read = ((pid, self._identity(pid, process.ticks)) for pid, process in stats.items())
         identities = {pid: identity for pid, identity in read if identity is not None}
         self._forget({(pid, process.ticks) for pid, process in stats.items()})
+        launched = self._leave_out(identities, stats)
+        group = members({pid: word for pid, word in words.items() if pid in stats}, launched, stats)
+        ranks = named(launched, group, stats)
+        chosen = self._topmost(ranks, stats)
+        self._withdraw(chosen, group, stats)
         new = []
-        for rank, pid in self._topmost(self._leave_out(identities, stats), stats).items():
-            key = (pid, stats[pid].ticks)
-            if rank in self._found and self._found[rank][0] == key:
+        for rank, pid in chosen.items():
+            word, key, known = group.get(pid), (pid, stats[pid].ticks), self._found.get(rank)
+            here = _Known(key, ranks[pid], () if word is None else word.thread)
+            if here == known:
                 continue
-            if self._is_settled(rank, key):
-                self._found[rank] = (key, identities[pid].launcher)
-                new.append(self._describe(pid, key[1], identities[pid]))
+            if (known is not None and known.key == key) or self._is_settled(rank, key):
+                self._found[rank] = here
+                new.append(self._describe(pid, key[1], ranks[pid], word=word))
         self._note_inner(identities, stats)
         return new
+
+    def _wrote(self, word: GroupWord) -> bool:
+        """Started by the job and not below its root any more, as Ray's daemons are: no file of the job may name
+        another user's process."""
+        try:
+            return Path(f"{self._proc}/{word.pid}").stat().st_uid == word.uid
+        except OSError:
+            return False
+
+    def _withdraw(
+        self, chosen: Mapping[int, int], group: Mapping[int, GroupWord], stats: Mapping[int, Process]
+    ) -> None:
+        """Who was called a rank, lives, and is none now that the ranks are known; who is another rank is no
+        news here."""
+        self.withdrawn = []
+        if not chosen:
+            return
+        now = set(chosen.values())
+
+        def is_none(key: tuple[int, int]) -> bool:
+            process = stats.get(key[0]) if key[0] not in now else None
+            return process is not None and process.ticks == key[1] and process.state not in "ZX"
+
+        if self._lone is not None:
+            if is_none(self._lone):
+                self.withdrawn.append((0, self._lone[0]))
+            self._lone = None
+        for rank, known in list(self._found.items()):
+            if known.key[0] in now and chosen.get(rank) != known.key[0]:
+                del self._found[rank]
+            elif is_none(known.key) and (group or known.identity.launcher == BY_GROUP):
+                del self._found[rank]
+                self.withdrawn.append((rank, known.key[0]))
 
     def sole_process(self) -> Found | None:
         """For a command without ranks: its topmost Python process (the root itself, or below a shell) as rank
@@ -92,7 +153,13 @@ class RankFinder:
         known = read_process(pid, self._proc) if pid is not None else None
         if pid is None or known is None:
             return None
+        self._lone = (pid, known.ticks)
         return self._describe(pid, known.ticks, Identity(0, 0, 1, "local", 0, 1), distributed=False)
+
+    def spawned(self, pid: int) -> int:
+        """How many processes below it multiprocessing has started that load torch: mp.spawn's ranks, perhaps."""
+        below = Tree(pid, self._proc).scan(full=True)
+        return sum(is_spawned(self._argv(one)) and loads_torch(one, self._proc) for one in below)
 
     def _leave_out(
         self, identities: dict[int, Identity], stats: Mapping[int, Process]
@@ -104,7 +171,7 @@ class RankFinder:
             for pid, identity in identities.items()
             if (key := (pid, stats[pid].ticks)) not in self._inner
             and (
-                self._found.get(identity.rank, (None, ""))[0] == key
+                ((known := self._found.get(identity.rank)) is not None and known.key == key)
                 or not (
                     launches(argv := self._argv(pid))
                     or helps(argv)
@@ -116,16 +183,16 @@ class RankFinder:
     def _note_inner(self, identities: dict[int, Identity], stats: Mapping[int, Process]) -> None:
         """Remember who lives below their rank's own Python process: they may outlive it."""
         for pid, identity in identities.items():
-            key = (pid, stats[pid].ticks)
-            found, launcher = self._found.get(identity.rank, (key, ""))
-            above = stats.get(found[0])
+            key, known = (pid, stats[pid].ticks), self._found.get(identity.rank)
+            above = stats.get(known.key[0]) if known is not None else None
             if (
-                key != found
+                known is not None
+                and key != known.key
                 and identity.rank in self._found_python
-                and launcher == identity.launcher
+                and known.identity.launcher == identity.launcher
                 and above is not None
-                and above.ticks == found[1]
-                and _is_below(pid, found[0], stats)
+                and above.ticks == known.key[1]
+                and _is_below(pid, known.key[0], stats)
             ):
                 self._inner.add(key)
 
@@ -188,11 +255,14 @@ class RankFinder:
         self._waited = {key: scans for key, scans in self._waited.items() if key in alive}
         self._inner &= alive
 
-    def _describe(self, pid: int, ticks: int, who: Identity, *, distributed: bool = True) -> Found:
-        env = read_environ(pid, self._proc) or {}
+    def _describe(
+        self, pid: int, ticks: int, who: Identity, *, distributed: bool = True, word: GroupWord | None = None
+    ) -> Found:
+        env = {**(read_environ(pid, self._proc) or {}), **(word.variables if word is not None else {})}
         command = " ".join(redacted([word for word in self._argv(pid) if word]))
         place = Placement(host=self._host, pid=pid, start_ticks=ticks, **asdict(who))
-        return Found(place, command[:2000], relevant(env), distributed)
+        group, thread = (0, ()) if word is None else (word.number, word.thread)
+        return Found(place, command[:2000], relevant(env), distributed, group, thread)
 
     def _argv(self, pid: int) -> list[str]:
         return read_argv(pid, self._proc)

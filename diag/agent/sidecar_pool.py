@@ -79,10 +79,16 @@ class SidecarPool:
     # -- life ---------------------------------------------------------------------------------------------
 
     def watch(self, place: Placement) -> None:
-        """Start a sidecar beside this rank; one that watched an earlier process of the rank is ended."""
-        old = self._sidecars.pop(place.rank, None)
-        if old is not None:
-            self._end(old)
+        """Start a sidecar beside this rank, unless it has one; one that watched an earlier process of the rank is
+        ended, and one that watched this process under another number."""
+        process = (place.pid, place.start_ticks)
+        for rank, old in list(self._sidecars.items()):
+            same = (old.place.pid, old.place.start_ticks) == process
+            if same and rank == place.rank and not old.ended:
+                old.place = place
+                return
+            if same or rank == place.rank:
+                self.forget(rank)
         try:
             sidecar = _Sidecar(place, self._spawn(place))
         except OSError as error:
@@ -98,6 +104,11 @@ class SidecarPool:
             self._failed(place, f"cannot be listened to: {error}", _NO_ROOM)
             return
         self._sidecars[place.rank] = sidecar
+
+    def forget(self, rank: int) -> None:
+        old = self._sidecars.pop(rank, None)
+        if old is not None:
+            self._end(old)
 
     def _failed(self, place: Placement, reason: str, remedy: str = "") -> None:
         self._reporter.put(run_source.failed("sidecar", reason, remedy, rank=place.rank, host=place.host))

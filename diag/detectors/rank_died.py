@@ -11,6 +11,7 @@ from diag.detectors.echoed_errors import CASCADE
 from diag.detectors.last_words import CRASHES, NAMED, Heard, heard
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import CgroupMemory, KernelOomKill
+from diag.state.phases import NOT_KNOWN
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import Activity
 from diag.state.view import JobView
@@ -160,7 +161,8 @@ def _after(root: RankView, job: JobView, now: float) -> str:
     iteration = job.progress.iteration_then(root.exited_at or now)
     if iteration is not None:
         return f" after iteration {iteration}"
-    return "" if job.phase == "ended" else f" in phase {job.phase}"
+    phase = job.phases.shown(root.exited_at or now)
+    return "" if phase in ("ended", NOT_KNOWN) else f" in phase {phase}"
 
 
 def _left_before(root: RankView, job: JobView) -> list[RankView]:

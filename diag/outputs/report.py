@@ -15,6 +15,7 @@ from diag.outputs.advice_after_end import lasting
 from diag.outputs.view.classes import StackClass
 from diag.outputs.view.next_step import next_command
 from diag.outputs.view.sentence import retell
+from diag.state.phases import BEFORE_TRAINING
 from diag.state.savefacts import save_json
 from diag.state.view import JobView
 
@@ -53,7 +54,7 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
         "schema": "diag.report/1",
         "job": {
             "state": job_status(engine),
-            "phase": job.phase,
+            "phase": job.phases.shown(engine.now),
             "world_size": job.world_size,
             "ranks_seen": len(job.ranks),
             "iteration": job.iteration,
@@ -92,7 +93,8 @@ def job_status(engine: Engine) -> str:
         # Where no more comes, no start of a job was watched, and nothing in the evidence shows how far one is.
         return "unknown" if engine.finished else "starting"
     unseen = not job.ranks and job.iteration is None
-    if unseen or job.phase in ("launch", "rendezvous", "model_load", "data_prep", "comm_init"):
+    early = job.phase in BEFORE_TRAINING and not job.phases.has_begun(engine.now)
+    if unseen or early:
         return "starting"
     return "checkpointing" if job.phase == "ckpt_save" else "running"
 

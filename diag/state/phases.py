@@ -19,6 +19,9 @@ Four sources move the phase, each for a reason of its own:
   marked is over when the log says so.
 - other nodes, for a node whose own log tells no steps: the job hub's word, which is not `own`.
 
+What processes show is a guess: a job whose log is not understood and whose stacks are in no part of a step would
+be in its rendezvous for hours. `shown` is what people are told, "not_known" where nothing has shown the phase.
+
 Each change is announced as `PhaseChanged`: a save begins and ends with its phase, the longest of each phase is kept
 for the patience with the next, and time outside of steady belongs to no step.
 """
@@ -33,6 +36,11 @@ from diag.state.reducer import MainStackRead, PhaseChanged, RankStarted, Reducer
 
 # Marks of the start-up that other processes of the job may print again at any time.
 STARTING_PHASES = ("launch", "rendezvous", "model_load")
+# A job in one of these has not begun to train.
+BEFORE_TRAINING = frozenset({*STARTING_PHASES, "data_prep", "comm_init"})
+NOT_KNOWN = "not_known"
+# So long a start-up that nothing shows is believed. Ours: ten times what ranks need to meet on a slow file system.
+_GUESS_SECONDS = 600.0
 _INTERRUPTED_BY_SAVES = ("steady", "first_step", "training", "eval")
 
 
@@ -43,23 +51,41 @@ class Phases(Reducer):
         self._ranks, self._tell = ranks, tell
         self.now = "launch"  # the phase that the job is in
         self.since: float | None = None  # when it began
+        self.guessed = True  # neither the log nor a stack has shown it
+        self._joined = False  # the ranks have a process group: whatever they do, they have met
+        self._attached = False  # diag came later: how far the job was then is not known
         self.line = ""  # the line that marked it; "" when stacks or processes showed it
         self.marked = "launch"  # the last that the log named: what a save seen in stacks returns to
         self.own = "launch"  # without what another node's log says
         self.history: deque[tuple[float, str]] = deque(maxlen=64)  # when each began
+
+    def shown(self, now: float) -> str:
+        """The phase as people are told it."""
+        known = not self.guessed or not (
+            self._joined or self.now == "model_load" or self.since is None or self._is_old(now)
+        )
+        return self.now if known else NOT_KNOWN
+
+    def has_begun(self, now: float) -> bool:
+        """A job of which nothing shows how far it is runs, and does not start, from some time on."""
+        return self.guessed and self._is_old(now)
+
+    def _is_old(self, now: float) -> bool:
+        return self._attached or (self.since is not None and now - self.since > _GUESS_SECONDS)
 
     def then(self, at: float) -> str:
         """The phase at an earlier moment, as it was known until then; the first known for a time before."""
         first = self.history[0][1] if self.history else self.now
         return next((phase for began, phase in reversed(self.history) if began <= at), first)
 
-    def mark(self, at: float, phase: str, line: str = "") -> None:
-        """The log says so, in this line."""
+    def mark(self, at: float, phase: str, line: str = "", *, guessed: bool = False) -> None:
+        """The log says so, in this line; `guessed`: only another attempt's processes."""
         self.marked = phase
-        self.enter(at, phase)
+        self.enter(at, phase, guessed=guessed)
         self.line = line
 
-    def enter(self, at: float, phase: str, *, own: bool = True) -> None:
+    def enter(self, at: float, phase: str, *, own: bool = True, guessed: bool = False) -> None:
+        self.guessed = guessed
         if own:
             self.own = phase
         if phase != self.now:
@@ -76,7 +102,7 @@ class Phases(Reducer):
 
     @takes(RunStarted)
     def _run_started(self, at: float, fact: RunStarted) -> None:
-        self.since = at
+        self.since, self._attached = at, fact.attached
 
     @takes(RunEnded)
     def _run_ended(self, at: float, fact: RunEnded) -> None:
@@ -84,9 +110,10 @@ class Phases(Reducer):
 
     @takes(RankStarted)
     def _rank_started(self, at: float, event: RankStarted) -> None:
+        self._joined |= event.found.group > 0
         if self.now == "launch" and not event.in_log:
             several = event.found.distributed and event.found.placement.world_size > 1
-            self.enter(at, "rendezvous" if several else "model_load")
+            self.enter(at, "rendezvous" if several else "model_load", guessed=True)
 
     @takes(MainStackRead)
     def _stack(self, at: float, event: MainStackRead) -> None:

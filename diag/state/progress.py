@@ -180,7 +180,7 @@ class Progress(Reducer):
         self.iteration = self.iteration_at = self.epoch = None
         self._bar = None
         self.steps.start_over()
-        self._phases.mark(at, "rendezvous")
+        self._phases.mark(at, "rendezvous", guessed=True)
 
     @takes(PhaseChanged, RankStopped)
     def _disturbed(self, at: float, event: PhaseChanged | RankStopped) -> None:

@@ -140,7 +140,7 @@ class RankState(RankView):
             self.ended_threads.extend(
                 (at, one.name) for one in self.stack.threads if one.thread_id not in there
             )
-        main = self._trainer.pick(fact, self.waits, alike)
+        main = self._trainer.pick(fact, self.waits, alike, self.joined_by)
         self.thread = self._trainer.tid
         path = steps(main) if main else ()
         mark = "|".join(path)

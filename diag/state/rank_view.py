@@ -40,6 +40,8 @@ class RankView:
     # Who it is.
     placement: Placement  # its number, node and process
     distributed: bool = True  # started by a launcher that makes one job of several
+    group: int = 0  # its how-many-th process group says so; 0: its environment, or a log
+    joined_by: tuple[int, ...] = ()  # the thread that joined the group, by the kernel's number and Python's
     found_at: float = 0.0  # when its process was seen first; 0 for one that was there from a log's beginning
     # How it ended.
     exit: RankExited | None = None  # None while it lives

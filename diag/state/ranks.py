@@ -1,5 +1,8 @@
 """The ranks of the job: who they are, which processes they were before, and what all of them do together.
 
+A process is one rank at a time. Where it turns out to be another than it was taken for, what was read under the
+wrong number is dropped: no number has samples of two processes.
+
 What is known of one rank is its `RankState`; here observations find their rank.
 """
 
@@ -8,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 
+from diag.model import Placement
 from diag.model.observations import (
     CgroupMemory,
     CgroupPids,
@@ -23,6 +27,7 @@ from diag.model.observations import (
     RankDigest,
     RankExited,
     RankFound,
+    RankWithdrawn,
     RdmaAccess,
     RecorderAsked,
     RunStarted,
@@ -39,6 +44,7 @@ from diag.state.rank_view import STRONG, RankView
 from diag.state.reducer import (
     AttemptBegan,
     MainStackRead,
+    RankDropped,
     RankStarted,
     RankStopped,
     Reducer,
@@ -63,10 +69,12 @@ class Ranks(Reducer, Mapping[int, RankView]):
 
     def __init__(self, cluster: Cluster, tell: Tell) -> None:
         self._cluster, self._tell = cluster, tell
-        self._known: dict[int, RankState] = {}  # none is ever taken away
+        self._known: dict[int, RankState] = {}
+        self._processes: dict[tuple[int, int, str], int] = {}  # their numbers, by `_process`
         self._numbers: list[int] = []  # of them, in order
         self._past: list[RankState] = []  # of earlier attempts (elastic restarts)
-        self.world_size = 0  # the largest that the command, a rank or a node reported
+        # that of the process group; until one is known the largest that the command, a rank or a node reported
+        self.world_size = 0
         # by torchrun
         self.failures: deque[tuple[float, WorkerFailureReported]] = deque(maxlen=_MOST_FAILURES)
         self.training: set[int] = set()  # living ranks whose stacks show a part of a training step
@@ -139,22 +147,66 @@ class Ranks(Reducer, Mapping[int, RankView]):
     @takes(RankFound)
     def _found(self, at: float, fact: RankFound) -> None:
         place = fact.placement
+        before = self._processes.get(_process(place))  # the number that it was known by
         old = self._known.get(place.rank)
-        if old is not None:
-            if (old.placement.pid, old.placement.start_ticks) == (place.pid, place.start_ticks):
-                old.placement = place
-                return
-            self._past.append(old)  # elastic restart: a new process has this rank
-            self._forget_past()
-            self._tell(at, AttemptBegan())
-        self._moves = None
+        known = self._known[before] if before is not None else None
+        # It has left its group for one of another size: the job goes on with fewer, or more.
+        anew = known is not None and fact.group > known.group > 0 and place.world_size != self.world_size
+        if old is not None and _is_same(old.placement, place) and not anew:
+            old.placement, old.distributed = place, fact.distributed
+            old.group, old.joined_by = fact.group, fact.thread
+        else:
+            if anew or (old is not None and before is None and (old.distributed or not old.alive)):
+                if old is not None and not anew:
+                    self._past.append(old)  # elastic restart: a new process has this rank
+                self._begin_attempt(at, place.world_size if fact.group else 0)
+            for one in [number for number in {before, place.rank} if number in self._known]:
+                self._drop(at, one)
+            self._start(at, fact)
+        # A group's word is the group's size. Until there is one, each launcher knows of a part at least.
+        self.world_size = place.world_size if fact.group else max(self.world_size, place.world_size)
+
+    def _start(self, at: float, fact: RankFound) -> None:
+        self._moves, self._numbers = None, []
         event = RankStarted(fact)
-        found_at = 0.0 if event.in_log else at
-        rank = RankState(place, fact.distributed, found_at=found_at, moved={"stack": at})
-        self._known[place.rank] = rank
+        rank = RankState(
+            fact.placement,
+            fact.distributed,
+            fact.group,
+            fact.thread,
+            found_at=0.0 if event.in_log else at,
+            moved={"stack": at},
+        )
+        self._known[rank.rank] = rank
+        if (process := _process(fact.placement))[1]:
+            self._processes[process] = rank.rank
         self._note_activity(rank)
-        self.world_size = max(self.world_size, place.world_size)
         self._tell(at, event)
+
+    def _begin_attempt(self, at: float, world_size: int) -> None:
+        """`world_size`: of the new group; 0 where a launcher starts the same ranks again."""
+        for rank in list(self._known.values()) if world_size else ():
+            if rank.rank >= world_size:
+                if not rank.alive:
+                    self._past.append(rank)
+                self._drop(at, rank.rank)
+        self._forget_past()
+        self._tell(at, AttemptBegan())
+
+    @takes(RankWithdrawn)
+    def _withdrawn(self, at: float, fact: RankWithdrawn) -> None:
+        rank = self._of(fact)
+        if rank is not None and rank.placement.pid == fact.pid:
+            self._drop(at, rank.rank)
+
+    def _drop(self, at: float, number: int) -> None:
+        process = _process(self._known.pop(number).placement)
+        if self._processes.get(process) == number:
+            del self._processes[process]
+        self._moves, self._numbers = None, []
+        self.training.discard(number)
+        self.saving.discard(number)
+        self._tell(at, RankDropped(number))
 
     def _forget_past(self) -> None:
         """Jobs are restarted for weeks. Of all attempts but the last those that failed by themselves matter,
@@ -197,7 +249,8 @@ class Ranks(Reducer, Mapping[int, RankView]):
     def _stack(self, at: float, fact: StackSample) -> None:
         rank = self._of(fact)
         if rank is not None and fact.pid != rank.placement.pid:
-            rank.see_child_stack(at, fact)
+            if fact.parent_pid == rank.placement.pid or not rank.placement.start_ticks:
+                rank.see_child_stack(at, fact)  # any other was read of the number's earlier process
         elif rank is not None:
             rank.see_stack(at, fact, self._trainer)
             if rank.thread and rank.judged is not None:
@@ -254,7 +307,7 @@ class Ranks(Reducer, Mapping[int, RankView]):
         rank = self._of(fact)
         if rank is not None:
             rank.see_question(at)
-            if isinstance(fact, FlightRecorder):
+            if isinstance(fact, FlightRecorder) and fact.pid in (0, rank.placement.pid):
                 rank.see_recorder(at, fact)
 
     @takes(RdmaAccess, WaitsRead, EnvironmentSeen)
@@ -282,3 +335,12 @@ class Ranks(Reducer, Mapping[int, RankView]):
         for user in users:
             if user is not None and user in self._known:
                 self._known[user].gpu_index = fact.index
+
+
+def _process(place: Placement) -> tuple[int, int, str]:
+    """Which process it is, whatever its number; one without start_ticks (of a log, a capture) is not known."""
+    return place.pid, place.start_ticks, place.host
+
+
+def _is_same(one: Placement, other: Placement) -> bool:
+    return (one.pid, one.start_ticks) == (other.pid, other.start_ticks)

@@ -78,6 +78,13 @@ class RankStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class RankDropped:
+    """Sent by `Ranks`: the process that was read under this number has another one, or is no rank."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class RankStopped:
     """Sent by `Ranks`: the process was found stopped (SIGSTOP, a debugger)."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from diag.model.observations import ThreadStack
 from diag.state.phases import Phases
-from diag.state.reducer import AttemptBegan, MainStackRead, Reducer, takes
+from diag.state.reducer import AttemptBegan, MainStackRead, RankDropped, Reducer, takes
 from diag.state.stack_activity import Activity, Reading
 
 KINDS = (
@@ -63,6 +63,10 @@ class Residence(Reducer):
     @takes(AttemptBegan)
     def _attempt_began(self, at: float, event: AttemptBegan) -> None:
         self._seen.clear()
+
+    @takes(RankDropped)
+    def _dropped(self, at: float, event: RankDropped) -> None:
+        self._seen.pop(event.rank, None)
 
     def counts(self, since: float = 0.0, until: float = float("inf")) -> dict[int, Counter[str]]:
         """By rank: how often it was found where, from `since` to `until`."""

@@ -33,10 +33,14 @@ class Trainer:
     _path: tuple[str, ...] = ()  # where the main thread waited when the other was found
 
     def pick(
-        self, sample: StackSample, waits: WaitsRead | None, alike: tuple[str, ...] = ()
+        self,
+        sample: StackSample,
+        waits: WaitsRead | None,
+        alike: tuple[str, ...] = (),
+        joined_by: tuple[int, ...] = (),
     ) -> ThreadStack | None:
         """The thread to look at in this sample; None where there is none at all. `alike`: the beginning of the thread
-        that trains in another rank, which runs the same program."""
+        that trains in another rank, which runs the same program. `joined_by`: the one that joined the process group."""
         main = sample.main
         if main is None:
             return None
@@ -51,6 +55,8 @@ class Trainer:
         if kept is not None and (self._trained is None or path == self._path):
             return kept
         found = self._other(sample, main, waits, alike)
+        if found is None and self._trained is None:
+            found = _first([one for one in sample.threads if one.thread_id in joined_by and one.frames])
         self.tid, self._path = (0, ()) if found is None else (found.thread_id, path)
         return found or main
 

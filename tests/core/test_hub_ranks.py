@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from diag.agent.hub import Hub
 from diag.launch.launchers.nodes import nodes_of
 from diag.model import Record
@@ -69,6 +71,44 @@ def test_a_command_without_ranks_is_watched_itself(tmp_path: Path) -> None:
     assert hub.engine.job.ranks[0].placement.pid == pid
     assert len(said) == 1
     assert "no ranks found below CMD" in said[0]
+
+
+# As multiprocessing starts a child anew, with something of torch's name in its memory.
+_SPAWNED = """
+import subprocess, sys
+child = '''from multiprocessing.spawn import spawn_main
+import mmap, os, sys
+file = open(sys.argv[1], "rb")
+seen = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+os.write(1, b"here\\\\n")
+sys.stdin.read()
+'''
+processes = [subprocess.Popen([sys.executable, "-c", child, *sys.argv[1:]]) for _ in range(2)]
+[process.wait() for process in processes]
+"""
+
+
+@pytest.mark.parametrize(("library", "said"), [("libtorch_cpu.so", 1), ("libz.so", 0)])
+@pytest.mark.parametrize("attached", [True, False])
+def test_spawned_processes_that_may_be_ranks_are_not_checked_where_no_hook_is_in_them(
+    tmp_path: Path, library: str, said: int, attached: bool
+) -> None:
+    (tmp_path / library).write_bytes(b"x" * 4096)
+    words = [sys.executable, "-c", _SPAWNED, str(tmp_path / library)]
+    settings = load(run_root=tmp_path).model_copy(update={"lone_process_seconds": 0.0})
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None and parent.stdin is not None
+        assert [parent.stdout.readline() for _ in range(2)] == ["here\n"] * 2
+        hub = Hub(settings, None, talk=lambda text: None, attached=attached, stack_dir=tmp_path)
+        hub.watch_job(["train"], parent.pid)
+        end = time.monotonic() + 30
+        hub.loop(lambda: bool(hub.engine.job.ranks) or time.monotonic() > end)
+        hub.finish(None)
+        parent.stdin.close()
+
+    lines = [line for line in hub.engine.not_checked() if line.what == "ranks"]
+    assert len(lines) == (said if attached else 0)
+    assert all("2 processes below pid" in line.reason for line in lines)
 
 
 def test_launcher_that_waits_for_other_nodes_is_no_rank(tmp_path: Path) -> None:

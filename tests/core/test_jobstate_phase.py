@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from diag.model import Placement
-from diag.model.observations import Iteration, RankFound
-from tests.facts import ALL_REDUCE, SLEEP, TRAIN, Story, pid_of, stack
+from diag.model.observations import Iteration, PhaseMarked, RankFound, RunStarted
+from diag.outputs.report import report
+from tests.facts import ALL_REDUCE, SLEEP, TICKS, TRAIN, Story, found, pid_of, stack
 
 SAVE = (*TRAIN, "save_checkpoint /app/megatron/training/checkpointing.py:500")
 
@@ -70,3 +71,66 @@ def test_training_stack_ends_a_rendezvous_that_no_line_ended() -> None:
 
     story.tell(stack(1, story.now, ALL_REDUCE))
     assert story.engine.job.phase == "training"
+
+
+# --- what people are told
+
+
+def said(story: Story) -> tuple[str, str]:
+    job = report(story.engine)["job"]
+    return job["state"], job["phase"]
+
+
+def silent(world: int = 2) -> Story:
+    """Ranks of a launcher whose log and stacks tell no phase."""
+    story = Story([], world=world)
+    story.tell(stack(0, story.now, SLEEP))
+    return story
+
+
+def test_start_that_nothing_shows_is_believed_for_ten_minutes() -> None:
+    story = silent()
+    assert said(story) == ("starting", "rendezvous")
+
+    story.wait(3 * 3600.0)
+
+    assert said(story) == ("running", "not_known")
+    assert "phase not known" in report(story.engine)["sentence"]
+
+
+def test_ranks_that_have_a_process_group_are_in_no_rendezvous() -> None:
+    story = silent(world=0)
+    place = Placement(0, 0, 2, "node-0", pid_of(0), TICKS, launcher="group")
+    story.tell(RankFound(0, place, "python train.py", True, 1))
+
+    assert said(story) == ("starting", "not_known")
+
+
+def test_process_without_ranks_is_in_no_known_phase() -> None:
+    story = silent(world=0)
+    story.tell(RankFound(0, Placement(0, 0, 1, "node-0", pid_of(0), TICKS), "python train.py", False))
+
+    assert said(story) == ("starting", "not_known")
+
+
+def test_phase_of_a_job_that_ran_before_diag_came_is_not_known() -> None:
+    story = Story([], world=0)
+    story.tell(RunStarted(None, ("python", "train.py"), 999, "node-0", 2, "", True), found(0), found(1))
+
+    assert said(story) == ("running", "not_known")
+
+
+def test_phase_that_the_log_marks_is_known_for_as_long_as_it_lasts() -> None:
+    story = silent()
+    story.tell(PhaseMarked(None, "model_load", "[INFO:swift] Loading the model"))
+
+    story.wait(3 * 3600.0)
+
+    assert said(story) == ("starting", "model_load")
+
+
+def test_phase_that_stacks_show_is_known() -> None:
+    story = Story([], world=2)
+    story.tell(stack(0, story.now, ALL_REDUCE), stack(1, story.now, ALL_REDUCE))
+
+    assert said(story) == ("running", "training")

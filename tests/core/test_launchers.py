@@ -190,3 +190,11 @@ def test_what_diagnosis_needs_is_kept_and_long_values_are_cut() -> None:
         name: value for name, value in env.items() if name != "SLURM_NODELIST"
     }
     assert kept["SLURM_NODELIST"] == "n" * 1000
+
+
+def test_actor_of_verl_is_known_by_rays_local_rank() -> None:
+    """verl 0.4, single_controller/ray/base.py: these go into the actor's runtime environment."""
+    env = {"RANK": "9", "WORLD_SIZE": "16", "RAY_LOCAL_RANK": "1", "RAY_LOCAL_WORLD_SIZE": "8"}
+
+    assert identify(env) == Identity(9, 1, 16, "ray", 0, 8)
+    assert identify({"RAY_LOCAL_RANK": "1"}) is None

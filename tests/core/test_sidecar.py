@@ -157,7 +157,7 @@ def test_recorder_of_a_stopped_rank_is_not_asked_and_said_to_be_missing(
         lambda: Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "stopped"
     )
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(tmp_path / f"w.3.{rank.pid}.sock"))
+        server.bind(str(tmp_path / f"w.{rank.pid}.sock"))
         server.listen()
         server.setblocking(False)
 

@@ -7,6 +7,7 @@ import queue
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,14 +136,49 @@ def test_new_process_of_a_rank_gets_a_sidecar_and_the_old_one_ends(
     rank: subprocess.Popen[bytes], pool: tuple[SidecarPool, queue.SimpleQueue[Record]]
 ) -> None:
     sidecars, records = pool
-    sidecars.watch(place(rank))
-    old = sidecars.processes()[0]
+    with subprocess.Popen(["sleep", "1000"]) as earlier:
+        sidecars.watch(place(earlier))
+        old = sidecars.processes()[0]
 
-    sidecars.watch(place(rank))
+        sidecars.watch(place(rank))
 
-    assert sidecars.processes()[0] != old
-    wait_for(lambda: is_gone(old), "the old one ended")
-    record_of(records, "proc")
+        assert sidecars.processes()[0] != old
+        wait_for(lambda: is_gone(old), "the old one ended")
+        record_of(records, "proc")
+        earlier.kill()
+
+
+def test_process_that_becomes_another_rank_has_one_sidecar_under_its_new_number(
+    rank: subprocess.Popen[bytes], pool: tuple[SidecarPool, queue.SimpleQueue[Record]]
+) -> None:
+    pool[0].watch(place(rank))
+    first = pool[0].processes()[0]
+
+    pool[0].watch(replace(place(rank), rank=2))
+
+    assert set(pool[0].processes()) == {2}
+    wait_for(lambda: is_gone(first), "the first sidecar ends")
+
+
+def test_process_that_is_found_again_under_its_number_keeps_its_sidecar(
+    rank: subprocess.Popen[bytes], pool: tuple[SidecarPool, queue.SimpleQueue[Record]]
+) -> None:
+    pool[0].watch(place(rank))
+    before = pool[0].processes()
+
+    pool[0].watch(replace(place(rank), world_size=3))
+
+    assert pool[0].processes() == before
+
+
+def test_rank_that_is_withdrawn_has_no_sidecar(
+    rank: subprocess.Popen[bytes], pool: tuple[SidecarPool, queue.SimpleQueue[Record]]
+) -> None:
+    pool[0].watch(place(rank))
+
+    pool[0].forget(0)
+
+    assert pool[0].processes() == {}
 
 
 def test_dump_of_no_ranks_is_done_at_once(pool: tuple[SidecarPool, queue.SimpleQueue[Record]]) -> None:

@@ -384,7 +384,7 @@ def test_real_torch_answers_on_the_socket_and_exits_silently(users: Path) -> Non
         # given a rank of real torch that has initialised
         assert rank.stdout.readline().split()[1] == "False", "the finder is still there"
         # when its server is asked
-        connection = UnixHTTP(run_dir / f"w.0.{rank.pid}.sock")
+        connection = UnixHTTP(run_dir / f"w.{rank.pid}.sock")
         connection.request("POST", "/handler/ping")
         assert connection.getresponse().read().strip() == b"pong"
         connection.close()

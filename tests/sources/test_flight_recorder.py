@@ -318,14 +318,14 @@ def test_rank_without_a_socket_and_one_whose_server_died(tmp_path: Path) -> None
         and "--no-inject" in failed.remedy
     )
     with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(tmp_path / "w.0.1.sock"))
+        dead.bind(str(tmp_path / "w.1.sock"))
     gone = source.read(0, 1, tmp_path)
     assert gone["failed"] == "gone" and not parsed(gone)
 
 
 def test_server_that_says_nothing_costs_the_deadline_and_no_more(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(str(tmp_path / "w.0.1.sock"))
+        silent.bind(str(tmp_path / "w.1.sock"))
         silent.listen()
         began = time.monotonic()
         assert source.read(0, 1, tmp_path, 0.3)["failed"] == "timed_out"

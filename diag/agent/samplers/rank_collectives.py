@@ -12,7 +12,7 @@ _AGAIN_SECONDS, _LATER_SECONDS = 5.0, 30.0
 _CALM_SECONDS = 3600.0  # a suspicion wakes it
 _ANSWER_SECONDS = 3.0
 _PIPE_SECONDS = 10.0  # twice what the dump of torch's pipe took on an H200 machine
-_LONGEST_SOCKET_FOLDER = 80  # a UNIX socket's path has 107 characters, and w.<rank>.<pid>.sock needs up to 27
+_LONGEST_SOCKET_FOLDER = 80  # a UNIX socket's path has 107 characters, and w.<pid>.sock needs up to 17
 
 
 class CollectivesSampler(RankSampler):

@@ -53,7 +53,7 @@ def with_last_words(verdict: Verdict, outcries: Iterable[Outcry], now: float, jo
     verdict = replace(
         verdict, notes=(*verdict.notes, *(Note("output", text, rank.rank) for text in (*shown, *said)))
     )
-    if shown and verdict.cause in _OPEN and verdict.blamed_child is None and _awaits_word(rank, verdict):
+    if shown and verdict.cause in _OPEN and verdict.blamed_child is None and _awaits_word(rank, verdict, job):
         return replace(
             verdict,
             klass="peer_not_joined" if verdict.waiting else "unknown",
@@ -159,10 +159,10 @@ def _ended_worker(rank: RankView, since: float, now: float) -> str:
     return f"its {role} pid {pid} ended {format_seconds(max(0.0, now - at))} ago"
 
 
-def _awaits_word(rank: RankView, verdict: Verdict) -> bool:
+def _awaits_word(rank: RankView, verdict: Verdict, job: JobView) -> bool:
     """By the kernel, where it was asked, else by the frames: it waits for what another thread or process would have
     told it, and nobody is known who still could."""
-    chain = lasting_wait(rank, verdict.since)
+    chain = lasting_wait(rank, verdict.since, job)
     if chain is None:
         return rank.judged is not None and is_in_lock(rank.judged)
     known = kernel_cause(chain)

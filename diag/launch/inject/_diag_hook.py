@@ -1,10 +1,11 @@
-"""What a rank and the processes it starts do for diag: let it read their stacks, and show the Flight
-Recorder.
+"""What a rank and the processes it starts do for diag: let it read their stacks, say which rank of which
+process group they are, and show the Flight Recorder.
 
-Imported by our `sitecustomize` in processes with a rank, in the job's interpreter (3.8 to 3.14), which may
-have no diag installed: standard library only, and of that what Python has loaded anyway. Nothing here prints
-or raises into the job. What worked is in DIAG_RUN_DIR/hook.<pid>.json; forked children write nothing and
-share their parent's stack file.
+Imported by our `sitecustomize` in processes with a rank, and in others once they import torch.distributed, in
+the job's interpreter (3.8 to 3.14), which may have no diag installed: standard library only, and of that what
+Python has loaded anyway. Nothing here prints or raises into the job. What worked is in
+DIAG_RUN_DIR/hook.<pid>.json; forked children that join no process group write nothing and share their
+parent's stack file.
 """
 
 # pathlib is not loaded at this point of a start:
@@ -27,27 +28,44 @@ _SUN_PATH = 107  # bytes of a UNIX socket's path, less the final zero; linux/un.
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 _TORCH = "torch.distributed.distributed_c10d"
 
+# What a process may have set in its own environment, which /proc does not show.
+_SET_INSIDE = "LOCAL_RANK LOCAL_WORLD_SIZE RAY_LOCAL_RANK RAY_LOCAL_WORLD_SIZE CUDA_VISIBLE_DEVICES MASTER_ADDR MASTER_PORT"
+
 _run_dir = ""
-_pid = 0  # of the process that ran start(); a forked child has another
-_said = {}  # hook.<pid>.json
+_pid = 0  # of the process that ran start() or watch(); a forked child has another
+_said = {}  # hook.<pid>.json; empty in a process that is no rank
 _notes = []
 
 
 def start(run_dir, rank):
+    """In a process that its environment calls a rank."""
+    _enter(run_dir)
+    _begin(rank, (_register_stacks, _allow_ptrace, _watch_torch))
+    _say()
+
+
+def watch(run_dir):
+    """In any other, which may become one: nothing is done before it has a process group."""
+    _enter(run_dir)
+    _watch_torch()
+
+
+def _enter(run_dir):
     global _run_dir, _pid
     _run_dir, _pid = run_dir, os.getpid()
+
+
+def _begin(rank, steps):
     _said.update(version=1, pid=_pid, rank=rank, python="{}.{}.{}".format(*sys.version_info))
-    for step in (_register_stacks, _allow_ptrace, _watch_torch):
+    for step in steps:
         try:
             step()
         except Exception as error:
             _notes.append(f"{step.__name__.strip('_')}: {error}")
-    _say()
     atexit.register(_leave)
 
 
 # --- stacks by signal
-# ------------------------------------------------------------------------------------------
 
 
 def _stacks_path():
@@ -86,7 +104,6 @@ def _lift(fd):
 
 
 # --- ptrace under Yama
-# -----------------------------------------------------------------------------------------
 
 
 def _allow_ptrace():
@@ -117,13 +134,10 @@ def _prctl():
     return lambda option, value: _ctypes.call_function(address, (option, value, 0, 0, 0))
 
 
-# --- Flight Recorder: torch's own worker server on a UNIX socket
-# -----------------------------------------------
+# --- torch's process group
 
 
 def _watch_torch():
-    if os.environ.get("DIAG_FLIGHT_RECORDER") == "0":
-        return
     if _TORCH in sys.modules:  # a .pth file was quicker
         _wrap_init(sys.modules[_TORCH])
     else:
@@ -179,30 +193,89 @@ class _TorchFinder:
 
 
 def _wrap_init(module):
-    """Opens the server when init_process_group has returned, not at `import torch`.
+    """Says which rank this is, and opens the server, when init_process_group has returned, not at `import torch`.
 
-    From then on the rank has threads of gloo or NCCL anyway. Before, ours would be its first, and a fork then
-    warns (3.12 and later) and could deadlock; launchers, data helpers and compile workers that only import
-    torch stay as they are.
+    From then on the rank has threads of gloo or NCCL anyway. Before, ours would be its first, and a fork then warns
+    (3.12 and later) and could deadlock; launchers and helpers that only import torch stay as they are.
     """
     import functools
 
     init = module.init_process_group
-    _switch_recorder_on()
+    if _said:
+        _switch_recorder_on()
 
     @functools.wraps(init)
     def init_process_group(*args, **kwargs):
+        _switch_recorder_on()
         result = init(*args, **kwargs)
-        if os.getpid() == _pid and "worker_server" not in _said:
-            _said["worker_server"] = None
-            try:
-                _open_worker_server()
-            except Exception as error:
-                _notes.append(f"worker server: {error}")
-            _say()
+        try:
+            _join(module)
+        except Exception as error:
+            _note(f"group: {error}")
         return result
 
     module.init_process_group = init_process_group
+
+
+def _join(module):
+    """This process has a process group: whatever its environment says, it is that rank of it."""
+    try:
+        group = _group(module)
+    except Exception as error:
+        if os.getpid() != _pid or not _said:
+            return
+        _notes.append(f"group: {error}")
+    else:
+        _become_rank(group["rank"])
+        _said["group"] = dict(group, number=_said.get("group", {}).get("number", 0) + 1)
+    if "worker_server" not in _said and os.environ.get("DIAG_FLIGHT_RECORDER") != "0":
+        _said["worker_server"] = None
+        try:
+            _open_worker_server()
+        except Exception as error:
+            _notes.append(f"worker server: {error}")
+    _say()
+
+
+def _become_rank(rank):
+    steps = () if "signal" in _said else (_register_stacks, _allow_ptrace)  # a fork has its parent's
+    if os.getpid() != _pid:
+        _enter(_run_dir)
+        _said.clear()
+        del _notes[:]
+    if not _said:
+        _begin(rank, steps)
+
+
+def _group(module):
+    with open("/proc/self/stat", "rb") as file:
+        ticks = int(file.read().rpartition(b")")[2].split()[19])
+    thread = _thread.get_native_id()
+    return {
+        "rank": int(module.get_rank()),
+        "world": int(module.get_world_size()),
+        "store": _meeting_point(module),
+        "ticks": ticks,  # by which a later process of this pid is another
+        "thread": [] if thread == os.getpid() else [thread, _thread.get_ident()],
+        "env": {name: os.environ[name] for name in _SET_INSIDE.split() if name in os.environ},
+    }
+
+
+def _meeting_point(module):
+    """Where the group's store is, which no two jobs share; "" where it does not say."""
+    try:
+        store = module._get_default_store()
+        for _ in range(8):  # a TCPStore in some PrefixStores
+            if hasattr(store, "underlying_store"):
+                store = store.underlying_store
+        if hasattr(store, "port"):
+            return f"tcp://{store.host}:{store.port}"
+        return f"file://{store.path}"
+    except Exception:
+        return ""
+
+
+# --- Flight Recorder: torch's own worker server on a UNIX socket
 
 
 def _switch_recorder_on():
@@ -211,9 +284,9 @@ def _switch_recorder_on():
     names = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE")
     version = getattr(sys.modules.get("torch"), "__version__", "")
     parts = str(version).split(".")[:2]
-    if not all(part.isdigit() for part in parts) or any(name in os.environ for name in names):
+    if os.environ.get("DIAG_FLIGHT_RECORDER") == "0" or any(name in os.environ for name in names):
         return
-    if (2, 4) <= tuple(map(int, parts)) < (2, 11):
+    if all(part.isdigit() for part in parts) and (2, 4) <= tuple(map(int, parts)) < (2, 11):
         os.environ[names[0]] = "2000"
 
 
@@ -223,7 +296,7 @@ def _open_worker_server():
 
     from torch._C._distributed_c10d import _WorkerServer
 
-    name = f"w.{_said['rank']}.{_pid}.sock"
+    name = f"w.{_pid}.sock"
     path = _run_dir + "/" + name
     if len(os.fsencode(path)) > _SUN_PATH:
         raise OSError(f"the run directory's path is too long for a socket: {path}")
@@ -257,12 +330,11 @@ def _without_its_log_line(build):
 
 
 # --- what worked
-# -----------------------------------------------------------------------------------------------
 
 
 def _note(text):
     _notes.append(text)
-    if os.getpid() == _pid:
+    if os.getpid() == _pid and _said:
         _say()
 
 

@@ -1,5 +1,5 @@
-"""First on PYTHONPATH of a job under `diag run`: hooks the ranks, then runs the sitecustomize that would have
-run.
+"""First on PYTHONPATH of a job under `diag run`: hooks the ranks and what may become one, then runs the
+sitecustomize that would have run.
 
 Python imports only the first sitecustomize it finds, so without handing on we would hide the user's. Runs at
 the start of every Python process of the job, in the job's interpreter (3.8 to 3.14): no imports of its own,
@@ -25,23 +25,52 @@ _RANK_VARIABLES = (
 )
 
 
+_TORCH = "torch.distributed.distributed_c10d"  # the module that makes process groups
+
+
 def _hook():
     run_dir = os.environ.get("DIAG_RUN_DIR")
     if not run_dir:
         return
-    for name in _RANK_VARIABLES:
-        rank = os.environ.get(name)
-        if rank and rank.isdigit():
-            break
-    else:
-        return
     try:
-        if "_diag_hook" not in sys.modules and os.path.isdir(run_dir):
-            import _diag_hook
+        if "_diag_hook" in sys.modules or not os.path.isdir(run_dir):
+            return
+        run_dir = os.path.abspath(run_dir)
+        for name in _RANK_VARIABLES:
+            rank = os.environ.get(name)
+            if rank and rank.isdigit():
+                import _diag_hook
 
-            _diag_hook.start(os.path.abspath(run_dir), int(rank))
+                _diag_hook.start(run_dir, int(rank))
+                return
+        sys.meta_path.insert(0, _Waiter(run_dir, os.path.dirname(__file__)))
     except Exception:  # whatever it is, the job starts as if we were not here
         pass
+
+
+class _Waiter:
+    """In a process without a rank's variables (mp.spawn's children, Ray's actors, launchers): loads the hook when
+    torch's process groups are imported, then takes itself away. Costs other processes 0.1 us an import."""
+
+    def __init__(self, run_dir, here):
+        self._run_dir, self._here = run_dir, here
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname != _TORCH or self not in sys.meta_path:
+            return None
+        try:
+            sys.meta_path.remove(self)
+            # Our folder is not on sys.path any more.
+            finder = sys.modules["_frozen_importlib_external"].PathFinder
+            spec = finder.find_spec("_diag_hook", [self._here])
+            hook = sys.modules["_frozen_importlib"].module_from_spec(spec)
+            sys.modules["_diag_hook"] = hook
+            spec.loader.exec_module(hook)
+            hook.watch(self._run_dir)
+            # The import system goes on with what stood behind us; the hook's own finder stands in our place.
+            return sys.meta_path[0].find_spec(fullname, path, target)
+        except Exception:
+            return None
 
 
 def _hand_on():

@@ -14,6 +14,7 @@ __all__ = [
     "helps",
     "identify",
     "is_diag",
+    "is_spawned",
     "launches",
     "redacted",
     "relevant",
@@ -24,7 +25,8 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a launcher set for one process. `launcher` is torchrun, deepspeed, slurm, openmpi, pmi or env."""
+    """What a launcher set for one process. `launcher` is torchrun, deepspeed, ray, slurm, openmpi, pmi or env; group
+    where the process group says who is which rank."""
 
     rank: int
     local_rank: int
@@ -43,12 +45,13 @@ def _number(env: Environment, *names: str) -> int | None:
 
 
 def _torchrun(env: Environment) -> Identity | None:
-    """torchrun, accelerate and DeepSpeed's launcher. RANK alone is not enough: Kubeflow puts a RANK that is
-    the NODE's into the environment of torchrun itself; only ranks have LOCAL_RANK too."""
-    rank, local_rank = _number(env, "RANK"), _number(env, "LOCAL_RANK")
+    """torchrun, accelerate, DeepSpeed's launcher, and verl's actors, whose LOCAL_RANK is RAY_LOCAL_RANK. RANK alone is
+    not enough: Kubeflow puts a RANK that is the NODE's into the environment of torchrun itself; only ranks have
+    LOCAL_RANK too."""
+    rank, local_rank = _number(env, "RANK"), _number(env, "LOCAL_RANK", "RAY_LOCAL_RANK")
     if rank is None or local_rank is None:
         return None
-    launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in env else "env"
+    launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in env else "env" if "LOCAL_RANK" in env else "ray"
     if launcher == "env" and "CROSS_RANK" in env:
         # deepspeed/launcher/launch.py sets CROSS_RANK, CROSS_SIZE, LOCAL_SIZE beside RANK
         launcher = "deepspeed"
@@ -58,7 +61,7 @@ def _torchrun(env: Environment) -> Identity | None:
         _number(env, "WORLD_SIZE") or rank + 1,
         launcher,
         _number(env, "GROUP_RANK", "CROSS_RANK", "NODE_RANK") or 0,
-        _number(env, "LOCAL_WORLD_SIZE", "LOCAL_SIZE") or 0,
+        _number(env, "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "RAY_LOCAL_WORLD_SIZE") or 0,
     )
 
 
@@ -167,6 +170,17 @@ def helps(argv: Sequence[str]) -> bool:
     return any(word.endswith(_COMPILE_WORKER) for word in argv[1:4])
 
 
+def is_spawned(argv: Sequence[str]) -> bool:
+    """Whether Python's multiprocessing has started it anew (spawn): torch's mp.spawn, a worker.
+
+    >>> is_spawned(["python3", "-c", "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=4)"])
+    True
+    >>> is_spawned(["python3", "-c", "import train"])
+    False
+    """
+    return any(word.startswith("from multiprocessing.spawn import ") for word in argv[1:8])
+
+
 def is_diag(argv: Sequence[str]) -> bool:
     """Whether this command line is diag's own, which has a rank's variables where srun started it.
 
@@ -208,7 +222,7 @@ HCCL_ RCCL_
 )
 _NAMES = names(
     """
-RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK NNODES NPROC_PER_NODE MASTER_ADDR
+RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE RAY_LOCAL_RANK RAY_LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK NNODES NPROC_PER_NODE MASTER_ADDR
 MASTER_PORT TORCH_DISTRIBUTED_DEBUG PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF TOKENIZERS_PARALLELISM
 MEGATRON_LM_PATH ASCEND_RT_VISIBLE_DEVICES KUBERNETES_SERVICE_HOST container APPTAINER_NAME SINGULARITY_NAME
 TP_SOCKET_IFNAME NVIDIA_VISIBLE_DEVICES DIAG_FAULT OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE

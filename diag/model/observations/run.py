@@ -15,6 +15,7 @@ class RunStarted(Observation):
     host: str
     world_size: int = 0  # as the launcher's environment says; 0 when it does not
     cwd: str = ""  # the working directory of the command; empty where it is not known
+    attached: bool = False  # it ran already when diag came
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,17 @@ class RankFound(Observation):
     placement: Placement
     command: str = ""
     distributed: bool = True  # False: CMD has no ranks, its one process is watched as rank 0
+    # The how-many-th process group of this process says that it is this rank; 0: its environment does.
+    group: int = 0
+    # Which thread joined it, by the kernel's number and by Python's (stacks have either); (): the main one.
+    thread: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankWithdrawn(Observation):
+    """The process was taken for this rank and is none: others have joined the process group, it started them."""
+
+    pid: int
 
 
 @dataclass(frozen=True, slots=True)

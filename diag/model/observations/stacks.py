@@ -45,8 +45,7 @@ class StackSample(Observation):
 
     @property
     def main(self) -> ThreadStack | None:
-        """The main thread: its native id is the pid; else the one called MainThread; else the last of
-        faulthandler."""
+        """The main thread: its native id is the pid; else the one called MainThread; else the last of faulthandler."""
         for thread in self.threads:
             if thread.thread_id == self.pid or thread.name == "MainThread":
                 return thread

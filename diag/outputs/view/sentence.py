@@ -91,7 +91,7 @@ def job_sentence(document: Mapping[str, Any]) -> str:
     ended = has_ended(document)
     parts = [_lead(document)]
     if job.get("phase") and not ended and job.get("state") != "unknown":
-        parts.append(f"phase {job['phase']}")
+        parts.append("phase not known" if job["phase"] == "not_known" else f"phase {job['phase']}")
     if job.get("iteration") is not None:
         total = job.get("total_iterations")
         parts.append(f"iteration {job['iteration']}" + (f" of {total}" if total else ""))

@@ -22,14 +22,12 @@ from diag.outputs.view.classes import format_exit, why_no_stack
 from diag.outputs.view.network_view import picked, rdma_json
 from diag.outputs.view.steps_view import shares_json
 from diag.state.idle import is_idle_child
+from diag.state.phases import BEFORE_TRAINING
 from diag.state.rank_view import CHANNELS, RankView
 from diag.state.stack_activity import Activity, format_frame, read_stack
 from diag.state.stack_digest import living_children
 
 RANK_STATES = ("starting", "running", "checkpointing", "stalled", "delaying", "hung", "dead", "finished")
-
-# as report.job_status has it
-_STARTING = frozenset({"launch", "rendezvous", "model_load", "data_prep", "comm_init"})
 
 
 # --- what a hub gives
@@ -242,7 +240,8 @@ def rank_state(engine: Engine, rank: RankView, named: Mapping[int, str]) -> str:
         return named[rank.rank]
     if is_saving(engine, rank):
         return "checkpointing"
-    return "starting" if job.phase in _STARTING else "running"
+    early = job.phase in BEFORE_TRAINING and not job.phases.has_begun(engine.now)
+    return "starting" if early else "running"
 
 
 def is_saving(engine: Engine, rank: RankView) -> bool:
@@ -266,7 +265,7 @@ def ranks_json(engine: Engine) -> list[dict[str, Any]]:
             {
                 **picked(place, "rank", "local_rank", "node_rank", "host", "pid"),
                 "state": rank_state(engine, rank, named),
-                "phase": job.phase,
+                "phase": job.phases.shown(engine.now),
                 "activity": reading.activity.value if reading else None,
                 "context": reading.context.value if reading and reading.context else None,
                 "where": _frame_json(reading.where, job.run.cwd) if reading else None,

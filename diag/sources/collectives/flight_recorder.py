@@ -82,7 +82,7 @@ def read(
     end = time.monotonic() + deadline
     try:
         try:
-            return {"pid": pid, **_ask_all(socket_path(rank, pid, run_dir), end)}
+            return {"pid": pid, **_ask_all(socket_path(pid, run_dir), end)}
         except NoAnswer as failure:
             if failure.word not in ("no_socket", "no_handler"):
                 raise
@@ -97,15 +97,15 @@ def read(
         return {"pid": pid, "failed": failure.word, "detail": failure.detail[:300]}
 
 
-def socket_path(rank: int, pid: int, run_dir: Path) -> Path:
+def socket_path(pid: int, run_dir: Path) -> Path:
     """Where the hook lets the rank's worker server listen."""
-    return run_dir / f"w.{rank}.{pid}.sock"
+    return run_dir / f"w.{pid}.sock"
 
 
 def reachable(rank: int, pid: int, run_dir: Path) -> bool:
     """Whether there is a server or a pipe to ask: else there is no torch, or no process group yet, and
     nothing is missing."""
-    return socket_path(rank, pid, run_dir).exists() or pipe_of(rank, pid) is not None
+    return socket_path(pid, run_dir).exists() or pipe_of(rank, pid) is not None
 
 
 def _ask_all(path: Path, end: float) -> dict[str, Any]:

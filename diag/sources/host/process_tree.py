@@ -271,3 +271,8 @@ def is_python(pid: int, root: Path = PROC) -> bool:
 
 def _is_python_name(path: str) -> bool:
     return path.removesuffix(" (deleted)").rpartition("/")[2].startswith("python")
+
+
+def loads_torch(pid: int, root: Path = PROC) -> bool:
+    """Reading maps waits for the process's mmap lock: not each second."""
+    return b"/libtorch" in (read_raw(f"{root}/{pid}/maps") or b"")

@@ -7,7 +7,7 @@ from typing import Any
 
 from diag.model import Placement, Record
 from diag.model import observations as facts
-from diag.sources.payload import fill, guarded
+from diag.sources.payload import fill, guarded, integer, sequence
 
 SOURCE = "run"
 
@@ -24,6 +24,7 @@ _EVENTS: dict[str, type[facts.Observation]] = {
     "asked": facts.RecorderAsked,
     "failed": facts.SourceFailed,
     "works": facts.SourceWorks,
+    "withdrawn": facts.RankWithdrawn,
 }
 
 
@@ -31,8 +32,11 @@ def _record(event: str, host: str = "", rank: int | None = None, **payload: Any)
     return Record(SOURCE, {"event": event, **payload}, rank, host)
 
 
-def started(argv: list[str], pid: int, host: str, world_size: int = 0, cwd: str = "") -> Record:
-    return _record("started", host, argv=argv, pid=pid, world_size=world_size, cwd=cwd)
+def started(
+    argv: list[str], pid: int, host: str, world_size: int = 0, cwd: str = "", *, attached: bool = False
+) -> Record:
+    ran = {"attached": True} if attached else {}
+    return _record("started", host, argv=argv, pid=pid, world_size=world_size, cwd=cwd, **ran)
 
 
 def expected(nets: list[str], host: str) -> Record:
@@ -53,10 +57,23 @@ def looked_away(seconds: float, host: str) -> Record:
 
 
 def rank_found(
-    place: Placement, command: str, variables: dict[str, str], *, distributed: bool = True
+    place: Placement,
+    command: str,
+    variables: dict[str, str],
+    *,
+    distributed: bool = True,
+    group: int = 0,
+    thread: tuple[int, ...] = (),
 ) -> Record:
-    found = {"command": command, "env": variables, "distributed": distributed}
+    """`group` and `thread`: see RankFound."""
+    found: dict[str, Any] = {"command": command, "env": variables, "distributed": distributed}
+    if group:
+        found |= {"group": group, "thread": list(thread)}
     return _record("rank", place.host, place.rank, placement=place.to_json(), **found)
+
+
+def rank_withdrawn(rank: int, pid: int, host: str) -> Record:
+    return _record("withdrawn", host, rank, pid=pid)
 
 
 def cut_off(at: float) -> Record:
@@ -89,7 +106,10 @@ def parse(record: Record) -> Iterator[facts.Observation]:
     event = payload["event"]
     if event == "rank":
         place = Placement.from_json(payload["placement"])
-        yield facts.RankFound(place.rank, place, str(payload["command"]), bool(payload["distributed"]))
+        thread = tuple(integer(one) for one in sequence(payload.get("thread"))[:2])
+        group = integer(payload.get("group"))
+        command, distributed = str(payload["command"]), bool(payload["distributed"])
+        yield facts.RankFound(place.rank, place, command, distributed, group, thread)
         variables = payload["env"]
         yield facts.EnvironmentSeen(
             place.rank, place.pid, tuple((str(k), str(v)) for k, v in variables.items())
