@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
+from diag.detectors.training.recorder_rounds import RecorderRounds
 from diag.model import Evidence
 from diag.model.observations import FlightRecorder
 from diag.state.arrivals import Arrivals, Latecomer, arrivals
 from diag.text.units import format_seconds
 
-_ONE_READING_SECONDS = 20.0  # the ranks are asked one after the other
 _FRESH_SECONDS = 300.0
 
 
 class Latecomers:
-    """Keeps the newest recorder of each rank. Of one host only: the times are by its clock."""
+    """Of one host only: the times are by its clock."""
 
     listens = (FlightRecorder,)
 
     def __init__(self) -> None:
-        self._recorders: dict[int, tuple[float, FlightRecorder]] = {}
+        self._rounds = RecorderRounds()
         self._read: tuple[float, Arrivals | None] = (0.0, None)
 
-    def observe(self, at: float, fact: FlightRecorder) -> None:
-        if fact.rank is None:
-            return
-        self._recorders[fact.rank] = (at, fact)
-        oldest = min(seen for seen, _ in self._recorders.values())
-        # once for each round of answers, not for each answer
-        if len(self._recorders) > 1 and at - oldest <= _ONE_READING_SECONDS and oldest > self._read[0]:
-            found = arrivals({rank: recorder for rank, (_, recorder) in self._recorders.items()})
-            self._read = (at, found)
+    def observe(self, at: float, fact: FlightRecorder, ranks: int) -> None:
+        recorders = self._rounds.observe(at, fact, ranks)
+        if recorders is not None:
+            self._read = (at, arrivals(recorders))
 
     def start_over(self) -> None:
-        self._recorders.clear()
+        self._rounds.start_over()
         self._read = (0.0, None)
 
     def last(self, now: float) -> tuple[Latecomer, Arrivals] | None:

@@ -139,7 +139,7 @@ class StragglerDetector(Detector):
         elif isinstance(fact, ProcessTree):
             self._cores.observe(at, fact)
         elif isinstance(fact, FlightRecorder):
-            self._latecomers.observe(at, fact)
+            self._latecomers.observe(at, fact, len(self._places))
         elif isinstance(fact, (SaveStarted, SaveFinished, PhaseMarked, MetricsLogged)):
             self._looks.observe(at, fact)
 
