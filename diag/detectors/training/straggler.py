@@ -32,7 +32,7 @@ from diag.model.observations import (
     StackSample,
 )
 from diag.state.arrivals import Latecomer
-from diag.state.gpustate import device_of, gpu_of_rank, pids_are_seen
+from diag.state.gpustate import device_of
 from diag.state.stack_activity import Activity, read_stack
 from diag.state.view import JobView
 
@@ -334,9 +334,8 @@ class StragglerDetector(Detector):
         return straggler_finding(verdict, around, self._looks.since(slow, now))
 
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
-        if not pids_are_seen(job) and any(
-            map(_is_busy, (gpu_of_rank(rank, job) for rank in job.alive_ranks()))
-        ):
+        gpus, ours = self._gpus()
+        if not ours and _used(gpus):
             yield NotChecked(
                 "whether the GPUs are shared",
                 "the driver shows no process of the job: in a container without the host's pids it cannot",
@@ -359,7 +358,3 @@ def _of(waits: dict[int, list[bool]], stage: tuple[int, ...]) -> dict[int, list[
 
 def _used(gpus: dict[int, list[GpuWaitSample]]) -> bool:
     return any(look.utilization for looks in gpus.values() for look in looks)
-
-
-def _is_busy(gpu: GpuSample | None) -> bool:
-    return gpu is not None and bool(gpu.utilization_ratio)
