@@ -270,8 +270,9 @@ _ADVICE_UNEXPLAINED = {  # where no finding says more
         "A crash in native code: set PYTHONFAULTHANDLER=1 to see where, and check that CUDA, NCCL and extensions match "
         "(bus error: /dev/shm full, or a mapped file that got shorter or lies on a full disk).",
     ),
-    "dataloader_worker_killed": "A DataLoader worker was killed: most often by memory (host or cgroup) or by a full /dev/shm (a "
-    "bus error also by a mapped file that got shorter). Lower --dataloader_num_workers or raise the limit.",
+    "dataloader_worker_killed": "A DataLoader worker was ended by the signal in its last line. Killed: by an operator or a "
+    "scheduler, or for memory, of which nothing was read here (`dmesg -T | grep -i oom`). Bus error: a full /dev/shm, or a "
+    "mapped file that got shorter. Segmentation fault: the data set's native code; --dataloader_num_workers 0 shows where.",
 }
 
 

@@ -1,11 +1,28 @@
-"""How a job's ranks are laid out over pipeline stages, as its command line shows."""
+"""How a job's ranks are laid out over pipeline stages and within them, as its command line shows."""
 
 from __future__ import annotations
 
+import math
 import re
 
 # megatron-core 0.12-0.18, ms-swift 3.7-4.6 (underscores), Megatron-LM (hyphens), the bundled job (--pp)
 _PIPELINE = re.compile(r"--(?:pipeline[-_]model[-_]parallel[-_]size|pp)[= ](\d{1,5})\b")
+
+
+# Of one batch each rank has a part of every tensor (TP), or of the sequence (CP).
+_TENSOR = re.compile(r"--(?:tensor[-_]model[-_]parallel[-_]size|tp)[= ](\d{1,5})\b")
+_CONTEXT = re.compile(r"--(?:context[-_]parallel[-_]size|cp)[= ](\d{1,5})\b")
+
+
+def ranks_of_one_batch(command: str) -> int:
+    """How many ranks compute on one batch together, and exchange parts of it in every layer; 1 where the command
+    does not say.
+
+    >>> ranks_of_one_batch("megatron sft --tensor_model_parallel_size 2 --cp 2"), ranks_of_one_batch("train.py")
+    (4, 1)
+    """
+    sizes = [int(found[1]) for found in (_TENSOR.search(command), _CONTEXT.search(command)) if found]
+    return max(1, math.prod(sizes))
 
 
 def pipeline_parallel_size(command: str) -> int | None:

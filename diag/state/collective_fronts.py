@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from diag.model.observations import CollectiveEntry, FlightRecorder
+from diag.text.units import format_ranks
 
 # Operations of which only one side has the tensor on every rank; elsewhere both are compared.
 _SIDE = {"broadcast": "input", "reduce": "input", "gather": "input", "scatter": "output"}
@@ -55,6 +56,27 @@ class Front:
         return (self.backend, self.group, self.seq, self.is_p2p, self.waiting)
 
 
+def passed_mismatches(dumps: Mapping[int, FlightRecorder], world_size: int) -> tuple[list[Front], int]:
+    """Calls that are over on all their ranks although they did not fit together, the newest of each group first;
+    and how many calls were compared. NCCL moves what the smaller one has, and nobody waits."""
+    found: list[Front] = []
+    compared = 0
+    for group in _gather(dumps, world_size, over=True):
+        if not group.members or any(group.blind(rank, dumps) for rank in group.members):
+            continue
+        for seq, calls in sorted(group.calls.items(), reverse=True):
+            entries = [entry for made in calls.values() for entry in made]
+            # of a coalesced call the parts may stand in any order
+            whole = len(calls) == len(group.members) == len(entries)
+            if not whole or any(entry.pending or entry.op == "coalesced" for entry in entries):
+                continue
+            compared += 1
+            signatures = group.signatures(seq)
+            if len(signatures) > 1:
+                found.append(group.front(entries[0], tuple(sorted(calls)), (), (), signatures))
+    return found, compared
+
+
 def fronts_of(dumps: Mapping[int, FlightRecorder], world_size: int) -> list[Front]:
     groups = _gather(dumps, world_size)
     return [front for group in groups for front in (*group.fronts(dumps), *group.p2p_fronts(dumps))]
@@ -62,7 +84,8 @@ def fronts_of(dumps: Mapping[int, FlightRecorder], world_size: int) -> list[Fron
 
 class _Group:
     def __init__(self, backend: str, name: str, desc: str, members: tuple[int, ...]) -> None:
-        self.backend, self.name, self.desc, self.members = backend, name, desc, members
+        self.backend, self.name, self.members = backend, name, members
+        self.desc = _named(name, desc, members)
         self.highest: dict[int, int] = {}
         self.first: dict[int, CollectiveEntry] = {}  # of each rank, the oldest call that is pending
         self.p2p: dict[int, list[CollectiveEntry]] = {}  # pending ones
@@ -73,7 +96,7 @@ class _Group:
         dump = dumps.get(rank)
         return dump is None or bool(dump.backends and self.backend not in dump.backends)
 
-    def _front(
+    def front(
         self,
         entry: CollectiveEntry,
         waiting: tuple[int, ...],
@@ -100,9 +123,9 @@ class _Group:
                 rank for rank in members if self.highest.get(rank, 0) < seq and rank not in silent
             )
             entry = self.first[min(rank for rank in waiting if self.first[rank].seq == seq)]
-            yield self._front(entry, tuple(sorted(waiting)), missing, no_dump, self._signatures(seq))
+            yield self.front(entry, tuple(sorted(waiting)), missing, no_dump, self.signatures(seq))
 
-    def _signatures(self, seq: int) -> tuple[Signature, ...]:
+    def signatures(self, seq: int) -> tuple[Signature, ...]:
         kinds: dict[tuple[object, ...], tuple[CollectiveEntry, list[int]]] = {}  # an example, and whose
         calls = self.calls.get(seq, {})
         for rank, entries in calls.items():
@@ -139,7 +162,7 @@ class _Group:
                 seen.add(peer)
                 met = ("recv" if kind == "send" else "send", rank) in pairs.get(peer, ())
                 blind = self.blind(peer, dumps)
-                yield self._front(entry, (rank,), () if met or blind else (peer,), (peer,) if blind else ())
+                yield self.front(entry, (rank,), () if met or blind else (peer,), (peer,) if blind else ())
 
     def _peer(self, entry: CollectiveEntry) -> tuple[str, int] | None:
         """send or recv, and with whom. The names have ranks of the group: its members in order are those of the
@@ -161,6 +184,13 @@ def _kind(entry: CollectiveEntry) -> tuple[object, ...]:
     return (entry.op, tuple(math.prod(shape) for shape in shapes), entry.dtypes[:1])
 
 
+def _named(name: str, desc: str, members: tuple[int, ...]) -> str:
+    """torch calls a group "undefined" that was made without a description: then its number and ranks name it."""
+    if desc not in ("", "undefined") or not members:
+        return desc
+    return f"group {name} of {format_ranks(members)}"
+
+
 class _Groups(dict[tuple[str, str, int], _Group]):
     """By backend, name and members: two groups may have one name on different ranks."""
 
@@ -180,8 +210,8 @@ class _Groups(dict[tuple[str, str, int], _Group]):
         return self[key]
 
 
-def _gather(dumps: Mapping[int, FlightRecorder], world_size: int) -> list[_Group]:
-    """All ranks' calls by group."""
+def _gather(dumps: Mapping[int, FlightRecorder], world_size: int, *, over: bool = False) -> list[_Group]:
+    """All ranks' calls by group; `over`: what they called where none waits is noted too."""
     groups = _Groups()
     everybody = tuple(range(world_size or max(dumps, default=-1) + 1))
     joined: dict[int, dict[tuple[str, str], _Group]] = {}
@@ -207,14 +237,14 @@ def _gather(dumps: Mapping[int, FlightRecorder], world_size: int) -> list[_Group
             group = mine.get(place) or mine.setdefault(place, groups.of(*place, entry.desc))
             if not entry.is_p2p:
                 group.highest[rank] = max(group.highest.get(rank, 0), entry.seq)
-    _note_calls(dumps, joined)
+    _note_calls(dumps, joined, over)
     return list(groups.values())
 
 
 def _note_calls(
-    dumps: Mapping[int, FlightRecorder], joined: Mapping[int, Mapping[tuple[str, str], _Group]]
+    dumps: Mapping[int, FlightRecorder], joined: Mapping[int, Mapping[tuple[str, str], _Group]], over: bool
 ) -> None:
-    """What each rank called at the fronts of its groups, whether it still waits there or not."""
+    """What each rank called at the fronts of its groups (`over`: anywhere), whether it still waits there or not."""
     fronts: dict[int, frozenset[int]] = {}
     for mine in joined.values():
         for group in mine.values():
@@ -224,8 +254,8 @@ def _note_calls(
     for rank, dump in dumps.items():
         mine = joined[rank]
         for entry in dump.entries:
-            if entry.seq not in anywhere or entry.is_p2p:
+            if entry.is_p2p or not (over or entry.seq in anywhere):
                 continue
             group = mine[entry.backend, entry.group]
-            if entry.seq in fronts[id(group)]:
+            if over or entry.seq in fronts[id(group)]:
                 group.calls.setdefault(entry.seq, {}).setdefault(rank, []).append(entry)

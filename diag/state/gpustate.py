@@ -1,6 +1,8 @@
-"""Which GPU is which rank's, and the other way round."""
+"""Which GPU is which rank's, and the other way round; and whether a sample of it shows that rank alone."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from diag.model.observations import GpuSample
 from diag.state.gpufaults import same_bus
@@ -31,6 +33,20 @@ def ranks_of_gpu(index: int, job: JobView) -> tuple[int, ...]:
 def rank_of_bus(bus: str, job: JobView) -> tuple[int, ...]:
     """The ranks whose GPU has this PCI address, as the driver or the kernel writes it."""
     return tuple(rank for rank, gpu in gpus_of_ranks(job).items() if same_bus(gpu.pci_bus_id, bus))
+
+
+def is_its_own(pids: Iterable[int], rank: int, job: JobView) -> bool:
+    """Of these processes on its GPU none is another rank's or another job's: then a sample shows this rank.
+
+    Where the driver shows no process of the job (a container without the host's pids) that cannot be told, and
+    what the sample shows is taken for the rank's: see `pids_are_seen`.
+    """
+    return not pids_are_seen(job) or all(job.ranks.rank_of_pid(pid) == rank for pid in pids)
+
+
+def pids_are_seen(job: JobView) -> bool:
+    """NVML has shown a process of this job on some GPU: the pids that it shows are those that diag sees."""
+    return any(rank.gpu_index is not None for rank in job.ranks.values())
 
 
 def device_of(visible: str, local_rank: int) -> str:

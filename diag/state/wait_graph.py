@@ -68,7 +68,7 @@ class WaitGraph:
         mismatched = [front for front in self.fronts if front.signatures]
         if mismatched:
             front = max(mismatched, key=lambda front: (not front.missing, len(front.waiting)))
-            return Explanation("mismatch", _minority(front.signatures), waiting, front.signatures, front)
+            return Explanation("mismatch", minority(front.signatures), waiting, front.signatures, front)
         if not self.fronts:
             return Explanation("no_pending", (), {}, certain=not self.no_dump)
         certain = all(front.whole and not front.no_dump for front in self.fronts)
@@ -143,7 +143,7 @@ def _most_waited_for(fronts: Sequence[Front], inside: set[int]) -> tuple[int, ..
     return top if stands_out else tuple(weight)
 
 
-def _minority(signatures: Sequence[Signature]) -> tuple[int, ...]:
+def minority(signatures: Sequence[Signature]) -> tuple[int, ...]:
     """Whoever differs from the largest camp; all of them when no camp is the largest."""
     most = max(len(item.ranks) for item in signatures)
     largest = [item for item in signatures if len(item.ranks) == most]

@@ -4,6 +4,7 @@ they forbid."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -103,6 +104,16 @@ def test_gpu_whose_power_moves_computes_and_its_job_is_not_hung() -> None:
     quiet(story, both, lambda number: [gpu(0, 1.0, 126.0), gpu(1, 1.0, 430.0 + 60 * (number % 3))], 400.0)
 
     assert story.findings() == []
+
+
+def test_work_of_a_neighbour_on_a_ranks_gpu_does_not_hide_that_the_job_hangs() -> None:
+    """Seen on 2 x H200: 519 W of another job on the GPU of a rank that waited."""
+    story = steady(2)
+    beside = replace(gpu(0, 1.0, 519.0), pids=(pid_of(0), 5996))
+    quiet(story, dict.fromkeys(range(2), GPU_WAIT), lambda _: [beside, gpu(1, 1.0, 126.0)])
+
+    found = story.the("hang")
+    assert not any("519 W" in item.excerpt for item in found.evidence)
 
 
 def test_rank_in_its_own_code_whose_gpu_computes_is_not_hung() -> None:

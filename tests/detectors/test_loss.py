@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from diag.model.observations import (
     RankFound,
 )
 from tests.facts import TICKS, Story
+from tests.facts import found as found_rank
 
 NAN, INF = float("nan"), float("inf")
 LOGS = sorted((Path(__file__).parents[1] / "captures" / "logs").glob("*.log"))
@@ -118,6 +120,27 @@ def test_rank_that_met_nan_in_its_own_gradients_is_named() -> None:
     assert (
         found.ranks == (3,)
         and "rank 3 met nan or inf in its own gradients (bucket #0) after iteration 10" in found.summary
+    )
+
+
+def test_under_tensor_parallelism_the_group_is_named_not_the_rank_that_printed_first() -> None:
+    """2 x H200, TP 2: a parameter of rank 1 was nan, and rank 0 printed it first."""
+    story = train(falling(10))
+    for rank in (0, 1):
+        command = "megatron rlhf --tensor_model_parallel_size 2 --expert_model_parallel_size 2"
+        story.tell(replace(found_rank(rank), command=command))
+    story.tell(
+        NonFiniteReported(
+            0, "grad", "bucket #0", "[rank0]: RuntimeError: found NaN in local grad norm for bucket #0"
+        )
+    )
+    story.wait(2)
+
+    found = story.the("grad-nan")
+    assert found.ranks == (0, 1)
+    assert "ranks 0-1, which compute on one batch together, met nan or inf" in found.summary
+    assert found.advice.startswith(
+        "It is the batch of these ranks, or the GPU or the parameters of one of them"
     )
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from diag.model.observations import CgroupMemory, Interrupted, LogLine, RunEnded
-from tests.facts import Story
+import pytest
+
+from diag.model.observations import CgroupMemory, Interrupted, KernelOomKill, LogLine, RunEnded, XidReported
+from tests.detectors.gpufacts import said
+from tests.facts import Story, pid_of
 
 
 def say(story: Story, rank: int, *lines: str) -> None:
@@ -147,3 +150,39 @@ def test_lost_connection_long_after_a_rank_ended_well_is_not_its_fault() -> None
     story.wait(5)
 
     assert story.the("rank-died").ranks == (0,)
+
+
+def test_killed_worker_is_out_of_memory_only_where_the_kernel_or_a_counter_says_so() -> None:
+    """Seen on H200: a worker that was sent SIGKILL, with no OOM kill in the kernel's log or the cgroup's counter."""
+    line = "[rank1]: RuntimeError: DataLoader worker (pid 5005) is killed by signal: Killed. "
+    sent, killed = Story(), Story()
+    killed.tell(
+        KernelOomKill(None, 5005, "pt_data_worker", 1 << 30, 0, 0, "/job", None, None, "Killed process 5005")
+    )
+    for story in (sent, killed):
+        story.tell(CgroupMemory(1, 2, "/job", 90, 100, 100, 0))
+        say(story, 1, "Traceback (most recent call last):", line)
+        story.exit(1, code=1)
+        story.wait(5)
+
+    assert "an operator" in sent.the("rank-died").advice
+    assert "for memory, of which nothing was read here" in sent.the("rank-died").advice
+    assert killed.the("rank-died").advice.startswith("The kernel killed it for memory")
+
+
+@pytest.mark.parametrize("code", [{"code": 1}, {"signal": 6}])
+def test_death_of_a_rank_whose_gpu_fault_was_found_follows_from_it(code: dict[str, int]) -> None:
+    """2 x H200, a Triton store out of bounds: beside the fault stood "said nothing that tells why"."""
+    story = Story()
+    story.tell(
+        XidReported(None, "0000:00:07", 31, pid_of(1), "NVRM: Xid (PCI:0000:00:07): 31, pid=1001", "kmsg")
+    )
+    story.tell(
+        *said("[rank1]: torch.AcceleratorError: CUDA error: an illegal memory access was encountered", 1)
+    )
+    story.exit(1, **code)
+    story.wait(5)
+
+    assert (story.the("gpu-fault").ranks, story.the("gpu-fault").cause) == ((1,), "illegal_address")
+    assert story.the("rank-died").advice.startswith("See finding gpu-fault for why rank 1 failed")
+    assert "no exception" not in story.the("rank-died").summary

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from diag.model.observations import (
     EnvironmentSeen,
     GpuSample,
     Iteration,
+    ProcessSample,
     RankExited,
     RankFound,
     SaveFinished,
@@ -26,7 +27,7 @@ from diag.model.observations import (
     StackSample,
     ThreadStack,
 )
-from tests.facts import ALL_REDUCE, DATA, SLEEP, TICKS, TRAIN, Story, frames, pid_of, stack, tree
+from tests.facts import ALL_REDUCE, DATA, SLEEP, TICKS, TRAIN, Story, frames, pid_of, process, stack, tree
 
 FORWARD = (*TRAIN, "forward_step /app/train.py:90", "forward /app/model.py:31")
 STAGE_WAIT = (*TRAIN, "recv_forward megatron/core/pipeline_parallel/p2p_communication.py:207")
@@ -138,8 +139,8 @@ def test_gpu_with_low_clocks_is_the_cause_when_all_run_the_same_code() -> None:
         for rank in (0, 1):
             story.tell(tree(rank, story.now), stack(rank, story.now, FORWARD))
         story.tell(
-            gpu_sample(0, 1.0, 140 if dice.random() < 0.8 else 600),
-            gpu_sample(1, 1.0, 420.0, clock=900_000_000),
+            gpu_sample(0, 1.0, 140 if dice.random() < 0.8 else 600, pids=(pid_of(0),)),
+            gpu_sample(1, 1.0, 420.0, clock=900_000_000, pids=(pid_of(1),)),
         )
         story.tell(Iteration(1, step, 100, "", (("loss", 1.0),)))
 
@@ -151,20 +152,54 @@ def test_gpu_is_found_by_the_visible_devices_of_the_rank_where_the_driver_tells_
     story = Story([StragglerDetector()])
     for rank in (0, 1):
         story.tell(EnvironmentSeen(rank, pid_of(rank), (("CUDA_VISIBLE_DEVICES", "5,4"),)))
+    _train(story, (ALL_REDUCE, SLEEP), {4: (), 5: (), 0: (), 1: ()})
+
+    # local rank 1 has GPU 4, and it agrees with the stacks
+    assert (the(story).ranks, the(story).confidence.value) == ((1,), "high")
+
+
+def test_gpus_alone_blame_nobody_where_it_cannot_be_seen_whose_work_they_do() -> None:
+    story = Story([StragglerDetector()])
+    _train(story, (FORWARD, SLEEP), {0: (), 1: ()}, idle=1)
+
+    assert not any(finding.id == "straggler" for finding in story.findings())
+    assert "whether the GPUs are shared" in {line.what for line in story.engine.not_checked()}
+
+
+def test_work_of_a_neighbour_on_the_gpu_of_one_rank_makes_no_straggler_of_the_other() -> None:
+    """Seen on 2 x H200: another job waited in NCCL on GPU 0, and rank 1 was said to hold up the others."""
+    story = Story([StragglerDetector()])
+    _train(story, (FORWARD, SLEEP), {0: (pid_of(0), 5996), 1: (pid_of(1),)}, idle=1)
+
+    assert not any(finding.id == "straggler" for finding in story.findings())
+    assert "whether the GPUs are shared" not in {line.what for line in story.engine.not_checked()}
+
+
+def test_gpus_that_only_the_job_uses_do_blame_and_its_workers_on_them_are_the_jobs() -> None:
+    story = Story([StragglerDetector()])
+    worker = process(4321)
+    _train(story, (FORWARD, SLEEP), {0: (pid_of(0), 4321), 1: (pid_of(1),)}, idle=1, children={0: (worker,)})
+
+    assert the(story).ranks == (1,)
+
+
+def _train(
+    story: Story,
+    stacks: Sequence[Sequence[str]],
+    pids: dict[int, tuple[int, ...]],
+    *,
+    idle: int = 4,
+    children: Mapping[int, tuple[ProcessSample, ...]] | None = None,
+) -> None:
+    """40 steps; all GPUs wait in NCCL but `idle` and those that the job does not use."""
     for step in range(1, 40):
         story.wait(2.0)
-        story.tell(
-            tree(0, story.now), tree(1, story.now), stack(0, story.now, FORWARD), stack(1, story.now, SLEEP)
-        )
-        story.tell(
-            gpu_sample(4, 0.0, 127.0),
-            gpu_sample(5, 1.0, 131.0),
-            gpu_sample(0, 0.0, 80.0),
-            gpu_sample(1, 1.0, 131.0),
-        )
+        for rank, where in enumerate(stacks):
+            story.tell(tree(rank, story.now, *(children or {}).get(rank, ())), stack(rank, story.now, where))
+        for index, users in pids.items():
+            busy = 0.0 if index == idle or (index == 0 and idle == 4) else 1.0
+            story.tell(gpu_sample(index, busy, 131.0 if busy else 90.0, pids=users))
         story.tell(Iteration(1, step, 100, "", (("loss", 1.0),)))
-
-    assert the(story).ranks == (1,)  # local rank 1 has GPU 4
 
 
 def test_straggler_within_a_pipeline_stage_is_found_by_its_own_stage() -> None:

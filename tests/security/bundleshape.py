@@ -55,7 +55,7 @@ _PAYLOADS = {
     "disk": "bavail bfree blocks favail ffree files frsize path purpose quota quota.** read_only type uid",
     "infiniband": "**", "interfaces": "**", "nvml": "**", "nccl_ras": "**", "flight_recorder": "**", "checkpoint": "**",
     "kmsg": "lines[]", "output": "lines[][] stream", "exits": "**", "faulthandler": "**", "pyspy": "**", "cuda_coredump": "**",
-    "proc": "cap_eff fds hz io limits main_stat page pid rdma stat status uid_map wchan children[].** main_wchan",
+    "proc": "beside[][] cap_eff fds hz io limits main_stat page pid rdma schedstat stat status uid_map wchan children[].** main_wchan",
     "rdma_access": "cap_eff complete container.cgroup container.marks.* pid providers[] uid_map verbs[]",
     "remote_stack": "codes[][] pid threads[].frames[] threads[].id threads[].name threads[].owns_gil",
     "run": "argv[] command cwd distributed env.* event pid placement.* reason remedy source world_size",

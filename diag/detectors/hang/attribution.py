@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from diag.detectors.hang.rank_wait import WAITS, cause_of
+from diag.detectors.hang.rank_wait import WAITS, cause_of, has_left_the_group
 from diag.detectors.hang.verdict import Verdict, others
 from diag.model import Confidence
 from diag.state.rank_view import RankView
@@ -101,6 +101,8 @@ def _blocked(  # noqa: PLR0917 - one caller, beside it
     culprits = tuple(rank for rank in blocked if standing[rank] == klass)
     waiting = others(everyone, culprits)
     cause, child = cause_of(job.ranks[culprits[0]], klass)
+    if klass == "teardown" and waiting and all(has_left_the_group(job.ranks[rank]) for rank in culprits):
+        cause = "left_before_the_others"
     certain = bool(waiting) and all(standing[rank] in WAITS for rank in waiting)
     confidence = Confidence.HIGH if certain and len(job.ranks) >= job.world_size else Confidence.MEDIUM
     if klass == "resource_wait" and cause == "external_service":

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from diag.detectors.hang.kernels import Kernel
 from diag.knowledge.xids import xid_of
 from diag.model.observations import GpuSample, XidReported
-from diag.state.gpustate import gpu_of_rank, rank_of_bus
+from diag.state.gpustate import gpu_of_rank, is_its_own, rank_of_bus
 from diag.state.view import JobView
 from diag.text.units import format_quantity, format_ratio, format_seconds
 
@@ -64,7 +64,7 @@ class Gpus:
 
     def read(self, now: float, job: JobView, since: float) -> dict[int, GpuReading]:
         """Per living rank how its GPU stood from `since` on (at most the last 20 s); of ranks whose GPU is
-        known."""
+        known and nobody else's."""
         found: dict[int, GpuReading] = {}
         if not self._samples:
             return found  # of other nodes' ranks: their hubs report it
@@ -74,6 +74,8 @@ class Gpus:
             series = self._samples.get(index, deque()) if index is not None else deque()
             recent = [sample for at, sample in series if at >= max(since, now - _WINDOW_SECONDS)]
             times = [at for at, _ in series if at >= max(since, now - _WINDOW_SECONDS)]
+            if not all(is_its_own(sample.pids, rank.rank, job) for sample in recent):
+                continue  # power and use are those of a neighbour too
             if index is not None and len(recent) >= _SAMPLES:
                 reading = _reading(index, recent, times[-1] - times[0])
                 if reading is not None:

@@ -178,6 +178,9 @@ _WHAT: dict[str, Callable[[Verdict, JobView], str]] = {
     ),
     "lock_deadlock": lambda verdict, job: f"waited for a lock{_in(verdict.culprits, job)}",
     "resource_wait": lambda verdict, job: f"been starved of a resource ({verdict.cause})",
+    "left_before_the_others": lambda verdict, job: (
+        f"been leaving the process group{_in(verdict.culprits, job)}"
+    ),
     "teardown": lambda verdict, job: f"been stuck in shutdown{_in(verdict.culprits, job)}",
 }
 

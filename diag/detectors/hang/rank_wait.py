@@ -103,6 +103,12 @@ def cause_of(rank: RankView, standing: str) -> tuple[str, int | None]:
     }.get(standing, "unknown"), None
 
 
+def has_left_the_group(rank: RankView) -> bool:
+    """The program itself calls it (torch 1.8-2.13); at the interpreter's end torch ends its groups without it."""
+    main = rank.stack.main if rank.stack else None
+    return main is not None and any(frame.function == "destroy_process_group" for frame in main.frames)
+
+
 def busy_child(rank: RankView) -> StackSample | None:
     """The child process whose stack is not that of an idle worker: the one that has something it cannot
     finish."""

@@ -8,6 +8,7 @@ from diag.detectors.training.loss_collapse import LossCollapseDetector
 from diag.detectors.training.loss_level import LossDivergenceDetector, LossSpikeDetector
 from diag.detectors.training.nan import GradNanDetector, LossNanDetector
 from diag.detectors.training.overflow import Fp16OverflowDetector
+from diag.detectors.training.passed_mismatch import PassedMismatchDetector
 from diag.detectors.training.straggler import StragglerDetector
 from diag.detectors.training.throughput import SlowDetector, ThroughputDropDetector
 
@@ -23,4 +24,5 @@ DETECTORS: tuple[type[Detector], ...] = (
     LossCollapseDetector,
     LossSpikeDetector,
     LossDivergenceDetector,
+    PassedMismatchDetector,
 )

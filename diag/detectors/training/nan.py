@@ -8,6 +8,7 @@ from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import failed_soon, only_quoted
 from diag.detectors.findings import finding, row, who
 from diag.detectors.training.numbers import Numbers, Point, PointReader, digits, format_iteration
+from diag.knowledge.parallel_layout import ranks_of_one_batch
 from diag.model import Evidence, Finding
 from diag.model.observations import LossScaleReduced, NonFiniteReported, RankFound
 from diag.state.view import JobView
@@ -93,6 +94,8 @@ class GradNanDetector(Detector):
 
     What to do: as for loss-nan. Where a rank is named, its own batch or its GPU is to blame: gradients are
     checked before they are mixed with those of others. The same rank again after a restart points at the GPU.
+    Ranks that compute on one batch together (tensor and context parallelism) are named together: nan passes
+    between them within the step, whoever printed it first.
 
     False alarms: an inf norm in the first steps of fp16 is how the loss scale is found; it is not reported.
     """
@@ -151,6 +154,11 @@ class GradNanDetector(Detector):
         own = (
             "It is the named rank's own batch, or its GPU: compare after a restart. " if checks.ranks else ""
         )
+        if checks.shared:
+            own = (
+                "It is the batch of these ranks, or the GPU or the parameters of one of them: nan passes between them within "
+                "the step. Compare after a restart. "
+            )
         yield finding(
             self.name,
             summary=summary,
@@ -175,6 +183,7 @@ class _ReportedByChecks:
         self._what = what
         self.reports: list[tuple[float, NonFiniteReported]] = []
         self._pids: dict[int, int] = {}
+        self._together = 1  # ranks that compute on one batch: numbered one after the other
         self._good = 0
 
     def step(self, at: float, *, good: bool) -> None:
@@ -193,6 +202,8 @@ class _ReportedByChecks:
             if known is not None and known != fact.placement.pid:
                 self.reports.clear()
             self._pids[fact.placement.rank] = fact.placement.pid
+            together = ranks_of_one_batch(fact.command)
+            self._together = together if fact.placement.world_size % together == 0 else 1
             return
         soon = not self.reports or at - self.reports[0][0] <= _WATCHED_SECONDS
         if fact.what == self._what and len(self.reports) < _MOST_RANKS and soon:
@@ -209,14 +220,23 @@ class _ReportedByChecks:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        return tuple(sorted({fact.rank for _, fact in self.reports if fact.rank is not None}))
+        """With those that they share their batch with: nan passes between them within the step, and who printed
+        it first says nothing."""
+        named = {fact.rank // self._together for _, fact in self.reports if fact.rank is not None}
+        return tuple(one * self._together + place for one in sorted(named) for place in range(self._together))
+
+    @property
+    def shared(self) -> bool:
+        """Which of `ranks` it began on is not known."""
+        return self._together > 1 and bool(self.ranks)
 
     @property
     def where(self) -> str:
         return next((fact.where for _, fact in self.reports if fact.where), "")
 
     def whose(self) -> str:
-        return who(self.ranks, "a rank that is not named")
+        group = ", which compute on one batch together," if self.shared else ""
+        return who(self.ranks, "a rank that is not named") + group
 
     def evidence(self) -> Iterator[Evidence]:
         for at, fact in self.reports[:3]:

@@ -5,21 +5,25 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from diag.detectors.contract import Detector
-from diag.detectors.findings import finding, row
+from diag.detectors.training.core_shares import CoreShares, Starved
+from diag.detectors.training.latecomers import Latecomers
 from diag.detectors.training.straggler_samples import GpuWaitSample, RankSample, Split, StepSamples, split
+from diag.detectors.training.straggler_words import Around, StragglerVerdict, straggler_finding
 from diag.knowledge.parallel_layout import pipeline_parallel_size
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, numbered
+from diag.model import Finding, NotChecked, Placement
 from diag.model.observations import (
     EnvironmentSeen,
+    FlightRecorder,
     GpuSample,
     Iteration,
     LayoutReported,
     MetricsLogged,
     Observation,
     PhaseMarked,
+    ProcessTree,
     RankDigest,
     RankFound,
     RunStarted,
@@ -27,10 +31,10 @@ from diag.model.observations import (
     SaveStarted,
     StackSample,
 )
+from diag.state.arrivals import Latecomer
 from diag.state.gpustate import device_of
 from diag.state.stack_activity import Activity, read_stack
 from diag.state.view import JobView
-from diag.text.units import format_quantity, format_ranks, format_ratio, format_seconds
 
 # Chance of naming a rank of a job whose ranks wait alike, at one check of one window of samples. Windows
 # overlap, and there are some hundred independent ones in a day.
@@ -52,22 +56,8 @@ _VERDICT_STANDS_SECONDS = 120.0
 _QUIET_SECONDS, _QUIET_SILENCES = 8.0, 1.2
 
 _STAGE_CALLS = ("megatron/core/pipeline_parallel/p2p_communication.py", "deepspeed/runtime/pipe/p2p.py")
-_CAUSES = {
-    Activity.DATA: "data_loading",
-    Activity.PREPROCESS: "data_loading",
-    Activity.COMPILE: "compiling",
-    Activity.SERVICE: "external_service",
-    Activity.FILE_LOCK: "lock",
-    Activity.LOCK: "lock",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _StragglerVerdict:
-    found: Split
-    by_stacks: bool
-    agreed: bool  # stacks and GPUs show the same
-    elsewhere: tuple[int, ...] = ()  # ranks of other stages that are found waiting too
+# A second channel bears out what the first shows: it need not be sure by itself.
+_BEARS_OUT = 1e-2
 
 
 class StragglerDetector(Detector):
@@ -79,11 +69,14 @@ class StragglerDetector(Detector):
     one a step, 128 a rank), with a chance of a false alarm of one in a million a look. Beside it the GPUs:
     those that wait in NCCL are busy at low power, the slow rank's is not. Ranks are compared within their
     pipeline stage. It needs 12 samples of each rank when the others always wait, 35 when half of the time, 80
-    for a quarter: a minute and more at one sample in 5 s (--stack-seconds makes them denser). Confidence is
-    high where stacks and GPUs agree.
+    for a quarter: a minute and more at one sample in 5 s (--stack-seconds makes them denser). A sample of a
+    GPU that others use too does not count; in a container without the host's pids the GPUs only bear out what
+    else shows. Where Flight Recorders were read, the strongest sign is who came last to nearly all collectives,
+    as soon as stacks, GPUs or the share of a core that its main thread got show that it matters. Confidence is
+    high where two of these agree.
 
-    What to do: the advice follows the cause: data loading, a GPU with low clocks, or the line of code in
-    which the rank spends the time that the others spend waiting.
+    What to do: the advice follows the cause: data loading, a GPU with low clocks, others on the cores that it
+    may use, or the line of code in which the rank spends the time that the others spend waiting.
 
     False alarms: work that one rank does by design in every step (rank 0 writes metrics) and that costs the
     others a quarter of the step or more is named too. Nothing is reported of a pipeline whose layout neither
@@ -102,16 +95,20 @@ class StragglerDetector(Detector):
         EnvironmentSeen,
         RunStarted,
         *StepSamples.listens,
+        *CoreShares.listens,
+        *Latecomers.listens,
     )
 
     def __init__(self) -> None:
         self._looks = StepSamples()
+        self._cores = CoreShares()
+        self._latecomers = Latecomers()
         self._places: dict[int, Placement] = {}
         self._cwd = ""  # of the command
         self._pipeline: int | None = None  # stages, by the command line or the log
         self._has_stages = False  # calls between stages were seen
         self._visible: dict[int, str] = {}  # rank -> CUDA_VISIBLE_DEVICES
-        self._verdict: _StragglerVerdict | None = None
+        self._verdict: StragglerVerdict | None = None
         self._verdict_at = 0.0  # when it held last
 
     # -- facts ---------------------------------------------------------------------------------------
@@ -139,6 +136,10 @@ class StragglerDetector(Detector):
         elif isinstance(fact, EnvironmentSeen):
             if fact.rank is not None:
                 self._visible[fact.rank] = dict(fact.variables).get("CUDA_VISIBLE_DEVICES", "")
+        elif isinstance(fact, ProcessTree):
+            self._cores.observe(at, fact)
+        elif isinstance(fact, FlightRecorder):
+            self._latecomers.observe(at, fact, len(self._places))
         elif isinstance(fact, (SaveStarted, SaveFinished, PhaseMarked, MetricsLogged)):
             self._looks.observe(at, fact)
 
@@ -148,6 +149,7 @@ class StragglerDetector(Detector):
         # another attempt: what was seen is of the one before
         if known is not None and known.pid != fact.placement.pid:
             self._looks.start_over()
+            self._latecomers.start_over()
             self._verdict, self._has_stages = None, False
 
     def _see_stack(self, at: float, fact: StackSample) -> None:
@@ -160,7 +162,7 @@ class StragglerDetector(Detector):
     def _judge(self, at: float) -> None:
         """A step was made: do the samples so far show a slow rank? Their verdict is kept for a while when
         they just miss it."""
-        found = self._find()
+        found = self._find(at)
         if found is not None:
             same = self._verdict is not None and self._verdict.found.slow == found.found.slow
             known = self._verdict.elsewhere if self._verdict is not None and same else ()
@@ -169,38 +171,77 @@ class StragglerDetector(Detector):
         elif self._verdict is not None and at - self._verdict_at > _VERDICT_STANDS_SECONDS:
             self._verdict = None
 
-    def _find(self) -> _StragglerVerdict | None:
+    def _find(self, at: float) -> StragglerVerdict | None:
         stages = self._stages()
         if stages is None:
             return None
+        gpus, ours = self._gpus()
+        uses_gpus = _used(gpus)
         by_stack = {
-            rank: [look.waits for look in looks]
+            rank: [look.waits_for_peers(uses_gpus) for look in looks]
             for rank, looks in self._looks.stacks.items()
             if rank in self._places
         }
-        by_gpu = {rank: [look.waits for look in looks] for rank, looks in self._gpus().items()}
+        by_gpu = {rank: [look.waits for look in looks] for rank, looks in gpus.items()}
         for stage in stages:
-            stacks = split(_of(by_stack, stage), _FALSE_ALARM, _STACK_SHARE, _MOST_OWN_WAITS)
-            gpu = split(_of(by_gpu, stage), _FALSE_ALARM, _GPU_SHARE, _MOST_OWN_WAITS)
-            if stacks is not None and self._is_refuted(stacks, by_gpu):
-                stacks = None
-            if stacks is None and gpu is not None and self._contradicts(gpu):
-                gpu = None
-            found = stacks or gpu
+            found = self._in_stage(_of(by_stack, stage), _of(by_gpu, stage), ours, at)
             if found is not None:
-                return _StragglerVerdict(
-                    found,
-                    stacks is not None,
-                    stacks is not None and gpu is not None and stacks.slow == gpu.slow,
-                )
+                return found
         return None
 
+    def _in_stage(
+        self, by_stack: dict[int, list[bool]], by_gpu: dict[int, list[bool]], ours: bool, at: float
+    ) -> StragglerVerdict | None:
+        """`ours`: it is known that nobody else works on the GPUs."""
+        late = self._late(at, frozenset(by_stack or by_gpu))
+        sure = _BEARS_OUT if late else _FALSE_ALARM
+        stacks = split(by_stack, sure, _STACK_SHARE, _MOST_OWN_WAITS)
+        gpu = split(by_gpu, sure, _GPU_SHARE, _MOST_OWN_WAITS)
+        if late is None:
+            if stacks is not None and self._is_refuted(stacks, by_gpu):
+                stacks = None
+            if gpu is not None and (
+                (stacks is None and self._contradicts(gpu, by_stack)) or not (ours or stacks)
+            ):
+                gpu = None
+            found = stacks or gpu
+            if found is None:
+                return None
+            agreed = stacks is not None and gpu is not None and stacks.slow == gpu.slow
+            eyes = "stacks" if stacks is not None else "gpus"
+            return StragglerVerdict(found, eyes, agreed, starved=self._starved(found))
+        # Who comes last is the straggler where anything else shows that it matters; whoever else it seemed to be.
+        named, others = (late[0].rank,), tuple(rank for rank in late[1] if rank != late[0].rank)
+        seen = [(one, eyes) for one, eyes in ((stacks, "stacks"), (gpu, "gpus")) if one and one.slow == named]
+        order = Split(named, others, 0.0, 0.0, 0.0)
+        starved = self._starved(order)
+        if not seen and not starved:
+            return None
+        found, eyes = seen[0] if seen else (order, "")
+        return StragglerVerdict(
+            found, eyes, len(seen) + bool(starved) > 1, latecomer=late[0], starved=starved
+        )
+
+    def _late(self, at: float, stage: frozenset[int]) -> tuple[Latecomer, tuple[int, ...]] | None:
+        """Who came last to nearly all collectives, and the ranks of its stage that took part in them."""
+        last = self._latecomers.last(at)
+        if last is None or last[0].rank not in stage or len({one.host for one in self._places.values()}) > 1:
+            return None
+        ranks = tuple(rank for rank in last[1].ranks if rank in stage)
+        return (last[0], ranks) if len(ranks) > 1 else None
+
+    def _starved(self, found: Split) -> tuple[Starved, ...]:
+        """Of the slow ranks those that get too little of a core, where the others do not."""
+        return () if self._cores.starved(found.waiting) else self._cores.starved(found.slow)
+
     def _waiting_elsewhere(self, found: Split) -> Iterator[int]:
+        uses_gpus = _used(self._gpus()[0])
         for rank in self._places:
             looks = self._looks.stacks.get(rank)
             if not looks or rank in (*found.slow, *found.waiting):
                 continue
-            if statistics.fmean(look.waits for look in looks) - found.slow_ratio >= _STACK_SHARE:
+            waits = statistics.fmean(look.waits_for_peers(uses_gpus) for look in looks)
+            if waits - found.slow_ratio >= _STACK_SHARE:
                 yield rank
 
     def _stages(self) -> list[tuple[int, ...]] | None:
@@ -219,26 +260,34 @@ class StragglerDetector(Detector):
         stages = [tuple(rank for rank in ranks if rank // size == stage) for stage in range(count)]
         return [stage for stage in stages if len(stage) > 1]
 
-    def _gpus(self) -> dict[int, list[GpuWaitSample]]:
-        """Each rank's GPU: by its pid where the driver shows pids of our namespace, else by its local rank."""
-        pids = {place.pid: rank for rank, place in self._places.items()}
+    def _gpus(self) -> tuple[dict[int, list[GpuWaitSample]], bool]:
+        """Each rank's GPU: by its pid where the driver shows pids of our namespace, and only while nobody else is
+        on it; else by its local rank, and whether it is the rank's alone is not known (False)."""
+        pids = {
+            pid: rank for rank, place in self._places.items() for pid in (place.pid, *self._cores.pids(rank))
+        }
         found: dict[int, list[GpuWaitSample]] = {}
+        seen = False
         for looks in self._looks.gpus.values():
             owner = next((pids[pid] for look in reversed(looks) for pid in look.pids if pid in pids), None)
-            if owner is not None:
-                found[owner] = list(looks)
-        if found:
-            return found
+            if owner is None:
+                continue
+            seen = True
+            alone = [look for look in looks if all(pids.get(pid) == owner for pid in look.pids)]
+            if alone:
+                found[owner] = alone
+        if seen:
+            return found, True
         for rank, place in self._places.items():
             device = device_of(self._visible.get(rank, ""), place.local_rank)
             index = int(device) if device.isdigit() else place.local_rank
             if index in self._looks.gpus:
                 found[rank] = list(self._looks.gpus[index])
-        return found
+        return found, False
 
-    def _contradicts(self, gpu: Split) -> bool:
+    def _contradicts(self, gpu: Split, by_stack: dict[int, list[bool]]) -> bool:
         """The rank that the GPUs point at waits itself: it is its GPU that is not used, by intent."""
-        looks = [look.waits for rank in gpu.slow for look in self._looks.stacks.get(rank, ())]
+        looks = [waits for rank in gpu.slow for waits in by_stack.get(rank, ())]
         return bool(looks) and statistics.fmean(looks) > _MOST_OWN_WAITS / 2
 
     def _is_refuted(self, stacks: Split, by_gpu: dict[int, list[bool]]) -> bool:
@@ -272,85 +321,26 @@ class StragglerDetector(Detector):
         quiet = max(_QUIET_SECONDS, _QUIET_SILENCES * job.silences.longest("steady", job.iteration))
         return not alive or now - job.last_progress() <= quiet
 
-    def _finding(self, verdict: _StragglerVerdict, job: JobView, now: float) -> Finding:
-        found, gpus = verdict.found, self._gpus()
-        place = self._looks.excess(found.slow, found.waiting)
-        cause = self._cause(found, place.activity if place else None, gpus)
-        confidence = None
-        if verdict.agreed:
-            confidence = Confidence.HIGH
-        elif verdict.by_stacks or (place is not None and place.others == 0):
-            confidence = Confidence.MEDIUM
-        count = len(found.slow)
-        eyes = "samples" if verdict.by_stacks else "samples of their GPUs"
-        parts = [
-            f"{format_ranks(found.slow)} "
-            + numbered("[holds|hold] up the others: they are found waiting in ", count)
-            + f"{format_ratio(found.waiting_ratio)} of {eyes}, "
-            + numbered("[it|these]", count)
-            + f" in {format_ratio(found.slow_ratio)}"
-        ]
-        if job.progress.step_seconds:
-            step = statistics.median(job.progress.step_seconds)
-            lost = format_seconds(found.share * step)
-            parts.append(f"that is about {lost} of each step of {format_seconds(step)}")
-        if cause == "gpu_slow":
-            clocks = {rank: _clock(looks) for rank, looks in gpus.items()}
-            others = statistics.median(clocks[rank] for rank in found.waiting if rank in clocks)
-            runs = numbered("[its GPU runs|the GPU of the first runs] at ", count)
-            slow = format_quantity(clocks[found.slow[0]] / 1e6, "MHz")
-            parts.append(f"{runs}{slow}, the others at {format_quantity(others / 1e6, 'MHz')}")
-        elif place is not None:
-            spent = numbered("[it spends|these spend] the difference in ", count)
-            parts.append(
-                f"{spent}{place.where} ({place.slow} of {place.slow_of} samples, the others {place.others} of "
-                f"{place.others_of})"
-            )
-        return finding(
-            self.name,
-            cause,
-            subject=f"rank {found.slow[0]}" if count == 1 else JOB,
-            confidence=confidence,
-            ranks=found.slow,
-            waiting_ranks=tuple(sorted((*found.waiting, *verdict.elsewhere))),
-            since=self._looks.since(found.slow, now),
-            summary="; ".join(parts),
-            advice=numbered(row(self.name, cause)["advice"], count),
-            evidence=tuple(self._evidence(found, gpus)),
+    def _finding(self, verdict: StragglerVerdict, job: JobView, now: float) -> Finding:
+        gpus, _ = self._gpus()
+        slow = verdict.found.slow
+        around = Around(
+            self._looks.stacks,
+            gpus,
+            _used(gpus),
+            self._looks.excess(slow, verdict.found.waiting),
+            statistics.median(job.progress.step_seconds) if job.progress.step_seconds else None,
         )
-
-    def _cause(self, found: Split, activity: Activity | None, gpus: dict[int, list[GpuWaitSample]]) -> str:
-        if activity in _CAUSES:
-            return _CAUSES[activity]
-        slow = [_clock(gpus[rank]) for rank in found.slow if rank in gpus]
-        others = [_clock(gpus[rank]) for rank in found.waiting if rank in gpus]
-        busy = [look.utilization for rank in found.slow for look in gpus.get(rank, ())]
-        # A GPU that has nothing to do lowers its clocks: only one that is busy can be slow.
-        if slow and others and busy and statistics.fmean(busy) > 0.5 and max(slow) < 0.9 * min(others):
-            return "gpu_slow"
-        return "own_code"
-
-    def _evidence(self, found: Split, gpus: dict[int, list[GpuWaitSample]]) -> Iterator[Evidence]:
-        shown = (*found.slow[:2], *found.waiting[:2])
-        for rank in shown:
-            looks = self._looks.stacks.get(rank)
-            if looks:
-                waits = sum(look.waits for look in looks)
-                text = f"found waiting for its peers in {waits} of {len(looks)} samples; the last was in {looks[-1].text}"
-                yield Evidence("stacks", text, looks[-1].at, rank)
-        for rank in shown:
-            if rank not in gpus:
-                continue
-            seen = gpus[rank]
-            use = format_ratio(statistics.median(look.utilization for look in seen))
-            power = [look.power_watts for look in seen if look.power_watts is not None]
-            if power:
-                use += f" at {format_quantity(statistics.median(power), 'W')}"
-                if seen[-1].power_limit_watts:
-                    use += f" of {format_quantity(seen[-1].power_limit_watts, 'W')}"
-            yield Evidence("nvml", f"GPU busy {use} (median of {len(seen)} samples)", seen[-1].at, rank)
+        return straggler_finding(verdict, around, self._looks.since(slow, now))
 
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
+        gpus, ours = self._gpus()
+        if not ours and _used(gpus):
+            yield NotChecked(
+                "whether the GPUs are shared",
+                "the driver shows no process of the job: in a container without the host's pids it cannot",
+                "start the container with the host's pids (hostPID: true, --pid=host)",
+            )
         if job.phase == "steady" and len(job.ranks) > 1 and self._stages() is None:
             yield NotChecked(
                 "straggler",
@@ -366,5 +356,5 @@ def _of(waits: dict[int, list[bool]], stage: tuple[int, ...]) -> dict[int, list[
     )
 
 
-def _clock(looks: list[GpuWaitSample]) -> float:
-    return statistics.median([look.sm_clock_hertz for look in looks if look.sm_clock_hertz] or [0.0])
+def _used(gpus: dict[int, list[GpuWaitSample]]) -> bool:
+    return any(look.utilization for looks in gpus.values() for look in looks)

@@ -42,6 +42,11 @@ class RankSample:
     text: str
     saves: bool = False  # it writes a checkpoint, or waits in one
 
+    def waits_for_peers(self, uses_gpus: bool) -> bool:
+        """On GPUs the autograd engine issues kernels, and a rank that is slow is slow in there too; gloo's
+        collectives wait in it."""
+        return self.waits and not (uses_gpus and self.activity is Activity.BACKWARD)
+
     @classmethod
     def of(cls, at: float, main: ThreadStack, reading: Reading, cwd: str) -> RankSample:
         where = reading.where or main.frames[-1]

@@ -42,6 +42,14 @@ class ProcessTree(Observation):
     anon_bytes: int | None = None  # of the rank's resident memory: its own, not of files and not shared
     shmem_bytes: int | None = None
     swap_bytes: int | None = None
+    # Of the main thread: ready and without a core, switches that it did not ask for and those that it did.
+    run_delay_seconds: float | None = None
+    preemptions: int | None = None
+    switches: int | None = None
+    cores: str = ""  # that it may use, as the kernel lists them: "0-3,8"
+    beside: tuple[
+        tuple[int, str], ...
+    ] = ()  # pid and command of who else runs there; read while it gets no core
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from diag.model import Payload, Record
 from diag.model.observations import LimitsSeen, Observation, ProcessSample, ProcessTree, Unparsed
+from diag.sources.host import core_neighbours
 from diag.sources.host.process_tree import FULL_SCAN_EVERY, PROC, Tree, read_raw, split_stat
 from diag.sources.network.rdma_access import device_nodes, ipc_lock, lock_rights
 from diag.sources.payload import UNFIT, whole
@@ -24,7 +26,7 @@ SOURCE = "proc"
 # Of the ~60 lines of /proc/PID/status, those that say what stat does not.
 STATUS_LINES = (
     b"NSpid:", b"VmLck:", b"VmPin:", b"VmHWM:", b"RssAnon:", b"RssShmem:", b"VmSwap:", b"voluntary_ctxt_switches:",
-    b"nonvoluntary_ctxt_switches:",
+    b"nonvoluntary_ctxt_switches:", b"Cpus_allowed_list:",
 )  # fmt: skip
 
 
@@ -58,6 +60,7 @@ class ProcessReader:
         self._tree = Tree(pid, root)
         self._samples = 0
         self._open_files: int | None = None
+        self._starvation = core_neighbours.Starvation()
         self.start_ticks = start_ticks
         self.start_ticks = self._start_ticks(self._read_stat())
 
@@ -76,6 +79,8 @@ class ProcessReader:
         if self._samples % FULL_SCAN_EVERY == 0 or detail:
             self._open_files = self._count_open_files()
         self._samples += 1
+        schedstat = self._read("schedstat")
+        children = self._tree.scan(full=detail)
         return {
             "pid": self.pid,
             "hz": os.sysconf("SC_CLK_TCK"),
@@ -85,11 +90,20 @@ class ProcessReader:
             "status": None if status is None else _text(_wanted(status)),
             "wchan": _text(self._read("wchan")),
             "main_stat": _trim_stat(self._read(f"task/{self.pid}/stat")),
+            "schedstat": _text(schedstat),
             "fds": self._open_files,
-            "children": [
-                child for pid in self._tree.scan(full=detail) if (child := self._child(pid, detail))
-            ],
+            "children": [child for pid in children if (child := self._child(pid, detail))],
+            **self._beside(schedstat, status, children),
         }
+
+    def _beside(
+        self, schedstat: bytes | None, status: bytes | None, children: tuple[int, ...]
+    ) -> dict[str, Any]:
+        """Who runs on the rank's cores, where its main thread was ready and without one for much of the time."""
+        cores = _CORES.search((status or b"").decode(errors="replace"))
+        if schedstat is None or cores is None or not self._starvation.look(schedstat, time.monotonic()):
+            return {}
+        return {"beside": core_neighbours.running(Path(self._root), cores[1], (self.pid, *children))}
 
     def limits(self) -> Payload:
         """What seldom changes: limits, the right to lock memory beyond them, whether RDMA devices are seen
@@ -207,8 +221,31 @@ def _parse_tree(record: Record, payload: Mapping[str, Any]) -> Iterator[Observat
         emitted=record.read_at,
         open_files=whole(payload.get("fds")),
         main_thread_cpu_seconds=main_thread_cpu,
+        run_delay_seconds=_run_delay(payload.get("schedstat")),
+        preemptions=status.get("nonvoluntary_ctxt_switches"),
+        switches=status.get("voluntary_ctxt_switches"),
+        cores=_cores(payload.get("status")),
+        beside=core_neighbours.parse(payload.get("beside")),
         **{field: status[name] * 1024 for name, field in _KILOBYTES.items() if name in status},
     )
+
+
+# /proc/PID/schedstat, seconds on a CPU, ready without one (both in ns), turns. Linux 6.18, 2026-11-23:
+#   3184212 41530 12
+_SCHEDSTAT = re.compile(r"\d{1,19} (\d{1,19}) \d{1,19}\s*", re.ASCII)
+# /proc/PID/status:
+#   Cpus_allowed_list:	0-3,8
+_CORES = re.compile(r"^Cpus_allowed_list:[ \t]*([\d,-]{1,4096})$", re.ASCII | re.MULTILINE)
+
+
+def _run_delay(text: object) -> float | None:
+    found = _SCHEDSTAT.fullmatch(text) if isinstance(text, str) else None
+    return int(found[1]) / 1e9 if found else None
+
+
+def _cores(text: object) -> str:
+    found = _CORES.search(text) if isinstance(text, str) else None
+    return found[1][:200] if found else ""
 
 
 def _process(payload: Mapping[str, Any], hz: int, page: int) -> ProcessSample:

@@ -1,17 +1,16 @@
-"""A training loop on real NCCL: `torchrun --nproc_per_node 2 -m tests.labs.bench.gpu_loop`, for machines with
-GPUs.
+"""A training loop on real NCCL: `torchrun --nproc_per_node 2 -m tests.labs.bench.gpu_loop`; on gloo where there
+is no GPU.
 
 Each step takes a batch from a DataLoader, multiplies matrices for about 50 ms and all-reduces four gradients,
-as a small data parallel job does. A fault named on the command line strikes one rank at one step; steps are
-noted in $BENCH_FOLDER.
+as a small data parallel job does. How it ends, and what it prints, are as people write it: with a
+synchronisation, with the loss as a number, with a thread that waits for its stream. A fault named on the command
+line strikes one rank at one step; steps are noted in $BENCH_FOLDER.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
-import signal
 import sys
 import tempfile
 import threading
@@ -19,22 +18,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from .loop_faults import FAULTS, busy_in_c, strike, strikes_all
 from .target import Recorder
 
-__all__ = ["FAULTS", "command"]
+__all__ = ["ENDS", "FAULTS", "command"]
 
-FAULTS = (
-    "data-hang",
-    "skip-collective",
-    "lock-deadlock",
-    "rank-killed",
-    "gil-held",
-    "slow",
-    "cuda-oom",
-    "cuda-leak",
-    "device-assert",
-    "pinned-memory",
-)
+ENDS = ("synchronize", "item", "thread")
+_ELEMENTS = {"cuda": 1 << 20, "cpu": 1 << 10}  # of a gradient
+_MATRIX = {"cuda": 4096, "cpu": 128}
 
 
 def command(ranks: int, *arguments: str) -> list[str]:
@@ -72,14 +63,39 @@ class Records:
         self.fifo.read_bytes()
 
 
-def train_step(torch: Any, matrix: Any, rounds: int, gradients: list[Any]) -> None:
+def train_step(torch: Any, matrix: Any, rounds: int, gradients: list[Any], end: str = "synchronize") -> None:
     out = matrix
     for _ in range(rounds):
         out = out @ matrix
-    out.sum().item()
-    for gradient in gradients:
-        torch.distributed.all_reduce(gradient)
-    torch.cuda.synchronize()
+    if end == "synchronize":
+        out.sum().item()
+    works = [torch.distributed.all_reduce(gradient, async_op=end != "synchronize") for gradient in gradients]
+    if end == "thread":
+        # made in each step, as an offload of activations to the host is
+        flush = threading.Thread(target=wait_for_stream, args=(torch, works), name="offload-flush")
+        flush.start()
+        flush.join()
+    elif end == "item":
+        loss_of(gradients, works)
+    elif torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def wait_for_stream(torch: Any, works: list[Any]) -> None:
+    for work in works:
+        work.wait()
+    if torch.cuda.is_available():
+        torch.cuda.current_stream().synchronize()
+
+
+def loss_of(gradients: list[Any], works: list[Any]) -> float:
+    """CUDA spins in `.item()` until the collectives are through. gloo would wait in its own call, without CPU:
+    there the spinning is done by hand."""
+    while not gradients[0].is_cuda and not all(work.is_completed() for work in works):
+        busy_in_c()
+    for work in works:
+        work.wait()
+    return float(gradients[0].mean().item())
 
 
 def rounds_of(torch: Any, matrix: Any, seconds: float) -> int:
@@ -87,119 +103,85 @@ def rounds_of(torch: Any, matrix: Any, seconds: float) -> int:
     train_step(torch, matrix, 10, [])
     began = time.perf_counter()
     train_step(torch, matrix, 100, [])
-    rounds = torch.tensor([max(1, int(100 * seconds / (time.perf_counter() - began)))], device="cuda")
+    rounds = torch.tensor([max(1, int(100 * seconds / (time.perf_counter() - began)))], device=matrix.device)
     torch.distributed.broadcast(rounds, 0)
     return int(rounds.item())
-
-
-def wait_for_leader() -> None:
-    """As people write it: a branch that one rank takes, and a file that nobody makes."""
-    while not Path(tempfile.gettempdir(), f"leader-of-{os.getpid()}").exists():
-        time.sleep(1.0)
 
 
 def write_report() -> None:
     time.sleep(0.15)
 
 
-def deadlock() -> None:
-    """Two threads take two locks in opposite order."""
-    first, second, both = threading.Lock(), threading.Lock(), threading.Barrier(2)
-
-    def other_way() -> None:
-        with second:
-            both.wait()
-            with first:
-                pass
-
-    threading.Thread(target=other_way, daemon=True, name="logger").start()
-    with first:
-        both.wait()
-        with second:
-            pass
+def choose_device(torch: Any, rank: int, local_rank: int, ranks: int) -> str:
+    """Where there are fewer GPUs than ranks they share one: NCCL refuses that within a host, so each rank calls
+    itself one."""
+    if not torch.cuda.is_available():
+        return "cpu"
+    if torch.cuda.device_count() < ranks:
+        os.environ["NCCL_HOSTID"] = f"host-of-rank-{rank}"
+    torch.cuda.set_device(local_rank % torch.cuda.device_count())
+    return "cuda"
 
 
-def fill_gpu(torch: Any, seconds: float) -> None:
-    """Activations of a batch that is too long; with seconds between them a leak."""
-    held = []
-    while True:
-        held.append(torch.empty(8 << 30, dtype=torch.uint8, device="cuda"))
-        time.sleep(seconds)
+def print_step(lines: str, number: int, iters: int, loss: float, seconds: float) -> None:
+    if lines == "own":
+        print(f"step {number}/{iters} loss: {loss:.4f} ({1000 * seconds:.0f} ms)", flush=True)
+    else:
+        print(f" iteration {number:8d}/{iters:8d} | loss: {loss:.4f} | grad norm: 2.0 |", flush=True)
 
 
-def look_up(torch: Any) -> None:
-    """A token that the embedding does not have."""
-    torch.nn.functional.embedding(torch.tensor([100], device="cuda"), torch.zeros(10, 4, device="cuda"))
-    torch.cuda.synchronize()
-
-
-def strike(fault: str) -> None:
-    print(
-        f"[diag.fault] rank {os.environ['RANK']}: {fault} at step (pid {os.getpid()}) at={time.time():.3f}",
-        flush=True,
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="python -m tests.labs.bench.gpu_loop", description=__doc__)
+    p.add_argument("--fault", choices=FAULTS)
+    p.add_argument("--rank", type=int, default=1, help="of the fault")
+    p.add_argument("--step", type=int, default=40, help="of the fault")
+    p.add_argument("--iters", type=int, default=10_000_000)
+    p.add_argument("--step-seconds", type=float, default=0.05)
+    p.add_argument("--ends", choices=ENDS, default="synchronize", help="what a step ends with")
+    p.add_argument(
+        "--lines", choices=("megatron", "own"), default="megatron", help="what rank 0 prints of its steps"
     )
-    if fault == "skip-collective":
-        wait_for_leader()
-    elif fault == "lock-deadlock":
-        deadlock()
-    elif fault == "rank-killed":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif fault in ("cuda-oom", "cuda-leak"):
-        import torch
-
-        fill_gpu(torch, 1.0 if fault == "cuda-leak" else 0.0)
-    elif fault == "device-assert":
-        import torch
-
-        look_up(torch)
-    elif fault == "pinned-memory":
-        import torch
-
-        torch.empty(1 << 50, dtype=torch.uint8, pin_memory=True)
-    elif fault == "gil-held":
-        ctypes.PyDLL(None).sleep(100_000)
+    p.add_argument("--workers", type=int, default=2, help="of the DataLoader")
+    return p
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.labs.bench.gpu_loop", description=__doc__)
-    parser.add_argument("--fault", choices=FAULTS)
-    parser.add_argument("--rank", type=int, default=1, help="of the fault")
-    parser.add_argument("--step", type=int, default=40, help="of the fault")
-    parser.add_argument("--iters", type=int, default=10_000_000)
-    parser.add_argument("--step-seconds", type=float, default=0.05)
-    options = parser.parse_args()
+    options = parser().parse_args()
     import torch
     from torch.utils.data import DataLoader
 
-    rank = int(os.environ["RANK"])
-    mine = options.fault if rank == options.rank else None
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    torch.distributed.init_process_group("nccl")
-    matrix = torch.rand(4096, 4096, device="cuda", dtype=torch.bfloat16)
-    gradients = [torch.ones(1 << 20, device="cuda") for _ in range(4)]
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    mine = options.fault if rank == options.rank or strikes_all(options.fault) else None
+    device = choose_device(torch, rank, int(os.environ["LOCAL_RANK"]), ranks)
+    torch.distributed.init_process_group("nccl" if device == "cuda" else "gloo")
+    groups = [torch.distributed.new_group() for _ in range(2)] if options.fault == "opposite-groups" else []
+    size = _MATRIX[device]
+    matrix = torch.rand(size, size, device=device, dtype=torch.bfloat16 if device == "cuda" else None)
+    gradients = [torch.ones(_ELEMENTS[device], device=device) for _ in range(4)]
     rounds = rounds_of(torch, matrix, options.step_seconds)
     records = Records(options.step + 4 if mine == "data-hang" else None)
-    batches = iter(DataLoader(records, batch_size=1, num_workers=2, prefetch_factor=2))  # type: ignore[arg-type]
+    ahead = 2 if options.workers else None
+    batches = iter(
+        DataLoader(records, batch_size=1, num_workers=options.workers, prefetch_factor=ahead)  # type: ignore[arg-type]
+    )
     folder = os.environ.get("BENCH_FOLDER")
     recorder = Recorder(Path(folder), rank) if folder else None
-    if rank == 0:
+    if rank == 0 and options.lines == "megatron":
         print("[INFO:swift] The training of Epoch 0 starts...", flush=True)
     said = 0.0
     for number in range(1, options.iters + 1):
+        began = time.perf_counter()
         if recorder is not None:
             recorder.lap()
         next(batches)
         if mine is not None and number == options.step:
-            strike(mine)
+            strike(mine, groups, device)
         if mine == "slow" and number > options.step:
             write_report()
-        train_step(torch, matrix, rounds, gradients)
+        train_step(torch, matrix, rounds, gradients, options.ends)
         if rank == 0 and time.monotonic() - said >= 1.0:
             said = time.monotonic()
-            print(
-                f" iteration {number:8d}/{options.iters:8d} | loss: {1 / number:.4f} | grad norm: 2.0 |",
-                flush=True,
-            )
+            print_step(options.lines, number, options.iters, 1 / number, time.perf_counter() - began)
     torch.distributed.destroy_process_group()
     return 0
 
