@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from diag.detectors.hang.facts import Facts
 from diag.detectors.hang.kernel_waits import lasting_wait
-from diag.detectors.hang.messages import calls_that_differ
 from diag.detectors.hang.wait_text import format_chain
 from diag.model import Evidence, numbered
 from diag.model.observations import ThreadStack
@@ -43,7 +43,7 @@ def evidence_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Evidence
     for number in [rank for rank in verdict.waiting if rank in job.ranks and job.ranks[rank].stack][:1]:
         yield from _main_stack(job.ranks[number], job.run.cwd)
     if verdict.collectives is not None:
-        yield Evidence("flight_recorder", _recorded(verdict, verdict.collectives), now)
+        yield Evidence("flight_recorder", _recorded(verdict, verdict.collectives, job), now)
     save = job.saves.log.current
     if verdict.klass == "checkpoint_io" and save is not None and save.growth:
         at, size = save.growth[-1]
@@ -98,12 +98,12 @@ def _stacks_along(rank: RankView, chain: Chain, cwd: str) -> Iterator[Evidence]:
                 yield Evidence(sample.how, text, at, rank.rank)
 
 
-def _recorded(verdict: Verdict, found: Explanation) -> str:
+def _recorded(verdict: Verdict, found: Explanation, job: JobView) -> str:
     waits = [
         f"rank {rank} waits in {wait.op} {wait.seq} of {wait.desc or wait.group}"
         for rank, wait in sorted(found.waiting.items())[:8]
     ]
-    late = calls_that_differ(verdict)
+    late = Facts(verdict, job).calls
     if found.kind == "absent_rank":
         late = f"; {format_ranks(found.culprits)} " + numbered(
             "[has|have] not come to it", len(found.culprits)
@@ -153,10 +153,10 @@ def _children(states: Counter[str]) -> str:
 
 
 def stack_excerpt(thread: ThreadStack, reading: Reading, cwd: str, depth: int = 6) -> str:
-    """The innermost frames, innermost first, each `function (file:line)`, the deciding one included."""
+    """The innermost frames, innermost first, each `function (file:line)`, the deciding one and its caller included."""
     frames = list(thread.frames[-depth:])
     if reading.where is not None and reading.where not in frames:
         frames = [reading.where, *frames[1:]]
         if reading.caller is not None:
-            frames = [reading.caller, *frames[:-1]] if len(frames) > 1 else [reading.caller, *frames]
+            frames = [reading.caller, reading.where, *frames[2:]]
     return " < ".join(format_frame(frame, cwd) for frame in reversed(frames))

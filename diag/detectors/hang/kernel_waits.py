@@ -63,20 +63,20 @@ def with_kernel_waits(verdict: Verdict, job: JobView) -> Verdict:
         return verdict
     rank = job.ranks[verdict.culprits[0]]
     chain = lasting_wait(rank, verdict.since, verdict.blamed_child or 0)
-    if chain is None or not chain.steps[0].thread.same or (found := kernel_cause(chain)) is None:
+    if chain is None or not chain.steps[0].thread.same or not (cause := kernel_cause(chain)):
         return verdict
     described = replace(verdict, chain=chain)
     if verdict.cause not in _REFINED:
         return described
-    if verdict.cause == "gil_held" and found.cause == "sleeps":
+    if verdict.cause == "gil_held" and cause == "sleeps":
         return described  # asleep in C code with the interpreter's lock: that it holds it is the cause
     klass = verdict.klass
-    if found.cause in _LOCKS:
+    if cause in _LOCKS:
         klass = "lock_deadlock"
-    elif found.cause == "gil_held_by_thread":
+    elif cause == "gil_held_by_thread":
         klass = "gil_deadlock"
     elif (work := _work(rank)) in _CLASS_OF_WORK:
         klass = _CLASS_OF_WORK[work]  # that it holds the interpreter's lock meanwhile is a remark
     elif klass in ("lock_deadlock", "gil_deadlock"):
         klass = "peer_not_joined" if verdict.waiting else "unknown"
-    return replace(described, klass=klass, cause=found.cause, by_kernel=True)
+    return replace(described, klass=klass, cause=cause, by_kernel=True)

@@ -9,6 +9,7 @@ from diag.state.wait_chain import Chain, Step
 from diag.text.units import format_bytes, format_ratio, format_seconds
 
 _COMMAND = 60
+_MOST_STEPS = 5  # of a chain
 
 
 def format_chain(chain: Chain, name: str = "the main thread") -> str:
@@ -17,7 +18,9 @@ def format_chain(chain: Chain, name: str = "the main thread") -> str:
     "the main thread waits for child pid 77 (`sh upload.sh`) to end, which waits for a byte from 10.0.0.5:443 ..."
     """
     clauses = [format_wait(step) for step in chain.steps]
-    text = f"{name} {', which '.join(clauses)}"
+    text = f"{name} {', which '.join(clauses[:_MOST_STEPS])}"
+    if len(clauses) > _MOST_STEPS:
+        text += f", and so on over {len(clauses) - _MOST_STEPS} more, the last of which {clauses[-1]}"
     if chain.end == "cycle":
         whom = name if chain.at == 0 else _thread(chain.steps[chain.at])
         text += f", and that one waits for {whom}: a deadlock"
@@ -58,7 +61,7 @@ def _parties(wait: Wait, step: Step) -> str:
 def _receive(wait: Wait, step: Step) -> str:
     text = f"waits for data from {wait.peer or 'a socket'}"
     if wait.others:
-        text += f", {_parties(wait, step)},"
+        text += f", {_parties(wait, step)}"
     if wait.silent_seconds is not None:
         text += f" (fd {wait.fd}; the last byte came {format_seconds(wait.silent_seconds)} ago)"
     elif wait.fd >= 0:
@@ -94,8 +97,14 @@ def _join(wait: Wait, step: Step) -> str:
 
 def _mutex(wait: Wait, step: Step) -> str:
     if wait.dead_end == "owner_ended":
-        return f"waits for a lock that nobody can release: {wait.reason}, which has ended"
+        return f"waits for a lock that nobody can release: {wait.reason or 'its owner'}, which has ended"
     return f"waits for a lock held by {_parties(wait, step)}" if wait.others else "waits for a lock"
+
+
+def _gil(wait: Wait, step: Step) -> str:
+    return "waits for Python's interpreter lock" + (
+        f", held by {_parties(wait, step)}" if wait.others else ""
+    )
 
 
 def _pipe_read(wait: Wait, step: Step) -> str:
@@ -115,7 +124,8 @@ def _pipe_write(wait: Wait, step: Step) -> str:
 
 
 def _file(wait: Wait, step: Step) -> str:
-    where = f" on {wait.mount} ({wait.file_system})" if wait.mount else ""
+    kind = f" ({wait.file_system})" if wait.file_system else ""
+    where = f" on {wait.mount}{kind}" if wait.mount else ""
     return f"is in {wait.call or 'a page fault'} of {wait.path or 'a file'}{where}"
 
 
@@ -163,13 +173,15 @@ _FORMATS: dict[str, Callable[[Wait, Step], str]] = {
     "child": _child,
     "join": _join,
     "mutex": _mutex,
-    "gil": lambda wait, step: f"waits for Python's interpreter lock, held by {_parties(wait, step)}",
+    "gil": _gil,
     "semaphore": lambda wait, step: f"waits for a lock between processes ({wait.path or 'unnamed'})",
     "condition": lambda wait, step: "waits on a lock or condition of which the kernel records no owner",
     "pipe_read": _pipe_read,
     "pipe_write": _pipe_write,
-    "fifo_open": lambda wait, step: f"opens FIFO {wait.path}; no process has opened its other end",
-    "terminal": lambda wait, step: f"reads from terminal {wait.path}",
+    "fifo_open": lambda wait, step: (
+        f"opens {f'FIFO {wait.path}' if wait.path else 'a FIFO'}; no process has opened its other end"
+    ),
+    "terminal": lambda wait, step: f"reads from {f'terminal {wait.path}' if wait.path else 'a terminal'}",
     "file_io": _file,
     "page_fault": _file,
     "file_lock": _file_lock,

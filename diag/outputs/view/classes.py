@@ -137,7 +137,7 @@ def _waits_of(one: StackClass, engine: Engine) -> str:
     if rank is None or rank.waits is None or rank.waits_at < one.at - _WAITS_SECONDS:
         return ""
     chain = follow(rank.waits, one.pids[0])
-    return format_chain(chain) if chain is not None and kernel_cause(chain) is not None else ""
+    return format_chain(chain) if chain is not None and kernel_cause(chain) else ""
 
 
 def _of_ranks(engine: Engine, members: list[tuple[int, float, StackSample]], reason: str) -> StackClass:
