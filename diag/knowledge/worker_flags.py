@@ -28,7 +28,7 @@ def workers_flag(words: Sequence[str], versions: Mapping[str, str]) -> str:
         return f"--{written[-1]}"
     program = _program(words)
     old = versions.get("ms-swift", "").startswith("3.")
-    if program == "swift" or (program == "megatron" and "ms-swift" in versions and not old):
+    if program == "swift" or ("ms-swift" in versions and not old):
         return "--dataloader_num_workers"
     if program == "megatron" and old:
         return "--num_workers"

@@ -1,8 +1,8 @@
 """The causes of a hang, one entry each, in `causes/*.yaml`: its classes, sentence, advice, and paragraph of the manual.
 
 `summary` follows "rank 3 has", `advice` is said of the ranks to blame; `alone` replaces either where nobody is seen to
-wait for them. [one|several] is chosen by the number of these ranks. Places such as {child} are those of `facts.Facts`,
-which knows each of them for every verdict. `manual` has the paragraph in each language, or the name of the cause whose
+wait for them. [one|several] is chosen by the number of these ranks. Places such as {child} are those of `facts.FACTS`,
+which has words for each of them for every verdict. `manual` has the paragraph in each language, or the name of the cause whose
 paragraph it shares.
 """
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from diag.detectors.hang.facts import Facts
+from diag.detectors.hang.facts import calls_that_differ
 from diag.detectors.hang.kernel_waits import lasting_wait
 from diag.detectors.hang.wait_text import format_chain
 from diag.model import Evidence, numbered
@@ -43,7 +43,7 @@ def evidence_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Evidence
     for number in [rank for rank in verdict.waiting if rank in job.ranks and job.ranks[rank].stack][:1]:
         yield from _main_stack(job.ranks[number], job.run.cwd)
     if verdict.collectives is not None:
-        yield Evidence("flight_recorder", _recorded(verdict, verdict.collectives, job), now)
+        yield Evidence("flight_recorder", _recorded(verdict, verdict.collectives), now)
     save = job.saves.log.current
     if verdict.klass == "checkpoint_io" and save is not None and save.growth:
         at, size = save.growth[-1]
@@ -98,12 +98,12 @@ def _stacks_along(rank: RankView, chain: Chain, cwd: str) -> Iterator[Evidence]:
                 yield Evidence(sample.how, text, at, rank.rank)
 
 
-def _recorded(verdict: Verdict, found: Explanation, job: JobView) -> str:
+def _recorded(verdict: Verdict, found: Explanation) -> str:
     waits = [
         f"rank {rank} waits in {wait.op} {wait.seq} of {wait.desc or wait.group}"
         for rank, wait in sorted(found.waiting.items())[:8]
     ]
-    late = Facts(verdict, job).calls
+    late = calls_that_differ(verdict)
     if found.kind == "absent_rank":
         late = f"; {format_ranks(found.culprits)} " + numbered(
             "[has|have] not come to it", len(found.culprits)

@@ -8,13 +8,12 @@ theirs.
 from __future__ import annotations
 
 from diag.detectors.hang.catalogue import entry_of
-from diag.detectors.hang.facts import Facts, cut, place_of
+from diag.detectors.hang.facts import anybody_waits, cut, filled, place_of
 from diag.detectors.hang.verdict import Verdict
 from diag.detectors.hang.wait_text import format_chain
 from diag.model import numbered
 from diag.state.stack_activity import Activity, Reading
 from diag.state.view import JobView
-from diag.text.tables import fill, places
 from diag.text.units import format_path, format_ranks, format_seconds
 
 # Phases of which people know the line that the log stopped at, not the name.
@@ -58,13 +57,8 @@ def claim(verdict: Verdict, job: JobView, now: float) -> str:
 
 def advice_for(verdict: Verdict, job: JobView) -> str:
     """What to do; of others only where any are seen to wait."""
-    facts, entry = Facts(verdict, job), entry_of(verdict.cause)
-    return _filled((entry.others if facts.anybody_waits else entry.alone).advice, facts)
-
-
-def _filled(text: str, facts: Facts) -> str:
-    text = numbered(text, len(facts.verdict.culprits))
-    return fill(text, **{place: facts.of(place) for place in places(text)})
+    entry = entry_of(verdict.cause)
+    return filled((entry.others if anybody_waits(verdict, job) else entry.alone).advice, verdict, job)
 
 
 def _subject(verdict: Verdict, job: JobView) -> str:
@@ -75,9 +69,7 @@ def _subject(verdict: Verdict, job: JobView) -> str:
     if ranks[0] not in job.ranks:
         return f"{name} not appeared"
     entry = entry_of(verdict.cause)
-    return (
-        f"{name} {_filled((entry.others if verdict.waiting else entry.alone).summary, Facts(verdict, job))}"
-    )
+    return f"{name} {filled((entry.others if verdict.waiting else entry.alone).summary, verdict, job)}"
 
 
 def _nobody_apart(verdict: Verdict, job: JobView) -> str:

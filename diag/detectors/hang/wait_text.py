@@ -101,12 +101,6 @@ def _mutex(wait: Wait, step: Step) -> str:
     return f"waits for a lock held by {_parties(wait, step)}" if wait.others else "waits for a lock"
 
 
-def _gil(wait: Wait, step: Step) -> str:
-    return "waits for Python's interpreter lock" + (
-        f", held by {_parties(wait, step)}" if wait.others else ""
-    )
-
-
 def _pipe_read(wait: Wait, step: Step) -> str:
     if wait.dead_end:
         return f"reads from a pipe (fd {wait.fd}) that no other process can write to"
@@ -130,8 +124,11 @@ def _file(wait: Wait, step: Step) -> str:
 
 
 def _file_lock(wait: Wait, step: Step) -> str:
-    held = f", held by {_parties(wait, step)}" if wait.others else ""
-    return f"waits for a lock on {wait.path or 'a file'}{held}"
+    return _held(f"waits for a lock on {wait.path or 'a file'}", wait, step)
+
+
+def _held(text: str, wait: Wait, step: Step) -> str:
+    return f"{text}, held by {_parties(wait, step)}" if wait.others else text
 
 
 def _sleep(wait: Wait, step: Step) -> str:
@@ -173,7 +170,7 @@ _FORMATS: dict[str, Callable[[Wait, Step], str]] = {
     "child": _child,
     "join": _join,
     "mutex": _mutex,
-    "gil": _gil,
+    "gil": lambda wait, step: _held("waits for Python's interpreter lock", wait, step),
     "semaphore": lambda wait, step: f"waits for a lock between processes ({wait.path or 'unnamed'})",
     "condition": lambda wait, step: "waits on a lock or condition of which the kernel records no owner",
     "pipe_read": _pipe_read,
