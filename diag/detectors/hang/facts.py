@@ -178,17 +178,12 @@ def _thread_of(step: Step) -> str:
 
 def _process(verdict: Verdict, job: JobView) -> str:
     other = _other(verdict)
-    if isinstance(other, Step):
-        return _process_of(other)
-    return "another process" if other is None else _named(other.pid, other.command)
+    return "another process" if other is None else _process_of(other)
 
 
-def _process_of(step: Step) -> str:
-    return _named(step.process.pid, step.process.command)
-
-
-def _named(pid: int, command: str) -> str:
-    return f"process {pid} (`{command[:_COMMAND]}`)" if command else f"process {pid}"
+def _process_of(other: Step | Party) -> str:
+    one = other.process if isinstance(other, Step) else other
+    return f"process {one.pid} (`{one.command[:_COMMAND]}`)" if one.command else f"process {one.pid}"
 
 
 def _pid(verdict: Verdict, job: JobView) -> str:

@@ -84,11 +84,7 @@ def _accept(wait: Wait, step: Step) -> str:
 
 
 def _child(wait: Wait, step: Step) -> str:
-    return (
-        f"waits for child {_parties(wait, step)} to end"
-        if wait.others
-        else "waits for a child process to end"
-    )
+    return f"waits for {'child ' + _parties(wait, step) if wait.others else 'a child process'} to end"
 
 
 def _join(wait: Wait, step: Step) -> str:
@@ -101,20 +97,12 @@ def _mutex(wait: Wait, step: Step) -> str:
     return f"waits for a lock held by {_parties(wait, step)}" if wait.others else "waits for a lock"
 
 
-def _pipe_read(wait: Wait, step: Step) -> str:
+def _pipe(text: str, others: str, wait: Wait, step: Step) -> str:
+    """`others`: what nobody can do, and what those who hold its other end do."""
+    nobody, they = others.split("|")
     if wait.dead_end:
-        return f"reads from a pipe (fd {wait.fd}) that no other process can write to"
-    return f"reads from a pipe (fd {wait.fd})" + (
-        f" that {_parties(wait, step)} may write to" if wait.others else ""
-    )
-
-
-def _pipe_write(wait: Wait, step: Step) -> str:
-    if wait.dead_end:
-        return f"writes to a full pipe (fd {wait.fd}) that no other process can read"
-    return f"writes to a full pipe (fd {wait.fd})" + (
-        f" that {_parties(wait, step)} does not read" if wait.others else ""
-    )
+        return f"{text} (fd {wait.fd}) that no other process {nobody}"
+    return f"{text} (fd {wait.fd})" + (f" that {_parties(wait, step)} {they}" if wait.others else "")
 
 
 def _file(wait: Wait, step: Step) -> str:
@@ -173,8 +161,8 @@ _FORMATS: dict[str, Callable[[Wait, Step], str]] = {
     "gil": lambda wait, step: _held("waits for Python's interpreter lock", wait, step),
     "semaphore": lambda wait, step: f"waits for a lock between processes ({wait.path or 'unnamed'})",
     "condition": lambda wait, step: "waits on a lock or condition of which the kernel records no owner",
-    "pipe_read": _pipe_read,
-    "pipe_write": _pipe_write,
+    "pipe_read": lambda wait, step: _pipe("reads from a pipe", "can write to|may write to", wait, step),
+    "pipe_write": lambda wait, step: _pipe("writes to a full pipe", "can read|does not read", wait, step),
     "fifo_open": lambda wait, step: (
         f"opens {f'FIFO {wait.path}' if wait.path else 'a FIFO'}; no process has opened its other end"
     ),
