@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from diag.detectors.hang.catalogue import catalogue
 
+from diag.detectors.hang.catalogue import catalogue
 from diag.model import numbered
 from diag.outputs.advice_after_end import lasting, needs_a_process
 
