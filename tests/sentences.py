@@ -32,7 +32,7 @@ _DISAGREE = (
     re.compile(r"(?<!of )(?<!on )\b[Rr]ank \d+ (?:are|have|were|do|wait|hold|run|call|use|sleep|move)\b"),
 )
 _TEMPLATE = re.compile(r"\[[^|\]]*\|[^|\]]*\]|\{\w*\}")
-_IN = re.compile(_RANKS + r"(?: (?:has|have) [\w ']*?)? in (?P<function>[\w.<>]+) \(")
+_IN = re.compile(_RANKS + r"(?: (?:has|have) [\w ']*?)? in (?!training \()(?P<function>[\w.<>]+) \(")
 _WAITS_IN = re.compile(_RANKS + r" waits? in (?P<function>[\w.<>]+)")
 _ALL_IN = re.compile(
     r"^(?:all \d+ ranks|the only rank) seen (?:has|have) waited in (?P<function>[\w.<>]+) \("

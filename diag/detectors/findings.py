@@ -43,10 +43,10 @@ def row(name: str, cause: str = "") -> dict[str, Any]:
     return {**own, **own.get("causes", {}).get(cause, {})}
 
 
-def fill(text: str, words: Mapping[str, str]) -> str:
+def with_words(text: str, words: Mapping[str, str]) -> str:
     """The text with these words in its places.
 
-    >>> fill("drop {device} from ${NAME}", {"device": "mlx5_0"})
+    >>> with_words("drop {device} from ${NAME}", {"device": "mlx5_0"})
     'drop mlx5_0 from ${NAME}'
     """
     for place, word in words.items():
@@ -77,7 +77,7 @@ def finding(
         evidence=tuple(evidence),
         severity=Severity(fields["severity"]),
         confidence=Confidence(fields["confidence"]),
-        advice=fill(fields["advice"], words or {}),
+        advice=with_words(fields["advice"], words or {}),
         klass=fields.get("klass", ""),
         ranks=fields.get("ranks", ()),
         waiting_ranks=fields.get("waiting_ranks", ()),

@@ -162,8 +162,8 @@ class SignatureDetector(Detector):
             waiting_ranks=tuple(rank for rank in reporting if rank not in ranks),
             since=hit.at,
             cause=rule.cause,
-            summary=f"{fill(rule.summary, groups)}{' ' + phase if phase else ''}",
-            advice=fill(rule.advice, groups),
+            summary=f"{with_groups(rule.summary, groups)}{' ' + phase if phase else ''}",
+            advice=with_groups(rule.advice, groups),
             evidence=tuple(evidence),
             rule=rule.id,
             final=rule.when == "failed" or not rule.unless,  # a server that answers again is over
@@ -171,10 +171,10 @@ class SignatureDetector(Detector):
         )
 
 
-def fill(text: str, groups: Mapping[str, str]) -> str:
+def with_groups(text: str, groups: Mapping[str, str]) -> str:
     """A rule's sentence with its {names} filled in; nothing else of it is interpreted.
 
-    >>> fill("{who} has no module {module}", {"who": "rank 1", "module": "apex"})
+    >>> with_groups("{who} has no module {module}", {"who": "rank 1", "module": "apex"})
     'rank 1 has no module apex'
     """
     return _PLACE.sub(lambda match: groups.get(match[1], match[0])[:_LONGEST_GROUP], text)

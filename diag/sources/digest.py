@@ -15,7 +15,7 @@ from typing import Any
 
 from diag.model import Finding, Record, pack_ranks
 from diag.model import observations as facts
-from diag.sources.payload import UNFIT, fill, guarded, mapping
+from diag.sources.payload import UNFIT, from_mapping, guarded, mapping
 from diag.state.stack_digest import parse_spans
 
 SOURCE = "digest"
@@ -124,7 +124,7 @@ def parse(record: Record) -> Iterator[facts.Observation]:
     """Frames first, then the node, its ranks and what they forward. Never raises."""
     payload = record.payload
     if payload.get("event") == "probed":
-        yield fill(facts.NodeProbed, payload, rank=None)
+        yield from_mapping(facts.NodeProbed, payload, rank=None)
         return
     node: facts.NodeDigest = _moved(_adapter(facts.NodeDigest).validate_python(payload["node"]), record.at)
     frames = [

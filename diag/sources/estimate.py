@@ -7,7 +7,7 @@ from typing import Any
 
 from diag.model import Record
 from diag.model.observations import MemoryEstimated, MemoryTerm, Observation
-from diag.sources.payload import fill, guarded
+from diag.sources.payload import from_mapping, guarded
 
 SOURCE = "estimate"
 
@@ -22,11 +22,13 @@ def record(payload: Mapping[str, Any], host: str) -> Record:
 @guarded(SOURCE)
 def parse(record: Record) -> Iterator[Observation]:
     terms = {name: _terms(record.payload[name]) for name in ("gpu", "host", "save")}
-    yield fill(MemoryEstimated, record.payload, rank=None, **terms)
+    yield from_mapping(MemoryEstimated, record.payload, rank=None, **terms)
 
 
 def _terms(items: Any) -> tuple[MemoryTerm, ...]:
     if not isinstance(items, list) or len(items) > _MOST_TERMS:
         raise ValueError("no list of terms")
     absent = {"formula": "", "source": ""}
-    return tuple(fill(MemoryTerm, {**absent, **item}, size_bytes=int(item["bytes"])) for item in items)
+    return tuple(
+        from_mapping(MemoryTerm, {**absent, **item}, size_bytes=int(item["bytes"])) for item in items
+    )

@@ -96,7 +96,7 @@ def wholes(value: Any, *names: str) -> list[int] | None:
 # --- whole dataclasses
 
 
-def fill(kind: type[_Kind], data: Mapping[str, Any], **known: Any) -> _Kind:
+def from_mapping(kind: type[_Kind], data: Mapping[str, Any], **known: Any) -> _Kind:
     """A dataclass of plain values from those of the same names, `known` ones as they are.
 
     What has a default may be missing. Raises one of UNFIT for what is missing else, or cannot be made to fit.

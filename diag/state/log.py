@@ -1,10 +1,10 @@
-"""The job's output: how many lines it has, and the last of them."""
+"""The job's output: how many lines it has, the last of them, and which versions it names."""
 
 from __future__ import annotations
 
 from collections import deque
 
-from diag.model.observations import LogLine, LogsEnded, NcclPlainLines, PlainLines
+from diag.model.observations import LogLine, LogsEnded, NcclPlainLines, PlainLines, VersionSeen
 from diag.state.rank_view import TAIL_LINES
 from diag.state.reducer import Reducer, takes
 
@@ -16,6 +16,7 @@ class Log(Reducer):
         self.lines = 0  # how many were read, bars and NCCL's included
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)  # the last, without bars
         self.ended: LogsEnded | None = None  # where plain logs were read to their end
+        self.versions: dict[str, str] = {}  # of packages, as pip calls them
 
     @takes(LogLine)
     def _line(self, at: float, fact: LogLine) -> None:
@@ -26,6 +27,10 @@ class Log(Reducer):
     @takes(LogsEnded)
     def _logs_ended(self, at: float, fact: LogsEnded) -> None:
         self.ended = fact
+
+    @takes(VersionSeen)
+    def _version(self, at: float, fact: VersionSeen) -> None:
+        self.versions[fact.package] = fact.version
 
     @takes(NcclPlainLines, PlainLines)
     def _plain_lines(self, at: float, fact: NcclPlainLines | PlainLines) -> None:

@@ -42,3 +42,11 @@ def fill(template: str, **values: object) -> str:
     '2 ranks x 1 MiB, 50 % of 7B'
     """
     return _Formatter().vformat(template, (), values)
+
+
+def places(template: str) -> set[str]:
+    """
+    >>> sorted(places("{ranks:count rank} of {job}"))
+    ['job', 'ranks']
+    """
+    return {name for _, name, _, _ in _Formatter().parse(template) if name}

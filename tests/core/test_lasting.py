@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diag.detectors.hang.advice import texts
+from diag.detectors.hang.catalogue import catalogue
 from diag.model import numbered
 from diag.outputs.advice_after_end import lasting, needs_a_process
 
@@ -14,10 +14,11 @@ class _Words(dict[str, object]):
         return "rank 1"
 
 
-@pytest.mark.parametrize("cause", sorted(texts()["advice"]))
+@pytest.mark.parametrize("cause", sorted(catalogue()))
 def test_no_advice_for_a_hang_names_a_process_once_it_is_gone(cause: str) -> None:
-    living = numbered(texts()["advice"][cause], 1).format_map(
-        _Words(child=3548, pids="33", cause="Xid 79", wait="wait")
+    process = "process 3548 (`sh upload.sh`)"
+    living = numbered(catalogue()[cause].others.advice, 1).format_map(
+        _Words(child=3548, pid=3548, pids="33", process=process, Process=process.capitalize(), wait="wait")
     )
 
     left = lasting(living)

@@ -144,5 +144,5 @@ def test_every_cuda_error_has_a_cause_of_its_finding() -> None:
 @pytest.mark.parametrize("place", sorted(PLACES))
 def test_advice_of_a_fallback_has_no_place_left_open(place: str) -> None:
     for cause in table()["ib-fallback"]["causes"]:
-        text = findings.fill(row("ib-fallback", cause)["advice"], PLACES[place])
+        text = findings.with_words(row("ib-fallback", cause)["advice"], PLACES[place])
         assert not re.search(r"\{(?:image|devices|memlock|variable)\}", text)

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from diag.detectors.findings import table
+from diag.detectors.hang.kernel_causes import KERNEL_CAUSES
 
 __all__ = ["causes_by_file", "findings_of"]
 
@@ -25,7 +26,6 @@ _WORD = re.compile(r"[a-z][a-z0-9]*(?:_[a-zA-Z0-9]+)*")
 # Names within the code for what is then said otherwise, or by another detector.
 NOT_SAID = {
     "checkpoint/disk.py": {"write_failed"},  # reported as no_space, or by checkpoint-write-error
-    "hang/advice.py": {"xid"},  # the advice for xid_N
 }
 
 
@@ -96,6 +96,8 @@ def causes_by_file() -> dict[str, set[str]]:
             other for file, other in trees.items() if file.rpartition("/")[0] == package or "/" not in file
         ]
         found[name] = set(_causes(tree, {**_takers(beside), **_takers([tree])}))
+        if name == "hang/kernel_causes.py":
+            found[name] |= KERNEL_CAUSES
         for finding in _made_in(tree):
             found[name] |= set(table().get(finding, {}).get("causes", {}))
     return {name: said for name, causes in found.items() if (said := causes - NOT_SAID.get(name, set()))}

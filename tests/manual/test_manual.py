@@ -156,7 +156,7 @@ def test_causes_are_collected_from_the_code_of_every_kind() -> None:
 
 def test_every_file_with_causes_is_known_to_belong_to_findings() -> None:
     assert [name for name in causes_by_file() if not findings_of(name)] == []
-    assert findings_of("hang/rank_wait.py") == findings_of("hang/advice.py") == {"hang", "held-up"}
+    assert findings_of("hang/rank_wait.py") == findings_of("hang/messages.py") == {"hang", "held-up"}
     assert findings_of("memory/limits.py") == {"shm-too-small", "fd-limit"}
     assert findings_of("network/causes.py") >= {"ib-fallback"}
 

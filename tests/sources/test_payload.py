@@ -9,7 +9,7 @@ import pytest
 
 from diag.model import Record
 from diag.model.observations import Observation, RankExited, SourceWorks, Unparsed
-from diag.sources.payload import UNFIT, fill, guarded, integer, texts, whole, wholes
+from diag.sources.payload import UNFIT, from_mapping, guarded, integer, texts, whole, wholes
 
 
 def test_dataclass_is_filled_by_the_types_of_its_fields() -> None:
@@ -22,7 +22,7 @@ def test_dataclass_is_filled_by_the_types_of_its_fields() -> None:
         "other": "not of it",
     }
 
-    assert fill(RankExited, data, rank=3) == RankExited(3, 812, None, 9, "zombie", None, ("a", "1"))
+    assert from_mapping(RankExited, data, rank=3) == RankExited(3, 812, None, 9, "zombie", None, ("a", "1"))
 
 
 @pytest.mark.parametrize(
@@ -36,14 +36,14 @@ def test_dataclass_is_filled_by_the_types_of_its_fields() -> None:
 )
 def test_what_does_not_fit_raises_what_a_guarded_parser_catches(data: dict[str, Any]) -> None:
     with pytest.raises(UNFIT):
-        fill(RankExited, data, rank=None)
+        from_mapping(RankExited, data, rank=None)
 
 
 def test_guarded_parser_reports_a_damaged_payload_after_the_facts_that_it_had() -> None:
     @guarded("exits")
     def parse(record: Record) -> Iterator[Observation]:
         yield SourceWorks(record.rank, "exits")
-        yield fill(RankExited, record.payload, rank=record.rank)
+        yield from_mapping(RankExited, record.payload, rank=record.rank)
 
     works, unparsed = parse(Record("exits", {"pid": []}, rank=1))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.contract import Detector
-from diag.detectors.findings import fill, finding, row
+from diag.detectors.findings import finding, row, with_words
 from diag.detectors.gpu.evidence import has_xid, increase
 from diag.knowledge.xids import advice, xid_of
 from diag.model import Evidence, Finding, NotChecked
@@ -92,7 +92,11 @@ def _error(first: GpuHealth, health: GpuHealth, job: JobView) -> tuple[str, str,
 
 def _of_row(cause: str, count: int = 0) -> tuple[str, str, str]:
     known = row("ecc-error", cause)
-    return cause, fill(known["what"], {"count": str(count)}), known.get("advice") or advice(known["action"])
+    return (
+        cause,
+        with_words(known["what"], {"count": str(count)}),
+        known.get("advice") or advice(known["action"]),
+    )
 
 
 def _counters(health: GpuHealth) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from diag.detectors.contract import Detector
-from diag.detectors.findings import fill, finding, load, who
+from diag.detectors.findings import finding, load, who, with_words
 from diag.detectors.gpu.evidence import mattered, victim_of_line, when
 from diag.detectors.last_words import heard
 from diag.knowledge.xids import Xid, xid_of
@@ -261,7 +261,7 @@ def _by_error(errors: list[_Error], events: list[tuple[XidEvent, tuple[int, ...]
         confidence=Confidence.HIGH if sure else None,
         summary=f"a CUDA call of {who(ranks, 'a rank')} failed {when(job)}: "
         f'"{first.fact.error}"{check}: {first.meaning}{xids}{after}',
-        advice=fill(known["advice"], load("gpu/cuda_errors.yaml")["advice"]),
+        advice=with_words(known["advice"], load("gpu/cuda_errors.yaml")["advice"]),
         evidence=(
             *(Evidence("output", one.fact.text, one.at, one.number) for one in alike[:3]),
             *(_evidence(event) for event in mine[:3]),

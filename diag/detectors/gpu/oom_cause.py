@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diag.detectors.findings import fill, row
+from diag.detectors.findings import row, with_words
 from diag.model.observations import CudaOutOfMemory
 from diag.state.gpustate import gpu_of_rank
 from diag.state.rank_view import RankView
@@ -104,18 +104,18 @@ def memory_advice(
         elif " (GPU " in fact.text and " total capacity; " in fact.text:
             advice = known["old_torch"]  # 2.0 and older has no expandable segments
         name = "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in fact.text else "PYTORCH_CUDA_ALLOC_CONF"
-        return fill(advice, {"name": name})
+        return with_words(advice, {"name": name})
     if cause == "other_process":
         pids = ",".join(str(pid) for pid, _ in holders.others[:8])
         shows = f"`ps -o pid,user,lstart,cmd -p {pids}` on the host shows what they are" if pids else _UNSEEN
-        return fill(advice, {"holders": shows})
+        return with_words(advice, {"holders": shows})
     if cause != "capacity":
         return advice
     needs = ""
     if fact.free_bytes is not None:
         short = format_bytes(max(0, fact.tried_bytes - fact.free_bytes))
         needs = f"{short} more were needed for this one allocation. "
-    return fill(advice, {"needs": needs, "steps": "; ".join(_steps(job))})
+    return with_words(advice, {"needs": needs, "steps": "; ".join(_steps(job))})
 
 
 _UNSEEN = "`nvidia-smi` on the host shows them (processes of other containers are not seen from within one)"

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from diag.detectors.hang.advice import advice_for, texts
 from diag.detectors.hang.attribution import attribute_hang
+from diag.detectors.hang.catalogue import catalogue
 from diag.detectors.hang.corroborate import EvidenceFusion
 from diag.detectors.hang.evidence import evidence_of
 from diag.detectors.hang.grounds import grounds_of
 from diag.detectors.hang.kernel_waits import last_fed, with_kernel_waits
-from diag.detectors.hang.messages import describe
+from diag.detectors.hang.messages import advice_for, describe
 from diag.detectors.hang.moment import began_still, proven, unproven, with_unseen
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
 from diag.detectors.hang.printing import last_printed
@@ -60,7 +60,7 @@ class HangDetector:
     listens = (SnapshotTaken, *EvidenceFusion.listens)
 
     def __init__(self) -> None:
-        texts()
+        catalogue()
         self._joined = EvidenceFusion()
         self._last = _LastReported()
         self._judged: tuple[float, Verdict | None] | None = None  # as of the last tick

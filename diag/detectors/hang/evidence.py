@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from diag.detectors.hang.facts import calls_that_differ
 from diag.detectors.hang.kernel_waits import lasting_wait
-from diag.detectors.hang.messages import calls_that_differ
 from diag.detectors.hang.threads import name_judged
 from diag.detectors.hang.wait_text import format_chain
 from diag.model import Evidence, numbered
@@ -166,10 +166,10 @@ def _children(states: Counter[str]) -> str:
 
 
 def stack_excerpt(thread: ThreadStack, reading: Reading, cwd: str, depth: int = 6) -> str:
-    """The innermost frames, innermost first, each `function (file:line)`, the deciding one included."""
+    """The innermost frames, innermost first, each `function (file:line)`, the deciding one and its caller included."""
     frames = list(thread.frames[-depth:])
     if reading.where is not None and reading.where not in frames:
         frames = [reading.where, *frames[1:]]
         if reading.caller is not None:
-            frames = [reading.caller, *frames[:-1]] if len(frames) > 1 else [reading.caller, *frames]
+            frames = [reading.caller, reading.where, *frames[2:]]
     return " < ".join(format_frame(frame, cwd) for frame in reversed(frames))

@@ -103,21 +103,21 @@ def with_kernel_waits(verdict: Verdict, job: JobView) -> Verdict:
     chain = lasting_wait(rank, verdict.since, job, verdict.blamed_child or 0)
     if chain is None or not chain.steps[0].thread.same:
         return verdict
-    found = kernel_cause(chain)
-    if found is None and not chain.stays_in_job:
+    cause = kernel_cause(chain)
+    if not cause and not chain.stays_in_job:
         return verdict
     described = replace(verdict, chain=chain, notes=(*verdict.notes, *_what_comes(rank, chain)))
-    if found is None or verdict.cause not in _REFINED or (chain.stays_in_job and found.cause in _OF_A_PEER):
+    if not cause or verdict.cause not in _REFINED or (chain.stays_in_job and cause in _OF_A_PEER):
         return described
-    if verdict.cause == "gil_held" and found.cause == "sleeps":
+    if verdict.cause == "gil_held" and cause == "sleeps":
         return described  # asleep in C code with the interpreter's lock: that it holds it is the cause
     klass = verdict.klass
-    if found.cause in _LOCKS:
+    if cause in _LOCKS:
         klass = "lock_deadlock"
-    elif found.cause == "gil_held_by_thread":
+    elif cause == "gil_held_by_thread":
         klass = "gil_deadlock"
     elif (work := _work(rank)) in _CLASS_OF_WORK:
         klass = _CLASS_OF_WORK[work]  # that it holds the interpreter's lock meanwhile is a remark
     elif klass in ("lock_deadlock", "gil_deadlock"):
         klass = "peer_not_joined" if verdict.waiting else "unknown"
-    return replace(described, klass=klass, cause=found.cause, by_kernel=True)
+    return replace(described, klass=klass, cause=cause, by_kernel=True)

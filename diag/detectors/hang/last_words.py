@@ -167,5 +167,5 @@ def _awaits_word(rank: RankView, verdict: Verdict, job: JobView) -> bool:
         return rank.judged is not None and is_in_lock(rank.judged)
     known = kernel_cause(chain)
     return chain.steps[0].wait.kind in _WORD_OF_SOMEBODY and (
-        known is None or known.cause in ("pipe_without_other_end", "threads_wait_for_each_other")
+        not known or known in ("pipe_without_other_end", "threads_wait_for_each_other")
     )

@@ -9,6 +9,7 @@ from diag.state.wait_chain import Chain, Step
 from diag.text.units import format_bytes, format_ratio, format_seconds
 
 _COMMAND = 60
+_MOST_STEPS = 5  # of a chain
 
 
 def format_chain(chain: Chain, name: str = "the main thread") -> str:
@@ -17,7 +18,9 @@ def format_chain(chain: Chain, name: str = "the main thread") -> str:
     "the main thread waits for child pid 77 (`sh upload.sh`) to end, which waits for a byte from 10.0.0.5:443 ..."
     """
     clauses = [format_wait(step) for step in chain.steps]
-    text = f"{name} {', which '.join(clauses)}"
+    text = f"{name} {', which '.join(clauses[:_MOST_STEPS])}"
+    if len(clauses) > _MOST_STEPS:
+        text += f", and so on over {len(clauses) - _MOST_STEPS} more, the last of which {clauses[-1]}"
     if chain.end == "cycle":
         whom = name if chain.at == 0 else _thread(chain.steps[chain.at])
         text += f", and that one waits for {whom}: a deadlock"
@@ -64,7 +67,7 @@ def _receive(wait: Wait, step: Step) -> str:
         return f"waits for data from a socket (fd {wait.fd}) whose other end only this process itself holds"
     text = f"waits for data from {wait.peer or 'a socket'}"
     if wait.others:
-        text += f", {_parties(wait, step)},"
+        text += f", {_parties(wait, step)}"
     if wait.silent_seconds is not None:
         text += f" (fd {wait.fd}; the last byte came {format_seconds(wait.silent_seconds)} ago)"
     elif wait.fd >= 0:
@@ -87,11 +90,7 @@ def _accept(wait: Wait, step: Step) -> str:
 
 
 def _child(wait: Wait, step: Step) -> str:
-    return (
-        f"waits for child {_parties(wait, step)} to end"
-        if wait.others
-        else "waits for a child process to end"
-    )
+    return f"waits for {'child ' + _parties(wait, step) if wait.others else 'a child process'} to end"
 
 
 def _join(wait: Wait, step: Step) -> str:
@@ -100,31 +99,23 @@ def _join(wait: Wait, step: Step) -> str:
 
 def _mutex(wait: Wait, step: Step) -> str:
     if wait.dead_end == "owner_ended":
-        return f"waits for a lock that nobody can release: {wait.reason}, which has ended"
+        return f"waits for a lock that nobody can release: {wait.reason or 'its owner'}, which has ended"
     return f"waits for a lock held by {_parties(wait, step)}" if wait.others else "waits for a lock"
 
 
-def _pipe_read(wait: Wait, step: Step) -> str:
+def _pipe(text: str, others: str, wait: Wait, step: Step) -> str:
+    """`others`: what nobody can do, and what those who hold its other end do."""
+    nobody, they = others.split("|")
     if wait.dead_end:
-        return f"reads from {_pipe(wait)} that no other process can write to"
+        return f"{_end(text, wait)} that no other process {nobody}"
     if _only_itself(wait, step):
-        return f"reads from {_pipe(wait)} whose other end only this process itself holds"
-    return f"reads from {_pipe(wait)}" + (f" that {_parties(wait, step)} may write to" if wait.others else "")
+        return f"{_end(text, wait)} whose other end only this process itself holds"
+    return _end(text, wait) + (f" that {_parties(wait, step)} {they}" if wait.others else "")
 
 
-def _pipe_write(wait: Wait, step: Step) -> str:
-    if wait.dead_end:
-        return f"writes to {_pipe(wait, 'full ')} that no other process can read"
-    if _only_itself(wait, step):
-        return f"writes to {_pipe(wait, 'full ')} whose other end only this process itself holds"
-    return f"writes to {_pipe(wait, 'full ')}" + (
-        f" that {_parties(wait, step)} does not read" if wait.others else ""
-    )
-
-
-def _pipe(wait: Wait, how: str = "") -> str:
+def _end(text: str, wait: Wait) -> str:
     name = f"FIFO {wait.path}" if wait.path.startswith("/") else "pipe"
-    return f"a {how}{name} (fd {wait.fd})"
+    return f"{text}{name} (fd {wait.fd})"
 
 
 def _only_itself(wait: Wait, step: Step) -> bool:
@@ -142,8 +133,11 @@ def _file(wait: Wait, step: Step) -> str:
 
 
 def _file_lock(wait: Wait, step: Step) -> str:
-    held = f", held by {_parties(wait, step)}" if wait.others else ""
-    return f"waits for a lock on {wait.path or 'a file'}{held}"
+    return _held(f"waits for a lock on {wait.path or 'a file'}", wait, step)
+
+
+def _held(text: str, wait: Wait, step: Step) -> str:
+    return f"{text}, held by {_parties(wait, step)}" if wait.others else text
 
 
 def _sleep(wait: Wait, step: Step) -> str:
@@ -191,13 +185,15 @@ _FORMATS: dict[str, Callable[[Wait, Step], str]] = {
     "child": _child,
     "join": _join,
     "mutex": _mutex,
-    "gil": lambda wait, step: f"waits for Python's interpreter lock, held by {_parties(wait, step)}",
+    "gil": lambda wait, step: _held("waits for Python's interpreter lock", wait, step),
     "semaphore": lambda wait, step: f"waits for a lock between processes ({wait.path or 'unnamed'})",
     "condition": lambda wait, step: "waits on a lock or condition (not known which thread holds it)",
-    "pipe_read": _pipe_read,
-    "pipe_write": _pipe_write,
-    "fifo_open": lambda wait, step: f"opens FIFO {wait.path}; no process has opened its other end",
-    "terminal": lambda wait, step: f"reads from terminal {wait.path}",
+    "pipe_read": lambda wait, step: _pipe("reads from a ", "can write to|may write to", wait, step),
+    "pipe_write": lambda wait, step: _pipe("writes to a full ", "can read|does not read", wait, step),
+    "fifo_open": lambda wait, step: (
+        f"opens {f'FIFO {wait.path}' if wait.path else 'a FIFO'}; no process has opened its other end"
+    ),
+    "terminal": lambda wait, step: f"reads from {f'terminal {wait.path}' if wait.path else 'a terminal'}",
     "file_io": _file,
     "page_fault": _file,
     "file_lock": _file_lock,

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.contract import Detector
-from diag.detectors.findings import fill, finding, row, who
+from diag.detectors.findings import finding, row, who, with_words
 from diag.detectors.memory.advice import less_after_kill
 from diag.detectors.memory.causes import (
     NEAR_SECONDS,
@@ -237,7 +237,7 @@ class HostOomDetector(Detector):
             refusal.cause,
             ranks=refusal.ranks,
             since=refusal.at,
-            summary=f"{who(refusal.ranks, 'a rank')} could not {fill(known['what'], {'size': size})} "
+            summary=f"{who(refusal.ranks, 'a rank')} could not {with_words(known['what'], {'size': size})} "
             f"{format_phase(job, refusal.at)}: {self._why(refusal)}",
             advice=known["strict"] if strict else None,
             words={"option": "-v" if space else "-d"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from diag.detectors.findings import fill, load, row
+from diag.detectors.findings import load, row, with_words
 from diag.state.view import JobView
 
 
@@ -25,4 +25,4 @@ def place_of(job: JobView, rank: int) -> Mapping[str, str]:
 
 def advice_for(cause: str, job: JobView, rank: int) -> str:
     """The remedy for a cause of docs/reference/network.md, for the place where this rank runs."""
-    return fill(row("ib-fallback", cause)["advice"], place_of(job, rank))
+    return with_words(row("ib-fallback", cause)["advice"], place_of(job, rank))

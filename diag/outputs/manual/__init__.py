@@ -4,7 +4,7 @@ A page is the sections of en/ID.md or zh/ID.md. In English what the file leaves 
 of the finding's detector, so that nothing is written twice; a Chinese page
 is in its file as a whole. What is not translated yet is shown in English below the Chinese headings. In
 "What to do" a list item that begins with causes in backticks (and the class of a hang in brackets) is the
-advice for these.
+advice for these; those of a hang are in its catalogue.
 """
 
 from __future__ import annotations
@@ -55,6 +55,10 @@ def sections(finding: str, lang: str) -> dict[str, str]:
     """Heading -> text of a page, lines joined to paragraphs and list items; empty where there is no such
     finding."""
     found = _of(_file(finding, lang), lang)
+    if finding == "hang" and found:
+        from diag.detectors.hang.catalogue import manual_items
+
+        found[HEADINGS[lang][2]] = "\n".join((found[HEADINGS[lang][2]], *manual_items(lang)))
     if lang == "en":
         found = {**_of(_written_in_code().get(finding, ""), lang), **found}
     elif not found:

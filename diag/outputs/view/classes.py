@@ -164,7 +164,7 @@ def _waits_of(one: StackClass, engine: Engine) -> str:
     if rank is None or rank.waits is None or rank.waits_at < one.at - _WAITS_SECONDS:
         return ""
     chain = follow(rank.waits, one.pids[0], rank.thread if one.kind == "rank" else 0)
-    if chain is None or kernel_cause(chain) is None:
+    if chain is None or not kernel_cause(chain):
         return ""
     return format_chain(chain, f"thread {one.thread}" if one.thread else "the main thread")
 

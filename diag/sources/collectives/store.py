@@ -15,7 +15,7 @@ from pathlib import Path
 from diag.launch.launchers.command import read_command
 from diag.model import Payload, Record
 from diag.model.observations import Observation, StoreWaited
-from diag.sources.payload import fill, guarded
+from diag.sources.payload import from_mapping, guarded
 
 SOURCE = "store"
 
@@ -131,4 +131,4 @@ def payload(pid: int, place: Place, *, pending: bool, over: bool) -> Payload:
 
 @guarded(SOURCE)
 def parse(record: Record) -> Iterator[Observation]:
-    yield fill(StoreWaited, record.payload, rank=record.rank)
+    yield from_mapping(StoreWaited, record.payload, rank=record.rank)

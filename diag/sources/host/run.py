@@ -7,7 +7,7 @@ from typing import Any
 
 from diag.model import Placement, Record
 from diag.model import observations as facts
-from diag.sources.payload import fill, guarded, integer, sequence
+from diag.sources.payload import from_mapping, guarded, integer, sequence
 
 SOURCE = "run"
 
@@ -116,6 +116,6 @@ def parse(record: Record) -> Iterator[facts.Observation]:
         )
     elif event in _EVENTS:
         known = {"host": record.host, "silent_seconds": payload.get("silent")}
-        yield fill(_EVENTS[event], {**known, **payload}, rank=record.rank)
+        yield from_mapping(_EVENTS[event], {**known, **payload}, rank=record.rank)
     else:
         yield facts.Unparsed(record.rank, SOURCE, f"unknown event {event!r}"[:200], repr(payload)[:200])

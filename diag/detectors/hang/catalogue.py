@@ -1,0 +1,81 @@
+"""The causes of a hang, one entry each, in `causes/*.yaml`: its classes, sentence, advice, and paragraph of the manual.
+
+`summary` follows "rank 3 has", `advice` is said of the ranks to blame; `alone` replaces either where nobody is seen to
+wait for them. [one|several] is chosen by the number of these ranks. Places such as {child} are those of `facts.FACTS`,
+which has words for each of them for every verdict. `manual` has the paragraph in each language, or the name of the cause whose
+paragraph it shares.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from diag.text.tables import load_table
+
+# In the order in which the manual has them.
+FILES = (
+    "data_and_saves", "locks", "resources", "peers", "kernel_waits", "collectives", "gpus", "nobody",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What is said of a verdict."""
+
+    summary: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    cause: str
+    classes: tuple[str, ...]
+    others: Texts  # where somebody waits for the culprits
+    alone: Texts
+    manual: Mapping[str, str]  # by language
+    shares: str  # the cause that has the paragraph
+
+    @classmethod
+    def of(cls, cause: str, row: Mapping[str, Any], rows: Mapping[str, Any]) -> Entry:
+        shares = row["manual"] if isinstance(row["manual"], str) else cause
+        others = Texts(row.get("summary", "not moved{place}"), row["advice"])
+        alone = row.get("alone", {})
+        return cls(
+            cause,
+            tuple(row["classes"]),
+            others,
+            Texts(alone.get("summary", others.summary), alone.get("advice", others.advice)),
+            rows[shares]["manual"],
+            shares,
+        )
+
+
+@cache
+def catalogue() -> dict[str, Entry]:
+    """Read once, when a detector is made: not first in a hang."""
+    folder = Path(__file__).parent / "causes"
+    rows = {cause: row for name in FILES for cause, row in load_table(folder / f"{name}.yaml").items()}
+    return {cause: Entry.of(cause, row, rows) for cause, row in rows.items()}
+
+
+def entry_of(cause: str) -> Entry:
+    """That of `xid_79` is `xid_N`; of a cause that another version of diag names, `unknown`."""
+    known = catalogue()
+    return known.get(cause) or known.get(re.sub(r"_\d+$", "_N", cause)) or known["unknown"]
+
+
+def manual_items(lang: str) -> list[str]:
+    """The list of the manual's page: "- `cause`, `cause` (class, class): paragraph"."""
+    colon = "：" if lang == "zh" else ": "
+    items = []
+    for entry in catalogue().values():
+        if entry.shares == entry.cause:
+            causes = [one.cause for one in catalogue().values() if one.shares == entry.cause]
+            head = ", ".join(f"`{cause}`" for cause in causes)
+            items.append(f"- {head} ({', '.join(entry.classes)}){colon}{entry.manual[lang]}")
+    return items

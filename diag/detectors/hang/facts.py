@@ -1,0 +1,310 @@
+"""What the sentences and advice of the catalogue may name: facts of one verdict, as words that are true also where
+little is known."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from diag.detectors.hang.rank_wait import WAITS, cause_of, classify_rank
+from diag.detectors.hang.threads import name_judged
+from diag.detectors.hang.verdict import Verdict
+from diag.knowledge.checkpoint_args import named_paths
+from diag.knowledge.worker_flags import workers_flag
+from diag.model import numbered
+from diag.model.observations import StackSample
+from diag.model.observations.waits import Party
+from diag.state.rank_view import RankView
+from diag.state.stack_activity import format_frame
+from diag.state.view import JobView
+from diag.state.wait_chain import Step
+from diag.text.tables import fill, places
+from diag.text.units import format_ranks, format_ratio
+
+_MOST_GROUPS = 4  # of ranks that are listed with their places; of the rest, how many they are
+_MOST_PIDS = 32
+_COMMAND = 80
+
+Fact = Callable[[Verdict, JobView], "str | Each"]
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """Of each culprit a process; as `{child_each:from worker pid}`, " from worker pid 7, which is blocked in read (a.py:3)"."""
+
+    verdict: Verdict
+    job: JobView
+
+    def __format__(self, how: str) -> str:
+        """Of several: ": rank 1 from ..., rank 2 from ...,"."""
+        parts = []
+        children = _children(self.verdict, self.job)
+        for number, child in children.items():
+            sample = self.job.ranks[number].child_stacks.get(child) if number in self.job.ranks else None
+            place = _innermost(sample[1], self.job.run.cwd) if sample else ""
+            lock = " in a lock" if self.verdict.cause == "child_waits_for_lock" else ""
+            parts.append(f" {how} {child}" + (f", which is blocked{lock}{place}" if place or lock else ""))
+        if len(self.verdict.culprits) == 1:
+            return "".join(parts)
+        parts = [f"rank {number}{text}" for number, text in zip(children, parts, strict=True)]
+        return ": " + cut(parts, [[number] for number in children]) + "," if parts else ""
+
+
+def filled(text: str, verdict: Verdict, job: JobView) -> str:
+    """A text of the catalogue: one or several, and its places. {Ranks} is {ranks} at the start of a sentence."""
+    text = numbered(text, len(verdict.culprits))
+    known = {place: FACTS[place[0].lower() + place[1:]](verdict, job) for place in places(text)}
+    begins = {place: word for place, word in known.items() if place[0].isupper() and isinstance(word, str)}
+    return fill(text, **{**known, **{place: word[:1].upper() + word[1:] for place, word in begins.items()}})
+
+
+def anybody_waits(verdict: Verdict, job: JobView) -> bool:
+    """For a rank in its own code: in a call, as far as is seen. For one that is gone whoever is left waits,
+    sooner or later."""
+    if verdict.cause != "not_in_collective" or verdict.collectives is not None:
+        return bool(verdict.waiting)
+    return any(classify_rank(rank) in WAITS for rank in _seen(verdict.waiting, job))
+
+
+# --- ranks and their processes
+
+
+def place_of(ranks: Sequence[int], job: JobView) -> str:
+    """ " in step (train.py:7)" where all are at one place; else ": rank 0 in step (train.py:7), rank 1 in load (data.py:3),"."""
+    found: dict[str, list[int]] = {}
+    for number in ranks:
+        reading = job.ranks[number].reading if number in job.ranks else None
+        frame = reading.where if reading is not None else None
+        place = "" if frame is None else f" in {format_frame(frame, job.run.cwd)}"
+        if place and job.ranks[number].thread:
+            place += f" of its {name_judged(job.ranks[number])}"
+        found.setdefault(place, []).append(number)
+    if len(found) == 1:
+        return next(iter(found))
+    groups = sorted(found.items(), key=lambda item: (not item[0], -len(item[1])))
+    told = [f"{format_ranks(of)}{place or ' not known where'}" for place, of in groups]
+    return ": " + cut(told, [of for _, of in groups]) + ","
+
+
+def cut(parts: Sequence[str], groups: Iterable[Sequence[int]]) -> str:
+    """The first of these, and how many ranks the others are of."""
+    left = sum(len(ranks) for ranks in list(groups)[_MOST_GROUPS:])
+    return ", ".join(parts[:_MOST_GROUPS]) + (
+        numbered(f" and {left} more [rank|ranks]", left) if left else ""
+    )
+
+
+def _seen(ranks: Sequence[int], job: JobView) -> list[RankView]:
+    return [job.ranks[rank] for rank in ranks if rank in job.ranks]
+
+
+def _pids(verdict: Verdict, job: JobView, most: int = _MOST_PIDS) -> str:
+    ranks = _seen(verdict.culprits, job)
+    return " ".join(str(rank.placement.pid) for rank in ranks[:most]) + (" ..." if len(ranks) > most else "")
+
+
+def _at_cpu(verdict: Verdict, job: JobView) -> str:
+    ratios = [rank.main_cpu_ratio for rank in _seen(verdict.culprits, job) if rank.main_cpu_ratio is not None]
+    return f" at {format_ratio(min(1.0, sum(ratios) / len(ratios)))} CPU" if ratios else ""
+
+
+def _hosts_have(verdict: Verdict, job: JobView) -> str:
+    hosts = sorted({rank.placement.host for rank in _seen(verdict.culprits, job)} - {""})
+    more = f" and {len(hosts) - 4} more" if len(hosts) > 4 else ""
+    return numbered("[has|have] ", len(hosts) or 1) + (", ".join(hosts[:4]) + more or "the node")
+
+
+def _exits(verdict: Verdict, job: JobView) -> str:
+    ways: dict[str, list[int]] = {}
+    for number in verdict.culprits:
+        rank = job.ranks.get(number)
+        ways.setdefault("gone" if rank is None else _format_exit(rank), []).append(number)
+    if len(ways) == 1:
+        return f" ({next(iter(ways))})"
+    return " (" + cut([f"{format_ranks(of)} {way}" for way, of in ways.items()], ways.values()) + ")"
+
+
+def _format_exit(rank: RankView) -> str:
+    if rank.exit is None:
+        return "gone"
+    if rank.exit.signal is not None:
+        return f"killed by signal {rank.exit.signal}"
+    return f"exit code {rank.exit.exit_code}" if rank.exit.exit_code is not None else "exit code unknown"
+
+
+def _children(verdict: Verdict, job: JobView) -> dict[int, int]:
+    """Of each culprit the child process that it waits for, where the verdict blames one."""
+    if verdict.blamed_child is None or not verdict.culprits:
+        return {}
+    found = {verdict.culprits[0]: verdict.blamed_child}
+    for rank in _seen(verdict.culprits[1:], job):
+        cause, child = cause_of(rank, classify_rank(rank))
+        if child is not None and cause == verdict.cause:
+            found[rank.rank] = child
+    return found
+
+
+def _innermost(sample: StackSample, cwd: str) -> str:
+    main = sample.main
+    return "" if main is None or not main.frames else f" in {format_frame(main.frames[-1], cwd)}"
+
+
+# --- what the kernel says that they wait for
+
+
+def _waiter_waits(verdict: Verdict, job: JobView) -> str:
+    """Whose wait cannot end by itself."""
+    chain = verdict.chain
+    if chain is None or len(chain.steps) == 1:
+        return format_ranks(verdict.culprits) + numbered(" [waits|wait]", len(verdict.culprits))
+    same = chain.last.process.pid == chain.steps[0].process.pid
+    return f"{_thread_of(chain.last) if same else _process_of(chain.last)} waits"
+
+
+def _other(verdict: Verdict) -> Step | Party | None:
+    """Whom the advice names: the one that cannot go on; else whom the first waits for, even where what that one
+    does may not be read."""
+    chain = verdict.chain
+    if chain is None:
+        return None
+    if chain.end == "dead_end":
+        return chain.last
+    return chain.steps[1] if len(chain.steps) > 1 else next(iter(chain.steps[0].wait.others), None)
+
+
+def _thread(verdict: Verdict, job: JobView) -> str:
+    other = _other(verdict)
+    if isinstance(other, Step):
+        return _thread_of(other)
+    return f"the thread with tid {other.tid}" if other is not None and other.tid else "another thread"
+
+
+def _thread_of(step: Step) -> str:
+    return "the main thread" if step.main else f"thread {step.thread.name} (tid {step.thread.tid})"
+
+
+def _process(verdict: Verdict, job: JobView) -> str:
+    other = _other(verdict)
+    return "another process" if other is None else _process_of(other)
+
+
+def _process_of(other: Step | Party) -> str:
+    one = other.process if isinstance(other, Step) else other
+    return f"process {one.pid} (`{one.command[:_COMMAND]}`)" if one.command else f"process {one.pid}"
+
+
+def _pid(verdict: Verdict, job: JobView) -> str:
+    other = _other(verdict)
+    one = other.process if isinstance(other, Step) else other
+    return "PID" if one is None else str(one.pid)
+
+
+def _path(verdict: Verdict, job: JobView) -> str:
+    """Of what the rank itself waits for, else of what the last one does."""
+    steps = verdict.chain.steps if verdict.chain is not None else ()
+    return next((step.wait.path for step in (*steps[:1], *steps[-1:]) if step.wait.path), "the file shown")
+
+
+def _of_last(field: str, otherwise: str) -> Fact:
+    def words(verdict: Verdict, job: JobView) -> str:
+        value = getattr(verdict.chain.last.wait, field) if verdict.chain is not None else ""
+        return otherwise if value in ("", -1) else str(value)
+
+    return words
+
+
+def _lock(verdict: Verdict, job: JobView) -> str:
+    """The kernel tells what Python's own stack does not show: a thread that waits for another one sleeps on a
+    futex."""
+    seen = _seen(verdict.culprits, job)
+    held = [rank.rank for rank in seen if rank.tree and rank.tree.main.wchan.startswith("futex")]
+    if not held:
+        return " (an event, a file, a service, another process)"
+    return f": {format_ranks(held)} {numbered('[waits|wait]', len(held))} for a lock or a thread"
+
+
+# --- calls, and the job's own command
+
+
+def calls_that_differ(verdict: Verdict) -> str:
+    """ ": ranks 0,2 call all_reduce [8], rank 1 calls broadcast [8] (default_pg 7)" of a mismatch."""
+    found = verdict.collectives
+    if found is None or not found.signatures:
+        return ""
+    parts = []
+    for call in found.signatures[:4]:
+        sizes = " ".join(str(list(size)) for size in call.sizes[:2])
+        calls = numbered("[calls|call]", len(call.ranks))
+        parts.append(f"{format_ranks(call.ranks)} {calls} {call.op} {sizes}".rstrip())
+    place = f" ({found.front.desc or found.front.group} {found.front.seq})" if found.front else ""
+    return ": " + ", ".join(parts) + place
+
+
+def _calls_waited_in(verdict: Verdict, job: JobView) -> str:
+    found = verdict.collectives
+    waiting = sorted(found.waiting.items()) if found is not None else ()
+    parts = [
+        f"rank {rank} in {wait.op} {wait.seq} of {wait.desc or wait.group}"
+        for rank, wait in waiting
+        if rank in verdict.culprits
+    ]
+    return " (" + ", ".join(parts[:4]) + ")" if parts else ""
+
+
+def _so_victims(verdict: Verdict, job: JobView) -> str:
+    if not verdict.waiting:
+        return ""
+    whom = numbered("for [it|them]", len(verdict.culprits))
+    return f"; {format_ranks(verdict.waiting)} {_wait(verdict, job)} {whom}, NCCL is not at fault"
+
+
+def _wait(verdict: Verdict, job: JobView) -> str:
+    return numbered("[waits|wait]", len(verdict.waiting))
+
+
+def _no_workers(verdict: Verdict, job: JobView) -> str:
+    flag = workers_flag(job.run.words, job.log.versions)
+    return f"{flag} 0" if flag else "num_workers=0"
+
+
+def _output(job: JobView) -> str:
+    return next((one.path for one in reversed(named_paths(job.run.words)) if one.role == "save"), "")
+
+
+# Each place in the texts of the catalogue, such as {peer}.
+FACTS: dict[str, Fact] = {
+    "ranks": lambda verdict, job: format_ranks(verdict.culprits),
+    "first": lambda verdict, job: str(verdict.culprits[0]),
+    "victims": lambda verdict, job: format_ranks(verdict.waiting),
+    "wait": _wait,
+    "so_victims": _so_victims,
+    "place": lambda verdict, job: place_of(verdict.culprits, job),
+    "pids": _pids,
+    "at_cpu": _at_cpu,
+    "not_moved": lambda verdict, job: "been elsewhere," if verdict.busy else "not moved",
+    "first_pids": lambda verdict, job: _pids(verdict, job, _MOST_GROUPS),
+    "hosts_have": _hosts_have,
+    "exits": _exits,
+    "child": lambda verdict, job: str(verdict.blamed_child or "PID"),
+    "children": lambda verdict, job: " ".join(map(str, [*_children(verdict, job).values()][:_MOST_PIDS])) or "PID",
+    "child_each": Each,
+    "waiter_waits": _waiter_waits,
+    "thread": _thread,
+    "process": _process,
+    "pid": _pid,
+    "path": _path,
+    "peer": _of_last("peer", "the other side"),
+    "mount": _of_last("mount", "it"),
+    "fd": _of_last("fd", "not known"),
+    "lock": _lock,
+    "calls": lambda verdict, job: calls_that_differ(verdict),
+    "calls_waited_in": _calls_waited_in,
+    "xid": lambda verdict, job: verdict.cause.removeprefix("xid_"),
+    "gpus_spin": lambda verdict, job: numbered(
+        f"[GPU|GPUs] of {format_ranks(verdict.waiting)} [spins|spin]", len(verdict.waiting)
+    ),
+    "no_workers": _no_workers,
+    "output": lambda verdict, job: f"the output directory {_output(job)}".rstrip(),
+    "output_path": lambda verdict, job: f" {shlex.quote(_output(job))}" if _output(job) else "",
+}  # fmt: skip
