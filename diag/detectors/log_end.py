@@ -55,7 +55,7 @@ class LogEndDetector(Detector):
             return
         last = f"the log stops in phase {job.phase}"
         if job.iteration is not None:
-            last += f" after iteration {job.iteration}"
+            last += f" after {job.progress.step_words()}"
             last += f" of {job.progress.total_iterations}" if job.progress.total_iterations else ""
         if logs.quiet_seconds >= 1.0:
             last += f", {format_seconds(logs.quiet_seconds)} before its last line"

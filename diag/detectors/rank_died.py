@@ -176,7 +176,7 @@ def _left_before(root: RankView, job: JobView) -> list[RankView]:
 
 def _left_finding(left: list[RankView], root: RankView, job: JobView, words: Heard, now: float) -> Finding:
     ranks = tuple(sorted(rank.rank for rank in left))
-    after = f" after iteration {job.iteration}" if job.iteration is not None else ""
+    after = f" after {job.progress.step_words()}" if job.iteration is not None else ""
     return Finding(
         id="rank-died",
         subject=f"rank {ranks[0]}",
