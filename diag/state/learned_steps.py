@@ -9,6 +9,7 @@ A bar on its way to its total that is no timer moves the log, whatever it counts
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 from diag.model.observations import Iteration, LogLine, LogsEnded, PlainLines
 from diag.state.counters import Counters, Grown, Series
@@ -24,8 +25,18 @@ _ALONE_GROWTHS = 8  # ours: of a counter with neither result nor total
 _TOGETHER = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.GPU_SYNC)
 _LEAST_LEFT = 2  # ours: once a start-up's barrier is left too
 _KEPT = 8
-_MOST_JUDGED = 64
+_MOST_KEPT = 64
 _STILL_SECONDS = 30.0  # a timer counts on for so long though no stack moves: it counts no steps
+
+
+@dataclass(frozen=True, slots=True)
+class _Stacks:
+    """What the ranks' stacks showed since a moment."""
+
+    at: float  # until then
+    seen: bool  # any was read
+    train: bool
+    moved_at: float
 
 
 class LearnedSteps(Reducer):
@@ -42,7 +53,7 @@ class LearnedSteps(Reducer):
         self._trained: dict[int, float] = {}  # by rank: when its stack last showed a part of a training step
         self._together: dict[int, tuple[str, ...]] = {}  # where each was last found with its peers or its GPU
         self._left: deque[float] = deque(maxlen=_KEPT)  # when any of them had left such a place
-        self._judged: dict[Series, tuple[float, bool]] = {}  # and when
+        self._stacks: dict[Series, _Stacks] = {}  # while each of them grew, as last looked at
 
     @property
     def rhythm(self) -> Rhythm | None:
@@ -130,30 +141,35 @@ class LearnedSteps(Reducer):
             self._together[event.rank] = path
 
     def _counts_steps(self, at: float, grown: Grown) -> bool:
-        """Looked at anew each second: of very many ranks it takes a while."""
-        judged = self._judged.get(grown.series)
-        if judged is None or not 0 <= at - judged[0] < 1.0:
-            if len(self._judged) >= _MOST_JUDGED:
-                self._judged.clear()
-            judged = self._judged[grown.series] = at, self._judge(at, grown)
-        return judged[1]
-
-    def _judge(self, at: float, grown: Grown) -> bool:
         series, results = grown.series, grown.template.has_results()
-        seen = [rank for rank in self._ranks.alive() if rank.stack is not None]
-        if not seen:
+        stacks = self._look_at_stacks(at, series)
+        if not stacks.seen:
             return results and not grown.by_timer
-        for number in self._ranks.training:
-            self._trained.setdefault(number, at)
-        # While one rank prepares the data all others may wait for it in a collective: they do not leave it.
-        trained = sum(left >= series.began for left in self._left) >= _LEAST_LEFT or all(
-            self._trained.get(rank.rank, -1.0) >= series.began for rank in seen
-        )
-        if not trained:
+        if not stacks.train:
             return False
-        moved = max(rank.moved.get("stack", 0.0) for rank in seen)
         if results:
-            return not grown.by_timer or at - moved < _STILL_SECONDS
-        if grown.like_timer or series.rhythm.backs_off() or moved < series.began:
+            return not grown.by_timer or at - stacks.moved_at < _STILL_SECONDS
+        if grown.like_timer or series.rhythm.backs_off() or stacks.moved_at < series.began:
             return False
         return series.total > 0 or series.all_growths >= _ALONE_GROWTHS
+
+    def _look_at_stacks(self, at: float, series: Series) -> _Stacks:
+        """Anew each second: of very many ranks it takes a while."""
+        kept = self._stacks.get(series)
+        if kept is None or not 0 <= at - kept.at < 1.0:
+            if len(self._stacks) >= _MOST_KEPT:
+                self._stacks.clear()
+            kept = self._stacks[series] = self._stacks_since(at, series.began)
+        return kept
+
+    def _stacks_since(self, at: float, began: float) -> _Stacks:
+        seen = [rank for rank in self._ranks.alive() if rank.stack is not None]
+        for number in self._ranks.training:  # of other nodes the stacks come with their reports
+            self._trained[number] = max(self._trained.get(number, 0.0), self._ranks[number].stack_at)
+        # While one rank prepares the data all others may wait for it in a collective: they do not leave it.
+        train = sum(left >= began for left in self._left) >= _LEAST_LEFT or all(
+            self._trained.get(rank.rank, -1.0) >= began for rank in seen
+        )
+        return _Stacks(
+            at, bool(seen), train, max((rank.moved.get("stack", 0.0) for rank in seen), default=0.0)
+        )

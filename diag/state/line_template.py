@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from diag.state.clocks import BETWEEN, CLOCK
 
-_MOST_CHARS = 600
+_MOST_CHARS = 400
 _MOST_SLOTS = 24
 # Who prints the line, where it says so:   [rank0] iter 120   rank=3 step=4   {"rank": 0, "step": 120}   [Rank 1/8]
 _RANK = re.compile(
@@ -22,7 +22,7 @@ _RATE = re.compile(
     r"(?<![\w.+-])\d[\d.,]*[kMG]? ?[A-Za-z]{1,20}/(?:s|sec|second|it|iter|step|batch)\b", re.IGNORECASE
 )
 _PATH = re.compile(
-    r"(?:[\w.~-]{0,60}/){1,20}(?!s\b)[\w.-]{0,60}[A-Za-z_][\w.-]{0,60}|\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?"
+    r"(?<![\w.~/-])(?:[\w.~-]{0,60}/){1,20}(?!s\b)[\w.-]{0,60}[A-Za-z_][\w.-]{0,60}|\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?"
 )
 _UNIT = r"(?! ?(?:°?C|W|[kKMGT]?i?[Bb]|[MG]Hz|rpm|bytes|V)\b)"
 _FRACTION = r"[-+]?(?:\d{1,15}\.\d{1,20}(?:[eE][-+]?\d{1,3})?|\d{1,15}[eE][-+]?\d{1,3}|(?i:nan|inf)\b)"
@@ -32,6 +32,7 @@ _NUMBER = re.compile(
     rf"|(?<![\d.,/-])(?<!\d:)(\d{{1,12}})(?![\w%]|\.\d|,\d\d\d){_UNIT}"  # 120
     r"|\d+"
 )
+_DIGIT = re.compile(r"\d")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z_]*(?:/s\b)?")
 #   {"step": 120, "loss": 0.53}   {'iteration': '3/12', 'loss': tensor(0.5)}
 _JSON = re.compile(
@@ -81,13 +82,21 @@ def read(text: str) -> Line | None:
     (0, 'iter', 120, 0.53)
     """
     text = text[:_MOST_CHARS]
+    if _DIGIT.search(text) is None:
+        return None
     rank = _RANK.search(text)
     if rank is not None:
         text = text[: rank.start()] + " " + text[rank.end() :]
-    text = _RATE.sub(" ", CLOCK.sub(" ", text))
-    text, drawn = _BAR.subn(" | ", text, count=1)
+    text = CLOCK.sub(" ", text)
+    drawn = 0
+    if "/" in text:
+        text = _RATE.sub(" ", text)
+    if "%|" in text:
+        text, drawn = _BAR.subn(" | ", text, count=1)
     named = None if drawn else _named(text)
-    template, counts, values = named or _in_place(_PATH.sub("/", text))
+    if named is None and ("/" in text or text.count(".") > 2):
+        text = _PATH.sub("/", text)
+    template, counts, values = named or _in_place(text)
     if not counts:
         return None
     return Line(template, None if rank is None else int(rank[1]), tuple(counts), tuple(values), drawn > 0)

@@ -318,7 +318,7 @@ def test_log_on_disk_is_read_to_its_last_step() -> None:
         state.observe(
             1000.0, LogLine(None, "train.log", f"[rank0] step {number} loss {next(loss)}", False, number)
         )
-    state.observe(1000.0, LogsEnded(None, ("train.log",), "", None, None, 0.0, None))
+    state.observe(1000.0, LogsEnded(None, ("train.log",), "", None, None, 0.0, False))
     assert state.iteration == 2000
 
     run = tuple(f"step {number} loss {next(loss)}" for number in range(1, 200))
