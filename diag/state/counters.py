@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from diag.state.line_template import Count, Line, Value
-from diag.state.rhythm import Rhythm
+from diag.state.rhythm import Rhythm, is_clockwork
 
 _LEAST_GROWTHS = 4  # ours: so often seen to grow, by lines of more than one burst
 _LEAST_SECONDS = 2.0
@@ -125,9 +125,9 @@ class Series:
         return any(abs(grown / seconds / unit - 1) < _CLOCK_RATIO for unit in (1, 1000))
 
     def is_timer(self, seconds: float, ratio: float) -> bool:
-        """It counts the ticks of one: always one more, at a moment that a clock gives. What is printed once a second
-        and has grown by more or by less is no timer."""
-        return len({amount for _, amount in self.recent}) == 1 and self.rhythm.is_clockwork(seconds, ratio)
+        """It counts the ticks of one: each takes the same time, as a clock gives it. What is printed once a second and
+        has grown by more or by less is no timer."""
+        return is_clockwork([gap / amount for gap, amount in self.recent], seconds, ratio)
 
 
 @dataclass(slots=True)

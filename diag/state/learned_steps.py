@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from diag.model.observations import Iteration, LogLine, LogsEnded, PlainLines
+from diag.model.observations import Iteration, LinesWritten, LogLine, LogsEnded, PlainLines
 from diag.state.counters import Counters, Grown, Series
 from diag.state.line_template import read
 from diag.state.ranks import TRAINING_ACTIVITIES, Ranks
@@ -78,6 +78,17 @@ class LearnedSteps(Reducer):
         if not self._told:
             for text in fact.last[-_LOOKS_PER_SECOND:]:
                 self._look(at, text, fact.rank, timed=False)
+
+    @takes(LinesWritten)
+    def _written(self, at: float, fact: LinesWritten) -> None:
+        """Seen some seconds later; of each form of line the last was written then."""
+        if self._told:
+            return
+        last = {line.template: (line, text) for text in fact.lines if (line := read(text)) is not None}
+        for line, text in last.values():
+            grown = self._counters.next(fact.written_at, line)
+            if grown is not None:
+                self._grew(at, grown, text)
 
     @takes(LogsEnded)
     def _ended(self, at: float, fact: LogsEnded) -> None:

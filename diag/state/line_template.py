@@ -92,7 +92,7 @@ def read(text: str) -> Line | None:
     if "/" in text:
         text = _RATE.sub(" ", text)
     if "%|" in text:
-        text, drawn = _BAR.subn(" | ", text, count=1)
+        text, drawn = _BAR.subn(" % ", text, count=1)
     named = None if drawn else _named(text)
     if named is None and ("/" in text or text.count(".") > 2):
         text = _PATH.sub("/", text)
@@ -156,7 +156,8 @@ def _words(text: str) -> str:
 
 
 def _name(between: str) -> str:
-    words = _WORD.findall(between)
+    """The last word; what stands before a bar's percentage is the bar's name and counts nothing."""
+    words = _WORD.findall(between.rpartition("%")[2])
     return words[-1] if words else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _KEPT = 64
 _LEAST = 3
@@ -39,21 +39,22 @@ class Rhythm:
         usual = self.p95()
         return None if usual is None or self.last is None else max(0.0, now - self.last - usual)
 
-    def is_clockwork(self, seconds: float, ratio: float) -> bool:
-        """It comes by a timer: each gap is the same round number of half seconds, as near as a sleep is to what it was
-        asked for. Steps take what they take."""
-        gaps = [gap for gap in self.gaps if gap > 0]
-        if len(gaps) < _LEAST:
-            return False
-        period = round(2 * statistics.median(gaps)) / 2
-        off = sorted(abs(gap - period) for gap in gaps)
-        nearly = seconds + ratio * period
-        # One in four may come late: a timer's line waits for its turn too.
-        return period > 0 and off[len(off) // 2] <= nearly and off[(3 * len(off) - 1) // 4] <= 4 * nearly
-
     def backs_off(self) -> bool:
         """Each gap is much longer than the one before: tries, not steps."""
         gaps = list(self.gaps)[-6:]
         return len(gaps) >= _LEAST and all(
             later >= 1.4 * earlier > 0 for earlier, later in itertools.pairwise(gaps)
         )
+
+
+def is_clockwork(gaps: Sequence[float], seconds: float, ratio: float) -> bool:
+    """They come by a timer: each gap is the same round number of half seconds, as near as a sleep is to what it was
+    asked for. Steps take what they take."""
+    gaps = [gap for gap in gaps if gap > 0]
+    if len(gaps) < _LEAST:
+        return False
+    period = round(2 * statistics.median(gaps)) / 2
+    off = sorted(abs(gap - period) for gap in gaps)
+    nearly = seconds + ratio * period
+    # One in four may come late: a timer's line waits for its turn too.
+    return period > 0 and off[len(off) // 2] <= nearly and off[(3 * len(off) - 1) // 4] <= 4 * nearly
