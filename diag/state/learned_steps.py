@@ -19,8 +19,8 @@ from diag.state.reducer import AttemptBegan, CounterGrew, MainStackRead, Reducer
 from diag.state.rhythm import Rhythm
 from diag.state.stack_activity import Activity, steps
 
-_LOOKS_PER_SECOND = 50  # ours: a job may print 20,000 lines a second; a step's line comes again
-_LOOKS_PER_LINES = 500  # of a log on disk as many of each so many lines
+_LOOKS = 50  # ours, a second: a job may print 20,000 lines in it, and a step's line comes again
+_LINES = 500  # of a log on disk as many of so many lines
 _ALONE_GROWTHS = 8  # ours: of a counter with neither result nor total
 _TOGETHER = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.GPU_SYNC)
 _LEAST_LEFT = 2  # ours: once a start-up's barrier is left too
@@ -45,8 +45,9 @@ class LearnedSteps(Reducer):
     def __init__(self, ranks: Ranks, tell: Tell) -> None:
         self._ranks, self._tell = ranks, tell
         self._counters = Counters()
-        self._second = (0, 0)
-        self._unread: deque[LogLine] = deque(maxlen=_LOOKS_PER_SECOND)  # of a log on disk, the last
+        self._looks = (0, 0)  # in which second, how many
+        self._lines = 0  # of a log on disk
+        self._unread: deque[tuple[str, int | None]] = deque(maxlen=_LOOKS)  # the last of it
         self._told = False  # a trainer that diag knows reports its steps
         self._steps: Series | None = None  # the counter that counts them
         self._steps_growths = 0  # of any other, since it grew
@@ -66,18 +67,30 @@ class LearnedSteps(Reducer):
     def _line(self, at: float, fact: LogLine) -> None:
         if self._told or fact.stream.startswith("nccl:"):
             return
-        second = fact.number // _LOOKS_PER_LINES if fact.number else int(at)
-        self._second = (second, self._second[1] + 1 if self._second[0] == second else 1)
-        if self._second[1] <= _LOOKS_PER_SECOND:
-            self._look(at, fact.text, fact.rank, timed=not fact.number)
-        elif fact.number:
-            self._unread.append(fact)
+        if not fact.number:
+            if self._has_time(int(at)):
+                self._look(at, fact.text, fact.rank)
+        else:
+            self._on_disk(at, 1, (fact.text,), fact.rank)
 
     @takes(PlainLines)
     def _plain_lines(self, at: float, fact: PlainLines) -> None:
         if not self._told:
-            for text in fact.last[-_LOOKS_PER_SECOND:]:
-                self._look(at, text, fact.rank, timed=False)
+            self._on_disk(at, fact.count, fact.last, fact.rank)
+
+    def _on_disk(self, at: float, count: int, last: tuple[str, ...], rank: int | None) -> None:
+        """Of a log on disk the first lines of each some hundred are read, and at its end the last."""
+        self._lines += count
+        for text in last[-_LOOKS:]:
+            if self._has_time(self._lines // _LINES):
+                self._look(at, text, rank, timed=False)
+            else:
+                self._unread.append((text, rank))
+
+    def _has_time(self, part: int) -> bool:
+        """For another line in this second, or of these lines."""
+        self._looks = (part, self._looks[1] + 1 if self._looks[0] == part else 1)
+        return self._looks[1] <= _LOOKS
 
     @takes(LinesWritten)
     def _written(self, at: float, fact: LinesWritten) -> None:
@@ -92,10 +105,10 @@ class LearnedSteps(Reducer):
 
     @takes(LogsEnded)
     def _ended(self, at: float, fact: LogsEnded) -> None:
-        for line in () if self._told else tuple(self._unread):
-            self._look(at, line.text, line.rank, timed=False)
+        for text, rank in () if self._told else tuple(self._unread):
+            self._look(at, text, rank, timed=False)
 
-    def _look(self, at: float, text: str, rank: int | None, *, timed: bool) -> None:
+    def _look(self, at: float, text: str, rank: int | None, *, timed: bool = True) -> None:
         line = read(text)
         grown = None if line is None else self._counters.next(at, line, timed=timed)
         if grown is not None:
@@ -126,6 +139,8 @@ class LearnedSteps(Reducer):
 
     @takes(Iteration)
     def _trainer_tells(self, at: float, fact: Iteration) -> None:
+        if not fact.text:
+            return  # another node's word, which may have learned it too
         self._told = True
         self._counters.start_over()
         self._steps = None

@@ -124,7 +124,8 @@ class Progress(Reducer):
 
     @takes(Iteration)
     def _iteration(self, at: float, fact: Iteration) -> None:
-        self._by_trainer()
+        if fact.text:  # a line of its log, and not another node's word
+            self._by_trainer()
         self._step(at, fact)
         self._tell_step(at)
 

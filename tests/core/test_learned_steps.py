@@ -175,6 +175,16 @@ def test_joining_late_and_a_second_training_are_followed() -> None:
     assert job.steps == (60, "update 60", "steady")
 
 
+def test_another_nodes_word_does_not_end_the_learning() -> None:
+    job = Job(*TRAINING)
+    for number in range(1, 41):
+        job.wait(1.7)
+        job.lines(f"iter {number} loss {next(loss)}")
+        job.tell(Iteration(None, number, 0, ""))
+
+    assert job.steps == (40, "iter 40", "steady")
+
+
 def test_trainer_that_is_known_wins() -> None:
     job = Job(*TRAINING)
     for number in range(1, 41):
