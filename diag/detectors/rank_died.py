@@ -159,7 +159,8 @@ def _others_involved(job: JobView, ranks: tuple[int, ...]) -> tuple[int, ...]:
 def _after(root: RankView, job: JobView, now: float) -> str:
     iteration = job.progress.iteration_then(root.exited_at or now)
     if iteration is not None:
-        return f" after iteration {iteration}"
+        now_words = iteration == job.iteration and job.progress.step_words()
+        return f" after {now_words or f'iteration {iteration}'}"
     return "" if job.phase == "ended" else f" in phase {job.phase}"
 
 
