@@ -55,12 +55,13 @@ class LogEndDetector(Detector):
             return
         last = f"the log stops in phase {job.phase}"
         if job.iteration is not None:
-            last += f" after iteration {job.iteration}"
+            last += f" after {job.progress.step_words()}"
             last += f" of {job.progress.total_iterations}" if job.progress.total_iterations else ""
         if logs.quiet_seconds >= 1.0:
             last += f", {format_seconds(logs.quiet_seconds)} before its last line"
         yield NotChecked(
             "hang",
-            f"{last}, without an error: it hangs, was killed, or still runs",
+            # of a trainer that is not known no line tells that it has ended
+            f"{last}, without an error: it {'has ended, ' if job.progress.where else ''}hangs, was killed, or still runs",
             "while it runs: `diag dump --all-ranks` or `py-spy dump` of each rank; later: exit code, scheduler's log, dmesg",
         )

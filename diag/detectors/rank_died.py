@@ -160,7 +160,8 @@ def _others_involved(job: JobView, ranks: tuple[int, ...]) -> tuple[int, ...]:
 def _after(root: RankView, job: JobView, now: float) -> str:
     iteration = job.progress.iteration_then(root.exited_at or now)
     if iteration is not None:
-        return f" after iteration {iteration}"
+        now_words = iteration == job.iteration and job.progress.step_words()
+        return f" after {now_words or f'iteration {iteration}'}"
     phase = job.phases.shown(root.exited_at or now)
     return "" if phase in ("ended", NOT_KNOWN) else f" in phase {phase}"
 
@@ -178,7 +179,7 @@ def _left_before(root: RankView, job: JobView) -> list[RankView]:
 
 def _left_finding(left: list[RankView], root: RankView, job: JobView, words: Heard, now: float) -> Finding:
     ranks = tuple(sorted(rank.rank for rank in left))
-    after = f" after iteration {job.iteration}" if job.iteration is not None else ""
+    after = f" after {job.progress.step_words()}" if job.iteration is not None else ""
     return Finding(
         id="rank-died",
         subject=f"rank {ranks[0]}",

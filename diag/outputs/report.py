@@ -58,6 +58,7 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
             "world_size": job.world_size,
             "ranks_seen": len(job.ranks),
             "iteration": job.iteration,
+            **({"step_words": job.progress.where} if job.progress.where else {}),
             "total_iterations": job.progress.total_iterations or None,
             "returncode": job.returncode,
             "ended_at": job.run.ended_at if ended else None,

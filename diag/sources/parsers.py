@@ -7,7 +7,7 @@ from diag.sources import digest, estimate, waits
 from diag.sources.collectives import flight_recorder, nccl_ras, store
 from diag.sources.gpu import cuda_coredump, nvml
 from diag.sources.host import cgroup, exits, kmsg, proc, run, shm
-from diag.sources.logs import output
+from diag.sources.logs import output, written
 from diag.sources.network import infiniband, interfaces, rdma_access
 from diag.sources.stacks import faulthandler, pyspy, remote_stack
 from diag.sources.storage import checkpoint, disk
@@ -15,6 +15,7 @@ from diag.sources.storage import checkpoint, disk
 PARSERS: dict[str, Parser] = {
     run.SOURCE: run.parse,
     output.SOURCE: output.parse,
+    written.SOURCE: written.parse,
     proc.SOURCE: proc.parse,
     exits.SOURCE: exits.parse,
     cgroup.SOURCE: cgroup.parse,

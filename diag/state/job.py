@@ -12,6 +12,7 @@ from diag.model.observations import (
     BarMoved,
     EpochStarted,
     Iteration,
+    LogLine,
     MetricsLogged,
     Observation,
     PhaseMarked,
@@ -40,7 +41,7 @@ class JobState(JobView):
         # Each observation is taken in this order.
         self._reducers = (
             self.run, self.log, self.sources, self.machine, self.network, self.nccl, self.nccl_processes,
-            self.cluster, self.ranks, self.phases, self.progress, self.saves, self.silences, self.residence,
+            self.cluster, self.ranks, self.learned, self.phases, self.progress, self.saves, self.silences, self.residence,
             self.gpu_faults,
         )  # fmt: skip
         self._takers: dict[type, tuple[Callable[[float, Any], None], ...]] = {}  # by the type of the fact
@@ -51,9 +52,10 @@ class JobState(JobView):
         return self.saves.memory.steep
 
     def observe(self, at: float, fact: Observation) -> None:
-        phase = self.phase
+        phase, line_at = self.phase, self.progress.log_moved_at
         self._tell(at, fact)
-        if type(fact) in _MOVES:
+        # Of lines only one that shows a counter grown.
+        if type(fact) in _MOVES or (type(fact) is LogLine and self.progress.log_moved_at != line_at):
             self._tell(at, self._taken(at, fact, phase))
 
     def _tell(self, at: float, fact: object) -> None:

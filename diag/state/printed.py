@@ -10,27 +10,16 @@ byte (seen on H200 in all 13 recorded hangs, torch 2.11).
 
 from __future__ import annotations
 
-import re
 from collections import deque
 
 from diag.model.observations import LogLine
+from diag.state.clocks import BETWEEN, CLOCK
 from diag.state.rank import OWN_TRACE_SECONDS, RankState
 
 # Channels of `RankState.moved`: text that diag saw change, and bytes of output that it cannot see (a
 # terminal's, after `watch`).
 PRINTED, WROTE = "printed", "wrote"
 
-# What a line shows of the time that passes, in the forms of loggers, tqdm, rich, urllib3, torch and curl:
-#   2026-11-21 10:00:00,123   [W1120 22:48:19.163027360 socket.cpp:752]   [00:35<01:00, 1.05it/s]   1763856998.12
-#   Waiting for server, 12.5 s   elapsed 35   (attempt 7/100)   Retrying (Retry(total=4, ...))   heartbeat 12
-_NUMBER = r"\d+(?:[.,]\d+)*"
-_CLOCK = re.compile(
-    rf"(?<!\d)(?:\d{{4}}[-/]\d\d?[-/]\d\d?|\d+(?::\d\d)+(?:[.,]\d+)?|1\d{{9}}(?:\d{{3}}){{0,3}}(?:\.\d+)?(?!\d)|\d+[mh]\b"
-    rf"|{_NUMBER} ?(?:[kMGTi]{{0,2}}B/s|it/s|s/it|/s|(?:[mun]?s|secs?|seconds?|min|minutes?|hours?)\b))|\? ?it/s"
-    r"|\b(?i:elapsed|waited|uptime|attempts?|try|tries|retry|retries|retry\(total|heartbeat|alive)"
-    rf"\W{{1,3}}{_NUMBER}(?:(?: of |/)\d+)?"
-)
-_BETWEEN = re.compile(r"[\W_]+")  # a spinner turns, and blocks of a bar stand beside its percentage
 _REPEATS = 32  # ours: texts that are remembered of a rank, or of a pipe that all share; one loop prints a few
 # The bar of a slower rank repeats what a faster one's showed before. No longer than a hang is waited for
 # (hang/patience.py): then that rank is never called hung for it, and a line that comes again more seldom
@@ -70,7 +59,7 @@ class Printed:
         self._second = (int(at), looks + 1 if int(at) == second else 0)
         if self._second[1] > _LOOKS_PER_SECOND:
             return False
-        text = _BETWEEN.sub(" ", _CLOCK.sub("", text[:400])).strip()
+        text = BETWEEN.sub(" ", CLOCK.sub("", text[:400])).strip()
         seen = self._seen.setdefault(None if rank is None else rank.rank, {})
         before = seen.pop(text, None)
         seen[text] = at

@@ -24,7 +24,17 @@ from diag.model.observations import (
 )
 from diag.state.cluster import Cluster, furthest
 from diag.state.phases import STARTING_PHASES, Phases
-from diag.state.reducer import AttemptBegan, PhaseChanged, RankStopped, Reducer, StepMade, Tell, takes
+from diag.state.reducer import (
+    AttemptBegan,
+    CounterGrew,
+    PhaseChanged,
+    RankStopped,
+    Reducer,
+    StepMade,
+    Tell,
+    takes,
+)
+from diag.state.rhythm import Rhythm
 from diag.state.run import Run
 from diag.state.steptimes import StepTimes
 
@@ -44,11 +54,16 @@ class Progress(Reducer):
         self.metrics: dict[str, float] = {}  # the newest of each name
         self.step_seconds: deque[float] = deque(maxlen=64)  # a step, by the arrival of the lines
         self.line_seconds: deque[float] = deque(maxlen=64)  # between lines that report steps
+        self.rhythm = Rhythm()  # of the lines that report steps, whatever came between them
+        self.where = (
+            ""  # the last step in the log's own words ("batch 40 of epoch 3"), where these were learned
+        )
         self.told_step_seconds: float | None = None  # as a node says whose log tells the steps
         self.steps = StepTimes()  # what undisturbed steps took
         self.log_moved_at: float | None = None  # when a line last showed something new
         self.attempts: deque[tuple[float, int | None]] = deque(maxlen=64)  # when each past one ended, how far
         self._bar: tuple[int, int] | None = None  # done and total of the bar that moved last
+        self._told = False  # a trainer that is known reports the steps
         self._planned_steps = 0  # of the training: the bar with this total is the training's
 
     # -- reading ------------------------------------------------------------------------------------------
@@ -66,6 +81,19 @@ class Progress(Reducer):
         if len(steps) < 2:
             return self.told_step_seconds or (steps[0] if steps else None)
         return statistics.quantiles(steps, n=20, method="inclusive")[-1]
+
+    def expected_seconds(self) -> float | None:
+        """In how many seconds after the last the next line with a step has come, 95 times of 100; None where
+        the job's own history is too short to say."""
+        return self.rhythm.p95()
+
+    def overdue(self, now: float) -> float | None:
+        """Seconds by which that line is late; 0 where it is not, None where that is not known."""
+        return self.rhythm.overdue(now)
+
+    def step_words(self) -> str:
+        """The last step as its log calls it: "iteration 120", "batch 40 of epoch 3"."""
+        return self.where or f"iteration {self.iteration}"
 
     def iteration_then(self, at: float) -> int | None:
         """The last of the attempt that ran at that moment, as far as it came."""
@@ -96,6 +124,8 @@ class Progress(Reducer):
 
     @takes(Iteration)
     def _iteration(self, at: float, fact: Iteration) -> None:
+        if fact.text:  # a line of its log, and not another node's word
+            self._by_trainer()
         self._step(at, fact)
         self._tell_step(at)
 
@@ -106,6 +136,7 @@ class Progress(Reducer):
         moved, self._bar = self._bar != (fact.done, fact.total), (fact.done, fact.total)
         if self._planned_steps and fact.total == self._planned_steps:
             if fact.done:
+                self._by_trainer()
                 self._step(at, Iteration(fact.rank, fact.done, fact.total, fact.text))
             elif moved:
                 self._phase_marked(at, PhaseMarked(fact.rank, "first_step", fact.text))
@@ -115,6 +146,38 @@ class Progress(Reducer):
             if self._planned_steps and self._phases.now in ("steady", "eval") and fact.done < fact.total:
                 self._phases.mark(at, "eval", fact.text)
         self._tell_step(at)
+
+    @takes(CounterGrew)
+    def _counter_grew(self, at: float, event: CounterGrew) -> None:
+        """A line of a trainer that is not known."""
+        if self._told:
+            return
+        if not event.steps:
+            self.log_moved_at = at
+            return
+        if event.anew:
+            self.iteration = self.iteration_at = None
+            self.total_iterations = 0
+            self.steps.start_over()
+            self._learn_rhythm(at, event)
+        self.where = event.where
+        self._step(at, Iteration(None, event.iteration, event.total, event.text))
+        self._tell_step(at)
+
+    def _learn_rhythm(self, at: float, event: CounterGrew) -> None:
+        """What is known of the lines before it was known that they tell steps."""
+        self.line_seconds.clear()
+        self.step_seconds.clear()
+        self.line_seconds.extend(seconds for seconds, _ in event.before)
+        self.step_seconds.extend(seconds / steps for seconds, steps in event.before)
+        self.rhythm = Rhythm(self.line_seconds)
+
+    def _by_trainer(self) -> None:
+        """A trainer that is known reports its steps: what was learned before of other lines is no longer asked."""
+        if not self._told and self.where:
+            self.iteration = self.iteration_at = None
+            self.where = ""
+        self._told = True
 
     @takes(StepsPlanned)
     def _steps_planned(self, at: float, fact: StepsPlanned) -> None:
@@ -158,6 +221,7 @@ class Progress(Reducer):
             self.step_seconds.append((at - self.iteration_at) / steps)
         if self.iteration != fact.iteration:
             self.log_moved_at = self.iteration_at = at
+            self.rhythm.came(at, counts=not late)
             self.steps.reported(at, fact.iteration, dict(fact.metrics))
         self.iteration, self.total_iterations = fact.iteration, fact.total or self.total_iterations
         self.metrics.update(dict(fact.metrics))
@@ -177,8 +241,8 @@ class Progress(Reducer):
         """Its steps are counted from the checkpoint on, and its start is a start."""
         if self.iteration is not None:
             self.attempts.append((at, self.iteration))
-        self.iteration = self.iteration_at = self.epoch = None
-        self._bar = None
+        self.iteration = self.iteration_at = self.epoch = self.rhythm.last = None
+        self.where, self._bar = "", None
         self.steps.start_over()
         self._phases.mark(at, "rendezvous", guessed=True)
 

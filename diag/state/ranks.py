@@ -55,7 +55,7 @@ from diag.state.reducer import (
 from diag.state.stack_activity import Activity
 from diag.state.trainer import beginning
 
-_TRAINING_ACTIVITIES = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.DATA, Activity.GPU_SYNC)
+TRAINING_ACTIVITIES = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.DATA, Activity.GPU_SYNC)
 # Readings of which a rank keeps the newest, and under which name.
 _NEWEST: dict[type[Observation], str] = {
     LimitsSeen: "limits", CgroupMemory: "cgroup", SharedMemory: "shm", CgroupPids: "pids",
@@ -262,7 +262,7 @@ class Ranks(Reducer, Mapping[int, RankView]):
         """Who trains and who saves, kept up with each stack: looking at all ranks anew each time is quadratic
         in them."""
         reading = rank.reading if rank.alive else None
-        trains = reading is not None and reading.activity in _TRAINING_ACTIVITIES
+        trains = reading is not None and reading.activity in TRAINING_ACTIVITIES
         saves = reading is not None and Activity.CHECKPOINT in (reading.activity, reading.context)
         for ranks, is_one in ((self.training, trains), (self.saving, saves)):
             (ranks.add if is_one else ranks.discard)(rank.rank)

@@ -104,6 +104,23 @@ class StepMade:
 
 
 @dataclass(frozen=True, slots=True)
+class CounterGrew:
+    """Sent by `LearnedSteps`: a line of a trainer that diag does not know shows that a counter moved.
+
+    `steps`: it counts training steps; then `iteration` is how many, over all epochs, and `where` is it in the log's own
+    words ("batch 40 of epoch 3"). `anew`: it is not the counter that did before.
+    """
+
+    iteration: int
+    total: int  # 0 when unknown
+    text: str
+    where: str
+    steps: bool
+    anew: bool = False
+    before: tuple[tuple[float, int], ...] = ()  # then: how it grew until now, seconds and by how much
+
+
+@dataclass(frozen=True, slots=True)
 class Taken:
     """Sent by `JobState` after an observation that can show movement: whether the job or this rank moved.
 

@@ -11,6 +11,7 @@ from typing import Final
 from diag.model import NotChecked
 from diag.state.cluster import Cluster
 from diag.state.gpufaults import GpuFaults
+from diag.state.learned_steps import LearnedSteps
 from diag.state.log import Log
 from diag.state.machine import Machine
 from diag.state.ncclprocesses import NcclProcesses, NcclState
@@ -42,6 +43,7 @@ class JobView:
         self.ranks: Final = Ranks(self.cluster, tell)  # the ranks and their processes
         self.phases: Final = Phases(self.ranks, tell)  # where in its life the job is
         self.progress: Final = Progress(self.run, self.cluster, self.phases, tell)  # its steps
+        self.learned: Final = LearnedSteps(self.ranks, tell)  # which counter of its log counts them
         self.saves: Final = Saves(self.run, self.phases, self.progress)  # its checkpoints
         self.silences: Final = Silences()  # how long it stood still and went on
         self.residence: Final = Residence(self.phases)  # where the ranks' threads are found in a step

@@ -30,7 +30,7 @@ _MARK = "=== "
 _EVIDENCE = (".log", ".txt", ".gz")
 
 # Folders of which each file is evidence of its own. The folder as a whole would be a job of strangers.
-_ONE_BY_ONE = ("logs", "printing", "memory/v2", "sources/rdma", "steps")
+_ONE_BY_ONE = ("logs", "plain-loops", "printing", "memory/v2", "sources/rdma", "steps")
 # Not replayed: what one reader is given in its own tests (`diag replay` refuses it), and answers of a server.
 _NO_EVIDENCE = ("estimate", "fr", "gpu", "metrics", "sources", "stacks", "trees", "logs/nccl/lines")
 # Of each case of NCCL the folder is replayed for every version, its ranks' logs one by one for these alone (the

@@ -59,6 +59,7 @@ _PAYLOADS = {
     "rdma_access": "cap_eff complete container.cgroup container.marks.* pid providers[] uid_map verbs[]",
     "remote_stack": "codes[][] pid threads[].frames[] threads[].id threads[].name threads[].owns_gil",
     "run": "argv[] command cwd distributed env.* event pid placement.* reason remedy source world_size",
+    "written": "pid files[].file files[].lines[] files[].written",
     "waits": "pid machine over_seconds ticks_per_second not_checked[] objects.** processes.**",
     "shm": "bavail blocks favail files frsize view",
 }  # fmt: skip

@@ -166,4 +166,4 @@ def line_finding(name: str, cause: str, lines: Sequence[QuotedLine], summary: st
 
 def after_iteration(job: JobView) -> str:
     """` after iteration 7`, or nothing before the first."""
-    return "" if job.iteration is None else f" after iteration {job.iteration}"
+    return "" if job.iteration is None else f" after {job.progress.step_words()}"

@@ -67,7 +67,7 @@ def _summary(root: Finding, node: NodeState | None, job: JobView) -> str:
         summary = f"{root.subject} on {node.digest.host}{summary.removeprefix(root.subject)}"
     if job.iteration is not None and " in phase " in summary:  # that node's own log does not show the steps
         head, _, rest = summary.partition(" in phase ")
-        summary = f"{head} after iteration {job.iteration};{rest.partition(';')[2]}"
+        summary = f"{head} after {job.progress.step_words()};{rest.partition(';')[2]}"
     return summary
 
 
@@ -92,7 +92,7 @@ def _gone(node: NodeState, job: JobView, deaths: list[Finding], first: float) ->
     address = urlsplit(node.digest.url).hostname
     one = len(ranks) == 1
     who = f"{format_ranks(ranks)} on {node.digest.host}" if ranks else f"the ranks of {node.digest.host}"
-    after = f" after iteration {job.iteration}" if job.iteration is not None else ""
+    after = f" after {job.progress.step_words()}" if job.iteration is not None else ""
     return Finding(
         id="rank-died",
         subject=f"rank {ranks[0]}" if one else node.digest.host,

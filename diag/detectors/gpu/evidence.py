@@ -71,4 +71,4 @@ def when(job: JobView) -> str:
     """
     if job.phase == "ckpt_save":
         return "while saving a checkpoint"
-    return f"after iteration {job.iteration}" if job.iteration is not None else f"in phase {job.phase}"
+    return f"after {job.progress.step_words()}" if job.iteration is not None else f"in phase {job.phase}"

@@ -110,7 +110,7 @@ def _for_how_long(verdict: Verdict, now: float) -> str:
 
 def _phase(verdict: Verdict, job: JobView) -> str:
     if job.phase == "steady" and job.iteration is not None:
-        return f"after iteration {job.iteration}" + (
+        return f"after {job.progress.step_words()}" + (
             f"/{job.progress.total_iterations}" if job.progress.total_iterations else ""
         )
     if job.phase == "first_step" and job.progress.epoch is not None:

@@ -171,7 +171,7 @@ class GradNanDetector(Detector):
 
 def _after(job: JobView) -> str:
     done = job.iteration is not None
-    return f"after iteration {job.iteration}" if done else "before the first step was reported"
+    return f"after {job.progress.step_words()}" if done else "before the first step was reported"
 
 
 class _ReportedByChecks:

@@ -19,6 +19,15 @@ class LogLine(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class LinesWritten(Observation):
+    """The last lines that a rank wrote into a file of its own, at `written_at` by that file."""
+
+    file: str
+    lines: tuple[str, ...]
+    written_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class PlainLines(Observation):
     """`count` lines in a row without a word that any reader knows. A log on disk gives them in place of a
     `LogLine` each; `last` are the last of them as they are, `text` is all of them: a rule may know a word

@@ -94,7 +94,8 @@ def job_sentence(document: Mapping[str, Any]) -> str:
         parts.append("phase not known" if job["phase"] == "not_known" else f"phase {job['phase']}")
     if job.get("iteration") is not None:
         total = job.get("total_iterations")
-        parts.append(f"iteration {job['iteration']}" + (f" of {total}" if total else ""))
+        words = job.get("step_words") or f"iteration {job['iteration']}"
+        parts.append(words + (f" of {total}" if total else ""))
     pace = (job.get("steps") or {}).get("seconds_now")
     if pace:
         parts.append(f"{format_seconds(pace)} a step")

@@ -1,0 +1,160 @@
+"""Text that a rank writes into files of its own, beside what it prints: a log of its logger, numbers as JSON lines.
+
+They are found among its open files, so no path is guessed; what it opens anew for each line is not seen. Of each only
+the last lines are read, as the rank's own user, and none that is no text.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diag.launch.launchers.secrets import hidden_in_lines
+from diag.model import Payload, Record
+from diag.model.observations import LinesWritten, Observation, Unparsed
+from diag.sources.host.job_files import JobFiles
+
+SOURCE = "written"
+
+_MOST_FILES = 4  # ours: of a rank; who writes lines has one or two such files
+_MOST_DESCRIPTORS = 4096
+_TAIL_BYTES = 16 * 1024
+_LAST_LINES = 20
+_MOST_LINE_CHARS = 2000
+_HEAD_BYTES = 4096
+_PRINTED = ("0", "1", "2")
+
+
+@dataclass(slots=True)
+class _File:
+    number: str  # of the descriptor
+    name: str
+    size: int  # when it was looked at last
+    written_at: float = field(default=0.0)
+
+
+class WrittenReader:
+    """`find` looks for such files, `sample` reads what came since."""
+
+    def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
+        self.pid = pid
+        self._proc = proc
+        self._base = f"{proc}/{pid}"
+        self._files: dict[tuple[int, int], _File] = {}
+        self._no_text: set[tuple[int, int]] = set()
+        self._job: JobFiles | None = None
+
+    def find(self) -> None:
+        """Raises OSError where the process is gone, or may not be looked at."""
+        printed = {found for number in _PRINTED if (found := self._stat(number)) is not None}
+        keep = {(found.st_dev, found.st_ino) for found in printed}
+        for number in os.listdir(f"{self._base}/fd")[:_MOST_DESCRIPTORS]:
+            if len(self._files) >= _MOST_FILES:
+                return
+            # a link of /proc costs no look at the file's own file system
+            target = self._link(number)
+            if (
+                number in _PRINTED
+                or not target.startswith("/")
+                or target.startswith(("/dev/", "/proc/", "/sys/"))
+            ):
+                continue
+            if not self._appends(number) or (found := self._stat(number)) is None:
+                continue
+            key = (found.st_dev, found.st_ino)
+            if key in keep or key in self._files or key in self._no_text or not stat.S_ISREG(found.st_mode):
+                continue
+            if not found.st_size:
+                continue  # its text is yet to come
+            if self._is_text(number):
+                self._files[key] = _File(number, Path(target).name, found.st_size)
+            elif len(self._no_text) < _MOST_DESCRIPTORS:
+                self._no_text.add(key)
+
+    def sample(self) -> Payload:
+        """The last lines of each file that grew since the last time."""
+        grown: list[Payload] = []
+        for key, file in list(self._files.items()):
+            found = self._stat(file.number)
+            if found is None or (found.st_dev, found.st_ino) != key:
+                del self._files[key]  # it was closed
+                continue
+            before, file.size = file.size, found.st_size
+            if found.st_size > before:
+                lines = self._lines(file.number, max(before, found.st_size - _TAIL_BYTES), found.st_size)
+                if lines:
+                    grown.append({"file": file.name, "lines": lines, "written": found.st_mtime})
+        return {"pid": self.pid, "files": grown}
+
+    # -- one descriptor -----------------------------------------------------------------------------------
+
+    def _stat(self, number: str) -> os.stat_result | None:
+        try:
+            return os.stat(f"{self._base}/fd/{number}")  # noqa: PTH116 - of what the descriptor is
+        except OSError:
+            return None
+
+    def _link(self, number: str) -> str:
+        try:
+            return os.readlink(f"{self._base}/fd/{number}")
+        except OSError:
+            return ""
+
+    def _appends(self, number: str) -> bool:
+        """Opened for writing and nothing else: a database is read too."""
+        try:
+            text = Path(f"{self._base}/fdinfo/{number}").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return False
+        flags = next((line.split()[1] for line in text.splitlines() if line.startswith("flags:")), "0")
+        return int(flags, 8) & os.O_ACCMODE == os.O_WRONLY
+
+    def _read(self, number: str, begin: int, end: int) -> bytes:
+        if self._job is None:
+            self._job = JobFiles(self.pid, self._proc)
+        fd = self._job.open_printed(int(number))
+        try:
+            return os.pread(fd, end - begin, begin)
+        finally:
+            os.close(fd)
+
+    def _is_text(self, number: str) -> bool:
+        try:
+            head = self._read(number, 0, _HEAD_BYTES)
+        except OSError:
+            return False  # not the rank's to read either
+        try:
+            text = head.decode("utf-8")
+        except UnicodeDecodeError as error:
+            if error.start < len(head) - 4:  # the last character may be cut
+                return False
+            text = head[: error.start].decode("utf-8")
+        return "\n" in text and "\0" not in text
+
+    def _lines(self, number: str, begin: int, end: int) -> list[str]:
+        try:
+            data = self._read(number, begin, end)
+        except OSError:
+            return []
+        whole = data.decode("utf-8", "backslashreplace").rpartition("\n")[0].split("\n")
+        return [hidden_in_lines(line[:_MOST_LINE_CHARS]) for line in whole[-_LAST_LINES:] if line.strip()]
+
+
+def parse(record: Record) -> Iterator[Observation]:
+    """Payload: {"pid": int, "files": [{"file": str, "lines": [str, ...], "written": float}, ...]}."""
+    payload = record.payload
+    files = payload.get("files") if isinstance(payload, dict) else None
+    if not isinstance(files, list):
+        yield Unparsed(record.rank, SOURCE, "no list of files", repr(payload)[:200])
+        return
+    for file in files[:_MOST_FILES]:
+        lines = file.get("lines") if isinstance(file, dict) else None
+        written = file.get("written") if isinstance(file, dict) else None
+        if not isinstance(lines, list) or not isinstance(written, (int, float)):
+            yield Unparsed(record.rank, SOURCE, "a file without lines or time", repr(file)[:200])
+            continue
+        texts = tuple(str(line)[:_MOST_LINE_CHARS] for line in lines[-_LAST_LINES:])
+        yield LinesWritten(record.rank, str(file.get("file", ""))[:300], texts, float(written))
