@@ -112,7 +112,7 @@ def test_work_of_a_neighbour_on_a_ranks_gpu_does_not_hide_that_the_job_hangs() -
     beside = replace(gpu(0, 1.0, 519.0), pids=(pid_of(0), 5996))
     quiet(story, dict.fromkeys(range(2), GPU_WAIT), lambda _: [beside, gpu(1, 1.0, 126.0)])
 
-    found = story.the("hang")
+    found = story.hang()
     assert not any("519 W" in item.excerpt for item in found.evidence)
 
 

@@ -26,7 +26,7 @@ def test_hang_of_an_unknown_trainer_is_told_with_its_last_step_in_its_own_words(
     trained(story, 50, 1.5)
     story.still(60.0, {0: ALL_REDUCE, 1: SLEEP})
 
-    hang = story.the("hang")
+    hang = story.hang()
     assert hang.ranks == (1,) and "after batch 9 of epoch 2" in hang.summary
 
 
@@ -51,4 +51,4 @@ def test_heartbeat_that_goes_on_hides_no_hang() -> None:
         story.still(5.0, {0: ALL_REDUCE, 1: SLEEP})
         story.tell(LogLine(None, "both", f"monitor: reading {beat}"))
 
-    assert story.the("hang").ranks == (1,)
+    assert story.hang().ranks == (1,)

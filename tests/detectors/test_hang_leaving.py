@@ -25,7 +25,7 @@ def hung(stacks: dict[int, Sequence[str]]) -> Story:
 
 @pytest.mark.parametrize("wait", [GPU_WAIT, ALL_REDUCE], ids=["gpu", "collective"])
 def test_rank_that_leaves_while_the_others_wait_is_to_blame(wait: Sequence[str]) -> None:
-    hang = hung({0: wait, 1: DESTROY, 2: wait}).the("hang")
+    hang = hung({0: wait, 1: DESTROY, 2: wait}).hang()
 
     assert (hang.klass, hang.cause) == ("teardown", "left_before_the_others")
     assert (hang.ranks, hang.waiting_ranks) == ((1,), (0, 2))
