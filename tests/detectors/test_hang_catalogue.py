@@ -152,14 +152,14 @@ def told(cause: str, chain: Chain, culprits: tuple[int, ...] = (1,)) -> str:
 
 def test_who_waits_at_a_pipe_without_other_end_is_the_last_of_the_chain() -> None:
     child = Party(77, 0, "sh put.sh")
-    pipe = Wait("pipe_read", fd=7, dead_end="no_other_end")
+    pipe = Wait("pipe_read", fd=7, dead_end="only_self")
     rank = step(Wait("child", others=(child,)))
 
     alone = told("pipe_without_other_end", Chain((step(pipe),), "dead_end"))
     behind = told("pipe_without_other_end", Chain((rank, step(pipe, 77, "sh", 77, "sh put.sh")), "dead_end"))
 
-    assert alone.startswith("Rank 1 waits at a pipe (fd 7) whose other end")
-    assert behind.startswith("Process 77 (`sh put.sh`) waits at a pipe (fd 7) whose other end")
+    assert alone.startswith("Rank 1 waits at a pipe or socket (fd 7) whose other end")
+    assert behind.startswith("Process 77 (`sh put.sh`) waits at a pipe or socket (fd 7) whose other end")
 
 
 def test_owner_of_a_lock_that_may_not_be_read_is_not_the_waiter_itself() -> None:

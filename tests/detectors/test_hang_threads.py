@@ -34,12 +34,17 @@ def thread(lines: Sequence[str], name: str = "trainer", tid: int = TRAINER) -> T
 
 
 def go_on(
-    story: Story, main: Sequence[str], seconds: float, rank_1: Sequence[str], *more: ThreadStack
+    story: Story,
+    main: Sequence[str],
+    seconds: float,
+    rank_1: Sequence[str],
+    *more: ThreadStack,
+    cpu: float = 0.0,
 ) -> None:
     """Rank 0's thread is in all_reduce, rank 1's in `rank_1`, the main thread of both in `main`."""
     for _ in range(int(seconds / 2)):
         for rank, lines in ((0, IN_THREAD), (1, rank_1)):
-            story.tell(tree(rank, story.now), stack(rank, story.now, main, thread(lines), *more))
+            story.tell(tree(rank, story.now, cpu=cpu), stack(rank, story.now, main, thread(lines), *more))
         story.wait(2.0)
 
 
@@ -71,12 +76,12 @@ def test_thread_that_trains_is_not_left_for_a_sample_in_which_it_is_elsewhere() 
 def test_training_in_a_thread_that_goes_on_is_silent() -> None:
     story = started()
     for number in range(60):
-        go_on(story, JOIN, 2.0, (*LOOP, f"forward /app/model.py:{number}"))
+        go_on(story, JOIN, 2.0, (*LOOP, f"forward /app/model.py:{number}"), cpu=0.1 * number)
 
     assert story.findings() == []
 
 
-def test_thread_that_computes_at_one_line_is_no_hang() -> None:
+def test_thread_that_computes_at_one_line_is_busy_and_no_hang() -> None:
     """The main thread uses no CPU: it is the thread's that counts."""
     story = started()
     go_on(story, JOIN, 10.0, IN_THREAD)
@@ -88,7 +93,7 @@ def test_thread_that_computes_at_one_line_is_no_hang() -> None:
         story.tell(replace(process, main_thread_cpu_seconds=0.0), stack(1, story.now, JOIN, thread(STUCK)))
         story.wait(2.0)
 
-    assert story.findings() == []
+    assert [(one.id, one.cause, one.ranks) for one in story.findings()] == [("held-up", "busy", (1,))]
 
 
 def test_main_thread_that_waits_for_a_save_of_other_threads_in_a_collective_is_no_culprit() -> None:

@@ -11,8 +11,9 @@ from diag.state.rank_view import CHANNELS, STRONG, RankView
 from diag.state.view import JobView
 
 # Children or IO that keep moving without any step, stack or log line moving (a side process, a service).
-_BUSY_WITHOUT_PROGRESS = {"steady": 600.0}
+_BUSY_WITHOUT_PROGRESS = {"steady": 600.0, "training": 600.0}
 _BUSY_WITHOUT_PROGRESS_SECONDS = 7200.0  # DLRover's ceiling for the first step
+_AT_WORK_SECONDS = 120.0  # ours: then it is said who holds the others up, whatever else moves in it
 _OF_WORK = ("io", "child_io", "memory")
 _STALE_SECONDS = 60.0  # twelve times the usual period, thirty times that under suspicion
 _BLIND_SECONDS = 120.0  # silence that is believed without a stack
@@ -28,7 +29,12 @@ def silent_since(now: float, job: JobView, alive: list[RankView], reported: Verd
         since = reported.since
     elif now - weak_since >= STEADY_SECONDS:
         since = weak_since
-    elif now - since < _ceiling(job) or job.phase in ("data_prep", "model_load", "compile", "ckpt_save"):
+    elif now - since < _BUSY_WITHOUT_PROGRESS.get(job.phase, _BUSY_WITHOUT_PROGRESS_SECONDS) or job.phase in (
+        "data_prep",
+        "model_load",
+        "compile",
+        "ckpt_save",
+    ):
         return None
     return since if _well_seen(alive, now, now - since) else None
 
@@ -47,15 +53,14 @@ def held_since(now: float, job: JobView, alive: list[RankView], states: dict[int
     if None in began or not _well_seen(waiting, now, now - max(filter(None, began))):
         return None
     since = max(job.progress.log_moved_at or 0.0, *filter(None, began))
-    if now - since >= _ceiling(job):
+    if now - since >= (
+        _AT_WORK_SECONDS if job.phase in _BUSY_WITHOUT_PROGRESS else _BUSY_WITHOUT_PROGRESS_SECONDS
+    ):
         return since
-    # What reads, writes or grows is work; so is an evaluation that prints how far it is.
+    # What reads, writes or grows is work for a while: it may be a thread that has nothing to do with it. So is an
+    # evaluation that prints how far it is.
     worked = max(rank.last_moved((PRINTED, *_OF_WORK)) for rank in busy)
     return max(since, job.saves.moved_at or 0.0, worked)
-
-
-def _ceiling(job: JobView) -> float:
-    return _BUSY_WITHOUT_PROGRESS.get(job.phase, _BUSY_WITHOUT_PROGRESS_SECONDS)
 
 
 def _in_one_call_since(rank: RankView) -> float | None:
