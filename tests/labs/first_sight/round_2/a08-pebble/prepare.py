@@ -22,7 +22,7 @@ def signature(page):
     words = [rng.randrange(5000) for _ in range(400)]
     grams = shingles(words)
     return number, [min((g * a + b) % 4294967311 for g in grams)
-                    for a, b in ((rng.randrange(1, 1 << 31), rng.randrange(1 << 31)) for _ in range(24))]
+                    for a, b in ((rng.randrange(1, 1 << 31), rng.randrange(1 << 31)) for _ in range(48))]
 
 
 def signatures(count, workers=2):
