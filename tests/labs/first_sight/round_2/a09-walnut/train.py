@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-LENGTHS, STEPS = [32, 48, 64, 96], 160
+LENGTHS, STEPS = [32, 64, 96], 120
 
 
 class Block(nn.Module):
@@ -25,7 +25,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, vocab=200, width=32, depth=16):
+    def __init__(self, vocab=200, width=32, depth=12):
         super().__init__()
         self.emb = nn.Embedding(vocab, width)
         self.blocks = nn.ModuleList(Block(width, 2) for _ in range(depth))

@@ -34,12 +34,13 @@ def main():
     torch.set_num_threads(1)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=32, n_embd=32, n_layer=2, n_head=2,
                                        bos_token_id=0, eos_token_id=0))
-    keep = KeepBest(every=40)
+    keep = KeepBest(every=35)
     trainer = Trainer(
         model=model,
         args=TrainingArguments(output_dir="out", per_device_train_batch_size=8, per_device_eval_batch_size=16,
                                max_steps=300, logging_steps=10, learning_rate=2e-3, save_strategy="no",
-                               report_to=[], use_cpu=True, ddp_backend="gloo", ddp_find_unused_parameters=False, dataloader_num_workers=0),
+                               report_to=[], use_cpu=True, ddp_backend="gloo", ddp_find_unused_parameters=False,
+                               average_tokens_across_devices=False),
         train_dataset=Patterns(4000, 1), eval_dataset=Patterns(200, 2), callbacks=[keep])
     keep.trainer = trainer
     trainer.train()
