@@ -17,7 +17,7 @@ def main():
     rank, world = dist.get_rank(), dist.get_world_size()
     logging.basicConfig(stream=sys.stdout, level=logging.INFO,
                         format=f"%(asctime)s | %(levelname)-7s | r{rank} | %(name)s:%(lineno)d - %(message)s")
-    found = [signatures(5000) if rank == 0 else None]
+    found = [signatures(3600) if rank == 0 else None]
     dist.broadcast_object_list(found, src=0)
     rows = [sig for number, sig in sorted(found[0].items()) if number % world == rank]
     data = torch.tensor(rows, dtype=torch.float64).div(1e7).float()
