@@ -73,7 +73,7 @@ def main():
     opt = torch.optim.Adam(model.parameters())
     start = resume(model, opt)
     if rank == 0:
-        print(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}: from step {start},"
+        print(f"attempt {os.environ['ATTEMPT']}: from step {start},"
               f" {len(glob.glob(OUT + '/*.model'))} checkpoints", flush=True)
     for step in range(start + 1, STEPS + 1):
         gen = torch.Generator().manual_seed(step * 10 + rank)
