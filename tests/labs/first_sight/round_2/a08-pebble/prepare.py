@@ -4,7 +4,7 @@ import random
 import resource
 
 log = logging.getLogger("prepare")
-SECONDS = 4  # a page should not take longer
+SECONDS = 2  # a page should not take longer
 
 
 def setup():
