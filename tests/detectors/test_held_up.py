@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diag.model.observations import CollectiveEntry, CollectiveGroup, FlightRecorder, Iteration
+from diag.detectors.hang import wants_closer_look
+from diag.model.observations import CollectiveEntry, CollectiveGroup, FlightRecorder, Iteration, RecorderAsked
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
 from tests.detectors.test_hang import started, steady
 from tests.facts import ALL_REDUCE, SLEEP, TRAIN, Story, pid_of, stack, tree
@@ -175,3 +176,26 @@ def test_rank_that_retries_with_pauses_is_elsewhere_and_does_not_compute() -> No
     held = story.the("held-up")
     assert (held.ranks, held.cause) == ((1,), "not_in_collective")
     assert "rank 1 has been elsewhere, in " in held.summary and "/app/fetch.py" in held.summary
+
+
+def test_closer_looks_become_rarer_where_calls_are_made_and_end_where_no_recorder_answers() -> None:
+    def closer_seconds(answers: bool) -> int:
+        story, seen, number = started(), 0, 0
+        for second in range(1200):
+            closer = wants_closer_look(story.now, story.engine.job)
+            seen += closer
+            if closer and second % 30 == 0:
+                number += 1
+                story.tell(RecorderAsked(0))
+                if answers:
+                    recorded(story, 0, number, story.now)
+            story.tell(tree(0, story.now, cpu=story.now), stack(0, story.now, ALL_REDUCE))
+            story.tell(
+                tree(1, story.now, cpu=story.now),
+                stack(1, story.now, (*TRAIN, f"forward /app/a.py:{second % 9}")),
+            )
+            story.wait(1.0)
+        return seen
+
+    assert closer_seconds(answers=True) < 300
+    assert closer_seconds(answers=False) < 60

@@ -283,10 +283,17 @@ def _one_waits(now: float, job: JobView, overdue: float) -> bool:
     return any(
         rank.reading is not None
         and rank.reading.activity in PEER_WAITS
+        and _can_be_proven(rank, now)
         and now - max(rank.stack_since, rank.last_moved(("calls",)))
         > max(overdue, 15.0, 2.0 * rank.came_through)
         for rank in job.alive_ranks()
     )
+
+
+def _can_be_proven(rank: RankView, now: float) -> bool:
+    """It is at rest, or its recorder may answer. Of one that spins and has none, no closer look tells more."""
+    at_rest = rank.ran_at > 0.0 and now - rank.ran_at > STEADY_SECONDS
+    return at_rest or rank.recorder is not None or rank.asked_at < 0.0
 
 
 def wants_closer_look(now: float, job: JobView) -> bool:
