@@ -10,6 +10,7 @@ from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait,
 from tests.detectors.test_hang import started, steady
 from tests.facts import ALL_REDUCE, SLEEP, TRAIN, Story, pid_of, stack, tree
 
+_GROUP = CollectiveGroup("gloo", "0", "default_pg", (0, 1))
 LOOP = (*TRAIN, "pack /app/collate.py:{}")
 
 
@@ -18,8 +19,7 @@ def recorded(story: Story, rank: int, seq: int, made: float = 0.0) -> None:
         "gloo", "0", "default_pg", seq, seq, False, "all_reduce", ((4,),), ((4,),), ("float",), "scheduled", False, True,
         seq, made,
     )  # fmt: skip
-    group = CollectiveGroup("gloo", "0", "default_pg", (0, 1))
-    story.tell(FlightRecorder(rank, story.now, "2.10", ("gloo",), (group,), (call,), pid_of(rank)))
+    story.tell(FlightRecorder(rank, story.now, "2.10", ("gloo",), (_GROUP,), (call,), pid_of(rank)))
 
 
 def loops(
@@ -199,3 +199,16 @@ def test_closer_looks_become_rarer_where_calls_are_made_and_end_where_no_recorde
 
     assert closer_seconds(answers=True) < 300
     assert closer_seconds(answers=False) < 60
+
+
+def test_rank_in_a_call_that_no_table_names_waits_as_its_recorder_shows() -> None:
+    """DDP's own broadcast of buffers, torch 2.13: a function of C below distributed.py."""
+    story, call = steady(), (*TRAIN, "_distributed_broadcast_coalesced torch/nn/parallel/distributed.py:2363")
+    for second in range(60):
+        if second in (5, 35):
+            recorded(story, 0, 11)
+            story.tell(FlightRecorder(1, story.now, "2.10", ("gloo",), (_GROUP,), (), pid_of(1)))
+        story.still(1.0, {0: call, 1: SLEEP}, step=1.0)
+
+    held = story.the("held-up")
+    assert (held.klass, held.ranks, held.waiting_ranks) == ("peer_not_joined", (1,), (0,))

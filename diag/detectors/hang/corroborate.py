@@ -193,12 +193,24 @@ def _with_collectives(
             return _unanswered(verdict, found, unrecorded, job)
         if all_wait:
             return _decided(verdict, found, "peer_not_joined", "not_in_collective", Confidence.MEDIUM)
-        agreed = set(verdict.culprits).intersection(found.culprits)
-        if agreed:
-            return replace(verdict, collectives=found)
+        if set(verdict.culprits).intersection(found.culprits):
+            return _without_those_in_a_call(verdict, found)
     if found.kind == "all_joined" and undecided(verdict) and found.certain:
         return replace(verdict, collectives=found)
     return verdict
+
+
+def _without_those_in_a_call(verdict: Verdict, found: Explanation) -> Verdict:
+    """Of ranks that all seem to be in code of their own, those wait that the recorder has in a call which others have
+    not made: the call is one that no table names."""
+    joined = tuple(rank for rank in verdict.culprits if rank in found.waiting and rank not in found.culprits)
+    return replace(
+        verdict,
+        klass="peer_not_joined" if joined and verdict.klass == "unknown" else verdict.klass,
+        culprits=others(verdict.culprits, joined),
+        waiting=tuple(sorted({*verdict.waiting, *joined})),
+        collectives=found,
+    )
 
 
 def _is_in_a_call(number: int, job: JobView) -> bool:
