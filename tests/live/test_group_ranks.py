@@ -120,8 +120,8 @@ def test_parent_of_spawn_that_was_taken_for_rank_0_is_none_once_its_children_hav
 
 def test_hang_below_spawn_names_the_rank_that_stays_away(tmp_path: Path) -> None:
     with live_run(tmp_path, command(tmp_path, "hang")) as run:
-        run.until(lambda: run.opened("hang"), 120)
-        hang = run.opened("hang")["finding"]
+        run.until(run.hang, 120)
+        hang = run.hang()["finding"]
 
     assert (hang["ranks"], hang["waiting_ranks"]) == ([2], [0, 1])
     assert "stays_in_its_own_code" in hang["summary"]
@@ -135,7 +135,7 @@ def test_thread_that_trains_is_the_one_that_is_shown(tmp_path: Path) -> None:
         def is_trainer() -> bool:
             threads = (fetch(f"{url}/ranks/0/stacks")["main"] or {"threads": []})["threads"]
             return any(
-                one["main"] and any(frame["function"] == "train" for frame in one["frames"])
+                one["judged"] and any(frame["function"] == "train" for frame in one["frames"])
                 for one in threads
             )
 

@@ -98,8 +98,8 @@ def test_cause_is_what_the_kernel_shows(tmp_path: Path, reason: str, cause: str,
 
 def test_wait_for_a_key_of_the_jobs_own_store_is_no_silent_service(tmp_path: Path) -> None:
     with live_run(tmp_path, command(tmp_path, "store")) as run:
-        run.until(lambda: run.opened("hang") is not None, 120)
-        hang = run.opened("hang")["finding"]
+        run.until(lambda: run.hang() is not None, 120)
+        hang = run.hang()["finding"]
 
     assert (hang["cause"], hang["ranks"]) == ("not_in_collective", [1])
     assert "the job's own store (MASTER_ADDR:MASTER_PORT)" in hang["summary"]

@@ -69,7 +69,7 @@ def command(path: Path, reason: str) -> list[str]:
 
 
 def opened(run: LiveRun, words: str) -> bool:
-    return words in (run.opened("hang") or {}).get("finding", {}).get("summary", "")
+    return words in (run.hang() or {}).get("finding", {}).get("summary", "")
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,6 @@ def opened(run: LiveRun, words: str) -> bool:
 def test_thread_or_worker_is_named(tmp_path: Path, reason: str, said: str) -> None:
     with live_run(tmp_path, command(tmp_path, reason)) as run:
         run.until(lambda: opened(run, said), 120)
-        hang = run.opened("hang")["finding"]
+        hang = run.hang()["finding"]
 
     assert (hang["ranks"], hang["waiting_ranks"]) == ([1], [0])
