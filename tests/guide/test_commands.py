@@ -93,7 +93,7 @@ def test_collected_folder_and_recorded_run_name_the_culprit_that_the_guides_spea
         "diag replay BUNDLE.tar.gz",
         "diag replay diag-JOBID/NODE/*",
     ):
-        assert "hang (data_loading): rank 1;" in _run(folder, line).stdout, line
+        assert re.search(r"(hang|held-up) \(data_loading\): rank 1;", _run(folder, line).stdout), line
 
 
 @functools.cache

@@ -105,14 +105,14 @@ def test_hang_is_told_on_80_columns_with_culprit_advice_ranks_and_keys() -> None
         lines = text.splitlines()
 
         assert fits(text, SMALL)
-        assert lines[0].startswith(" HUNG  phase steady; iteration 5 of 1000000; 0.64 s a step")
+        assert lines[0].startswith(" HELD-UP  phase steady; iteration 5 of 1000000; 0.64 s a step")
         assert lines[1].startswith(" RECORDED  elapsed 1 min 22 s; ")
-        assert "> CRITICAL hang (data_loading), rank 2: high confidence" in lines
+        assert "> WARNING held-up (data_loading), rank 2: high confidence" in lines
         assert "rank 2 has waited for a batch from DataLoader worker pid 3053" in text
         assert "    do: Look at what the worker reads" in text
-        table = [line for line in lines if re.match(r"^[> ][! ] +\d+ (hung|stalled) ", line)]
-        assert [line[:14].rstrip() for line in table] == [
-            ">!   2 hung",
+        table = [line for line in lines if re.match(r"^[> ][! ] +\d+ (delaying|stalled) ", line)]
+        assert [line[:15].rstrip() for line in table] == [
+            ">!   2 delaying",
             "     0 stalled",
             "     1 stalled",
             "     3 stalled",
@@ -128,7 +128,7 @@ def test_wide_screen_shows_the_culprits_stack_and_the_time_line_as_well() -> Non
         text = await until(app, pilot, lambda text: "Condition.wait (threading.py:359)" in text)
 
         assert fits(text, LARGE)
-        assert "rank 2: hung; gpu-node-0 (node 0, local rank 2), pid 2343" in text
+        assert "rank 2: delaying; gpu-node-0 (node 0, local rank 2), pid 2343" in text
         assert "GPU 2 NVIDIA H200: 0 % busy, 7.9 GiB of 140 GiB" in text
         assert re.search(r"mean of 4 GPUs busy [▁-█ ]+ 75 %, most 75 %", text)
         assert re.search(r"highest of 4 GPUs memory .* of 140 GiB", text)
@@ -266,7 +266,7 @@ def test_run_whose_hang_is_over_lists_it_and_is_not_all_green() -> None:
         text = await until(app, pilot, lambda text: "RECORDED" in text)
         assert "  nothing open; 1 over (f shows what was found)" in text and "nothing found" not in text
         assert re.search(
-            r"^  OVER hang \(data_loading\): rank 1; .*-.* \(20 s\), was critical", text, re.MULTILINE
+            r"^  OVER held-up \(data_loading\): rank 1; .*-.* \(2\d s\), was warning", text, re.MULTILINE
         )
         assert re.search(r"^ Findings: 1 over", text, re.MULTILINE)
         await pilot.press("f")
@@ -274,7 +274,7 @@ def test_run_whose_hang_is_over_lists_it_and_is_not_all_green() -> None:
             app, pilot, lambda text: "nothing open" in text and "then: rank 1 has waited" in text
         )
         await pilot.press("escape", "e")
-        await until(app, pilot, lambda text: "diag explain hang" in text)
+        await until(app, pilot, lambda text: "diag explain held-up" in text)
 
     play(recorded("over/hang-released"), LARGE, script)
 
@@ -310,7 +310,7 @@ def test_how_we_know_is_told_as_a_word() -> None:
         text = await until(
             app, pilot, lambda text: " ENDED  the job ended with exit code 1, and diag with it" in text
         )
-        assert text.splitlines()[-1] == "next: diag top /runs/1" and "CRITICAL hang" in text
+        assert text.splitlines()[-1] == "next: diag top /runs/1" and "WARNING held-up" in text
         await pilot.press("c")
         assert app.copied == "diag top /runs/1"
 
@@ -374,7 +374,7 @@ def test_words_of_the_job_are_shown_as_they_are_and_can_do_nothing() -> None:
 def test_meaning_of_a_finding_in_chinese() -> None:
     async def script(app: TopApp, pilot: Pilot[None]) -> None:
         await pilot.press("f")
-        await until(app, pilot, lambda text: "说明: diag explain hang --lang zh" in text)
+        await until(app, pilot, lambda text: "说明: diag explain held-up --lang zh" in text)
         await pilot.press("e")
         await until(app, pilot, lambda text: "含义" in text)
 

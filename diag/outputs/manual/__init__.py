@@ -55,7 +55,7 @@ def sections(finding: str, lang: str) -> dict[str, str]:
     """Heading -> text of a page, lines joined to paragraphs and list items; empty where there is no such
     finding."""
     found = _of(_file(finding, lang), lang)
-    if finding == "hang" and found:
+    if finding in ("hang", "held-up") and found:
         from diag.detectors.hang.catalogue import manual_items
 
         found[HEADINGS[lang][2]] = "\n".join((found[HEADINGS[lang][2]], *manual_items(lang)))
