@@ -107,4 +107,7 @@ def _as(text: str, rank: int, number: int, world: int) -> str:
         "GROUP_RANK": node,
     }
     text = re.sub(rf'"({"|".join(told)})": "\d+"', lambda found: f'"{found[1]}": "{told[found[1]]}"', text)
+    text = re.sub(
+        r'"start_ticks": (\d+)', lambda found: f'"start_ticks": {int(found[1]) + number}', text
+    )  # its own process
     return re.sub(r'"host": "gpu-node-\d+"', f'"host": "{HOST.format(node)}"', text)

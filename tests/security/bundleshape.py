@@ -32,7 +32,7 @@ _DUMP = """schema run_id diag_version host at seconds found next_command next_re
  versions.*.torch versions.*.nccl
  probes[].rank probes[].probe probes[].seconds probes[].paused_target probes[].ok probes[].reason probes[].reader
  classes[].activity classes[].at classes[].count classes[].frames[] classes[].kind classes[].path[] classes[].pids[]
- classes[].ranks[] classes[].reason classes[].role classes[].standing_steps classes[].stands_seconds classes[].title
+ classes[].ranks[] classes[].reason classes[].role classes[].standing_steps classes[].stands_seconds classes[].thread classes[].title
  classes[].moving_ranks[] classes[].waits
  ranks[].activity ranks[].at ranks[].caller ranks[].caller.file ranks[].caller.function ranks[].caller.line ranks[].caller.text
  ranks[].where ranks[].where.file ranks[].where.function ranks[].where.line ranks[].where.text ranks[].children

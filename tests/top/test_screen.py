@@ -188,7 +188,7 @@ def test_keys_open_pages_and_lead_back() -> None:
         await pilot.press("t")
         await until(app, pilot, lambda text: "memory (cgroup)" in text)
         await pilot.press("e")
-        await until(app, pilot, lambda text: "diag explain hang" in text and "Meaning:" in text)
+        await until(app, pilot, lambda text: "diag explain held-up" in text and "Meaning:" in text)
         await pilot.press("escape", "tab", "enter")  # from the ranks to the findings
         await until(app, pilot, lambda text: "[remote_stack, rank 2]" in text)
         await pilot.press("space", "space")
