@@ -94,7 +94,7 @@ def _of_its_node(verdict: Verdict, job: JobView) -> Iterator[Ground]:
     """What its own hub knows by the kernel of the culprit, and a digest does not carry."""
     for node in job.cluster.current() if job.cluster.nodes else ():
         for hang in node.digest.hangs:
-            if hang.cause == verdict.cause and set(hang.ranks) & set(verdict.culprits):
+            if hang.grounds and set(hang.ranks) & set(verdict.culprits):
                 yield from (ground for ground in hang.grounds if ground.kind != "overdue")
                 return
 
