@@ -101,7 +101,7 @@ def test_node_whose_clock_is_an_hour_ahead(lab: Lab) -> None:
         await_heard(job, ALL)
         skews = {row["host"]: row["skew_seconds"] for row in rows(job)}
         job.until(
-            lambda: all(("hang", "threads_wait_for_each_other") in found for found in said(job).values()),
+            lambda: all(("held-up", "threads_wait_for_each_other") in found for found in said(job).values()),
             180,
             "the hang",
         )
