@@ -125,7 +125,7 @@ def _only_itself(wait: Wait, step: Step) -> bool:
 def _file(wait: Wait, step: Step) -> str:
     named = wait.device.startswith("/") or ":" in wait.device
     what = f"{wait.file_system} of {wait.device}" if named else wait.file_system
-    where = f" on {wait.mount} ({what})" if wait.mount else ""
+    where = f" on {wait.mount}" + (f" ({what})" if what else "") if wait.mount else ""
     answers = {True: ", which answers", False: ", which does not answer"}
     return f"is in {wait.call or 'a page fault'} of {wait.path or 'a file'}{where}" + (
         answers[wait.mount_answers] if wait.mount_answers is not None else ""

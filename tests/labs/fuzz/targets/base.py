@@ -63,7 +63,7 @@ def _recorded() -> dict[str, list[str]]:
         "memory/v2",
         "memory/saves-that-fit",
         "sources/rdma",
-        "sources/written",
+        "sources/written/two-ranks",
         "steps/slow-from-step",
     )
     for path in sorted(path for folder in folders for path in CAPTURES.glob(f"{folder}/journal-*.jsonl.gz")):
