@@ -45,6 +45,9 @@ _GONE_CHILD_SECONDS = 60.0
 _SPINNING_WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.COMM_INIT, Activity.BACKWARD)
 _WAITS_SECONDS = 20.0  # for so long a reading of the threads' waits tells which of them compute
 _UNROOTED_WAITS = (Activity.OTHER, Activity.LOCK, Activity.SERVICE)
+# Who waits for the GPU in .item() or .cpu() spins in the driver, without the GIL (H100, torch 2.11: 0.93-1.0).
+_SPIN_CPU_RATIO = 0.9
+_SPIN_SAMPLES = 3
 
 
 @dataclass(slots=True)
@@ -52,6 +55,8 @@ class RankState(RankView):
     """Takes in what is observed of one rank."""
 
     _trainer: Trainer = field(default_factory=Trainer)
+    _gil_free_samples: int = 0  # of the series of equal stacks, the last ones
+    _ready_ratio: float = 0.0  # of the time between the last two readings: ready, and without a core
 
     def see_move(self, channel: str, at: float) -> None:
         self.moved[channel] = at
@@ -83,6 +88,9 @@ class RankState(RankView):
             self.main_cpu_ratio = self._thread_cpu_ratio(at)
         elif spent is not None and earlier is not None:
             self.main_cpu_ratio = max(0.0, spent - earlier) / seconds
+        self._ready_ratio = 0.0
+        if fact.run_delay_seconds is not None and before.run_delay_seconds is not None and not self.thread:
+            self._ready_ratio = max(0.0, fact.run_delay_seconds - before.run_delay_seconds) / seconds
         if self.main_cpu_ratio is None or self.main_cpu_ratio > _AT_REST_CPU_RATIO:
             self.ran_at = at
         if _moved_chars(before.main, fact.main) > _IO_BYTES_PER_SECOND * seconds:
@@ -151,13 +159,17 @@ class RankState(RankView):
                 self.moved["stack"] = at
             self.stack_signature, self.stack_samples, self.stack_since = mark, 1, at
         self.series.append(self.series[-1] if self.series and self.series[-1] == path else path)
+        free = main is not None and main.owns_gil is False
+        self._gil_free_samples = min(self._gil_free_samples + 1, self.stack_samples) if free else 0
         self.stack, self.stack_at = fact, at
         self.reading = self._read(main) if main else None
 
     def _read(self, main: ThreadStack) -> Reading:
-        """As it was read, and one thing that only the history tells: exit handlers run when the module's
-        frame is gone."""
+        """As it was read, and two things that only the history tells: exit handlers run when the module's
+        frame is gone, and a wait for the GPU has no frame of its own."""
         reading = read_stack(main)
+        if reading.activity is Activity.OTHER and reading.context is None and self._spins():
+            return replace(reading, activity=Activity.GPU_SYNC)
         if not main.frames or self.thread:
             return reading
         if main.frames[0].function in ("<module>", "_run_module_as_main"):
@@ -165,6 +177,14 @@ class RankState(RankView):
         elif self.rooted and reading.context is None and reading.activity in _UNROOTED_WAITS:
             return replace(reading, context=Activity.TEARDOWN)
         return reading
+
+    def _spins(self) -> bool:
+        """On a GPU, at one line, on a core of its own or ready for one all the time, and never with the GIL: in C."""
+        return (
+            self.on_gpu
+            and self._gil_free_samples >= _SPIN_SAMPLES
+            and (self.main_cpu_ratio or 0.0) + self._ready_ratio >= _SPIN_CPU_RATIO
+        )
 
     def see_recorder(self, at: float, fact: FlightRecorder) -> None:
         """A call that no earlier reading had is progress, at the time when it was made."""

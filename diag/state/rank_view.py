@@ -89,6 +89,7 @@ class RankView:
     variables: dict[str, str] = field(default_factory=dict)  # of its environment, those that matter here
     rdma: RdmaAccess | None = None
     gpu_index: int | None = None  # where NVML has seen its process
+    on_gpu: bool = False  # it may use one: NVML sees it there, or sees GPUs and no process of the job
     cgroup: CgroupMemory | None = None
     pids: CgroupPids | None = None
     shm: SharedMemory | None = None

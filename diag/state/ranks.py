@@ -335,6 +335,9 @@ class Ranks(Reducer, Mapping[int, RankView]):
         for user in users:
             if user is not None and user in self._known:
                 self._known[user].gpu_index = fact.index
+        seen = any(rank.gpu_index is not None for rank in self._known.values())
+        for rank in self._known.values():
+            rank.on_gpu = rank.gpu_index is not None or not seen
 
 
 def _process(place: Placement) -> tuple[int, int, str]:

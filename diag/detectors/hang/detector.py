@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from diag.detectors.hang.attribution import attribute_hang
 from diag.detectors.hang.catalogue import catalogue
+from diag.detectors.hang.computing import with_work
 from diag.detectors.hang.corroborate import EvidenceFusion
 from diag.detectors.hang.evidence import evidence_of
 from diag.detectors.hang.grounds import grounds_of
@@ -36,7 +37,6 @@ _PAUSE_SECONDS = 60.0  # ours: of helpers, what stirs more seldom does not work 
 _NEVER = -1e9
 # Classes of culprits that move and yet hold the others up; data preparation, compilers and saves are known to take long.
 _ELSEWHERE = ("peer_not_joined", "rendezvous", "unknown", "data_loading", "lock_deadlock", "gil_deadlock")
-_COMPUTES_CPU_RATIO = 0.05  # of a crowded machine that is all that one may get
 
 
 class HangDetector:
@@ -198,9 +198,7 @@ def judge(
     if found is None:
         return None
     verdict = with_kernel_waits(_held_up_by_memory(found, alive), job)
-    culprits = _culprits(verdict, job)
-    if verdict.cause == "not_in_collective" and culprits and all(map(_computes, culprits)):
-        verdict = replace(verdict, cause="busy", busy=True)
+    verdict = with_work(verdict, job)
     if busy and verdict.klass not in _ELSEWHERE:
         return None  # work that diag knows, and that goes on
     verdict = replace(verdict, busy=verdict.busy or busy)
@@ -232,15 +230,6 @@ def _taking_part(job: JobView, now: float) -> tuple[list[RankView], tuple[int, .
         gone = set(lost)
         alive = [rank for rank in alive if rank.rank not in gone and not job.cluster.has_left(rank)]
     return alive, lost
-
-
-def _culprits(verdict: Verdict, job: JobView) -> list[RankView]:
-    return [job.ranks[rank] for rank in verdict.culprits if rank in job.ranks]
-
-
-def _computes(rank: RankView) -> bool:
-    runs = rank.tree is not None and rank.tree.main.state == "R"
-    return runs or (rank.main_cpu_ratio or 0.0) > _COMPUTES_CPU_RATIO
 
 
 def _is_over(job: JobView) -> bool:

@@ -173,6 +173,8 @@ def _of_ranks(engine: Engine, members: list[tuple[int, float, StackSample]], rea
     """Ranks in one place, and which of them came here in the last samples."""
     ranks = [engine.job.ranks[number] for number, _, _ in members]
     found = _class_of("rank", members, reason, judged=ranks[0].judged)
+    if ranks[0].activity is not None:
+        found = replace(found, activity=ranks[0].activity.value)
     if ranks[0].thread:
         found = replace(found, thread=name_judged(ranks[0]).removeprefix("thread "))
     kept = [(rank.rank, shared) for rank in ranks if (shared := standing_steps(rank.series)) is not None]

@@ -358,13 +358,13 @@ def stacks_json(engine: Engine, number: int) -> dict[str, Any]:
 
 def _sample_json(engine: Engine, rank: RankView, at: float, sample: StackSample) -> dict[str, Any]:
     main = sample.main
-    judged = rank.judged if sample is rank.stack else main
+    reading = rank.reading if sample is rank.stack else read_stack(main) if main else None
     return {
         "pid": sample.pid,
         "how": sample.how,
         "at": at,
         "age_seconds": max(0.0, engine.now - at),
-        "activity": read_stack(judged).activity.value if judged else None,
+        "activity": reading.activity.value if reading else None,
         "idle": is_idle_child(rank, sample) if sample.parent_pid is not None else False,
         "threads": [
             {
