@@ -17,7 +17,7 @@ def with_work(verdict: Verdict, job: JobView) -> Verdict:
     ranks = [job.ranks[rank] for rank in verdict.culprits if rank in job.ranks]
     if verdict.cause != "not_in_collective" or not ranks:
         return verdict
-    if verdict.waiting and all(map(_synchronizes, ranks)):
+    if all(map(_synchronizes, ranks)):
         return replace(verdict, klass="gpu_side", cause="waits_for_gpu")
     if not all(map(_computes, ranks)):
         return verdict

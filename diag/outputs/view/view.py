@@ -358,7 +358,9 @@ def stacks_json(engine: Engine, number: int) -> dict[str, Any]:
 
 def _sample_json(engine: Engine, rank: RankView, at: float, sample: StackSample) -> dict[str, Any]:
     main = sample.main
-    reading = rank.reading if sample is rank.stack else read_stack(main) if main else None
+    own = sample is rank.stack
+    judged = rank.judged if own else main
+    reading = rank.reading if own else read_stack(main) if main else None
     return {
         "pid": sample.pid,
         "how": sample.how,
