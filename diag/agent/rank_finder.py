@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from diag.agent.group_words import BY_GROUP, GroupWord, GroupWords, members, named
-from diag.launch.launchers import Identity, helps, identify, is_spawned, launches, redacted, relevant
+from diag.launch.launchers import Environment, Identity, by_rank_alone, helps, identify, is_spawned, launches, redacted, relevant
 from diag.model import Placement
 from diag.sources.host.process_tree import (
     Process,
@@ -74,6 +74,7 @@ class RankFinder:
         self.withdrawn: list[tuple[int, int]] = []  # numbers and pids
         self._proc = proc
         self._tree = Tree(where, proc) if isinstance(where, int) else where
+        self._given: set[str] | None = None  # RANK of the job's root; None: RANK alone makes no rank
         self._known: dict[tuple[int, int], Identity | None] = {}
         self._found: dict[int, _Known] = {}  # by rank
         self._found_python: set[int] = set()  # ranks
@@ -141,6 +142,20 @@ class RankFinder:
             elif is_none(known.key) and (group or known.identity.launcher == BY_GROUP):
                 del self._found[rank]
                 self.withdrawn.append((rank, known.key[0]))
+
+    def take_rank_alone(self) -> bool:
+        """For a command none of whose processes has LOCAL_RANK: whether some have a RANK that was set for them, and not
+        for all of the job as a platform numbers its nodes. From now on these are ranks."""
+        given = {(read_environ(pid, self._proc) or {}).get("RANK", "") for pid in self._tree.roots}
+        self._given = given
+        found = any(
+            self._identify(env) is not None and is_python(pid, self._proc)
+            for pid in self._tree.scan()
+            if (env := read_environ(pid, self._proc)) is not None
+        )
+        if not found:
+            self._given = None
+        return found
 
     def sole_process(self) -> Found | None:
         """For a command without ranks: its topmost Python process (the root itself, or below a shell) as rank
@@ -239,7 +254,13 @@ class RankFinder:
             self.denied += key not in self._known
             self._known.setdefault(key, None)
             return None
-        identity = self._known[key] = identify(env)
+        identity = self._known[key] = self._identify(env)
+        return identity
+
+    def _identify(self, env: Environment) -> Identity | None:
+        identity = identify(env)
+        if identity is None and self._given is not None and env.get("RANK") not in self._given:
+            return by_rank_alone(env)
         return identity
 
     def _forget(self, seen: set[tuple[int, int]]) -> None:

@@ -85,6 +85,8 @@ class RankSearch:
             self._look_for_one(waited)
 
     def _look_for_one(self, waited: float) -> None:
+        if self.finder.take_rank_alone():
+            return  # the next scan finds them
         lone = self.finder.sole_process()
         if lone is not None:
             self._talk(

@@ -85,11 +85,20 @@ def fronts_of(dumps: Mapping[int, FlightRecorder], world_size: int) -> list[Fron
 class _Group:
     def __init__(self, backend: str, name: str, desc: str, members: tuple[int, ...]) -> None:
         self.backend, self.name, self.members = backend, name, members
-        self.desc = _named(name, desc, members)
+        self._desc = desc
         self.highest: dict[int, int] = {}
         self.first: dict[int, CollectiveEntry] = {}  # of each rank, the oldest call that is pending
         self.p2p: dict[int, list[CollectiveEntry]] = {}  # pending ones
         self.calls: dict[int, dict[int, list[CollectiveEntry]]] = {}  # at the fronts: seq, rank
+
+    @property
+    def desc(self) -> str:
+        """torch calls a group "undefined" that was made without a description: then its number and ranks name it, of
+        gloo those that have called in it."""
+        ranks = self.members or tuple(sorted(self.highest))
+        if self._desc not in ("", "undefined") or not ranks:
+            return self._desc
+        return f"group {self.name} of {format_ranks(ranks)}"
 
     def blind(self, rank: int, dumps: Mapping[int, FlightRecorder]) -> bool:
         """Nothing is known of this rank's calls in this backend."""
@@ -182,13 +191,6 @@ def _kind(entry: CollectiveEntry) -> tuple[object, ...]:
     if side != "input":
         shapes += entry.output_sizes
     return (entry.op, tuple(math.prod(shape) for shape in shapes), entry.dtypes[:1])
-
-
-def _named(name: str, desc: str, members: tuple[int, ...]) -> str:
-    """torch calls a group "undefined" that was made without a description: then its number and ranks name it."""
-    if desc not in ("", "undefined") or not members:
-        return desc
-    return f"group {name} of {format_ranks(members)}"
 
 
 class _Groups(dict[tuple[str, str, int], _Group]):

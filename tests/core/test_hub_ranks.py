@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -71,6 +72,32 @@ def test_a_command_without_ranks_is_watched_itself(tmp_path: Path) -> None:
     assert hub.engine.job.ranks[0].placement.pid == pid
     assert len(said) == 1
     assert "no ranks found below CMD" in said[0]
+
+
+# A script that starts each rank by itself, or one that a platform has numbered with its node.
+_SCRIPT = """
+import os, subprocess, sys
+waits = "import sys; print('here', flush=True); sys.stdin.read()"
+envs = [{**os.environ, "WORLD_SIZE": "3", **({"RANK": str(rank)} if sys.argv[1] == "own" else {})} for rank in range(2)]
+processes = [subprocess.Popen([sys.executable, "-c", waits], env=env) for env in envs]
+[process.wait() for process in processes]
+"""
+
+
+@pytest.mark.parametrize(("whose", "ranks"), [("own", {0, 1}), ("node", {0})])
+def test_ranks_without_local_rank_are_found_by_the_rank_that_was_set_for_each(
+    tmp_path: Path, whose: str, ranks: set[int]
+) -> None:
+    env = {**os.environ, "RANK": "2"} if whose == "node" else os.environ
+    words = [sys.executable, "-c", _SCRIPT, whose]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as parent:
+        assert parent.stdout is not None and parent.stdin is not None
+        assert [parent.stdout.readline() for _ in range(2)] == ["here\n"] * 2
+        hub, said = watched(parent.pid, tmp_path)
+        parent.stdin.close()
+
+    assert set(hub.engine.job.ranks) == ranks
+    assert (hub.engine.job.world_size, len(said)) == ((3, 0) if whose == "own" else (1, 1))
 
 
 # As multiprocessing starts a child anew, with something of torch's name in its memory.

@@ -18,7 +18,7 @@ _OTHER_PHASES_SECONDS = 30.0
 _SYMMETRIC_SECONDS = 300.0
 _SYMMETRIC_STEPS = 10.0
 # Ranks that never appeared may still be scheduled: elastic's own store waits this long for a first sign.
-_MISSING_RANKS_SECONDS = 120.0
+_MISSING_RANKS_SECONDS = 60.0
 # Rollout servers and downloads answer late for good reasons.
 _SERVICE_SECONDS = 300.0
 # An fsync of many GB to a network file system moves no counter of the process until it is done.

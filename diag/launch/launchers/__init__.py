@@ -65,6 +65,17 @@ def _torchrun(env: Environment) -> Identity | None:
     )
 
 
+def by_rank_alone(env: Environment) -> Identity | None:
+    """A script that starts each rank by itself need not set LOCAL_RANK: init_process_group asks for RANK and WORLD_SIZE.
+
+    >>> by_rank_alone({"RANK": "2", "WORLD_SIZE": "3"}).rank
+    2
+    """
+    rank, size = _number(env, "RANK"), _number(env, "WORLD_SIZE")
+    known = rank is not None and size is not None and rank < size > 1
+    return Identity(rank or 0, rank or 0, size or 1, "env") if known else None
+
+
 def _openmpi(env: Environment) -> Identity | None:
     rank = _number(env, "OMPI_COMM_WORLD_RANK")
     if rank is None:
