@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.detectors.hang.kernels import Kernel, endless
+from diag.detectors.hang.endless_kernel import endless
+from diag.detectors.hang.kernels import Kernel
 from diag.model import Finding
 from diag.model.observations import CollectiveEntry, CollectiveGroup, FlightRecorder, GpuSample, Iteration
 from tests.detectors.test_hang import steady

@@ -2,7 +2,8 @@
 evidence adds.
 
 The state of each rank is in `rank_wait`, how long is waited in `patience`, the sentence in `messages`, the remedy
-in `advice`; `collectives`, `ras`, `gpus`, `network` and `watchdog` each keep one more kind of evidence.
+in `advice`. `collectives`, `watchdog`, `gpus`, `endless_kernel` and `core_dumps` each keep one more kind of evidence
+and say what it makes of a verdict; `ras` and `network` keep theirs for `corroborate`.
 """
 
 from diag.detectors.hang.detector import HangDetector, judge, wants_closer_look

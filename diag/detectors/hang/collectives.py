@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from diag.detectors.hang.pipeline import pipeline_fronts
+from dataclasses import replace
+
+from diag.detectors.hang.pipeline import is_between_stages, pipeline_fronts
+from diag.detectors.hang.rank_wait import WAITS
+from diag.detectors.hang.verdict import Verdict, others, undecided
 from diag.knowledge.parallel_layout import pipeline_parallel_size
+from diag.model import Confidence
 from diag.model.observations import FlightRecorder, LayoutReported, RankFound
 from diag.state.collective_fronts import Front
 from diag.state.stack_activity import Activity
@@ -82,3 +87,87 @@ class Collectives:
             for rank, (at, fact) in readings.items()
             if rank in living and fact.pid in (0, living[rank]) and now - at < _FRESH_SECONDS
         }
+
+
+def with_collectives(
+    verdict: Verdict, found: Explanation | None, standing: dict[int, str], job: JobView
+) -> Verdict:
+    """Stacks show where ranks are, the Flight Recorder who has not come: two channels that should agree.
+
+    A rank that died, stopped or is stuck in its shutdown outranks what it did not call; so does a block that
+    explains itself (data, a lock, a save). The recorder decides where the stacks see all ranks waiting alike.
+    """
+    if found is None or verdict.klass in ("peer_lost", "stopped", "teardown", "rendezvous"):
+        return verdict
+    everyone = (*verdict.culprits, *verdict.waiting)
+    all_wait = all(standing.get(rank) in (*WAITS, "blind") for rank in everyone)
+    if found.kind == "mismatch" and all_wait:
+        sure = Confidence.HIGH if 2 * len(found.culprits) < len(everyone) else Confidence.MEDIUM
+        return _decided(verdict, found, "collective_mismatch", "calls_differ", sure)
+    if found.kind == "order_cycle" and all_wait:
+        sure = Confidence.HIGH if found.certain else Confidence.MEDIUM
+        return _decided(verdict, found, "collective_order_deadlock", "groups_in_opposite_order", sure)
+    if found.kind == "absent_rank":
+        unrecorded = tuple(
+            rank for rank in found.culprits if standing.get(rank) == "joined" and _is_in_a_call(rank, job)
+        )
+        if all_wait and unrecorded:
+            return _unanswered(verdict, found, unrecorded, job)
+        if all_wait:
+            return _decided(verdict, found, "peer_not_joined", "not_in_collective", Confidence.MEDIUM)
+        if set(verdict.culprits).intersection(found.culprits):
+            return _without_those_in_a_call(verdict, found)
+    if found.kind == "all_joined" and undecided(verdict) and found.certain:
+        return replace(verdict, collectives=found)
+    return verdict
+
+
+def _without_those_in_a_call(verdict: Verdict, found: Explanation) -> Verdict:
+    """Of ranks that all seem to be in code of their own, those wait that the recorder has in a call which others have
+    not made: the call is one that no table names."""
+    joined = tuple(rank for rank in verdict.culprits if rank in found.waiting and rank not in found.culprits)
+    return replace(
+        verdict,
+        klass="peer_not_joined" if joined and verdict.klass == "unknown" else verdict.klass,
+        culprits=others(verdict.culprits, joined),
+        waiting=tuple(sorted({*verdict.waiting, *joined})),
+        collectives=found,
+    )
+
+
+def _is_in_a_call(number: int, job: JobView) -> bool:
+    """By its own frames. A rank in the autograd engine only may be: of that the recorder knows better."""
+    rank = job.ranks.get(number)
+    return rank is not None and rank.activity is Activity.COLLECTIVE
+
+
+def _unanswered(verdict: Verdict, found: Explanation, ranks: tuple[int, ...], job: JobView) -> Verdict:
+    """Missing in the recorder, yet their stacks stand in a call: a send or receive, which gloo's recorder
+    does not keep. Between pipeline stages of an unknown layout the peer is not known either; elsewhere,
+    nobody answers this call."""
+    absent = tuple(rank for rank in found.culprits if rank not in ranks)
+    if absent:
+        return _decided(
+            verdict,
+            replace(found, culprits=absent),
+            "peer_not_joined",
+            "not_in_collective",
+            Confidence.MEDIUM,
+        )
+    if any(is_between_stages(job.ranks[rank]) for rank in ranks if rank in job.ranks):
+        return verdict
+    return _decided(verdict, found, "collective_mismatch", "call_unanswered", Confidence.MEDIUM)
+
+
+def _decided(verdict: Verdict, found: Explanation, klass: str, cause: str, confidence: Confidence) -> Verdict:
+    everyone = tuple(sorted({*verdict.culprits, *verdict.waiting, *found.culprits}))
+    return replace(
+        verdict,
+        klass=klass,
+        cause=cause,
+        confidence=confidence,
+        culprits=found.culprits,
+        waiting=others(everyone, found.culprits),
+        blamed_child=None,
+        collectives=found,
+    )

@@ -4,8 +4,11 @@ others compute."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from diag.detectors.hang.rank_wait import WAITS
+from diag.detectors.hang.verdict import Note, Verdict, others
+from diag.model import Confidence
 from diag.model.observations import GpuKernels
 from diag.state.view import JobView
 
@@ -17,6 +20,10 @@ _OF_NCCL = re.compile(r"(?:\w+::)*nccl\w*Kernel")
 _OF_PEERS = re.compile(
     r"\bdeep_ep::|\bk?userbuffers_|\bnvshmem|\b(?:one|two)_shot_all_reduce|\bmultimem_\w+_reduce|\bcross_device_reduce_"
 )
+
+# Classes that a kernel which does not end may hide behind, and the state of its rank then.
+_MAY_BE_A_KERNEL = ("unknown", "peer_not_joined", "gpu_side")
+_AT_THE_GPU = (*WAITS, "blind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +69,41 @@ class Kernels:
             other = tuple(name for name in names if name and name not in waits)
             found[rank.rank] = RunningKernels(waits, other, names.count(""))
         return found
+
+
+def with_core_dumps(
+    verdict: Verdict, running: dict[int, RunningKernels], standing: dict[int, str]
+) -> Verdict:
+    """A kernel of the program's own on some GPUs, while those of the others have none: it does not end, and
+    the rest wait for it. Where all have one it is a way of their own to talk to each other, and blames
+    nobody."""
+    if not running or verdict.klass not in _MAY_BE_A_KERNEL or verdict.cause.startswith("xid_"):
+        return verdict
+    everyone = tuple(sorted({*verdict.culprits, *verdict.waiting}))
+    seen = [rank for rank in everyone if rank in running]
+    busy = tuple(rank for rank in seen if running[rank].other)
+    shown = (*busy[:3], *[rank for rank in seen if rank not in busy][:2])
+    noted = replace(
+        verdict, notes=(*verdict.notes, *(Note("cuda_coredump", str(running[rank]), rank) for rank in shown))
+    )
+    lone = len(everyone) == 1 and len(busy) == 1
+    if (
+        not busy
+        or (len(busy) == len(seen) and not lone)
+        or any(standing.get(rank, "blind") not in _AT_THE_GPU for rank in busy)
+    ):
+        return noted
+    if verdict.culprits and not set(verdict.culprits) & set(busy):
+        return noted  # two channels that do not agree
+    if any(running[rank].nameless for rank in seen if rank not in busy):
+        return noted  # what runs there may be the same
+    sure = Confidence.HIGH if len(seen) == len(everyone) else Confidence.MEDIUM
+    return replace(
+        noted,
+        klass="gpu_side",
+        culprits=busy,
+        waiting=others(everyone, busy),
+        cause="kernel_does_not_end",
+        confidence=sure,
+        blamed_child=None,
+    )

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diag.detectors.hang.kernels import Kernel
+from diag.detectors.hang.verdict import Note, Verdict, others, raised, undecided
 from diag.knowledge.xids import xid_of
+from diag.model import Confidence
 from diag.model.observations import GpuSample, XidReported
 from diag.state.gpustate import gpu_of_rank, is_its_own, rank_of_bus
 from diag.state.view import JobView
@@ -27,6 +29,8 @@ _KEPT = 128
 
 
 _STATES = {"idle": "runs nothing", "spins": "is busy at low power", "works": "works"}
+# Classes in which the culprit might compute: its GPU decides whether it does.
+_MAY_COMPUTE = ("peer_not_joined", "gpu_side", "unknown", "compile_wait")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +130,46 @@ def _reading(index: int, samples: Iterable[GpuSample], seconds: float) -> GpuRea
         state = "mixed"
     kernel = Kernel.of(samples) if state == "spins" else None
     return GpuReading(index, state, sum(used) / len(used), mean, limit, seconds, kernel)
+
+
+def computes(verdict: Verdict, readings: dict[int, GpuReading]) -> bool:
+    """A long kernel moves no counter of the process, but its GPU's power: that job is slow, not hung."""
+    if undecided(verdict):
+        return any(reading.state == "works" for reading in readings.values())
+    return verdict.klass in _MAY_COMPUTE and any(
+        rank in readings and readings[rank].state == "works" for rank in verdict.culprits
+    )
+
+
+def with_gpus(verdict: Verdict, readings: dict[int, GpuReading]) -> Verdict:
+    """Idle among GPUs that spin in a collective: that rank's kernel never came."""
+    idle = tuple(sorted(rank for rank, reading in readings.items() if reading.state == "idle"))
+    spins = tuple(sorted(rank for rank, reading in readings.items() if reading.state == "spins"))
+    if undecided(verdict):
+        notes = tuple(Note("nvml", str(readings[rank]), rank) for rank in (*idle[:2], *spins[:1]))
+        verdict = replace(verdict, notes=(*verdict.notes, *notes))
+        if idle and spins and len(idle) <= len(spins) and set(verdict.waiting) == set(readings):
+            everyone = tuple(sorted({*verdict.waiting, *idle}))
+            return replace(
+                verdict,
+                klass="gpu_side",
+                culprits=idle,
+                waiting=others(everyone, idle),
+                cause="gpu_idle_among_waiting",
+                confidence=Confidence.MEDIUM,
+            )
+        return verdict
+    culprits = sorted(set(idle).intersection(verdict.culprits))
+    waiting = sorted(set(spins).intersection(verdict.waiting))
+    if (
+        culprits
+        and waiting
+        and len(culprits) == len(verdict.culprits)
+        and len(waiting) == len(verdict.waiting)
+    ):
+        notes = (
+            Note("nvml", str(readings[culprits[0]]), culprits[0]),
+            Note("nvml", str(readings[waiting[0]]), waiting[0]),
+        )
+        return replace(verdict, confidence=raised(verdict.confidence), notes=(*verdict.notes, *notes))
+    return verdict

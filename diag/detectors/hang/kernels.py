@@ -1,5 +1,4 @@
-"""What runs on the GPUs of ranks that all wait: NCCL's kernel on each, or on some a kernel that does not
-end.
+"""A kernel as the GPU shows it, NCCL's or another: `endless_kernel` judges those of ranks that all wait.
 
 Utilisation and power are the same for both (100 %, 124 W on H200). A kernel that stands has constant figures
 in NVML's GPM: which share of the SMs holds a block, and how many warps there are on each of those.
@@ -7,7 +6,7 @@ in NVML's GPM: which share of the SMs holds a block, and how many warps there ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from diag.model.observations import GpuSample
@@ -27,7 +26,6 @@ _MOST_SM_RATIO = (
     0.9  # where the number of SMs is not known: 64 of the 78 that the smallest Hopper has are 0.82
 )
 _WHOLE_WARPS = 0.12
-_LESS = 0.8  # of the others' warps: their kernel cannot be among what runs there
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,45 +88,6 @@ class Kernel:
             if self.sms is not None
             else f"{format_ratio(self.sm_ratio)} of the SMs"
         )
-
-
-def endless(kernels: Mapping[int, Kernel | None], *, one_call: bool) -> tuple[int, ...]:
-    """Ranks with a kernel that is none of NCCL's while all the others may be in one; fewer than half, or one
-    of two.
-
-    `one_call`: all are in one collective and in nothing else, as the recorder says. Its kernel is the same on
-    all ranks, so one that differs from the others' is not it.
-    """
-    known = {rank: kernel for rank, kernel in kernels.items() if kernel is not None}
-    if len(known) < len(kernels) or len(known) < 2:
-        return ()
-    found = tuple(sorted(rank for rank, kernel in known.items() if kernel.is_not_nccl))
-    if found and not all(kernel.may_be_nccl for rank, kernel in known.items() if rank not in found):
-        return ()
-    if not found and one_call:
-        found = _not_in_it(known)
-    return found if 2 * len(found) < len(known) or len(known) == 2 == 2 * len(found) else ()
-
-
-def _not_in_it(kernels: Mapping[int, Kernel]) -> tuple[int, ...]:
-    """Whose kernel is not the one that most stand in, and too small to hold that one beside another."""
-    common = max(
-        kernels.values(),
-        key=lambda kernel: (sum(kernel.equals(other) for other in kernels.values()), kernel.is_like_nccl),
-    )
-    if not common.is_like_nccl:
-        return ()
-    apart = {rank: kernel for rank, kernel in kernels.items() if not kernel.equals(common)}
-    held = common.sm_ratio * common.warps
-    if any(kernel.is_like_nccl or kernel.sm_ratio * kernel.warps > _LESS * held for kernel in apart.values()):
-        return ()
-    return tuple(sorted(apart))
-
-
-def beside(culprit: Kernel, others: Iterable[Kernel]) -> str:
-    """ "a kernel of 1 warp on 1 of 132 SMs, the others wait in NCCL's of 17 warps on 24 of 132 SMs"."""
-    kinds = sorted({str(kernel) for kernel in others})
-    return f"a kernel of {culprit}, the others wait in NCCL's of {', '.join(kinds[:3])}"
 
 
 def _warps(count: float) -> str:

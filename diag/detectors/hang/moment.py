@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from diag.detectors.hang.corroborate import lowered, undecided
 from diag.detectors.hang.patience import STEADY_SECONDS
 from diag.detectors.hang.rank_wait import WAITS
-from diag.detectors.hang.verdict import Verdict
+from diag.detectors.hang.verdict import Verdict, lowered, undecided
 from diag.model import Confidence, NotChecked
 from diag.model.observations import SnapshotTaken
 from diag.state.rank_view import RankView

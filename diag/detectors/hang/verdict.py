@@ -8,6 +8,8 @@ from diag.model import Confidence, Ground
 from diag.state.wait_chain import Chain
 from diag.state.wait_graph import Explanation
 
+_LEVELS = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
+
 
 @dataclass(frozen=True, slots=True)
 class Note:
@@ -48,3 +50,16 @@ class Verdict:
 def others(everyone: tuple[int, ...], culprits: tuple[int, ...]) -> tuple[int, ...]:
     blamed = set(culprits)
     return tuple(rank for rank in everyone if rank not in blamed)
+
+
+def undecided(verdict: Verdict) -> bool:
+    """Everybody seen waits: the stacks blame no rank."""
+    return not verdict.culprits and verdict.klass == "unknown"
+
+
+def lowered(confidence: Confidence) -> Confidence:
+    return _LEVELS[max(0, _LEVELS.index(confidence) - 1)]
+
+
+def raised(confidence: Confidence) -> Confidence:
+    return _LEVELS[min(len(_LEVELS) - 1, _LEVELS.index(confidence) + 1)]

@@ -3,13 +3,23 @@ them did not come."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from diag.detectors.hang.rank_wait import WAITS
+from diag.detectors.hang.verdict import Note, Verdict, others, raised, undecided
+from diag.model import Confidence
 from diag.model.observations import CollectiveTimedOut, WatchdogState
 from diag.state.view import JobView
 from diag.text.units import format_ranks, format_seconds
 
 _Calls = dict[tuple[str, int, int], list[int]]  # ranks by the operation and its numbers of elements
+
+# What the watchdog's lines make of a verdict that blames no rank: class ("": as it was), cause, how sure.
+_BY_WATCHDOG = {
+    "mismatch": ("collective_mismatch", "calls_differ", Confidence.MEDIUM),
+    "absent": ("peer_not_joined", "not_in_collective", Confidence.MEDIUM),
+    "silent": ("", "rank_says_nothing", Confidence.LOW),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +107,25 @@ def _fewer(calls: _Calls) -> tuple[int, ...]:
     camps = [ranks for ranks in calls.values() if len(ranks) == most]
     blamed = [ranks for ranks in calls.values() if len(camps) > 1 or ranks is not camps[0]]
     return tuple(sorted(rank for ranks in blamed for rank in ranks))
+
+
+def with_watchdog(verdict: Verdict, says: WatchdogReport | None, standing: dict[int, str]) -> Verdict:
+    if says is None:
+        return verdict
+    noted = replace(verdict, notes=(*verdict.notes, Note("output", says.text)))
+    if not undecided(verdict):
+        agrees = bool(verdict.culprits) and set(verdict.culprits) == set(says.culprits)
+        return replace(noted, confidence=raised(verdict.confidence)) if agrees else noted
+    everyone = tuple(sorted({*verdict.waiting, *says.culprits, *says.waiting}))
+    joined_elsewhere = any(standing.get(rank) in WAITS for rank in says.culprits)
+    if says.kind not in _BY_WATCHDOG or (joined_elsewhere and says.kind != "mismatch"):
+        return noted
+    klass, cause, confidence = _BY_WATCHDOG[says.kind]
+    return replace(
+        noted,
+        klass=klass or verdict.klass,
+        cause=cause,
+        culprits=says.culprits,
+        waiting=others(everyone, says.culprits),
+        confidence=confidence,
+    )
