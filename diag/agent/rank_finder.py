@@ -10,7 +10,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from diag.agent.group_words import BY_GROUP, GroupWord, GroupWords, members, named
-from diag.launch.launchers import Environment, Identity, by_rank_alone, helps, identify, is_spawned, launches, redacted, relevant
+from diag.launch.launchers import (
+    Environment,
+    Identity,
+    by_rank_alone,
+    helps,
+    identify,
+    is_spawned,
+    launches,
+    redacted,
+    relevant,
+)
 from diag.model import Placement
 from diag.sources.host.process_tree import (
     Process,

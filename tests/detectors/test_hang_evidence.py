@@ -334,12 +334,12 @@ def test_rank_that_launched_fewer_collectives_is_named_where_all_stacks_wait_for
 
     hang = story.hang()
     assert (hang.klass, hang.ranks, hang.waiting_ranks, hang.confidence.value) == (
-        "peer_not_joined",
+        "gpu_side",
         (1,),
         (0, 2),
         "medium",
     )
-    assert hang.cause == "not_in_collective"
+    assert hang.cause == "waits_for_gpu"
 
 
 def test_counts_that_move_between_two_questions_are_a_job_that_moves() -> None:

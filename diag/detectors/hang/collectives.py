@@ -100,7 +100,12 @@ def with_collectives(
     if found is None or verdict.klass in ("peer_lost", "stopped", "teardown", "rendezvous"):
         return verdict
     everyone = (*verdict.culprits, *verdict.waiting)
-    all_wait = all(standing.get(rank) in (*WAITS, "blind") for rank in everyone)
+    # A call that no table names looks like code of the rank's own.
+    own = [rank for rank in everyone if standing.get(rank) not in (*WAITS, "blind")]
+    all_wait = not own or (
+        found.kind in ("mismatch", "order_cycle")
+        and all(standing.get(rank) == "outside" and rank in found.waiting for rank in own)
+    )
     if found.kind == "mismatch" and all_wait:
         sure = Confidence.HIGH if 2 * len(found.culprits) < len(everyone) else Confidence.MEDIUM
         return _decided(verdict, found, "collective_mismatch", "calls_differ", sure)
@@ -156,6 +161,10 @@ def _unanswered(verdict: Verdict, found: Explanation, ranks: tuple[int, ...], jo
         )
     if any(is_between_stages(job.ranks[rank]) for rank in ranks if rank in job.ranks):
         return verdict
+    if found.waiting and len(found.waiting) < len(ranks):
+        # As many as have gone on to a collective: the fewer of two kinds of ranks are more likely wrong.
+        ahead = replace(found, culprits=tuple(sorted(found.waiting)))
+        return _decided(verdict, ahead, "collective_mismatch", "calls_differ", Confidence.MEDIUM)
     return _decided(verdict, found, "collective_mismatch", "call_unanswered", Confidence.MEDIUM)
 
 
