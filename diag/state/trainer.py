@@ -18,6 +18,7 @@ _STEPS = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.GPU_SYNC)
 _PLACES = 4
 _EVENTS = ("join", "condition", "semaphore", "poll", "tcp_accept", "signal")  # of `Wait.kind`
 _NUMBER = re.compile(r"\d+")
+_IMPORTS = "<frozen importlib."
 _MODULES, _OPTIMIZERS = "torch/nn/modules/module.py", "torch/optim/"
 
 
@@ -112,9 +113,11 @@ def _awaits_events(main: ThreadStack, waits: WaitsRead | None, pid: int) -> bool
 
 
 def _is_in_a_step(thread: ThreadStack) -> bool:
-    return read_stack(thread).activity in _STEPS or any(
-        _OPTIMIZERS in frame.file or _MODULES in frame.file for frame in thread.frames
-    )
+    if read_stack(thread).activity in _STEPS:
+        return True
+    # While torch is imported, its own modules stand there.
+    imports = any(frame.file.startswith(_IMPORTS) for frame in thread.frames)
+    return not imports and any(_OPTIMIZERS in frame.file or _MODULES in frame.file for frame in thread.frames)
 
 
 def _is_at_work(thread: ThreadStack) -> bool:

@@ -63,6 +63,21 @@ def test_rank_whose_thread_does_not_come_is_named_with_that_thread_whatever_its_
         assert any(text.startswith("its main thread: ") for text in shown)
 
 
+def test_main_thread_that_was_seen_importing_torch_has_made_no_step() -> None:
+    """torch's optimizers stand in its stack then."""
+    story = started()
+    imports = (
+        "<module> /app/serve.py:1", "_find_and_load <frozen importlib._bootstrap>:1176",
+        "Optimizer torch/optim/optimizer.py:340",
+    )  # fmt: skip
+    story.tell(*(stack(rank, story.now, imports) for rank in range(2)))
+    story.wait(2.0)
+
+    go_on(story, ("<module> /app/serve.py:41",), 60.0, STUCK)
+
+    assert "of its thread trainer" in story.hang().summary
+
+
 def test_thread_that_trains_is_not_left_for_a_sample_in_which_it_is_elsewhere() -> None:
     story = started()
     go_on(story, JOIN, 10.0, IN_THREAD)
