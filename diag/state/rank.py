@@ -48,6 +48,8 @@ _UNROOTED_WAITS = (Activity.OTHER, Activity.LOCK, Activity.SERVICE)
 # Who waits for the GPU in .item() or .cpu() spins in the driver, without the GIL (H100, torch 2.11: 0.93-1.0).
 _SPIN_CPU_RATIO = 0.9
 _SPIN_SAMPLES = 3
+# One wait gives its core away not once (H100, for a minute); a loop of such waits 20 to 300 times a second.
+_SPIN_SWITCHES = 3  # between two readings
 
 
 @dataclass(slots=True)
@@ -56,6 +58,7 @@ class RankState(RankView):
 
     _trainer: Trainer = field(default_factory=Trainer)
     _gil_free_samples: int = 0  # of the series of equal stacks, the last ones
+    _spinning: bool = False  # in C, as the last sample shows: a wait for the GPU
     _ready_ratio: float = 0.0  # of the time between the last two readings: ready, and without a core
 
     def see_move(self, channel: str, at: float) -> None:
@@ -116,6 +119,8 @@ class RankState(RankView):
             self.moved["child_io"] = at
         # CPU of the thread that trains is progress only outside of a known wait: NCCL waits spin at 100 %.
         waiting = self.reading is not None and self.activity in _SPINNING_WAITS and self.stack_samples > 1
+        if waiting and self._spinning and fact.switches is not None and before.switches is not None:
+            waiting = fact.switches - before.switches < _SPIN_SWITCHES
         if (self.main_cpu_ratio or 0.0) > _MAIN_CPU_RATIO and not waiting:
             self.moved["cpu"] = at
 
@@ -168,7 +173,8 @@ class RankState(RankView):
         """As it was read, and two things that only the history tells: exit handlers run when the module's
         frame is gone, and a wait for the GPU has no frame of its own."""
         reading = read_stack(main)
-        if reading.activity is Activity.OTHER and reading.context is None and self._spins():
+        self._spinning = reading.activity is Activity.OTHER and reading.context is None and self._spins()
+        if self._spinning:
             return replace(reading, activity=Activity.GPU_SYNC)
         if not main.frames or self.thread:
             return reading

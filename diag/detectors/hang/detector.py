@@ -273,7 +273,7 @@ def _one_waits(now: float, job: JobView, overdue: float) -> bool:
         rank.reading is not None
         and rank.reading.activity in PEER_WAITS
         and _can_be_proven(rank, now)
-        and now - max(rank.stack_since, rank.last_moved(("calls",)))
+        and now - max(rank.stack_since, rank.last_moved(("calls", "cpu")))
         > max(overdue, 15.0, 2.0 * rank.came_through)
         for rank in job.alive_ranks()
     )
