@@ -24,13 +24,14 @@ def starting() -> Iterator[Start]:
     """Start Python code that prints "ready" before it blocks; gives its pid."""
     children = []
 
-    def started(code: str, *words: str) -> int:
+    def started(code: str, *words: str, environment: dict[str, str] | None = None) -> int:
         child = subprocess.Popen(
             [sys.executable, "-c", f"def ready(): print('ready', flush=True)\n{code}", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
             text=True,
+            env=environment,
         )
         children.append(child)
         assert child.stdout is not None and child.stdout.readline() == "ready\n"
@@ -48,8 +49,13 @@ def look(pid: int) -> WaitsRead:
     return read
 
 
-def until(pid: int, kind: str, of: int = 0, tid: int = 0) -> tuple[WaitsRead, ThreadWait]:
-    """Looks again until the thread waits so: a process that said "ready" may not be there yet."""
+When = Callable[[WaitsRead, ThreadWait], bool]
+
+
+def until(
+    pid: int, kind: str, of: int = 0, tid: int = 0, when: When = lambda read, thread: True
+) -> tuple[WaitsRead, ThreadWait]:
+    """Looks again until the thread waits so: a process that said "ready" may not be there yet, nor the others."""
     deadline = time.monotonic() + 20
     while True:
         read = look(pid)
@@ -59,6 +65,7 @@ def until(pid: int, kind: str, of: int = 0, tid: int = 0) -> tuple[WaitsRead, Th
             thread is not None
             and thread.wait.kind == kind
             and (thread.same or kind in ("running", "stopped"))
+            and when(read, thread)
         ):
             return read, thread
         assert time.monotonic() < deadline, thread

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diag.model.observations import Frame, StackSample, ThreadStack
-from diag.text.units import format_path
+from diag.text.units import format_path, is_standard_library
 
 
 class Activity(str, enum.Enum):
@@ -182,13 +182,6 @@ def steps(thread: ThreadStack) -> tuple[str, ...]:
     return tuple(parts)
 
 
-# Of queues, connections and pools between processes, of locks and selectors (CPython 3.8-3.14).
-_MACHINERY = (
-    "multiprocessing/", "multiprocess/", "concurrent/futures/", "threading.py", "selectors.py", "queue.py", "socket.py",
-    "torch/_inductor/compile_worker/",
-)  # fmt: skip
-
-
 def is_in_lock(thread: ThreadStack) -> bool:
     """In a lock, condition, queue or join by its innermost frame, whatever that is for."""
     last = thread.frames[-1] if thread.frames else None
@@ -197,19 +190,13 @@ def is_in_lock(thread: ThreadStack) -> bool:
 
 def is_idle_worker(sample: StackSample) -> bool:
     """A DataLoader worker (or pool process) that waits for work, by its frames: in what waits for it, and nothing but
-    the machinery of waiting inside. What the kernel knows of it is in `idle`."""
+    files of the same folder or of the standard library inside. What the kernel knows of it is in `idle`."""
     files = _files(sample)
-    inside = next(
-        (
-            place
-            for place in range(len(files), 0, -1)
-            if any(part in files[place - 1] for _, part, _ in _IDLE)
-        ),
-        None,
-    )
-    return not files or (
-        inside is not None and all(any(part in file for part in _MACHINERY) for file in files[inside:])
-    )
+    waits = [place for place, file in enumerate(files) if any(part in file for _, part, _ in _IDLE)]
+    if not files or not waits:
+        return not files
+    folder = files[waits[-1]].rpartition("/")[0] + "/"
+    return all(file.startswith(folder) or is_standard_library(file) for file in files[waits[-1] :])
 
 
 def child_role(sample: StackSample) -> str:

@@ -226,6 +226,15 @@ def format_ranks(ranks: Sequence[int], *, noun: str = "rank", longest: int = _LO
 
 
 @functools.lru_cache(maxsize=8192)
+def is_standard_library(path: str) -> bool:
+    """By where interpreters install it.
+
+    >>> [is_standard_library(f"/usr/lib/python3.12/{file}") for file in ("selectors.py", "site-packages/a.py")]
+    [True, False]
+    """
+    return _STANDARD_LIBRARY.match(path) is not None and _PACKAGE.match(path) is None
+
+
 def format_path(path: str, folder: str = "") -> str:
     """A file of code as a person opens it: from `folder` on, the job's working directory, where it lies below that,
     and whole elsewhere. Of an installed package and of the standard library what an import would name, without where

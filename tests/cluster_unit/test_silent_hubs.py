@@ -133,10 +133,8 @@ def test_hubs_join_over_tls_by_one_certificate_that_names_none_of_them(
     assert len(Sender(TOKEN, certificate[0]).get(url, "/nodes", 5.0)["nodes"]) == 2
 
 
-def test_a_dump_has_its_digest_while_a_digest_waits_for_a_hub_that_does_not_answer(
-    tmp_path: Path, silent_port: tuple[int, threading.Event]
-) -> None:
-    # Given a node that reports to an address which takes the connection and says nothing
+def reporting_to(silent_port: tuple[int, threading.Event], tmp_path: Path) -> tuple[OneNode, Member]:
+    """A node whose job hub took the connection and answers no more than that."""
     port, taken = silent_port
     node = OneNode(1, tmp_path).start()
     node.hub.cluster.member = member = Member(
@@ -145,6 +143,14 @@ def test_a_dump_has_its_digest_while_a_digest_waits_for_a_hub_that_does_not_answ
     )  # fmt: skip
     member.start()
     assert taken.wait(5.0)
+    return node, member
+
+
+def test_a_dump_has_its_digest_while_a_digest_waits_for_a_hub_that_does_not_answer(
+    tmp_path: Path, silent_port: tuple[int, threading.Event]
+) -> None:
+    # Given a node that reports to an address which takes the connection and says nothing
+    node, member = reporting_to(silent_port, tmp_path)
 
     # When a dump wants the node's digest
     began = time.monotonic()
@@ -190,14 +196,7 @@ def test_the_end_of_a_command_does_not_wait_for_a_hub_that_never_ends_its_answer
     # Given a node whose job hub drips its answer for ever
     monkeypatch.setattr(member_module, "_END_SECONDS", 1.0)
     monkeypatch.setattr(member_module, "_FAILED_END_SECONDS", 1.0)
-    port, taken = silent_port
-    node = OneNode(1, tmp_path).start()
-    node.hub.cluster.member = member = Member(
-        node.hub, JobNodes(2, 1, "127.0.0.1", 29500), node.port, Sender(TOKEN), node.hub.cluster.collector, node.said.append,
-        peer_port=port,
-    )  # fmt: skip
-    member.start()
-    assert taken.wait(5.0)
+    node, member = reporting_to(silent_port, tmp_path)
 
     # When its command ends
     began = time.monotonic()

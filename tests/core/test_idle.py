@@ -19,6 +19,12 @@ OWN_LOOP = (
     "serve /app/serve.py:30",
     "recv python3.12/multiprocessing/connection.py:250",
 )
+LIBRARY = "/usr/lib/python3.12"
+POLLS = (f"get {LIBRARY}/multiprocessing/queues.py:113", f"select {LIBRARY}/selectors.py:415")
+REBUILDS = (f"get {LIBRARY}/multiprocessing/queues.py:122", "__setstate__ /app/shards.py:8")
+# A function in C has no frame of its own; one of the standard library's Python has.
+IN_C = (f"_process_worker {LIBRARY}/concurrent/futures/process.py:263",)
+COPIES = (*IN_C, f"copyfileobj {LIBRARY}/shutil.py:200")
 IN_A_TASK = (
     "_process_worker python3.12/concurrent/futures/process.py:263",
     "convert /app/convert.py:12",
@@ -44,6 +50,10 @@ def reads_from(*pids: int) -> Wait:
         (GET, None, True),
         (OWN_LOOP, None, False),
         (IN_A_TASK, None, False),
+        (IN_C, None, False),
+        (COPIES, None, False),
+        (POLLS, None, True),
+        (REBUILDS, None, False),
         ((), None, True),  # not known: shown, and not blamed
     ],
 )  # fmt: skip

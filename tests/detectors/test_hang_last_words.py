@@ -244,24 +244,24 @@ def test_abort_of_native_code_is_a_last_word() -> None:
     assert "terminate called after throwing" in story.hang().summary
 
 
-def test_frames_of_a_worker_tell_what_the_child_was_for() -> None:
+def after_its_child_ended(seen: Sequence[str]) -> Story:
+    """One of rank 1's two children, last seen there, is gone; rank 1 waits in a queue."""
     story = steady()
     story.tell(tree(1, story.now, process(5001, ppid=pid_of(1)), process(5002, ppid=pid_of(1))))
-    story.tell(stack(1, story.now, POOL, pid=5002))
+    story.tell(stack(1, story.now, seen, pid=5002))
     story.wait(2.0)
-
     go_on(story, 40.0, QUEUE, children=(5001,))
+    return story
+
+
+def test_frames_of_a_worker_tell_what_the_child_was_for() -> None:
+    story = after_its_child_ended(POOL)
 
     assert "its pool worker pid 5002 ended" in story.hang().summary
 
 
 def test_end_of_a_data_loaders_worker_is_torchs_to_report() -> None:
-    story = steady()
-    story.tell(tree(1, story.now, process(5001, ppid=pid_of(1)), process(5002, ppid=pid_of(1))))
-    story.tell(stack(1, story.now, WORKER, pid=5002))
-    story.wait(2.0)
-
-    go_on(story, 40.0, QUEUE, children=(5001,))
+    story = after_its_child_ended(WORKER)
 
     assert story.hang().cause == "lock_not_released"
 

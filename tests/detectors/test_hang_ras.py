@@ -24,7 +24,7 @@ from diag.sources.collectives import nccl_ras
 from diag.state.job import JobState
 from tests.facts import ALL_REDUCE, SLEEP, TRAIN, frames
 from tests.rasserver import CAPTURES, captured
-from tests.sources.test_nccl_ras import LARGE
+from tests.sources.ras_readings import LARGE
 
 PIDS = {
     "data_hang": (751, 752),

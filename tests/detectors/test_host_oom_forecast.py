@@ -2,83 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.detectors.memory.forecast import HostOomForecastDetector
-from diag.model import Finding, Placement, Severity
+from diag.model import Placement, Severity
 from diag.model.observations import (
-    CgroupMemory,
     HostMemory,
     Iteration,
-    MemoryEstimated,
-    MemoryTerm,
     RankFound,
-    RunStarted,
     SaveFinished,
 )
-from diag.state.save_memory import Outlook, save_every
+from diag.state.save_memory import Outlook
 from diag.state.save_shape import Component, Mixture
 from diag_job.faults.growing_plan import plan_of
+from tests.detectors.saves import GIB, JOB, STAGED, Job
 from tests.facts import TICKS, Story
 from tests.labs.forecast.simulate import simulate
-
-GIB = 1 << 30
-JOB, STAGED = 20 * GIB, 20 * GIB
-
-
-@dataclass
-class Job:
-    """A job of 1 s a step that saves every 10 steps, read as the sidecar does: twice a second while memory
-    changes."""
-
-    limit: int | None
-    story: Story = field(default_factory=lambda: Story([HostOomForecastDetector()]))
-    needed: int = JOB
-    cache: int = 0
-    counter: int = 0
-    iteration: int = 0
-    path: str = "/pod/trainer"
-    said: list[Finding] = field(default_factory=list)
-    judged: int = 0
-
-    def read(self, needed: int) -> None:
-        self.needed = needed
-        self.counter = max(self.counter, needed + self.cache)
-        self.story.tell(
-            CgroupMemory(0, 2, self.path, needed + self.cache, self.limit, self.counter, 0, self.cache)
-        )
-        urgent = self.story.engine.job.urgent
-        if urgent != self.judged:  # as the engine does with a record
-            self.judged = urgent
-            self.story.engine._check(self.story.now)
-        self.said += self.story.findings()
-
-    def steps(self, count: int = 10, leak: int = 0) -> None:
-        for _ in range(count):
-            self.story.wait(1.0)
-            self.iteration += 1
-            self.story.tell(Iteration(None, self.iteration, 0, f"iteration {self.iteration}"))
-            self.read(self.needed + leak)
-
-    def rise(self, staged: int, seconds: float = 10.0, share: float = 1.0) -> int:
-        """The staging, or its first part. Returns what was needed before it."""
-        base, looks = self.needed, round(seconds * 2)
-        for look in range(1, round(looks * share) + 1):
-            self.story.wait(seconds / looks)
-            self.read(base + staged * look // looks)
-        return base
-
-    def save(self, staged: int = STAGED, kept: int = 0, seconds: float = 10.0) -> None:
-        base = self.rise(staged, seconds)
-        self.story.wait(2.0)
-        self.read(base + kept)
-        self.story.tell(SaveFinished(None, "Successfully saved", f"/out/checkpoint-{self.iteration}"))
-        self.story.wait(0.5)
-        self.read(base + kept)
 
 
 def test_a_save_that_keeps_what_it_takes_is_said_before_the_next_begins() -> None:
@@ -212,37 +153,6 @@ def test_without_a_limit_nothing_is_said() -> None:
     assert not job.said
 
 
-def test_the_first_save_is_not_guessed_at() -> None:
-    job = Job(limit=48 * GIB)
-    job.steps()
-
-    job.rise(27 * GIB)
-
-    assert not job.said
-
-
-def test_before_the_first_save_the_estimate_of_the_arguments_tells() -> None:
-    job = Job(limit=30 * GIB)
-    term = MemoryTerm("staging", STAGED, "14 P / ranks", "megatron-core 0.16")
-    job.story.tell(MemoryEstimated(None, (), (), (term,), 40 * GIB, "Qwen3-30B-A3B"))
-
-    job.steps(5)
-
-    found = job.story.the("host-oom-forecast")
-    assert (found.cause, found.confidence.value) == ("first_save", "low")
-
-
-def test_an_estimate_that_fits_is_silent() -> None:
-    job = Job(limit=60 * GIB)
-    job.story.tell(
-        MemoryEstimated(None, (), (), (MemoryTerm("staging", STAGED, "14 P / ranks", "megatron-core 0.16"),))
-    )
-
-    job.steps(5)
-
-    assert not job.said
-
-
 def test_a_leak_is_said_with_the_minutes_that_are_left() -> None:
     job = Job(limit=64 * GIB)
 
@@ -341,20 +251,6 @@ def test_the_host_is_a_limit_too_and_swap_counts_as_room() -> None:
     assert not story.findings()
 
 
-@pytest.mark.parametrize(
-    ("words", "every"),
-    [
-        ("--save_steps 200", 200),
-        ("--save_interval 50", 50),
-        ("--save-interval=7", 7),
-        ("--save_strategy epoch", None),
-        ("--save_steps", None),
-    ],
-)
-def test_the_distance_of_saves_is_read_from_the_command(words: str, every: int | None) -> None:
-    assert save_every(["megatron", "rlhf", *words.split()], []) == every
-
-
 @given(st.integers(min_value=1000, max_value=2000), st.booleans())
 @settings(max_examples=25, deadline=None)
 def test_bounds_hold_the_peak_and_risk_grows_as_the_limit_shrinks(seed: int, fits: bool) -> None:
@@ -433,43 +329,3 @@ def test_another_program_that_begins_on_a_host_with_room_is_no_leak() -> None:
         story.wait(1.0)
 
     assert story.findings() == []
-
-
-def test_interval_of_saves_is_read_where_a_script_around_the_launcher_hides_it() -> None:
-    job = Job(limit=48 * GIB)
-    story = job.story
-    place = Placement(0, 0, 2, "node-0", 7000, TICKS, 0, 2, "torchrun")
-    story.tell(RunStarted(None, ("bash", "train.sh"), 999, "node-0", 2))
-    story.engine.job.run.rank_argv = ()
-    story.tell(RankFound(0, place, "python pretrain_gpt.py --save_interval 10"))
-    story.tell(MemoryEstimated(None, (), (), (MemoryTerm("staging", 80 * GIB, "", ""),)))
-    job.steps(5)
-
-    assert job.story.the("host-oom-forecast").summary.startswith("the next save after iteration 10 ")
-
-
-def saving_job(*words: str) -> Story:
-    story = Story([HostOomForecastDetector()])
-    story.tell(RunStarted(None, ("megatron", "rlhf", *words), 999, "node-0", 2))
-    story.tell(Iteration(None, 1, 100, "iteration 1"))
-    return story
-
-
-def unchecked(story: Story) -> list[str]:
-    return [item.what for item in HostOomForecastDetector().not_checked(story.engine.job)]
-
-
-def test_a_first_save_of_which_nothing_is_known_is_not_checked_rather_than_clear() -> None:
-    assert unchecked(saving_job("--output_dir", "/out")) == [
-        "whether the first checkpoint save fits into host memory"
-    ]
-
-
-def test_a_job_without_saves_one_that_saved_and_one_with_an_estimate_are_no_open_question() -> None:
-    saved = saving_job("--output_dir", "/out")
-    saved.tell(SaveFinished(None, "saved", "/out/checkpoint-1"))
-    told = saving_job("--output_dir", "/out")
-    told.tell(MemoryEstimated(None, (), (), (MemoryTerm("staged", GIB, "", ""),)))
-
-    for story in (saving_job(), saving_job("--output_dir", "/out", "--save_strategy", "no"), saved, told):
-        assert unchecked(story) == []

@@ -1,12 +1,9 @@
-"""NCCL RAS: real answers of NCCL 2.28.9 over a real socket and from files, servers that misbehave, and torn
-text."""
+"""NCCL RAS: real answers of NCCL 2.28.9 from files, and torn text."""
 
 from __future__ import annotations
 
 import json
 import re
-import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.model import Record
 from diag.model.observations import (
-    Observation,
     RasCommunicator,
     RasReading,
-    SourceFailed,
     SourceWorks,
     Unparsed,
 )
 from diag.sources.collectives import nccl_ras as source
-from diag.sources.parsers import PARSERS
-from tests.rasserver import CAPTURES, captured, ras_server
+from tests.rasserver import CAPTURES, captured
+from tests.sources.ras_readings import LARGE, from_file, parsed, reading
 
 # Scenario, its JSON, its text of the same standstill.
 PAIRS = [
@@ -38,20 +32,6 @@ PAIRS = [
     ("megatron_healthy", "epoch0_ras.json", "epoch0_ras.txt"),
     ("megatron_healthy", "steps_ras.json", "steps_ras.txt"),
 ]
-
-
-def parsed(payload: Any) -> list[Observation]:
-    return list(PARSERS[source.SOURCE](Record(source.SOURCE, payload, host="node-0", at=5.0)))
-
-
-def reading(payload: Any) -> RasReading:
-    works, found = parsed(payload)
-    assert isinstance(works, SourceWorks) and isinstance(found, RasReading), (works, found)
-    return found
-
-
-def from_file(name: str) -> RasReading:
-    return reading({"text": (CAPTURES / name).read_text()})
 
 
 def only(found: RasReading) -> RasCommunicator:
@@ -216,74 +196,6 @@ def test_short_report_reads_as_the_verbose_one() -> None:
     )
 
 
-# Not captured: put together from the format strings of NCCL 2.32, src/ras/client_support.cc.
-LARGE = """NCCL version 2.27.5 compiled with CUDA 12.9
-CUDA runtime version 12090, driver version 12090
-
-Job summary
-===========
-
-  Nodes  Processes         GPUs
-          per node  per process
-      1          8            1
-      1          7            1
-
-  Nodes  Processes         GPUs
-(total)    (total)      (total)
-      2         15           15
-
-Communicators... (5.01s)
-=============
-
-Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
-    #  in group  per comm  per node  per comm  in group
-    0         1         2       7-8        16        15   RUNNING  INCOMPLETE,ERROR,MISMATCH
-    1         3         2         2         4         8      INIT      OK
-
-Errors
-======
-
-INCOMPLETE
-  Missing communicator data from 1 job process
-  Process 118 on node fd00::2 managing GPUs 6,7 (NVML 2,3)
-
-DEAD
-  1 job process is considered dead (unreachable via the RAS network)
-  Process 119 on node fd00::2 managing GPU 7
-
-#0-0 (00000000deadbeef) INCOMPLETE
-  Missing communicator data from 2 ranks
-  Rank 14 -- GPU 6 (NVML 2) managed by process 118 on node fd00::2
-  Rank 15 -- GPU 7 managed by process 119 on node fd00::2
-
-#0-0 (00000000deadbeef) ERROR
-  Asynchronous errors on 3 ranks
-  2 ranks reported Remote process error
-  Rank 4 -- GPU 4 managed by process 105 on node fd00::1
-  Rank 5 -- GPU 5 managed by process 106 on node fd00::1
-  Rank 6 reported Unhandled CUDA error -- GPU 6 managed by process 107 on node fd00::1
-
-Warnings
-========
-
-TIMEOUT
-  Encountered 2 communication timeouts while gathering communicator data
-
-#0-0 (00000000deadbeef) MISMATCH
-  Communicator ranks have different status
-  12 ranks have status RUNNING
-  Rank 13 has status INIT -- GPU 5 managed by process 117 on node fd00::2
-  Rank 12 has status NOCOMM -- GPU 4 managed by process 116 on node fd00::2
-  Communicator ranks have different AllReduce operation counts
-  10 ranks have launched up to operation 900
-  2 ranks have launched up to operation 899
-  Rank 2 -- GPU 2 managed by process 103 on node fd00::1
-  Rank 3 -- GPU 3 managed by process 104 on node fd00::1
-  Rank 7 has not launched any operations -- GPU 7 managed by process 108 on node fd00::1
-
-"""
-
-
 def test_text_names_outliers_and_counts_the_rest() -> None:
     found = reading({"text": LARGE})
 
@@ -403,108 +315,3 @@ def test_saved_answers_are_recognised_by_their_beginning_and_nothing_else_is() -
         path for path in logs.rglob("*.log") if source.is_answer(path.read_text(errors="replace")[:1000])
     ]
     assert not source.is_answer('{"version": "2.10", "entries": []}')
-
-
-# --- asking
-# ----------------------------------------------------------------------------------------------------
-
-
-def test_server_that_knows_json_is_asked_for_it_over_protocol_2() -> None:
-    with ras_server(json=captured("mega4_data_hang/hang_ras.json")) as server:
-        payload = source.read(server.address, own_addresses=["192.0.2.2"])
-
-    assert server.commands == ["CLIENT PROTOCOL 2", "TIMEOUT 5", "SET FORMAT json", "VERBOSE STATUS"]
-    assert set(payload) == {"address", "json", "addresses"}
-    found = reading(payload)
-    assert found.addresses == ("192.0.2.2",)
-    assert found.communicators == from_file("mega4_data_hang/hang_ras.json").communicators
-    assert len(payload["json"]) < 0.7 * len(captured("mega4_data_hang/hang_ras.json"))  # without indentation
-
-
-def test_server_before_2_28_7_is_read_as_text() -> None:
-    with ras_server(captured("mismatch_op/ras_verbose.txt")) as server:
-        payload = source.read(server.address)
-
-    assert "SET FORMAT json" in server.commands
-    assert reading(payload).communicators == from_file("mismatch_op/ras_verbose.txt").communicators
-
-
-def test_text_is_asked_for_where_json_would_be_too_much() -> None:
-    with ras_server(captured("data_hang/ras_verbose.txt"), captured("data_hang/ras_json.txt")) as server:
-        assert "text" in source.read(server.address, want_json=False)
-
-
-def test_report_that_ends_in_the_middle_is_used_as_far_as_it_came() -> None:
-    with ras_server(json=captured("mega4_data_hang/hang_ras.json"), mode="torn") as server:
-        found = reading(source.read(server.address))
-    assert not found.whole and 10 < len(found.communicators) < 25
-
-
-@pytest.mark.parametrize(
-    ("mode", "failed"),
-    [
-        ("silent", "timed_out"),
-        ("hangs", "timed_out"),
-        ("closes", "closed"),
-        ("http", "not_ras"),
-        ("endless line", "not_ras"),
-        ("endless report", "too_large"),
-    ],
-)
-def test_server_that_misbehaves_costs_one_deadline_and_a_bounded_answer(
-    monkeypatch: pytest.MonkeyPatch, mode: str, failed: str
-) -> None:
-    monkeypatch.setattr(source, "MAX_BYTES", 1 << 20)
-    began = time.monotonic()
-    with ras_server(json=captured("data_hang/ras_json.txt"), mode=mode) as server:
-        payload = source.read(server.address, deadline=1.0)
-        took = time.monotonic() - began
-
-    assert payload["failed"] == failed, payload
-    assert took < 5.0
-    (fact,) = parsed(payload)
-    assert (
-        isinstance(fact, SourceFailed)
-        and fact.source == "nccl_ras"
-        and source.FAILURES[failed][0] in fact.reason
-    )
-
-
-def test_nothing_that_listens_is_refused() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    assert source.read(f"localhost:{port}")["failed"] == "refused"
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "",
-        "localhost",
-        "localhost:",
-        ":0",
-        "localhost:70000",
-        "a b:1",
-        "[::1]",
-        "x" * 400 + ":1",
-        "host:1:2",
-        "\ud800:5",
-    ],
-)
-def test_address_that_is_none_is_said_to_be_none(address: str) -> None:
-    assert source.read(address, deadline=2.0)["failed"] == "no_address"
-
-
-@pytest.mark.parametrize(
-    ("address", "place"),
-    [
-        ("localhost:28028", ("localhost", 28028)),
-        (":5", ("localhost", 5)),
-        ("[::1]:5", ("::1", 5)),
-        ("0.0.0.0:5", ("127.0.0.1", 5)),
-        ("127.0.0.1<28028>", ("127.0.0.1", 28028)),
-        ("[fe80::1%eth0]:5", ("fe80::1%eth0", 5)),
-    ],
-)
-def test_address_is_read_as_nccl_reads_and_writes_it(address: str, place: tuple[str, int]) -> None:
-    assert source.split_address(address) == place

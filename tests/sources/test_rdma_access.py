@@ -13,7 +13,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,40 +24,21 @@ from hypothesis import strategies as st
 from diag.model import Record
 from diag.model.observations import RdmaAccess, Unparsed
 from diag.sources.network.rdma_access import RdmaAccessReader, parse
+from tests.blocked import Start, starting
 
 NEEDS_ROOT = pytest.mark.skipif(
     os.geteuid() != 0, reason="needs root to change the root folder, or to become somebody else"
 )
 TRIPLE = f"{os.uname().machine}-linux-gnu"
-Start = Callable[..., int]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Start Python code that prints "ready" once it is; gives its pid."""
-    children = []
-
-    def started(code: str, *words: str, environment: dict[str, str] | None = None) -> int:
-        child = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                f"{code}\nimport sys\nprint('ready', flush=True)\nsys.stdin.read()",
-                *words,
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
+    with starting() as started:
+        yield lambda code, *words, **more: started(
+            f"{code}\nimport sys\nready()\nsys.stdin.read()", *words, **more
         )
-        children.append(child)
-        assert child.stdout is not None and child.stdout.readline() == "ready\n"
-        return child.pid
-
-    yield started
-    for child in children:
-        child.kill()
-        child.wait()
 
 
 def told(payload: Any) -> RdmaAccess:

@@ -3,10 +3,8 @@ here."""
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -14,63 +12,25 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from diag.model import Record
-from diag.model.observations import Observation, SourceFailed, SourceWorks, StackSample, Unparsed
-from diag.sources.host.proc import ProcessReader
-from diag.sources.stacks import pyspy, remote_stack
-from diag.sources.stacks.remote_stack import memory
-from diag.sources.stacks.remote_stack.image import Unsupported
-from diag.sources.stacks.remote_stack.layouts import layout_of, published
-from diag.sources.stacks.remote_stack.lines import line_of
-from tests.inject.targets import HOLD_GIL, WAIT, Target, plain_env, run_python
+from diag.sources.stacks import remote_stack
+from tests.inject.targets import HOLD_GIL, WAIT, Target, plain_env
+from tests.sources.remote_stacks import (
+    KNOWN,
+    ZOO,
+    by_pyspy,
+    children_of,
+    each_python,
+    face,
+    functions,
+    needs_pyspy,
+    pythons,
+    sample,
+    until_asleep,
+)
 
-needs_pyspy = pytest.mark.skipif(pyspy.find_executable() is None, reason="py-spy is not installed")
-KNOWN = ((3, 11), (3, 12), (3, 13))
-
-# Generators, C calls that call back, comprehensions, properties, a coroutine, a lambda, names beyond ASCII, a
-# deep stack.
-ZOO = """
-import asyncio, functools, sys, threading
-waits = threading.Event()
-up = threading.Semaphore(0)
-def wait():
-    up.release()
-    waits.wait()
-def inner():
-    wait()
-    yield 1
-def outer():
-    yield from inner()
-class Größe:
-    @property
-    def method(self):
-        return [x for x in outer()]
-    def __exit__(self, *error): wait()
-    def __enter__(self): return self
-def by_sort():
-    sorted([2, 1], key=functools.cmp_to_key(lambda a, b: wait()))
-def in_with():
-    with Größe():
-        pass
-async def main(): await other()
-async def other(): wait()
-def deep(n):
-    return deep(n - 1) if n else wait()
-works = {"gen-thréad": lambda: Größe().method, "线程": by_sort, "with": in_with, "loop": lambda: asyncio.run(main()),
-         "deep": lambda: deep(400)}
-for name, work in works.items():
-    threading.Thread(target=work, name=name, daemon=True).start()
-threading.Thread(target=by_sort, daemon=True).start()
-for _ in range(6): up.acquire()
-print("ready", flush=True)
-sys.stdin.read()
-"""
 # Each way that a forked child comes to be: from the main thread, and from another.
 FORKS = """
 import os, sys, threading
@@ -105,78 +65,6 @@ BUSY_STACKS = {
     "<module>",
     *(f"<module>{gen}{calls}" for gen in ("", " gen") for calls in ("", " a", " a b", " a b c")),
 }
-
-
-@functools.cache
-def pythons() -> dict[str, str]:
-    """Interpreters here that the reader knows, by version: ours, those on PATH, those of pyenv, the system's."""
-    places = [sys.executable, "/usr/bin/python3", *(f"python3.{minor}" for _, minor in KNOWN)]
-    places += [str(path) for path in Path("~/.pyenv/versions").expanduser().glob("3.*/bin/python3")]
-    found: dict[str, str] = {}
-    for place in places:
-        try:
-            free = "bool(sysconfig.get_config_var('Py_GIL_DISABLED'))"
-            code = f"import sys, sysconfig; print(sys.version.split()[0], {free}, sys.executable)"
-            shown = run_python(code, plain_env(), python=place)
-        except OSError:
-            continue
-        if shown.returncode == 0:
-            version, free, path = shown.stdout.split(maxsplit=2)
-            if tuple(map(int, version.split(".")[:2])) in KNOWN and free == "False":
-                found.setdefault(version, path.strip())
-    return found
-
-
-each_python = pytest.mark.parametrize("python", pythons().values(), ids=pythons().keys())
-
-
-def parsed(payload: Any) -> list[Observation]:
-    return list(remote_stack.parse(Record(remote_stack.SOURCE, payload, rank=0, at=5.0)))
-
-
-def sample(payload: Any) -> StackSample:
-    assert "threads" in payload, payload
-    [found] = [fact for fact in parsed(payload) if isinstance(fact, StackSample)]
-    return found
-
-
-def by_pyspy(pid: int) -> StackSample:
-    facts = pyspy.parse(Record(pyspy.SOURCE, pyspy.PySpy().dump(pid, 20.0), rank=0, at=5.0))
-    return next(fact for fact in facts if isinstance(fact, StackSample))
-
-
-def face(found: StackSample) -> dict[int, Any]:
-    return {thread.thread_id: (thread.name, thread.owns_gil, thread.frames) for thread in found.threads}
-
-
-def functions(payload: Any) -> list[str]:
-    main = sample(payload).main
-    assert main is not None
-    return [frame.function for frame in main.frames]
-
-
-def until_asleep(*pids: int) -> None:
-    """All threads of these sleep, and did nothing between two looks: what stands still can be compared."""
-    end, before = time.monotonic() + 60, None
-    while time.monotonic() < end:
-        stats = [
-            path.read_text().rpartition(")")[2].split()
-            for pid in pids
-            for path in Path(f"/proc/{pid}/task").glob("*/stat")
-        ]
-        now = [(stat[0], stat[11], stat[12]) for stat in stats]
-        switches = [
-            line
-            for pid in pids
-            for path in Path(f"/proc/{pid}/task").glob("*/status")
-            for line in path.read_text().splitlines()
-            if "ctxt" in line
-        ]
-        if all(state in "ST" for state, *_ in now) and (now, switches) == before:
-            return
-        before = (now, switches)
-        time.sleep(0.05)
-    raise AssertionError(f"never asleep: {pids}")
 
 
 # --- against py-spy
@@ -243,7 +131,7 @@ main()
 def test_torch_rank_and_its_data_loader_workers_are_read_as_py_spy_does() -> None:
     stacks = remote_stack.RemoteStacks()
     with Target(LOADER, plain_env(OMP_NUM_THREADS="1")) as rank:
-        workers = _children(rank.pid)
+        workers = children_of(rank.pid)
         until_asleep(rank.pid, *workers)
         assert len(workers) == 2
         for pid in (rank.pid, *workers):
@@ -252,11 +140,6 @@ def test_torch_rank_and_its_data_loader_workers_are_read_as_py_spy_does() -> Non
             "_worker_loop" in functions(stacks.dump(workers[0]))
             and "__getitem__" in functions(stacks.dump(workers[0]))[-1]
         )
-
-
-def _children(pid: int) -> list[int]:
-    payload = ProcessReader(pid).sample(detail=True)
-    return [int(child["stat"].partition(" ")[0]) for child in payload["children"]]
 
 
 # --- ranks that are ill
@@ -310,7 +193,7 @@ def test_main_thread_of_a_rank_in_a_container_is_known_by_the_pid_outside() -> N
         assert process.stdout is not None and process.stderr is not None
         if process.stdout.readline() != b"ready\n":
             pytest.skip(f"no namespaces here: {process.stderr.read()!r}")
-        [rank] = _children(process.pid)
+        [rank] = children_of(process.pid)
         # when it is read from outside
         found = sample(remote_stack.RemoteStacks().dump(rank))
         process.kill()
@@ -387,141 +270,3 @@ def test_process_of_another_user_is_denied() -> None:
     ):
         pytest.skip("another user may not even run this interpreter")
     assert '"denied"' in shown.stdout, shown.stderr
-
-
-# --- memory that lies
-# ------------------------------------------------------------------------------------------
-
-
-@each_python
-def test_torn_memory_never_raises_loops_or_takes_long(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # given a real process, and reads of it of which each hundredth is changed at random or cut off
-    chance = random.Random(7)
-    real = os.pread
-
-    def torn(fd: int, size: int, at: int) -> bytes:
-        data = bytearray(real(fd, size, at))
-        if data and chance.random() < 0.01:
-            for _ in range(chance.choice([1, 4])):
-                place, width = chance.randrange(len(data)), chance.choice([1, 8])
-                data[place : place + width] = chance.choice(
-                    [chance.randbytes(width), b"\0" * width, b"\xff" * width]
-                )
-        if chance.random() < 0.005:
-            del data[chance.randrange(len(data) + 1) :]
-        return bytes(data)
-
-    with Target(ZOO, plain_env(), python=python) as rank:
-        monkeypatch.setattr(memory.os, "pread", torn)
-        found: Counter[str] = Counter()
-        for _ in range(400):
-            stacks, began = remote_stack.RemoteStacks(), time.monotonic()
-            for _ in range(2):
-                payload = stacks.dump(rank.pid, 1.0)
-                assert all(not isinstance(fact, Unparsed) for fact in parsed(payload))
-                found[payload.get("failed", "read")] += 1
-            assert time.monotonic() - began < 5.0
-            stacks.close()
-    # then every reading is a stack or a word for why not
-    assert set(found) <= {"read", *remote_stack.FAILURES}
-    assert found["read"] > 400 and len(found) > 1
-
-
-def test_reading_is_bounded_in_calls_bytes_and_time() -> None:
-    own = memory.Memory(os.getpid())
-    own.begin(1.0)
-    kept = b"x" * 4096
-    place = id(kept) + 32
-    with pytest.raises(memory.Torn, match="more than a process can have"):
-        for _ in range(100_000):
-            own.read(place, 4096)
-    own.begin(0.0)
-    with pytest.raises(TimeoutError):
-        for _ in range(1000):
-            own.read(place, 8)
-    for address in (0, -8, 1 << 63, 1 << 70):
-        with pytest.raises(memory.Torn):
-            own.begin(1.0)
-            own.read(address, 8)
-    own.close()
-
-
-@pytest.mark.parametrize(
-    "head", [b"", b"xdebugpy", b"xdebugpy" + b"\xff" * 576, b"xdebugpy" + b"\0" * 576, b"\0" * 584]
-)
-def test_offsets_of_an_interpreter_that_is_not_known_are_refused(head: bytes) -> None:
-    with pytest.raises(Unsupported):
-        published(head)
-
-
-@pytest.mark.parametrize("version", [0x030A0DF0, 0x030E00F0, 0x030B00A1, 0x020B00F0, 0])
-def test_versions_that_are_not_known_are_refused(version: int) -> None:
-    with pytest.raises(Unsupported):
-        layout_of(version)
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="location tables came with Python 3.11")
-def test_lines_are_those_that_the_interpreter_itself_tells() -> None:
-    checked = 0
-    for module in (subprocess, random, functools):
-        todo = [compile(Path(str(module.__file__)).read_text(), "module", "exec")]
-        while todo:
-            code = todo.pop()
-            todo += [const for const in code.co_consts if isinstance(const, type(code))]
-            for start, end, line in code.co_lines():
-                told = code.co_firstlineno if line is None else line
-                for at in range(start, end, 2):
-                    assert line_of(code.co_linetable, code.co_firstlineno, at // 2) == told
-                    checked += 1
-    assert checked > 5000
-
-
-@given(st.binary(max_size=300), st.integers(-(2**31), 2**31), st.integers(-10, 10**6))
-def test_location_table_of_garbage_gives_a_number(table: bytes, first: int, at: int) -> None:
-    assert isinstance(line_of(table, first, at), int)
-
-
-# --- parsing
-# ---------------------------------------------------------------------------------------------------
-
-KEYS = st.sampled_from(
-    ["pid", "codes", "threads", "failed", "id", "name", "frames", "owns_gil", "detail", "parent_pid"]
-)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner),
-)
-
-
-@given(
-    JSON
-    | st.builds(lambda codes, thread: {"pid": 1, "codes": codes, "threads": [thread]}, JSON, JSON)
-    | st.builds(
-        lambda frames: {
-            "pid": 1,
-            "codes": [["f", "a.py"]],
-            "threads": [{"id": 1, "name": "", "owns_gil": False, "frames": frames}],
-        },
-        JSON | st.lists(st.integers()),
-    )
-    | st.builds(lambda inner: {"pid": 1, "failed": inner}, JSON)
-)
-def test_garbage_is_unparsed_and_never_raises(payload: Any) -> None:
-    assert all(isinstance(fact, Observation) for fact in parsed(payload))
-
-
-def test_stack_withdraws_what_py_spy_could_not_do() -> None:
-    thread = {"id": 1, "name": "MainThread", "owns_gil": False, "frames": [0, 7]}
-    facts = parsed({"pid": 1, "codes": [["main", "a.py"]], "threads": [thread]})
-    assert {fact.source for fact in facts if isinstance(fact, SourceWorks)} == {"remote_stack", "pyspy"}
-
-
-def test_process_that_the_kernel_holds_up_is_told_and_a_child_is_not() -> None:
-    held = {
-        "pid": 1,
-        "failed": "timed_out",
-        "detail": "an earlier reading of it has not come back from the kernel",
-    }
-    [failed] = parsed(held)
-    assert isinstance(failed, SourceFailed) and "took too long" in failed.reason
-    assert parsed(held | {"parent_pid": 7}) == [] == parsed({"pid": 1, "failed": "gone"})

@@ -13,6 +13,7 @@ import pytest
 from diag.detectors.hang.kernel_causes import kernel_cause
 from diag.detectors.hang.wait_text import format_chain
 from diag.model import Record
+from diag.model.observations.waits import ThreadWait, WaitsRead
 from diag.sources.waits import SOURCE, WaitReader, parse
 from tests.blocked import LOOK, Start, chain, until
 
@@ -99,11 +100,8 @@ ready(); os.read(r, 1)
 def test_thread_that_may_still_write_to_the_pipe_keeps_it_from_being_a_dead_end(
     start: Start, after: str, dead_end: str
 ) -> None:
-    read, thread = until(pid := start(THREADS % after), "pipe_read")
-    deadline = time.monotonic() + 20
-    while thread.wait.dead_end != dead_end:  # the other thread may have yet to come to its wait
-        assert time.monotonic() < deadline, thread
-        read, thread = until(pid, "pipe_read")
+    pid = start(THREADS % after)  # the other thread may have yet to come to its wait
+    read, thread = until(pid, "pipe_read", when=lambda _, thread: thread.wait.dead_end == dead_end)
 
     if not dead_end:
         assert [other.pid for other in thread.wait.others] == [pid]
@@ -149,16 +147,16 @@ def test_writer_is_found_behind_many_readers(start: Start) -> None:
         "if not os.fork(): os.close(r); time.sleep(900)\n"
         "os.close(w); ready(); os.read(r, 1)"
     )
-    deadline = time.monotonic() + 20
-    pid = start(code)
-    while True:  # the readers have yet to close their writing end
-        _, thread = until(pid, "pipe_read")
-        if len(thread.wait.others) == 1:
-            break
-        assert thread.wait.dead_end == "" and time.monotonic() < deadline, thread.wait.others
+    seen = set()
+
+    def one(read: WaitsRead, thread: ThreadWait) -> bool:  # the readers have yet to close their writing end
+        seen.add(thread.wait.dead_end)
+        return len(thread.wait.others) == 1
+
+    _, thread = until(pid := start(code), "pipe_read", when=one)
     children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=True).stdout
 
-    assert thread.wait.dead_end == ""
+    assert seen == {""}
     assert thread.wait.others[0].pid == max(map(int, children.split()))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from diag.detectors.hang.pipeline import is_between_stages, pipeline_fronts
 from diag.detectors.hang.rank_wait import WAITS
-from diag.detectors.hang.verdict import Verdict, others, undecided
+from diag.detectors.hang.verdict import Verdict, blaming, others, undecided
 from diag.knowledge.parallel_layout import pipeline_parallel_size
 from diag.model import Confidence
 from diag.model.observations import FlightRecorder, LayoutReported, RankFound
@@ -169,14 +169,4 @@ def _unanswered(verdict: Verdict, found: Explanation, ranks: tuple[int, ...], jo
 
 
 def _decided(verdict: Verdict, found: Explanation, klass: str, cause: str, confidence: Confidence) -> Verdict:
-    everyone = tuple(sorted({*verdict.culprits, *verdict.waiting, *found.culprits}))
-    return replace(
-        verdict,
-        klass=klass,
-        cause=cause,
-        confidence=confidence,
-        culprits=found.culprits,
-        waiting=others(everyone, found.culprits),
-        blamed_child=None,
-        collectives=found,
-    )
+    return blaming(verdict, found.culprits, klass, cause, confidence, blamed_child=None, collectives=found)

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 
 from diag.detectors.hang.rank_wait import WAITS
-from diag.detectors.hang.verdict import Note, Verdict, others
+from diag.detectors.hang.verdict import Note, Verdict, blaming
 from diag.model import Confidence
 from diag.model.observations import GpuKernels
 from diag.state.view import JobView
@@ -98,12 +98,4 @@ def with_core_dumps(
     if any(running[rank].nameless for rank in seen if rank not in busy):
         return noted  # what runs there may be the same
     sure = Confidence.HIGH if len(seen) == len(everyone) else Confidence.MEDIUM
-    return replace(
-        noted,
-        klass="gpu_side",
-        culprits=busy,
-        waiting=others(everyone, busy),
-        cause="kernel_does_not_end",
-        confidence=sure,
-        blamed_child=None,
-    )
+    return blaming(noted, busy, "gpu_side", "kernel_does_not_end", sure, blamed_child=None)

@@ -18,7 +18,7 @@ from diag.detectors.hang.network import Network
 from diag.detectors.hang.outcries import Outcries
 from diag.detectors.hang.rank_wait import WAITS
 from diag.detectors.hang.ras import Ras, RasExplanation, not_made
-from diag.detectors.hang.verdict import Note, Verdict, others, raised, undecided
+from diag.detectors.hang.verdict import Note, Verdict, blaming, raised, undecided
 from diag.detectors.hang.watchdog import Watchdog, with_watchdog
 from diag.model import Confidence
 from diag.model.observations import Observation
@@ -85,17 +85,8 @@ class EvidenceFusion:
         ranks = tuple(sorted(faults))
         first = faults[ranks[0]]
         notes = tuple(Note("kmsg", faults[rank].text, rank) for rank in ranks[:3])
-        everyone = tuple(sorted((*verdict.culprits, *verdict.waiting)))
-        return replace(
-            verdict,
-            klass="gpu_side",
-            culprits=ranks,
-            waiting=others(everyone, ranks),
-            cause=f"xid_{first.xid}",
-            confidence=Confidence.HIGH,
-            blamed_child=None,
-            notes=(*verdict.notes, *notes),
-        )
+        verdict = replace(verdict, blamed_child=None, notes=(*verdict.notes, *notes))
+        return blaming(verdict, ranks, "gpu_side", f"xid_{first.xid}", Confidence.HIGH)
 
     def _with_network(self, verdict: Verdict, job: JobView) -> Verdict:
         if not undecided(verdict):
@@ -105,15 +96,8 @@ class EvidenceFusion:
             return verdict
         ranks = tuple(sorted(errors))
         notes = tuple(Note("output", errors[rank].text[:300], rank) for rank in ranks[:3])
-        return replace(
-            verdict,
-            klass="network_transport",
-            culprits=ranks,
-            waiting=others(verdict.waiting, ranks),
-            cause="transport_error",
-            confidence=Confidence.MEDIUM,
-            notes=(*verdict.notes, *notes),
-        )
+        verdict = replace(verdict, notes=(*verdict.notes, *notes))
+        return blaming(verdict, ranks, "network_transport", "transport_error", Confidence.MEDIUM)
 
 
 def _with_nodes(verdict: Verdict, job: JobView, now: float) -> Verdict:
@@ -133,15 +117,8 @@ def _with_nodes(verdict: Verdict, job: JobView, now: float) -> Verdict:
         return verdict
     first = said[0]
     notes = tuple(Note(item.kind, item.excerpt, item.rank) for hang in said[:2] for item in hang.evidence[:2])
-    return replace(
-        verdict,
-        klass=first.klass,
-        culprits=ranks,
-        waiting=others(verdict.waiting, ranks),
-        cause=first.cause,
-        confidence=first.confidence,
-        notes=(*verdict.notes, *notes),
-    )
+    verdict = replace(verdict, notes=(*verdict.notes, *notes))
+    return blaming(verdict, ranks, first.klass, first.cause, first.confidence)
 
 
 def _with_ras(
@@ -160,14 +137,8 @@ def _with_ras(
     everyone = tuple(sorted({*verdict.waiting, *suspects}))
     if says.dead:
         alive = any(standing.get(rank, "blind") != "blind" for rank in says.dead)
-        return replace(
-            noted,
-            klass="peer_lost",
-            cause="ras_dead",
-            culprits=says.dead,
-            waiting=others(everyone, says.dead),
-            confidence=Confidence.MEDIUM if alive else Confidence.HIGH,
-        )
+        sure = Confidence.MEDIUM if alive else Confidence.HIGH
+        return blaming(replace(noted, waiting=everyone), says.dead, "peer_lost", "ras_dead", sure)
     if verdict.collectives is not None:
         return noted
     for klass, cause, culprits in (
@@ -176,14 +147,7 @@ def _with_ras(
         ("collective_order_deadlock", "groups_in_opposite_order", says.crossed),
     ):
         if culprits:
-            return replace(
-                noted,
-                klass=klass,
-                cause=cause,
-                culprits=culprits,
-                waiting=others(everyone, culprits),
-                confidence=Confidence.MEDIUM,
-            )
+            return blaming(replace(noted, waiting=everyone), culprits, klass, cause, Confidence.MEDIUM)
     if says.elsewhere:
         return replace(
             noted,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from diag.detectors.hang.gpus import GpuReading
 from diag.detectors.hang.kernels import Kernel
-from diag.detectors.hang.verdict import Note, Verdict, others, undecided
+from diag.detectors.hang.verdict import Note, Verdict, blaming, undecided
 from diag.model import Confidence
 from diag.state.view import JobView
 from diag.state.wait_graph import Explanation
@@ -44,15 +44,9 @@ def with_endless_kernel(
     if not notes:
         return verdict
     whole = len(readings) >= job.world_size or (found is not None and found.certain)
-    return replace(
-        verdict,
-        klass="gpu_side",
-        culprits=ranks,
-        waiting=others(verdict.waiting, ranks),
-        cause="kernel_does_not_end",
-        confidence=Confidence.MEDIUM if whole else Confidence.LOW,
-        notes=(*notes, *verdict.notes),
-    )
+    sure = Confidence.MEDIUM if whole else Confidence.LOW
+    verdict = replace(verdict, notes=(*notes, *verdict.notes))
+    return blaming(verdict, ranks, "gpu_side", "kernel_does_not_end", sure)
 
 
 def _wait_alike(verdict: Verdict, found: Explanation | None, job: JobView) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from diag.detectors.hang.kernels import Kernel
-from diag.detectors.hang.verdict import Note, Verdict, others, raised, undecided
+from diag.detectors.hang.verdict import Note, Verdict, blaming, raised, undecided
 from diag.knowledge.xids import xid_of
 from diag.model import Confidence
 from diag.model.observations import GpuSample, XidReported
@@ -149,15 +149,7 @@ def with_gpus(verdict: Verdict, readings: dict[int, GpuReading]) -> Verdict:
         notes = tuple(Note("nvml", str(readings[rank]), rank) for rank in (*idle[:2], *spins[:1]))
         verdict = replace(verdict, notes=(*verdict.notes, *notes))
         if idle and spins and len(idle) <= len(spins) and set(verdict.waiting) == set(readings):
-            everyone = tuple(sorted({*verdict.waiting, *idle}))
-            return replace(
-                verdict,
-                klass="gpu_side",
-                culprits=idle,
-                waiting=others(everyone, idle),
-                cause="gpu_idle_among_waiting",
-                confidence=Confidence.MEDIUM,
-            )
+            return blaming(verdict, idle, "gpu_side", "gpu_idle_among_waiting", Confidence.MEDIUM)
         return verdict
     culprits = sorted(set(idle).intersection(verdict.culprits))
     waiting = sorted(set(spins).intersection(verdict.waiting))

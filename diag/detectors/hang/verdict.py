@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from diag.model import Confidence, Ground
 from diag.state.wait_chain import Chain
@@ -50,6 +51,17 @@ class Verdict:
 def others(everyone: tuple[int, ...], culprits: tuple[int, ...]) -> tuple[int, ...]:
     blamed = set(culprits)
     return tuple(rank for rank in everyone if rank not in blamed)
+
+
+def blaming(
+    verdict: Verdict, ranks: tuple[int, ...], klass: str, cause: str, confidence: Confidence, **more: Any
+) -> Verdict:
+    """These ranks hold the others up."""
+    everyone = tuple(sorted({*verdict.culprits, *verdict.waiting, *ranks}))
+    waiting = others(everyone, ranks)
+    return replace(
+        verdict, klass=klass, cause=cause, confidence=confidence, culprits=ranks, waiting=waiting, **more
+    )
 
 
 def undecided(verdict: Verdict) -> bool:

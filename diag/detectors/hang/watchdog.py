@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from diag.detectors.hang.rank_wait import WAITS
-from diag.detectors.hang.verdict import Note, Verdict, others, raised, undecided
+from diag.detectors.hang.verdict import Note, Verdict, blaming, raised, undecided
 from diag.model import Confidence
 from diag.model.observations import CollectiveTimedOut, WatchdogState
 from diag.state.view import JobView
@@ -116,16 +116,9 @@ def with_watchdog(verdict: Verdict, says: WatchdogReport | None, standing: dict[
     if not undecided(verdict):
         agrees = bool(verdict.culprits) and set(verdict.culprits) == set(says.culprits)
         return replace(noted, confidence=raised(verdict.confidence)) if agrees else noted
-    everyone = tuple(sorted({*verdict.waiting, *says.culprits, *says.waiting}))
     joined_elsewhere = any(standing.get(rank) in WAITS for rank in says.culprits)
     if says.kind not in _BY_WATCHDOG or (joined_elsewhere and says.kind != "mismatch"):
         return noted
     klass, cause, confidence = _BY_WATCHDOG[says.kind]
-    return replace(
-        noted,
-        klass=klass or verdict.klass,
-        cause=cause,
-        culprits=says.culprits,
-        waiting=others(everyone, says.culprits),
-        confidence=confidence,
-    )
+    noted = replace(noted, waiting=tuple(sorted({*verdict.waiting, *says.waiting})))
+    return blaming(noted, says.culprits, klass or verdict.klass, cause, confidence)

@@ -21,9 +21,10 @@ from diag.sources.host import run as run_source
 from diag.sources.parsers import PARSERS
 from tests.labs.fuzz.mutate import Form
 
-__all__ = ["CAPTURES", "Target", "of_files", "payloads", "story", "told"]
+__all__ = ["CAPTURES", "CONTROLS", "Target", "of_files", "payloads", "story", "told"]
 
 CAPTURES = Path(__file__).parents[3] / "captures"
+CONTROLS = frozenset("\x00\x07\x1b\x9b\u202e")
 _LARGEST = 40_000  # bytes of one seed: larger ones make an execution slow and reach nothing new
 
 
@@ -117,5 +118,5 @@ def told(records: Iterable[Record], engine: Engine | None = None) -> Engine:
     document = report(engine)
     json.dumps(document)
     text = report_text(document, width=100)
-    assert not any(char in text for char in "\x00\x07\x1b\x9b\u202e"), "control characters in the report"
+    assert not CONTROLS & set(text), "control characters in the report"
     return engine

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 from .case import Case, Version
 from .datasets import dataset_cases, megatron_dataset_cases
+from .megatron_running import megatron_checkpoint_cases, megatron_healthy_cases
 from .models import installation_cases, megatron_model_cases, model_cases
 from .running import (
     healthy_cases,
     launch_cases,
-    megatron_checkpoint_cases,
-    megatron_healthy_cases,
     step_cases,
 )
 from .trainer import trainer_cases
