@@ -76,6 +76,7 @@ def is_own_file(path: str) -> bool:
     return suffix == ".py" or (not suffix and not folder.endswith("/bin"))  # where pip puts commands
 
 
+@functools.lru_cache(maxsize=8192)
 def _package(path: str) -> str:
     """What a file was installed with; empty for the standard library, on which all others rest, and what has no file."""
     if path.startswith("<"):
