@@ -32,10 +32,15 @@ _DISAGREE = (
     re.compile(r"(?<!of )(?<!on )\b[Rr]ank \d+ (?:are|have|were|do|wait|hold|run|call|use|sleep|move)\b"),
 )
 _TEMPLATE = re.compile(r"\[[^|\]]*\|[^|\]]*\]|\{\w*\}")
-_IN = re.compile(_RANKS + r"(?: (?:has|have) [\w ']*?)? in (?!training \()(?P<function>[\w.<>]+) \(")
+_INSIDE = r"(?:[^()]*\([^()]*\)(?: of its [^,]+)?, inside (?P<inner>[\w.<>]+) \()?"
+_IN = re.compile(
+    _RANKS
+    + r"(?: (?:has|have) [\w ']*?)? (?:in(?:side)?) (?!training \()(?P<function>[\w.<>]+)(?= \()"
+    + _INSIDE
+)
 _WAITS_IN = re.compile(_RANKS + r" waits? in (?P<function>[\w.<>]+)")
 _ALL_IN = re.compile(
-    r"^(?:all \d+ ranks|the only rank) seen (?:has|have) waited in (?P<function>[\w.<>]+) \("
+    r"^(?:all \d+ ranks|the only rank) seen (?:has|have) waited in (?P<function>[\w.<>]+)(?= \()" + _INSIDE
 )
 _CHILD_IN = re.compile(r"pid (?P<pid>\d+), which is blocked(?: in a lock)? in (?P<function>[\w.<>]+) \(")
 _COMPOSED = ("proc", "stacks", "flight_recorder", "nvml")  # kinds of evidence that are diag's own words
@@ -97,12 +102,20 @@ def _others_exist(finding: Finding, job: JobView) -> bool:
 def _misplaced(finding: Finding, job: JobView) -> Iterator[str]:
     """Functions that are in no stack of a rank that they are told of."""
     subject, _, waiting = finding.summary.partition("; ")
-    named = [(numbers(found["ranks"]), found["function"]) for found in _IN.finditer(subject)]
+    named = [
+        (numbers(found["ranks"]), found[part])
+        for found in _IN.finditer(subject)
+        for part in ("function", "inner")
+    ]
     named += [(numbers(found["ranks"]), found["function"]) for found in _WAITS_IN.finditer(waiting)]
-    named += [(finding.waiting_ranks, found["function"]) for found in _ALL_IN.finditer(subject)]
+    named += [
+        (finding.waiting_ranks, found[part])
+        for found in _ALL_IN.finditer(subject)
+        for part in ("function", "inner")
+    ]
     for ranks, function in named:
         for number in ranks:
-            if number in job.ranks and function not in _functions(job.ranks[number]):
+            if function and number in job.ranks and function not in _functions(job.ranks[number]):
                 yield f"rank {number} is not in {function}"
     for found in _CHILD_IN.finditer(subject):
         children = {

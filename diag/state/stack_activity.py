@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diag.model.observations import Frame, StackSample, ThreadStack
+from diag.state.own_code import own_line
 from diag.text.units import format_path, is_standard_library
 
 
@@ -41,12 +42,13 @@ class Activity(str, enum.Enum):
 class Reading:
     """`where` is the frame that decided; `caller` the nearest frame outside it, in the code of the user or
     the framework that called; `context` is CHECKPOINT, TEARDOWN, ... when an outer frame tells what the wait
-    belongs to."""
+    belongs to; `own` the program's own line that led to `where`, when that is in a library."""
 
     activity: Activity
     where: Frame | None
     caller: Frame | None
     context: Activity | None = None
+    own: Frame | None = None
 
 
 def _table(section: str) -> list[tuple[str, str, frozenset[str]]]:
@@ -124,14 +126,19 @@ def _read(frames: tuple[Frame, ...]) -> Reading:
         outermost = _outermost_of_run(frames, index, activity)
         if activity in (Activity.RENDEZVOUS, Activity.COMM_INIT):
             context = None
-        return Reading(activity, frames[outermost], _caller(frames, outermost), context)
+        return _at(frames, outermost, activity, context)
     if context is not None:
-        deciding = next(frame for frame in frames if _context_of(frame.function, frame.file) is context)
-        return Reading(context, deciding, frames[-1], None)
+        contexts = (_context_of(frame.function, frame.file) for frame in frames)
+        return _at(frames, next(at for at, found in enumerate(contexts) if found is context), context)
     if lock is not None:
-        outer = _outermost_of_run(frames, lock, Activity.LOCK)
-        return Reading(Activity.LOCK, frames[outer], _caller(frames, outer))
-    return Reading(Activity.OTHER, frames[-1], frames[-2] if len(frames) > 1 else None)
+        return _at(frames, _outermost_of_run(frames, lock, Activity.LOCK), Activity.LOCK)
+    return _at(frames, len(frames) - 1, Activity.OTHER)
+
+
+def _at(
+    frames: tuple[Frame, ...], index: int, activity: Activity, context: Activity | None = None
+) -> Reading:
+    return Reading(activity, frames[index], _caller(frames, index), context, own_line(frames, index))
 
 
 # Decorators around the calls of torch.distributed; they are neither the wait nor who called it.

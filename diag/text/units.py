@@ -17,7 +17,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _LONGEST_RANKS = 60  # characters of a list of scattered ranks
 _MOST_DECIMALS = 12
 _PACKAGE = re.compile(r".*/(?:site|dist)-packages/")
-_STANDARD_LIBRARY = re.compile(r".*/lib(?:64)?/python3(?:\.\d+)?/(?:lib-dynload/)?")
+_STANDARD_LIBRARY = re.compile(r".*/lib(?:64)?/python3(?:\.\d+t?)?/(?:lib-dynload/)?")
 
 
 # --- sizes and rates

@@ -74,7 +74,7 @@ def test_kernel_of_one_warp_that_does_not_end_is_told_from_nccls_by_its_figures(
         "kernel_does_not_end",
     )
     assert found.confidence.value == "medium"
-    assert "rank 1 has waited in synchronize" in found.summary
+    assert "rank 1 has waited in main (/app/train.py:76), inside synchronize" in found.summary
     assert "for its GPU, which runs a kernel that does not end" in found.summary
     assert "cuda-gdb" in found.advice and str(pid_of(1)) in found.advice
     assert (

@@ -29,7 +29,10 @@ def test_rank_that_leaves_while_the_others_wait_is_to_blame(wait: Sequence[str])
 
     assert (hang.klass, hang.cause) == ("teardown", "left_before_the_others")
     assert (hang.ranks, hang.waiting_ranks) == ((1,), (0, 2))
-    assert "rank 1 has been leaving the process group in destroy_process_group" in hang.summary
+    assert (
+        "rank 1 has been leaving the process group in leave (/app/train.py:120), inside destroy_process_group"
+        in hang.summary
+    )
     assert "a loop that is shorter there" in hang.advice
 
 

@@ -48,6 +48,8 @@ def stuck(stacks: dict[int, tuple[str, ...]], seconds: float = 60.0, **story: in
     ("before", "after"),
     [
         ("rank 0 in wait_for_peer", "rank 0 in stuck_lock"),
+        ("wait_for_peer (/app/job.py:14)", "wait_for_peer (/app/job.py:14), inside recv (ssl.py:3)"),
+        ("rank 1 in stuck_lock", "rank 1 inside wait_for_peer"),
         ("ranks 0-1 have", "ranks 0-1 has"),
         ("ranks 0-1 have", "rank 0-1 have"),
         ("no rank is seen to wait for them in a call", "they have not joined the call the others wait in"),
@@ -102,8 +104,8 @@ def test_ranks_that_wait_for_each_other_in_several_calls_are_each_at_theirs() ->
 
     hang = stuck({0: ALL_REDUCE, 1: barrier, 2: ALL_REDUCE}, seconds=400).hang()
 
-    assert "all 3 ranks seen have waited: ranks 0, 2 in all_reduce (" in hang.summary
-    assert "rank 1 in barrier (" in hang.summary
+    assert "seen have waited in train (/app/train.py:200): ranks 0, 2 inside all_reduce (" in hang.summary
+    assert "rank 1 inside barrier (" in hang.summary
 
 
 def test_each_rank_has_its_own_worker() -> None:

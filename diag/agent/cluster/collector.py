@@ -97,5 +97,6 @@ class Collector:
             reading.activity.value,
             format_frame(where, self._cwd),
             Activity.CHECKPOINT in (reading.activity, reading.context),
+            "" if reading.own is None else format_frame(reading.own, self._cwd),
         )
         self._looks.setdefault(rank, deque(maxlen=_MOST_LOOKS)).append(look)

@@ -231,11 +231,13 @@ def _row(value: Mapping[str, Any]) -> Row:
     rank = _int(value["rank"])
     if rank is None or rank != value["rank"]:
         raise ValueError("a row without a rank")
-    where, caller, end = (_text((value.get(name) or {}).get("text")) for name in ("where", "caller", "exit"))
+    where, caller, own, end = (
+        _text((value.get(name) or {}).get("text")) for name in ("where", "caller", "own", "exit")
+    )
     shares = [each for each in (value.get("time_shares") or {}).items() if each[0] != "samples"]
     known = tuple((_text(name), part) for name, part in shares if _number(part) is not None)
     gpu = _read(Gpu, value["gpu"]) if isinstance(value.get("gpu"), Mapping) else None
-    return _read(Row, value, rank=rank, where=where, caller=caller, exit=end, shares=known, gpu=gpu)
+    return _read(Row, value, rank=rank, where=where, caller=own or caller, exit=end, shares=known, gpu=gpu)
 
 
 def _report(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from diag.detectors.hang.verdict import Verdict
 from diag.knowledge.checkpoint_args import named_paths
 from diag.knowledge.worker_flags import workers_flag
 from diag.model import numbered
-from diag.model.observations import StackSample
+from diag.model.observations import Frame, StackSample
 from diag.model.observations.waits import Party
+from diag.state.own_code import own_line
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import format_frame
 from diag.state.view import JobView
@@ -46,7 +47,7 @@ class Each:
             lock = " in a lock" if self.verdict.cause == "child_waits_for_lock" else ""
             parts.append(f" {how} {child}" + (f", which is blocked{lock}{place}" if place or lock else ""))
         if len(self.verdict.culprits) == 1:
-            return "".join(parts)
+            return "".join(f"{text}," if ", inside " in text else text for text in parts)
         parts = [f"rank {number}{text}" for number, text in zip(children, parts, strict=True)]
         return ": " + cut(parts, [[number] for number in children]) + "," if parts else ""
 
@@ -71,20 +72,42 @@ def anybody_waits(verdict: Verdict, job: JobView) -> bool:
 
 
 def place_of(ranks: Sequence[int], job: JobView) -> str:
-    """ " in step (train.py:7)" where all are at one place; else ": rank 0 in step (train.py:7), rank 1 in load (data.py:3),"."""
-    found: dict[str, list[int]] = {}
+    """ " in step (train.py:7)" where all are at one place; else ": rank 0 in step (train.py:7), rank 1 in load (data.py:3),".
+
+    Of ranks at one line of their own, which are not in one call of it: " in step (train.py:7): rank 0 inside ...,".
+    """
+    found: dict[tuple[str, str], list[int]] = {}
     for number in ranks:
-        reading = job.ranks[number].reading if number in job.ranks else None
-        frame = reading.where if reading is not None else None
-        place = "" if frame is None else f" in {format_frame(frame, job.run.cwd)}"
-        if place and job.ranks[number].thread:
-            place += f" of its {name_judged(job.ranks[number])}"
-        found.setdefault(place, []).append(number)
+        found.setdefault(_place_of(job.ranks.get(number), job.run.cwd), []).append(number)
     if len(found) == 1:
-        return next(iter(found))
-    groups = sorted(found.items(), key=lambda item: (not item[0], -len(item[1])))
-    told = [f"{format_ranks(of)}{place or ' not known where'}" for place, of in groups]
-    return ": " + cut(told, [of for _, of in groups]) + ","
+        own, inside = next(iter(found))
+        return _joined(own, inside) + ("," if inside else "")
+    own = next(iter(found))[0] if len({own for own, _ in found}) == 1 else ""
+    groups = sorted(found.items(), key=lambda item: (not item[0][0], -len(item[1])))
+    told = []
+    for (place, inside), of in groups:
+        words = inside or " at the line itself" if own else _joined(place, inside) or " not known where"
+        told.append(format_ranks(of) + words)
+    return f"{own}: {cut(told, [of for _, of in groups])},"
+
+
+def _place_of(rank: RankView | None, cwd: str) -> tuple[str, str]:
+    if rank is None or rank.reading is None:
+        return "", ""
+    place, inside = _place(rank.reading.where, rank.reading.own, cwd)
+    return (f"{place} of its {name_judged(rank)}" if place and rank.thread else place), inside
+
+
+def _place(where: Frame | None, own: Frame | None, cwd: str) -> tuple[str, str]:
+    """ " in load (data.py:3)", the program's own line, and " inside SSLSocket.read (ssl.py:1103)" where that called a
+    library."""
+    if where is None or own is None:
+        return (f" in {format_frame(where, cwd)}" if where is not None else ""), ""
+    return f" in {format_frame(own, cwd)}", f" inside {format_frame(where, cwd)}"
+
+
+def _joined(place: str, inside: str) -> str:
+    return f"{place},{inside}" if inside else place
 
 
 def cut(parts: Sequence[str], groups: Iterable[Sequence[int]]) -> str:
@@ -146,8 +169,9 @@ def _children(verdict: Verdict, job: JobView) -> dict[int, int]:
 
 
 def _innermost(sample: StackSample, cwd: str) -> str:
-    main = sample.main
-    return "" if main is None or not main.frames else f" in {format_frame(main.frames[-1], cwd)}"
+    frames = sample.main.frames if sample.main is not None else ()
+    last = len(frames) - 1
+    return _joined(*_place(frames[last], own_line(frames, last), cwd)) if frames else ""
 
 
 # --- what the kernel says that they wait for

@@ -157,7 +157,7 @@ def _waiting(verdict: Verdict, job: JobView) -> str:
 def _call(reading: Reading | None, cwd: str) -> str:
     if reading is None or reading.where is None:
         return ""
-    inside = reading.caller
+    inside = reading.own or reading.caller
     name = reading.where.function
     if inside is None:
         return name

@@ -129,10 +129,7 @@ class StragglerDetector(Detector):
             self._pipeline = fact.stages
         elif isinstance(fact, RankDigest):
             for look in fact.looks:
-                sample = RankSample.passed_on(
-                    look.at, look.activity, look.where, waits=look.waits, saves=look.saves
-                )
-                self._looks.see_stack(fact.placement.rank, sample)
+                self._looks.see_stack(fact.placement.rank, RankSample.passed_on(look))
         elif isinstance(fact, EnvironmentSeen):
             if fact.rank is not None:
                 self._visible[fact.rank] = dict(fact.variables).get("CUDA_VISIBLE_DEVICES", "")

@@ -15,9 +15,11 @@ from diag.model.observations import (
     PhaseMarked,
     SaveFinished,
     SaveStarted,
+    StackSampleSummary,
     ThreadStack,
 )
 from diag.state.exact import fisher
+from diag.state.own_code import own_places
 from diag.state.stack_activity import Activity, Reading, format_frame
 
 __all__ = ["Excess", "GpuWaitSample", "RankSample", "Split", "StepSamples", "fisher", "split"]
@@ -41,6 +43,7 @@ class RankSample:
     places: tuple[str, ...]  # its frames, outermost first
     text: str
     saves: bool = False  # it writes a checkpoint, or waits in one
+    own: tuple[int | None, ...] = (None,)  # of each place which is the program's own line that led to it
 
     def waits_for_peers(self, uses_gpus: bool) -> bool:
         """On GPUs the autograd engine issues kernels, and a rank that is slow is slow in there too; gloo's
@@ -52,16 +55,25 @@ class RankSample:
         where = reading.where or main.frames[-1]
         # not into the wait itself
         deepest = main.frames.index(where) + 1 if reading.activity is not Activity.OTHER else _DEEPEST
-        places = tuple(format_frame(frame, cwd) for frame in main.frames[: min(deepest, _DEEPEST)])
+        frames = main.frames[: min(deepest, _DEEPEST)]
+        places = tuple(format_frame(frame, cwd) for frame in frames)
         text = format_frame(where, cwd)
         saves = Activity.CHECKPOINT in (reading.activity, reading.context)
-        return cls(at, reading.activity in _WAITS, reading.activity, places, text, saves)
+        waits = reading.activity in _WAITS
+        return cls(at, waits, reading.activity, places, text, saves, own_places(frames))
 
     @classmethod
-    def passed_on(cls, at: float, activity: str, where: str, *, waits: bool, saves: bool) -> RankSample:
+    def passed_on(cls, look: StackSampleSummary) -> RankSample:
         """As another node's hub sends it: only where it was, not by which way."""
-        known = activity in Activity._value2member_map_
-        return cls(at, waits, Activity(activity) if known else Activity.OTHER, (where,), where, saves)
+        known = look.activity in Activity._value2member_map_
+        activity = Activity(look.activity) if known else Activity.OTHER
+        places, own = ((look.own, look.where), (None, 0)) if look.own else ((look.where,), (None,))
+        return cls(look.at, look.waits, activity, places, look.where, look.saves, own)
+
+    def own_line(self, place: str) -> str:
+        """That led to this place; empty where the place is the program's own, and where none is."""
+        found = self.own[self.places.index(place)] if place in self.places else None
+        return "" if found is None else self.places[found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +108,7 @@ class Excess:
     others: int
     others_of: int
     activity: Activity
+    own: str = ""  # the program's own line that led there, when that is in a library
 
 
 @dataclass(slots=True)
@@ -174,8 +187,10 @@ class StepSamples:
             (place for place, excess in more.items() if excess >= 0.8 * most),
             key=lambda place: (depth[place], place),
         )
-        kinds = Counter(look.activity for look in mine if where in look.places)
-        return Excess(where, here[where], len(mine), there[where], len(theirs), kinds.most_common(1)[0][0])
+        there_too = [look for look in mine if where in look.places]
+        kind = Counter(look.activity for look in there_too).most_common(1)[0][0]
+        own = Counter(look.own_line(where) for look in there_too).most_common(1)[0][0]
+        return Excess(where, here[where], len(mine), there[where], len(theirs), kind, own)
 
 
 def _keep(

@@ -101,8 +101,9 @@ def _sentences(verdict: StragglerVerdict, cause: str, around: Around) -> Iterato
         yield f"{runs}{slow}, the others at {format_quantity(others / 1e6, 'MHz')}"
     elif place is not None:
         spent = numbered("[it spends|these spend] the difference in ", count)
+        where = f"{place.own}, inside {place.where}" if place.own else place.where
         yield (
-            f"{spent}{place.where} ({place.slow} of {place.slow_of} samples, the others {place.others} of "
+            f"{spent}{where} ({place.slow} of {place.slow_of} samples, the others {place.others} of "
             f"{place.others_of})"
         )
 

@@ -88,6 +88,7 @@ class StackSampleSummary:
     activity: str
     where: str
     saves: bool = False
+    own: str = ""  # the program's own line that led there, when that is in a library
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,6 +270,7 @@ def ranks_json(engine: Engine) -> list[dict[str, Any]]:
                 "context": reading.context.value if reading and reading.context else None,
                 "where": _frame_json(reading.where, job.run.cwd) if reading else None,
                 "caller": _frame_json(reading.caller, job.run.cwd) if reading else None,
+                "own": _frame_json(reading.own, job.run.cwd) if reading else None,
                 "stack_at": rank.stack_at or None,
                 "stack_unchanged_seconds": rank.stack_at - rank.stack_since if rank.stack else None,
                 "seen_at": heartbeat(rank),

@@ -59,12 +59,13 @@ function Elsewhere({ rank, node }) {
 
 function Facts({ row }) {
   const gpu = row.gpu;
+  const called = row.own ?? row.caller;
   const limits = row.limits ?? {};
   const limit = (name, kind = String) => (limits[name] === undefined ? null : limits[name] === "unlimited" ? "unlimited"
     : kind(limits[name]));
   const facts = [
     ["is in", row.where && html`<code><${Text} text=${row.where.text} of="where it is" /></code>
-      ${row.caller ? html`<br /><span class="muted">called from</span> <code><${Text} text=${row.caller.text} of="its caller" />
+      ${called ? html`<br /><span class="muted">called from</span> <code><${Text} text=${called.text} of="its caller" />
         </code>` : ""}`],
     ["activity", activityWords(row.activity) && activityWords(row.activity) + (row.context ? ` (in ${words(row.context)})` : "")],
     ["there since", row.stack_since && html`<${When} at=${row.stack_since} />`],

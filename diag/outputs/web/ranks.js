@@ -37,7 +37,7 @@ function matches(row, text) {
   const range = /^(?:ranks? ?)?(\d+)(?:\s*-\s*(\d+))?$/.exec(wanted);
   if (range) return row.rank >= Number(range[1]) && row.rank <= Number(range[2] ?? range[1]);
   const said = [`rank ${row.rank}`, row.host, row.state, row.phase, row.activity, row.context, row.where?.text, row.caller?.text,
-    `pid ${row.pid}`, row.gpu?.name, row.exit?.text, row.no_stack];
+    row.own?.text, `pid ${row.pid}`, row.gpu?.name, row.exit?.text, row.no_stack];
   return said.some((word) => word && String(word).toLowerCase().includes(wanted));
 }
 
