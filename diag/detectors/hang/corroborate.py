@@ -11,6 +11,7 @@ import re
 from dataclasses import replace
 
 from diag.detectors.hang.collectives import Collectives
+from diag.detectors.hang.communicators import with_communicators
 from diag.detectors.hang.core_dumps import Kernels, RunningKernels
 from diag.detectors.hang.gpus import GpuReading, Gpus, reported_readings
 from diag.detectors.hang.kernels import beside, endless
@@ -85,7 +86,7 @@ class EvidenceFusion:
         `once`: the evidence is one moment; a single reading of the Flight Recorder has to do.
         """
         found = self.collectives.explain(now, job, once=once)
-        verdict = _with_collectives(verdict, found, standing, job)
+        verdict = with_communicators(_with_collectives(verdict, found, standing, job), found, job)
         says = self.ras.explain(now, job)
         if says is not None and says.moving and undecided(verdict):
             return None  # ranks launch collectives: whatever stands, the job does not
