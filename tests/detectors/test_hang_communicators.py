@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -231,11 +232,19 @@ def test_rank_that_was_at_the_store_before_another_began_may_have_its_id() -> No
     assert story.findings() == []
 
 
-def test_wait_for_another_service_in_a_call_is_no_communicator() -> None:
+@pytest.mark.parametrize(
+    "wait",
+    [
+        Wait("tcp_receive", "recvfrom", 5, peer="10.0.0.9:443"),
+        replace(FETCHES, unsent_bytes=40),
+        replace(FETCHES, retransmits=3),
+    ],
+)
+def test_other_service_or_store_that_is_out_of_reach_proves_nothing(wait: Wait) -> None:
     story = with_log(steady(), 0, 1)
     begin(story, 0, size=2)
 
-    stand(story, 40.0, {1: Wait("tcp_receive", "recvfrom", 5, peer="10.0.0.9:443")})
+    stand(story, 40.0, {1: wait})
 
     assert story.findings() == []
 

@@ -129,7 +129,12 @@ def _fetches_an_id(number: int, since: float, job: JobView) -> bool:
     if rank is None or not _is_in_a_call(rank) or not (rank.on_gpu or number in job.nccl_processes.placed()):
         return False
     chain = lasting_wait(rank, since, job)
-    return chain is not None and chain.end == "store" and len(chain.steps) == 1 and chain.steps[0].thread.same
+    if chain is None or chain.end != "store" or len(chain.steps) > 1:
+        return False
+    wait = chain.last.wait
+    return (
+        chain.last.thread.same and not wait.unsent_bytes and not wait.retransmits
+    )  # the store has its question
 
 
 def _needs(making: _Making, found: Explanation | None, job: JobView) -> list[_Need]:
