@@ -52,6 +52,7 @@ class Communicator:
     net: str = ""
     nodes: int | None = None
     made: bool = False
+    began: tuple[float, NcclLine] | None = None  # while it is being made
     bus_id: str = ""  # of this member's GPU, on PCI
     nvlink: bool = (
         False  # its nodes reach each other over NVLink: the network carries only what a channel says
@@ -151,7 +152,7 @@ def _communicator(process: NcclProcess, at: float, fact: NcclCommunicator) -> No
         if known is not None and len(process.communicators) > _MANY_COMMUNICATORS:
             _forget(process, fact.comm)
         elif known is not None:
-            known.made = True  # it stays known: a job that has ended was on what it was on
+            known.made, known.began = True, None  # it stays known: a job that has ended was on what it was on
         return
     if known is not None and fact.stage == "start" and known.made:  # an address that is used again
         _forget(process, fact.comm)
@@ -168,8 +169,10 @@ def _communicator(process: NcclProcess, at: float, fact: NcclCommunicator) -> No
     known.net = known.net or process._last_net.get(fact.line.tid, "")
     if fact.nodes is not None:
         known.nodes, known.nvlink = fact.nodes, fact.nvlink
-    if fact.stage == "complete":
-        known.made = True
+    if fact.stage == "start":
+        known.began = known.began or (at, fact.line)
+    elif fact.stage == "complete":
+        known.made, known.began = True, None
         process.results.clear()  # what it warned of while this one was made, it came over
         process.warnings.clear()
 

@@ -87,7 +87,7 @@ class WaitGraph:
             )
             return Explanation("absent_rank", culprits, waiting, (), shown, certain and bool(known))
         if self.cycles:
-            ranks = _most_waited_for(self.fronts, {rank for cycle in self.cycles for rank in cycle})
+            ranks = most_waited_for(self.fronts, {rank for cycle in self.cycles for rank in cycle})
             inside = next((front for front in self.fronts if ranks[0] in front.waiting), None)
             return Explanation("order_cycle", ranks, waiting, (), inside, certain)
         guessed = self._as_if_members_were_missing()
@@ -128,7 +128,7 @@ class WaitGraph:
         return waits
 
 
-def _most_waited_for(fronts: Sequence[Front], inside: set[int]) -> tuple[int, ...]:
+def most_waited_for(fronts: Sequence[Front], inside: set[int]) -> tuple[int, ...]:
     """Of ranks that wait for each other, whom most wait for: a call that many have not come to blames each of
     them little. All of them where none stands out."""
     weight = dict.fromkeys(sorted(inside), 0.0)

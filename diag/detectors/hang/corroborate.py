@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diag.detectors.hang.collectives import Collectives, with_collectives
+from diag.detectors.hang.communicators import with_communicators
 from diag.detectors.hang.core_dumps import Kernels, with_core_dumps
 from diag.detectors.hang.endless_kernel import with_endless_kernel
 from diag.detectors.hang.gpus import Gpus, computes, reported_readings, with_gpus
@@ -62,7 +63,7 @@ class EvidenceFusion:
         `once`: the evidence is one moment; a single reading of the Flight Recorder has to do.
         """
         found = self.collectives.explain(now, job, once=once)
-        verdict = with_collectives(verdict, found, standing, job)
+        verdict = with_communicators(with_collectives(verdict, found, standing, job), found, job)
         says = self.ras.explain(now, job)
         if says is not None and says.moving and undecided(verdict):
             return None  # ranks launch collectives: whatever stands, the job does not

@@ -19,6 +19,7 @@ _BY_CAUSE = {
     "dataloader_worker_stopped": ("stopped", "the worker is stopped by a signal: only another signal lets it go on"),
     "calls_differ": ("calls_differ", "the calls of {culprits} and of {waiting} can never match"),
     "call_unanswered": ("calls_differ", "no rank is left that would answer the call of {culprits}"),
+    "communicators_wait_for_each_other": ("cycle", "each waits for another one to begin a communicator, in a circle"),
     "groups_in_opposite_order": ("cycle", "the calls wait for each other in a circle"),
     "threads_wait_for_each_other": ("cycle", "the threads wait for each other in a circle"),
     "child_waits_for_lock": ("dead_end", "the lock was held by a thread that a forked child does not have"),

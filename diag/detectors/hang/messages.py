@@ -145,7 +145,7 @@ def _waiting(verdict: Verdict, job: JobView) -> str:
     calls: dict[str, list[int]] = {}
     for number in verdict.waiting:
         reading = job.ranks[number].reading if number in job.ranks else None
-        calls.setdefault(_call(reading, job.run.cwd), []).append(number)
+        calls.setdefault(call_of(reading, job.run.cwd), []).append(number)
     groups = sorted(calls.items(), key=lambda item: -len(item[1]))
     parts = [
         f"{format_ranks(ranks)} {numbered('[waits|wait]', len(ranks))}{' in ' + call if call else ''}"
@@ -154,7 +154,7 @@ def _waiting(verdict: Verdict, job: JobView) -> str:
     return cut(parts, [ranks for _, ranks in groups])
 
 
-def _call(reading: Reading | None, cwd: str) -> str:
+def call_of(reading: Reading | None, cwd: str) -> str:
     if reading is None or reading.where is None:
         return ""
     inside = reading.own or reading.caller
