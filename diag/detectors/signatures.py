@@ -12,7 +12,8 @@ from diag.detectors.echoed_errors import CASCADE, failed_soon, only_quoted
 from diag.detectors.last_words import CRASHES, exceptions
 from diag.detectors.memory.messages import format_phase
 from diag.model import JOB, Confidence, Evidence, Finding, Severity
-from diag.model.observations import Iteration, KernelLine, LogLine, NcclPlainLines, PlainLines, VersionSeen
+from diag.model.observations import KernelLine, LogLine, NcclPlainLines, PlainLines, VersionSeen
+from diag.state.reducer import StepMade
 from diag.state.view import JobView
 from diag.text.units import format_ranks
 
@@ -51,7 +52,7 @@ class SignatureDetector(Detector):
     """
 
     name = "signatures"
-    listens = (LogLine, PlainLines, NcclPlainLines, KernelLine, Iteration, VersionSeen)
+    listens = (LogLine, PlainLines, NcclPlainLines, KernelLine, StepMade, VersionSeen)
 
     def __init__(self, rules: RuleSet | None = None) -> None:
         # late: whoever only names detectors needs no YAML, pydantic or RE2
@@ -61,11 +62,10 @@ class SignatureDetector(Detector):
         self._reader = LogReader(packaged() if rules is None else rules)
         self._versions: dict[str, str] = {}
         self._steps: list[int] = []  # lines read when each of the last new steps was reported
-        self._iteration: int | None = None
         self._host_pids = False  # those of the kernel's log are those that diag sees
 
     def observe(
-        self, at: float, fact: LogLine | PlainLines | NcclPlainLines | KernelLine | Iteration | VersionSeen
+        self, at: float, fact: LogLine | PlainLines | NcclPlainLines | KernelLine | StepMade | VersionSeen
     ) -> None:
         if isinstance(fact, LogLine):
             if not fact.bar:
@@ -76,13 +76,11 @@ class SignatureDetector(Detector):
         elif isinstance(fact, KernelLine):
             self._host_pids |= fact.host_pids
             self._reader.read(at, None, fact.text)
-        elif isinstance(fact, Iteration):
-            if fact.iteration != self._iteration:
-                self._iteration = fact.iteration
-                self._reader.sample_is_over()
-                self._steps = [*self._steps[-_WENT_ON_STEPS + 1 :], self._reader.lines]
-                if len(self._steps) == _WENT_ON_STEPS:
-                    self._reader.survived(self._steps[0])
+        elif isinstance(fact, StepMade):
+            self._reader.sample_is_over()
+            self._steps = [*self._steps[-_WENT_ON_STEPS + 1 :], self._reader.lines]
+            if len(self._steps) == _WENT_ON_STEPS:
+                self._reader.survived(self._steps[0])
         else:
             self._versions[fact.package] = fact.version
 

@@ -20,7 +20,7 @@ from diag.detectors.contract import Detector
 from diag.detectors.relations import Precedence
 from diag.model import Change, ChangeKind, Finding, NotChecked, Record
 from diag.model.observations import Observation, Parser, Unparsed
-from diag.model.observations.base import Listener, by_type
+from diag.model.observations.base import Event, Listener, by_type
 from diag.state.job import JobState
 from diag.state.rank_view import STRONG
 from diag.state.timeline import Timeline
@@ -113,10 +113,11 @@ class Engine:
         return self._check(self.now)
 
     def _dispatch(self, fact: Observation) -> None:
-        self.job.observe(self.now, fact)
+        facts: tuple[Observation | Event, ...] = (fact, *self.job.observe(self.now, fact))
         self.timeline.observe(self.now, fact, self.job)
-        for observe in self._listeners.get(type(fact), ()):
-            observe(self.now, fact)
+        for heard in facts:
+            for observe in self._listeners.get(type(heard), ()):
+                observe(self.now, heard)
 
     # -- judging ------------------------------------------------------------------------------------------
 

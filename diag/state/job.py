@@ -5,7 +5,7 @@ Everything follows from the observations and their times, so live and replay hol
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from diag.model.observations import (
@@ -22,6 +22,7 @@ from diag.model.observations import (
     StackSample,
     StepsPlanned,
 )
+from diag.model.observations.base import Event
 from diag.state.rank_view import STRONG
 from diag.state.reducer import Taken
 from diag.state.view import JobView
@@ -38,6 +39,7 @@ class JobState(JobView):
 
     def __init__(self) -> None:
         super().__init__(self._tell)
+        self._events: list[Event] = []  # that the observation at hand led to
         # Each observation is taken in this order.
         self._reducers = (
             self.run, self.log, self.sources, self.machine, self.network, self.nccl, self.nccl_processes,
@@ -51,15 +53,20 @@ class JobState(JobView):
         """Counts readings that are to be judged at once, not at the next second."""
         return self.saves.memory.steep
 
-    def observe(self, at: float, fact: Observation) -> None:
+    def observe(self, at: float, fact: Observation) -> Sequence[Event]:
+        """What it led to, in order."""
+        self._events = []
         phase, line_at = self.phase, self.progress.log_moved_at
         self._tell(at, fact)
         # Of lines only one that shows a counter grown.
         if type(fact) in _MOVES or (type(fact) is LogLine and self.progress.log_moved_at != line_at):
             self._tell(at, self._taken(at, fact, phase))
+        return self._events
 
     def _tell(self, at: float, fact: object) -> None:
         """An observation or an event, to each reducer that takes it."""
+        if isinstance(fact, Event):
+            self._events.append(fact)
         takers = self._takers.get(type(fact))
         if takers is None:
             handlers = [reducer.handler(type(fact)) for reducer in self._reducers]

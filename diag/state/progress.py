@@ -127,7 +127,6 @@ class Progress(Reducer):
         if fact.text:  # a line of its log, and not another node's word
             self._by_trainer()
         self._step(at, fact)
-        self._tell_step(at)
 
     @takes(BarMoved)
     def _bar_moved(self, at: float, fact: BarMoved) -> None:
@@ -145,7 +144,6 @@ class Progress(Reducer):
                 self.log_moved_at = at
             if self._planned_steps and self._phases.now in ("steady", "eval") and fact.done < fact.total:
                 self._phases.mark(at, "eval", fact.text)
-        self._tell_step(at)
 
     @takes(CounterGrew)
     def _counter_grew(self, at: float, event: CounterGrew) -> None:
@@ -158,19 +156,23 @@ class Progress(Reducer):
         if event.anew:
             self.iteration = self.iteration_at = None
             self.total_iterations = 0
-            self.steps.start_over()
-            self._learn_rhythm(at, event)
+            self._learn_history(at, event)
         self.where = event.where
         self._step(at, Iteration(None, event.iteration, event.total, event.text))
-        self._tell_step(at)
 
-    def _learn_rhythm(self, at: float, event: CounterGrew) -> None:
-        """What is known of the lines before it was known that they tell steps."""
+    def _learn_history(self, at: float, event: CounterGrew) -> None:
+        """What is known of the lines before it was known that they tell steps, up to the one before this."""
         self.line_seconds.clear()
         self.step_seconds.clear()
         self.line_seconds.extend(seconds for seconds, _ in event.before)
         self.step_seconds.extend(seconds / steps for seconds, steps in event.before)
         self.rhythm = Rhythm(self.line_seconds)
+        self.steps.forget()
+        then = at - sum(self.line_seconds)
+        iteration = event.iteration - sum(steps for _, steps in event.before)
+        for seconds, steps in event.before:
+            self.steps.reported(then, iteration, {})
+            then, iteration = then + seconds, iteration + steps
 
     def _by_trainer(self) -> None:
         """A trainer that is known reports its steps: what was learned before of other lines is no longer asked."""
@@ -215,11 +217,12 @@ class Progress(Reducer):
         if self.iteration is not None and fact.iteration < self.iteration and not fact.metrics:
             return  # a bar that was redrawn late: the metrics line was ahead of it
         late = self.steps.comes_late(at)  # nor is the line before it any measure of when it was written
+        is_new = self.iteration != fact.iteration
         steps = fact.iteration - (fact.iteration if self.iteration is None else self.iteration)
         if self.iteration_at is not None and steps > 0 and not late:
             self.line_seconds.append(at - self.iteration_at)
             self.step_seconds.append((at - self.iteration_at) / steps)
-        if self.iteration != fact.iteration:
+        if is_new:
             self.log_moved_at = self.iteration_at = at
             self.rhythm.came(at, counts=not late)
             self.steps.reported(at, fact.iteration, dict(fact.metrics))
@@ -229,10 +232,8 @@ class Progress(Reducer):
         # work after it.
         if self.iteration_at == at or self._phases.now not in ("eval", "ckpt_save", "teardown"):
             self._phases.mark(at, "steady")
-
-    def _tell_step(self, at: float) -> None:
-        if self.iteration_at == at:
-            self._tell(at, StepMade())
+        if is_new:
+            self._tell(at, StepMade(fact.iteration, max(0, steps)))
 
     # -- what disturbs steps ------------------------------------------------------------------------------
 

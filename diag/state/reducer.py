@@ -3,7 +3,8 @@
 A reducer is the only one that writes its attributes. Its methods marked `takes` are called with the
 observations and events they name, by the table that `JobState` builds. What several parts need to know (the
 phase changed, another attempt began) is an event: whoever owns the fact sends it, whoever needs it takes it.
-Events are taken at once, before the observation that caused them reaches the next reducer.
+Events are taken at once, before the observation that caused them reaches the next reducer. Detectors may listen to
+them too: they are handed those that an observation led to after the observation itself.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from diag.model.observations import RankFound, ThreadStack
+from diag.model.observations.base import Event
 from diag.state.stack_activity import Reading
 
 Tell = Callable[[float, object], None]
@@ -52,7 +54,7 @@ class Reducer:
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseChanged:
+class PhaseChanged(Event):
     """Sent by `Phases`. `since`: when the phase before it began, where that is known."""
 
     before: str
@@ -61,12 +63,12 @@ class PhaseChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptBegan:
+class AttemptBegan(Event):
     """Sent by `Ranks`: another process has a rank's number, an elastic launcher started the job anew."""
 
 
 @dataclass(frozen=True, slots=True)
-class RankStarted:
+class RankStarted(Event):
     """Sent by `Ranks`: a process that was not known has this rank."""
 
     found: RankFound
@@ -78,19 +80,19 @@ class RankStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class RankDropped:
+class RankDropped(Event):
     """Sent by `Ranks`: the process that was read under this number has another one, or is no rank."""
 
     rank: int
 
 
 @dataclass(frozen=True, slots=True)
-class RankStopped:
+class RankStopped(Event):
     """Sent by `Ranks`: the process was found stopped (SIGSTOP, a debugger)."""
 
 
 @dataclass(frozen=True, slots=True)
-class MainStackRead:
+class MainStackRead(Event):
     """Sent by `Ranks`: a sample of the rank's own threads was taken in. `main` is the one that trains."""
 
     rank: int
@@ -99,12 +101,20 @@ class MainStackRead:
 
 
 @dataclass(frozen=True, slots=True)
-class StepMade:
-    """Sent by `Progress`: the log reported a training step at this moment."""
+class StepMade(Event):
+    """Sent by `Progress`: a line of the log, the training's bar, a counter that was learned or another node reported
+    that training steps were made.
+
+    `steps`: since the report before; 0 where that is not known (the first of an attempt, of another training in the
+    same processes, of another counter).
+    """
+
+    iteration: int
+    steps: int
 
 
 @dataclass(frozen=True, slots=True)
-class CounterGrew:
+class CounterGrew(Event):
     """Sent by `LearnedSteps`: a line of a trainer that diag does not know shows that a counter moved.
 
     `steps`: it counts training steps; then `iteration` is how many, over all epochs, and `where` is it in the log's own
@@ -121,7 +131,7 @@ class CounterGrew:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(Event):
     """Sent by `JobState` after an observation that can show movement: whether the job or this rank moved.
 
     `stopped`: the rank is. `stirred`: what moved is a child or a file, which move in a hang too. `phase` is

@@ -79,6 +79,12 @@ class StepTimes:
         self._short = self._lap = None
         self.pace = Pace()
 
+    def forget(self) -> None:
+        """Other lines are those that report steps: what was measured before were none."""
+        self.start_over()
+        self._seen.clear()
+        self.counted = self.left_out = 0
+
     def looked_away(self, at: float) -> None:
         """diag did not run for a while until now: the lines of that time come in a bunch, and only all of
         them together took as long as it was."""
@@ -126,6 +132,12 @@ class StepTimes:
         latest = self._seen[-1][0]
         recent = sum(latest - at <= _RECENT_SECONDS for at, *_ in self._seen)
         return statistics.median(seconds for *_, seconds in [*self._seen][-max(recent, 8) :])
+
+    def seconds(self, since: float, until: float) -> list[float]:
+        """What a step took, of each report of steps that were all made between these moments."""
+        return [
+            seconds for at, _, steps, seconds in self._seen if since <= at - steps * seconds and at <= until
+        ]
 
     @property
     def last(self) -> tuple[float, float] | None:

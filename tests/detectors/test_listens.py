@@ -16,10 +16,12 @@ from diag.detectors import make_detectors
 from diag.detectors.cluster import make_job_detectors
 from diag.detectors.log_end import LogEndDetector
 from diag.detectors.relations import Precedence
+from diag.detectors.training.numbers import PointReader
 from diag.engine.engine import Engine
 from diag.engine.importers.line_index import LineIndex
 from diag.model import Finding, NotChecked, Record, observations
 from diag.model.observations import Interrupted, Iteration, Observation, RunEnded
+from diag.model.observations.base import Event
 from diag.state.job import JobState
 
 
@@ -66,7 +68,7 @@ def _tested(listener: object) -> set[type]:
             take(node.comparators[0])
         elif isinstance(node, ast.MatchClass):
             take(node.cls)
-    return {kind for kind in found if issubclass(kind, Observation)}
+    return {kind for kind in found if issubclass(kind, (Observation, Event))}
 
 
 def _of_parts(listener: object) -> set[type]:
@@ -83,10 +85,10 @@ def test_what_it_listens_to_is_what_its_observe_takes_and_reacts_to(name: str) -
     listens = set(getattr(listener, "listens", declared))
     handled = _tested(listener) | _of_parts(listener)
 
-    assert declared in (listens, {Observation})
+    assert declared in (listens, {Observation}, {Observation, Event})
     assert handled - listens <= {observations.NcclFact}
     if handled:  # else all are treated alike, and mypy holds the body to what they have in common
-        rest = 0 if declared == {Observation} else 1  # mypy knows the one type that no branch asks for
+        rest = 0 if Observation in declared else 1  # mypy knows the one type that no branch asks for
         assert len(listens - handled) <= rest
 
 
@@ -95,6 +97,18 @@ def test_detector_says_what_it_listens_to_once_each_and_no_family_of_facts(detec
     assert len(detector.listens) == len(set(detector.listens))
     assert bool(detector.listens) == hasattr(detector, "observe")
     assert [kind for kind in detector.listens if kind in (Observation, observations.NcclFact)] == []
+
+
+def test_lines_of_known_trainers_are_heard_only_by_who_reads_their_numbers() -> None:
+    """That a step was made is `StepMade`, whoever reported it."""
+    hear = {name for name, one in LISTENERS.items() if Iteration in getattr(one, "listens", ())}
+
+    read = {
+        name
+        for name, one in LISTENERS.items()
+        if any(isinstance(part, PointReader) for part in (one, *_parts(one)))
+    }
+    assert hear == read
 
 
 class Notes:

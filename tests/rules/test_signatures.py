@@ -3,6 +3,7 @@ was printed."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -141,6 +142,30 @@ def test_error_that_the_job_outlives_is_none() -> None:
     fails(story, 1)
 
     assert of_rules(story) == []
+
+
+def test_error_that_a_loop_with_lines_of_its_own_outlives_is_none() -> None:
+    story, dice = Story(), random.Random(1)
+
+    for step in range(1, 21):
+        story.wait(dice.uniform(1, 2))
+        says(story, None, f"step {step}/1000 loss {dice.random():.4f}", *(MISSING if step == 15 else ()))
+    fails(story, 1)
+
+    assert of_rules(story) == []
+
+
+def test_line_of_a_rank_that_is_behind_does_not_show_that_the_job_went_on() -> None:
+    story = Story()
+
+    for rank, step in ((0, 8), (0, 9), (1, 7)):
+        story.tell(Iteration(rank, step, 100, f"{step}/100"))
+    says(story, 0, *MISSING)
+    for step in (8, 9):
+        story.tell(Iteration(1, step, 100, f"{step}/100"))
+    fails(story, 0)
+
+    assert of_rules(story) == ["missing-module"]
 
 
 # Slurm 22.05.8, time limit of a job under `diag run`, torch 2.13.0: slurmstepd sends SIGTERM to every process

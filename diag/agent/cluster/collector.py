@@ -15,10 +15,11 @@ from diag.model.observations import (
     RankFound,
     RasReading,
     RunStarted,
-    StackSample,
     StackSampleSummary,
 )
+from diag.model.observations.base import Event
 from diag.sources.digest import FORWARDED
+from diag.state.reducer import MainStackRead
 from diag.state.stack_activity import Activity, format_frame, read_stack
 from diag.state.view import JobView
 
@@ -32,7 +33,7 @@ class Collector:
 
     name = "collector"
     listens = tuple(
-        dict.fromkeys((StackSample, RankFound, RunStarted, FlightRecorder, RasReading, *FORWARDED))
+        dict.fromkeys((MainStackRead, RankFound, RunStarted, FlightRecorder, RasReading, *FORWARDED))
     )
 
     def __init__(self) -> None:
@@ -45,10 +46,10 @@ class Collector:
         self._pids: dict[int, int] = {}
         self._cwd = ""  # of the command on this node
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if isinstance(fact, StackSample):
-            if self.joined and fact.rank is not None and fact.parent_pid is None:
-                self._see(at, fact.rank, fact)
+    def observe(self, at: float, fact: Observation | Event) -> None:
+        if isinstance(fact, MainStackRead):
+            if self.joined:
+                self._see(at, fact)
         elif isinstance(fact, RankFound):
             self._pids[fact.placement.pid] = fact.placement.rank
             if fact.rank is not None:
@@ -85,18 +86,17 @@ class Collector:
         """Those since the last time."""
         return tuple(self._looks.pop(rank, ()))
 
-    def _see(self, at: float, rank: int, fact: StackSample) -> None:
-        main = fact.main
-        if main is None or not main.frames:
+    def _see(self, at: float, event: MainStackRead) -> None:
+        main, reading = event.main, event.reading
+        if main is None or reading is None or not main.frames:
             return
-        reading = read_stack(main)
         where = reading.where or main.frames[-1]
         look = StackSampleSummary(
             at,
-            reading.activity in _WAITS,
+            read_stack(main).activity in _WAITS,  # by its frames
             reading.activity.value,
             format_frame(where, self._cwd),
             Activity.CHECKPOINT in (reading.activity, reading.context),
             "" if reading.own is None else format_frame(reading.own, self._cwd),
         )
-        self._looks.setdefault(rank, deque(maxlen=_MOST_LOOKS)).append(look)
+        self._looks.setdefault(event.rank, deque(maxlen=_MOST_LOOKS)).append(look)

@@ -11,10 +11,11 @@ from diag.detectors.findings import finding, row, who
 from diag.detectors.gpu.evidence import mattered, victim_of_line, when
 from diag.detectors.gpu.oom_cause import Holders, cause_of, holders_of, memory_advice
 from diag.model import Confidence, Evidence, Finding
-from diag.model.observations import CudaOutOfMemory, GpuSample, Iteration
+from diag.model.observations import CudaOutOfMemory, GpuSample
 from diag.state.gpufaults import MEMORY_ERRORS
 from diag.state.gpustate import gpu_of_rank
 from diag.state.rank_view import RankView
+from diag.state.reducer import StepMade
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_ranks
 
@@ -41,15 +42,15 @@ class CudaOomDetector(Detector):
     """
 
     name = "cuda-oom"
-    listens = (Iteration, GpuSample)
+    listens = (StepMade, GpuSample)
 
     def __init__(self) -> None:
         self._step = 0
         self._peaks: dict[int, deque[tuple[int, int]]] = {}  # per GPU: (step, most bytes in use)
         self._total: dict[int, int] = {}
 
-    def observe(self, at: float, fact: Iteration | GpuSample) -> None:
-        if isinstance(fact, Iteration):
+    def observe(self, at: float, fact: StepMade | GpuSample) -> None:
+        if isinstance(fact, StepMade):
             self._step = fact.iteration
         elif fact.memory_used_bytes is not None:
             self._see_memory(fact.index, fact.memory_used_bytes, fact.memory_total_bytes)

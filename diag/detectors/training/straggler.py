@@ -10,6 +10,7 @@ from dataclasses import replace
 from diag.detectors.contract import Detector
 from diag.detectors.training.core_shares import CoreShares, Starved
 from diag.detectors.training.latecomers import Latecomers
+from diag.detectors.training.short_of_cores import short_of_cores, short_of_cores_finding
 from diag.detectors.training.straggler_samples import GpuWaitSample, RankSample, Split, StepSamples, split
 from diag.detectors.training.straggler_words import Around, StragglerVerdict, straggler_finding
 from diag.knowledge.parallel_layout import pipeline_parallel_size
@@ -18,7 +19,6 @@ from diag.model.observations import (
     EnvironmentSeen,
     FlightRecorder,
     GpuSample,
-    Iteration,
     LayoutReported,
     MetricsLogged,
     Observation,
@@ -29,11 +29,12 @@ from diag.model.observations import (
     RunStarted,
     SaveFinished,
     SaveStarted,
-    StackSample,
 )
+from diag.model.observations.base import Event
 from diag.state.arrivals import Latecomer
 from diag.state.gpustate import device_of
-from diag.state.stack_activity import Activity, read_stack
+from diag.state.reducer import MainStackRead, StepMade
+from diag.state.stack_activity import Activity
 from diag.state.view import JobView
 
 # Chance of naming a rank of a job whose ranks wait alike, at one check of one window of samples. Windows
@@ -49,6 +50,8 @@ _GPU_SHARE = 0.5
 _MOST_OWN_WAITS = 0.6
 # Samples of a GPU from which it may be asked whether it bears out what the stacks say.
 _GPU_SAMPLES = 8
+# A loop may make a hundred steps in a second; samples come each few seconds.
+_JUDGED_SECONDS = 1.0
 # Samples near a threshold cross it to and fro.
 _VERDICT_STANDS_SECONDS = 120.0
 # After so long a silence nothing is reported, and so long after that (`holds_seconds` in findings.yaml) what was
@@ -73,7 +76,12 @@ class StragglerDetector(Detector):
     GPU that others use too does not count; in a container without the host's pids the GPUs only bear out what
     else shows. Where Flight Recorders were read, the strongest sign is who came last to nearly all collectives,
     as soon as stacks, GPUs or the share of a core that its main thread got show that it matters. Confidence is
-    high where two of these agree.
+    high where two of these agree. Steps count whoever reports them, a known trainer or a loop whose lines were
+    learned. A rank that spins for its GPU in `.item()` waits, where the others come to that line too.
+
+    A main thread that is ready and without a core for 30 % of the time, while the other ranks get what they ask
+    for and are found waiting, is reported by itself (cpu_contention): as a warning where steps take 25 % longer
+    since, as an info where none were measured before, and not at all where they take what they took.
 
     What to do: the advice follows the cause: data loading, a GPU with low clocks, others on the cores that it
     may use, or the line of code in which the rank spends the time that the others spend waiting.
@@ -86,9 +94,9 @@ class StragglerDetector(Detector):
 
     name = "straggler"
     listens = (
-        StackSample,
+        MainStackRead,
+        StepMade,
         GpuSample,
-        Iteration,
         RankFound,
         LayoutReported,
         RankDigest,
@@ -110,16 +118,18 @@ class StragglerDetector(Detector):
         self._visible: dict[int, str] = {}  # rank -> CUDA_VISIBLE_DEVICES
         self._verdict: StragglerVerdict | None = None
         self._verdict_at = 0.0  # when it held last
+        self._judged_at = 0.0
 
     # -- facts ---------------------------------------------------------------------------------------
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if isinstance(fact, StackSample):
+    def observe(self, at: float, fact: Observation | Event) -> None:
+        if isinstance(fact, MainStackRead):
             self._see_stack(at, fact)
         elif isinstance(fact, GpuSample):
             self._looks.see_gpu(fact.index, GpuWaitSample.of(at, fact))
-        elif isinstance(fact, Iteration):
-            if self._looks.step_reported(at, fact.iteration, bool(fact.metrics)):
+        elif isinstance(fact, StepMade):
+            self._looks.steps_made(at, fact.steps)
+            if at - self._judged_at >= _JUDGED_SECONDS:
                 self._judge(at)
         elif isinstance(fact, RankFound):
             self._see_rank(fact)
@@ -149,16 +159,18 @@ class StragglerDetector(Detector):
             self._latecomers.start_over()
             self._verdict, self._has_stages = None, False
 
-    def _see_stack(self, at: float, fact: StackSample) -> None:
-        if fact.rank is None or fact.parent_pid is not None or fact.main is None or not fact.main.frames:
+    def _see_stack(self, at: float, event: MainStackRead) -> None:
+        main, reading = event.main, event.reading
+        if main is None or reading is None or not main.frames:
             return
-        if any(part in frame.file for frame in fact.main.frames for part in _STAGE_CALLS):
+        if any(part in frame.file for frame in main.frames for part in _STAGE_CALLS):
             self._has_stages = True
-        self._looks.see_stack(fact.rank, RankSample.of(at, fact.main, read_stack(fact.main), self._cwd))
+        self._looks.see_stack(event.rank, RankSample.of(at, main, reading, self._cwd))
 
     def _judge(self, at: float) -> None:
         """A step was made: do the samples so far show a slow rank? Their verdict is kept for a while when
         they just miss it."""
+        self._judged_at = at
         found = self._find(at)
         if found is not None:
             same = self._verdict is not None and self._verdict.found.slow == found.found.slow
@@ -176,7 +188,7 @@ class StragglerDetector(Detector):
         uses_gpus = _used(gpus)
         by_stack = {
             rank: [look.waits_for_peers(uses_gpus) for look in looks]
-            for rank, looks in self._looks.stacks.items()
+            for rank, looks in self._looks.compared().items()
             if rank in self._places
         }
         by_gpu = {rank: [look.waits for look in looks] for rank, looks in gpus.items()}
@@ -232,9 +244,9 @@ class StragglerDetector(Detector):
         return () if self._cores.starved(found.waiting) else self._cores.starved(found.slow)
 
     def _waiting_elsewhere(self, found: Split) -> Iterator[int]:
-        uses_gpus = _used(self._gpus()[0])
+        uses_gpus, compared = _used(self._gpus()[0]), self._looks.compared()
         for rank in self._places:
-            looks = self._looks.stacks.get(rank)
+            looks = compared.get(rank)
             if not looks or rank in (*found.slow, *found.waiting):
                 continue
             waits = statistics.fmean(look.waits_for_peers(uses_gpus) for look in looks)
@@ -278,7 +290,7 @@ class StragglerDetector(Detector):
         for rank, place in self._places.items():
             device = device_of(self._visible.get(rank, ""), place.local_rank)
             index = int(device) if device.isdigit() else place.local_rank
-            if index in self._looks.gpus:
+            if self._looks.gpus.get(index):
                 found[rank] = list(self._looks.gpus[index])
         return found, False
 
@@ -290,7 +302,8 @@ class StragglerDetector(Detector):
     def _is_refuted(self, stacks: Split, by_gpu: dict[int, list[bool]]) -> bool:
         """Only some ranks wait for their GPU by a call that the stack shows (a timer on rank 0): then the
         GPUs are all alike."""
-        waits = [look for rank in stacks.waiting for look in self._looks.stacks[rank] if look.waits]
+        compared = self._looks.compared()
+        waits = [look for rank in stacks.waiting for look in compared[rank] if look.waits]
         if 2 * sum(look.activity is not Activity.GPU_SYNC for look in waits) >= len(waits):
             return False  # most wait in a collective, which needs no second opinion
         slow, others = (
@@ -306,8 +319,14 @@ class StragglerDetector(Detector):
     # -- findings -------------------------------------------------------------------------------------------
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        if self._verdict is not None and self._may_report(now, job):
+        if not self._may_report(now, job):
+            return
+        if self._verdict is not None:
             yield self._finding(self._verdict, job, now)
+        elif job.phase == "steady":
+            short = short_of_cores(self._cores, self._looks.compared, job, now)
+            if short is not None:
+                yield short_of_cores_finding(short)
 
     def _may_report(self, now: float, job: JobView) -> bool:
         """Not of a job that stands still, or of which a part is stopped or gone: that is a hang's matter, or
@@ -322,7 +341,7 @@ class StragglerDetector(Detector):
         gpus, _ = self._gpus()
         slow = verdict.found.slow
         around = Around(
-            self._looks.stacks,
+            self._looks.compared(),
             gpus,
             _used(gpus),
             self._looks.excess(slow, verdict.found.waiting),

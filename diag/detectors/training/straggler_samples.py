@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from diag.model.observations import (
@@ -20,7 +20,7 @@ from diag.model.observations import (
 )
 from diag.state.exact import fisher
 from diag.state.own_code import own_places
-from diag.state.stack_activity import Activity, Reading, format_frame
+from diag.state.stack_activity import Activity, Reading, format_frame, read_stack
 
 __all__ = ["Excess", "GpuWaitSample", "RankSample", "Split", "StepSamples", "fisher", "split"]
 
@@ -35,7 +35,8 @@ _NCCL_BUSY, _NCCL_POWER = 0.7, 0.35
 
 @dataclass(frozen=True, slots=True)
 class RankSample:
-    """One sample of a rank's main thread."""
+    """One sample of the thread of a rank that trains. `waits`: as its frames show; for `StepSamples.compared` also
+    as the other ranks do."""
 
     at: float
     waits: bool
@@ -50,6 +51,11 @@ class RankSample:
         collectives wait in it."""
         return self.waits and not (uses_gpus and self.activity is Activity.BACKWARD)
 
+    @property
+    def spins(self) -> bool:
+        """At one line on a core of its own, in C: it waits for its GPU, or computes."""
+        return self.activity is Activity.GPU_SYNC and not self.waits
+
     @classmethod
     def of(cls, at: float, main: ThreadStack, reading: Reading, cwd: str) -> RankSample:
         where = reading.where or main.frames[-1]
@@ -59,7 +65,7 @@ class RankSample:
         places = tuple(format_frame(frame, cwd) for frame in frames)
         text = format_frame(where, cwd)
         saves = Activity.CHECKPOINT in (reading.activity, reading.context)
-        waits = reading.activity in _WAITS
+        waits = read_stack(main).activity in _WAITS
         return cls(at, waits, reading.activity, places, text, saves, own_places(frames))
 
     @classmethod
@@ -113,8 +119,7 @@ class Excess:
 
 @dataclass(slots=True)
 class StepSamples:
-    """Samples count when the step that they were taken in was reported as done, as many a rank as steps were
-    made."""
+    """Samples count when the step that they were taken in was reported as made, as many a rank as steps were."""
 
     listens: ClassVar[tuple[type[Observation], ...]] = (SaveStarted, SaveFinished, PhaseMarked, MetricsLogged)
 
@@ -122,7 +127,6 @@ class StepSamples:
     gpus: dict[int, deque[GpuWaitSample]] = field(default_factory=dict)
     _pending_stacks: dict[int, list[RankSample]] = field(default_factory=dict)
     _pending_gpus: dict[int, list[GpuWaitSample]] = field(default_factory=dict)
-    _iteration: int | None = None
     _other_work: bool = False  # an evaluation or a save since the last step was reported
 
     def see_stack(self, rank: int, look: RankSample) -> None:
@@ -146,23 +150,31 @@ class StepSamples:
             case MetricsLogged(_, metrics, _):
                 self._other_work |= any(name.startswith("eval_") for name, _ in metrics)
 
-    def step_reported(self, at: float, iteration: int, certain: bool) -> bool:
-        """What was seen since the last report belongs to the steps made since. A bar (not `certain`) may lag
-        behind."""
-        before = self._iteration
-        if before is not None and (iteration == before or (iteration < before and not certain)):
-            return False
-        self._iteration = iteration
-        steps = 0 if before is None or iteration < before or self._other_work else iteration - before
+    def steps_made(self, at: float, steps: int) -> None:
+        """What was seen since the last report belongs to the steps made since."""
+        steps = 0 if self._other_work else steps
         _keep(self._pending_stacks, self.stacks, steps, at)
         _keep(self._pending_gpus, self.gpus, steps, at)
         self._other_work = False
-        return True
+
+    def compared(self) -> dict[int, list[RankSample]]:
+        """The samples of stacks that count. Where no rank is found waiting by its frames, one that spins waits for its
+        GPU at a line that the others come to as well: at a line of its own it works."""
+        looks = {rank: list(seen) for rank, seen in self.stacks.items()}
+        shown = any(4 * sum(look.waits for look in seen) >= len(seen) > 0 for seen in looks.values())
+        if shown or not any(look.spins for seen in looks.values() for look in seen):
+            return looks
+        ranks_at = Counter(text for seen in looks.values() for text in {look.text for look in seen})
+        return {
+            rank: [
+                replace(look, waits=True) if look.spins and ranks_at[look.text] > 1 else look for look in seen
+            ]
+            for rank, seen in looks.items()
+        }
 
     def start_over(self) -> None:
         for store in (self.stacks, self.gpus, self._pending_stacks, self._pending_gpus):
             store.clear()
-        self._iteration = None
 
     def since(self, ranks: Sequence[int], now: float) -> float:
         """When the oldest of the samples was taken that the verdict on these ranks rests on."""

@@ -16,6 +16,12 @@ class Observation:
     rank: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of what follows from observations: the job's state announces it, so that nobody concludes it a second
+    time (`diag/state/reducer.py`)."""
+
+
 class Listener(Protocol):
     """Who keeps something of the facts that it is handed: those of exactly these types, no subclasses of them.
 
@@ -23,14 +29,16 @@ class Listener(Protocol):
     """
 
     @property
-    def listens(self) -> tuple[type[Observation], ...]: ...
+    def listens(self) -> tuple[type[Observation | Event], ...]: ...
 
     def observe(self, at: float, fact: Any) -> None: ...
 
 
-def by_type(listeners: Iterable[Listener]) -> dict[type[Observation], list[Callable[[float, Any], None]]]:
+def by_type(
+    listeners: Iterable[Listener],
+) -> dict[type[Observation | Event], list[Callable[[float, Any], None]]]:
     """For each type the `observe` of all that listen to it, in their order."""
-    table: dict[type[Observation], list[Callable[[float, Any], None]]] = {}
+    table: dict[type[Observation | Event], list[Callable[[float, Any], None]]] = {}
     for listener in listeners:
         for kind in listener.listens:
             table.setdefault(kind, []).append(listener.observe)

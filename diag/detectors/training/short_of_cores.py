@@ -1,0 +1,123 @@
+"""A rank that gets too little of a core while the others get theirs: said by itself, without any sample of who waits
+for whom, and with what the job's steps take since."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from diag.detectors.findings import finding, row
+from diag.detectors.training.core_shares import CoreShares, Starved
+from diag.detectors.training.straggler_samples import RankSample
+from diag.model import JOB, Confidence, Evidence, Finding, Severity, numbered
+from diag.state.exact import fisher
+from diag.state.pace import LEAST_RATIO
+from diag.state.view import JobView
+from diag.text.units import format_ranks, format_seconds
+
+_FRESH_SECONDS = 30.0
+# Of the others' samples since then: below that nobody waits for the rank, as where each works for itself.
+_OTHERS_WAIT, _LEAST_SAMPLES = 0.25, 5
+# Reports of steps. With 5 before and 10 after, all of them slower: 3e-4.
+_LEAST_BEFORE, _LEAST_AFTER, _COMPARED = 5, 10, 128
+_CHANCE = 1e-3
+# Where steps cannot tell, the kernel's figures alone have to last.
+_ALONE_SECONDS = 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class Slower:
+    """Seconds of a step before the rank got too little, and since."""
+
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShortOfCores:
+    starved: tuple[Starved, ...]
+    others: tuple[int, ...]
+    slower: Slower | None  # None: there were too few steps before to compare with
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(one.rank for one in self.starved)
+
+
+def short_of_cores(
+    shares: CoreShares, compared: Callable[[], Mapping[int, Sequence[RankSample]]], job: JobView, now: float
+) -> ShortOfCores | None:
+    """None where all ranks are as badly off, where nobody waits for those that are, and where steps take what they
+    took before."""
+    ranks = [rank for rank in job.alive_ranks() if rank.distributed]
+    starved = shares.starved(
+        [rank.rank for rank in ranks if not rank.thread]
+    )  # the readings are of the main thread
+    starved = tuple(one for one in starved if now - one.at <= _FRESH_SECONDS)
+    slow = {one.rank for one in starved}
+    others = tuple(rank.rank for rank in ranks if rank.rank not in slow)
+    seen = [rank for rank in others if shares.knows(rank)]
+    if not starved or not seen or 2 * len(starved) > len(ranks) or not all(map(shares.served, seen)):
+        return None
+    since, looks = max(one.since for one in starved), compared()
+    waits = [look.waits for rank in others for look in looks.get(rank, ()) if look.at >= since]
+    if len(waits) < _LEAST_SAMPLES or sum(waits) < _OTHERS_WAIT * len(waits):
+        return None
+    before = job.progress.steps.seconds(0.0, since)[-_COMPARED:]
+    after = job.progress.steps.seconds(since, now)[-_COMPARED:]
+    if len(before) < _LEAST_BEFORE:
+        lasted = now - since >= _ALONE_SECONDS
+        return ShortOfCores(starved, others, None) if lasted else None
+    slower = _slower(before, after)
+    return ShortOfCores(starved, others, slower) if slower is not None else None
+
+
+def _slower(before: list[float], after: list[float]) -> Slower | None:
+    if len(after) < _LEAST_AFTER:
+        return None
+    found = Slower(statistics.median(before), statistics.median(after))
+    if found.after < LEAST_RATIO * found.before:
+        return None
+    slow = found.before * LEAST_RATIO**0.5
+    quick_after, quick_before = (sum(one <= slow for one in part) for part in (after, before))
+    return found if fisher(quick_after, len(after), quick_before, len(before)) < _CHANCE else None
+
+
+def short_of_cores_finding(found: ShortOfCores) -> Finding:
+    """A warning where steps are slower since; else only what the kernel counts."""
+    count, slower, first = len(found.ranks), found.slower, found.starved[0]
+    others = numbered("[rank|ranks]", len(found.others))
+    summary = (
+        f"{format_ranks(found.ranks)} {numbered('[gets|get]', count)} too little of a core, and the other {others} "
+        f"{numbered('[gets|get]', len(found.others))} what {numbered('[it asks|they ask]', len(found.others))} for"
+    )
+    if slower is not None:
+        ratio = slower.after / slower.before
+        summary += (
+            f"; since then a step takes {format_seconds(slower.after)}, {ratio:.2g} times the "
+            f"{format_seconds(slower.before)} before"
+        )
+    else:
+        summary += "; whether that slows the job is not known: no steps were measured before"
+    return finding(
+        "straggler",
+        "cpu_contention",
+        subject=f"rank {found.ranks[0]}" if count == 1 else JOB,
+        severity=None if slower is not None else Severity.INFO,
+        confidence=Confidence.MEDIUM,
+        ranks=found.ranks,
+        waiting_ranks=found.others if slower is not None else (),
+        since=first.since,
+        summary=f"{summary}; {first}",
+        advice=numbered(row("straggler", "cpu_contention")["advice"], count),
+        evidence=[*(one.evidence() for one in found.starved[:2]), *_steps(found)],
+    )
+
+
+def _steps(found: ShortOfCores) -> list[Evidence]:
+    if found.slower is None:
+        return []
+    before, after = format_seconds(found.slower.before), format_seconds(found.slower.after)
+    text = f"{before} a step before, {after} since (medians)"
+    return [Evidence("output", text, found.starved[0].since)]
