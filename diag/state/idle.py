@@ -28,11 +28,12 @@ def is_idle_child(rank: RankView, sample: StackSample) -> bool:
     at = rank.child_stacks.get(sample.pid, (0.0, sample))[0]
     if process is None or thread is None or not thread.same or abs(rank.waits_at - at) > _SECONDS:
         return is_idle_worker(sample)
-    found = _asks_for_work(process, thread.wait, rank.placement.pid)
+    found = asks_for_work(process, thread.wait, rank.placement.pid)
     return is_idle_worker(sample) if found is None else found
 
 
-def _asks_for_work(process: ProcessWaits, wait: Wait, rank_pid: int) -> bool | None:
+def asks_for_work(process: ProcessWaits, wait: Wait, rank_pid: int) -> bool | None:
+    """None where the kernel does not show it."""
     if wait.dead_end or wait.kind in _AT_WORK:
         return False
     if wait.kind in _ASKS and wait.others:

@@ -50,11 +50,14 @@ class Chain:
     rank, whose own waits were not read), remote (a peer on another machine), device (a file system or disk), outside
     (someone who is not of the job, and is not read), itself (the other end is in the same process), no_owner (the
     kernel knows no owner), several (any of some could end it), denied (what would tell may not be read), ended.
+
+    `behind`: one whose last wait names nobody, and who only probably waits for the first of these.
     """
 
     steps: tuple[Step, ...]
     end: str
     at: int = 0
+    behind: Chain | None = None
 
     @property
     def last(self) -> Step:
@@ -76,8 +79,12 @@ def follow(read: WaitsRead, pid: int, tid: int = 0, job: OfJob | None = None) ->
     thread = process.thread(tid) if process is not None else None
     if process is None or thread is None:
         return None
+    return follow_from(read, Step(process, thread), job)
+
+
+def follow_from(read: WaitsRead, first: Step, job: OfJob) -> Chain:
     reads = (read, *job.near)
-    steps = [_named(Step(process, thread), job)]
+    steps = [_named(first, job)]
     while len(steps) < _LONGEST:
         step = steps[-1]
         if end := _ends(step) or _at_store(step.wait, job.store):
@@ -165,6 +172,13 @@ def _of_several(reads: tuple[WaitsRead, ...], step: Step) -> Step | str:
     return busy[0] if len(busy) == 1 else "several"
 
 
+def _any_of_its_threads(process: ProcessWaits, main: ThreadWait) -> bool:
+    """Who is not of the job has several threads, and its main one only waits for its own: a server's answer is due
+    from any of them."""
+    waits = (*_LISTENS, "child", "join")
+    return not process.job and len(process.threads) > 1 and main.wait.kind in waits
+
+
 def _step(reads: tuple[WaitsRead, ...], step: Step, other: Party) -> Step | str:
     if other.pid == step.process.pid and not other.tid:
         return "itself"
@@ -172,5 +186,7 @@ def _step(reads: tuple[WaitsRead, ...], step: Step, other: Party) -> Step | str:
         process = read.process(other.pid)
         thread = process.thread(other.tid) if process is not None else None
         if process is not None and thread is not None:
-            return Step(process, thread)
+            return (
+                "outside" if not other.tid and _any_of_its_threads(process, thread) else Step(process, thread)
+            )
     return "rank" if other.rank is not None else "outside"

@@ -179,6 +179,43 @@ def test_plain_lock_has_no_owner(start: Start) -> None:
     )
 
 
+CONDITION = (
+    "import ctypes, threading; c = ctypes.CDLL(None); m, k = ctypes.create_string_buffer(40), ctypes.create_string_buffer(48)\n"
+    "c.pthread_mutex_lock(m); ready(); c.pthread_cond_wait(k, m)"
+)
+
+
+@pytest.mark.skipif(NEW_LOCKS, reason="from Python 3.13 on a lock has another form")
+@pytest.mark.parametrize(
+    ("code", "of_python", "timed"),
+    [
+        ("import threading; k = threading.Lock(); k.acquire(); ready(); k.acquire()", True, False),
+        ("import threading; ready(); threading.Event().wait(900)", True, True),
+        ("import queue; ready(); queue.Queue().get()", True, False),
+        (CONDITION, False, False),
+    ],
+)
+def test_lock_of_python_is_told_from_a_condition_of_c(
+    start: Start, code: str, of_python: bool, timed: bool
+) -> None:
+    _, thread = until(start(code), "condition")
+
+    assert (thread.wait.of_python, thread.wait.timed) == (of_python, timed)
+
+
+def test_limit_of_cpu_time_is_that_of_each_process(start: Start) -> None:
+    code = (
+        "import os, resource, time\n"
+        "child = os.fork()\n"
+        "if not child: resource.setrlimit(resource.RLIMIT_CPU, (7, 9)); ready(); time.sleep(900)\n"
+        "os.waitpid(child, 0)"
+    )
+    read, _ = until(pid := start(code), "child")
+
+    found = {process.pid == pid: process.cpu_limit_seconds for process in read.processes}
+    assert found == {True: None, False: 7}
+
+
 def test_queue_has_no_owner(start: Start) -> None:
     until(start("import queue; ready(); queue.Queue().get()"), "condition")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from diag.detectors.hang.facts import calls_that_differ
-from diag.detectors.hang.kernel_waits import lasting_wait
+from diag.detectors.hang.kernel_waits import wait_of
 from diag.detectors.hang.threads import name_judged
 from diag.detectors.hang.wait_text import format_chain
 from diag.model import Evidence, numbered
@@ -73,10 +73,13 @@ def _of_culprit(rank: RankView, verdict: Verdict, job: JobView) -> Iterator[Evid
     if child is not None and child[1].main is not None:
         text = f"child pid {child[1].pid}: " + stack_excerpt(child[1].main, read_stack(child[1].main), cwd)
         yield Evidence(child[1].how, text, child[0], rank.rank)
-    if (chain := lasting_wait(rank, verdict.since, job, verdict.blamed_child or 0)) is not None:
+    if (chain := wait_of(rank, verdict, job)) is not None:
         yield from _stacks_along(rank, chain, cwd)
         yield Evidence(
-            "waits", f"pid {chain.steps[0].process.pid}: {format_chain(chain)}", rank.waits_at, rank.rank
+            "waits",
+            f"pid {(chain.behind or chain).steps[0].process.pid}: {format_chain(chain)}",
+            rank.waits_at,
+            rank.rank,
         )
     if rank.tree is not None:
         yield Evidence("proc", _format_process(rank), rank.tree_at, rank.rank)
@@ -100,7 +103,7 @@ def _waiting_main(rank: RankView, cwd: str) -> Iterator[Evidence]:
 
 def _stacks_along(rank: RankView, chain: Chain, cwd: str) -> Iterator[Evidence]:
     """Where in its code each one stands that the rank waits for."""
-    for step in chain.steps[1:4]:
+    for step in chain.steps[:3] if chain.behind is not None else chain.steps[1:4]:
         at, sample = rank.stack_at, rank.stack
         if step.process.pid != rank.placement.pid:
             at, sample = rank.child_stacks.get(step.process.pid, (0.0, None))

@@ -186,6 +186,14 @@ def _waiter_waits(verdict: Verdict, job: JobView) -> str:
     return f"{_thread_of(chain.last) if same else _process_of(chain.last)} waits"
 
 
+def _sleeper_sleeps(verdict: Verdict, job: JobView) -> str:
+    chain = verdict.chain
+    if chain is None or chain.behind is None:
+        return format_ranks(verdict.culprits) + numbered(" [sleeps|sleep]", len(verdict.culprits))
+    same = chain.last.process.pid == chain.behind.last.process.pid
+    return f"{_thread_of(chain.last) if same else _process_of(chain.last)} sleeps"
+
+
 def _other(verdict: Verdict) -> Step | Party | None:
     """Whom the advice names: the one that cannot go on; else whom the first waits for, even where what that one
     does may not be read."""
@@ -314,6 +322,7 @@ FACTS: dict[str, Fact] = {
     "children": lambda verdict, job: " ".join(map(str, [*_children(verdict, job).values()][:_MOST_PIDS])) or "PID",
     "child_each": Each,
     "waiter_waits": _waiter_waits,
+    "sleeper_sleeps": _sleeper_sleeps,
     "thread": _thread,
     "process": _process,
     "pid": _pid,

@@ -85,7 +85,9 @@ def grounds_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Ground]:
 
 def _dead_end(verdict: Verdict) -> Ground | None:
     wait = verdict.chain.last.wait if verdict.chain is not None else None
-    if wait is None:
+    if wait is None or (
+        verdict.chain is not None and verdict.chain.behind is not None
+    ):  # or only probably there
         return None
     found = _DEAD_ENDS.get(wait.dead_end) or (None if wait.others else _WITHOUT_OTHERS.get(wait.kind))
     return None if found is None else Ground(*found)

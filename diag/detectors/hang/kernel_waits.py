@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diag.detectors.hang.kernel_causes import kernel_cause
+from diag.detectors.hang.unnamed_waits import with_enders
 from diag.detectors.hang.verdict import Note, Verdict
 from diag.model.observations.waits import WaitsRead
+from diag.state.enders import Enders, find_enders, whole_chain
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import Activity
 from diag.state.view import JobView
@@ -16,6 +18,7 @@ from diag.text.units import format_bytes, format_seconds
 # What stacks alone say of a rank that is in its own code, or in a lock: "look there". Other classes have a cause of
 # their own, which the kernel's facts only describe.
 _REFINED = ("not_in_collective", "threads_wait_for_each_other", "lock_not_released", "gil_held")
+_UNNAMED = ("not_in_collective", "threads_wait_for_each_other", "lock_not_released")
 # Classes in which a rank waits for something else than its peers.
 _DESCRIBED = (
     "peer_not_joined", "unknown", "lock_deadlock", "gil_deadlock", "data_loading", "preprocess_wait", "checkpoint_io",
@@ -24,7 +27,7 @@ _DESCRIBED = (
 # What a silent peer is to blame for; not where that is another rank, or the store at which ranks wait for each other.
 _OF_A_PEER = ("peer_is_silent", "peer_does_not_read", "process_is_silent", "process_does_not_read")
 _TRICKLE_SECONDS = 120.0
-_LOCKS = ("threads_wait_for_each_other", "lock_held", "lock_owner_ended")
+_LOCKS = ("threads_wait_for_each_other", "lock_held", "lock_owner_ended", "nobody_releases_lock")
 
 
 # What a rank is at, and the class of a hang in it.
@@ -50,6 +53,23 @@ def lasting_wait(rank: RankView, since: float, job: JobView, child: int = 0) -> 
     tid = 0 if child else rank.thread
     chain = follow(rank.waits, child or rank.placement.pid, tid, job=_of_job(rank, since, job))
     return None if chain is None or chain.steps[0].wait.kind == "unreadable" else chain
+
+
+def wait_of(rank: RankView, verdict: Verdict, job: JobView) -> Chain | None:
+    """As far as the verdict knows it of its first culprit."""
+    if verdict.chain is not None and verdict.culprits[:1] == (rank.rank,):
+        return verdict.chain
+    return lasting_wait(rank, verdict.since, job, verdict.blamed_child or 0)
+
+
+def _enders(rank: RankView, chain: Chain, verdict: Verdict, job: JobView) -> Enders | None:
+    """Of a lock of Python's, as the stack or the memory shows, or of an event loop: what C code waits for is not known
+    to come from a thread of Python's."""
+    wait = chain.last.wait
+    known = verdict.cause == "lock_not_released" or wait.of_python or wait.kind in ("poll", "semaphore")
+    if verdict.cause not in _UNNAMED or verdict.blamed_child is not None or not known or kernel_cause(chain):
+        return None
+    return find_enders(rank, chain, verdict.since, _of_job(rank, verdict.since, job))
 
 
 def _of_job(rank: RankView, since: float, job: JobView) -> OfJob:
@@ -78,7 +98,7 @@ def last_fed(verdict: Verdict, job: JobView) -> float:
     times = [0.0]
     for number in verdict.culprits:
         rank = job.ranks.get(number)
-        chain = lasting_wait(rank, verdict.since, job) if rank is not None else None
+        chain = wait_of(rank, verdict, job) if rank is not None else None
         if rank is None or chain is None or chain.last.wait.silent_seconds is None:
             continue
         last = rank.waits_at - chain.last.wait.silent_seconds
@@ -103,21 +123,32 @@ def with_kernel_waits(verdict: Verdict, job: JobView) -> Verdict:
     chain = lasting_wait(rank, verdict.since, job, verdict.blamed_child or 0)
     if chain is None or not chain.steps[0].thread.same:
         return verdict
+    if (found := _enders(rank, chain, verdict, job)) is not None:
+        named_none, chain = chain, whole_chain(chain, found)
+        if chain is named_none:
+            return _of_class(rank, verdict, with_enders(verdict, rank, job.run.cwd, chain, found), chain)
     cause = kernel_cause(chain)
-    if not cause and not chain.stays_in_job:
+    if not cause and not chain.stays_in_job and chain.behind is None:
         return verdict
     described = replace(verdict, chain=chain, notes=(*verdict.notes, *_what_comes(rank, chain)))
     if not cause or verdict.cause not in _REFINED or (chain.stays_in_job and cause in _OF_A_PEER):
         return described
     if verdict.cause == "gil_held" and cause == "sleeps":
         return described  # asleep in C code with the interpreter's lock: that it holds it is the cause
+    return _of_class(rank, verdict, replace(described, cause=cause), chain)
+
+
+def _of_class(rank: RankView, before: Verdict, verdict: Verdict, chain: Chain) -> Verdict:
+    """Of another cause than before: the class that this one has, and the wait that shows it."""
+    if verdict.cause == before.cause:
+        return replace(verdict, chain=chain) if verdict.words != before.words else verdict
     klass = verdict.klass
-    if cause in _LOCKS:
+    if verdict.cause in _LOCKS:
         klass = "lock_deadlock"
-    elif cause == "gil_held_by_thread":
+    elif verdict.cause == "gil_held_by_thread":
         klass = "gil_deadlock"
     elif (work := _work(rank)) in _CLASS_OF_WORK:
         klass = _CLASS_OF_WORK[work]  # that it holds the interpreter's lock meanwhile is a remark
     elif klass in ("lock_deadlock", "gil_deadlock"):
         klass = "peer_not_joined" if verdict.waiting else "unknown"
-    return replace(described, klass=klass, cause=cause, by_kernel=True)
+    return replace(verdict, klass=klass, chain=chain, by_kernel=True)

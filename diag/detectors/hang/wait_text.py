@@ -10,6 +10,7 @@ from diag.text.units import format_bytes, format_ratio, format_seconds
 
 _COMMAND = 60
 _MOST_STEPS = 5  # of a chain
+_NO_OWNER = " (not known which thread holds it)"
 
 
 def format_chain(chain: Chain, name: str = "the main thread") -> str:
@@ -18,6 +19,9 @@ def format_chain(chain: Chain, name: str = "the main thread") -> str:
     "the main thread waits for child pid 77 (`sh upload.sh`) to end, which waits for a byte from 10.0.0.5:443 ..."
     """
     clauses = [format_wait(step) for step in chain.steps]
+    if chain.behind is not None:
+        before = format_chain(chain.behind, name).removesuffix(_NO_OWNER)
+        name = f"{before}, probably for {name_of(chain.steps[0], chain.behind.last)}, which"
     text = f"{name} {', which '.join(clauses[:_MOST_STEPS])}"
     if len(clauses) > _MOST_STEPS:
         text += f", and so on over {len(clauses) - _MOST_STEPS} more, the last of which {clauses[-1]}"
@@ -38,6 +42,15 @@ def _thread(step: Step) -> str:
     if step.main:
         return f"pid {step.process.pid}"
     return _named(step.thread)
+
+
+def name_of(step: Step, waiter: Step) -> str:
+    """As one who waits for it says: "thread reader (tid 7)", or "child pid 9 (`sh up.sh`)"."""
+    if step.process.pid == waiter.process.pid:
+        return "the main thread" if step.main else _named(step.thread)
+    child = "child " if step.process.parent == waiter.process.pid else ""
+    thread = "" if step.main else f"{_named(step.thread)} of "
+    return f"{thread}{child}{_party(Party(step.process.pid, 0, step.process.command), waiter)}"
 
 
 def _named(thread: ThreadWait) -> str:
@@ -148,11 +161,14 @@ def _sleep(wait: Wait, step: Step) -> str:
 
 def _poll(wait: Wait, step: Step) -> str:
     limit = f", for at most {format_seconds(wait.seconds)}" if wait.seconds is not None else ""
+    if wait.watched and all(one.dead_end == "only_self" for one in wait.watched):
+        return f"waits for nothing but its own wake-up ({wait.call} of fd {wait.fd}){limit}"
     if not wait.watched:
         return f"waits for events{limit}"
     peers = [one.peer or one.path or one.kind.replace("_", " ") for one in wait.watched[:3]]
     more = f" and {len(wait.watched) - 3} more" if len(wait.watched) > 3 else ""
-    return f"waits for any of {len(wait.watched)} descriptors ({', '.join(peers)}{more}){limit}"
+    count = f"any of {len(wait.watched)} descriptors" if len(wait.watched) > 1 else "one descriptor"
+    return f"waits for {count} ({', '.join(peers)}{more}){limit}"
 
 
 def _running(wait: Wait, step: Step) -> str:
@@ -187,7 +203,7 @@ _FORMATS: dict[str, Callable[[Wait, Step], str]] = {
     "mutex": _mutex,
     "gil": lambda wait, step: _held("waits for Python's interpreter lock", wait, step),
     "semaphore": lambda wait, step: f"waits for a lock between processes ({wait.path or 'unnamed'})",
-    "condition": lambda wait, step: "waits on a lock or condition (not known which thread holds it)",
+    "condition": lambda wait, step: f"waits on a lock or condition{_NO_OWNER}",
     "pipe_read": lambda wait, step: _pipe("reads from a ", "can write to|may write to", wait, step),
     "pipe_write": lambda wait, step: _pipe("writes to a full ", "can read|does not read", wait, step),
     "fifo_open": lambda wait, step: (

@@ -52,6 +52,8 @@ class Wait:
     unsent_bytes: int = 0
     retransmits: int = 0
     seconds: float | None = None  # of a sleep or a timeout: what is left; else all of it
+    timed: bool = False  # a timeout ends it, or a sleep its end
+    of_python: bool = False  # of a condition: it is a threading.Lock, or what is built on one
     watched: tuple[Wait, ...] = ()  # of poll and epoll: each descriptor as if it alone were read or written
     others: tuple[Party, ...] = ()  # who could end it
     dead_end: str = ""
@@ -84,6 +86,7 @@ class ProcessWaits:
     threads: tuple[ThreadWait, ...]
     job: bool = True  # the rank or below it; False: somebody it waits for
     threads_left_out: int = 0
+    cpu_limit_seconds: int | None = None  # RLIMIT_CPU: the kernel ends it when it has used so much (SIGXCPU)
 
     def thread(self, tid: int = 0) -> ThreadWait | None:
         """0: the main thread."""

@@ -20,7 +20,7 @@ from diag.sources.waits.calls import parse_call
 from diag.sources.waits.decode import Blocked, blocked_in
 from diag.sources.waits.mounts import Mounts
 from diag.sources.waits.objects import Objects
-from diag.sources.waits.proc_files import command_of
+from diag.sources.waits.proc_files import command_of, cpu_limit
 from diag.sources.waits.quota import Quota
 
 SOURCE = "waits"
@@ -128,6 +128,8 @@ class WaitReader:
                     if name in before[tid]
                 }
         row: dict[str, Any] = {"command": command_of(self._proc, pid), "job": job, "threads": threads}
+        if job and (limit := cpu_limit(self._proc, pid)) is not None:
+            row["cpu_limit"] = limit
         if len(threads) >= _THREADS:
             row["threads_left_out"] = max(0, len(os.listdir(f"{self._proc}/{pid}/task")) - _THREADS)
         ns = {thread["ns"]: int(tid) for tid, thread in threads.items() if "ns" in thread}

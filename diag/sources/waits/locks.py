@@ -18,6 +18,8 @@ _NATIVE_ID = (160, 144)  # of PyThreadState: 3.11 and 3.13, 3.12
 _LONGEST_INTERVAL_US = 10_000_000
 # Of struct pthread: its header, {x86-64: tcbhead_t, seen with glibc 2.36; else 24 words: nptl/descr.h}, and a list.
 _PTHREAD_TID = {"x86_64": 0x2D0, "aarch64": 0xD0}
+MALLOC_HEAD = 8  # the size of a piece stands before it, its lowest three bits are flags
+_SEM_PIECE = 48  # of which 32 are sem_t
 _PIECE = 256 << 10
 _SCANNED = 48 << 20  # of a process's own writable memory, for the owner of one RLock
 
@@ -31,6 +33,21 @@ def mutex_words(raw: bytes) -> dict[str, Any]:
     lock, _, owner = struct.unpack_from("=III", raw)
     named = owner or (lock & _TID_MASK if lock > 2 else 0)
     return {"owner": named} if 0 < named < 1 << 22 else {}
+
+
+def is_python_lock(raw: bytes) -> bool:
+    """Whether a semaphore that is waited for lies in a piece of memory of its own, as Python's locks do up to 3.13
+    (PyThread_allocate_lock). A condition of C lies amid something larger. `raw`: from what malloc keeps before it.
+
+    sem_t of glibc 2.36: {value, waiters, private}; private is 0 where one process alone uses it.
+
+    >>> is_python_lock(struct.pack("=QIII", 0x31, 0, 1, 0)), is_python_lock(struct.pack("=QIII", 1, 0, 1, 0))
+    (True, False)
+    """
+    if len(raw) < 20:
+        return False
+    piece, value, waiters, private = struct.unpack_from("=QIII", raw)
+    return bool(piece & ~7 == _SEM_PIECE and value == 0 and 0 < waiters < 1 << 16 and private == 0)
 
 
 def find_gil_holder(memory: Memory, address: int) -> int:

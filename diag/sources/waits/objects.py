@@ -17,7 +17,13 @@ from diag.sources.stacks.remote_stack.reader import ProcessStacks
 from diag.sources.waits import sock_diag
 from diag.sources.waits.decode import Blocked
 from diag.sources.waits.ends import Ends
-from diag.sources.waits.locks import find_gil_holder, find_rlock_owner, mutex_words
+from diag.sources.waits.locks import (
+    MALLOC_HEAD,
+    find_gil_holder,
+    find_rlock_owner,
+    is_python_lock,
+    mutex_words,
+)
 from diag.sources.waits.mounts import Mounts
 from diag.sources.waits.proc_files import fdinfo, mounts, open_mode
 
@@ -288,9 +294,11 @@ class Objects:
             facts["gil"] = holder
         elif tid := self._python(pid)[0].get(blocked.address):
             facts["join"] = tid
-        elif deep and not blocked.timed and self._searches < _SEARCHES:
-            self._searches += 1
-            facts["rlock"] = find_rlock_owner(memory, blocked.address, self._maps(pid))
+        else:
+            facts["python_lock"] = is_python_lock(self._read(pid, blocked.address - MALLOC_HEAD, 32) or b"")
+            if deep and not blocked.timed and self._searches < _SEARCHES:
+                self._searches += 1
+                facts["rlock"] = find_rlock_owner(memory, blocked.address, self._maps(pid))
         return key, []
 
     def _process_of(self, pid: int, tid: int) -> int:

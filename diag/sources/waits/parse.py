@@ -68,6 +68,7 @@ class _Reading:
             tuple(one for one in parsed if one is not None),
             bool(row.get("job", True)),
             int(row.get("threads_left_out", 0)),
+            row.get("cpu_limit"),
         )
 
     def _thread(self, pid: int, tid: int, row: dict[str, Any], process: dict[str, Any]) -> ThreadWait | None:
@@ -134,7 +135,7 @@ class _Reading:
         if blocked.kind in ("futex", "mutex", "join", "semaphore"):
             return self._lock(pid, plain, blocked, facts, process)
         if blocked.kind == "sleep":
-            return replace(plain, seconds=facts.get("seconds"))
+            return replace(plain, seconds=facts.get("seconds"), timed=True)
         if blocked.kind == "poll":
             return self._poll(who, plain, blocked, facts)
         return self._descriptor(who, plain, facts, in_file_system=blocked.in_file_system)
@@ -244,13 +245,12 @@ class _Reading:
         )
         timeout = facts.get("timeout_ms", -1)
         seconds = timeout / 1000 if timeout >= 0 else None
-        if len(watched) != 1 or plain.call.startswith("epoll"):
-            return replace(plain, watched=watched, seconds=seconds)
-        # settimeout() makes a receive a poll of one
         ends = seconds is not None or blocked.timed
-        return replace(
-            watched[0], call=plain.call, seconds=seconds, dead_end="" if ends else watched[0].dead_end
-        )
+        if len(watched) != 1 or plain.call.startswith("epoll"):
+            return replace(plain, watched=watched, seconds=seconds, timed=ends)
+        # settimeout() makes a receive a poll of one
+        dead_end = "" if ends else watched[0].dead_end
+        return replace(watched[0], call=plain.call, seconds=seconds, timed=ends, dead_end=dead_end)
 
     def _child(self, pid: int, wait: Wait, blocked: Blocked) -> Wait:
         children = [
@@ -281,6 +281,7 @@ class _Reading:
         self, pid: int, wait: Wait, blocked: Blocked, facts: dict[str, Any], process: dict[str, Any]
     ) -> Wait:
         threads, ns = process.get("threads") or {}, process.get("ns") or {}
+        wait = replace(wait, timed=blocked.timed)
 
         def party(number: int) -> Party | None:
             tid = ns.get(str(number), number)
@@ -312,7 +313,7 @@ class _Reading:
         for name, kind in (("gil", "gil"), ("join", "join"), ("rlock", "mutex")):
             if (held := party(facts.get(name, 0))) is not None:
                 return replace(wait, kind=kind, others=(held,))
-        return replace(wait, kind="condition")
+        return replace(wait, kind="condition", of_python=bool(facts.get("python_lock")))
 
 
 def _is_device(link: str, mount: dict[str, Any]) -> bool:

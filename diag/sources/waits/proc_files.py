@@ -24,6 +24,14 @@ def parent_and_start(proc: str, pid: int) -> tuple[int, float]:
         return 0, 0.0
 
 
+def cpu_limit(proc: str, pid: int) -> int | None:
+    """Seconds of CPU time after which the kernel ends it (RLIMIT_CPU); None for no limit."""
+    raw = (read_raw(f"{proc}/{pid}/limits") or b"").decode(errors="replace")
+    # Max cpu time              2                    6                    seconds   (Linux 6.18)
+    row = next((line.split() for line in raw.splitlines() if line.startswith("Max cpu time")), [])
+    return int(row[3]) if len(row) > 3 and row[3].isdigit() else None
+
+
 def fdinfo(proc: str, pid: int, fd: int) -> dict[str, str]:
     """Lines of one name (`tfd`, `lock`) together, as they stood."""
     raw = (read_raw(f"{proc}/{pid}/fdinfo/{fd}") or b"").decode(errors="replace")
