@@ -3,6 +3,7 @@ its row says."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,13 +31,13 @@ class Row:
     journal: str
 
 
+def _cells(title: str) -> list[list[str]]:
+    section = _PAGE.read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
 def _rows() -> list[Row]:
-    section = _PAGE.read_text().partition("## Runs")[2].partition("\n## ")[0]
-    cells = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in section.splitlines()
-        if line.startswith("| ")
-    ]
     return [
         Row(
             int(re.findall(r", (\d)", row[0])[0]),
@@ -45,11 +46,12 @@ def _rows() -> list[Row]:
             row[4],
             row[6],
         )
-        for row in cells[2:]
+        for row in _cells("Runs")
     ]
 
 
 ROWS = _rows()
+SHARED = _cells("Ranks that share a GPU")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.journal)
@@ -68,6 +70,28 @@ def test_a_row_says_what_its_journal_gives(row: Row) -> None:
     if first.finding.severity.value != "info":
         assert round(first.at - first.finding.since) in (int(row.seconds), int(row.seconds) - 1)
     assert not any(change.finding.id in HANGS for change in opened) or name in HANGS
+
+
+@pytest.mark.parametrize("row", SHARED, ids=lambda row: row[5])
+def test_a_row_of_ranks_on_one_gpu_says_what_its_journal_gives(row: list[str]) -> None:
+    _, _, said, ranks, seconds, journal = row
+    struck = json.loads((_CAPTURES / "gpu-loops" / "struck.json").read_text())[Path(journal).name]
+    _, changes = replay_records(JournalReader(segments(_CAPTURES / journal)))
+    opened = [change for change in changes if change.kind is ChangeKind.OPENED]
+
+    if said.startswith("not") and not ranks:
+        assert [change.finding.summary for change in opened] == []
+        return
+    name, cause = re.findall(r"`([\w-]+)` (\w+)", said)[0]
+    ((found, after),) = [(change.finding, change.at - struck) for change in opened]
+    assert (found.id, found.cause) == (name, cause)
+    assert found.ranks == tuple(map(int, re.findall(r"\d+", ranks)))
+    assert abs(after - int(seconds)) <= 1
+
+
+def test_every_journal_of_loops_on_one_gpu_is_in_the_table() -> None:
+    loops = {path.parent.name for path in (_CAPTURES / "gpu-loops").glob("*/journal-*")}
+    assert loops == {Path(row[5]).name for row in SHARED}
 
 
 def test_every_journal_of_the_drills_is_in_the_table() -> None:

@@ -31,6 +31,9 @@ _EVIDENCE = (".log", ".txt", ".gz")
 
 # Folders of which each file is evidence of its own. The folder as a whole would be a job of strangers.
 _ONE_BY_ONE = ("logs", "plain-loops", "printing", "memory/v2", "sources/rdma", "steps")
+_FOLDERS = (
+    "gpu-drills", "gpu-loops", "h200-live", "h200-net", "kernel-waits", "loose", "memory", "over", "steps",
+)  # fmt: skip
 # Not replayed: what one reader is given in its own tests (`diag replay` refuses it), and answers of a server.
 _NO_EVIDENCE = ("estimate", "fr", "gpu", "metrics", "sources", "stacks", "trees", "logs/nccl/lines")
 # Of each case of NCCL the folder is replayed for every version, its ranks' logs one by one for these alone (the
@@ -54,7 +57,7 @@ def goldens() -> list[Golden]:
 
 
 def _folders() -> Iterator[Golden]:
-    for folder in ("gpu-drills", "h200-live", "h200-net", "kernel-waits", "loose", "memory", "over", "steps"):
+    for folder in _FOLDERS:
         for path in sorted((CAPTURES / folder).iterdir()):
             if path.is_dir() and f"{folder}/{path.name}" not in _ONE_BY_ONE:
                 yield _golden(path, folder)

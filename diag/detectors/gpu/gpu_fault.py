@@ -125,7 +125,9 @@ def _relevant(job: JobView) -> list[tuple[XidEvent, tuple[int, ...]]]:
         named = _ranks_named(event, job)
         if event.pids and not named and event.fact.host_pids and event.kind != "hardware":
             continue  # the program of a neighbour on that GPU
-        users = {*rank_of_bus(event.fact.pci_bus_id, job), *named}
+        users = named
+        if not named or event.kind == "hardware":  # else the program's alone: ranks may share a GPU
+            users = {*rank_of_bus(event.fact.pci_bus_id, job), *named}
         since = [rank for rank in users if rank not in job.ranks or event.last_at >= job.ranks[rank].found_at]
         if since or (not users and _may_be_ours(event, job)):
             found.append((event, tuple(sorted(since))))
@@ -151,9 +153,9 @@ def _may_be_ours(event: XidEvent, job: JobView) -> bool:
 
 def _may_have_failed_of_it(number: int, job: JobView) -> bool:
     """After a fault of its own every CUDA call of a program fails: who dies of something else, by its own
-    last lines, had none."""
+    last lines, had none. Nor had one that its launcher ended when another had failed."""
     rank = job.ranks.get(number)
-    if rank is None or not rank.failed:
+    if rank is None or not rank.failed or rank.was_ended:
         return False
     error = heard(rank, job, alone=True).error
     return not error or any(word in error.lower() for word in ("cuda", "gpu", "nccl", "device"))

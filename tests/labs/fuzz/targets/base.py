@@ -57,6 +57,8 @@ def _recorded() -> dict[str, list[str]]:
     found: dict[str, dict[tuple[Any, ...], str]] = defaultdict(dict)
     folders = (
         "gpu-drills/*",
+        "gpu-loops/log-loss-alone",
+        "gpu-loops/starved",
         "h200-live/loop-*",
         "h200-live/data-hang-ras",
         "kernel-waits/thread-joins",
