@@ -34,12 +34,13 @@ def spins(
     owns_gil: Sequence[bool | None] = (False,),
     where: Sequence[tuple[str, ...]] = (ITEM,),
     rank: int = 0,
+    switches: float = 0.0,
 ) -> None:
     """So many readings of a rank whose main thread has this share of a core, and is ready for one without getting it
-    for that share of the time. Of `owns_gil` and `where` the next is taken for each."""
+    for that share of the time. It gives it away `switches` times a second. Of `owns_gil` and `where` the next is taken for each."""
     for number in range(times):
         story.tell(
-            _tree(rank, story.now, cpu, ready),
+            replace(_tree(rank, story.now, cpu, ready), switches=int(switches * story.now)),
             _stack(rank, story.now, where[number % len(where)], owns_gil[number % len(owns_gil)]),
         )
         story.wait(SECONDS)
@@ -174,6 +175,17 @@ def test_spinning_in_such_a_wait_is_no_movement_and_a_loop_of_python_is() -> Non
 
     assert waits.now - waits.engine.job.ranks[0].moved["cpu"] > 15 * SECONDS
     assert computes.now - computes.engine.job.ranks[0].moved["cpu"] <= SECONDS
+
+
+def test_loop_of_such_waits_moves_by_giving_its_core_away_in_between() -> None:
+    """A healthy loop that prints nothing stands in `.item()` whenever one looks."""
+    loop, stuck = job(pid_of(0)), job(pid_of(0))
+    spins(loop, 20, switches=30.0)
+    spins(stuck, 20, switches=0.9)  # a signal handler, a tick: less than three between two readings
+
+    assert activity(loop) is activity(stuck) is Activity.GPU_SYNC
+    assert loop.now - loop.engine.job.ranks[0].moved["cpu"] <= SECONDS
+    assert stuck.now - stuck.engine.job.ranks[0].moved["cpu"] > 15 * SECONDS
 
 
 @pytest.mark.parametrize(
