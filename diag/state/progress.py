@@ -82,13 +82,8 @@ class Progress(Reducer):
             return self.told_step_seconds or (steps[0] if steps else None)
         return statistics.quantiles(steps, n=20, method="inclusive")[-1]
 
-    def expected_seconds(self) -> float | None:
-        """In how many seconds after the last the next line with a step has come, 95 times of 100; None where
-        the job's own history is too short to say."""
-        return self.rhythm.p95()
-
     def overdue(self, now: float) -> float | None:
-        """Seconds by which that line is late; 0 where it is not, None where that is not known."""
+        """Seconds by which the next line with a step is late; 0 where it is not, None where that is not known."""
         return self.rhythm.overdue(now)
 
     def step_words(self) -> str:

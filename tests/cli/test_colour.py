@@ -15,8 +15,6 @@ import pytest
 from diag.cli import main
 from diag.text import colour
 
-DOCTOR = ("doctor", "--manifest")
-
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> str:

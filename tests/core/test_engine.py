@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -261,12 +261,6 @@ def test_detectors_import_neither_sources_nor_outputs_nor_what_runs_in_threads()
         assert not any(room in text for room in ("diag.sources", "diag.outputs", "diag.agent.samplers")), (
             path.name
         )
-
-
-def _imports(path: Path) -> Iterator[str]:
-    for line in path.read_text().splitlines():
-        if line.startswith(("from diag", "import diag")):
-            yield line.split()[1]
 
 
 def test_finding_that_another_takes_the_place_of_is_not_over() -> None:

@@ -295,7 +295,7 @@ def test_layers_that_are_listed_in_a_moment_are_no_steps() -> None:
 def test_line_is_overdue_by_its_own_history() -> None:
     job = told(Job(*TRAINING), lambda n: f"iter {n} loss {next(loss)}", seconds=3.0)
     progress = job.state.progress
-    expected = progress.expected_seconds()
+    expected = progress.rhythm.p95()
 
     assert expected is not None and 3.0 < expected < 3.3
     assert progress.overdue(job.at + 3.0) == 0.0

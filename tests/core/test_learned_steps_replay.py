@@ -33,7 +33,7 @@ def test_steps_of_a_plain_loop_are_learned_from_its_own_lines(name: str, iterati
     assert words in document["sentence"]
     assert "steady" in {phase for _, phase in job.phases.history}
     assert job.progress.steps.counted > 60 and 0.2 < (job.progress.steps.median() or 0) < 0.6
-    assert 0.3 < (job.progress.expected_seconds() or 0) < 1.5
+    assert 0.3 < (job.progress.rhythm.p95() or 0) < 1.5
     assert list(engine.all_findings()) == []
 
 

@@ -51,7 +51,6 @@ class Shape:
     moe_layers: tuple[bool, ...] = ()
     latent: Latent | None = None
     max_positions: int = 0
-    model_type: str = ""
 
     @property
     def query_size(self) -> int:
@@ -106,7 +105,6 @@ def shape_from_config(config: Mapping[str, Any], where: str = "config.json") -> 
         norms_per_layer=traits.get("norms", 2),
         latent=_latent(config, where),
         max_positions=_size(config, where, "max_position_embeddings", default=0),
-        model_type=kind,
         **moe,
     )
     if min(shape.kv_heads, shape.head_dim) < 1:

@@ -51,14 +51,6 @@ class CheckpointUnavailable(SourceUnavailable):
     """The folder cannot be read; `reason` and `remedy` as SourceFailed wants them."""
 
 
-def is_checkpoint_name(name: str) -> bool:
-    """
-    >>> is_checkpoint_name("iter_0000500"), is_checkpoint_name("runs")
-    (True, False)
-    """
-    return _CHECKPOINT.match(name) is not None
-
-
 def version_folders(path: str, since: float, files: Files = OURS) -> list[str]:
     """Folders of runs of ms-swift below its --output_dir that were changed after `since`, newest first.
     Raises OSError."""

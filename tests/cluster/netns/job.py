@@ -11,7 +11,6 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import IO, Any
 
 import psutil
@@ -189,11 +188,6 @@ class ClusterJob:
         assert process is not None, f"rank {rank} is not there\n{self.text}"
         process.send_signal(number)
 
-    def kill_launcher(self, rank: int) -> None:
-        process = self[rank].launcher
-        assert process is not None, f"no launcher on node {rank}\n{self.text}"
-        process.kill()
-
     def kill_hub(self, rank: int) -> None:
         """Only diag: what it started goes on."""
         process = self[rank].hub
@@ -247,7 +241,3 @@ def run_job(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 run.process.wait(30)
             run.close()
-
-
-def out_folder(lab: Lab) -> Path:
-    return lab.folder / "out"
