@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -227,9 +228,17 @@ def test_circle_through_a_pipe_never_ends() -> None:
     assert "get() all results" in hang.advice and "communicate()" in hang.advice
 
 
-def test_circle_that_another_thread_may_break_is_only_held_up() -> None:
-    open_circle = replace(CIRCLE, others=(Party(pid_of(1)),))
-    held = told(waits(Wait("child", "wait4", others=OF_CHILD), child=open_circle)).the("held-up")
+@pytest.mark.parametrize(
+    ("rank", "child"),
+    [
+        ({}, {"others": (Party(pid_of(1)),)}),  # another thread of the rank may read
+        ({}, {"seconds": 600.0}),
+        ({"others": (*OF_CHILD, Party(4712))}, {}),  # any child of two
+    ],
+)
+def test_circle_that_may_be_broken_is_only_held_up(rank: dict[str, Any], child: dict[str, Any]) -> None:
+    waiter = replace(Wait("child", "wait4", others=OF_CHILD), **rank)
+    held = told(waits(waiter, child=replace(CIRCLE, **child))).the("held-up")
 
     assert held.cause == "child_does_not_end"
     assert "deadlock" not in held.summary

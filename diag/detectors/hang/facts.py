@@ -174,7 +174,7 @@ def _other(verdict: Verdict) -> Step | Party | None:
     chain = verdict.chain
     if chain is None:
         return None
-    if chain.end == "dead_end":
+    if chain.end == "dead_end" or verdict.cause == "child_computes":
         return chain.last
     return chain.steps[1] if len(chain.steps) > 1 else next(iter(chain.steps[0].wait.others), None)
 

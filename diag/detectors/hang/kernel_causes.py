@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.state.wait_chain import Chain
+from diag.state.wait_chain import Chain, Step
 
 # Why the last wait cannot end by itself.
 _DEAD_ENDS = {
@@ -70,11 +70,17 @@ def is_closed(chain: Chain) -> bool:
     """A circle of several processes, where no other thread of theirs, and no other process, could use the pipes at
     which they wait."""
     circle = chain.steps[chain.at :] if chain.end == "cycle" else ()
-    return len({step.process.pid for step in circle}) > 1 and all(
-        len({other.pid for other in step.wait.others}) == 1 and step.wait.others[0].only_main
-        for step in circle
-        if step.wait.kind not in ("child", "join", "mutex", "gil")
-    )
+    return len({step.process.pid for step in circle}) > 1 and all(map(_is_bound, circle))
+
+
+def _is_bound(step: Step) -> bool:
+    """To one other, whatever time passes."""
+    wait = step.wait
+    if len({other.pid for other in wait.others}) != 1 or wait.seconds is not None:
+        return False
+    if wait.kind in ("child", "join", "mutex"):
+        return not wait.timed
+    return wait.others[0].only_main or wait.kind == "gil"
 
 
 def explains(cause: str, chain: Chain, said: str, open_causes: tuple[str, ...]) -> bool:

@@ -136,7 +136,7 @@ class _Reading:
         if blocked.kind in ("child", "vfork"):
             return self._child(pid, plain, blocked)
         if blocked.kind in ("futex", "mutex", "join", "semaphore"):
-            return self._lock(pid, plain, blocked, facts, process)
+            return self._lock(pid, replace(plain, timed=blocked.timed), blocked, facts, process)
         if blocked.kind == "sleep":
             return replace(plain, seconds=facts.get("seconds"))
         if blocked.kind == "poll":

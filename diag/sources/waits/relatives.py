@@ -26,7 +26,13 @@ class Relatives:
         """Nothing but a signal from another process may wake its only thread from a lock that is its process's own.
         What shares its memory is a process that it was just forked from without a copy (vfork)."""
         row = self._row(pid)
-        if len(row.get("threads") or {}) != 1 or row.get("threads_left_out"):
+        threads = list((row.get("threads") or {}).values())
+        if len(threads) != 1 or row.get("threads_left_out"):
+            return False
+        before = (
+            threads[0].get("before") or {}
+        )  # else it may have begun another thread since they were listed
+        if not before.get("syscall") or before["syscall"] != threads[0].get("syscall"):
             return False
         parent = self._row(self._parent(pid))
         for thread in (parent.get("threads") or {}).values():
