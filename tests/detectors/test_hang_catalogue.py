@@ -226,7 +226,8 @@ def waits(draw: st.DrawFn) -> Wait:
         seconds=draw(st.none() | st.floats(0, 600)),
         silent_seconds=draw(st.none() | st.floats(0, 600)),
         others=tuple(others),
-        dead_end=draw(st.sampled_from(["", "no_other_end", "owner_ended", "stopped"])),
+        dead_end=draw(st.sampled_from(["", "no_other_end", "owner_ended", "stopped", "alone"])),
+        forked=draw(st.booleans()),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from diag.model.observations import Iteration, LogLine, ThreadStack
-from diag.model.observations.waits import ProcessWaits, ThreadWait, Wait, WaitsRead
+from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
 from diag.sources.logs.output import read_text
 from tests.detectors.test_hang import steady
 from tests.facts import ALL_REDUCE, SLEEP, TRAIN, WORKER, Story, frames, pid_of, process, stack, tree
@@ -297,3 +297,53 @@ def test_thread_that_another_rank_lost_is_not_this_ranks() -> None:
     shared(story, 30.0, wrote=1000)
 
     assert story.hang().cause == "lock_not_released"
+
+
+# -- a rank that raised, and cannot end ------------------------------------------------------------------------
+
+SHUTDOWN = ("_shutdown python3.11/threading.py:1590",)
+
+
+def ending(story: Story, seconds: float = 40.0) -> None:
+    """Rank 1 waits in its shutdown for a thread that waits for work."""
+    journal = ThreadStack(7002, "journal", frames("write /app/train.py:29", "get python3.11/queue.py:171"))
+    join = Wait("join", "futex", others=(Party(pid_of(1), 7002),))
+    threads = (
+        ThreadWait(pid_of(1), "MainThread", "S", "", join, same=True),
+        ThreadWait(7002, "journal", "S", "", Wait("condition", "futex"), same=True),
+    )
+    for _ in range(int(seconds / 2)):
+        story.tell(WaitsRead(1, pid_of(1), 0.5, (ProcessWaits(pid_of(1), 1, "python", threads),)))
+        go_on(story, 2.0, SHUTDOWN, journal)
+
+
+def test_exception_that_a_rank_cannot_end_after_is_quoted_with_the_thread_that_keeps_it() -> None:
+    story = steady()
+    says(story, 1, *TRACE[:-1], "KeyError: 'hén'")
+    ending(story)
+
+    hang = story.hang()
+    assert (hang.klass, hang.cause, hang.ranks) == ("teardown", "exception_before_shutdown", (1,))
+    assert "waits for thread journal (tid 7002) to end" in hang.summary
+    assert "it ends after \"KeyError: 'hén'\", printed 40 s ago" in hang.summary
+    assert "since thread journal (tid 7002), a thread that is no daemon, is waited for" in hang.advice
+
+
+def test_rank_that_cannot_end_and_raised_nothing_is_only_stuck() -> None:
+    story = steady()
+    ending(story)
+
+    assert story.hang().cause == "teardown_blocked"
+
+
+def test_exception_long_before_the_end_is_not_what_the_rank_ends_after() -> None:
+    story = steady()
+    says(story, 1, *TRACE[:-1], "KeyError: 'hén'")
+    for number in range(20):
+        story.wait(2.0)
+        for rank in range(2):
+            line = f"fetch /app/data.py:{number}"
+            story.tell(tree(rank, story.now), stack(rank, story.now, (*TRAIN, line)))
+    ending(story)
+
+    assert (story.hang().cause, "KeyError" in story.hang().summary) == ("teardown_blocked", False)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from diag.detectors.hang.rank_wait import WAITS, cause_of, classify_rank
+from diag.detectors.hang.rank_wait import BUSY_CHILD, WAITS, cause_of, child_cpu, classify_rank
 from diag.detectors.hang.threads import name_judged
 from diag.detectors.hang.verdict import Verdict
 from diag.knowledge.checkpoint_args import named_paths
@@ -26,6 +26,7 @@ from diag.text.units import format_ranks, format_ratio
 _MOST_GROUPS = 4  # of ranks that are listed with their places; of the rest, how many they are
 _MOST_PIDS = 32
 _COMMAND = 80
+_BLOCKED = {"child_waits_for_lock": "blocked in a lock"}  # by cause, of a child that is to blame
 
 Fact = Callable[[Verdict, JobView], "str | Each"]
 
@@ -44,8 +45,12 @@ class Each:
         for number, child in children.items():
             sample = self.job.ranks[number].child_stacks.get(child) if number in self.job.ranks else None
             place = _innermost(sample[1], self.job.run.cwd) if sample else ""
-            lock = " in a lock" if self.verdict.cause == "child_waits_for_lock" else ""
-            parts.append(f" {how} {child}" + (f", which is blocked{lock}{place}" if place or lock else ""))
+            does = _BLOCKED.get(self.verdict.cause, "blocked")
+            if self.verdict.cause in BUSY_CHILD:
+                cpu = child_cpu(self.job.ranks[number], child) if number in self.job.ranks else None
+                does = "busy" + (f" at {format_ratio(cpu)} CPU" if cpu is not None else "")
+            shown = place or does != "blocked"
+            parts.append(f" {how} {child}" + (f", which is {does}{place}" if shown else ""))
         if len(self.verdict.culprits) == 1:
             return "".join(f"{text}," if ", inside " in text else text for text in parts)
         parts = [f"rank {number}{text}" for number, text in zip(children, parts, strict=True)]
@@ -180,9 +185,10 @@ def _innermost(sample: StackSample, cwd: str) -> str:
 def _waiter_waits(verdict: Verdict, job: JobView) -> str:
     """Whose wait cannot end by itself."""
     chain = verdict.chain
-    if chain is None or len(chain.steps) == 1:
+    child = verdict.blamed_child is not None
+    if chain is None or (len(chain.steps) == 1 and not child):
         return format_ranks(verdict.culprits) + numbered(" [waits|wait]", len(verdict.culprits))
-    same = chain.last.process.pid == chain.steps[0].process.pid
+    same = chain.last.process.pid == chain.steps[0].process.pid and not child
     return f"{_thread_of(chain.last) if same else _process_of(chain.last)} waits"
 
 
@@ -200,7 +206,7 @@ def _other(verdict: Verdict) -> Step | Party | None:
     chain = verdict.chain
     if chain is None:
         return None
-    if chain.end == "dead_end":
+    if chain.end == "dead_end" or verdict.cause == "child_computes":
         return chain.last
     return chain.steps[1] if len(chain.steps) > 1 else next(iter(chain.steps[0].wait.others), None)
 
@@ -244,6 +250,31 @@ def _of_last(field: str, otherwise: str) -> Fact:
         return otherwise if value in ("", -1) else str(value)
 
     return words
+
+
+def _lone_process(verdict: Verdict, job: JobView) -> str:
+    """Whose only thread waits for what only another could do."""
+    if verdict.chain is None:
+        return f"process {verdict.blamed_child}" if verdict.blamed_child else format_ranks(verdict.culprits)
+    return _process_of(verdict.chain.last)
+
+
+def _held_by(verdict: Verdict, job: JobView) -> str:
+    """In its shutdown: what keeps the process from ending, where the kernel shows it."""
+    steps = verdict.chain.steps if verdict.chain is not None else ()
+    if len(steps) < 2 or steps[0].wait.kind not in ("join", "child"):
+        return ""
+    kind = "a thread that is no daemon" if steps[0].wait.kind == "join" else "a process that it started"
+    return f", since {_thread_of(steps[1]) if steps[0].wait.kind == 'join' else _process_of(steps[1])}, {kind}, is waited for"
+
+
+def _of_tokenizers(verdict: Verdict, job: JobView) -> str:
+    """Its pool of threads does not survive a fork: said where it is loaded, or nobody looked."""
+    loaded = verdict.chain.last.wait.libraries if verdict.chain is not None else None
+    setting = "TOKENIZERS_PARALLELISM=false"
+    if loaded is None:
+        return f" With Hugging Face's tokenizers, {setting} does."
+    return f" It has loaded tokenizers, whose pool {setting} switches off." if "tokenizers" in loaded else ""
 
 
 def _lock(verdict: Verdict, job: JobView) -> str:
@@ -331,6 +362,9 @@ FACTS: dict[str, Fact] = {
     "mount": _of_last("mount", "it"),
     "fd": _of_last("fd", "not known"),
     "lock": _lock,
+    "of_tokenizers": _of_tokenizers,
+    "lone_process": _lone_process,
+    "held_by": _held_by,
     "calls": lambda verdict, job: calls_that_differ(verdict),
     "calls_waited_in": _calls_waited_in,
     "xid": lambda verdict, job: verdict.cause.removeprefix("xid_"),

@@ -21,6 +21,7 @@ _BY_CAUSE = {
     "call_unanswered": ("calls_differ", "no rank is left that would answer the call of {culprits}"),
     "communicators_wait_for_each_other": ("cycle", "each waits for another one to begin a communicator, in a circle"),
     "groups_in_opposite_order": ("cycle", "the calls wait for each other in a circle"),
+    "processes_wait_for_each_other": ("cycle", "the processes wait for each other in a circle"),
     "threads_wait_for_each_other": ("cycle", "the threads wait for each other in a circle"),
     "child_waits_for_lock": ("dead_end", "the lock was held by a thread that a forked child does not have"),
     "transport_error": ("transport_error", "NCCL gave up a connection of {culprits}"),
@@ -29,6 +30,7 @@ _BY_CAUSE = {
 _DEAD_ENDS = {
     "owner_ended": ("dead_end", "the thread that holds the lock has ended"),
     "only_self": ("dead_end", "no other process is left at the other end of the pipe"),
+    "alone": ("dead_end", "no other thread is left in the process that could release the lock"),
     "peer_closed": ("dead_end", "the other side has closed the connection"),
     "no_child": ("dead_end", "there is no child left to wait for"),
     "stopped": (
@@ -49,6 +51,7 @@ _UNPROVEN = (
 _RHYTHMS = 20.0
 _LEAST_SECONDS = 300.0
 _BUSY_SECONDS = 1800.0  # who computes may come to an end
+_CHILD_COMPUTES = ("child_computes", "dataloader_worker_busy", "checkpoint_writer_busy")
 _SERVICE_SECONDS = 1200.0  # and so may what a service outside of the job does
 
 
@@ -103,6 +106,6 @@ def _of_its_node(verdict: Verdict, job: JobView) -> Iterator[Ground]:
 
 
 def least_seconds(verdict: Verdict) -> float:
-    if verdict.busy:
+    if verdict.busy or verdict.cause in _CHILD_COMPUTES:
         return _BUSY_SECONDS
     return _SERVICE_SECONDS if verdict.cause == "external_service" else _LEAST_SECONDS

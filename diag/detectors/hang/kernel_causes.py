@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from diag.state.wait_chain import Chain
+from diag.state.wait_chain import Chain, Step
 
 # Why the last wait cannot end by itself.
 _DEAD_ENDS = {
     "owner_ended": "lock_owner_ended",
     "only_self": "pipe_without_other_end",
+    "alone": "lock_of_a_lone_thread",
     "frozen": "frozen",
     "stopped": "process_stopped",
 }
@@ -32,19 +33,30 @@ _BY_LAST = {
     "file_io": "file_system_does_not_answer",
     "sleep": "sleeps",
 }
-KERNEL_CAUSES = frozenset(
-    ("threads_wait_for_each_other", *_DEAD_ENDS.values(), *_BY_FIRST.values(), *_BY_LAST.values())
+_OTHER_CAUSES = (
+    "threads_wait_for_each_other",
+    "processes_wait_for_each_other",
+    "forked_without_threads",
+    "child_computes",
 )
+KERNEL_CAUSES = frozenset((*_OTHER_CAUSES, *_DEAD_ENDS.values(), *_BY_FIRST.values(), *_BY_LAST.values()))
+# Of a child to blame, what a stack says in general; the kernel's proof says why.
+_OF_A_CHILD = ("dataloader_worker_blocked", "checkpoint_writer_blocked")
+# What a silent peer is to blame for; not where that is another rank, or the store at which ranks wait for each other.
+_OF_A_PEER = ("peer_is_silent", "peer_does_not_read", "process_is_silent", "process_does_not_read")
 
 
 def kernel_cause(chain: Chain) -> str:
     """A cause of the catalogue; empty where the kernel does not say more than the stack."""
     first, last = chain.steps[0], chain.last
     if chain.end == "dead_end":
-        return _DEAD_ENDS.get(last.wait.dead_end, "")
-    if chain.end == "cycle":
-        one_process = len({step.process.pid for step in chain.steps}) == 1
-        return "threads_wait_for_each_other" if one_process else ""
+        return "forked_without_threads" if last.wait.forked else _DEAD_ENDS.get(last.wait.dead_end, "")
+    if chain.end == "cycle" and len({step.process.pid for step in chain.steps}) == 1:
+        return "threads_wait_for_each_other"
+    if is_closed(chain):
+        return "processes_wait_for_each_other"
+    if chain.end == "computes" and first.wait.kind == "child":
+        return "child_computes"
     if len(chain.steps) > 1 and first.wait.kind != "vfork":
         return _BY_FIRST.get(first.wait.kind, "")
     if first.wait.others and first.wait.kind in _BY_FIRST and chain.end != "itself":
@@ -52,3 +64,36 @@ def kernel_cause(chain: Chain) -> str:
     if last.wait.kind == "file_io" and last.wait.mount_answers:
         return ""  # slow, or one file of it
     return _BY_LAST.get(last.wait.kind, "")
+
+
+def is_closed(chain: Chain) -> bool:
+    """A circle of several processes, where no other thread of theirs, and no other process, could use the pipes at
+    which they wait."""
+    circle = chain.steps[chain.at :] if chain.end == "cycle" else ()
+    return len({step.process.pid for step in circle}) > 1 and all(map(_is_bound, circle))
+
+
+def _is_bound(step: Step) -> bool:
+    """To one other, whatever time passes."""
+    wait = step.wait
+    if len({other.pid for other in wait.others}) != 1 or wait.seconds is not None:
+        return False
+    if wait.kind in ("child", "join", "mutex"):
+        return not wait.timed
+    return wait.others[0].only_main or wait.kind == "gil"
+
+
+def explains(cause: str, chain: Chain, said: str, open_causes: tuple[str, ...]) -> bool:
+    """Whether what the kernel says outranks what the stacks `said`. `open_causes`: those that say no more than where
+    a rank is."""
+    if said in _OF_A_CHILD:
+        return chain.end == "dead_end"
+    return said in open_causes and not (cause in _OF_A_PEER and _leads_to_rank(chain))
+
+
+def _leads_to_rank(chain: Chain) -> bool:
+    """By whom the first one waits for: what that one waits for in its turn is another matter."""
+    first = chain.steps[0].wait
+    if first.kind in ("pipe_write", "unix_send"):
+        return False  # whoever has its other end does not read it
+    return chain.end == "store" or any(other.rank is not None for other in first.others)

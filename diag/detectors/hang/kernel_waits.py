@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from diag.detectors.hang.kernel_causes import kernel_cause
+from diag.detectors.hang.kernel_causes import explains, kernel_cause
 from diag.detectors.hang.unnamed_waits import with_enders
 from diag.detectors.hang.verdict import Note, Verdict
 from diag.model.observations.waits import WaitsRead
@@ -24,8 +24,6 @@ _DESCRIBED = (
     "peer_not_joined", "unknown", "lock_deadlock", "gil_deadlock", "data_loading", "preprocess_wait", "checkpoint_io",
     "compile_wait", "resource_wait", "teardown",
 )  # fmt: skip
-# What a silent peer is to blame for; not where that is another rank, or the store at which ranks wait for each other.
-_OF_A_PEER = ("peer_is_silent", "peer_does_not_read", "process_is_silent", "process_does_not_read")
 _TRICKLE_SECONDS = 120.0
 _LOCKS = ("threads_wait_for_each_other", "lock_held", "lock_owner_ended", "nobody_releases_lock")
 
@@ -131,7 +129,7 @@ def with_kernel_waits(verdict: Verdict, job: JobView) -> Verdict:
     if not cause and not chain.stays_in_job and chain.behind is None:
         return verdict
     described = replace(verdict, chain=chain, notes=(*verdict.notes, *_what_comes(rank, chain)))
-    if not cause or verdict.cause not in _REFINED or (chain.stays_in_job and cause in _OF_A_PEER):
+    if not cause or not explains(cause, chain, verdict.cause, _REFINED):
         return described
     if verdict.cause == "gil_held" and cause == "sleeps":
         return described  # asleep in C code with the interpreter's lock: that it holds it is the cause

@@ -25,6 +25,7 @@ from diag.text.units import format_seconds
 
 # Causes that say no more than that the rank waits, or is, somewhere.
 _OPEN = ("not_in_collective", "lock_not_released", "threads_wait_for_each_other", "unknown")
+_ENDING = ("teardown_blocked", "left_before_the_others")
 _WORD_OF_SOMEBODY = ("condition", "semaphore", "pipe_read", "unix_receive", "poll")  # of `Wait.kind`
 _THREAD_SECONDS = 600.0  # before the silence: a queue takes a while to run full, or empty
 _LONE_SECONDS = 30.0
@@ -48,7 +49,8 @@ def with_last_words(verdict: Verdict, outcries: Iterable[Outcry], now: float, jo
         return verdict
     ended = _ended_thread(rank, heard, verdict.since, now, job)
     gone = _ended_worker(rank, verdict.since, now) if not ended else ""
-    said = [_quote(one, now) for one in _last_of(rank, heard, verdict.since, job)[-1:]]
+    last = _last_of(rank, heard, verdict.since, job)[-1:]
+    said = [_quote(one, now) for one in last]
     shown = [text for text in (ended, gone) if text]
     verdict = replace(
         verdict, notes=(*verdict.notes, *(Note("output", text, rank.rank) for text in (*shown, *said)))
@@ -61,7 +63,10 @@ def with_last_words(verdict: Verdict, outcries: Iterable[Outcry], now: float, jo
             confidence=min(verdict.confidence, Confidence.MEDIUM, key=_LEVELS.index),
             words=shown[0],
         )
-    return replace(verdict, words=said[0]) if said and verdict.cause in _OPEN else verdict
+    if last and verdict.cause == "teardown_blocked" and last[0].kind == "traceback":
+        words = f'it ends after "{last[0].error}", printed {format_seconds(max(0.0, now - last[0].at))} ago'
+        return replace(verdict, cause="exception_before_shutdown", words=words)
+    return replace(verdict, words=said[0]) if said and verdict.cause in (*_OPEN, *_ENDING) else verdict
 
 
 def _who_cried_out(verdict: Verdict, heard: list[Outcry], now: float, job: JobView) -> Verdict:
@@ -167,5 +172,6 @@ def _awaits_word(rank: RankView, verdict: Verdict, job: JobView) -> bool:
         return rank.judged is not None and is_in_lock(rank.judged)
     known = kernel_cause(chain)
     return chain.steps[0].wait.kind in _WORD_OF_SOMEBODY and (
-        not known or known in ("pipe_without_other_end", "threads_wait_for_each_other")
+        not known
+        or known in ("pipe_without_other_end", "threads_wait_for_each_other", "lock_of_a_lone_thread")
     )

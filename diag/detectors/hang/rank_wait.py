@@ -33,6 +33,9 @@ _WITH_OTHERS = {
 }
 
 PEER_WAITS = tuple(_WITH_OTHERS)
+BUSY_CHILD = ("dataloader_worker_busy", "checkpoint_writer_busy")
+_COMPUTES_RATIO = 0.3  # of a core, that several may share
+_FRESH_SECONDS = 30.0  # between a child's stack and what the kernel says of it
 _LOCK_WAITS = ("condition", "mutex", "semaphore")  # of `Wait.kind`
 
 
@@ -77,12 +80,12 @@ def cause_of(rank: RankView, standing: str) -> tuple[str, int | None]:
             return "dataloader_worker_stopped", stopped
         child = busy_child(rank)
         if child is not None:
-            return "dataloader_worker_blocked", child.pid
+            return f"dataloader_worker_{_how_it_stands(rank, child)}", child.pid
         return "dataloader_main_process", None
     if standing == "checkpoint_io":
         child = busy_child(rank)
         return (
-            ("checkpoint_writer_blocked", child.pid)
+            (f"checkpoint_writer_{_how_it_stands(rank, child)}", child.pid)
             if child is not None
             else ("checkpoint_write_blocked", None)
         )
@@ -125,6 +128,25 @@ def busy_child(rank: RankView) -> StackSample | None:
         if best is None or score > best:
             best, chosen = score, sample
     return chosen
+
+
+def child_cpu(rank: RankView, pid: int) -> float | None:
+    """Cores that a child's main thread used, as the kernel was last asked; None where it was not, or long ago."""
+    process = rank.waits.process(pid) if rank.waits is not None else None
+    thread = process.thread() if process is not None else None
+    fresh = abs(rank.waits_at - rank.child_stacks.get(pid, (rank.tree_at, None))[0]) <= _FRESH_SECONDS
+    return thread.cpu_ratio if thread is not None and fresh else None
+
+
+def _how_it_stands(rank: RankView, child: StackSample) -> str:
+    """A process that computes waits for no file and no lock; also one that is ready, and gets no core for now."""
+    used = child_cpu(rank, child.pid)
+    if used is not None:
+        return "busy" if used >= _COMPUTES_RATIO else "blocked"
+    runs = rank.tree is not None and any(
+        one.pid == child.pid and one.state == "R" for one in rank.tree.children
+    )
+    return "busy" if runs and rank.moved.get("child_cpu") == rank.tree_at else "blocked"
 
 
 def _stopped_child(rank: RankView) -> int | None:
@@ -172,8 +194,8 @@ def _on_a_futex(rank: RankView, tid: int) -> bool:
 
 
 def _child_in_a_lock(rank: RankView) -> int | None:
-    """The rank waits for a process that it started, and that one waits on a futex: it was forked with a lock
-    held by a thread that it has not. Frames of CPython 3.8-3.13: poll (multiprocessing/popen_fork.py), wait
+    """The rank waits for a process that it started, and the only thread of that one waits on a futex: it was forked
+    with a lock held by a thread that it has not. Frames of CPython 3.8-3.13: poll (multiprocessing/popen_fork.py), wait
     (subprocess.py)."""
     judged = rank.judged
     if (
@@ -185,6 +207,10 @@ def _child_in_a_lock(rank: RankView) -> int | None:
     child = busy_child(rank)
     if child is None:
         return None
+    process = rank.waits.process(child.pid) if rank.waits is not None else None
+    kinds = [thread.wait.kind for thread in process.threads] if process is not None else []
+    if len(kinds) > 1 or not {*kinds} <= {*_LOCK_WAITS, "unreadable"}:
+        return None  # another of its threads may release it, or it is in no lock: the kernel says what it waits for
     held = any(one.pid == child.pid and one.wchan.startswith("futex") for one in rank.tree.children)
     return child.pid if held else None
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from diag.detectors.hang.kernel_causes import is_closed
 from diag.model.observations.waits import Party, ThreadWait, Wait
 from diag.state.wait_chain import Chain, Step
 from diag.text.units import format_bytes, format_ratio, format_seconds
 
 _COMMAND = 60
+_STREAMS = {0: "standard input", 1: "standard output", 2: "standard error"}
 _MOST_STEPS = 5  # of a chain
 _NO_OWNER = " (not known which thread holds it)"
 
@@ -18,19 +20,29 @@ def format_chain(chain: Chain, name: str = "the main thread") -> str:
 
     "the main thread waits for child pid 77 (`sh upload.sh`) to end, which waits for a byte from 10.0.0.5:443 ..."
     """
-    clauses = [format_wait(step) for step in chain.steps]
+    steps = chain.steps
+    if len(steps) > 1 and chain.end == "no_owner" and _is_rank(steps[-1], steps[-2].wait):
+        steps = steps[:-1]  # where a rank waits is said of that rank
+    clauses = [format_wait(step) for step in steps]
     if chain.behind is not None:
         before = format_chain(chain.behind, name).removesuffix(_NO_OWNER)
         name = f"{before}, probably for {name_of(chain.steps[0], chain.behind.last)}, which"
     text = f"{name} {', which '.join(clauses[:_MOST_STEPS])}"
     if len(clauses) > _MOST_STEPS:
         text += f", and so on over {len(clauses) - _MOST_STEPS} more, the last of which {clauses[-1]}"
-    if chain.end == "cycle":
+    first = chain.steps[chain.at].process.pid
+    if chain.end == "cycle" and len({step.process.pid for step in chain.steps[chain.at :]}) > 1:
+        text += f", and so pid {first} waits for itself{': a deadlock' if is_closed(chain) else ''}"
+    elif chain.end == "cycle":
         whom = name if chain.at == 0 else _thread(chain.steps[chain.at])
         text += f", and that one waits for {whom}: a deadlock"
     elif chain.end == "store":
         text += ": the job's own store (MASTER_ADDR:MASTER_PORT)"
     return text
+
+
+def _is_rank(step: Step, awaited: Wait) -> bool:
+    return any(other.pid == step.process.pid and other.rank is not None for other in awaited.others)
 
 
 def format_wait(step: Step) -> str:
@@ -70,8 +82,9 @@ def _party(other: Party, step: Step) -> str:
 
 
 def _parties(wait: Wait, step: Step) -> str:
-    shown = [_party(other, step) for other in wait.others[:3]]
-    more = len(wait.others) - len(shown)
+    parties = list(dict.fromkeys(_party(other, step) for other in wait.others))
+    shown = parties[:3]
+    more = len(parties) - len(shown)
     return " or ".join([*shown, *([f"{more} more"] if more else [])])
 
 
@@ -110,7 +123,16 @@ def _join(wait: Wait, step: Step) -> str:
     return f"waits for {_parties(wait, step) or 'a thread'} to end"
 
 
+def _condition(wait: Wait) -> str:
+    if wait.dead_end == "alone":
+        why = ": it was forked without its parent's" if wait.forked else ""
+        return f"waits on a lock or condition that only another of its threads could release, and it has none{why}"
+    return "waits on a lock or condition (not known which thread holds it)"
+
+
 def _mutex(wait: Wait, step: Step) -> str:
+    if wait.dead_end == "alone":
+        return _condition(wait)
     if wait.dead_end == "owner_ended":
         return f"waits for a lock that nobody can release: {wait.reason or 'its owner'}, which has ended"
     return f"waits for a lock held by {_parties(wait, step)}" if wait.others else "waits for a lock"
@@ -128,7 +150,7 @@ def _pipe(text: str, others: str, wait: Wait, step: Step) -> str:
 
 def _end(text: str, wait: Wait) -> str:
     name = f"FIFO {wait.path}" if wait.path.startswith("/") else "pipe"
-    return f"{text}{name} (fd {wait.fd})"
+    return f"{text}{name} ({_STREAMS.get(wait.fd, f'fd {wait.fd}')})"
 
 
 def _only_itself(wait: Wait, step: Step) -> bool:
@@ -203,7 +225,7 @@ _FORMATS: dict[str, Callable[[Wait, Step], str]] = {
     "mutex": _mutex,
     "gil": lambda wait, step: _held("waits for Python's interpreter lock", wait, step),
     "semaphore": lambda wait, step: f"waits for a lock between processes ({wait.path or 'unnamed'})",
-    "condition": lambda wait, step: f"waits on a lock or condition{_NO_OWNER}",
+    "condition": lambda wait, step: _condition(wait),
     "pipe_read": lambda wait, step: _pipe("reads from a ", "can write to|may write to", wait, step),
     "pipe_write": lambda wait, step: _pipe("writes to a full ", "can read|does not read", wait, step),
     "fifo_open": lambda wait, step: (

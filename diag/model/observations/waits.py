@@ -10,13 +10,15 @@ from diag.model.observations.base import Observation
 @dataclass(frozen=True, slots=True)
 class Party:
     """A process or thread on the other side of a wait. `tid` 0: the process, not one thread of it. `fd`: by which
-    it holds the object, -1 for none. `rank`: where it is known to be another rank of the job, or below it."""
+    it holds the object, -1 for none. `rank`: where it is known to be another rank of the job, or below it. `only_main`:
+    none of its threads but the main one may use that descriptor, and nobody else is left unseen who might."""
 
     pid: int
     tid: int = 0
     command: str = ""
     fd: int = -1
     rank: int | None = None
+    only_main: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,8 @@ class Wait:
 
     `dead_end`: why it cannot end by itself, as the kernel shows: only_self (a pipe whose other end the waiter's own
     process alone holds, and every other thread of it waits for one of them too), owner_ended (the lock's holder is no
-    thread any more), stopped, frozen. Empty: it may end.
+    thread any more), alone (a lock or condition that only threads of its own process could release, and it has no
+    other thread), stopped, frozen. Empty: it may end.
     """
 
     kind: str
@@ -58,6 +61,11 @@ class Wait:
     others: tuple[Party, ...] = ()  # who could end it
     dead_end: str = ""
     reason: str = ""
+    timed: bool = False  # of a lock or join: it ends by itself after a time
+    forked: bool = False  # of who is alone: it is a copy of its parent, without the parent's other threads
+    libraries: tuple[str, ...] | None = (
+        None  # packages with native code that it has loaded; None: not looked at
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,8 @@ class WaitReader:
             if row is None:
                 continue
             processes[str(pid)] = row
+            if len(row["threads"]) == 1 and "futex" in str(next(iter(row["threads"].values())).get("wchan")):
+                row["libraries"] = objects.libraries(pid)
             strangers = [other for other in self._learn(pid, row, objects) if other not in todo]
             todo += strangers[: max(0, _OTHERS - (len(todo) - len(job)))]
         for number, row in processes.items():
@@ -130,10 +132,17 @@ class WaitReader:
         row: dict[str, Any] = {"command": command_of(self._proc, pid), "job": job, "threads": threads}
         if job and (limit := cpu_limit(self._proc, pid)) is not None:
             row["cpu_limit"] = limit
+        if len(threads) == 1:  # whom but for itself only a signal may wake
+            row["caught"] = self._caught(pid)
         if len(threads) >= _THREADS:
             row["threads_left_out"] = max(0, len(os.listdir(f"{self._proc}/{pid}/task")) - _THREADS)
         ns = {thread["ns"]: int(tid) for tid, thread in threads.items() if "ns" in thread}
         return row | ({"ns": ns} if ns else {})
+
+    def _caught(self, pid: int) -> str:
+        """SigCgt of its status: the signals that it has handlers for, as a mask. Empty where it may not be read."""
+        status = (read_raw(f"{self._proc}/{pid}/status") or b"").decode(errors="replace")
+        return next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "")
 
     def _threads(self, pid: int) -> dict[str, dict[str, Any]]:
         try:

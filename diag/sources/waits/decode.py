@@ -149,4 +149,4 @@ def _futex(call: Call) -> Blocked:
         return Blocked("mutex", address=address, timed=timed, shared=not private)
     if operation == _WAIT_BITSET and not private:
         return Blocked("join" if value else "semaphore", address=address, tid=value, timed=timed)
-    return Blocked("futex", address=address, timed=timed)
+    return Blocked("futex", address=address, timed=timed, shared=not private)

@@ -4,6 +4,7 @@ a lock. Each is read once, by a key of its own, and kept as found."""
 from __future__ import annotations
 
 import os
+import re
 import struct
 import time
 from functools import cached_property
@@ -30,6 +31,8 @@ from diag.sources.waits.proc_files import fdinfo, mounts, open_mode
 _POLLED = 64
 _PATH_BYTES = 4096
 _NO_FIFO = ("/dev/", "/proc/", "/sys/")  # and may be polled: devices, and files of the kernel's own
+_PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)/")
+_LIBRARIES = 64
 _SEARCHES = 2  # of a reading, for the owner of an RLock: 25 to 100 ms of CPU each
 
 
@@ -333,6 +336,11 @@ class Objects:
 
     def _maps(self, pid: int) -> list[str]:
         return (read_raw(f"{self._proc}/{pid}/maps") or b"").decode(errors="replace").splitlines()
+
+    def libraries(self, pid: int) -> list[str]:
+        """Packages with native code that the process has loaded."""
+        found = (_PACKAGE.search(line) for line in self._maps(pid))
+        return sorted({one[1] for one in found if one})[:_LIBRARIES]
 
     def _mapping(self, pid: int, address: int) -> str:
         for line in self._maps(pid):

@@ -14,6 +14,7 @@ from diag.sources.payload import guarded
 from diag.sources.waits.calls import parse_call
 from diag.sources.waits.collect import SOURCE, readable_wchan
 from diag.sources.waits.decode import Blocked, blocked_in
+from diag.sources.waits.relatives import Relatives
 
 # Between two readings: a thread that waits for the interpreter wakes 200 times a second, and so spends some CPU.
 _IDLE_RATIO = 0.05
@@ -27,6 +28,8 @@ _AS_UNIX = {
 }  # fmt: skip
 _OPEN = ("ESTABLISHED", "CLOSE_WAIT")  # else the time counts from the machine's start
 _RDONLY, _WRONLY = 0, 1
+# What only other threads of the same process end.
+_OWN = frozenset(("futex", "mutex", "join", "ended"))
 _Who = tuple[int, int]  # pid and tid of the one that waits
 
 
@@ -54,6 +57,7 @@ class _Reading:
         self._quota: dict[str, int] = payload.get("quota") or {}
         self._processes: dict[str, Any] = payload["processes"]
         self._objects: dict[str, dict[str, Any]] = payload.get("objects") or {}
+        self._relatives = Relatives(self._processes, self._machine)
 
     def process(self, pid: int, row: dict[str, Any]) -> ProcessWaits:
         threads = row.get("threads") or {}
@@ -133,7 +137,7 @@ class _Reading:
         if blocked.kind in ("child", "vfork"):
             return self._child(pid, plain, blocked)
         if blocked.kind in ("futex", "mutex", "join", "semaphore"):
-            return self._lock(pid, plain, blocked, facts, process)
+            return self._lock(pid, replace(plain, timed=blocked.timed), blocked, facts, process)
         if blocked.kind == "sleep":
             return replace(plain, seconds=facts.get("seconds"), timed=True)
         if blocked.kind == "poll":
@@ -199,39 +203,51 @@ class _Reading:
         nobody is seen to hold that end, one holds it who is not seen. Only where the process itself does, may nobody be
         left to use it. `may_end`: another process may come to hold it."""
         others = tuple(Party(row[0], 0, row[3], row[1]) for row in rows)
-        strangers = tuple(other for other in others if other.pid != who[0])
-        if strangers or not others:
-            return replace(wait, others=strangers)
+        strangers = self._without_heirs([other for other in others if other.pid != who[0]])
         whole = not facts.get("unread_processes") and not facts.get("held_left_out")
+        if strangers or not others:
+            return replace(wait, others=tuple(self._seen_whole(other, whole) for other in strangers))
         if whole and not may_end and self._nobody_else_may_act(*who):
             return replace(wait, dead_end="only_self")
         return replace(wait, others=others[:1])
 
-    def _nobody_else_may_act(self, pid: int, tid: int) -> bool:
+    def _without_heirs(self, others: list[Party]) -> list[Party]:
+        """Without those that hold a pipe's end only because they were forked from another who does, and cannot use it:
+        all that they do is wait for locks, of their own or between processes."""
+        holding = {other.pid for other in others}
+        return [
+            other
+            for other in others
+            if not self._relatives.was_given(other.pid, holding)
+            or not self._nobody_else_may_act(other.pid, 0, _OWN | {"semaphore"})
+        ]
+
+    def _seen_whole(self, other: Party, whole: bool) -> Party:
+        return replace(other, only_main=whole and self._nobody_else_may_act(other.pid, other.pid))
+
+    def _nobody_else_may_act(self, pid: int, tid: int, at_rest: frozenset[str] = _OWN) -> bool:
         """Whether all threads of a process but this one wait for each other, or are a library's own and sleep:
-        else one may still write to the pipe that it alone holds."""
-        process = self._processes[str(pid)]
+        else one may still use the pipe that it holds."""
+        process = self._processes.get(str(pid)) or {}
         threads = process.get("threads") or {}
-        if process.get("threads_left_out"):
+        if not threads or process.get("threads_left_out"):
             return False
         python = {tid for tid, row in threads.items() if "name" in row}
         return not any(
-            self._may_act(row, not python or other in python)
+            self._may_act(row, not python or other in python, at_rest)
             for other, row in threads.items()
             if other != str(tid)
         )
 
-    def _may_act(self, row: dict[str, Any], python: bool) -> bool:
+    def _may_act(self, row: dict[str, Any], python: bool, at_rest: frozenset[str]) -> bool:
         """True for whom something outside the process, the time, or a CPU may let go on."""
-        try:
-            fields = split_stat(row["stat"])[2]
-            call = parse_call(row.get("syscall", ""), self._machine)
-            blocked = blocked_in(fields[0], int(fields[6]), readable_wchan(row, fields), call)
-        except (KeyError, ValueError, IndexError):
+        blocked = self._relatives.blocked(row)
+        if blocked is None:
             return True
         if python:
-            return blocked.kind not in ("futex", "mutex", "join", "ended") or blocked.timed
-        return self._rates(row, fields).get("cpu_ratio", 1.0) >= _IDLE_RATIO and blocked.kind != "ended"
+            return blocked.kind not in at_rest or blocked.timed
+        busy = self._rates(row, split_stat(row["stat"])[2]).get("cpu_ratio", 1.0) >= _IDLE_RATIO
+        return busy and blocked.kind != "ended"
 
     def _poll(self, who: _Who, plain: Wait, blocked: Blocked, facts: dict[str, Any]) -> Wait:
         watched = tuple(
@@ -295,7 +311,7 @@ class _Reading:
         if wait.kind == "mutex":
             owner = facts.get("owner")
             if owner is None:
-                return wait
+                return self._if_alone(pid, wait, blocked, process)
             if (held := party(owner)) is not None:
                 return replace(wait, others=(held,))
             if (
@@ -313,7 +329,19 @@ class _Reading:
         for name, kind in (("gil", "gil"), ("join", "join"), ("rlock", "mutex")):
             if (held := party(facts.get(name, 0))) is not None:
                 return replace(wait, kind=kind, others=(held,))
-        return replace(wait, kind="condition", of_python=bool(facts.get("python_lock")))
+        return self._if_alone(pid, replace(wait, kind="condition", of_python=bool(facts.get("python_lock"))), blocked, process)
+
+    def _if_alone(self, pid: int, wait: Wait, blocked: Blocked, process: dict[str, Any]) -> Wait:
+        """A futex that no other process can reach, and that no other thread is left to wake."""
+        if blocked.timed or blocked.shared or not self._relatives.is_alone(pid):
+            return wait
+        loaded = process.get("libraries")
+        return replace(
+            wait,
+            dead_end="alone",
+            forked=self._relatives.is_fork(pid),
+            libraries=None if loaded is None else tuple(map(str, loaded)),
+        )
 
 
 def _is_device(link: str, mount: dict[str, Any]) -> bool:
