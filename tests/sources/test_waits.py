@@ -176,8 +176,7 @@ def test_two_threads_with_two_locks_are_a_cycle(start: Start) -> None:
 def test_plain_lock_has_no_owner(start: Start) -> None:
     nobody_owns_what_is_waited_for(
         start(
-            "import threading, time; k = threading.Lock(); k.acquire()
-"
+            "import threading, time; k = threading.Lock(); k.acquire()\n"
             "threading.Thread(target=time.sleep, args=(900,), daemon=True).start(); ready(); k.acquire()"
         )
     )

@@ -127,7 +127,7 @@ def _condition(wait: Wait) -> str:
     if wait.dead_end == "alone":
         why = ": it was forked without its parent's" if wait.forked else ""
         return f"waits on a lock or condition that only another of its threads could release, and it has none{why}"
-    return "waits on a lock or condition (not known which thread holds it)"
+    return f"waits on a lock or condition{_NO_OWNER}"
 
 
 def _mutex(wait: Wait, step: Step) -> str:

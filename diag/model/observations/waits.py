@@ -61,7 +61,6 @@ class Wait:
     others: tuple[Party, ...] = ()  # who could end it
     dead_end: str = ""
     reason: str = ""
-    timed: bool = False  # of a lock or join: it ends by itself after a time
     forked: bool = False  # of who is alone: it is a copy of its parent, without the parent's other threads
     libraries: tuple[str, ...] | None = (
         None  # packages with native code that it has loaded; None: not looked at

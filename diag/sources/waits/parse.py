@@ -329,7 +329,9 @@ class _Reading:
         for name, kind in (("gil", "gil"), ("join", "join"), ("rlock", "mutex")):
             if (held := party(facts.get(name, 0))) is not None:
                 return replace(wait, kind=kind, others=(held,))
-        return self._if_alone(pid, replace(wait, kind="condition", of_python=bool(facts.get("python_lock"))), blocked, process)
+        return self._if_alone(
+            pid, replace(wait, kind="condition", of_python=bool(facts.get("python_lock"))), blocked, process
+        )
 
     def _if_alone(self, pid: int, wait: Wait, blocked: Blocked, process: dict[str, Any]) -> Wait:
         """A futex that no other process can reach, and that no other thread is left to wake."""
