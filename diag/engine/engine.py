@@ -114,8 +114,8 @@ class Engine:
 
     def _dispatch(self, fact: Observation) -> None:
         facts: tuple[Observation | Event, ...] = (fact, *self.job.observe(self.now, fact))
-        self.timeline.observe(self.now, fact, self.job)
         for heard in facts:
+            self.timeline.observe(self.now, heard, self.job)
             for observe in self._listeners.get(type(heard), ()):
                 observe(self.now, heard)
 

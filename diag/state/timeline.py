@@ -25,7 +25,9 @@ from diag.model.observations import (
     RdmaPortsSeen,
     SharedMemory,
 )
+from diag.model.observations.base import Event
 from diag.state.gpustate import ranks_of_gpu
+from diag.state.reducer import StepMade
 from diag.state.traffic import recent
 from diag.state.view import JobView
 
@@ -103,7 +105,7 @@ class Timeline:
 
     # -- observing ---------------------------------------------------------------------------------------
 
-    def observe(self, at: float, fact: Observation, job: JobView) -> None:
+    def observe(self, at: float, fact: Observation | Event, job: JobView) -> None:
         if job.phase != self._phase and at > 0:
             self._phase = job.phase
             self._phases.append((at, job.phase))
@@ -169,11 +171,13 @@ class Timeline:
             self._add(at, "rdma_bytes_per_second", None, traffic.rdma)
             self._add(at, "socket_bytes_per_second", None, traffic.sockets)
 
-    def _step(self, at: float, fact: Iteration | MetricsLogged, job: JobView) -> None:
+    def _step(self, at: float, event: StepMade, job: JobView) -> None:
         step = job.progress.steps.last
         if step is not None and step[0] != self._step_at:
             self._step_at = step[0]
             self._add(at, "step_seconds", None, step[1])
+
+    def _loss(self, at: float, fact: Iteration | MetricsLogged, job: JobView) -> None:
         metrics = dict(fact.metrics)
         self._add(at, "loss", None, next((metrics[name] for name in _LOSSES if name in metrics), None))
 
@@ -245,7 +249,7 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-_TAKES: Mapping[type[Observation], Callable[[Timeline, float, Any, JobView], None]] = {
+_TAKES: Mapping[type[Observation | Event], Callable[[Timeline, float, Any, JobView], None]] = {
     ProcessTree: Timeline._tree,
     GpuSample: Timeline._gpu,
     CgroupMemory: Timeline._cgroup,
@@ -253,6 +257,7 @@ _TAKES: Mapping[type[Observation], Callable[[Timeline, float, Any, JobView], Non
     SharedMemory: Timeline._shm,
     RdmaPortsSeen: Timeline._network,
     InterfacesSeen: Timeline._network,
-    Iteration: Timeline._step,
-    MetricsLogged: Timeline._step,
+    StepMade: Timeline._step,
+    Iteration: Timeline._loss,
+    MetricsLogged: Timeline._loss,
 }

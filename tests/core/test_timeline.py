@@ -84,3 +84,10 @@ def test_recorded_run_shows_its_phases_steps_and_gpus() -> None:
     ] and "ckpt_save" in str(shown["phases"])
     assert names.count("gpu_memory_bytes") == 2 and {"step_seconds", "loss", "memory_bytes"} <= set(names)
     assert json.dumps(shown, allow_nan=False)
+
+
+def test_steps_that_were_learned_from_lines_of_a_plain_loop_are_drawn_too() -> None:
+    engine = replay([CAPTURES / "plain-loops/text.jsonl.gz"])[0]
+    (steps,) = [one for one in engine.timeline.to_json(engine.job)["series"] if one["name"] == "step_seconds"]
+
+    assert sum(value is not None for value in steps["values"]) > 20
