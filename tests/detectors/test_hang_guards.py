@@ -7,7 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from diag.model.observations import CollectiveEntry, CollectiveGroup, FlightRecorder
+from diag.model.observations import (
+    CollectiveEntry,
+    CollectiveGroup,
+    FlightRecorder,
+    Interrupted,
+    SaveStarted,
+)
+from tests.detectors.ckptfacts import folder, seen
 from tests.detectors.test_hang import steady
 from tests.detectors.test_hang_evidence import GPU_WAIT, gpu, quiet
 from tests.facts import ALL_REDUCE, SLEEP, Story, pid_of, stack, tree
@@ -107,3 +114,64 @@ def test_calls_that_do_not_fit_are_the_cause_only_where_all_ranks_wait(
     differ = story.hang().klass in ("collective_order_deadlock", "collective_mismatch")
     assert differ == (second is ALL_REDUCE)
     assert story.hang().ranks == ((0, 1) if differ else (1,))
+
+
+# --- who holds the others up
+
+
+def held(
+    stacks: dict[int, Sequence[str]],
+    seconds: int = 60,
+    *,
+    blind: int = -1,
+    cpu: dict[int, float] | None = None,
+) -> Story:
+    """Rank 1 runs Python all the while; `cpu`: that of the others in each second."""
+    story = steady(3)
+    for second in range(seconds):
+        for rank in range(3):
+            busy = 1.0 if rank == 1 else (cpu or {}).get(rank, 0.0)
+            story.tell(tree(rank, story.now, cpu=5.0 + busy * second))
+            if rank != blind:
+                lines = [line.replace(":120", f":{120 + second % 7}") for line in stacks[rank]]
+                story.tell(stack(rank, story.now, lines))
+        story.wait(1.0)
+    return story
+
+
+def test_rank_that_computes_holds_up_those_that_wait_at_rest() -> None:
+    assert held({0: ALL_REDUCE, 1: SLEEP, 2: ALL_REDUCE}).the("held-up").ranks == (1,)
+
+
+def test_one_waiting_rank_that_takes_cpu_may_be_making_calls() -> None:
+    assert held({0: ALL_REDUCE, 1: SLEEP, 2: ALL_REDUCE}, cpu={2: 0.02}).findings() == []
+
+
+def test_nobody_is_said_to_hold_up_others_while_one_rank_is_not_seen() -> None:
+    assert held({0: ALL_REDUCE, 1: SLEEP, 2: ALL_REDUCE}, 110, blind=2).findings() == []
+
+
+# --- jobs that end, and jobs that save
+
+
+def test_job_that_was_asked_to_end_is_not_judged() -> None:
+    story = steady()
+    story.tell(Interrupted(None, 2))
+    story.still(90.0, {0: ALL_REDUCE, 1: SLEEP})
+
+    assert story.findings() == []
+
+
+def test_save_of_which_only_the_folder_tells_goes_on_as_long_as_that_grows() -> None:
+    """On a network file system no counter of a process moves, and another node may be the one that writes."""
+    story = steady()
+    write = (*SLEEP[:3], "save_checkpoint swift/megatron/trainers/base.py:774")
+    story.tell(SaveStarted(None, "saving"))
+    for part in range(10):
+        story.tell(seen(folder(10, at=story.now, files=part + 1)))
+        story.still(30.0, {0: ALL_REDUCE, 1: write})
+    growing = story.findings()
+    story.still(60.0, {0: ALL_REDUCE, 1: write})
+
+    assert growing == []
+    assert story.hang().klass == "checkpoint_io"
