@@ -7,17 +7,20 @@ from collections.abc import Sequence
 
 import pytest
 
+from diag.detectors.hang import wants_closer_look
 from diag.model.observations import (
     CollectiveEntry,
     CollectiveGroup,
     FlightRecorder,
     Interrupted,
+    Iteration,
     SaveStarted,
 )
+from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
 from tests.detectors.ckptfacts import folder, seen
 from tests.detectors.test_hang import steady
 from tests.detectors.test_hang_evidence import GPU_WAIT, gpu, quiet
-from tests.facts import ALL_REDUCE, SLEEP, Story, pid_of, stack, tree
+from tests.facts import ALL_REDUCE, SLEEP, Story, pid_of, process, stack, tree
 
 # --- how much has to be seen
 
@@ -175,3 +178,120 @@ def test_save_of_which_only_the_folder_tells_goes_on_as_long_as_that_grows() -> 
 
     assert growing == []
     assert story.hang().klass == "checkpoint_io"
+
+
+# --- when diag looks closer
+
+
+def looks_closer(story: Story, seconds: int) -> bool:
+    """After so long in which only the log is silent: both ranks run Python."""
+    for second in range(seconds):
+        for rank in range(2):
+            lines = (*SLEEP[:3], f"forward /app/model.py:{second}")
+            story.tell(tree(rank, story.now, cpu=5.0 + second), stack(rank, story.now, lines))
+        story.wait(1.0)
+    return wants_closer_look(story.now, story.engine.job)
+
+
+def test_closer_look_is_taken_when_the_log_is_three_of_its_longest_pauses_late() -> None:
+    story = steady()
+    for number in range(11, 14):
+        looks_closer(story, 10 if number == 12 else 2)
+        story.tell(Iteration(1, number, 100, f"iteration {number}"))
+
+    assert not looks_closer(story, 25)
+    assert looks_closer(story, 10)
+
+
+def test_stopped_rank_is_looked_at_closer_at_once() -> None:
+    story = steady()
+    assert not looks_closer(story, 2)
+
+    story.tell(tree(1, story.now, state="T"))
+
+    assert wants_closer_look(story.now, story.engine.job)
+
+
+# --- what is not checked
+
+
+def test_rank_without_a_stack_is_not_checked_half_a_minute_after_it_was_found() -> None:
+    def said(seconds: int) -> list[str]:
+        story = Story()
+        for _ in range(seconds):
+            story.tell(*(tree(rank, story.now) for rank in range(2)), stack(0, story.now, SLEEP))
+            story.wait(1.0)
+        return [line.what for line in story.engine.not_checked() if line.what.startswith("hang class")]
+
+    assert said(25) == []
+    assert said(40) == ["hang class of rank 1"]
+
+
+# --- work beside a wait
+
+
+def test_child_that_works_keeps_the_wait_from_being_a_hang_for_ten_minutes() -> None:
+    story = steady()
+    seen_at = {}
+    for second in range(0, 700, 2):
+        helper = process(5001, ppid=pid_of(1), cpu=1.0 * second)
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now, helper), stack(1, story.now, SLEEP))
+        story.wait(2.0)
+        for finding in story.findings():
+            seen_at.setdefault(finding.id, second)
+
+    assert 55 <= seen_at["held-up"] <= 65  # a minute: what it prepares may take its time
+    assert 590 <= seen_at["hang"] <= 620
+
+
+# --- patience, grounds, and ranks without a stack
+
+
+def test_shutdown_of_all_ranks_is_given_a_minute() -> None:
+    story = steady()
+    leave = (*SLEEP[:3], "_exit_function multiprocessing/util.py:360")
+    story.still(56.0, {0: leave, 1: leave})
+    early = story.findings()
+    story.still(16.0, {0: leave, 1: leave})
+
+    assert early == []
+    assert story.hang().klass == "teardown"
+
+
+@pytest.mark.parametrize("others", [(), (Party(pid=4711),)], ids=["nobody", "somebody"])
+def test_fifo_is_a_dead_end_only_where_nobody_is_known_who_could_open_it(others: tuple[Party, ...]) -> None:
+    story = steady()
+    thread = ThreadWait(
+        pid_of(1), "MainThread", "S", "wait_for_partner", Wait("fifo_open", others=others), same=True
+    )
+    process_waits = ProcessWaits(pid_of(1), 1, "python train.py", (thread,))
+    for _ in range(20):
+        story.tell(WaitsRead(1, pid_of(1), story.now, (process_waits,)))
+        story.still(2.0, {0: ALL_REDUCE, 1: SLEEP})
+
+    assert [ground.kind for ground in story.hang().grounds] == ([] if others else ["dead_end"])
+
+
+def test_rank_whose_stack_nobody_could_read_is_suspected_where_all_others_wait_but_not_before_two_minutes() -> (
+    None
+):
+    story = steady(3)
+    story.engine.job.ranks[2].stack = story.engine.job.ranks[2].reading = None
+
+    def unseen(seconds: int) -> None:
+        for _ in range(seconds // 2):
+            story.tell(*(tree(rank, story.now) for rank in range(3)))
+            story.tell(*(stack(rank, story.now, ALL_REDUCE) for rank in range(2)))
+            story.wait(2.0)
+
+    unseen(110)
+    early = story.findings()
+    unseen(20)
+
+    assert early == []
+    assert (story.hang().ranks, story.hang().cause, story.hang().confidence.value) == (
+        (2,),
+        "no_stack",
+        "low",
+    )
