@@ -19,6 +19,7 @@ from diag.model.observations import (
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
 from tests.detectors.ckptfacts import folder, seen
 from tests.detectors.test_hang import steady
+from tests.detectors.test_hang_core_dumps import NCCL, OWN, hung
 from tests.detectors.test_hang_evidence import GPU_WAIT, gpu, quiet
 from tests.facts import ALL_REDUCE, SLEEP, Story, pid_of, process, stack, tree
 
@@ -295,3 +296,31 @@ def test_rank_whose_stack_nobody_could_read_is_suspected_where_all_others_wait_b
         "no_stack",
         "low",
     )
+
+
+# --- two kinds of evidence that do not agree
+
+
+def test_kernel_of_a_rank_that_waits_does_not_overrule_who_is_elsewhere() -> None:
+    found = hung(2, {0: [OWN], 1: [NCCL]}, {0: GPU_WAIT, 1: SLEEP}).hang()
+
+    assert (found.klass, found.ranks) == ("peer_not_joined", (1,))
+
+
+@pytest.mark.parametrize(
+    ("ops", "culprits", "confidence"),
+    [
+        (("all_reduce", "broadcast", "all_reduce", "all_reduce"), (1,), "high"),
+        (("all_reduce", "broadcast", "reduce", "all_reduce"), (1, 2), "medium"),
+    ],
+)
+def test_mismatch_is_sure_only_where_fewer_than_half_differ(
+    ops: Sequence[str], culprits: tuple[int, ...], confidence: str
+) -> None:
+    story = steady(4)
+    for _ in range(5):
+        for rank, op in enumerate(ops):
+            in_call(story, rank, "a", op)
+        story.still(20.0, dict.fromkeys(range(4), ALL_REDUCE))
+
+    assert (story.hang().ranks, story.hang().confidence.value) == (culprits, confidence)
