@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 CLUSTER ?= tests/cluster
 
-.PHONY: help demo test test-faces test-hardening fuzz harm soak audit test-vm vm-packages test-cluster cluster-packages dashboards screenshots docs docs-serve matrix gauntlet forecast bench goldens lint types check system-packages package clean
+.PHONY: help demo test test-faces test-hardening fuzz harm soak audit test-vm vm-packages test-cluster cluster-packages dashboards screenshots docs docs-serve matrix gauntlet forecast bench mutants goldens lint types check system-packages package clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -129,6 +129,12 @@ forecast: $(VENV)/.job ## saves that will not fit into a real memory cgroup: how
 
 bench: $(VENV)/.job system-packages ## what diag costs and how quick it is, beside what people use instead; appends to docs/benchmarks.md (20 minutes)
 	$(BIN)/python -m tests.labs.bench
+
+# The same 150 each time, by the seed; goes on where it was cut off: rm build/mutants.jsonl begins anew.
+mutants: $(VENV)/.diag ## small changes to the code that judges hangs: a test has to fail for each (5 minutes)
+	@$(BIN)/python -m pip install --quiet 'cosmic-ray>=8.7,<9'
+	@mkdir -p build
+	$(BIN)/python -m tests.labs.mutation --workers $(WORKERS)
 
 goldens: $(VENV)/.diag ## write anew what is kept of every capture (tests/goldens), and print what changed (half a minute)
 	$(BIN)/python -m tests.goldens
