@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -81,6 +82,19 @@ def test_data_worker_that_computes_is_told_apart_from_one_that_reads(cpu: float 
     assert f"py-spy dump --pid {CHILD}" in hang.advice
 
 
+def test_data_worker_that_gets_no_core_computes_all_the_same() -> None:
+    ready = partial(ThreadWait, CHILD, "python", "R", "", RUNS, 0.2)
+    for delay, cause in ((0.7, "dataloader_worker_busy"), (0.1, "dataloader_worker_blocked")):
+        story = child_does(RUNS, cpu=None, seconds=4)
+        story.tell(
+            WaitsRead(
+                1, pid_of(1), 0.5, (ProcessWaits(CHILD, pid_of(1), "", (ready(run_delay_ratio=delay),)),)
+            )
+        )
+        rank = story.engine.job.ranks[1]
+        assert cause_of(rank, classify_rank(rank)) == (cause, CHILD)
+
+
 @pytest.mark.parametrize(("cpu", "state"), [(0.02, "R"), (0.0, "S"), (None, "S")])
 def test_data_worker_that_hardly_runs_is_blocked(cpu: float | None, state: str) -> None:
     assert child_does(CONDITION, cpu=cpu, state=state).hang().cause == "dataloader_worker_blocked"
@@ -139,7 +153,7 @@ def test_child_forked_without_the_threads_that_it_waits_for_never_goes_on(
             "It has loaded tokenizers, whose pool TOKENIZERS_PARALLELISM=false switches off.",
         ),
         (("torch",), ""),
-        (None, "With Hugging Face's tokenizers, TOKENIZERS_PARALLELISM=false does."),
+        (None, "(With Hugging Face's tokenizers, TOKENIZERS_PARALLELISM=false helps.)"),
     ],
 )
 def test_tokenizers_are_named_where_they_are_loaded(libraries: tuple[str, ...] | None, shown: str) -> None:
@@ -225,7 +239,7 @@ def test_circle_through_a_pipe_never_ends() -> None:
     assert (hang.id, hang.klass, hang.cause) == ("hang", "peer_not_joined", "processes_wait_for_each_other")
     assert [ground.kind for ground in hang.grounds] == ["cycle"]
     assert f"and so pid {pid_of(1)} waits for itself: a deadlock" in hang.summary
-    assert "get() all results" in hang.advice and "communicate()" in hang.advice
+    assert "before the join" in hang.advice and "communicate, not wait" in hang.advice
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def hang_of(stacks: Mapping[int, Sequence[str]], calls: Mapping[int, tuple[str, 
     for _ in range(3):
         for rank, (op, seq, pending) in calls.items():
             recorded(story, rank, op, seq, pending=pending)
-        story.still(14.0, stacks)
+        story.still(14.0, stacks, trees={rank: {"wchan": "futex_wait_queue"} for rank in stacks})
     return story
 
 

@@ -100,11 +100,10 @@ def with_collectives(
     if found is None or verdict.klass in ("peer_lost", "stopped", "teardown", "rendezvous"):
         return verdict
     everyone = (*verdict.culprits, *verdict.waiting)
-    # A call that no table names looks like code of the rank's own.
     own = [rank for rank in everyone if standing.get(rank) not in (*WAITS, "blind")]
     all_wait = not own or (
         found.kind in ("mismatch", "order_cycle")
-        and all(standing.get(rank) == "outside" and rank in found.waiting for rank in own)
+        and all(standing.get(rank) == "outside" and _waits_unnamed(rank, found, job) for rank in own)
     )
     if found.kind == "mismatch" and all_wait:
         sure = Confidence.HIGH if 2 * len(found.culprits) < len(everyone) else Confidence.MEDIUM
@@ -125,6 +124,13 @@ def with_collectives(
     if found.kind == "all_joined" and undecided(verdict) and found.certain:
         return replace(verdict, collectives=found)
     return verdict
+
+
+def _waits_unnamed(number: int, found: Explanation, job: JobView) -> bool:
+    """In a call that no table names, which looks like code of its own. On a GPU calls are made ahead: a rank that is
+    elsewhere has one pending as well, and is not on a futex, as whoever waits in gloo."""
+    tree = job.ranks[number].tree if number in job.ranks else None
+    return number in found.waiting and tree is not None and tree.main.wchan.startswith("futex")
 
 
 def _without_those_in_a_call(verdict: Verdict, found: Explanation) -> Verdict:

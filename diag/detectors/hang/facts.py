@@ -255,7 +255,7 @@ def _of_last(field: str, otherwise: str) -> Fact:
 def _lone_process(verdict: Verdict, job: JobView) -> str:
     """Whose only thread waits for what only another could do."""
     if verdict.chain is None:
-        return f"process {verdict.blamed_child}" if verdict.blamed_child else format_ranks(verdict.culprits)
+        return f"process {verdict.blamed_child}" if verdict.blamed_child else "a process"
     return _process_of(verdict.chain.last)
 
 
@@ -273,7 +273,7 @@ def _of_tokenizers(verdict: Verdict, job: JobView) -> str:
     loaded = verdict.chain.last.wait.libraries if verdict.chain is not None else None
     setting = "TOKENIZERS_PARALLELISM=false"
     if loaded is None:
-        return f" With Hugging Face's tokenizers, {setting} does."
+        return f" (With Hugging Face's tokenizers, {setting} helps.)"
     return f" It has loaded tokenizers, whose pool {setting} switches off." if "tokenizers" in loaded else ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from diag.detectors.memory.stall import waits_for
 from diag.model.observations import StackSample
+from diag.model.observations.waits import ThreadWait
 from diag.state.idle import is_idle_child
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import Activity, Reading, is_in_lock, read_stack
@@ -34,7 +35,7 @@ _WITH_OTHERS = {
 
 PEER_WAITS = tuple(_WITH_OTHERS)
 BUSY_CHILD = ("dataloader_worker_busy", "checkpoint_writer_busy")
-_COMPUTES_RATIO = 0.3  # of a core, that several may share
+_COMPUTES_RATIO = 0.5  # of the time, on a core or ready for one
 _FRESH_SECONDS = 30.0  # between a child's stack and what the kernel says of it
 _LOCK_WAITS = ("condition", "mutex", "semaphore")  # of `Wait.kind`
 
@@ -80,15 +81,15 @@ def cause_of(rank: RankView, standing: str) -> tuple[str, int | None]:
             return "dataloader_worker_stopped", stopped
         child = busy_child(rank)
         if child is not None:
-            return f"dataloader_worker_{_how_it_stands(rank, child)}", child.pid
+            computes = _computes(rank, child.pid)
+            return "dataloader_worker_busy" if computes else "dataloader_worker_blocked", child.pid
         return "dataloader_main_process", None
     if standing == "checkpoint_io":
         child = busy_child(rank)
-        return (
-            (f"checkpoint_writer_{_how_it_stands(rank, child)}", child.pid)
-            if child is not None
-            else ("checkpoint_write_blocked", None)
-        )
+        if child is None:
+            return "checkpoint_write_blocked", None
+        computes = _computes(rank, child.pid)
+        return "checkpoint_writer_busy" if computes else "checkpoint_writer_blocked", child.pid
     if standing == "lock_deadlock":
         if rank.activity is Activity.FILE_LOCK:
             return "stale_file_lock", None
@@ -132,21 +133,24 @@ def busy_child(rank: RankView) -> StackSample | None:
 
 def child_cpu(rank: RankView, pid: int) -> float | None:
     """Cores that a child's main thread used, as the kernel was last asked; None where it was not, or long ago."""
+    thread = _main_of_child(rank, pid)
+    return thread.cpu_ratio if thread is not None else None
+
+
+def _main_of_child(rank: RankView, pid: int) -> ThreadWait | None:
     process = rank.waits.process(pid) if rank.waits is not None else None
-    thread = process.thread() if process is not None else None
     fresh = abs(rank.waits_at - rank.child_stacks.get(pid, (rank.tree_at, None))[0]) <= _FRESH_SECONDS
-    return thread.cpu_ratio if thread is not None and fresh else None
+    return process.thread() if process is not None and fresh else None
 
 
-def _how_it_stands(rank: RankView, child: StackSample) -> str:
+def _computes(rank: RankView, pid: int) -> bool:
     """A process that computes waits for no file and no lock; also one that is ready, and gets no core for now."""
-    used = child_cpu(rank, child.pid)
-    if used is not None:
-        return "busy" if used >= _COMPUTES_RATIO else "blocked"
-    runs = rank.tree is not None and any(
-        one.pid == child.pid and one.state == "R" for one in rank.tree.children
-    )
-    return "busy" if runs and rank.moved.get("child_cpu") == rank.tree_at else "blocked"
+    main = _main_of_child(rank, pid)
+    if main is not None and main.cpu_ratio is not None:
+        ready = main.cpu_ratio + (main.run_delay_ratio or 0.0)
+        return ready >= _COMPUTES_RATIO
+    runs = rank.tree is not None and any(one.pid == pid and one.state == "R" for one in rank.tree.children)
+    return runs and rank.moved.get("child_cpu") == rank.tree_at
 
 
 def _stopped_child(rank: RankView) -> int | None:
