@@ -15,7 +15,7 @@ _NAMES_NOBODY = ("condition", "semaphore", "poll")  # of `Wait.kind`
 _OF_ITS_OWN = ("condition", "semaphore", "mutex", "gil", "join", "child", "vfork")
 _LISTENS = ("tcp_accept", "signal", "io_uring")
 _SELF_MADE = ("anon_inode:[eventfd]",)
-_THREAD_CPU_RATIO = 0.05
+_THREAD_CPU_RATIO = 0.2  # one that measures now and then takes less
 # Of a process whose result is awaited. One that waits takes less than a thousandth, and one whose steps are short
 # sleeps and some computing between takes one or two hundredths of a core.
 _CHILD_CPU_RATIO = 0.005

@@ -237,7 +237,9 @@ def chains(draw: st.DrawFn) -> Chain:
         step(draw(waits()), draw(st.sampled_from([1001, 1044])), draw(NAMES), 1001, draw(COMMANDS))
         for _ in range(draw(st.integers(1, 16)))
     ]
-    return Chain(tuple(steps), draw(st.sampled_from(["dead_end", "cycle", "sleeps", "remote", "outside"])))
+    end = draw(st.sampled_from(["dead_end", "cycle", "sleeps", "remote", "outside"]))
+    unnamed = Chain((step(Wait(draw(st.sampled_from(["condition", "poll"])))),), "no_owner")
+    return Chain(tuple(steps), end, behind=draw(st.none() | st.just(unnamed)))
 
 
 @st.composite

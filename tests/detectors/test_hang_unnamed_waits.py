@@ -281,3 +281,20 @@ def test_event_loop_waits_for_the_one_connection_that_it_has() -> None:
 
     assert hang.cause == "peer_is_silent"
     assert "its main thread waits for data from 10.0.0.5:443" in hang.summary
+
+
+def test_poll_of_children_that_all_wait_for_work_is_no_empty_loop() -> None:
+    """As that of multiprocessing.connection.wait."""
+    poll = Wait("poll", "poll", watched=(OF_CHILDREN, Wait("pipe_read", "", 14, others=(Party(CHILD),))))
+    hang = told(started(), waits(poll, below=(child(CHILD, ASKS), child(SIBLING, ASKS))), IN_LOCK)
+
+    assert hang.cause == "children_wait_for_work"
+
+
+def test_event_loop_of_several_connections_is_said_to_wait_for_any_of_them() -> None:
+    loop = Wait("poll", "epoll_wait", 12, watched=(OWN_WAKE_UP, SILENT, replace(SILENT, peer="10.0.0.6:443")))
+    hang = told(started(), waits(loop), IN_LOOP)
+
+    assert hang.cause == "not_in_collective"
+    assert "may come from" not in hang.summary
+    assert shown(hang, "any of 3 descriptors (unix receive, 10.0.0.5:443, 10.0.0.6:443)")

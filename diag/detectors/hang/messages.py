@@ -40,7 +40,7 @@ def describe(verdict: Verdict, job: JobView, now: float) -> str:
     parts = [f"{claim(verdict, job, now)} {_phase(verdict, job)}".rstrip(" ,")]
     if job.phase in _QUOTED_PHASES and job.phases.line:
         parts.append(f', its last line on that "{job.phases.line.strip()[:120]}"')
-    if verdict.chain is not None:
+    if verdict.chain is not None and verdict.culprits[0] in job.ranks:
         first = job.ranks[verdict.culprits[0]]
         whose = "its" if len(verdict.culprits) == 1 else f"rank {first.rank}'s"
         who = f"pid {verdict.blamed_child}" if verdict.blamed_child else f"{whose} {name_judged(first)}"

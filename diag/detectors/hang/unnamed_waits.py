@@ -29,12 +29,16 @@ def with_enders(verdict: Verdict, rank: RankView, cwd: str, chain: Chain, found:
         verdict = replace(verdict, cause="helpers_at_work", busy=True, words=verdict.words or text)
         return _listed(verdict, rank, cwd, found.at_work, chain)
     if len(found.chains) > 1:
+        waiter = (chain.last.process.pid, chain.last.thread.tid)  # its own descriptors are in its clause
         steps = [one.steps[0] for one in found.chains]
+        steps = [one for one in steps if (one.process.pid, one.thread.tid) != waiter]
+        if not steps:
+            return verdict
         text = f"what it waits for may come from {_some(steps, chain, 'or')}"
         return _listed(replace(verdict, words=verdict.words or text), rank, cwd, steps, chain)
     if not found.nobody or chain.last.wait.timed:
         return _listed(verdict, rank, cwd, found.wakes, chain)
-    if chain.last.wait.kind == "poll":
+    if chain.last.wait.kind == "poll" and not found.asking:
         own = all(one.dead_end == "only_self" for one in chain.last.wait.watched)
         return replace(verdict, cause="event_loop_is_empty") if own else verdict
     if found.asking:

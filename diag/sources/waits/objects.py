@@ -298,7 +298,8 @@ class Objects:
         elif tid := self._python(pid)[0].get(blocked.address):
             facts["join"] = tid
         else:
-            facts["python_lock"] = is_python_lock(self._read(pid, blocked.address - MALLOC_HEAD, 32) or b"")
+            if is_python_lock(self._read(pid, blocked.address - MALLOC_HEAD, 32) or b""):
+                facts["python_lock"] = True
             if deep and not blocked.timed and self._searches < _SEARCHES:
                 self._searches += 1
                 facts["rlock"] = find_rlock_owner(memory, blocked.address, self._maps(pid))
