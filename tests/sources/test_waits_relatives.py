@@ -133,19 +133,20 @@ def put(queue): queue.put(bytes(1 << 20))
 queue = m.Queue()
 if %r: threading.Thread(target=time.sleep, args=(900,), name="reader", daemon=True).start()
 children = [m.Process(target=put, args=(queue,)) for _ in range(2)]
-for one in children: one.start()
-ready()
+children[0].start()
+assert queue._reader.poll(60)  # it has the queue's lock, and writes
+children[1].start(); ready()
 for one in children: one.join()
 """
 
 
-def until_cycle(pid: int, closed: bool) -> WaitsRead:
-    """The first child, or the second, has the queue's lock, and writes."""
+def until_cycle(pid: int) -> WaitsRead:
+    """Once its children have come to their last wait."""
     deadline = time.monotonic() + 30
     while True:
         read, _ = until(pid, "child")
         found = chain(read, pid)
-        if found.end == "cycle" or (not closed and len(found.steps) > 2):
+        if found.end == "cycle" and len(found.last.wait.others) == 1:
             return read
         assert time.monotonic() < deadline, format_chain(found)
 
@@ -153,7 +154,7 @@ def until_cycle(pid: int, closed: bool) -> WaitsRead:
 @pytest.mark.parametrize("with_reader", [False, True])
 def test_children_joined_before_their_queue_is_read_wait_in_a_circle(start: Start, with_reader: bool) -> None:
     """What their siblings inherited of the pipe is no reader; a thread of the parent may be one."""
-    read = until_cycle(pid := start(JOINED % with_reader), closed=True)
+    read = until_cycle(pid := start(JOINED % with_reader))
 
     found = chain(read, pid)
     assert (found.end, found.at) == ("cycle", 0)
