@@ -86,9 +86,8 @@ def test_job_whose_pauses_are_long_is_given_twenty_of_them() -> None:
     assert "1 min" in story.hang().grounds[0].fact
 
 
-@pytest.mark.parametrize("dead_end", ["only_self", "owner_ended", ""])
-def test_wait_that_cannot_end_is_a_hang_at_once(dead_end: str) -> None:
-    story = steady()
+def blocked_for_good(story: Story, dead_end: str) -> None:
+    """Rank 1, for 40 s; read once."""
     wait = Wait(
         "pipe_read" if dead_end == "only_self" else "mutex", others=(Party(pid=1),), dead_end=dead_end
     )
@@ -99,8 +98,28 @@ def test_wait_that_cannot_end_is_a_hang_at_once(dead_end: str) -> None:
             story.tell(WaitsRead(1, pid_of(1), story.now, (process,)))
         story.still(1.0, {0: ALL_REDUCE, 1: SLEEP}, step=1.0)
 
+
+@pytest.mark.parametrize("dead_end", ["only_self", "owner_ended", ""])
+def test_wait_that_cannot_end_is_a_hang_at_once(dead_end: str) -> None:
+    story = steady()
+    blocked_for_good(story, dead_end)
+
     assert story.hang().id == ("hang" if dead_end else "held-up")
     assert [ground.kind for ground in story.hang().grounds] == (["dead_end"] if dead_end else [])
+
+
+def test_rank_that_was_released_holds_nobody_up_until_it_has_had_the_time_of_any_other() -> None:
+    """Seen live: a FIFO was opened, and the rank had yet to compile before it came to the others' call."""
+    story = steady()
+    blocked_for_good(story, "only_self")
+    assert [ground.kind for ground in story.hang().grounds] == ["dead_end"]
+
+    loops(story, 13)
+    soon = story.findings()
+    loops(story, 90)
+
+    assert soon == []
+    assert story.the("held-up").cause == "busy"
 
 
 def test_endless_loop_is_held_up_with_the_line_and_its_cpu_and_a_hang_after_half_an_hour() -> None:

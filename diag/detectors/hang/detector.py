@@ -64,6 +64,7 @@ class HangDetector:
         self._joined = EvidenceFusion()
         self._last = _LastReported()
         self._judged: tuple[float, Verdict | None] | None = None  # as of the last tick
+        self._released_at = _NEVER  # when what could not end by itself was last found over
         self._snapshot: SnapshotTaken | None = None
 
     def observe(self, at: float, fact: Observation) -> None:
@@ -78,6 +79,10 @@ class HangDetector:
         if self._snapshot is None:
             last = self._last.after_stirs(now, job)
             verdict = judge(now, job, self._joined, last.standing)
+            if _is_proven(last.verdict) and (verdict is None or verdict.busy):
+                self._released_at = now
+            if verdict is not None and verdict.busy and now - self._released_at < STEADY_SECONDS:
+                verdict = None  # the others have waited for long, but whoever they wait for has just gone on
             self._last, self._judged = last.followed_by(verdict), (now, verdict)
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
@@ -238,6 +243,10 @@ def _is_over(job: JobView) -> bool:
 
 def _failed(job: JobView) -> list[RankView]:
     return [rank for rank in job.ranks.values() if rank.exit is not None and rank.exit.exit_code != 0]
+
+
+def _is_proven(verdict: Verdict | None) -> bool:
+    return verdict is not None and any(ground.kind != "overdue" for ground in verdict.grounds)
 
 
 def _is_same(reported: Verdict, verdict: Verdict, since: float) -> bool:
