@@ -50,7 +50,11 @@ def lasting_wait(rank: RankView, since: float, job: JobView, child: int = 0) -> 
         return None
     tid = 0 if child else rank.thread
     chain = follow(rank.waits, child or rank.placement.pid, tid, job=_of_job(rank, since, job))
-    return None if chain is None or chain.steps[0].wait.kind == "unreadable" else chain
+    if chain is None or chain.steps[0].wait.kind == "unreadable":
+        return None
+    # What it waited for before its stack moved is over; who tries again and again sleeps in between.
+    moved_on = not child and rank.stack_since > rank.waits_at and chain.steps[0].wait.kind != "sleep"
+    return None if moved_on else chain
 
 
 def wait_of(rank: RankView, verdict: Verdict, job: JobView) -> Chain | None:
