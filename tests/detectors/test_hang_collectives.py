@@ -57,6 +57,7 @@ def test_rank_that_went_on_to_a_collective_while_most_others_send_is_the_odd_one
 
     assert (hang.klass, hang.cause, hang.ranks) == ("collective_mismatch", "calls_differ", (2,))
     assert hang.waiting_ranks == (0, 1)
+    assert "than ranks 0-1 (rank 2 in all_reduce 26 of default_pg)" in hang.summary
 
 
 def test_rank_that_sends_while_most_others_have_gone_on_is_not_answered() -> None:

@@ -119,7 +119,7 @@ def _recorded(verdict: Verdict, found: Explanation) -> str:
         f"rank {rank} waits in {wait.op} {wait.seq} of {wait.desc or wait.group}"
         for rank, wait in sorted(found.waiting.items())[:8]
     ]
-    late = calls_that_differ(verdict)
+    late = calls_that_differ(verdict) if found.signatures else ""
     if found.kind == "absent_rank":
         late = f"; {format_ranks(found.culprits)} " + numbered(
             "[has|have] not come to it", len(found.culprits)

@@ -294,7 +294,7 @@ def calls_that_differ(verdict: Verdict) -> str:
     """ ": ranks 0,2 call all_reduce [8], rank 1 calls broadcast [8] (default_pg 7)" of a mismatch."""
     found = verdict.collectives
     if found is None or not found.signatures:
-        return ""
+        return _calls_waited_in(verdict)
     parts = []
     for call in found.signatures[:4]:
         sizes = " ".join(str(list(size)) for size in call.sizes[:2])
@@ -304,7 +304,7 @@ def calls_that_differ(verdict: Verdict) -> str:
     return ": " + ", ".join(parts) + place
 
 
-def _calls_waited_in(verdict: Verdict, job: JobView) -> str:
+def _calls_waited_in(verdict: Verdict) -> str:
     found = verdict.collectives
     waiting = sorted(found.waiting.items()) if found is not None else ()
     parts = [
@@ -366,7 +366,7 @@ FACTS: dict[str, Fact] = {
     "lone_process": _lone_process,
     "held_by": _held_by,
     "calls": lambda verdict, job: calls_that_differ(verdict),
-    "calls_waited_in": _calls_waited_in,
+    "calls_waited_in": lambda verdict, job: _calls_waited_in(verdict),
     "xid": lambda verdict, job: verdict.cause.removeprefix("xid_"),
     "gpus_spin": lambda verdict, job: numbered(
         f"[GPU|GPUs] of {format_ranks(verdict.waiting)} [spins|spin]", len(verdict.waiting)
