@@ -33,6 +33,13 @@ def until(condition: object, seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
+def has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def test_second_sigterm_does_not_cut_off_the_last_checks_and_the_evidence(tmp_path: Path) -> None:
     words = [*DIAG, "run", "--port", "0", "--run-root", str(tmp_path), "--", sys.executable, "-u", "-c", JOB]
     with subprocess.Popen(
@@ -51,7 +58,7 @@ def test_second_sigterm_does_not_cut_off_the_last_checks_and_the_evidence(tmp_pa
             until(lambda: run_json().get("url"))  # it watches
             pid = int(str(run_json()["pid"]))
             os.kill(process.pid, signal.SIGTERM)
-            until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+            until(lambda: has_ended(pid))
             until(lambda: not psutil.pid_exists(pid))  # diag knows it
             assert process.poll() is None
 
