@@ -108,10 +108,15 @@ def _print_items(word: str, found: dict[str, list[manual.Advice]], lang: str, wi
     """Each paragraph with the finding that has it; where several have it, the one on the screen shows which is
     meant."""
     blocks = []
+    above: set[str] = set()
     for finding, items in found.items():
         lines = [f"{finding} ({word})", *_indented(manual.meaning(finding, lang), width)]
-        for item in items:
-            lines += ["", *_indented(f"- {item.text}", width)]
+        texts = [item.text for item in items if item.text not in above]
+        if len(texts) < len(items):
+            texts.append("同上" if lang == "zh" else "as above")
+        for text in texts:
+            lines += ["", *_indented(f"- {text}", width)]
+        above.update(texts)
         blocks.append(os.linesep.join(lines))
     print((os.linesep * 2).join(blocks))
     pages = " | ".join(f"diag explain {finding}" for finding in found)

@@ -41,7 +41,7 @@ def test_word_that_several_findings_have_is_told_of_each(capsys: pytest.CaptureF
     for finding in ("slow", "straggler", "throughput-drop"):
         assert f"{finding} (data_loading)" in text
     assert text.endswith(
-        "diag explain hang | diag explain slow | diag explain straggler | diag explain throughput-drop"
+        "diag explain hang | diag explain slow | diag explain straggler | diag explain throughput-drop | diag explain held-up"
     )
 
 

@@ -304,7 +304,7 @@ def test_live_gloo_job_is_explained(
         assert took < 3.0
         if scenario == "absent":
             assert {rank: (wait.op, wait.desc) for rank, wait in found.waiting.items()} == {
-                0: ("all_reduce", "undefined"),
+                0: ("all_reduce", "group 1 of ranks 0, 2"),
                 1: ("all_reduce", "default_pg"),
                 3: ("all_reduce", "default_pg"),
             }

@@ -113,5 +113,5 @@ def _asking(rank: RankView, steps: tuple[Step, ...], since: float) -> str:
         text += f"; {gone} {when}"
     limits = [limit for step in steps if (limit := step.process.cpu_limit_seconds) is not None]
     if limits:
-        text += f"; the kernel ends each after {min(limits)} s of CPU time (RLIMIT_CPU)"
+        text += f"; the kernel ends each after {format_seconds(min(limits))} of CPU time (RLIMIT_CPU)"
     return text
