@@ -1,0 +1,3 @@
+#!/bin/bash
+set -o pipefail
+{python} feed.py tokens | {python} train.py
