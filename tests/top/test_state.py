@@ -100,8 +100,8 @@ def test_rows_that_changed_replace_those_before_and_the_document_follows() -> No
 
     state.take("ranks", {"whole": False, "rows": [row]})
 
-    assert [one.state for one in state.rows.values()] == ["stalled", "dead", "hung", "stalled"]
-    assert [one["state"] for one in state.raw["ranks"]] == ["stalled", "dead", "hung", "stalled"]
+    assert [one.state for one in state.rows.values()] == ["stalled", "dead", "delaying", "stalled"]
+    assert [one["state"] for one in state.raw["ranks"]] == ["stalled", "dead", "delaying", "stalled"]
     state.take("ranks", {"whole": True, "rows": [row]})
     assert list(state.rows) == [1] and json.dumps(state.raw["ranks"]) == json.dumps([row])
 
@@ -165,8 +165,8 @@ def test_table_keeps_rank_and_state_and_drops_the_rest_from_the_least(width: int
 def test_picture_has_head_finding_table_stacks_time_line_and_what_to_type() -> None:
     text = picture(state_of(document(HANG)), "RECORDED", width=100, colour=False, lang="en")
 
-    parts = ["HUNG phase steady", "CRITICAL hang (data_loading)", "  do: Look at what the worker reads", "\nRanks:\n",
-             "\n !   2 hung", "\nStacks:\n", "\nTime line:\n", "\nnext: ls -l /proc/3053/fd"]  # fmt: skip
+    parts = ["HELD-UP phase steady", "WARNING held-up (data_loading)", "  do: Look at what the worker reads", "\nRanks:\n",
+             "\n !   2 delaying", "\nStacks:\n", "\nTime line:\n", "\nnext: ls -l /proc/3053/fd"]  # fmt: skip
     positions = [text.find(part) for part in parts]
     assert positions == sorted(positions) and -1 not in positions, positions
     assert text.isascii() and max(map(len, text.splitlines())) <= 100
@@ -178,7 +178,7 @@ def test_command_without_a_terminal_prints_it_with_the_exit_code_of_a_dump(
 ) -> None:
     assert main(["top", str(CAPTURES / name)]) == code
     text = capsys.readouterr().out
-    assert text.startswith("HUNG" if code else "FINISHED") and "RECORDED" in text
+    assert text.startswith("HELD-UP" if code else "FINISHED") and "RECORDED" in text
 
     assert main(["top", str(CAPTURES / name), "--json"]) == code
     assert json.loads(capsys.readouterr().out)["head"]["recorded"] == str(CAPTURES / name)
