@@ -34,7 +34,8 @@ _DUMP = """schema run_id diag_version host at seconds found next_command next_re
  classes[].activity classes[].at classes[].count classes[].frames[] classes[].kind classes[].path[] classes[].pids[]
  classes[].ranks[] classes[].reason classes[].role classes[].standing_steps classes[].stands_seconds classes[].thread classes[].title
  classes[].moving_ranks[] classes[].waits
- ranks[].activity ranks[].at ranks[].caller own ranks[].caller.file ranks[].caller.function ranks[].caller.line ranks[].caller.text
+ ranks[].activity ranks[].at ranks[].caller ranks[].caller.file ranks[].caller.function ranks[].caller.line ranks[].caller.text
+ ranks[].own ranks[].own.file ranks[].own.function ranks[].own.line ranks[].own.text
  ranks[].where ranks[].where.file ranks[].where.function ranks[].where.line ranks[].where.text ranks[].children
  ranks[].context.** ranks[].context ranks[].cpu_ratio ranks[].exit ranks[].exit.** ranks[].host ranks[].limits ranks[].limits.*
  ranks[].local_rank ranks[].node_rank ranks[].open_files ranks[].peak_rss_bytes ranks[].phase ranks[].pid ranks[].process_state
