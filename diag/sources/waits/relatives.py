@@ -40,9 +40,9 @@ class Relatives:
             if blocked is None or blocked.kind == "vfork":
                 return False
         try:
-            caught = int(row.get("caught", "0"), 16)  # records of earlier versions lack it
+            caught = int(row.get("caught", ""), 16)
         except ValueError:
-            return False
+            return False  # not known, as in records of earlier versions
         children = any(self._parent(int(other)) == pid for other in self._processes)
         woken_by = (*_ALARMS, *_REAL_TIME, *([_CHILD_ENDS] if children else []))
         return not any(caught >> (number - 1) & 1 for number in woken_by)
