@@ -86,13 +86,13 @@ def test_job_whose_pauses_are_long_is_given_twenty_of_them() -> None:
     assert "1 min" in story.hang().grounds[0].fact
 
 
-def blocked_for_good(story: Story, dead_end: str) -> None:
+def blocked_for_good(story: Story, dead_end: str, read_after: int = 20) -> None:
     """Rank 1, for 40 s; read once."""
     wait = Wait(
         "pipe_read" if dead_end == "only_self" else "mutex", others=(Party(pid=1),), dead_end=dead_end
     )
     for second in range(40):
-        if second == 20:
+        if second == read_after:
             thread = ThreadWait(pid_of(1), "MainThread", "S", "pipe_read", wait, same=True)
             process = ProcessWaits(pid_of(1), 1, "python train.py", (thread,))
             story.tell(WaitsRead(1, pid_of(1), story.now, (process,)))
@@ -120,6 +120,16 @@ def test_rank_that_was_released_holds_nobody_up_until_it_has_had_the_time_of_any
 
     assert soon == []
     assert story.the("held-up").cause == "busy"
+
+
+def test_hang_that_is_proven_while_its_rank_was_seen_to_move_after_the_others_stays_open() -> None:
+    """Seen live, on a busy machine: the culprit's first stack came two seconds after the others had stopped."""
+    story = steady()
+    loops(story, 5)
+    blocked_for_good(story, "only_self", read_after=3)
+
+    changes = [(change.finding.id, change.kind.value) for change in story.engine.history()]
+    assert [kind for name, kind in changes if name == "hang"] == ["opened"]
 
 
 def test_endless_loop_is_held_up_with_the_line_and_its_cpu_and_a_hang_after_half_an_hour() -> None:

@@ -79,10 +79,11 @@ class HangDetector:
         if self._snapshot is None:
             last = self._last.after_stirs(now, job)
             verdict = judge(now, job, self._joined, last.standing)
-            if _is_proven(last.verdict) and (verdict is None or verdict.busy):
-                self._released_at = now
-            if verdict is not None and verdict.busy and now - self._released_at < STEADY_SECONDS:
-                verdict = None  # the others have waited for long, but whoever they wait for has just gone on
+            if not _is_proven(verdict):
+                if _is_proven(last.verdict) and (verdict is None or verdict.busy):
+                    self._released_at = now
+                if verdict is not None and verdict.busy and now - self._released_at < STEADY_SECONDS:
+                    verdict = None  # the others have waited for long, but whoever they wait for has just gone on
             self._last, self._judged = last.followed_by(verdict), (now, verdict)
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
@@ -222,8 +223,10 @@ def judge(
 
 
 def _with_grounds(verdict: Verdict, job: JobView, now: float, reported: Verdict | None = None) -> Verdict:
-    """Grounds that were reported of the same silence stay: a reading that is missing now does not unmake them."""
-    grounds = tuple(grounds_of(verdict, job, now)) or (reported.grounds if reported is not None else ())
+    """Grounds that were reported of the same silence stay: a reading that is missing now does not unmake them. Of a
+    rank that moves they have to be found again: it may have been released."""
+    kept = reported.grounds if reported is not None and not verdict.busy else ()
+    grounds = tuple(grounds_of(verdict, job, now)) or kept
     return replace(verdict, grounds=grounds)
 
 
