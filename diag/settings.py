@@ -111,9 +111,6 @@ class Settings(BaseSettings):
     lone_process_seconds: float = Field(
         15.0, ge=0.0, description="wait this long for ranks, then watch CMD as rank 0"
     )
-    dump_seconds: float = Field(
-        8.0, ge=1.0, le=60.0, description="deadline of a dump; what is missing then is reported as such"
-    )
     lang: Literal["", "en", "zh"] = Field(
         "",
         description="language of manual pages and of explanations under findings: en or zh; empty: from the locale",

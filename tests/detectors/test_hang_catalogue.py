@@ -60,7 +60,10 @@ def test_entry_is_whole(cause: str) -> None:
     entry = catalogue()[cause]
     row = next(rows[cause] for name in FILES if cause in (rows := load_table(FOLDER / f"{name}.yaml")))
 
-    assert set(row) <= {"classes", "summary", "advice", "alone", "manual"}
+    judged = {"ground", "proven_by", "report_after", "hang_after"}
+    assert set(row) <= {"classes", "summary", "advice", "alone", "manual", *judged}
+    assert len(row.get("ground", {"none": ""})) == 1
+    assert row.get("proven_by", "kernel") == "kernel"
     assert set(row.get("alone", {})) <= {"summary", "advice"}
     assert entry.classes
     assert {*entry.manual} == {"en", "zh"}

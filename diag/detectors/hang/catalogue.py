@@ -4,6 +4,10 @@
 wait for them. [one|several] is chosen by the number of these ranks. Places such as {child} are those of `facts.FACTS`,
 which has words for each of them for every verdict. `manual` has the paragraph in each language, or the name of the cause whose
 paragraph it shares.
+
+`ground` is why such a hang cannot end by itself, its kind and the fact (`proven_by: kernel`: only where the kernel shows
+it, not by stacks alone). `report_after` and `hang_after` are seconds of silence after which it is reported, and called a
+hang without such a ground, where these differ from those of other causes.
 """
 
 from __future__ import annotations
@@ -16,6 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from diag.text.tables import load_table
+
+# Without a ground of its own a wait is a hang only after so long.
+HANG_AFTER_SECONDS = 300.0
 
 # In the order in which the manual has them.
 FILES = (
@@ -39,6 +46,10 @@ class Entry:
     alone: Texts
     manual: Mapping[str, str]  # by language
     shares: str  # the cause that has the paragraph
+    ground: tuple[str, str] | None = None
+    by_kernel_alone: bool = False
+    report_after: float | None = None
+    hang_after: float = HANG_AFTER_SECONDS
 
     @classmethod
     def of(cls, cause: str, row: Mapping[str, Any], rows: Mapping[str, Any]) -> Entry:
@@ -52,6 +63,10 @@ class Entry:
             Texts(alone.get("summary", others.summary), alone.get("advice", others.advice)),
             rows[shares]["manual"],
             shares,
+            next(iter(row.get("ground", {}).items()), None),
+            row.get("proven_by") == "kernel",
+            row.get("report_after"),
+            row.get("hang_after", HANG_AFTER_SECONDS),
         )
 
 

@@ -4,28 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diag.detectors.hang.catalogue import entry_of
 from diag.detectors.hang.patience import learned_rhythm
 from diag.detectors.hang.verdict import Verdict
 from diag.model import Ground
 from diag.state.view import JobView
 from diag.text.units import format_ranks, format_seconds
 
-# Of what the verdict found, by its cause: it cannot end by itself.
-_BY_CAUSE = {
-    "rank_exited": ("rank_ended", "{culprits} ended, and {waiting} wait for what can never come"),
-    "rank_left_early": ("rank_ended", "{culprits} ended, and {waiting} wait for what can never come"),
-    "ras_dead": ("rank_ended", "NCCL RAS reports {culprits} dead"),
-    "sigstop": ("stopped", "{culprits} stopped by a signal: only another signal lets it go on"),
-    "dataloader_worker_stopped": ("stopped", "the worker is stopped by a signal: only another signal lets it go on"),
-    "calls_differ": ("calls_differ", "the calls of {culprits} and of {waiting} can never match"),
-    "call_unanswered": ("calls_differ", "no rank is left that would answer the call of {culprits}"),
-    "communicators_wait_for_each_other": ("cycle", "each waits for another one to begin a communicator, in a circle"),
-    "groups_in_opposite_order": ("cycle", "the calls wait for each other in a circle"),
-    "processes_wait_for_each_other": ("cycle", "the processes wait for each other in a circle"),
-    "threads_wait_for_each_other": ("cycle", "the threads wait for each other in a circle"),
-    "child_waits_for_lock": ("dead_end", "the lock was held by a thread that a forked child does not have"),
-    "transport_error": ("transport_error", "NCCL gave up a connection of {culprits}"),
-}  # fmt: skip
 # By the kernel, of the last wait of the chain.
 _DEAD_ENDS = {
     "owner_ended": ("dead_end", "the thread that holds the lock has ended"),
@@ -43,35 +28,21 @@ _WITHOUT_OTHERS = {  # by the kind of that wait, where nobody is known who could
     "fifo_open": ("dead_end", "no process has opened the other end of the FIFO"),
     "terminal": ("dead_end", "it waits for somebody to type"),
 }
-_UNPROVEN = (
-    "threads_wait_for_each_other",
-)  # by stacks alone: two threads that both wait need not wait for each other
-
-# Ours: a wait so far outside of what the job has shown is no slow step. Below five minutes nothing is.
+# Ours: a wait so far outside of what the job has shown is no slow step.
 _RHYTHMS = 20.0
-_LEAST_SECONDS = 300.0
 _BUSY_SECONDS = 1800.0  # who computes may come to an end
-_CHILD_COMPUTES = ("child_computes", "dataloader_worker_busy", "checkpoint_writer_busy")
-_SERVICE_SECONDS = 1200.0  # and so may what a service outside of the job does
 
 
 def grounds_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Ground]:
     if verdict.seconds is not None:
         yield Ground("captured", "the evidence was captured at one moment, as that of a hang")
         return
-    if verdict.cause.startswith("xid_"):
-        yield Ground(
-            "gpu_fault",
-            f"the driver reports {verdict.cause.replace('xid_', 'Xid ')} for the GPU of {format_ranks(verdict.culprits)}",
-        )
-    elif verdict.cause in _BY_CAUSE and (verdict.by_kernel or verdict.cause not in _UNPROVEN):
-        kind, fact = _BY_CAUSE[verdict.cause]
-        yield Ground(
-            kind,
-            fact.format(
-                culprits=format_ranks(verdict.culprits), waiting=format_ranks(verdict.waiting) or "the others"
-            ),
-        )
+    entry = entry_of(verdict.cause)
+    if entry.ground is not None and (verdict.by_kernel or not entry.by_kernel_alone):
+        kind, fact = entry.ground
+        culprits, waiting = format_ranks(verdict.culprits), format_ranks(verdict.waiting) or "the others"
+        xid = verdict.cause.replace("xid_", "Xid ")
+        yield Ground(kind, fact.format(culprits=culprits, waiting=waiting, xid=xid))
     elif (end := _dead_end(verdict)) is not None:
         yield end
     else:
@@ -106,6 +77,4 @@ def _of_its_node(verdict: Verdict, job: JobView) -> Iterator[Ground]:
 
 
 def least_seconds(verdict: Verdict) -> float:
-    if verdict.busy or verdict.cause in _CHILD_COMPUTES:
-        return _BUSY_SECONDS
-    return _SERVICE_SECONDS if verdict.cause == "external_service" else _LEAST_SECONDS
+    return max(entry_of(verdict.cause).hang_after, _BUSY_SECONDS if verdict.busy else 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diag.detectors.hang.catalogue import entry_of
 from diag.detectors.hang.verdict import Verdict
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
@@ -17,10 +18,6 @@ _OTHER_PHASES_SECONDS = 30.0
 # communicator and a real hang look the same for longer (SGLang, NCCLX: minutes at scale).
 _SYMMETRIC_SECONDS = 300.0
 _SYMMETRIC_STEPS = 10.0
-# Ranks that never appeared may still be scheduled: elastic's own store waits this long for a first sign.
-_MISSING_RANKS_SECONDS = 60.0
-# Rollout servers and downloads answer late for good reasons.
-_SERVICE_SECONDS = 300.0
 # An fsync of many GB to a network file system moves no counter of the process until it is done.
 _DISK_SECONDS = 300.0
 # In these phases a lone process is known to train; before, an idle one may be a launcher, a server, a poller.
@@ -73,10 +70,8 @@ def _come_through(job: JobView, verdict: Verdict) -> float:
 
 def _default(job: JobView, verdict: Verdict) -> float:
     step = job.progress.step_p95() or 0.0
-    if verdict.cause == "ranks_missing":
-        return _MISSING_RANKS_SECONDS
-    if verdict.cause == "external_service":
-        return _SERVICE_SECONDS
+    if (seconds := entry_of(verdict.cause).report_after) is not None:
+        return seconds
     if verdict.klass == "checkpoint_io" and _waits_for_disk(job, verdict):
         return _DISK_SECONDS
     # until it ends, a slow one looks the same
