@@ -111,6 +111,9 @@ class Settings(BaseSettings):
     lone_process_seconds: float = Field(
         15.0, ge=0.0, description="wait this long for ranks, then watch CMD as rank 0"
     )
+    read_program: bool = Field(
+        True, description="read the lines of the job's own files at which its ranks are, when it is suspected"
+    )
     lang: Literal["", "en", "zh"] = Field(
         "",
         description="language of manual pages and of explanations under findings: en or zh; empty: from the locale",

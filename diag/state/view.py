@@ -17,6 +17,7 @@ from diag.state.machine import Machine
 from diag.state.ncclprocesses import NcclProcesses, NcclState
 from diag.state.network import NetworkState
 from diag.state.phases import Phases
+from diag.state.program import Program
 from diag.state.progress import Progress
 from diag.state.rank_view import RankView
 from diag.state.ranks import Ranks
@@ -47,6 +48,7 @@ class JobView:
         self.saves: Final = Saves(self.run, self.phases, self.progress)  # its checkpoints
         self.silences: Final = Silences()  # how long it stood still and went on
         self.residence: Final = Residence(self.phases)  # where the ranks' threads are found in a step
+        self.program: Final = Program()  # its own text, where ranks were found
         self.gpu_faults: Final = GpuFaults()  # what the driver and CUDA reported
 
     @property

@@ -11,6 +11,7 @@ from diag.agent.samplers.estimate import EstimateSampler
 from diag.agent.samplers.gpus import GpuSampler
 from diag.agent.samplers.kernel import KernelLogSampler
 from diag.agent.samplers.networks import NetworkSampler
+from diag.agent.samplers.program import ProgramSampler
 from diag.agent.samplers.ras import RasSampler
 from diag.agent.samplers.store import StoreSampler
 from diag.model import Placement
@@ -27,6 +28,7 @@ NODE_SAMPLERS: tuple[type[NodeSampler], ...] = (
     CheckpointSampler,
     EstimateSampler,
     RasSampler,
+    ProgramSampler,
 )
 
 

@@ -17,6 +17,7 @@ from diag.detectors.hang.messages import advice_for, describe
 from diag.detectors.hang.moment import began_still, proven, unproven, with_unseen
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
 from diag.detectors.hang.printing import last_printed
+from diag.detectors.hang.program_lines import with_program_lines
 from diag.detectors.hang.rank_wait import PEER_WAITS, classify_rank
 from diag.detectors.hang.silence import held_since, is_blind, silent_since
 from diag.detectors.hang.verdict import Verdict, others
@@ -206,7 +207,7 @@ def judge(
     if found is None:
         return None
     verdict = with_kernel_waits(_held_up_by_memory(found, alive), job)
-    verdict = with_work(verdict, job)
+    verdict = with_program_lines(with_work(verdict, job), job)
     if busy and verdict.klass not in _ELSEWHERE:
         return None  # work that diag knows, and that goes on
     verdict = replace(verdict, busy=verdict.busy or busy)

@@ -1,0 +1,107 @@
+"""Reads the program's own text at the lines at which the ranks of a suspected job are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import psutil
+
+from diag.agent.samplers.context import NodeContext, NodeSampler
+from diag.model import Payload, Record
+from diag.model.observations import Frame
+from diag.sources.host.job_files import JobFiles
+from diag.sources.stacks import program
+from diag.state.own_code import is_own_file
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
+
+_CALM_SECONDS = 3600.0  # what is wanted wakes it
+_MOST_FRAMES = 12  # of the thread that trains
+_MOST_THREADS = 16
+_MOST_LINES = 4096  # in a run
+
+
+class _Wanted(NamedTuple):
+    rank: int
+    pid: int
+    frame: Frame
+
+
+class ProgramSampler(NodeSampler):
+    """Each line once: what a process runs does not change."""
+
+    name, what, sources = "program", "program", (program.SOURCE,)
+
+    def __init__(self, node: NodeContext) -> None:
+        super().__init__(node.reporter, _CALM_SECONDS)
+        self._reads = node.settings.read_program
+        self._lock = threading.Lock()
+        self._todo: list[_Wanted] = []
+        self._known: set[tuple[int, Frame]] = set()
+
+    @classmethod
+    def of(cls, node: NodeContext) -> ProgramSampler:
+        return cls(node)
+
+    def tend(self, closer: bool, job: JobView) -> None:
+        if not closer or not self._reads or len(self._known) > _MOST_LINES:
+            return
+        wanted = [
+            one
+            for rank in job.alive_ranks()
+            if not rank.node
+            for one in _lines_of(rank)
+            if (one.pid, one.frame) not in self._known
+        ]
+        if wanted:
+            self._known.update((one.pid, one.frame) for one in wanted)
+            with self._lock:
+                self._todo += wanted
+            self.wake()
+
+    def period(self, cpu: float, wall: float) -> float:
+        return wall + _CALM_SECONDS
+
+    def sample(self) -> None:
+        with self._lock:
+            todo, self._todo = self._todo, []
+        for pid in dict.fromkeys(one.pid for one in todo):
+            of_it = [one for one in todo if one.pid == pid]
+            payload = _read(pid, [one.frame for one in of_it])
+            if payload is not None:
+                self.reporter.put(Record(program.SOURCE, payload, of_it[0].rank, self.reporter.host))
+
+
+def _lines_of(rank: RankView) -> Iterator[_Wanted]:
+    """The path of the thread that trains, and where its other threads and children are."""
+    judged = rank.judged
+    pid = rank.placement.pid
+    if judged is not None:
+        yield from (_Wanted(rank.rank, pid, frame) for frame in _own(judged.frames)[-_MOST_FRAMES:])
+    samples = [(pid, rank.stack)] if rank.stack is not None else []
+    samples += [(child, sample) for child, (_, sample) in rank.child_stacks.items()]
+    for number, sample in samples:
+        for thread in sample.threads[:_MOST_THREADS]:
+            yield from (_Wanted(rank.rank, number, frame) for frame in _own(thread.frames)[-1:])
+
+
+def _own(frames: Iterable[Frame]) -> list[Frame]:
+    return [frame for frame in frames if is_own_file(frame.file)]
+
+
+def _read(pid: int, frames: Iterable[Frame]) -> Payload | None:
+    """None where the process is gone, or no longer its own."""
+    wanted: dict[str, dict[int, str]] = {}
+    for frame in frames:
+        wanted.setdefault(frame.file, {})[frame.line] = frame.function
+    try:
+        started = psutil.Process(pid).create_time()
+        with JobFiles(pid) as files:
+            return {
+                "pid": pid,
+                "files": {path: program.read(files, path, lines, started) for path, lines in wanted.items()},
+            }
+    except (OSError, psutil.Error):
+        return None

@@ -1,0 +1,190 @@
+"""What the program's own text adds: the loop a rank polls in, the handler it is in, and where ranks came apart."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from diag.model import Finding
+from diag.model.observations import ProgramRead
+from diag.model.observations.waits import ProcessWaits, ThreadWait, Wait, WaitsRead
+from diag.sources.host.job_files import Files
+from diag.sources.stacks import program
+from tests.detectors.test_hang import steady
+from tests.facts import Story, frames, pid_of, stack, tree
+from tests.programs import line_of
+
+REDUCE = "all_reduce torch/distributed/distributed_c10d.py:3173"
+TEXT = """
+def agree(loss, rank):
+    if rank == 0:
+        all_reduce(loss)  # agree
+
+
+def wait_for(path):
+    while not os.path.exists(path):
+        pause()  # wait_for
+
+
+def pause():
+    time.sleep(1)  # pause
+
+
+def upload(path):
+    for attempt in range(100):
+        try:
+            put(path)
+        except OSError:
+            time.sleep(5)  # upload
+
+
+def search(low, high):
+    while low < high:
+        low = step(low)  # search
+
+
+def train(loader, rank):
+    for batch in loader:
+        if batch is None:
+            continue
+        loss = forward(batch)
+        if rank == 0:
+            all_reduce(loss)  # first
+            log(loss)
+        else:
+            log(loss)  # other
+        agree(loss, rank)  # calls
+        wait_for("ready")  # waits
+        upload("out")  # uploads
+        search(0, 9)  # searches
+        barrier()  # barrier
+        if loss < 1:
+            break
+    all_reduce(loss)  # after
+
+
+train([], 0)  # top
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(TEXT)
+    return tmp_path / "train.py"
+
+
+def lines(path: Path, *marks: str, then: str = "") -> list[str]:
+    """A stack: in `train` at the line of the first mark; further ones are functions of their own; `then` in a library."""
+    found = [f"<module> {path}:{line_of(TEXT, 'top')}", f"train {path}:{line_of(TEXT, marks[0])}"]
+    found += [f"{mark} {path}:{line_of(TEXT, mark)}" for mark in marks[1:]]
+    return [*found, *([then] if then else [])]
+
+
+def read(story: Story, path: Path, rank: int, stacked: list[str]) -> None:
+    """As the sampler reads it."""
+    wanted = {frame.line: frame.function for frame in frames(*stacked) if frame.file == str(path)}
+    found = program.read(Files(), str(path), wanted, time.time() + 1)
+    places = tuple(program._place_of(str(path), row) for row in found.get("places", ()))
+    story.tell(ProgramRead(rank, pid_of(rank), places))
+
+
+def told(path: Path, stacks: dict[int, list[str]], wait: str = "", seconds: float = 60.0) -> Finding:
+    story = steady(world=len(stacks))
+    story.still(seconds / 2, stacks)
+    for rank, stacked in stacks.items():
+        read(story, path, rank, stacked)
+    if wait:
+        thread = ThreadWait(pid_of(1), "MainThread", "S", "hrtimer_nanosleep", Wait(wait), same=True)
+        story.tell(WaitsRead(1, pid_of(1), story.now, (ProcessWaits(pid_of(1), 1, "python", (thread,)),)))
+    story.still(seconds / 2, stacks)
+    return story.the("held-up")
+
+
+def at(path: Path, mark: str) -> str:
+    return f"{path}:{line_of(TEXT, mark)}"
+
+
+def test_ranks_in_different_calls_are_told_apart_though_nobody_is_to_blame(path: Path) -> None:
+    stacks = {0: lines(path, "first", then=REDUCE), 1: lines(path, "barrier", then=REDUCE)}
+    found = told(path, stacks, seconds=180.0)
+
+    assert (found.ranks, found.cause) == ((), "all_ranks_wait")
+    assert "rank 0 is under `if rank == 0:`" in found.summary and "where rank 1 is not" in found.summary
+
+
+def test_rank_under_a_condition_of_its_own_took_another_branch(path: Path) -> None:
+    found = told(path, {0: lines(path, "first", then=REDUCE), 1: lines(path, "other")})
+
+    assert (found.cause, found.klass, found.ranks) == ("branch_differs", "peer_not_joined", (1,))
+    assert "rank 1 is under the else of `if rank == 0:`" in found.summary
+    assert "where rank 0 is not" in found.summary
+    assert "took different ways" in found.advice
+
+
+def test_condition_in_a_function_that_the_other_left_is_named(path: Path) -> None:
+    found = told(path, {0: lines(path, "calls", "agree", then=REDUCE), 1: lines(path, "waits", "wait_for")})
+
+    assert found.cause == "branch_differs"
+    assert f"rank 0 is under `if rank == 0:` ({path}:{line_of(TEXT, 'agree') - 1})" in found.summary
+
+
+def test_rank_that_left_the_loop_of_the_others_is_shown_with_the_ways_out(path: Path) -> None:
+    found = told(path, {0: lines(path, "first", then=REDUCE), 1: lines(path, "after")})
+
+    assert found.cause == "branch_differs"
+    assert "rank 1 has left the loop `for batch in loader:`" in found.summary
+    assert "`if loss < 1:`" in found.summary and "breaks it off" in found.summary
+
+
+def test_rank_that_is_only_behind_took_no_other_branch(path: Path) -> None:
+    found = told(path, {0: lines(path, "barrier", then=REDUCE), 1: lines(path, "calls")})
+
+    assert found.cause == "not_in_collective"
+    assert any(one.kind == "program" and "agree(loss, rank)" in one.excerpt for one in found.evidence)
+
+
+def test_sleep_in_a_loop_is_polling_and_its_condition_is_named(path: Path) -> None:
+    stacks = {0: lines(path, "barrier", then=REDUCE), 1: lines(path, "waits", "wait_for", "pause")}
+    found = told(path, stacks, wait="sleep")
+
+    assert found.cause == "polls"
+    assert (
+        f"in the loop `while not os.path.exists(path):` ({path}:{line_of(TEXT, 'wait_for') - 1})"
+        in found.summary
+    )
+    assert "who should change it" in found.advice
+
+
+def test_sleep_after_an_exception_names_its_handler(path: Path) -> None:
+    stacks = {0: lines(path, "barrier", then=REDUCE), 1: lines(path, "uploads", "upload")}
+    found = told(path, stacks, wait="sleep")
+
+    assert found.cause == "sleeps"
+    assert "it has caught an exception at `except OSError:`" in found.summary
+
+
+def test_loop_of_a_rank_that_computes_is_named(path: Path) -> None:
+    story = steady()
+    stacks = {0: lines(path, "barrier", then=REDUCE), 1: lines(path, "searches", "search")}
+    for second in range(60):
+        story.tell(stack(0, story.now, stacks[0]), stack(1, story.now, stacks[1]))
+        for rank in (0, 1):
+            story.tell(tree(rank, story.now, cpu=rank * story.now, state="R" if rank else "S"))
+        if second == 20:
+            read(story, path, 1, stacks[1])
+        story.wait(1.0)
+
+    found = story.the("held-up")
+    assert found.cause == "busy"
+    assert "it goes round in the loop `while low < high:`" in found.summary
+
+
+def test_text_that_was_not_read_changes_nothing(path: Path) -> None:
+    stacks = {0: lines(path, "first", then=REDUCE), 1: lines(path, "other")}
+    path.unlink()
+    found = told(path, stacks)
+
+    assert found.cause == "not_in_collective"
+    assert not [one for one in found.evidence if one.kind == "program"]
