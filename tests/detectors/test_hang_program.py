@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from diag.model import Finding
-from diag.model.observations import ProgramRead
+from diag.model.observations import CollectiveEntry, CollectiveGroup, FlightRecorder, ProgramRead
 from diag.model.observations.waits import ProcessWaits, ThreadWait, Wait, WaitsRead
 from diag.sources.host.job_files import Files
 from diag.sources.stacks import program
 from tests.detectors.test_hang import steady
-from tests.facts import Story, frames, pid_of, stack, tree
+from tests.facts import Story, frames, pid_of, process, stack, tree
 from tests.programs import line_of
 
 REDUCE = "all_reduce torch/distributed/distributed_c10d.py:3173"
@@ -40,6 +40,16 @@ def upload(path):
             time.sleep(5)  # upload
 
 
+class Keeper:
+    def update(self):
+        with self.guard:
+            self.save()  # Keeper.update
+
+    def save(self):
+        with self.guard:  # Keeper.save
+            write(self.rows)
+
+
 def search(low, high):
     while low < high:
         low = step(low)  # search
@@ -59,6 +69,7 @@ def train(loader, rank):
         wait_for("ready")  # waits
         upload("out")  # uploads
         search(0, 9)  # searches
+        keeper.update()  # updates
         barrier()  # barrier
         if loss < 1:
             break
@@ -114,28 +125,69 @@ def test_ranks_in_different_calls_are_told_apart_though_nobody_is_to_blame(path:
     assert "rank 0 is under `if rank == 0:`" in found.summary and "where rank 1 is not" in found.summary
 
 
-def test_rank_under_a_condition_of_its_own_took_another_branch(path: Path) -> None:
+def test_rank_under_a_condition_of_its_own_is_shown_there(path: Path) -> None:
+    """It may have come there as the others did before it: nothing is said of different ways."""
     found = told(path, {0: lines(path, "first", then=REDUCE), 1: lines(path, "other")})
 
-    assert (found.cause, found.klass, found.ranks) == ("branch_differs", "peer_not_joined", (1,))
+    assert (found.cause, found.klass, found.ranks) == ("not_in_collective", "peer_not_joined", (1,))
     assert "rank 1 is under the else of `if rank == 0:`" in found.summary
     assert "where rank 0 is not" in found.summary
-    assert "took different ways" in found.advice
+    assert "different ways" not in found.advice
 
 
-def test_condition_in_a_function_that_the_other_left_is_named(path: Path) -> None:
-    found = told(path, {0: lines(path, "calls", "agree", then=REDUCE), 1: lines(path, "waits", "wait_for")})
+def test_condition_in_a_function_that_the_other_has_come_through_is_named(path: Path) -> None:
+    stacks = {0: lines(path, "calls", "agree", then=REDUCE), 1: lines(path, "barrier", then=REDUCE)}
+    found = told(path, stacks, seconds=180.0)
 
-    assert found.cause == "branch_differs"
-    assert f"rank 0 is under `if rank == 0:` ({path}:{line_of(TEXT, 'agree') - 1})" in found.summary
+    head = f"`if rank == 0:` ({path}:{line_of(TEXT, 'agree') - 1})"
+    assert f"rank 0 is under {head}, which rank 1 has passed by" in found.summary
 
 
 def test_rank_that_left_the_loop_of_the_others_is_shown_with_the_ways_out(path: Path) -> None:
     found = told(path, {0: lines(path, "first", then=REDUCE), 1: lines(path, "after")})
 
-    assert found.cause == "branch_differs"
     assert "rank 1 has left the loop `for batch in loader:`" in found.summary
     assert "`if loss < 1:`" in found.summary and "breaks it off" in found.summary
+
+
+def called(path: Path, stacks: dict[int, list[str]]) -> Finding:
+    """Two readings of the recorder: the ranks made different calls."""
+    story = steady(world=len(stacks))
+    for _ in range(2):
+        story.still(20.0, stacks)
+        for rank, stacked in stacks.items():
+            read(story, path, rank, stacked)
+            recorded(story, rank, 7, "all_gather" if rank == 0 else "all_reduce", len(stacks))
+    story.still(20.0, stacks)
+    return story.the("hang")
+
+
+def recorded(story: Story, rank: int, seq: int, op: str, world: int) -> None:
+    group = CollectiveGroup("gloo", "0", "default_pg", tuple(range(world)))
+    call = CollectiveEntry(
+        "gloo", "0", "default_pg", seq, seq, False, op, ((4,),), ((4,),), ("float",), "scheduled", False, True,
+        seq, 0.0,
+    )  # fmt: skip
+    story.tell(FlightRecorder(rank, story.now, "2.10", ("gloo",), (group,), (call,), pid_of(rank)))
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_calls_that_differ_are_blamed_on_the_rank_that_went_its_own_way(path: Path, world: int) -> None:
+    stacks = {rank: lines(path, "barrier", then=REDUCE) for rank in range(1, world)}
+    found = called(path, {0: lines(path, "first", then=REDUCE), **stacks})
+
+    assert (found.cause, found.ranks, found.waiting_ranks) == ("calls_differ", (0,), tuple(range(1, world)))
+    assert "rank 0 is under `if rank == 0:`" in found.summary
+    assert "they went different ways: let all ranks decide alike there" in found.advice
+
+
+def test_calls_that_differ_without_the_text_are_blamed_on_nobody_of_two(path: Path) -> None:
+    stacks = {0: lines(path, "first", then=REDUCE), 1: lines(path, "barrier", then=REDUCE)}
+    path.unlink()
+    found = called(path, stacks)
+
+    assert (found.cause, found.ranks) == ("calls_differ", (0, 1))
+    assert "look for a branch" in found.advice
 
 
 def test_rank_that_is_only_behind_took_no_other_branch(path: Path) -> None:
@@ -155,6 +207,70 @@ def test_sleep_in_a_loop_is_polling_and_its_condition_is_named(path: Path) -> No
         in found.summary
     )
     assert "who should change it" in found.advice
+
+
+def test_zombie_of_a_rank_that_polls_is_named(path: Path) -> None:
+    stacks = {0: lines(path, "barrier", then=REDUCE), 1: lines(path, "waits", "wait_for", "pause")}
+    story = steady()
+    story.still(30.0, stacks)
+    read(story, path, 1, stacks[1])
+    thread = ThreadWait(pid_of(1), "MainThread", "S", "hrtimer_nanosleep", Wait("sleep"), same=True)
+    for second in range(30):
+        if second == 5:
+            story.tell(WaitsRead(1, pid_of(1), story.now, (ProcessWaits(pid_of(1), 1, "python", (thread,)),)))
+        story.tell(
+            *(stack(rank, story.now, stacked) for rank, stacked in stacks.items()),
+            tree(0, story.now),
+            tree(1, story.now, process(4321, state="Z")),
+        )
+        story.wait(1.0)
+
+    assert "its child process 4321 has ended and is not waited for (a zombie)" in story.the("held-up").summary
+
+
+@pytest.mark.parametrize("wchan", ["futex_do_wait", "pipe_read"])
+def test_lock_that_the_thread_holds_further_out_was_taken_twice(path: Path, wchan: str) -> None:
+    stacks = {
+        0: lines(path, "barrier", then=REDUCE),
+        1: lines(path, "updates", "Keeper.update", "Keeper.save"),
+    }
+    story = steady()
+    story.still(30.0, stacks)
+    read(story, path, 1, stacks[1])
+    for _ in range(30):
+        story.tell(*(stack(rank, story.now, stacked) for rank, stacked in stacks.items()))
+        story.tell(tree(0, story.now), tree(1, story.now, wchan=wchan))
+        story.wait(1.0)
+
+    found = story.the("held-up")
+    assert (found.cause == "lock_taken_twice") is (wchan == "futex_do_wait")
+    if wchan == "futex_do_wait":
+        assert "inside of `with self.guard:` already, in Keeper.update" in found.summary
+        assert "Let a handler only set a flag" in found.advice
+
+
+def test_worker_that_takes_a_lock_is_not_sent_to_its_files(path: Path) -> None:
+    worker = [
+        "_worker_loop torch/utils/data/_utils/worker.py:349",
+        f"Keeper.save {path}:{line_of(TEXT, 'Keeper.save')}",
+    ]
+    data = lines(path, "uploads", then="__next__ torch/utils/data/dataloader.py:741")
+    stacks = {0: lines(path, "barrier", then=REDUCE), 1: data}
+    story = steady()
+    lock = Wait("condition", others=())
+    thread = ThreadWait(4321, "MainThread", "S", "futex_do_wait", lock, same=True)
+    for second in range(60):
+        story.tell(*(stack(rank, story.now, stacked) for rank, stacked in stacks.items()))
+        story.tell(tree(0, story.now), tree(1, story.now, process(4321, comm="pt_data_worker")))
+        story.tell(stack(1, story.now, worker, pid=4321))
+        if second == 20:
+            read(story, path, 1, [*data, worker[1]])
+            story.tell(WaitsRead(1, pid_of(1), story.now, (ProcessWaits(4321, 1, "python", (thread,)),)))
+        story.wait(1.0)
+
+    found = story.the("held-up")
+    assert (found.cause, found.klass) == ("worker_waits_for_lock", "data_loading")
+    assert "it takes the lock self.guard" in found.summary and "forked" in found.advice
 
 
 def test_sleep_after_an_exception_names_its_handler(path: Path) -> None:

@@ -165,7 +165,7 @@ def test_own_program_is_read_with_its_own_rights() -> None:
         )  # HERE
 
     assert found["places"][0]["text"].startswith("found = program.read(files, __file__")
-    assert found["places"][0]["around"] == ()
+    assert found["places"][0]["around"][0]["kind"] == "with"
 
 
 @given(st.text(alphabet="ifwhle:()[]{}\"'\\ \n\tx=#@,.1", max_size=80), st.integers(1, 9))

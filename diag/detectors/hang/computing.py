@@ -20,7 +20,8 @@ def with_work(verdict: Verdict, job: JobView) -> Verdict:
     if all(map(_synchronizes, ranks)):
         return replace(verdict, klass="gpu_side", cause="waits_for_gpu")
     if not all(map(_computes, ranks)):
-        return verdict
+        calls = all(rank.reading is not None and rank.reading.own is not None for rank in ranks)
+        return replace(verdict, cause="call_does_not_return") if calls else verdict
     in_c = all(rank.activity is Activity.GPU_SYNC for rank in ranks)
     return replace(verdict, cause="busy_in_c" if in_c else "busy", busy=True)
 

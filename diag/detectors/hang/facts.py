@@ -326,6 +326,16 @@ def _wait(verdict: Verdict, job: JobView) -> str:
     return numbered("[waits|wait]", len(verdict.waiting))
 
 
+def _branch(verdict: Verdict, job: JobView) -> str:
+    """What to do about ranks that went different ways."""
+    if verdict.parted:
+        return (
+            "at the condition or loop shown they went different ways: let all ranks decide alike there (decide on one "
+            "and broadcast the decision), make the call outside of the condition, or give all the same number of steps"
+        )
+    return "look for a branch that depends on the rank, on the data, or on a shape that differs, at the lines their stacks show"
+
+
 def _no_workers(verdict: Verdict, job: JobView) -> str:
     flag = workers_flag(job.run.words, job.log.versions)
     return f"{flag} 0" if flag else "num_workers=0"
@@ -371,6 +381,7 @@ FACTS: dict[str, Fact] = {
     "gpus_spin": lambda verdict, job: numbered(
         f"[GPU|GPUs] of {format_ranks(verdict.waiting)} [spins|spin]", len(verdict.waiting)
     ),
+    "branch": _branch,
     "no_workers": _no_workers,
     "output": lambda verdict, job: f"the output directory {_output(job)}".rstrip(),
     "output_path": lambda verdict, job: f" {shlex.quote(_output(job))}" if _output(job) else "",

@@ -43,6 +43,7 @@ class Verdict:
     seconds: float | None = None
     chain: Chain | None = None  # what the kernel says that the culprit, or the child to blame, waits for
     words: str = ""  # what ended in the culprit, or what it printed last, as a clause
+    parted: bool = False  # where ranks came apart is in `words`, by the program's text
     by_kernel: bool = False  # and that is the cause
     busy: bool = False  # the culprits compute, while the others wait for them
     grounds: tuple[Ground, ...] = ()  # why it will not go on by itself; none: it is only held up

@@ -9,7 +9,8 @@ from diag.model.observations.base import Observation
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A statement whose block leads to a line: `kind` is its keyword (while, for, if, elif, else, except, finally).
+    """A statement whose block leads to a line: `kind` is its keyword (while, for, if, elif, else, except,
+    finally, with).
 
     `text` is its head in one line; of an `else` that of the statement it belongs to. `last`: the block's last line.
     """

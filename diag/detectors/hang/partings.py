@@ -1,0 +1,134 @@
+"""Where two ranks came apart, as the program's text shows it: the condition that only one is under, or the loop that one
+has left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diag.model import numbered
+from diag.model.observations import Block, Frame, ProgramPlace, ThreadStack
+from diag.state.own_code import is_own_file
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
+from diag.text.units import format_path, format_ranks
+
+_CONDITIONS = ("if", "elif", "else")
+_LOOPS = ("while", "for")
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """`apart`: the ranks that are in the block named, or have left it; `others` are the rest of those compared.
+    `for_good`: whoever is only behind, or has come through that block before, is not there."""
+
+    text: str
+    apart: tuple[int, ...]
+    others: tuple[int, ...]
+    for_good: bool
+
+
+def own_frames(thread: ThreadStack | None) -> list[Frame]:
+    return [frame for frame in thread.frames if is_own_file(frame.file)] if thread is not None else []
+
+
+def head_of(block: Block, file: str, cwd: str) -> str:
+    """`while not ready():` (train.py:7)"""
+    other = "the else of " if block.kind == "else" else ""
+    return f"{other}`{block.text}` ({format_path(file, cwd)}:{block.line})"
+
+
+def parting(rank: RankView, everybody_else: Sequence[int], job: JobView, *, in_calls: bool) -> Parting | None:
+    """Of this rank and the first one that is elsewhere. None where one is only behind, or the text was not read.
+
+    `in_calls`: both are in calls of one number, so that neither has come through the other's line before.
+    """
+    others = [job.ranks[number] for number in everybody_else if number in job.ranks]
+    ours = own_frames(rank.judged)
+    for other in others:
+        theirs = own_frames(other.judged)
+        pairs = enumerate(zip(ours, theirs, strict=False))
+        forked = next((at for at, (one, two) in pairs if one != two), None)
+        if forked is None:
+            continue
+        here, there = ours[forked], theirs[forked]
+        if (here.file, here.function) != (there.file, there.function):
+            return None
+        with_us = (rank.rank, *(one.rank for one in others if own_frames(one.judged) == ours))
+        with_them = tuple(one.rank for one in others if own_frames(one.judged) == theirs)
+        us, them = (
+            _Side(ranks, [place for frame in frames[forked:] if (place := job.program.at(frame)) is not None])
+            for ranks, frames in ((with_us, ours), (with_them, theirs))
+        )
+        if not (us.path and them.path and us.path[0].line == here.line and them.path[0].line == there.line):
+            return None
+        cwd = job.run.cwd
+        ways = [
+            _left_loop(us, them, cwd),
+            _left_loop(them, us, cwd),
+            _under(us, them, cwd, for_good=in_calls),
+        ]
+        if in_calls:
+            ways += [_under(them, us, cwd, for_good=True), _deeper(us, them, cwd), _deeper(them, us, cwd)]
+        return next((way for way in ways if way is not None), None)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """Ranks at one place, and their path from the function where they came apart to their innermost line."""
+
+    ranks: tuple[int, ...]
+    path: list[ProgramPlace]
+
+    def verb(self, forms: str) -> str:
+        return f"{format_ranks(self.ranks)} {numbered(forms, len(self.ranks))}"
+
+
+def _left_loop(one: _Side, other: _Side, cwd: str) -> Parting | None:
+    loop = _not_around(other.path[0], one.path[0])
+    if loop is None or not loop.is_loop or one.path[0].line <= loop.last:
+        return None
+    place = other.path[0]
+    inside = other.verb("still [is|are]")
+    left = f"{one.verb('[has|have]')} left the loop {head_of(loop, place.file, cwd)}, in which {inside}"
+    return Parting(left + _ways_out(place, loop, cwd), one.ranks, other.ranks, True)
+
+
+def _under(one: _Side, other: _Side, cwd: str, *, for_good: bool) -> Parting | None:
+    block = _not_around(one.path[0], other.path[0])
+    if block is None or block.is_loop:
+        return None
+    head = head_of(block, one.path[0].file, cwd)
+    text = f"{one.verb('[is|are]')} under {head}, where {other.verb('[is|are]')} not"
+    return Parting(text, one.ranks, other.ranks, for_good)
+
+
+def _deeper(one: _Side, other: _Side, cwd: str) -> Parting | None:
+    """In a function that the other has come through."""
+    if other.path[0].line <= one.path[0].line:
+        return None
+    for place in one.path[1:]:
+        block = next((block for block in reversed(place.around) if block.kind in _CONDITIONS), None)
+        if block is not None:
+            text = f"{one.verb('[is|are]')} under {head_of(block, place.file, cwd)}, which {other.verb('[has|have]')} passed by"
+            return Parting(text, one.ranks, other.ranks, True)
+    return None
+
+
+def _not_around(place: ProgramPlace, other: ProgramPlace) -> Block | None:
+    """The outermost block of the one in which the other is not."""
+    around = {block.line for block in other.around}
+    blocks = (block for block in reversed(place.around) if block.kind in (*_CONDITIONS, *_LOOPS))
+    return next((block for block in blocks if block.line not in around), None)
+
+
+def _ways_out(place: ProgramPlace, loop: Block, cwd: str) -> str:
+    """Beside its end."""
+    texts = [
+        f"{head_of(leave.under, place.file, cwd)} {'returns' if leave.word == 'return' else 'breaks it off'}"
+        for leave in place.leaves
+        if loop.line < leave.line <= loop.last and (leave.word == "return" or leave.loop == loop.line)
+        if leave.word != "continue"
+    ]
+    return f" ({', '.join(texts[:2])})" if texts else ""
