@@ -169,12 +169,15 @@ class RankFinder:
 
     def sole_process(self) -> Found | None:
         """For a command without ranks: its topmost Python process (the root itself, or below a shell) as rank
-        0.
+        0; of several, as those of a shell's pipe, the one that has loaded torch.
 
         `swift sft` on one GPU starts one process and waits for it: that one.
         """
         pids = [pid for pid in (*self._tree.roots, *self._tree.scan()) if is_python(pid, self._proc)]
-        pid = next((pid for pid in pids if not launches(self._argv(pid))), pids[0] if pids else None)
+        pids = [pid for pid in pids if not launches(self._argv(pid))] or pids
+        below = Tree(pids[0], self._proc).scan(full=True) if pids else ()
+        beside = [pid for pid in pids if pid not in below and loads_torch(pid, self._proc)]
+        pid = next(iter((*beside, *pids)), None)
         known = read_process(pid, self._proc) if pid is not None else None
         if pid is None or known is None:
             return None

@@ -336,6 +336,26 @@ def test_command_line_tool_that_starts_one_process_and_waits_for_it_is_not_the_j
         assert found is not None and found.placement.pid == trainer
 
 
+@pytest.mark.parametrize("library", ["libtorch_cpu.so", "libz.so"])
+def test_of_two_ends_of_a_pipe_the_one_with_torch_is_the_job(tmp_path: Path, library: str) -> None:
+    """`python feed.py | python train.py`: the first is only older."""
+    (tmp_path / library).write_bytes(b"x")
+    (tmp_path / "feed.py").write_text("import sys; print(flush=True); sys.stdin.read()")
+    (tmp_path / "train.py").write_text(
+        "import mmap, os, sys; sys.stdin.readline(); file = open(sys.argv[1]); "
+        "kept = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ); print(os.getpid(), flush=True); sys.stdin.read()"
+    )
+    script = f'"{sys.executable}" feed.py | "{sys.executable}" train.py {library}; true'
+    with subprocess.Popen(["bash", "-c", script], stdin=-1, stdout=-1, cwd=tmp_path) as job:
+        assert job.stdout is not None and job.stdin is not None
+        trainer = int(job.stdout.readline())
+        found = RankFinder(job.pid, "host").sole_process()
+        job.stdin.close()
+
+    assert found is not None
+    assert (found.placement.pid == trainer) is ("torch" in library)
+
+
 def test_command_without_python_is_nobody() -> None:
     with a_job(["bash", "-c", "echo did launcher $$; read forever"]) as job:
         assert finder_of(job).sole_process() is None
