@@ -27,6 +27,9 @@ def publish(reason):
     elif reason == "pipe":
         reader, writer = os.pipe()
         os.read(reader, 1)
+    elif reason == "marker":
+        while not os.path.exists("marker"):
+            time.sleep(0.5)
     elif reason == "store":
         store = dist.distributed_c10d._get_default_store()
         store.wait(["never"], datetime.timedelta(hours=1))
@@ -85,6 +88,7 @@ def test_thread_that_the_rank_joins_is_named_with_what_it_waits_for(tmp_path: Pa
     [
         ("child", "child_does_not_end", "which waits for child pid"),
         ("pipe", "pipe_without_other_end", "that no other process can write to"),
+        ("marker", "polls", 'in the loop `while not os.path.exists("marker"):` ('),
     ],
 )
 def test_cause_is_what_the_kernel_shows(tmp_path: Path, reason: str, cause: str, shown: str) -> None:

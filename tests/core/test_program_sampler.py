@@ -1,0 +1,71 @@
+"""Whose lines are read, and when: of a suspected job, those of the program itself, each once."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diag.agent.samplers.context import NodeContext
+from diag.agent.samplers.program import ProgramSampler
+from diag.agent.samplers.sampler import Reporter
+from diag.model import Placement, Record
+from diag.model.observations import RankFound
+from diag.settings import load
+from tests.facts import Story, stack
+
+HERE = Path(__file__)
+LINE = next(at for at, line in enumerate(HERE.read_text().splitlines(), 1) if line.startswith("LINE = "))
+
+
+class Watched:
+    """This very process as rank 0, at a line of this file and one of the standard library."""
+
+    def __init__(self, tmp_path: Path, *, reads: bool = True) -> None:
+        self.records: list[Record] = []
+        settings = load(run_root=tmp_path).model_copy(update={"read_program": reads})
+        self.story = Story(world=1)
+        place = Placement(0, 0, 1, "node-0", os.getpid(), 1, 0, 1, "torchrun")
+        self.story.tell(RankFound(0, place, "python train.py"))
+        lines = (f"<module> {HERE}:{LINE}", f"wait {os.__file__}:1")
+        self.story.tell(replace(stack(0, self.story.now, lines), pid=os.getpid()))
+        engine = self.story.engine
+        reporter = Reporter(self.records.append, "node-0")
+        self.sampler = ProgramSampler.of(NodeContext(reporter, engine, None, settings))  # type: ignore[arg-type]
+
+    def look(self, *, closer: bool = True) -> list[Record]:
+        self.sampler.tend(closer, self.story.engine.job)
+        self.sampler.sample()
+        return self.records
+
+
+def test_line_of_the_program_is_read_once_and_no_library(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+
+    [record] = watched.look()
+    assert (record.source, record.rank, record.payload["pid"]) == ("program", 0, os.getpid())
+    assert [*record.payload["files"]] == [str(HERE)]
+    [place] = record.payload["files"][str(HERE)]["places"]
+    assert place["line"] == LINE and place["text"].startswith("LINE = next(")
+    assert watched.look() == [record]
+
+
+@pytest.mark.parametrize(("reads", "closer"), [(False, True), (True, False)])
+def test_job_that_is_not_suspected_or_does_not_want_it_is_not_read(
+    tmp_path: Path, reads: bool, closer: bool
+) -> None:
+    assert Watched(tmp_path, reads=reads).look(closer=closer) == []
+
+
+def test_rank_that_ended_meanwhile_is_no_error(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    rank = watched.story.engine.job.ranks[0]
+    gone = 2**22 + 1  # above the kernel's highest pid
+    watched.story.tell(RankFound(0, replace(rank.placement, pid=gone), "python train.py"))
+    lines = (f"<module> {HERE}:{LINE}",)
+    sample = stack(0, watched.story.now, lines)
+    watched.story.tell(replace(sample, pid=gone, parent_pid=None))
+
+    assert watched.look() == []
