@@ -194,6 +194,7 @@ def test_rank_that_is_only_behind_took_no_other_branch(path: Path) -> None:
     found = told(path, {0: lines(path, "barrier", then=REDUCE), 1: lines(path, "calls")})
 
     assert found.cause == "not_in_collective"
+    assert "its line is `agree(loss, rank)`" in found.summary
     assert any(one.kind == "program" and "agree(loss, rank)" in one.excerpt for one in found.evidence)
 
 
@@ -270,7 +271,7 @@ def test_worker_that_takes_a_lock_is_not_sent_to_its_files(path: Path) -> None:
 
     found = story.the("held-up")
     assert (found.cause, found.klass) == ("worker_waits_for_lock", "data_loading")
-    assert "it takes the lock self.guard" in found.summary and "forked" in found.advice
+    assert "it waits for the lock of `with self.guard:`" in found.summary and "forked" in found.advice
 
 
 def test_sleep_after_an_exception_names_its_handler(path: Path) -> None:

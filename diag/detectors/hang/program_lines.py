@@ -32,6 +32,15 @@ _IN_A_LOCK = (
     "not_in_collective", "lock_not_released", "nobody_releases_lock", "threads_wait_for_each_other",
     "dataloader_worker_blocked",
 )  # fmt: skip
+# Causes that say where a rank is, and little of why: its line may.
+_BARE = (
+    "not_in_collective",
+    "call_does_not_return",
+    "busy",
+    "busy_in_c",
+    "lock_not_released",
+    "nobody_releases_lock",
+)
 _OUTWARDS = 3  # own frames in which the loop is sought
 _MOST_CLAUSES = 2
 _LOCK_WAITS = ("condition", "mutex", "semaphore")  # of `Wait.kind`
@@ -66,6 +75,8 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
     if parted is not None:
         clauses.append(parted.text)
         verdict = _blaming(replace(verdict, parted=parted.for_good), parted)
+    if verdict.culprits and verdict.cause in _BARE and not clauses:
+        clauses.append(f"its line is `{place.text}`")
     words = " and ".join(filter(None, (", ".join(clauses[:_MOST_CLAUSES]), verdict.words)))
     return replace(verdict, words=words)
 
@@ -149,7 +160,9 @@ def _with_lock(
         words = f"it is inside of `with {lock}:` already, in {holds.function} ({where})"
         return replace(verdict, klass="lock_deadlock", cause="lock_taken_twice", words=words)
     if verdict.blamed_child is not None:
-        return replace(verdict, cause="worker_waits_for_lock", words=f"it takes the lock {lock}")
+        return replace(
+            verdict, cause="worker_waits_for_lock", words=f"it waits for the lock of `{place.text}`"
+        )
     return verdict
 
 
