@@ -28,6 +28,13 @@ def wait_for(path):
         pause()  # wait_for
 
 
+def retry():
+    while True:
+        if ready():
+            break
+        time.sleep(1)  # retry
+
+
 def pause():
     time.sleep(1)  # pause
 
@@ -68,6 +75,7 @@ def train(loader, rank):
         agree(loss, rank)  # calls
         wait_for("ready")  # waits
         upload("out")  # uploads
+        retry()  # retries
         search(0, 9)  # searches
         keeper.update()  # updates
         barrier()  # barrier
@@ -210,6 +218,14 @@ def test_sleep_in_a_loop_is_polling_and_its_condition_is_named(path: Path) -> No
     assert "who should change it" in found.advice
 
 
+def test_loop_without_a_condition_is_shown_with_the_ways_out(path: Path) -> None:
+    stacks = {0: lines(path, "barrier", then=REDUCE), 1: lines(path, "retries", "retry")}
+    found = told(path, stacks, wait="sleep")
+
+    assert found.cause == "polls"
+    assert f"`while True:` ({path}:{line_of(TEXT, 'retry') - 3}) (`if ready():` (" in found.summary
+
+
 def test_zombie_of_a_rank_that_polls_is_named(path: Path) -> None:
     stacks = {0: lines(path, "barrier", then=REDUCE), 1: lines(path, "waits", "wait_for", "pause")}
     story = steady()
@@ -226,7 +242,10 @@ def test_zombie_of_a_rank_that_polls_is_named(path: Path) -> None:
         )
         story.wait(1.0)
 
-    assert "its child process 4321 has ended and is not waited for (a zombie)" in story.the("held-up").summary
+    assert (
+        "its child process 4321 has ended and is not waited for (a zombie: its pid still exists)"
+        in story.the("held-up").summary
+    )
 
 
 @pytest.mark.parametrize("wchan", ["futex_do_wait", "pipe_read"])

@@ -92,7 +92,7 @@ def _left_loop(one: _Side, other: _Side, cwd: str) -> Parting | None:
     place = other.path[0]
     inside = other.verb("still [is|are]")
     left = f"{one.verb('[has|have]')} left the loop {head_of(loop, place.file, cwd)}, in which {inside}"
-    return Parting(left + _ways_out(place, loop, cwd), one.ranks, other.ranks, True)
+    return Parting(left + ways_out(place, loop, cwd), one.ranks, other.ranks, True)
 
 
 def _under(one: _Side, other: _Side, cwd: str, *, for_good: bool) -> Parting | None:
@@ -123,7 +123,7 @@ def _not_around(place: ProgramPlace, other: ProgramPlace) -> Block | None:
     return next((block for block in blocks if block.line not in around), None)
 
 
-def _ways_out(place: ProgramPlace, loop: Block, cwd: str) -> str:
+def ways_out(place: ProgramPlace, loop: Block, cwd: str) -> str:
     """Beside its end."""
     texts = [
         f"{head_of(leave.under, place.file, cwd)} {'returns' if leave.word == 'return' else 'breaks it off'}"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from diag.detectors.hang.partings import Parting, head_of, own_frames, parting
+from diag.detectors.hang.partings import Parting, head_of, own_frames, parting, ways_out
 from diag.detectors.hang.verdict import Note, Verdict, others
 from diag.model.observations import Frame, ProgramPlace, ThreadStack
 from diag.state.program import Program
@@ -128,7 +128,7 @@ def _loop(frames: Sequence[Frame], program: Program, cwd: str) -> str:
         place = program.at(frame)
         loop = next((block for block in place.around if block.is_loop), None) if place is not None else None
         if loop is not None:
-            return head_of(loop, frame.file, cwd) if loop.kind == "while" else ""
+            return head_of(loop, frame.file, cwd) + ways_out(place, loop, cwd) if loop.kind == "while" else ""
     return ""
 
 
@@ -136,7 +136,7 @@ def _zombies(rank: RankView) -> Iterator[str]:
     """A question about such a process (kill -0, its /proc folder) is answered as if it lived."""
     ended = [child.pid for child in rank.tree.children if child.state == "Z"] if rank.tree is not None else []
     if ended:
-        yield f"its child process {ended[0]} has ended and is not waited for (a zombie)"
+        yield f"its child process {ended[0]} has ended and is not waited for (a zombie: its pid still exists)"
 
 
 # --- locks
