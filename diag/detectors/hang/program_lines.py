@@ -124,12 +124,12 @@ def _handlers(frames: Sequence[Frame], program: Program, cwd: str) -> Iterator[s
 
 def _loop(frames: Sequence[Frame], program: Program, cwd: str) -> str:
     """The nearest one, where it is not that of the work itself."""
-    for frame in reversed(frames[-_OUTWARDS:]):
-        place = program.at(frame)
-        loop = next((block for block in place.around if block.is_loop), None) if place is not None else None
-        if loop is not None:
-            return head_of(loop, frame.file, cwd) + ways_out(place, loop, cwd) if loop.kind == "while" else ""
-    return ""
+    places = [place for frame in reversed(frames[-_OUTWARDS:]) if (place := program.at(frame)) is not None]
+    found = next(((place, block) for place in places for block in place.around if block.is_loop), None)
+    if found is None or found[1].kind != "while":
+        return ""
+    place, loop = found
+    return head_of(loop, place.file, cwd) + ways_out(place, loop, cwd)
 
 
 def _zombies(rank: RankView) -> Iterator[str]:
