@@ -62,7 +62,15 @@ def search(low, high):
         low = step(low)  # search
 
 
+def sample(policy):
+    while len(policy) < 99:
+        all_gather(policy)  # sample
+        if policy[-1] == 0:
+            break
+
+
 def train(loader, rank):
+    sample([1])  # samples
     for batch in loader:
         if batch is None:
             continue
@@ -187,6 +195,17 @@ def test_calls_that_differ_are_blamed_on_the_rank_that_went_its_own_way(path: Pa
     assert (found.cause, found.ranks, found.waiting_ranks) == ("calls_differ", (0,), tuple(range(1, world)))
     assert "rank 0 is under `if rank == 0:`" in found.summary
     assert "they went different ways: let all ranks decide alike there" in found.advice
+
+
+def test_loop_that_one_went_round_once_less_is_named_and_nobody_is_blamed_alone(path: Path) -> None:
+    found = called(
+        path, {0: lines(path, "samples", "sample", then=REDUCE), 1: lines(path, "barrier", then=REDUCE)}
+    )
+
+    assert (found.cause, found.ranks) == ("calls_differ", (0, 1))
+    assert "rank 1 has left the loop `while len(policy) < 99:`" in found.summary
+    assert "`if policy[-1] == 0:`" in found.summary and "breaks it off" in found.summary
+    assert "the same number of steps" in found.advice
 
 
 def test_calls_that_differ_without_the_text_are_blamed_on_nobody_of_two(path: Path) -> None:

@@ -48,13 +48,7 @@ class ProgramSampler(NodeSampler):
     def tend(self, closer: bool, job: JobView) -> None:
         if not closer or not self._reads or len(self._known) > _MOST_LINES:
             return
-        wanted = [
-            one
-            for rank in job.alive_ranks()
-            if not rank.node
-            for one in _lines_of(rank)
-            if (one.pid, one.frame) not in self._known
-        ]
+        wanted = [one for one in _wanted(job) if (one.pid, one.frame) not in self._known]
         if wanted:
             self._known.update((one.pid, one.frame) for one in wanted)
             with self._lock:
@@ -72,6 +66,20 @@ class ProgramSampler(NodeSampler):
             payload = _read(pid, [one.frame for one in of_it])
             if payload is not None:
                 self.reporter.put(Record(program.SOURCE, payload, of_it[0].rank, self.reporter.host))
+
+
+def _wanted(job: JobView) -> Iterator[_Wanted]:
+    """Of this node's ranks, and of the others' by the files here: all run one program."""
+    ranks = job.alive_ranks()
+    here = next((rank for rank in ranks if not rank.node), None)
+    seen: set[str] = set()  # stacks; a thousand ranks are at a few places
+    for rank in ranks if here is not None else ():
+        if not rank.node:
+            yield from _lines_of(rank)
+        elif here is not None and rank.judged is not None and rank.stack_signature not in seen:
+            seen.add(rank.stack_signature)
+            pid = here.placement.pid
+            yield from (_Wanted(here.rank, pid, frame) for frame in _own(rank.judged.frames)[-_MOST_FRAMES:])
 
 
 def _lines_of(rank: RankView) -> Iterator[_Wanted]:

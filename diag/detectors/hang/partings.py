@@ -105,13 +105,17 @@ def _under(one: _Side, other: _Side, cwd: str, *, for_good: bool) -> Parting | N
 
 
 def _deeper(one: _Side, other: _Side, cwd: str) -> Parting | None:
-    """In a function that the other has come through."""
+    """In a function that the other has come through. Of a loop there, nobody is to say who was to go round once more."""
     if other.path[0].line <= one.path[0].line:
         return None
-    for place in one.path[1:]:
-        block = next((block for block in reversed(place.around) if block.kind in _CONDITIONS), None)
-        if block is not None:
-            text = f"{one.verb('[is|are]')} under {head_of(block, place.file, cwd)}, which {other.verb('[has|have]')} passed by"
+    blocks = ((place, block) for place in one.path[1:] for block in reversed(place.around))
+    for place, block in blocks:
+        head = head_of(block, place.file, cwd)
+        if block.is_loop:
+            left = f"{other.verb('[has|have]')} left the loop {head}, in which {one.verb('still [is|are]')}"
+            return Parting(left + ways_out(place, block, cwd), (), (), True)
+        if block.kind in _CONDITIONS:
+            text = f"{one.verb('[is|are]')} under {head}, which {other.verb('[has|have]')} passed by"
             return Parting(text, one.ranks, other.ranks, True)
     return None
 
