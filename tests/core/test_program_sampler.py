@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from diag.agent.samplers.context import NodeContext
-from diag.agent.samplers.program import ProgramSampler
+from diag.agent.samplers.program import ProgramSampler, _wanted
 from diag.agent.samplers.sampler import Reporter
 from diag.model import Placement, Record
 from diag.model.observations import RankFound
 from diag.settings import load
+from diag.state.rank import RankState
+from diag.state.view import JobView
 from tests.facts import Story, stack
 
 HERE = Path(__file__)
@@ -69,3 +73,21 @@ def test_rank_that_ended_meanwhile_is_no_error(tmp_path: Path) -> None:
     watched.story.tell(replace(sample, pid=gone, parent_pid=None))
 
     assert watched.look() == []
+
+
+def test_line_of_a_rank_on_another_node_is_read_from_the_files_here(tmp_path: Path) -> None:
+    """All run one program; a digest has the rank's stack."""
+    watched = Watched(tmp_path)
+    place = Placement(1, 0, 2, "node-1", 4711, 777, 1, 1, "torchrun")
+    there = RankState(place)
+    there.node = "run-1"
+    function = "test_line_of_a_rank_on_another_node_is_read_from_the_files_here"
+    number = next(at for at, line in enumerate(HERE.read_text().splitlines(), 1) if line.endswith("# HERE"))
+    there.see_stack(0.0, stack(1, 0.0, [f"{function} {HERE}:{number}"]))
+    ranks = [*watched.story.engine.job.alive_ranks(), there]
+
+    job = cast(JobView, SimpleNamespace(alive_ranks=lambda: ranks))  # HERE
+    assert {(one.pid, one.frame.line) for one in _wanted(job)} == {
+        (os.getpid(), LINE),
+        (os.getpid(), number),
+    }
