@@ -100,7 +100,9 @@ def _under(one: _Side, other: _Side, cwd: str, *, for_good: bool) -> Parting | N
     if block is None or block.is_loop:
         return None
     head = head_of(block, one.path[0].file, cwd)
-    text = f"{one.verb('[is|are]')} under {head}, where {other.verb('[is|are]')} not"
+    text = f"{one.verb('[is|are]')} under {head}"
+    if for_good:
+        text += f", where {other.verb('[is|are]')} not"
     return Parting(text, one.ranks, other.ranks, for_good)
 
 

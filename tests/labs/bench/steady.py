@@ -77,7 +77,8 @@ def idle_rows(seconds: float, say: Callable[[str], None]) -> list[Row]:
         until(lambda: run.run_json().get("url"), 60, "diag serves HTTP")
         say(f"idle: settling {_SETTLE_SECONDS:.0f} s, measuring {seconds:.0f} s")
         time.sleep(_SETTLE_SECONDS)
-        use = _watch({"hub": [run.process.pid], "app": [app[0]]}, seconds, [])
+        hub = int(run.run_json()["hub_pid"])  # beside the process that carries CMD
+        use = _watch({"hub": [hub], "app": [app[0]]}, seconds, [])
     (rss, cpu), (app_rss, app_cpu) = use["hub"], use["app"]
     return [
         Row("CPU of the hub, idle (a command without ranks)", percent(cpu), f"bare FastAPI: {percent(app_cpu)}",
