@@ -233,7 +233,11 @@ class RankFinder:
             if (known := self._found.get(identity.rank)) is not None and known.key[0] in ranks:
                 first = known.key[0]
                 apart = not _is_below(pid, first, stats) and not _is_below(first, pid, stats)
-                if apart and is_python(pid, self._proc) and self._argv(pid) == self._argv(first):
+                if (
+                    apart
+                    and is_python(pid, self._proc)
+                    and _program(self._argv(pid)) == _program(self._argv(first))
+                ):
                     others.setdefault(identity.rank, [first]).append(pid)
         found = {rank: tuple(sorted(pids)) for rank, pids in others.items()}
         self.shared = [(rank, pids) for rank, pids in found.items() if self._shared.get(rank) != pids]
@@ -355,6 +359,16 @@ class RankFinder:
             "let it print into files: torchrun --redirects 3 --log-dir DIR, or `CMD > FILE 2>&1`, or start it by "
             "`diag run -- CMD`; afterwards `diag replay LOG` reads what was kept"
         )
+
+
+def _program(argv: list[str]) -> list[str]:
+    """Without its own arguments.
+
+    >>> _program(["python", "-u", "-m", "train", "--card", "1"])
+    ['python', '-u', '-m', 'train']
+    """
+    ends = next((at for at, word in enumerate(argv[1:], 2) if not word.startswith("-")), len(argv))
+    return argv[:ends]
 
 
 def _is_below(pid: int, above: int, stats: Mapping[int, Process]) -> bool:

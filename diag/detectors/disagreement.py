@@ -27,7 +27,7 @@ _ADVICE = {
 
 def disagreement_finding(found: Disagreement, job: JobView, *, grave: bool) -> Finding:
     """`grave`: also without a look of the kernel's at what they do with these values."""
-    seen = f": {found.seen}" if found.seen else ""
+    seen = f"; {found.seen}" if found.seen else ""
     certain = bool(found.seen) or found.cause == "duplicate_rank"
     return Finding(
         id="rendezvous-failure",

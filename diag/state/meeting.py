@@ -151,9 +151,9 @@ def _differing(
     seen = "; ".join(_seen([rank for of in values.values() for rank in of]))
     if not seen and name != "WORLD_SIZE":
         return None  # nothing shows that this is what they go by
-    shown = [f"{value} for {format_ranks([rank.rank for rank in of])}" for value, of in groups[:_MOST_SHOWN]]
+    shown = [f"{value} ({format_ranks([rank.rank for rank in of])})" for value, of in groups[:_MOST_SHOWN]]
     left = sum(len(of) for _, of in groups[_MOST_SHOWN:])
-    more = f" and others for {left} more" if left else ""
+    more = f" and others ({left} more ranks)" if left else ""
     said = f"the ranks were started with different values of {name}: {', '.join(shown)}{more}"
     return _found(cause, apart, waiting, said, seen)
 

@@ -80,7 +80,7 @@ def _joining(
     job: JobView, joining: list[int], everyone: tuple[int, ...], standing: dict[int, str], since: float
 ) -> Verdict:
     klass = "rendezvous" if any(standing[rank] == "rendezvous" for rank in joining) else "comm_init"
-    apart = disagreement(job.ranks)
+    apart = disagreement(job.ranks) if job.iteration is None else None
     if apart is not None:
         waiting = others(everyone, apart.ranks)
         return Verdict(
