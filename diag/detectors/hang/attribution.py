@@ -84,7 +84,7 @@ def _joining(
     if apart is not None:
         waiting = others(everyone, apart.ranks)
         return Verdict(
-            klass, apart.ranks, waiting, "ranks_disagree", since, Confidence.HIGH, words=apart.said
+            "rendezvous", apart.ranks, waiting, "ranks_disagree", since, Confidence.HIGH, words=apart.said
         )
     late = others(everyone, tuple(joining))
     missing = tuple(rank for rank in range(job.world_size) if rank not in job.ranks)
