@@ -71,7 +71,8 @@ class RankFinder:
     CMD, is not that rank started again.
 
     What has joined a process group (the hook in it says so, in the run directory) is that rank of it, whatever
-    its environment says (`group_words`). `withdrawn`: who was called a rank, and is none by the last scan.
+    its environment says (`group_words`). `withdrawn`: who was called a rank, and is none by the last scan. `shared`:
+    numbers that several processes have side by side, new in the last scan, and their pids.
     """
 
     def __init__(
@@ -82,6 +83,8 @@ class RankFinder:
         self._words = GroupWords(run_dir, proc)
         self._lone: tuple[int, int] | None = None  # was taken for rank 0, for want of others
         self.withdrawn: list[tuple[int, int]] = []  # numbers and pids
+        self.shared: list[tuple[int, tuple[int, ...]]] = []
+        self._shared: dict[int, tuple[int, ...]] = {}  # by rank
         self._proc = proc
         self._tree = Tree(where, proc) if isinstance(where, int) else where
         self._given: set[str] | None = None  # RANK of the job's root; None: RANK alone makes no rank
@@ -118,6 +121,7 @@ class RankFinder:
                 self._found[rank] = here
                 new.append(self._describe(pid, key[1], ranks[pid], word=word))
         self._note_inner(identities, stats)
+        self._note_shared(ranks, stats)
         return new
 
     def _wrote(self, word: GroupWord) -> bool:
@@ -223,6 +227,24 @@ class RankFinder:
                 and _is_below(pid, known.key[0], stats)
             ):
                 self._inner.add(key)
+
+    def _note_shared(self, ranks: Mapping[int, Identity], stats: Mapping[int, Process]) -> None:
+        """The same program with the same number, neither below the other: a rank's helpers and workers are below it, and
+        what outlives it runs something else or was noted there."""
+        others: dict[int, list[int]] = {}
+        for pid, identity in ranks.items():
+            if (known := self._found.get(identity.rank)) is not None and known.key[0] in ranks:
+                first = known.key[0]
+                apart = not _is_below(pid, first, stats) and not _is_below(first, pid, stats)
+                if (
+                    apart
+                    and is_python(pid, self._proc)
+                    and _program(self._argv(pid)) == _program(self._argv(first))
+                ):
+                    others.setdefault(identity.rank, [first]).append(pid)
+        found = {rank: tuple(sorted(pids)) for rank, pids in others.items()}
+        self.shared = [(rank, pids) for rank, pids in found.items() if self._shared.get(rank) != pids]
+        self._shared |= found
 
     def _is_task_of_launcher(
         self, pid: int, identities: dict[int, Identity], stats: Mapping[int, Process]
@@ -340,6 +362,16 @@ class RankFinder:
             "let it print into files: torchrun --redirects 3 --log-dir DIR, or `CMD > FILE 2>&1`, or start it by "
             "`diag run -- CMD`; afterwards `diag replay LOG` reads what was kept"
         )
+
+
+def _program(argv: list[str]) -> list[str]:
+    """Without its own arguments.
+
+    >>> _program(["python", "-u", "-m", "train", "--card", "1"])
+    ['python', '-u', '-m', 'train']
+    """
+    ends = next((at for at, word in enumerate(argv[1:], 2) if not word.startswith("-")), len(argv))
+    return argv[:ends]
 
 
 def _is_below(pid: int, above: int, stats: Mapping[int, Process]) -> bool:

@@ -72,6 +72,8 @@ class RankSearch:
             hub.put(run_source.rank_withdrawn(rank, pid, hub.host))
         for one in found:
             hub.add_rank(one)
+        for rank, pids in self.finder.shared:
+            hub.put(run_source.rank_shared(rank, pids, hub.host))
         if found and self._has_failed:
             self._has_failed = False
             hub.put(run_source.works("ranks", host=hub.host))

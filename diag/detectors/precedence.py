@@ -75,6 +75,9 @@ PRECEDENCE = Precedence(
         ReadAfter(Kind("hang", "gpu_side"), None, "ranks wait for the GPU whose fault was found"),
         ReadAfter(_PEER_LOST, _DIED, "ranks wait for the one that died"),
         ReadAfter(Kind("hang", "peer_not_joined"), _DIED, "ranks wait for one that died before it joined"),
+        ReadAfter(
+            Kind("hang", "rendezvous"), Kind("rendezvous-failure"), "ranks wait where they can never meet"
+        ),
         ReadAfter(_TORN, _PEER_LOST, "what the lost rank was writing is left as it is"),
         ReadAfter(
             Kind("checkpoint-missing", "left_behind"), _TORN, "a torn checkpoint is none to resume from"

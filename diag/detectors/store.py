@@ -1,5 +1,5 @@
-"""Nodes and ranks that cannot reach the store at which the job meets: while they still try, and when they die
-of it."""
+"""Nodes and ranks that cannot meet: they cannot reach the store of the job, or were not started alike. While they
+still try, and when they die of it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from diag.detectors.contract import Detector
+from diag.detectors.disagreement import disagreement_finding
 from diag.model import JOB, Confidence, Evidence, Finding, Severity
 from diag.model.observations import RankFound, StoreTried, StoreWaited
+from diag.state.meeting import Disagreement, disagreement
 from diag.state.view import JobView
 from diag.text.units import format_ranks, format_seconds
 
@@ -58,10 +60,12 @@ class _Waits:
 
 
 class StoreDetector(Detector):
-    """Meaning: the nodes cannot meet: no address is given, nothing answers there, or not all nodes came.
+    """Meaning: nodes or ranks cannot meet: no address is given, nothing answers there, not all nodes came, or the
+    ranks of a node were started with values that do not fit together.
 
     Evidence: while the job starts, torch's own lines of its tries, the call in which a launcher or rank
-    waits, and the kernel's table of its connections (nothing is sent to that address). In `diag doctor`,
+    waits, and the kernel's table of its connections (nothing is sent to that address); RANK, WORLD_SIZE,
+    MASTER_ADDR and MASTER_PORT of the ranks that wait, and on which port one listens. In `diag doctor`,
     connections that were refused (nothing listens), not answered (a firewall, NetworkPolicy or security group
     drops them) or have no route; with --wait on all nodes, who came.
 
@@ -69,7 +73,10 @@ class StoreDetector(Detector):
     port.
 
     False alarms: a node 0 that comes later than 40 s after the others is a warning until it comes, and
-    critical after 90 s. In `diag doctor` without --wait nothing listens on node 0 before the job does: a
+    critical after 90 s. Values that differ are reported where the ranks have waited for each other for 15 s, and
+    the kernel shows that one listens elsewhere than another tries: an address may be written in several
+    ways. A program that gives its address and numbers otherwise than by its environment may have values
+    there that mean nothing. In `diag doctor` without --wait nothing listens on node 0 before the job does: a
     refusal then only shows that the host is there.
     """
 
@@ -77,6 +84,7 @@ class StoreDetector(Detector):
     listens = (StoreTried, StoreWaited, RankFound)
 
     def __init__(self) -> None:
+        self._apart: Disagreement | None = None
         self._waits: dict[tuple[int | None, int], _Waits] = {}  # by rank (None: a launcher) and port
 
     def observe(self, at: float, fact: StoreTried | StoreWaited | RankFound) -> None:
@@ -104,8 +112,18 @@ class StoreDetector(Detector):
             known = self._waits[key] = _Waits(fact.rank, host, fact.port, at)
         return known
 
+    def tick(self, now: float, job: JobView) -> None:
+        """When they die of it, what they had is remembered."""
+        found = disagreement(job.ranks)
+        if found is not None or not job.broken:
+            self._apart = found
+
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         if job.iteration is not None:
+            return
+        if self._apart is not None:
+            grave = now - self._apart.since >= _GRAVE_SECONDS
+            yield disagreement_finding(self._apart, job, grave=grave)
             return
         waits = [
             one for one in self._waits.values() if one.lasts(now) and now - one.since >= _PATIENCE_SECONDS

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from diag.model.observations import Frame
 from diag.text.units import format_path
 
+_HOOK = "_diag_hook.py"  # ours, around init_process_group: in a checkout it lies in no library's folder
 # Where a child process begins: a fork still has the frames of whoever forked it outside of this one.
 _CHILD_BEGINS = ("_bootstrap", ("multiprocessing/process.py", "multiprocess/process.py"))
 
@@ -60,6 +61,8 @@ def is_own_file(path: str) -> bool:
     [True, False]
     >>> [is_own_file(each) for each in ("/usr/lib/python3.10/ssl.py", "/opt/venv/bin/torchrun", "/srv/job/train")]
     [False, False, True]
+    >>> is_own_file("/srv/diag/diag/launch/inject/_diag_hook.py")
+    False
 
     py-spy prints paths without their folders: a file alone is told from the standard library by its name, one in a
     folder may be of any package.
@@ -68,6 +71,8 @@ def is_own_file(path: str) -> bool:
     [True, False, False, False]
     """
     folder, slash, name = path.rpartition("/")
+    if name == _HOOK:
+        return False
     stem, suffix = posixpath.splitext(name)
     if not slash:
         return suffix == ".py" and stem not in sys.stdlib_module_names

@@ -18,6 +18,7 @@ from diag.model.observations import (
     RdmaAccess,
     SharedMemory,
     StackSample,
+    StoreWaited,
     ThreadStack,
 )
 from diag.model.observations.waits import WaitsRead
@@ -42,6 +43,9 @@ class RankView:
     distributed: bool = True  # started by a launcher that makes one job of several
     group: int = 0  # its how-many-th process group says so; 0: its environment, or a log
     joined_by: tuple[int, ...] = ()  # the thread that joined the group, by the kernel's number and Python's
+    shared: tuple[
+        int, ...
+    ] = ()  # pids of all processes that were started with its number, where they are several
     found_at: float = 0.0  # when its process was seen first; 0 for one that was there from a log's beginning
     # How it ended.
     exit: RankExited | None = None  # None while it lives
@@ -80,6 +84,7 @@ class RankView:
     waits: WaitsRead | None = None  # what its threads and its children's wait for, as last read
     waits_at: float = 0.0
     feed: Feed | None = None  # what comes over the connection that it waits at
+    unmet: StoreWaited | None = None  # it tries to reach the job's store, without a connection
     recorder: FlightRecorder | None = None  # the last that it answered with
     called: CallCounts = frozenset()  # what it had called in each group by then
     came_through: float = 0.0  # seconds that it stood at one line at most, while calls were made

@@ -27,12 +27,14 @@ from diag.model.observations import (
     RankDigest,
     RankExited,
     RankFound,
+    RankShared,
     RankWithdrawn,
     RdmaAccess,
     RecorderAsked,
     RunStarted,
     SharedMemory,
     StackSample,
+    StoreWaited,
     WorkerFailureReported,
 )
 from diag.model.observations.waits import WaitsRead
@@ -163,6 +165,8 @@ class Ranks(Reducer, Mapping[int, RankView]):
             for one in [number for number in {before, place.rank} if number in self._known]:
                 self._drop(at, one)
             self._start(at, fact)
+            if old is not None and place.pid in old.shared:
+                self._known[place.rank].shared = old.shared  # it was there beside that one
         # A group's word is the group's size. Until there is one, each launcher knows of a part at least.
         self.world_size = place.world_size if fact.group else max(self.world_size, place.world_size)
 
@@ -198,6 +202,12 @@ class Ranks(Reducer, Mapping[int, RankView]):
         rank = self._of(fact)
         if rank is not None and rank.placement.pid == fact.pid:
             self._drop(at, rank.rank)
+
+    @takes(RankShared)
+    def _shared(self, at: float, fact: RankShared) -> None:
+        rank = self._of(fact)
+        if rank is not None and rank.placement.pid in fact.pids:
+            rank.shared = fact.pids
 
     def _drop(self, at: float, number: int) -> None:
         process = _process(self._known.pop(number).placement)
@@ -310,13 +320,17 @@ class Ranks(Reducer, Mapping[int, RankView]):
             if isinstance(fact, FlightRecorder) and fact.pid in (0, rank.placement.pid):
                 rank.see_recorder(at, fact)
 
-    @takes(RdmaAccess, WaitsRead, EnvironmentSeen)
-    def _of_its_process(self, at: float, fact: RdmaAccess | WaitsRead | EnvironmentSeen) -> None:
+    @takes(RdmaAccess, WaitsRead, EnvironmentSeen, StoreWaited)
+    def _of_its_process(
+        self, at: float, fact: RdmaAccess | WaitsRead | EnvironmentSeen | StoreWaited
+    ) -> None:
         rank = self._of(fact)
         if rank is None or rank.placement.pid != fact.pid:
             return
         if isinstance(fact, RdmaAccess):
             rank.rdma = fact
+        elif isinstance(fact, StoreWaited):
+            rank.unmet = None if fact.over else fact
         elif isinstance(fact, WaitsRead):
             rank.waits, rank.waits_at, rank.feed = fact, at, fed(rank.feed, fact, at)
         else:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from diag.detectors.hang.rank_wait import WAITS, cause_of, has_left_the_group
 from diag.detectors.hang.verdict import Verdict, others
 from diag.model import Confidence
+from diag.state.meeting import disagreement
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
@@ -79,6 +80,12 @@ def _joining(
     job: JobView, joining: list[int], everyone: tuple[int, ...], standing: dict[int, str], since: float
 ) -> Verdict:
     klass = "rendezvous" if any(standing[rank] == "rendezvous" for rank in joining) else "comm_init"
+    apart = disagreement(job.ranks) if job.iteration is None else None
+    if apart is not None:
+        waiting = others(everyone, apart.ranks)
+        return Verdict(
+            "rendezvous", apart.ranks, waiting, "ranks_disagree", since, Confidence.HIGH, words=apart.said
+        )
     late = others(everyone, tuple(joining))
     missing = tuple(rank for rank in range(job.world_size) if rank not in job.ranks)
     if missing and len(missing) <= 4096:

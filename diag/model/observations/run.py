@@ -44,6 +44,13 @@ class RankWithdrawn(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class RankShared(Observation):
+    """Several processes that run side by side were started with this rank's number; `pids` are all of them."""
+
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RankExited(Observation):
     """`exit_code` and `signal` are None when they could not be read (`how` says who did). A log shows it
     late: `ended` is when it was, and `last` are the rank's last lines, where none came under its number."""

@@ -25,6 +25,7 @@ _EVENTS: dict[str, type[facts.Observation]] = {
     "failed": facts.SourceFailed,
     "works": facts.SourceWorks,
     "withdrawn": facts.RankWithdrawn,
+    "shared": facts.RankShared,
 }
 
 
@@ -74,6 +75,10 @@ def rank_found(
 
 def rank_withdrawn(rank: int, pid: int, host: str) -> Record:
     return _record("withdrawn", host, rank, pid=pid)
+
+
+def rank_shared(rank: int, pids: tuple[int, ...], host: str) -> Record:
+    return _record("shared", host, rank, pids=list(pids))
 
 
 def cut_off(at: float) -> Record:
