@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from diag.model.observations import Exchange
@@ -65,3 +67,46 @@ def test_stage_that_miscounts_is_to_blame(stages: int, forward: int, backward: i
         circle = find_circle(blocked(stages, wrong, forward, backward))
         assert circle is not None
         assert circle.turned == (wrong,), (wrong, circle)
+
+
+def test_two_stages_alone_do_not_tell_who_miscounted() -> None:
+    circle = find_circle(blocked(2, 1, MICRO - 1, MICRO - 1))
+    assert circle is not None and circle.turned == (0, 1)
+
+
+def test_those_behind_tell_nothing_where_sends_do_not_wait() -> None:
+    waits = {rank: replace(one, queues=True) for rank, one in blocked(4, 1, MICRO - 1, MICRO - 1).items()}
+    circle = find_circle(waits)
+    assert circle is not None and circle.turned == circle.ranks == (1, 2)
+
+
+def test_two_that_both_send_first_while_others_send_to_them_are_all_named() -> None:
+    # one forward, one backward, with plain sends: the last two stages send to each other in the very first step
+    waits = {0: Exchange(SEND, 1), 1: Exchange(SEND, 2), 2: Exchange(SEND, 1)}
+    circle = find_circle(waits)
+    assert circle is not None and (circle.turned, circle.behind) == ((1, 2), (0,))
+
+
+def test_ring_in_which_all_receive_first_names_all() -> None:
+    circle = find_circle({rank: Exchange(RECV, (rank - 1) % 3) for rank in range(3)})
+    assert circle is not None and (circle.turned, circle.ranks) == ((0, 1, 2), (0, 2, 1))
+
+
+def test_messages_of_different_tags_do_not_meet() -> None:
+    circle = find_circle({0: Exchange(SEND, 1, 5), 1: Exchange(RECV, 0, 6)})
+    assert circle is not None and circle.turned == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        {},
+        {0: Exchange(SEND, 1), 1: Exchange(RECV, 0)},
+        {0: Exchange(SEND, 1), 1: Exchange(SEND, 2)},  # rank 2 computes
+        {0: Exchange(RECV, 1), 1: Exchange(RECV, 2), 2: Exchange(SEND, 1)},
+        {0: Exchange(RECV, 0)},
+    ],
+    ids=["nobody", "met", "chain", "chain that is met", "itself"],
+)
+def test_no_circle(waits: dict[int, Exchange]) -> None:
+    assert find_circle(waits) is None
