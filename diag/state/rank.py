@@ -43,6 +43,7 @@ _READ_LATELY_SECONDS = 60.0  # of two readings of the recorder: what differs was
 _MOST_CHILD_STACKS = 256
 _GONE_CHILD_SECONDS = 60.0
 _SPINNING_WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.COMM_INIT, Activity.BACKWARD)
+_READ_SECONDS = 1.0  # at most between a reading and when it is known here
 _WAITS_SECONDS = 20.0  # for so long a reading of the threads' waits tells which of them compute
 _UNROOTED_WAITS = (Activity.OTHER, Activity.LOCK, Activity.SERVICE)
 # Who waits for the GPU in .item() or .cpu() spins in the driver, without the GIL (H100, torch 2.11: 0.93-1.0).
@@ -76,6 +77,7 @@ class RankState(RankView):
     def see_tree(self, at: float, fact: ProcessTree) -> None:
         """A reading of /proc: what moved since the last one."""
         before, self.tree, self.tree_at = self.tree, fact, at
+        self._see_sleep(at, before, fact)
         self.stopped_since = (self.stopped_since or at) if fact.main.state in "Tt" else None
         if before is None:
             self.moved.setdefault("cpu", at)
@@ -123,6 +125,17 @@ class RankState(RankView):
             waiting = fact.switches - before.switches < _SPIN_SWITCHES
         if (self.main_cpu_ratio or 0.0) > _MAIN_CPU_RATIO and not waiting:
             self.moved["cpu"] = at
+
+    def _see_sleep(self, at: float, before: ProcessTree | None, fact: ProcessTree) -> None:
+        """No switch between two readings: the main thread is in one and the same wait, which a stack read meanwhile
+        shows. Equal stacks alone may be those of two calls."""
+        if before is None or fact.switches is None or fact.switches != before.switches:
+            self.asleep, self.exchange = (at, at), None
+            return
+        self.asleep = (self.asleep[0], at)
+        main = self.stack.main if self.stack is not None else None
+        if main is not None and self.asleep[0] + _READ_SECONDS <= self.stack_at <= at:
+            self.exchange = main.exchange
 
     def _thread_cpu_ratio(self, at: float) -> float | None:
         """Of the thread that trains, where it is not the main one: the whole process's where its threads were not

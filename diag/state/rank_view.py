@@ -11,6 +11,7 @@ from diag.model import Placement
 from diag.model.observations import (
     CgroupMemory,
     CgroupPids,
+    Exchange,
     FlightRecorder,
     LimitsSeen,
     ProcessTree,
@@ -67,6 +68,8 @@ class RankView:
     ended_children: deque[tuple[float, int, str]] = field(  # when, pid, command
         default_factory=lambda: deque(maxlen=_ENDED)
     )
+    asleep: tuple[float, float] = (0.0, 0.0)  # readings from and to which its main thread has not woken once
+    exchange: Exchange | None = None  # the send or receive that it slept in meanwhile
     # Its stacks.
     stack: StackSample | None = None  # the last of its own threads
     stack_at: float = 0.0

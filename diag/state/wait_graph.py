@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from diag.model.observations import FlightRecorder
+from diag.model.observations import Exchange, FlightRecorder
 from diag.state.collective_fronts import Front, Signature, fronts_of
+from diag.state.message_circle import MessageCircle, find_circle
 
 _STANDS_OUT = 1.5  # times as much waited for as the next
 
@@ -27,7 +28,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`kind` is absent_rank, order_cycle, mismatch, all_joined or no_pending. `certain` is False where a rank
+    """`kind` is absent_rank, order_cycle, message_circle, mismatch, all_joined or no_pending. `certain` is False where a rank
     without a dump, or a group of unknown members, could change the answer: then culprits may be all those
     without a dump. `sole`: no other call is pending anywhere."""
 
@@ -38,6 +39,7 @@ class Explanation:
     front: Front | None = None  # the one that tells it
     certain: bool = True
     sole: bool = False
+    circle: MessageCircle | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +91,29 @@ class WaitGraph:
         if self.cycles:
             ranks = most_waited_for(self.fronts, {rank for cycle in self.cycles for rank in cycle})
             inside = next((front for front in self.fronts if ranks[0] in front.waiting), None)
+            circle = self._circle_of_messages()
+            if circle is not None:
+                return Explanation(
+                    "message_circle", circle.turned, waiting, (), inside, certain, circle=circle
+                )
             return Explanation("order_cycle", ranks, waiting, (), inside, certain)
         guessed = self._as_if_members_were_missing()
         if guessed is not None:
             return replace(guessed, certain=False)
         most = max(self.fronts, key=lambda front: len(front.waiting))
         return Explanation("all_joined", (), waiting, (), most, certain, len(self.fronts) == 1)
+
+    def _circle_of_messages(self) -> MessageCircle | None:
+        """Of ranks that wait for nothing but a send or receive of one peer; the first is what the later ones are queued
+        behind."""
+        exchanges: dict[int, Exchange] = {}
+        for front in sorted(self.fronts, key=lambda front: front.seq):
+            call = front.op.partition(" ")[0]
+            if front.is_p2p and call in ("send", "recv") and len(front.missing) == 1:
+                exchanges.setdefault(front.waiting[0], Exchange(call == "send", front.missing[0]))
+        circle = find_circle(exchanges)
+        inside = {rank for cycle in self.cycles for rank in cycle}
+        return circle if circle is not None and inside.issuperset(circle.ranks) else None
 
     def _as_if_members_were_missing(self) -> Explanation | None:
         """gloo's recorder names no members of a group, so a group looks complete with those who have called

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from diag.detectors.hang.pipeline import is_between_stages, pipeline_fronts
+from diag.detectors.hang.pipeline import Messages, is_between_stages, pipeline_fronts
 from diag.detectors.hang.rank_wait import WAITS
 from diag.detectors.hang.verdict import Verdict, blaming, others, undecided
 from diag.knowledge.parallel_layout import pipeline_parallel_size
@@ -30,6 +30,7 @@ class Collectives:
         self._last: dict[int, tuple[float, FlightRecorder]] = {}
         self._before: dict[int, tuple[float, FlightRecorder]] = {}
         self._stages: int | None = None  # of the pipeline, as the command line or the log says
+        self._messages = Messages()
         self._explain_at = 0.0
         self._explained: tuple[tuple[object, ...], Explanation | None] = ((), None)
 
@@ -45,6 +46,10 @@ class Collectives:
             self._last[fact.rank] = (at, fact)
 
     def explain(self, now: float, job: JobView, *, once: bool = False) -> Explanation | None:
+        """What all ranks' calls come to. A circle of sends and receives that stacks show needs no recorder."""
+        return self._messages.explain(job, once=once) or self._recorded(now, job, once=once)
+
+    def _recorded(self, now: float, job: JobView, *, once: bool) -> Explanation | None:
         """None before every living rank that has a recorder was read twice, or when nothing is certain.
         `once`: evidence that is one moment has one reading."""
         living = {rank.rank: rank.placement.pid for rank in job.alive_ranks()}
@@ -111,6 +116,11 @@ def with_collectives(
     if found.kind == "order_cycle" and all_wait:
         sure = Confidence.HIGH if found.certain else Confidence.MEDIUM
         return _decided(verdict, found, "collective_order_deadlock", "groups_in_opposite_order", sure)
+    if found.kind == "message_circle" and all_wait:
+        # That they wait for each other is certain; whose call is wrong is concluded from what the others wait for.
+        told = found.circle is not None and len(found.culprits) < len(found.circle.ranks)
+        sure = Confidence.MEDIUM if told or not found.certain else Confidence.HIGH
+        return _decided(verdict, found, "collective_mismatch", "messages_do_not_match", sure)
     if found.kind == "absent_rank":
         unrecorded = tuple(
             rank for rank in found.culprits if standing.get(rank) == "joined" and _is_in_a_call(rank, job)

@@ -43,8 +43,9 @@ def evidence_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Evidence
             yield from _of_culprit(rank, verdict, job)
     for number in [rank for rank in verdict.waiting if rank in job.ranks and job.ranks[rank].stack][:1]:
         yield from _judged_stack(job.ranks[number], job.run.cwd)
-    if verdict.collectives is not None:
-        yield Evidence("flight_recorder", _recorded(verdict, verdict.collectives), now)
+    found = verdict.collectives
+    if found is not None and (found.circle is None or found.front is not None):
+        yield Evidence("flight_recorder", _recorded(verdict, found), now)
     save = job.saves.log.current
     if verdict.klass == "checkpoint_io" and save is not None and save.growth:
         at, size = save.growth[-1]

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from diag.detectors.hang.pipeline import format_circle
 from diag.detectors.hang.rank_wait import BUSY_CHILD, WAITS, cause_of, child_cpu, classify_rank
 from diag.detectors.hang.threads import name_judged
 from diag.detectors.hang.verdict import Verdict
@@ -315,6 +316,11 @@ def _calls_waited_in(verdict: Verdict) -> str:
     return " (" + ", ".join(parts[:4]) + ")" if parts else ""
 
 
+def _circle(verdict: Verdict, job: JobView) -> str:
+    circle = verdict.collectives.circle if verdict.collectives is not None else None
+    return f": {format_circle(circle)}," if circle is not None else ""
+
+
 def _so_victims(verdict: Verdict, job: JobView) -> str:
     if not verdict.waiting:
         return ""
@@ -376,6 +382,7 @@ FACTS: dict[str, Fact] = {
     "lone_process": _lone_process,
     "held_by": _held_by,
     "calls": lambda verdict, job: calls_that_differ(verdict),
+    "circle": _circle,
     "calls_waited_in": lambda verdict, job: _calls_waited_in(verdict),
     "xid": lambda verdict, job: verdict.cause.removeprefix("xid_"),
     "gpus_spin": lambda verdict, job: numbered(

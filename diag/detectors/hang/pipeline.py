@@ -1,11 +1,15 @@
-"""Who a pipeline stage waits for, as its stack tells: gloo's recorder keeps no send and no receive, and RAS
+"""Who a rank waits for in a send or receive, as its stack tells: gloo's recorder keeps none (torch 2.13), and RAS
 knows none."""
 
 from __future__ import annotations
 
 from diag.knowledge.parallel_layout import peer_stage
+from diag.model.observations import Exchange
 from diag.state.collective_fronts import Front
+from diag.state.message_circle import MessageCircle, find_circle
 from diag.state.rank_view import RankView
+from diag.state.view import JobView
+from diag.state.wait_graph import Explanation, Wait
 
 _FILE = "megatron/core/pipeline_parallel/p2p_communication.py"
 # megatron-core 0.12-0.18: with which stage each call exchanges, and what the peer has to call for it.
@@ -21,6 +25,57 @@ _CALLS = {
     "send_backward_recv_backward": (_PREVIOUS, _NEXT),
     "send_forward_backward_recv_forward_backward": (_NEXT, _PREVIOUS),
 }
+
+
+_MOST_SHOWN = 4  # of ranks that wait for those in a circle
+
+
+class Messages:
+    """Keeps the circle that it has shown: it cannot end by itself, so it lasts until one of its ranks is elsewhere."""
+
+    def __init__(self) -> None:
+        self._proven: tuple[object, ...] = ()
+
+    def explain(self, job: JobView, *, once: bool) -> Explanation | None:
+        """A circle of ranks that all slept in these calls at one moment. `once`: evidence that is one moment."""
+        exchanges: dict[int, Exchange] = {}
+        for rank in job.alive_ranks():
+            call = rank.exchange or (rank.judged.exchange if rank.judged is not None else None)
+            if call is not None:
+                exchanges[rank.rank] = call
+        circle = find_circle(exchanges)
+        if circle is None:
+            return None
+        ranks = [job.ranks[rank] for rank in circle.ranks]
+        key = tuple((rank.rank, rank.placement.pid, exchanges[rank.rank]) for rank in ranks)
+        if not once and key != self._proven and not _slept_at_once(ranks):
+            return None
+        self._proven = key
+        waiting = {rank: Wait("", "", 0, _words(exchanges[rank])) for rank in exchanges}
+        return Explanation("message_circle", circle.turned, waiting, circle=circle)
+
+
+def _slept_at_once(ranks: list[RankView]) -> bool:
+    if any(rank.exchange is None for rank in ranks):
+        return False
+    return max(rank.asleep[0] for rank in ranks) < min(rank.asleep[1] for rank in ranks)
+
+
+def format_circle(circle: MessageCircle) -> str:
+    """ "rank 1 waits to receive from rank 2, which waits to receive from rank 1; rank 0 waits to send to rank 1"."""
+    at = circle.ranks.index(circle.turned[0])
+    ordered = (*circle.ranks[at:], *circle.ranks[:at])
+    text = f"rank {ordered[0]} " + ", which ".join(
+        f"waits to {_words(circle.exchanges[rank])}" for rank in ordered
+    )
+    shown = [f"rank {rank} waits to {_words(circle.exchanges[rank])}" for rank in circle.behind[:_MOST_SHOWN]]
+    more = len(circle.behind) - len(shown)
+    return "; ".join([text, *shown]) + (f", and {more} more" if more else "")
+
+
+def _words(call: Exchange) -> str:
+    tag = f" (tag {call.tag})" if call.tag else ""
+    return f"send to rank {call.peer}{tag}" if call.sends else f"receive from rank {call.peer}{tag}"
 
 
 def is_between_stages(rank: RankView) -> bool:

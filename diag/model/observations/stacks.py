@@ -21,6 +21,17 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
+class Exchange:
+    """A send or receive that a thread is in, by its arguments. `peer` is a rank of the job; `queues`: code of its stack
+    also sends without waiting (isend)."""
+
+    sends: bool
+    peer: int
+    tag: int = 0
+    queues: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ThreadStack:
     """Frames outermost first (the way a person reads a traceback)."""
 
@@ -29,6 +40,7 @@ class ThreadStack:
     frames: tuple[Frame, ...]
     active: bool | None = None
     owns_gil: bool | None = None
+    exchange: Exchange | None = None
     # What `stacks.read_stack` found in the frames: many ask, and it is looked up once.
     kept_reading: Any = field(default=None, init=False, repr=False, compare=False)
 

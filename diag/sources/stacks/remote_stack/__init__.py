@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from diag.model import Payload, Record
-from diag.model.observations import Frame, Observation, SourceWorks, ThreadStack
+from diag.model.observations import Exchange, Frame, Observation, SourceWorks, ThreadStack
 from diag.sources.payload import guarded
 from diag.sources.stacks.facts import asked_of, failure, owner, sample
 from diag.sources.stacks.remote_stack.image import Unsupported
@@ -117,6 +117,7 @@ def parse(record: Record) -> Iterator[Observation]:
             str(thread["name"]),
             _frames(codes, thread["frames"]),
             owns_gil=thread["owns_gil"] is True,
+            exchange=_exchange(thread.get("exchange")),
         )
         for thread in payload["threads"]
         if thread["frames"] or thread["name"] or thread["id"] == pid
@@ -131,6 +132,13 @@ def explain(payload: Payload) -> tuple[str, str]:
     failed, detail = str(payload["failed"]), str(payload.get("detail") or "")
     remedy = "the machine may be overloaded, or the process hangs in the kernel; it is tried again"
     return f"{FAILURES.get(failed, failed)}: {detail}" if detail else FAILURES.get(failed, failed), remedy
+
+
+def _exchange(found: Any) -> Exchange | None:
+    if found is None:
+        return None
+    call, peer, tag, uses_isend = found
+    return Exchange(call == "send", int(peer), int(tag), uses_isend is True)
 
 
 def _frames(codes: list[tuple[str, str]], numbers: Any) -> tuple[Frame, ...]:

@@ -19,6 +19,7 @@ from diag.sources.host.job_files import JobFiles
 # What the reader needs to know the place of. `Py_Version` is there from Python 3.11 on.
 SYMBOLS = (
     "_PyRuntime", "Py_Version", "PyCode_Type", "PyUnicode_Type", "PyBytes_Type", "PyDict_Type", "PyModule_Type",
+    "PyLong_Type",
 )  # fmt: skip
 
 _PAGE = mmap.PAGESIZE

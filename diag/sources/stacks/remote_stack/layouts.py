@@ -20,7 +20,7 @@ DEBUG_SIZE = 584  # of 3.13
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Names are CPython's: `thread_*` of PyThreadState, `frame_*` of _PyInterpreterFrame, `code_*` of
-    PyCodeObject."""
+    PyCodeObject (`code_names`: of its variables)."""
 
     minor: int
     interpreters_main: int  # of _PyRuntime
@@ -39,6 +39,8 @@ class Layout:
     frame_previous: int
     frame_instr: int
     frame_owner: int
+    frame_locals: int
+    code_names: int
     code_filename: int
     code_qualname: int
     code_linetable: int
@@ -73,7 +75,7 @@ _KNOWN = {
         minor=11, interpreters_main=48, interp_threads_head=16, interp_modules=888, gil=360,
         thread_size=360, thread_next=8, thread_interp=16, thread_frame=56, cframe_frame=8,
         thread_native_id=160, thread_id=152, thread_chunk=296,
-        frame_code=32, frame_previous=48, frame_instr=56, frame_owner=69,
+        frame_code=32, frame_previous=48, frame_instr=56, frame_owner=69, frame_locals=72, code_names=96,
         code_filename=112, code_qualname=128, code_linetable=136, code_firstlineno=72, code_adaptive=184,
         ascii_size=48, compact_size=72, thread_on_delete=192,
     ),
@@ -81,7 +83,7 @@ _KNOWN = {
         minor=12, interpreters_main=48, interp_threads_head=72, interp_modules=944, gil=384,
         thread_size=288, thread_next=8, thread_interp=16, thread_frame=56, cframe_frame=0,
         thread_native_id=144, thread_id=136, thread_chunk=232,
-        frame_code=0, frame_previous=8, frame_instr=56, frame_owner=70,
+        frame_code=0, frame_previous=8, frame_instr=56, frame_owner=70, frame_locals=72, code_names=96,
         code_filename=112, code_qualname=128, code_linetable=136, code_firstlineno=68, code_adaptive=192,
         ascii_size=40, compact_size=56, thread_on_delete=176,
     ),
@@ -113,6 +115,7 @@ def published(head: bytes) -> Layout:
         thread_size=thread[0], thread_next=thread[2], thread_interp=thread[3], thread_frame=thread[4], cframe_frame=None,
         thread_native_id=thread[6], thread_id=thread[5], thread_chunk=thread[7],
         frame_code=frame[2], frame_previous=frame[1], frame_instr=frame[3], frame_owner=frame[5],
+        frame_locals=frame[4], code_names=code[7],
         code_filename=code[1], code_qualname=code[3], code_linetable=code[4], code_firstlineno=code[5], code_adaptive=code[9],
         ascii_size=unicode[3], compact_size=unicode[3] + 16,
         gil_locked=interp[11] - interp[9], gil_last_holder=interp[12] - interp[9],

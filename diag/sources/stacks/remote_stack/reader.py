@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from diag.sources.stacks.remote_stack.arguments import TORCH, call_of, exchange_of, slots_of, uses_isend
 from diag.sources.stacks.remote_stack.image import Unsupported, find_image
 from diag.sources.stacks.remote_stack.layouts import DEBUG_COOKIE, DEBUG_SIZE, Layout, layout_of, published
 from diag.sources.stacks.remote_stack.lines import line_of
@@ -37,11 +38,14 @@ _LEAST_ADDRESS = 4096
 class _Code:
     """A code object: the head that it is known by, and what a frame needs of it."""
 
-    __slots__ = ("file", "first", "head", "lines", "name", "table")
+    __slots__ = ("call", "file", "first", "head", "isend", "lines", "name", "slots", "table")
 
     def __init__(self, head: bytes, name: str, file: str, table: bytes, first: int) -> None:
         self.head, self.name, self.file, self.table, self.first = head, name, file, table, first
         self.lines: dict[int, int] = {}
+        self.call = call_of(name, file)
+        self.isend: bool | None = False if TORCH in file else None  # not looked up yet
+        self.slots: tuple[int, ...] | None = None  # of a send or receive: where its arguments are
 
     def line(self, instruction: int) -> int:
         line = self.lines.get(instruction)
@@ -90,8 +94,8 @@ class ProcessStacks:
     # -- a sample -----------------------------------------------------------------------------------------
 
     def read(self, seconds: float) -> dict[str, Any]:
-        """{"codes": [[name, file], ...], "threads": [{"id", "name", "owns_gil", "frames": [code, line, ...]},
-        ...]}.
+        """{"codes": [[name, file], ...], "threads": [{"id", "name", "owns_gil", "frames": [code, line, ...],
+        "exchange"?: [call, peer, tag, uses isend]}, ...]}.
 
         Frames are outermost first; of more than 1000 the innermost. Raises Torn, Gone or TimeoutError.
         """
@@ -144,6 +148,7 @@ class _Sample:
         self._frame_size = of._frame.size
         self._seen: dict[int, tuple[int, _Code]] = {}  # code objects of this sample: their place in `codes`
         self.codes: list[list[str]] = []
+        self._exchange: list[Any] | None = None  # of the stack that is being read
 
     def main_begin(self, threads: list[dict[str, Any]]) -> str:
         """The outermost function of the main thread: where a half-read stack shows."""
@@ -182,14 +187,14 @@ class _Sample:
                 raise Torn("a thread of another interpreter")
             name = names.get(ident, "")
             own = native == of._own_tid or (name == "MainThread" and native == 0)
-            found.append(
-                {
-                    "id": of.pid if own else native & 0x7FFFFFFF,
-                    "name": name,
-                    "owns_gil": state == holder,
-                    "frames": self._stack(state, data),
-                }
-            )
+            self._exchange = None
+            thread = {
+                "id": of.pid if own else native & 0x7FFFFFFF,
+                "name": name,
+                "owns_gil": state == holder,
+                "frames": self._stack(state, data),
+            }
+            found.append(thread | ({"exchange": self._exchange} if self._exchange else {}))
             state = _word(data, layout.thread_next)
         if not found:
             raise Torn("no threads")
@@ -239,6 +244,7 @@ class _Sample:
             self._unpack,
         )
         frames: list[tuple[int, int]] = []
+        self._exchange = None
         for _ in range(2 * _MOST_FRAMES):  # those that C calls left between them count too
             data, at = chunks.holding(frame, size)
             code_address, previous, instruction, owner = unpack(data, at)
@@ -250,12 +256,40 @@ class _Sample:
                     known = self._seen[code_address] = (len(self.codes), self._code(code_address))
                     self.codes.append([known[1].name, known[1].file])
                 frames.append((known[0], known[1].line((instruction - code_address - adaptive) // 2)))
+                if known[1].call:
+                    self._exchange = self._arguments(code_address, known[1], frame) or self._exchange
             if not previous and owner == _OWNER_GENERATOR:
                 raise Torn("a generator that no longer runs")
             if not previous or len(frames) >= _MOST_FRAMES:
+                if self._exchange:
+                    self._exchange.append(self._isend({place for place, _ in frames}))
                 return [number for pair in reversed(frames) for number in pair]
             frame = previous
         raise Torn("the frames do not end")
+
+    def _arguments(self, address: int, code: _Code, frame: int) -> list[Any] | None:
+        """Whom it sends to or receives from; None where that is not known."""
+        memory, layout, integer = self._memory, self._layout, self._of._symbols.get("PyLong_Type")
+        if integer is None:
+            return None
+        try:
+            if code.slots is None:
+                code.slots = slots_of(memory, layout, address, code.call)
+            size = layout.frame_locals + 8 * (max(code.slots) + 1)
+            found = exchange_of(memory, layout, memory.read(frame, size), code.slots, integer)
+        except Torn:
+            return None
+        return [code.call, *found] if found else None
+
+    def _isend(self, places: set[int]) -> bool:
+        """Any of the code of this stack uses it; where that cannot be read it may."""
+        try:
+            for address, (place, code) in self._seen.items():
+                if place in places and code.isend is None:
+                    code.isend = uses_isend(self._memory, self._layout, address)
+        except Torn:
+            return True
+        return any(code.isend for place, code in self._seen.values() if place in places)
 
     def _code(self, address: int) -> _Code:
         layout, memory, codes = self._layout, self._memory, self._of._codes
