@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from diag.detectors.hang.at_rest import with_nobody_sending
 from diag.detectors.hang.attribution import attribute_hang
 from diag.detectors.hang.catalogue import catalogue
 from diag.detectors.hang.computing import with_work
@@ -207,7 +208,7 @@ def judge(
     if found is None:
         return None
     verdict = with_kernel_waits(_held_up_by_memory(found, alive), job)
-    verdict = with_program_lines(with_work(verdict, job), job)
+    verdict = with_nobody_sending(with_program_lines(with_work(verdict, job), job), job, now)
     if busy and verdict.klass not in _ELSEWHERE:
         return None  # work that diag knows, and that goes on
     verdict = replace(verdict, busy=verdict.busy or busy)

@@ -222,9 +222,7 @@ class Tree:
         return self._walk(lambda parent: children.get(parent, ()))
 
 
-def descendants(
-    pid: int, root: Path = PROC, left_out: frozenset[int] = frozenset()
-) -> tuple[int, ...]:
+def descendants(pid: int, root: Path = PROC, left_out: frozenset[int] = frozenset()) -> tuple[int, ...]:
     """All pids below `pid` now. Who asks every second keeps a `Tree` instead: it is cheaper by the threads."""
     tree = Tree(pid, root)
     tree.left_out = left_out
