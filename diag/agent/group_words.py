@@ -47,6 +47,10 @@ class GroupWord:
         """What all its ranks have in common."""
         return self.store, self.world
 
+    def is_with(self, other: GroupWord) -> bool:
+        """Another rank of the same group, as far as it is known where that meets."""
+        return bool(self.store) and self.group == other.group and self.rank != other.rank
+
 
 class GroupWords:
     """Call `read` at each scan: a file is opened once, and again when it was replaced."""
@@ -132,9 +136,9 @@ def members(
 ) -> dict[int, GroupWord]:
     """Those of the job's own group: one, where there are several. `identities`: who is a rank by its environment.
 
-    Not of the job's: a group made below a rank (vLLM's workers below a trainer), whether the rank is known by its
+    Not of the job's: another group made below a rank (vLLM's workers below a trainer), whether the rank is known by its
     group or by a launcher that started as many or more. Of groups side by side the one with the most processes
-    here is the job's.
+    here is the job's. A rank may have started the others of its own group (Lightning's rank 0 does).
     """
     own = {pid: one for pid, one in words.items() if not _is_inner(pid, one, words, identities, processes)}
     sizes = Counter(one.group for one in own.values())
@@ -158,7 +162,9 @@ def _is_inner(
     if own is not None and one.world < own.world_size:
         return True  # a part of what the launcher has started
     return any(
-        above in words or (above in identities and one.world <= identities[above].world_size)
+        not one.is_with(words[above])
+        if above in words
+        else (above in identities and one.world <= identities[above].world_size)
         for above in ancestors(pid, processes)
     )
 

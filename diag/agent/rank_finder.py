@@ -88,6 +88,7 @@ class RankFinder:
         self._proc = proc
         self._tree = Tree(where, proc) if isinstance(where, int) else where
         self._given: set[str] | None = None  # RANK of the job's root; None: RANK alone makes no rank
+        self._counted = 0  # of ranks whose environment does not say how many there are
         self._known: dict[tuple[int, int], Identity | None] = {}
         self._found: dict[int, _Known] = {}  # by rank
         self._found_python: set[int] = set()  # ranks
@@ -159,17 +160,31 @@ class RankFinder:
 
     def take_rank_alone(self) -> bool:
         """For a command none of whose processes has LOCAL_RANK: whether some have a RANK that was set for them, and not
-        for all of the job as a platform numbers its nodes. From now on these are ranks."""
-        given = {(read_environ(pid, self._proc) or {}).get("RANK", "") for pid in self._tree.roots}
-        self._given = given
-        found = any(
-            self._identify(env) is not None and is_python(pid, self._proc)
+        for all of the job as a platform numbers its nodes. From now on these are ranks. Where none has a WORLD_SIZE,
+        those are the world that one process started, with all numbers from 0 on, and that load torch."""
+        self._given = {(read_environ(pid, self._proc) or {}).get("RANK", "") for pid in self._tree.roots}
+        below = {
+            pid: env
             for pid in self._tree.scan()
-            if (env := read_environ(pid, self._proc)) is not None
-        )
-        if not found:
+            if is_python(pid, self._proc) and (env := read_environ(pid, self._proc)) is not None
+        }
+        self._counted = 0
+        if not any(map(self._identify, below.values())):
+            self._counted = self._count_ranks(below, self._given)
+        if not any(map(self._identify, below.values())):
             self._given = None
-        return found
+        return self._given is not None
+
+    def _count_ranks(self, below: Mapping[int, Environment], given: set[str]) -> int:
+        numbers: dict[int, list[str]] = {}  # by the process that started them
+        for pid, env in below.items():
+            process, number = read_process(pid, self._proc), env.get("RANK", "")
+            if process is None or not number or number in given or "WORLD_SIZE" in env:
+                continue
+            if loads_torch(pid, self._proc):
+                numbers.setdefault(process.parent, []).append(number)
+        counts = [len(of) for of in numbers.values() if sorted(of) == sorted(map(str, range(len(of))))]
+        return max(counts, default=0)
 
     def sole_process(self) -> Found | None:
         """For a command without ranks: its topmost Python process (the root itself, or below a shell) as rank
@@ -295,7 +310,7 @@ class RankFinder:
     def _identify(self, env: Environment) -> Identity | None:
         identity = identify(env)
         if identity is None and self._given is not None and env.get("RANK") not in self._given:
-            return by_rank_alone(env)
+            return by_rank_alone(env, self._counted)
         return identity
 
     def _forget(self, seen: set[tuple[int, int]]) -> None:

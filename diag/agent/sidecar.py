@@ -97,6 +97,8 @@ class Sidecar:
             self.rank.note(closer=order["mode"] == "closer")
         if "memory" in order:
             self.rank.note(watches_memory=bool(order["memory"]))
+        if "other_ranks" in order:
+            self.rank.other_ranks = frozenset(map(int, order["other_ranks"]))
         for name, work in (("dump", self._dump), ("native", self._native)):
             if name in order:
                 until = time.monotonic() + float(order["deadline"])

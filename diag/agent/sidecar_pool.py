@@ -45,6 +45,7 @@ class _Sidecar:
         self.process = process
         self.mode = "normal"
         self.watches_memory = False
+        self.other_ranks: list[int] = []  # as it was told
         self.ended = False
         self.lock = threading.Lock()
 
@@ -104,11 +105,22 @@ class SidecarPool:
             self._failed(place, f"cannot be listened to: {error}", _NO_ROOM)
             return
         self._sidecars[place.rank] = sidecar
+        self._tell_ranks()
 
     def forget(self, rank: int) -> None:
         old = self._sidecars.pop(rank, None)
         if old is not None:
             self._end(old)
+
+    def _other_ranks(self, place: Placement) -> list[int]:
+        return sorted({one.place.pid for one in self._sidecars.values()} - {place.pid})
+
+    def _tell_ranks(self) -> None:
+        """Each of the others: one may have started another (Lightning's rank 0 does)."""
+        for sidecar in self._sidecars.values():
+            others = self._other_ranks(sidecar.place)
+            if sidecar.other_ranks != others and sidecar.order({"other_ranks": others}):
+                sidecar.other_ranks = others
 
     def _failed(self, place: Placement, reason: str, remedy: str = "") -> None:
         self._reporter.put(run_source.failed("sidecar", reason, remedy, rank=place.rank, host=place.host))
@@ -125,6 +137,7 @@ class SidecarPool:
             "close_stack_seconds": settings.close_stack_seconds,
             "proc_seconds": settings.proc_seconds,
             "node_seconds": settings.node_seconds,
+            "other_ranks": self._other_ranks(place),
         }
         with contextlib.ExitStack() as stack:
             log: int | IO[bytes] = subprocess.DEVNULL

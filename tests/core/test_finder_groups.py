@@ -145,6 +145,26 @@ def test_group_below_a_rank_that_a_group_names_is_not_the_jobs(job: Job, tmp_pat
     assert pids(finder_of(job, tmp_path).scan()) == {0: trainer}
 
 
+def test_rank_that_started_the_others_of_its_group_is_one_of_them(job: Job, tmp_path: Path) -> None:
+    """Lightning's rank 0 starts the rest, and none has a RANK."""
+    zero, one = starts_parent(job, "zero")
+    says(tmp_path, zero, 0, 2)
+    says(tmp_path, one, 1, 2)
+
+    assert pids(finder_of(job, tmp_path).scan()) == {0: zero, 1: one}
+
+
+@pytest.mark.parametrize("store", ["tcp://127.0.0.1:4000", ""])
+def test_group_of_the_same_size_that_meets_elsewhere_is_not_the_jobs(
+    job: Job, tmp_path: Path, store: str
+) -> None:
+    trainer, worker = starts_parent(job, "trainer")
+    says(tmp_path, trainer, 0, 2, store=store and "tcp://127.0.0.1:29500")
+    says(tmp_path, worker, 1, 2, store=store)
+
+    assert pids(finder_of(job, tmp_path).scan()) == {0: trainer}
+
+
 def test_launcher_of_one_that_spawns_a_larger_group_is_no_rank(job: Job, tmp_path: Path) -> None:
     # given `torchrun --nproc_per_node 1` whose process calls mp.spawn
     parent, child = starts_parent(job, "parent", **torchrun(0, 1))

@@ -77,7 +77,7 @@ def test_a_command_without_ranks_is_watched_itself(tmp_path: Path) -> None:
 # A script that starts each rank by itself, or one that a platform has numbered with its node.
 _SCRIPT = """
 import os, subprocess, sys
-waits = "import sys; print('here', flush=True); sys.stdin.read()"
+waits = "import os, sys; os.write(1, b'here\\\\n'); sys.stdin.read()"
 envs = [{**os.environ, "WORLD_SIZE": "3", **({"RANK": str(rank)} if sys.argv[1] == "own" else {})} for rank in range(2)]
 processes = [subprocess.Popen([sys.executable, "-c", waits], env=env) for env in envs]
 [process.wait() for process in processes]
@@ -98,6 +98,46 @@ def test_ranks_without_local_rank_are_found_by_the_rank_that_was_set_for_each(
 
     assert set(hub.engine.job.ranks) == ranks
     assert (hub.engine.job.world_size, len(said)) == ((3, 0) if whose == "own" else (1, 1))
+
+
+# A script that numbers what it starts, and says how many there are by a name of its own.
+_NUMBERED = """
+import os, subprocess, sys
+child = '''import mmap, os, sys
+file = open(sys.argv[1], "rb")
+seen = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+os.write(1, b"here\\\\n")
+sys.stdin.read()
+'''
+envs = [{**os.environ, "WORLD": "3", "RANK": number} for number in sys.argv[2:]]
+processes = [subprocess.Popen([sys.executable, "-c", child, sys.argv[1]], env=env) for env in envs]
+[process.wait() for process in processes]
+"""
+
+
+@pytest.mark.parametrize(
+    ("library", "numbers", "ranks"),
+    [
+        pytest.param("libtorch_cpu.so", "012", 3, id="all numbers from 0 on"),
+        pytest.param("libtorch_cpu.so", "0", 1, id="one is no world"),
+        pytest.param("libtorch_cpu.so", "13", 1, id="numbers of something else"),
+        pytest.param("libtorch_cpu.so", "0011", 1, id="the same numbers twice"),
+        pytest.param("libz.so", "012", 1, id="processes that load no torch"),
+    ],
+)
+def test_processes_that_one_numbered_from_0_on_are_the_ranks_of_a_world(
+    tmp_path: Path, library: str, numbers: str, ranks: int
+) -> None:
+    (tmp_path / library).write_bytes(b"x" * 4096)
+    words = [sys.executable, "-c", _NUMBERED, str(tmp_path / library), *numbers]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None and parent.stdin is not None
+        assert [parent.stdout.readline() for _ in numbers] == ["here\n"] * len(numbers)
+        hub, said = watched(parent.pid, tmp_path)
+        parent.stdin.close()
+
+    assert set(hub.engine.job.ranks) == set(range(ranks))
+    assert (hub.engine.job.world_size, len(said)) == ((3, 0) if ranks == 3 else (1, 1))
 
 
 # As multiprocessing starts a child anew, with something of torch's name in its memory.

@@ -54,6 +54,28 @@ def test_every_source_of_a_rank_arrives_as_a_record_of_that_rank(rank: subproces
         assert all(message["took"] >= 0 for message in sidecar.seen if "took" in message)
 
 
+def children_of(message: dict[str, Any]) -> list[int]:
+    """Of a record of /proc."""
+    return [int(child["stat"].split()[0]) for child in message["payload"].get("children", ())]
+
+
+def test_rank_that_it_started_is_no_child_of_it(rank: subprocess.Popen[bytes]) -> None:
+    # given a rank with a child, which counts as such
+    with beside(rank) as sidecar:
+        [child] = children_of(sidecar.until(lambda one: "stat" in one.get("payload", {})))
+
+        # when that proves to be another rank
+        sidecar.order({"other_ranks": [child]})
+
+        # then neither its CPU nor its stack nor its waits are read here any more
+        sidecar.until(lambda one: "stat" in one.get("payload", {}) and not children_of(one))
+        sidecar.order({"dump": "all", "deadline": 10.0})
+        sidecar.until(lambda one: one.get("dumped") == "all")
+    after = [one["payload"] for one in sidecar.seen if one.get("source") in ("waits", STACKS)][-2:]
+    assert after and child not in [payload["pid"] for payload in after]
+    assert all(str(child) not in payload.get("processes", {}) for payload in after)
+
+
 @needs_pyspy
 def test_suspicion_makes_it_look_at_once_and_at_the_children_too(rank: subprocess.Popen[bytes]) -> None:
     # given a sidecar that has taken its stack and would take the next in a minute

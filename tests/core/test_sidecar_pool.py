@@ -6,7 +6,7 @@ import os
 import queue
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from diag.sources.parsers import PARSERS
 from tests.core.sidecars import (
     is_gone,
     place,
+    ticks,
     wait_for,
 )
 
@@ -48,6 +49,34 @@ def test_run_directory_that_is_gone_does_not_blind_the_hub(
     pool[0].watch(place(rank))
 
     assert record_of(pool[1], "proc").rank == 0
+
+
+def test_rank_that_another_one_started_is_counted_once(
+    rank: subprocess.Popen[bytes], pool: tuple[SidecarPool, queue.SimpleQueue[Record]]
+) -> None:
+    # given a rank with a child, whose sidecar counts that as such
+    pool[0].watch(place(rank))
+    [child] = children_of(until_process(pool[1], 0, lambda record: "stat" in record.payload))
+
+    # when the child is found to be another rank
+    pool[0].watch(replace(place(rank), rank=1, pid=child, start_ticks=ticks(child)))
+
+    # then each has its own sidecar, and none the other one as a child
+    until_process(pool[1], 0, lambda record: "stat" in record.payload and not children_of(record))
+    until_process(pool[1], 1, lambda record: "stat" in record.payload)
+
+
+def until_process(
+    records: queue.SimpleQueue[Record], rank: int, condition: Callable[[Record], bool]
+) -> Record:
+    while True:
+        record = record_of(records, "proc")
+        if record.rank == rank and condition(record):
+            return record
+
+
+def children_of(record: Record) -> list[int]:
+    return [int(child["stat"].split()[0]) for child in record.payload["children"]]
 
 
 def test_sidecar_that_the_kernel_kills_first_leaves_a_reading_of_the_host(

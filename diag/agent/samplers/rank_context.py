@@ -79,6 +79,8 @@ class RankContext:
         self.closer = False  # the job is suspected
         self.watches_memory = False  # for the ranks of its cgroup
         self.children: list[tuple[int, str]] = []  # pid and name, as last read
+        # Pids. A rank that this one has started is no child of it: it has a sidecar of its own.
+        self.other_ranks = frozenset(map(int, task.get("other_ranks", ())))
         self.memory = RankMemory(self.pid, reporter, self.gone)
         self._samplers: list[RankSampler] = []
 

@@ -68,7 +68,7 @@ class ProcessSampler(RankSampler):
             self.reporter.record(proc.SOURCE, self._reader.limits())
         began = time.monotonic()
         with self._lock:
-            payload = self._reader.sample(detail=detail)
+            payload = self._reader.sample(detail=detail, other_ranks=self.rank.other_ranks)
         self.rank.children = _child_names(payload)
         self.reporter.record(proc.SOURCE, payload, time.monotonic() - began)
 

@@ -50,7 +50,9 @@ class WaitSampler(RankSampler):
             return "an earlier reading has not come back from the kernel"
         try:
             began = time.monotonic()
-            payload = self._reader.sample(over_seconds, self.rank.gone.wait)
+            payload = self._reader.sample(
+                over_seconds, self.rank.gone.wait, other_ranks=self.rank.other_ranks
+            )
             if not payload["processes"]:
                 return "the process is gone"
             self.reporter.record(waits.SOURCE, payload, time.monotonic() - began)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from diag.detectors.hang.at_rest import with_nobody_sending
 from diag.detectors.hang.attribution import attribute_hang
 from diag.detectors.hang.catalogue import catalogue
 from diag.detectors.hang.computing import with_work
@@ -13,6 +14,7 @@ from diag.detectors.hang.corroborate import EvidenceFusion
 from diag.detectors.hang.evidence import evidence_of
 from diag.detectors.hang.grounds import grounds_of
 from diag.detectors.hang.kernel_waits import last_fed, with_kernel_waits
+from diag.detectors.hang.left_early import with_ended_ranks
 from diag.detectors.hang.messages import advice_for, describe
 from diag.detectors.hang.moment import began_still, proven, unproven, with_unseen
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
@@ -208,6 +210,7 @@ def judge(
         return None
     verdict = with_kernel_waits(_held_up_by_memory(found, alive), job)
     verdict = with_program_lines(with_work(verdict, job), job)
+    verdict = with_nobody_sending(with_ended_ranks(verdict, job), job, now)
     if busy and verdict.klass not in _ELSEWHERE:
         return None  # work that diag knows, and that goes on
     verdict = replace(verdict, busy=verdict.busy or busy)

@@ -65,15 +65,18 @@ def _torchrun(env: Environment) -> Identity | None:
     )
 
 
-def by_rank_alone(env: Environment) -> Identity | None:
+def by_rank_alone(env: Environment, counted: int = 0) -> Identity | None:
     """A script that starts each rank by itself need not set LOCAL_RANK: init_process_group asks for RANK and WORLD_SIZE.
+    `counted`: how many there are, where the environment does not say so by this name.
 
     >>> by_rank_alone({"RANK": "2", "WORLD_SIZE": "3"}).rank
     2
+    >>> by_rank_alone({"RANK": "2"}, counted=3).world_size
+    3
     """
-    rank, size = _number(env, "RANK"), _number(env, "WORLD_SIZE")
-    known = rank is not None and size is not None and rank < size > 1
-    return Identity(rank or 0, rank or 0, size or 1, "env") if known else None
+    rank, size = _number(env, "RANK"), _number(env, "WORLD_SIZE") or counted
+    known = rank is not None and rank < size > 1
+    return Identity(rank or 0, rank or 0, size, "env") if known else None
 
 
 def _openmpi(env: Environment) -> Identity | None:

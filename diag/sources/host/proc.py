@@ -68,8 +68,9 @@ class ProcessReader:
         while self._files:
             os.close(self._files.popitem()[1])
 
-    def sample(self, detail: bool = False) -> Payload:
-        """The rank and its children now. `detail` adds I/O counters and wchan of each child (twice the cost).
+    def sample(self, detail: bool = False, other_ranks: frozenset[int] = frozenset()) -> Payload:
+        """The rank and its children now; a rank that it started is none. `detail` adds I/O counters and wchan of each
+        child (twice the cost).
 
         Raises ProcessGone.
         """
@@ -80,6 +81,7 @@ class ProcessReader:
             self._open_files = self._count_open_files()
         self._samples += 1
         schedstat = self._read("schedstat")
+        self._tree.left_out = other_ranks
         children = self._tree.scan(full=detail)
         return {
             "pid": self.pid,

@@ -149,6 +149,7 @@ class Tree:
 
     def __init__(self, pid: int, root: Path = PROC) -> None:
         self.pid = pid
+        self.left_out: frozenset[int] = frozenset()  # with all below them
         self._root = os.fspath(root)
         self._scans = 0
         self._of_threads: dict[
@@ -185,7 +186,7 @@ class Tree:
         seen = {self.pid: None}
         todo = [self.pid]
         for parent in todo:  # grows while we walk: breadth first
-            new = [child for child in children(parent) if child not in seen]
+            new = [child for child in children(parent) if child not in seen and child not in self.left_out]
             seen.update(dict.fromkeys(new))
             todo += dict.fromkeys(new)
         return tuple(seen)[1:]
@@ -221,9 +222,11 @@ class Tree:
         return self._walk(lambda parent: children.get(parent, ()))
 
 
-def descendants(pid: int, root: Path = PROC) -> tuple[int, ...]:
+def descendants(pid: int, root: Path = PROC, left_out: frozenset[int] = frozenset()) -> tuple[int, ...]:
     """All pids below `pid` now. Who asks every second keeps a `Tree` instead: it is cheaper by the threads."""
-    return Tree(pid, root).scan()
+    tree = Tree(pid, root)
+    tree.left_out = left_out
+    return tree.scan()
 
 
 def read_environ(pid: int, root: Path = PROC) -> dict[str, str] | None:

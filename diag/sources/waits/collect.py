@@ -38,9 +38,14 @@ class WaitReader:
         self._mounts = Mounts(self._proc)
         self._quota = Quota(pid, self._proc)
 
-    def sample(self, over_seconds: float = 0.5, pause: Callable[[float], object] = time.sleep) -> Payload:
+    def sample(
+        self,
+        over_seconds: float = 0.5,
+        pause: Callable[[float], object] = time.sleep,
+        other_ranks: frozenset[int] = frozenset(),
+    ) -> Payload:
         """Two readings, `over_seconds` apart: what did not change in between waits. Costs some 40 us a thread."""
-        job = (self.pid, *descendants(self.pid, Path(self._proc)))[:_PROCESSES]
+        job = (self.pid, *descendants(self.pid, Path(self._proc), other_ranks))[:_PROCESSES]
         first = {pid: self._threads(pid) for pid in job}
         quota = self._quota.read()
         began = time.monotonic()
