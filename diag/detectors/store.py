@@ -114,8 +114,8 @@ class StoreDetector(Detector):
 
     def tick(self, now: float, job: JobView) -> None:
         """When they die of it, what they had is remembered."""
-        found = disagreement(job.ranks)
-        if found is not None or not job.broken:
+        found = disagreement(job.ranks) if job.iteration is None else None
+        if found is not None or (self._apart is not None and not job.broken):
             self._apart = found
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:

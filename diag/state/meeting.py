@@ -41,7 +41,7 @@ class Disagreement:
 
 def disagreement(ranks: Ranks) -> Disagreement | None:
     """None where they agree, where that is not known, or as long as they may just be coming."""
-    waiting = [rank for rank in _standing(ranks) if _by_environment(rank)]
+    waiting = _standing(ranks)
     if not any(rank.activity in _MEETS for rank in waiting):
         return None
     return (
@@ -55,7 +55,7 @@ def disagreement(ranks: Ranks) -> Disagreement | None:
 
 def _standing(ranks: Ranks) -> list[RankView]:
     """Those that wait for others in one call, in order."""
-    alive = [rank for _, rank in sorted(ranks.items()) if rank.alive]
+    alive = [rank for _, rank in sorted(ranks.items()) if rank.alive and _by_environment(rank)]
     newest = max((rank.stack_at for rank in alive), default=0.0)
     return [
         rank

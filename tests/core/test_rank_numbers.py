@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diag.model import Placement
-from diag.model.observations import PhaseMarked, RankExited, RankFound, RankWithdrawn, ThreadStack
+from diag.model.observations import PhaseMarked, RankExited, RankFound, RankShared, RankWithdrawn, ThreadStack
 from diag.sources.host import run as run_source
 from diag.state.job import JobState
 from tests.facts import DATA, SLEEP, TICKS, found, frames, stack, tree
@@ -66,6 +66,16 @@ def test_launcher_that_was_taken_for_rank_0_is_forgotten_and_nothing_was_restart
     told(grouped(0, 501), at=111.0, job=job)
 
     assert (set(job.ranks), list(job.ranks.past), job.phase) == ({0, 1, 2}, [], "training")
+
+
+def test_number_that_two_processes_share_stays_shared_when_one_of_them_goes_on_alone() -> None:
+    job = told(grouped(0, 501), RankShared(0, (501, 502)), RankExited(0, 501, 1, None, "pidfd"))
+
+    told(grouped(0, 502), at=110.0, job=job)
+    beside = job.ranks[0].shared
+    told(RankExited(0, 502, 1, None, "pidfd"), grouped(0, 503), at=120.0, job=job)
+
+    assert (beside, job.ranks[0].shared) == ((501, 502), ())
 
 
 def test_withdrawal_of_an_earlier_process_takes_nothing_from_the_rank() -> None:
@@ -144,6 +154,9 @@ def test_records_of_a_group_and_of_a_withdrawal_are_read_as_they_were_written() 
 
     assert next(run_source.parse(record)) == fact
     assert list(run_source.parse(run_source.rank_withdrawn(2, 500, "node-0"))) == [RankWithdrawn(2, 500)]
+    assert list(run_source.parse(run_source.rank_shared(2, (500, 501), "node-0"))) == [
+        RankShared(2, (500, 501))
+    ]
 
 
 def test_record_of_a_rank_that_its_environment_names_is_as_it_was() -> None:
