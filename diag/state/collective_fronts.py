@@ -164,13 +164,17 @@ class _Group:
         pairs = {rank: [self._peer(entry) for entry in entries] for rank, entries in self.p2p.items()}
         for rank, entries in self.p2p.items():
             seen: set[int] = set()
+            held_up = False
             for entry, pair in zip(entries, pairs[rank], strict=True):
                 if pair is None or pair[1] in seen:
                     continue
                 kind, peer = pair
                 seen.add(peer)
                 met = ("recv" if kind == "send" else "send", rank) in pairs.get(peer, ())
+                if met and held_up:
+                    continue  # enqueued behind one that is not met: it has not begun
                 blind = self.blind(peer, dumps)
+                held_up |= not (met or blind)
                 yield self.front(entry, (rank,), () if met or blind else (peer,), (peer,) if blind else ())
 
     def _peer(self, entry: CollectiveEntry) -> tuple[str, int] | None:

@@ -209,6 +209,19 @@ def test_two_that_both_receive_first_are_a_cycle() -> None:
     assert build(dumps).explain().kind == "message_circle"
 
 
+def test_stage_that_left_its_forward_pass_early_is_to_blame_for_the_circle() -> None:
+    # NCCL's calls are enqueued ahead: what a rank waits in first counts
+    groups = {"pp": (0, 1, 2)}
+    dumps = {
+        0: recorder(0, [call("pp", 4, "send 0->1", p2p=True), call("pp", 5, "recv 0<-1", p2p=True)], groups),
+        1: recorder(1, [call("pp", 7, "recv 1<-2", p2p=True), call("pp", 8, "send 1->0", p2p=True)], groups),
+        2: recorder(2, [call("pp", 4, "recv 2<-1", p2p=True)], groups),
+    }
+    found = build(dumps).explain()
+    assert (found.kind, found.culprits) == ("message_circle", (1,))
+    assert found.circle is not None and (found.circle.ranks, found.circle.behind) == ((1, 2), (0,))
+
+
 def test_overwritten_entries_are_no_absence() -> None:
     # rank 1's ring has lost call 5, but its group's counter is far beyond
     groups = {"0": (0, 1)}
