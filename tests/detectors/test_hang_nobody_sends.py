@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from diag.model.observations import CollectiveEntry, FlightRecorder, ThreadStack
+from diag.model.observations import CollectiveEntry, FlightRecorder, GpuSample, ThreadStack
 from diag.model.observations.waits import ProcessWaits, ThreadWait, Wait, WaitsRead
 from tests.detectors.test_hang import started
 from tests.facts import ALL_REDUCE, TRAIN, Story, frames, pid_of, stack, tree
@@ -55,9 +55,10 @@ def waiting(
     lines: tuple[str, ...] = RECEIVES,
     world: int = 2,
     silent: float | None = None,
+    story: Story | None = None,
 ) -> Story:
     """Two ranks in a broadcast that both take for one that they receive; `silent`: the seconds that each reading shows."""
-    story = started(world)
+    story = story or started(world)
     began = story.now
     while story.now < began + seconds:
         for rank in range(2):
@@ -150,6 +151,18 @@ def test_ranks_of_which_the_recorder_does_not_show_one_call_in_gloo_keep_them(
     recorder: Callable[[int, float], FlightRecorder] | None,
 ) -> None:
     assert waiting(120.0, recorder=recorder).findings() == []
+
+
+def test_rank_that_may_use_a_gpu_may_wait_for_a_kernel_that_moves_nothing_here() -> None:
+    gpu = GpuSample(
+        None, 0, "GPU-0", "0000:01:00.0", "NVIDIA H100", 1.0, 1 << 30, 80 << 30, 300.0, 700.0, None, None
+    )
+    story = waiting(2.0)
+    story.tell(replace(gpu, pids=(pid_of(1),)))
+
+    on_gpu = waiting(120.0, story=story)
+
+    assert "nobody_sends" not in [finding.cause for finding in on_gpu.findings()]
 
 
 def test_rank_that_is_not_seen_may_yet_send() -> None:
