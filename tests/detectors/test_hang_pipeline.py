@@ -34,3 +34,12 @@ def test_stage_waits_for_those_that_do_not_exchange_with_it(
     fronts = pipeline_fronts(list(story.engine.job.ranks.values()), 4, stages)
 
     assert {front.waiting[0]: front.missing for front in fronts} == missing
+
+
+def test_call_is_megatrons_and_the_one_that_names_the_stages() -> None:
+    story = started(4)
+    story.tell(stack(1, story.now, (*TRAIN, "recv_forward /app/pipe.py:9", "sleep /app/pipe.py:20")))
+    story.tell(stack(2, story.now, (*TRAIN, f"wrapped {FILE}:9", f"recv_forward {FILE}:100")))
+    fronts = pipeline_fronts(list(story.engine.job.ranks.values()), 4, 2)
+
+    assert [(front.waiting, front.op) for front in fronts] == [((2,), "recv_forward")]

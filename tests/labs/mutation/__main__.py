@@ -64,8 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--budget",
         type=float,
-        default=10.0,
-        help="seconds of tests for a mutant, the quickest first (default 10)",
+        default=60.0,
+        help="seconds of tests for a mutant, the quickest first (default 60)",
     )
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "mutants.jsonl", metavar="FILE")
     parser.add_argument("--tests", nargs="*", metavar="FILE", help="these instead of all that judge hangs")
