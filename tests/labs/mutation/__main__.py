@@ -23,19 +23,8 @@ _GUARDS = (
     *("moment", "computing", "communicators", "endless_kernel", "unnamed_waits"),
 )
 _MORE = (
-    *(
-        "evidence",
-        "program_lines",
-        "core_dumps",
-        "gpus",
-        "kernel_causes",
-        "kernel_waits",
-        "kernels",
-        "last_words",
-        "network",
-        "outcries",
-    ),
-    *("pipeline", "printing", "ras", "threads", "verdict", "watchdog"),
+    *("core_dumps", "gpus", "kernel_causes", "kernel_waits", "kernels", "last_words", "network", "outcries"),
+    *("pipeline", "printing", "ras", "threads", "verdict", "watchdog", "evidence", "program_lines"),
 )
 WEIGHTS = {
     **{f"diag/detectors/hang/{name}.py": 3.0 for name in _GUARDS},
