@@ -131,7 +131,7 @@ bench: $(VENV)/.job system-packages ## what diag costs and how quick it is, besi
 	$(BIN)/python -m tests.labs.bench
 
 # The same 150 each time, by the seed; goes on where it was cut off: rm build/mutants.jsonl begins anew.
-mutants: $(VENV)/.diag ## small changes to the code that judges hangs: a test has to fail for each (5 minutes)
+mutants: $(VENV)/.diag ## small changes to the code that judges hangs: a test has to fail for each (a quarter of an hour)
 	@$(BIN)/python -m pip install --quiet 'cosmic-ray>=8.7,<9'
 	@mkdir -p build
 	$(BIN)/python -m tests.labs.mutation --workers $(WORKERS)

@@ -365,3 +365,46 @@ def test_half_of_sixteen_thousand_that_call_another_collective_are_both_told() -
 
     assert (found.kind, len(found.culprits)) == ("mismatch", size)
     assert (found.waiting[0].op, found.waiting[1].op) == ("all_reduce", "broadcast")
+
+
+def test_call_that_shows_a_cycle_is_one_in_which_a_blamed_rank_waits() -> None:
+    groups = {"0": (0, 1, 2), "a": (0, 1), "b": (0, 1)}
+    dumps = {
+        0: recorder(0, [call("a", 1)], groups),
+        1: recorder(1, [call("b", 1)], groups),
+        2: recorder(2, [call("0", 1)], groups),
+    }
+    found = build(dumps).explain()
+
+    assert found.front is not None and found.front.waiting == (0,)
+
+
+@pytest.mark.parametrize(("waiting_for_1", "culprits"), [((3, 4, 5), (0, 1, 2)), ((3, 4, 5, 6), (1,))])
+def test_rank_of_a_cycle_is_blamed_alone_only_where_far_more_wait_for_it(
+    waiting_for_1: tuple[int, ...], culprits: tuple[int, ...]
+) -> None:
+    """0 waits for 1, 1 for 2, 2 for 0; so do ranks outside of the cycle, three for 2."""
+    groups = {
+        "to1": (0, 1, *waiting_for_1),
+        "to2": (1, 2, 3, 4),
+        "to0": (2, 0),
+    }
+    dumps = {
+        0: recorder(0, [call("to1", 1)], groups),
+        1: recorder(1, [call("to2", 1)], groups),
+        2: recorder(2, [call("to0", 1)], groups),
+    }
+    for rank in waiting_for_1:
+        calls = [call("to1", 1)] + [call("to2", 1)] * (rank in groups["to2"])
+        dumps[rank] = recorder(rank, calls, groups)
+    found = build(dumps).explain()
+
+    assert (found.kind, found.culprits) == ("order_cycle", culprits)
+
+
+def test_two_gloo_groups_that_each_lack_who_waits_in_the_other_are_a_cycle_but_not_for_certain() -> None:
+    """Its recorder names no members: each group looks complete with those who have called in it."""
+    dumps = {rank: recorder(rank, [call("ab"[rank], 1, backend="gloo")]) for rank in range(2)}
+    found = build(dumps).explain()
+
+    assert (found.kind, found.culprits, found.certain) == ("order_cycle", (0, 1), False)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from diag.model.observations import CollectiveEntry, CollectiveGroup, FlightRecorder
+from diag.model.observations import CollectiveEntry, CollectiveGroup, FlightRecorder, LayoutReported
 from tests.detectors.test_hang import steady
+from tests.detectors.test_hang_evidence import BACKWARD
 from tests.facts import ALL_REDUCE, SLEEP, TRAIN, Story, pid_of
 
 # DDP's forward on gloo, torch 2.13: a call that frames.txt does not name
@@ -24,12 +25,17 @@ def recorded(story: Story, rank: int, op: str, seq: int, *, pending: bool = True
     story.tell(FlightRecorder(rank, story.now, "2.10", ("gloo",), (group,), (call,), pid_of(rank)))
 
 
-def hang_of(stacks: Mapping[int, Sequence[str]], calls: Mapping[int, tuple[str, int, bool]]) -> Story:
+def hang_of(
+    stacks: Mapping[int, Sequence[str]],
+    calls: Mapping[int, tuple[str, int, bool]],
+    running: Sequence[int] = (),
+) -> Story:
     story = steady(3)
+    trees = {rank: {"wchan": "" if rank in running else "futex_wait_queue"} for rank in stacks}
     for _ in range(3):
         for rank, (op, seq, pending) in calls.items():
             recorded(story, rank, op, seq, pending=pending)
-        story.still(14.0, stacks, trees={rank: {"wchan": "futex_wait_queue"} for rank in stacks})
+        story.still(14.0, stacks, trees=trees)
     return story
 
 
@@ -40,6 +46,14 @@ def test_rank_in_a_call_that_no_table_names_has_called_another_one() -> None:
 
     assert (hang.klass, hang.cause, hang.ranks) == ("collective_mismatch", "calls_differ", (2,))
     assert "rank 2 calls broadcast [32]" in hang.summary
+
+
+def test_calls_that_differ_are_not_the_cause_while_one_of_the_ranks_is_elsewhere() -> None:
+    all_reduce = ("all_reduce", 270, True)
+    stacks = {0: ALL_REDUCE, 1: SLEEP, 2: BUFFERS}
+    calls = {0: all_reduce, 1: all_reduce, 2: ("broadcast", 270, True)}
+
+    assert hang_of(stacks, calls, running=(1,)).hang().klass == "peer_not_joined"
 
 
 def test_rank_in_its_own_code_whose_calls_are_over_has_called_nothing_else() -> None:
@@ -66,3 +80,42 @@ def test_rank_that_sends_while_most_others_have_gone_on_is_not_answered() -> Non
     hang = hang_of(stacks, {0: after, 1: after, 2: ("all_reduce", 25, False)}).hang()
 
     assert (hang.cause, hang.ranks) == ("call_unanswered", (2,))
+
+
+def test_rank_that_is_behind_is_not_blamed_for_another_ones_recorder_that_nobody_has_read() -> None:
+    """gloo's names no members: the third may be who is missing."""
+    story = steady(3)
+    for _ in range(5):
+        for rank, pending in ((0, True), (1, False)):
+            state = "scheduled" if pending else "completed"
+            call = CollectiveEntry(
+                "gloo", "5", "", 25 + pending, 25 + pending, False, "all_reduce", ((8,),), ((8,),), ("Float",), state,
+                not pending, pending, 25 + pending, 0.0,
+            )  # fmt: skip
+            story.tell(FlightRecorder(rank, story.now, "2.10", ("gloo",), (), (call,), pid_of(rank)))
+        story.still(20.0, dict.fromkeys(range(3), BACKWARD))
+
+    assert story.hang().ranks == ()
+
+
+def test_readings_of_the_recorder_mean_nothing_two_minutes_later() -> None:
+    stacks = {0: ALL_REDUCE, 1: BACKWARD, 2: ALL_REDUCE}
+    call = ("all_reduce", 270, True)
+    story = hang_of(stacks, {0: call, 1: ("all_reduce", 269, False), 2: call})
+    fresh = story.hang().ranks
+    story.still(120.0, stacks)
+
+    assert fresh == (1,)
+    assert story.hang().ranks == ()
+
+
+def test_pipeline_of_two_stages_shows_who_is_waited_for_where_the_recorder_has_no_receive() -> None:
+    story = steady(4)
+    story.tell(LayoutReported(0, stages=2, text="pipeline_model_parallel_size 2"))
+    receive = (*TRAIN, "recv_forward megatron/core/pipeline_parallel/p2p_communication.py:100")
+    for _ in range(4):
+        for rank in range(4):
+            recorded(story, rank, "all_reduce", 25, pending=False)
+        story.still(20.0, {0: BACKWARD, 1: BACKWARD, 2: receive, 3: BACKWARD})
+
+    assert story.hang().ranks == (0,)

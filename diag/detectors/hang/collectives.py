@@ -77,11 +77,7 @@ class Collectives:
     def _between_stages(self, job: JobView, world_size: int) -> list[Front]:
         if self._stages is None or self._stages < 2:
             return []
-        waiting = [
-            rank
-            for rank in job.alive_ranks()
-            if rank.reading is not None and rank.reading.activity in _WAITING
-        ]
+        waiting = [rank for rank in job.alive_ranks() if rank.activity in _WAITING]
         return pipeline_fronts(waiting, world_size, self._stages)
 
     def _of(

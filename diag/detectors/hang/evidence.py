@@ -143,7 +143,7 @@ def _format_process(rank: RankView) -> str:
     assert rank.tree is not None
     main = rank.tree.main
     parts = [f"pid {main.pid} state {main.state}"]
-    if main.wchan and main.wchan != "0":
+    if main.wchan:
         parts.append(f"wchan {main.wchan}")
     if rank.cpu_ratio is not None:
         parts.append(f"{format_ratio(rank.cpu_ratio)} CPU")

@@ -90,7 +90,7 @@ def pipeline_fronts(waiting: list[RankView], world_size: int, stages: int) -> li
     for rank in waiting:
         call = _call(rank)
         met = [peer_stage(rank.rank, world_size, stages, step) for step in _CALLS.get(call, ())]
-        peers = {peer for peer in met if peer is not None and peer != rank.rank}
+        peers = {peer for peer in met if peer is not None}
         if peers:
             wants[rank.rank] = (call, peers)
     found = []

@@ -19,7 +19,7 @@ from tests.labs.mutation.lines import Lines, statement_lines, traced
 from tests.labs.mutation.mutants import Mutant
 from tests.labs.mutation.swap import place_of, put_in
 
-_CPU_SECONDS = 120  # a mutant may loop
+_CPU_SECONDS = 600  # a mutant may loop
 _SURVIVED, _KILLED, _BROKEN = 0, 1, 2
 
 
