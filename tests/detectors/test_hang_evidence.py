@@ -426,7 +426,7 @@ def test_rank_in_the_autograd_engine_that_the_recorder_misses_has_not_joined() -
     with_recorders(story, {0: ALL_REDUCE, 1: BACKWARD})
 
     hang = story.hang()
-    assert (hang.klass, hang.cause, hang.ranks) == ("peer_not_joined", "not_in_collective", (1,))
+    assert (hang.klass, hang.cause, hang.ranks) == ("peer_not_joined", "call_does_not_return", (1,))
 
 
 def test_rank_in_a_receive_that_the_recorder_misses_waits_for_nobody_who_answers() -> None:

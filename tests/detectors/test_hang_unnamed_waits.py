@@ -273,7 +273,7 @@ def test_event_loop_that_only_its_own_wake_up_could_wake_is_empty() -> None:
     ],
 )
 def test_event_loop_that_something_could_wake_is_not_empty(loop: Wait) -> None:
-    assert told(started(), waits(loop), IN_LOOP).cause == "not_in_collective"
+    assert told(started(), waits(loop), IN_LOOP).cause == "call_does_not_return"
 
 
 def test_event_loop_waits_for_the_one_connection_that_it_has() -> None:
