@@ -69,7 +69,7 @@ def filled(text: str, verdict: Verdict, job: JobView) -> str:
 def anybody_waits(verdict: Verdict, job: JobView) -> bool:
     """For a rank in its own code: in a call, as far as is seen. For one that is gone whoever is left waits,
     sooner or later."""
-    if verdict.cause != "not_in_collective" or verdict.collectives is not None:
+    if verdict.cause not in ("not_in_collective", "call_does_not_return") or verdict.collectives is not None:
         return bool(verdict.waiting)
     return any(classify_rank(rank) in WAITS for rank in _seen(verdict.waiting, job))
 
