@@ -11,7 +11,9 @@ from typing import Any
 from diag.model import Record
 from diag.sources import digest as digest_source
 from diag.sources.gpu import cuda_coredump
+from diag.sources.host.job_files import Files
 from diag.sources.parsers import PARSERS
+from diag.sources.stacks import program
 from tests.labs.fuzz.targets.base import CAPTURES, Target, payloads, told
 from tests.labs.fuzz.targets.wire import a_digest, a_verdict
 
@@ -36,6 +38,11 @@ def _made(source: str) -> list[Any]:
     if source == "store":
         return [{"pid": 7, "host": "10.9.9.9", "port": 29500, "node": 1, "pending": True, "over": False},
                 {"pid": 7, "host": "gpu-0", "port": 29500, "node": None, "pending": False, "over": True}]  # fmt: skip
+    if source == "program":
+        here = __file__
+        lines = dict.fromkeys(range(1, len(Path(here).read_text().splitlines())), "_made")
+        return [{"pid": 7, "files": {here: program.read(Files(), here, lines, float("inf"))}},
+                {"pid": 7, "files": {"/app/train.py": {"failed": "changed"}}}]  # fmt: skip
     if source == "cuda_coredump":
         import gzip
         import tempfile
