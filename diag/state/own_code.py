@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import posixpath
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from diag.model.observations import Frame
 from diag.text.units import format_path
@@ -14,6 +14,10 @@ from diag.text.units import format_path
 _HOOK = "_diag_hook.py"  # ours, around init_process_group: in a checkout it lies in no library's folder
 # Where a child process begins: a fork still has the frames of whoever forked it outside of this one.
 _CHILD_BEGINS = ("_bootstrap", ("multiprocessing/process.py", "multiprocess/process.py"))
+
+
+def own_frames(frames: Iterable[Frame]) -> list[Frame]:
+    return [frame for frame in frames if is_own_file(frame.file)]
 
 
 def own_line(frames: Sequence[Frame], at: int) -> Frame | None:

@@ -192,7 +192,10 @@ def test_calls_that_differ_are_blamed_on_the_rank_that_went_its_own_way(path: Pa
     stacks = {rank: lines(path, "barrier", then=REDUCE) for rank in range(1, world)}
     found = called(path, {0: lines(path, "first", then=REDUCE), **stacks})
 
-    assert (found.cause, found.ranks, found.waiting_ranks) == ("calls_differ", (0,), tuple(range(1, world)))
+    everybody = tuple(range(world))
+    blamed = (0,) if world > 2 else everybody  # of two, either may have made the call that was due
+    assert (found.cause, found.ranks) == ("calls_differ", blamed)
+    assert {*found.ranks, *found.waiting_ranks} == {*everybody}
     assert "rank 0 is under `if rank == 0:`" in found.summary
     assert "they went different ways: let all ranks decide alike there" in found.advice
 

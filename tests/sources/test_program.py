@@ -112,6 +112,19 @@ def test_ways_past_are_those_of_the_function_and_of_the_loops_around(tmp_path: P
     assert [one.word for one in place(tmp_path, "G", "Trainer.run").leaves] == ["return"]
 
 
+def test_form_feed_is_no_line_and_a_return_in_a_with_block_is_under_no_condition(tmp_path: Path) -> None:
+    text = (
+        "def f(path):\n    x = 1\n\x0c\n    while True:\n        with open(path) as file:\n            if file.read():\n"
+        "                return file\n            return None\n        time.sleep(1)  # A\n"
+    )
+    path = tmp_path / "train.py"
+    path.write_text(text)
+
+    [found] = read(path, {9: "f"})
+    assert [one.text for one in found.around] == ["while True:"]
+    assert [(one.line, one.under.text) for one in found.leaves] == [(7, "if file.read():")]
+
+
 def test_line_of_another_function_than_the_interpreter_says_is_not_what_it_runs(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(TRAIN)

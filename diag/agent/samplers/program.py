@@ -13,7 +13,7 @@ from diag.model import Payload, Record
 from diag.model.observations import Frame
 from diag.sources.host.job_files import JobFiles
 from diag.sources.stacks import program
-from diag.state.own_code import is_own_file
+from diag.state.own_code import own_frames
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
@@ -79,7 +79,9 @@ def _wanted(job: JobView) -> Iterator[_Wanted]:
         elif here is not None and rank.judged is not None and rank.stack_signature not in seen:
             seen.add(rank.stack_signature)
             pid = here.placement.pid
-            yield from (_Wanted(here.rank, pid, frame) for frame in _own(rank.judged.frames)[-_MOST_FRAMES:])
+            yield from (
+                _Wanted(here.rank, pid, frame) for frame in own_frames(rank.judged.frames)[-_MOST_FRAMES:]
+            )
 
 
 def _lines_of(rank: RankView) -> Iterator[_Wanted]:
@@ -87,16 +89,12 @@ def _lines_of(rank: RankView) -> Iterator[_Wanted]:
     judged = rank.judged
     pid = rank.placement.pid
     if judged is not None:
-        yield from (_Wanted(rank.rank, pid, frame) for frame in _own(judged.frames)[-_MOST_FRAMES:])
+        yield from (_Wanted(rank.rank, pid, frame) for frame in own_frames(judged.frames)[-_MOST_FRAMES:])
     samples = [(pid, rank.stack)] if rank.stack is not None else []
     samples += [(child, sample) for child, (_, sample) in rank.child_stacks.items()]
     for number, sample in samples:
         for thread in sample.threads[:_MOST_THREADS]:
-            yield from (_Wanted(rank.rank, number, frame) for frame in _own(thread.frames)[-1:])
-
-
-def _own(frames: Iterable[Frame]) -> list[Frame]:
-    return [frame for frame in frames if is_own_file(frame.file)]
+            yield from (_Wanted(rank.rank, number, frame) for frame in own_frames(thread.frames)[-1:])
 
 
 def _read(pid: int, frames: Iterable[Frame]) -> Payload | None:

@@ -86,9 +86,8 @@ class HangDetector:
                 if _is_proven(last.verdict) and (verdict is None or verdict.busy):
                     self._released_at = now
                 if verdict is not None and verdict.busy and now - self._released_at < STEADY_SECONDS:
-                    verdict = (
-                        None  # the others have waited for long, but whoever they wait for has just gone on
-                    )
+                    # The others have waited for long, but whoever they wait for has just gone on.
+                    verdict = None
             self._last, self._judged = last.followed_by(verdict), (now, verdict)
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from diag.detectors.hang.partings import head_of, path_of
 from diag.detectors.hang.verdict import Verdict
 from diag.model import Confidence
-from diag.model.observations import Frame
-from diag.state.own_code import is_own_file
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
-from diag.text.units import format_path, format_ranks
+from diag.text.units import format_ranks
 
 # Ours: whoever went on for longer after that one had ended did not need it.
 _SOON_SECONDS = 30.0
@@ -23,7 +22,7 @@ def with_ended_ranks(verdict: Verdict, job: JobView) -> Verdict:
     pollers = [job.ranks[number] for number in verdict.culprits if number in job.ranks]
     if verdict.cause != "polls" or verdict.waiting or len(pollers) < 2:
         return verdict
-    places = {(frame.file, frame.function) for rank in pollers for frame in _own_frames(rank)[:1]}
+    places = {(frame.file, frame.function) for rank in pollers for frame in path_of(rank.judged)[-1:]}
     ended = tuple(sorted(rank.rank for rank in job.ranks.values() if _ended_well(rank, before=verdict.since)))
     if not ended or len(places) != 1:
         return verdict
@@ -48,16 +47,10 @@ def _ended_well(rank: RankView, before: float) -> bool:
     return code == 0 and abs(before - (rank.exited_at or 0.0)) <= _SOON_SECONDS
 
 
-def _own_frames(rank: RankView) -> list[Frame]:
-    """The innermost first."""
-    frames = rank.judged.frames if rank.judged is not None else ()
-    return [frame for frame in reversed(frames) if is_own_file(frame.file)][:_OUTWARDS]
-
-
 def _loop(rank: RankView, job: JobView) -> str:
-    for frame in _own_frames(rank):
+    for frame in reversed(path_of(rank.judged)[-_OUTWARDS:]):
         place = job.program.at(frame)
         loop = next((block for block in place.around if block.is_loop), None) if place is not None else None
         if loop is not None:
-            return f"`{loop.text}` ({format_path(frame.file, job.run.cwd)}:{loop.line})"
+            return head_of(loop, frame.file, job.run.cwd)
     return ""

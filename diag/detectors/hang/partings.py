@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from diag.model import numbered
 from diag.model.observations import Block, Frame, ProgramPlace, ThreadStack
-from diag.state.own_code import is_own_file
+from diag.state.own_code import own_frames
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 from diag.text.units import format_path, format_ranks
@@ -28,8 +28,9 @@ class Parting:
     for_good: bool
 
 
-def own_frames(thread: ThreadStack | None) -> list[Frame]:
-    return [frame for frame in thread.frames if is_own_file(frame.file)] if thread is not None else []
+def path_of(thread: ThreadStack | None) -> list[Frame]:
+    """The program's own frames, outermost first."""
+    return own_frames(thread.frames) if thread is not None else []
 
 
 def head_of(block: Block, file: str, cwd: str) -> str:
@@ -44,9 +45,9 @@ def parting(rank: RankView, everybody_else: Sequence[int], job: JobView, *, in_c
     `in_calls`: both are in calls of one number, so that neither has come through the other's line before.
     """
     others = [job.ranks[number] for number in everybody_else if number in job.ranks]
-    ours = own_frames(rank.judged)
+    ours = path_of(rank.judged)
     for other in others:
-        theirs = own_frames(other.judged)
+        theirs = path_of(other.judged)
         pairs = enumerate(zip(ours, theirs, strict=False))
         forked = next((at for at, (one, two) in pairs if one != two), None)
         if forked is None:
@@ -54,8 +55,8 @@ def parting(rank: RankView, everybody_else: Sequence[int], job: JobView, *, in_c
         here, there = ours[forked], theirs[forked]
         if (here.file, here.function) != (there.file, there.function):
             return None
-        with_us = (rank.rank, *(one.rank for one in others if own_frames(one.judged) == ours))
-        with_them = tuple(one.rank for one in others if own_frames(one.judged) == theirs)
+        with_us = (rank.rank, *(one.rank for one in others if path_of(one.judged) == ours))
+        with_them = tuple(one.rank for one in others if path_of(one.judged) == theirs)
         us, them = (
             _Side(ranks, [place for frame in frames[forked:] if (place := job.program.at(frame)) is not None])
             for ranks, frames in ((with_us, ours), (with_them, theirs))

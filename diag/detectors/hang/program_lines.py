@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from diag.detectors.hang.partings import Parting, head_of, own_frames, parting, ways_out
+from diag.detectors.hang.partings import Parting, head_of, parting, path_of, ways_out
 from diag.detectors.hang.verdict import Note, Verdict, others
 from diag.model.observations import Frame, ProgramPlace, ThreadStack
 from diag.state.program import Program
@@ -54,7 +54,7 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
     if rank is None:
         return verdict
     thread = _thread(rank, verdict)
-    frames = own_frames(thread)
+    frames = path_of(thread)
     place = job.program.at(frames[-1] if frames else None)
     if place is None:
         return verdict
@@ -68,7 +68,7 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
         if verdict.cause == "sleeps":
             clauses += _zombies(rank)
             verdict = replace(verdict, cause="polls")
-    elif verdict.cause in _IN_A_LOCK and thread is not None:
+    elif verdict.cause in _IN_A_LOCK and thread is not None and not verdict.by_kernel:
         verdict = _with_lock(verdict, rank, thread, place, job)
     in_calls = verdict.cause in _ALL_IN_CALLS
     parted = parting(rank, everybody[1:], job, in_calls=in_calls) if verdict.cause in _PARTED else None
@@ -82,12 +82,12 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
 
 
 def _blaming(verdict: Verdict, parted: Parting) -> Verdict:
-    """Of calls that differ those who took a way of their own, where they are no more than the others: these made the
-    call that was due."""
+    """Of calls that differ those who took a way of their own, where they are fewer than the others. Of as many, either
+    may have made the call that was due."""
     everybody = (*verdict.culprits, *verdict.waiting)
     if verdict.cause != "calls_differ" or {*parted.apart, *parted.others} != {*everybody}:
         return verdict
-    if len(parted.apart) > len(parted.others):
+    if len(parted.apart) >= len(parted.others):
         return verdict
     return replace(verdict, culprits=tuple(sorted(parted.apart)), waiting=others(everybody, parted.apart))
 

@@ -30,6 +30,7 @@ _LONGEST = 120  # characters of a statement
 _MOST_BLOCKS, _MOST_LEAVES = 12, 8
 _BLOCKS = ("while", "for", "if", "elif", "else", "except", "finally", "with")
 _LOOPS = ("while", "for")
+_CONDITIONS = ("if", "elif", "else", "except")
 _LEAVES = ("break", "continue", "return")
 _FUNCTIONS = ("def", "class")
 _INSIDE_BRACKETS = re.compile(r"(?<=[(\[{]) +|,? +(?=[)\]}])")
@@ -93,7 +94,7 @@ def _place_of(file: str, row: Mapping[str, Any]) -> ProgramPlace:
 def _logical_lines(text: str) -> Sequence[_Line]:
     """As far as it can be read: what follows an open bracket or quote that is never closed is missing."""
     found: list[_Line] = []
-    rows = text.splitlines()
+    rows = text.split("\n")  # as tokens count them: a form feed ends no row
     depth = brackets = 0
     line: list[tokenize.TokenInfo] = []
     then = ""
@@ -192,7 +193,7 @@ def _leaves(lines: Sequence[_Line], heads: Sequence[int], around: Sequence[Block
         if (outer[-1] if outer and lines[outer[-1]].word in _FUNCTIONS else -1) != function:
             continue  # of a function within
         loop = next((lines[head].first for head in outer if lines[head].word in _LOOPS), 0)
-        under = next((head for head in outer if lines[head].word in _BLOCKS), None)
+        under = next((head for head in outer if lines[head].word in (*_CONDITIONS, *_LOOPS)), None)
         if under is None or lines[under].word in _LOOPS or (word != "return" and loop not in loops):
             continue
         found.append(Leave(one.first, word, 0 if word == "return" else loop, _block(lines, under)))
