@@ -164,5 +164,6 @@ def _name(between: str) -> str:
 def _value(key: str, text: str) -> Value:
     mantissa, _, exponent = text.lower().partition("e")
     decimals = len(mantissa.partition(".")[2])
-    unit = 10.0 ** (int(exponent or 0) - decimals) if mantissa.lstrip("+-")[:1].isdigit() else 0.0
+    # As text: `**` raises for 1.5e999, which `float` reads as infinite.
+    unit = float(f"1e{int(exponent or 0) - decimals}") if mantissa.lstrip("+-")[:1].isdigit() else 0.0
     return Value(key, float(text), unit)

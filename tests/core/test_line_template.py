@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from diag.state.line_template import read
         ('{"step": 120, "loss": 0.53, "ts": 1763856998.12}', [("step", 120, 0)], [0.53]),
         ('{"level":"info","step":7,"msg":"ok"}', [("step", 7, 0)], []),
         ("{'loss': '4.36', 'iteration': '3/12'}", [("iteration", 3, 12)], [4.36]),
+        ("step=3 loss=1.5e999", [("step", 3, 0)], [math.inf]),
         ("120/5000 ...", [("", 120, 5000)], []),
         ("Batch 40 of 400", [("Batch", 40, 400)], []),
         (" 37%|###7      | 370/1000 [00:35<01:00, 1.05it/s]", [("", 370, 1000)], []),
