@@ -31,7 +31,7 @@ _STRANGERS = 8  # lines of others that may be between a frame and its exception
 #   Fatal Python error: _enter_buffered_busy: could not acquire lock for <_io.BufferedWriter name='<stdout>'> at interpreter ...
 #   free(): invalid pointer          double free or corruption (!prev)          malloc(): unaligned tcache chunk detected
 #   python3: ../nptl/pthread_mutex_lock.c:94: ___pthread_mutex_lock: Assertion `mutex->__data.__owner == 0' failed.
-_NATIVE = re.compile(
+NATIVE = re.compile(
     r"terminate called (?:after throwing|without an active)|Fatal Python error: |double free or corruption"
     r"|(?:free|malloc|realloc|munmap_chunk)\(\): |corrupted (?:size vs\. prev_size|double-linked list)"
     r"|\*\*\* stack smashing detected|: Assertion `.{1,400}' failed\.|^F\d{4} \d\d:\d\d:\d\d.{1,200}Check failed"
@@ -78,7 +78,7 @@ def native(lines: Sequence[str]) -> str:
     """What native code said before it aborted, with the exception's own text where it has one."""
     for place in range(len(lines) - 1, -1, -1):
         text = PREFIX.sub("", lines[place])
-        if _NATIVE.search(text):
+        if NATIVE.search(text):
             what = next(filter(None, map(_WHAT.match, lines[place + 1 : place + 4])), None)
             return f"{text.strip()}: {what[1].strip()}" if what else text.strip()
     return ""

@@ -18,9 +18,10 @@ from diag.detectors.relations import (
     ReadAfter,
     Retold,
     StandsStill,
+    WhereUnnamed,
     WholeJob,
 )
-from diag.model import Evidence, Finding, Severity
+from diag.model import Confidence, Evidence, Finding, Severity
 
 # A failure is reported up to so long before a rank ends of it (a core dump of a GPU's memory, peers that are
 # waited for) and so shortly after (checks that know more than a line report last). Ours.
@@ -64,6 +65,22 @@ def _explains(finding: Finding, death: Finding) -> bool:
     return finding.final and near and bool(set(finding.ranks) & set(death.ranks))
 
 
+def _names_the_failure(other: Finding, unrecognised: Finding) -> bool:
+    """How a process ended says less than an exception below its traceback, and more than any other line. What the
+    program went on from is said where nothing else is."""
+    if not unrecognised.severity.counts:
+        return other.severity.counts or other.seen_alone
+    if other.id in ("hang", "held-up"):
+        return False
+    if other.id == "rank-died" and not other.rule:
+        told = (
+            any(words in other.summary for words in (' said: "', ' says: "'))
+            or other.cause == "launcher_failed"
+        )
+        return told or unrecognised.klass != "python" or unrecognised.confidence is Confidence.LOW
+    return other.final or other.seen_alone
+
+
 _DIED = Kind("rank-died")
 _PEER_LOST = Kind("hang", "peer_lost")
 _TORN = Kind("checkpoint-corrupt", "left_behind")
@@ -91,6 +108,9 @@ PRECEDENCE = Precedence(
         WholeJob("transport-mismatch", "the other transport may be on another node"),
         StandsStill("held-up", "ranks wait for each other"),
         StandsStill("hang", "ranks wait for each other"),
+        WhereUnnamed(
+            "unrecognised-failure", _names_the_failure, "any finding that names the failure says more"
+        ),
         Retold(
             "rank-died",
             explained,

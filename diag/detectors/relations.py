@@ -60,6 +60,16 @@ class StandsStill(_Of):
 
 
 @dataclass(frozen=True, slots=True)
+class WhereUnnamed:
+    """The last word where nothing else tells: withheld beside a finding that `names` what happened; that is given the
+    other one, and it."""
+
+    finding: str
+    names: Callable[[Finding, Finding], bool]
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
 class Retold:
     """Written anew beside the findings that explain it. `retell` is given the finding, what rules report under
     the same id, and all others but those of `unexplained_by`."""
@@ -70,7 +80,7 @@ class Retold:
     because: str
 
 
-Row = ReadAfter | OneAtATime | Becomes | WholeJob | StandsStill | Retold
+Row = ReadAfter | OneAtATime | Becomes | WholeJob | StandsStill | WhereUnnamed | Retold
 
 
 class Precedence:
@@ -82,6 +92,7 @@ class Precedence:
             frozenset(row.finding for row in self.rows if isinstance(row, kind))
             for kind in (WholeJob, OneAtATime, StandsStill)
         )
+        self._unnamed = {row.finding: row.names for row in self.rows if isinstance(row, WhereUnnamed)}
         self._retold = {row.finding: row for row in self.rows if isinstance(row, Retold)}
         self._claims = {
             name: frozenset(row.findings) - {name}
@@ -104,6 +115,14 @@ class Precedence:
         """Another claim about the same thing is reported now."""
         others = self._claims.get(finding.id, frozenset())
         return any(one.id in others and one.subject == finding.subject and not one.rule for one in reported)
+
+    def is_named(self, finding: Finding, beside: Iterable[Finding]) -> bool:
+        """Whether another finding says it better."""
+        names = self._unnamed.get(finding.id)
+        level = finding.severity.level
+        return names is not None and any(
+            one.id != finding.id and one.severity.level >= level and names(one, finding) for one in beside
+        )
 
     def retold(self, finding: Finding, beside: Collection[Finding]) -> Finding:
         """The finding as it reads beside these. What a rule reports stays as it is."""

@@ -92,6 +92,8 @@ class SignatureDetector(Detector):
             and (hit.rule.source == "log" or not _is_of_another_job(hit, job, self._host_pids))
         ]
         fatal = self._fatal(hits, now, job)
+        if fatal is None and job.log.ended is not None:  # an excerpt may begin below the frames
+            fatal = self._fatal(self._reader.standing(alone=True), now, job)
         if fatal is not None:
             yield fatal
         reported = {fatal.id} if fatal is not None else set()
@@ -160,7 +162,7 @@ class SignatureDetector(Detector):
             waiting_ranks=tuple(rank for rank in reporting if rank not in ranks),
             since=hit.at,
             cause=rule.cause,
-            summary=f"{with_groups(rule.summary, groups)}{' ' + phase if phase else ''}",
+            summary=f"{with_groups(rule.summary, groups)}{phase}",
             advice=with_groups(rule.advice, groups),
             evidence=tuple(evidence),
             rule=rule.id,

@@ -53,8 +53,10 @@ class Engine:
         *,
         check_seconds: float = CHECK_SECONDS,
         place_of: Callable[[str], str] = lambda excerpt: "",
+        weigh: Callable[[Finding], Finding | None] = lambda finding: finding,
     ) -> None:
-        """`place_of`: the file and line that an excerpt is at, or ""."""
+        """`place_of`: the file and line that an excerpt is at, or "". `weigh`: what is left of a finding that holds
+        only if the job ended of it, where the evidence does not tell how it ended."""
         self._check_seconds = check_seconds  # a log of weeks is not judged at each second of them
         self._parsers = parsers
         self._detectors = detectors
@@ -64,6 +66,7 @@ class Engine:
         self._listeners = by_type(cast(Listener, one) for one in detectors if one.listens)
         self.precedence = precedence
         self.place_of = place_of  # the file and line that an excerpt is at
+        self._weigh = weigh
         self.job = JobState()
         self.timeline = Timeline()
         self.now = 0.0
@@ -139,7 +142,10 @@ class Engine:
         reported: dict[_Key, Finding] = {}
         self.withheld = {}
         for detector in self._detectors:
-            for finding in detector.check(now, self.job):
+            for found in detector.check(now, self.job):
+                finding = self._weighed(found)
+                if finding is None:
+                    continue
                 known = reported.get(finding.key)
                 if self._is_of_whole_job(finding):
                     self.withheld[finding.key] = finding
@@ -148,6 +154,12 @@ class Engine:
                         self.withheld[finding.key] = known
                     reported[finding.key] = finding
         return reported
+
+    def _weighed(self, finding: Finding) -> Finding | None:
+        """What was reported before nothing more could come counts whatever the end was."""
+        known = self._open.get(finding.key)
+        certain = known is not None and not known.finding.seen_alone
+        return finding if certain or not self.job.run.end_unknown else self._weigh(finding)
 
     def _leave_to_job_hub(self, now: float, reported: dict[_Key, Finding]) -> list[Change]:
         """Of a job of several nodes that another judges: what one node would report of it stays withheld, as
@@ -177,6 +189,11 @@ class Engine:
         replaced = [
             self._replace(key, now) for key, known in list(self._open.items()) if yields(known.finding)
         ]
+        known = [*reported.values(), *(one.finding for one in self._open.values())]
+        unnamed = {key for key, one in reported.items() if self.precedence.is_named(one, known)}
+        replaced += [self._replace(key, now) for key in unnamed & self._open.keys()]
+        for key in unnamed:
+            del reported[key]
         for key, finding in list(reported.items()):
             same = (one for one in dropped if one.id == finding.id)
             open_now = (known.finding for known in self._open.values())

@@ -250,11 +250,17 @@ _NCCL = re.compile(
     r"[\w.-]{1,255}:\d{1,10}:\d{1,10} \[\d{1,5}\] (?:[\w /.-]{0,80}:\d{1,6} )?NCCL (INFO|WARN|ABORT|TRACE) "
 )
 
+# What people put before a line that they paste: a quote, a place in a list, `grep -n` and its context.
+#   > RuntimeError: ...      - RuntimeError: ...      `RuntimeError: ...`      1042:RuntimeError: ...      1041-  File ...
+_QUOTED = re.compile(r"(?:> ?){1,4}|[-*] (?=\S)|`{1,3}(?=[A-Z][\w.]{2,60}: )")
+_GREPPED = re.compile(r"\d{1,9}[:-](?=[^\d\s]|  )")
+
 _BY_FIRST: dict[str, tuple[re.Pattern[str], ...]] = {
     "[": (_RANK, _SWIFT, _GLOG, _DEEPSPEED, _ELASTIC, _TRANSFORMERS, _LOGGING, _BRACKETED),
     " ": (_BRACKETED,),
     **dict.fromkeys("DVIWEFCT", (_GLOG_BARE, _BASIC, _NCCL)),
-    **dict.fromkeys("0123456789", (_LOGGING, _NCCL)),
+    **dict.fromkeys("0123456789", (_LOGGING, _NCCL, _GREPPED)),
+    **dict.fromkeys(">-*`", (_QUOTED,)),
 }
 
 

@@ -179,6 +179,7 @@ class Finding:
     # of the rule that says so: detectors know more, and one that names the same takes its place
     rule: str = ""
     yields_to: tuple[str, ...] = ()  # findings of detectors beside which it is not said
+    seen_alone: bool = False  # in an excerpt that does not tell whether the job ended of it
     hosts: tuple[str, ...] = ()  # nodes that say it, where it was passed up from them
     reported_by: str = ""  # the host of the job hub, where it judges all nodes
 
@@ -204,6 +205,7 @@ class Finding:
             "evidence": [item.to_json() for item in self.evidence],
             **({"grounds": [ground.to_json() for ground in self.grounds]} if self.grounds else {}),
             **({"rule": self.rule} if self.rule else {}),
+            **({"seen_alone": True} if self.seen_alone else {}),
             **({"hosts": list(self.hosts)} if self.hosts else {}),
             **({"told_by": self.reported_by} if self.reported_by else {}),
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.model.observations import Interrupted, NodeDigest, RunEnded, RunStarted
+from diag.model.observations import EndUnknown, Interrupted, NodeDigest, RunEnded, RunStarted
 from diag.state.reducer import RankStarted, Reducer, takes
 
 
@@ -18,7 +18,13 @@ class Run(Reducer):
         self.started_at: float | None = None  # the command; else the first rank that was found
         self.ended_at: float | None = None  # when the command had ended
         self.returncode: int | None = None  # of the command; None while it runs
+        self.end_unknown = False  # all that there is of its logs was read, and does not tell how it ended
         self.interrupted_at: float | None = None  # when its end was asked for: Ctrl-C, SIGTERM
+
+    @property
+    def may_have_failed(self) -> bool:
+        """It failed, or only an excerpt is there, which does not tell: what that shows is weighed afterwards."""
+        return bool(self.returncode) or (self.end_unknown and self.returncode is None)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -33,6 +39,10 @@ class Run(Reducer):
     @takes(RunEnded)
     def _ended(self, at: float, fact: RunEnded) -> None:
         self.returncode, self.ended_at = fact.returncode, at
+
+    @takes(EndUnknown)
+    def _end_unknown(self, at: float, fact: EndUnknown) -> None:
+        self.end_unknown = True
 
     @takes(Interrupted)
     def _interrupted(self, at: float, fact: Interrupted) -> None:

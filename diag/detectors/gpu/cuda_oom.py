@@ -87,7 +87,7 @@ class CudaOomDetector(Detector):
             confidence=Confidence.HIGH if sure else None,
             ranks=ranks,
             since=at,
-            summary=f"{who(first, 'a rank')} ran out of GPU memory {when(job)}: {_asked(fact)}; {_held(fact, holders, job)}"
+            summary=f"{who(first, 'a rank')} ran out of GPU memory{when(job)}: {_asked(fact)}; {_held(fact, holders, job)}"
             f"{row(self.name, cause).get('short', '')}{grew}{more}",
             advice=memory_advice(cause, fact, holders, rank, job) + (_LEAK if grew else ""),
             evidence=[
@@ -122,7 +122,7 @@ class CudaOomDetector(Detector):
                 ranks=ranks,
                 since=at,
                 advice=row(self.name, "outside_pytorch")["full_beside_it"],
-                summary=f"{who(ranks, 'a rank')} ran out of GPU memory outside PyTorch's allocator {when(job)}: "
+                summary=f"{who(ranks, 'a rank')} ran out of GPU memory outside PyTorch's allocator{when(job)}: "
                 f'"{_trim(fact.text)}"{use}',
                 evidence=[Evidence("output", fact.text[:500], at, fact.rank)],
             )

@@ -29,7 +29,7 @@ def mattered(at: float, text: str, rank: RankView | None, now: float, job: JobVi
     own = rank is not None and rank.failed and rank.exit is not None and rank.exit.signal != signal.SIGTERM
     if only_quoted(job, text, (rank,) if rank is not None and own else None):
         return False
-    if job.returncode:
+    if job.run.may_have_failed:
         return True
     if rank is None:
         return any(one.failed for one in job.ranks.values())
@@ -64,11 +64,9 @@ def increase(before: int | None, after: int | None) -> int:
 
 
 def when(job: JobView) -> str:
-    """
-    >>> from diag.state.job import JobState
-    >>> when(JobState())
-    'in phase launch'
-    """
+    """With a space before it: ` after iteration 12/200`; nothing of an excerpt that does not show it."""
     if job.phase == "ckpt_save":
-        return "while saving a checkpoint"
-    return f"after {job.progress.step_words()}" if job.iteration is not None else f"in phase {job.phase}"
+        return " while saving a checkpoint"
+    if job.iteration is not None:
+        return f" after {job.progress.step_words()}"
+    return "" if job.phases.now == "launch" and job.run.end_unknown else f" in phase {job.phase}"

@@ -146,8 +146,8 @@ def _may_be_ours(event: XidEvent, job: JobView) -> bool:
     placed = any(gpu_of_rank(rank, job) is not None for rank in job.ranks.values())
     return (
         not placed
-        and bool(job.ranks)
-        and (bool(job.returncode) or any(rank.failed for rank in job.ranks.values()))
+        and (bool(job.ranks) or job.run.end_unknown)
+        and (job.run.may_have_failed or any(rank.failed for rank in job.ranks.values()))
     )
 
 
@@ -176,7 +176,7 @@ def _by_hardware(root: XidEvent, events: list[XidEvent], ranks: tuple[int, ...],
         ranks=ranks,
         since=root.at,
         confidence=Confidence.HIGH if ranks else None,
-        summary=f"{name}{whose} at {root.fact.pci_bus_id or 'an unknown address'} failed {when(job)}: Xid {root.xid}, "
+        summary=f"{name}{whose} at {root.fact.pci_bus_id or 'an unknown address'} failed{when(job)}: Xid {root.xid}, "
         f"{xid.meaning}{with_it}{wants}",
         advice=f"{advice} Resume the job from the last checkpoint on other GPUs.",
         evidence=[_evidence(event) for event in [root, *(one for one in events if one is not root)][:4]],
@@ -196,7 +196,7 @@ def _by_switch(job: JobView) -> Iterator[Finding]:
             f"sxid_{fact.sxid}",
             subject=f"NVSwitch {bus}",
             since=at,
-            summary=f"the NVSwitch at {bus} failed {when(job)}: SXid {fact.sxid}, fatal; transfers between the node's "
+            summary=f"the NVSwitch at {bus} failed{when(job)}: SXid {fact.sxid}, fatal; transfers between the node's "
             "GPUs stop",
             advice=action_advice("links"),
             evidence=[Evidence("kmsg", fact.text, at)],
@@ -261,7 +261,7 @@ def _by_error(errors: list[_Error], events: list[tuple[XidEvent, tuple[int, ...]
         waiting_ranks=later,
         since=first.at,
         confidence=Confidence.HIGH if sure else None,
-        summary=f"a CUDA call of {who(ranks, 'a rank')} failed {when(job)}: "
+        summary=f"a CUDA call of {who(ranks, 'a rank')} failed{when(job)}: "
         f'"{first.fact.error}"{check}: {first.meaning}{xids}{after}',
         advice=with_words(known["advice"], load("gpu/cuda_errors.yaml")["advice"]),
         evidence=(
@@ -281,7 +281,7 @@ def _by_xid_alone(event: XidEvent, meaning: Xid, ranks: tuple[int, ...], job: Jo
         confidence=Confidence.LOW,
         ranks=ranks,
         since=event.at,
-        summary=f"the driver reports Xid {event.xid} for {format_ranks(ranks)} {when(job)}: {meaning.meaning}; most often the "
+        summary=f"the driver reports Xid {event.xid} for {format_ranks(ranks)}{when(job)}: {meaning.meaning}; most often the "
         f"program is to blame, and its log does not say more{unknown}",
         advice=f"{action_advice(meaning.action)} Run once with CUDA_LAUNCH_BLOCKING=1 to see the kernel; if it comes again on the same "
         "GPU with programs that are known to be sound, have the GPU examined.",

@@ -96,6 +96,10 @@ def decide(
         return _by_counter(event, group, killed, stranger, alone)
     if event.host is not None and killed and not event.kernel:
         return _by_host(event, killed, full)
+    if event.kernel and job.run.end_unknown and not job.ranks:
+        # somebody gives the kernel's lines, and nothing else: whose they are only they know
+        kill = max((kill for kill, _ in event.kernel), key=lambda kill: kill.anon_bytes + kill.shmem_bytes)
+        return _by_kernel(event, kill, None, (), newest)
     return None
 
 
@@ -134,9 +138,13 @@ def _ended_otherwise(job: JobView, seen: Seen) -> bool:
 
 
 def _by_kernel(
-    event: Event, kill: KernelOomKill, seen: Seen, ranks: tuple[int, ...], newest: dict[int, CgroupMemory]
+    event: Event,
+    kill: KernelOomKill,
+    seen: Seen | None,
+    ranks: tuple[int, ...],
+    newest: dict[int, CgroupMemory],
 ) -> Verdict:
-    group = _group_of(event, seen.rank, newest)
+    group = None if seen is None else _group_of(event, seen.rank, newest)
     if kill.cgroup == "?" and event.groups:
         before, after = next(iter(event.groups.values()))
         cause, level = _bound(before, after)

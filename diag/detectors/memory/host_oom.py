@@ -221,7 +221,7 @@ class HostOomDetector(Detector):
             ranks=culprits,
             waiting_ranks=tuple(rank for rank in verdict.ranks if rank not in culprits),
             since=event.at,
-            summary=f"the kernel killed {victim}{_with_all(event)} for memory {format_phase(job, event.at, phase)}: "
+            summary=f"the kernel killed {victim}{_with_all(event)} for memory{format_phase(job, event.at, phase)}: "
             f"{_format_limit(verdict, event)}{tail}",
             words={"less": less_after_kill(job, verdict, phase, grew)},
             evidence=evidence,
@@ -237,7 +237,7 @@ class HostOomDetector(Detector):
             refusal.cause,
             ranks=refusal.ranks,
             since=refusal.at,
-            summary=f"{who(refusal.ranks, 'a rank')} could not {with_words(known['what'], {'size': size})} "
+            summary=f"{who(refusal.ranks, 'a rank')} could not {with_words(known['what'], {'size': size})}"
             f"{format_phase(job, refusal.at)}: {self._why(refusal)}",
             advice=known["strict"] if strict else None,
             words={"option": "-v" if space else "-d"},
@@ -277,7 +277,7 @@ def _stalled(job: JobView, stall: Stall) -> Finding:
         "reclaim_stall",
         ranks=stall.ranks,
         since=stall.since,
-        summary=f"{format_ranks(stall.ranks)} {waits} for memory {format_phase(job, stall.since)}: "
+        summary=f"{format_ranks(stall.ranks)} {waits} for memory{format_phase(job, stall.since)}: "
         f"cgroup {group.path} is {above} ({format_bytes(group.usage_bytes)} used){share}",
         advice=known["above_high" if high is not None else "advice"],
         words={"limit": limit, "less": known["use"]["other"]},

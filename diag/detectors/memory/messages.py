@@ -49,11 +49,14 @@ def _save_due(job: JobView, iteration: int | None) -> bool:
 
 
 def format_phase(job: JobView, at: float, known: str = "") -> str:
-    """What the job did then, by the counts of that moment: a restart has begun to count anew since."""
+    """What the job did then, with a space before it, by the counts of that moment: a restart has begun to count anew
+    since. Nothing of an excerpt that does not show it."""
     phase = known or phase_of(job, at)
+    if phase == "launch" and job.run.end_unknown:
+        return ""
     iteration = job.progress.iteration_then(at)
     done = f"after iteration {iteration}" if iteration is not None else ""
-    return {
+    return " " + {
         "ckpt_save": f"while saving a checkpoint {done}".rstrip(),
         "save_due": f"{done}, when a checkpoint was to be saved",
         "steady": done or "in training",
@@ -113,7 +116,8 @@ def format_victim(job: JobView, verdict: Verdict) -> str:
     if verdict.ranks:
         return format_ranks(verdict.ranks)
     if kill is not None:
-        return f"process {kill.comm} (host pid {kill.pid}){held} in the job's cgroup"
+        where = "" if verdict.group is None else " in the job's cgroup"
+        return f"process {kill.comm} (host pid {kill.pid}){held or where}{where if held else ''}"
     return "a process of the job's cgroup"
 
 

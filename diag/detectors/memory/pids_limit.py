@@ -125,7 +125,7 @@ def _finding(job: JobView, cause: str, since: float, lines: Lines, why: str, *ev
         severity=Severity.CRITICAL if _broken(job) else None,
         ranks=ranks,
         since=since,
-        summary=f"{who(ranks)} could not start a process or thread {format_phase(job, since)}: {why}",
+        summary=f"{who(ranks)} could not start a process or thread{format_phase(job, since)}: {why}",
         evidence=(*evidence, *quoted(lines)),
     )
 
@@ -166,4 +166,4 @@ def _at_user_limit(job: JobView) -> int | None:
 
 
 def _broken(job: JobView) -> bool:
-    return bool(job.returncode) or any(rank.failed for rank in job.ranks.values())
+    return job.run.may_have_failed or any(rank.failed for rank in job.ranks.values())

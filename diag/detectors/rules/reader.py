@@ -6,9 +6,11 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from diag.detectors.rules.ruleset import RuleSet
 from diag.detectors.rules.schema import Rule
+from diag.knowledge.data_samples import SampleTracker, may_begin
 from diag.knowledge.log_prefix import message_of
 from diag.knowledge.tracebacks import FRAME, NOT_ITS_END
 
@@ -21,15 +23,15 @@ _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w{0,100}\.){0,12}[A-Za-z_]\w{0,100}(?::|$
 _NAMED = re.compile(
     r"(?:\w{1,100}\.){0,12}[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit|Invalid|Timeout|Failure)(?::|$)"
 )
+_CLASS = re.compile(
+    r"(?:\w{1,100}\.){0,12}(?:[A-Z]|(?<=\.)[a-z])\w{0,100}(?::|$)"
+)  # gzip.BadGzipFile, socket.gaierror
+_NO_FAILURE = ("DEBUG", "INFO", "WARNING")  # levels at which a program logs what it goes on from
 # The two sentences between the tracebacks of one failure (CPython 3.8-3.14).
 _CHAINS = (
     "The above exception was the direct cause of the following exception",
     "During handling of the above exception",
 )
-# ms-swift 3.7-4.6 prints a sample of the data, which may hold anybody's errors, up to its logger's next line:
-#   [INFO:swift] [CHOSEN_INPUT] <|im_start|>user
-_SAMPLED = ("INPUT", "LABELS", "PROMPT", "RESPONSE", "CHOSEN", "REJECTED")
-_SAMPLE = re.compile(rf"\[(?:[A-Z]{{1,20}}_)?(?:{'|'.join(_SAMPLED)})(?:_IDS)?\] ")
 
 
 @dataclass(slots=True)
@@ -44,6 +46,7 @@ class Hit:
     text: str
     groups: Mapping[str, str]
     uncaught: bool  # torch's own hook has put the rank before it
+    alone: bool  # an exception, and the frames of its traceback are not above it
     above: tuple[str, ...]
     literal: int  # its length: the longer says more
     ranks: set[int] = field(default_factory=set)
@@ -61,10 +64,11 @@ class LogReader:
         self.rules = rules
         self.lines = 0
         self.hits: dict[str, list[Hit]] = {}
+        self.alone: dict[str, list[Hit]] = {}
         self._seen: dict[tuple[str, str, int], float] = {}  # of `also` and `unless`: when last
         self._recent: dict[str, deque[float]] = {}
         self._above: dict[int | None, deque[str]] = {}
-        self._sample: set[int | None] = set()
+        self._samples = SampleTracker()
 
     def read(self, at: float, rank: int | None, text: str) -> None:
         self.lines += 1
@@ -74,7 +78,7 @@ class LogReader:
                 return
             above = self._above[rank] = deque(maxlen=_ABOVE)
         candidates = self.rules.candidates(text)
-        if candidates or rank in self._sample or any(mark in text for mark in _SAMPLED):
+        if candidates or self._samples.is_open(rank) or may_begin(text):
             self._judge(at, rank, text, candidates, above)
         above.append(text)
 
@@ -82,20 +86,15 @@ class LogReader:
         self, at: float, rank: int | None, text: str, candidates: list[int], above: deque[str]
     ) -> None:
         message = message_of(text)
-        if _SAMPLE.match(message.text):
-            self._sample.add(rank)
+        if self._samples.is_of_data(rank, message):
             return
-        if rank in self._sample:
-            if not message.level and message.rank is None:
-                return
-            self._sample.discard(rank)
-        ends: bool | None = None
+        ends: _Ends | None = None
         seen: set[str] = set()
         for match in self.rules.find(candidates, message.text):
             rule = match.rule
             if match.role != "match":
                 self._seen[(rule.id, match.role, match.number)] = at
-                for hit in self.hits.get(rule.id, ()):
+                for hit in (*self.hits.get(rule.id, ()), *self.alone.get(rule.id, ())):
                     if abs(at - hit.at) <= rule.within:
                         hit.beside.add((match.role, match.number))
                 continue
@@ -104,13 +103,25 @@ class LogReader:
             seen.add(rule.id)
             uncaught = message.rank is not None
             if rule.kind == "exception":
-                ends = _ends_a_traceback(message.text, above, uncaught) if ends is None else ends
-                if not ends:
+                ends = _ends(message.text, above, uncaught) if ends is None else ends
+                if ends is _Ends.NOTHING or (ends is _Ends.SEEN_ALONE and message.level in _NO_FAILURE):
                     continue
             length = len(rule.match[match.number].literal)
+            alone = rule.kind == "exception" and ends is _Ends.SEEN_ALONE
+            groups = match.groups
             self._note(
                 Hit(
-                    rule, at, self.lines, rank, text, match.groups, uncaught, tuple(above), length, last_at=at
+                    rule,
+                    at,
+                    self.lines,
+                    rank,
+                    text,
+                    groups,
+                    uncaught,
+                    alone,
+                    tuple(above),
+                    length,
+                    last_at=at,
                 )
             )
 
@@ -127,7 +138,7 @@ class LogReader:
                 seen = self._seen.get((hit.rule.id, role, number))
                 if seen is not None and abs(seen - hit.at) <= hit.rule.within:
                     hit.beside.add((role, number))
-        known = self.hits.setdefault(hit.rule.id, [])
+        known = (self.alone if hit.alone else self.hits).setdefault(hit.rule.id, [])
         for place, old in enumerate(known):
             if old.groups == hit.groups:
                 if not self.holds(old):  # it was over, and is here again
@@ -144,20 +155,22 @@ class LogReader:
     def survived(self, number: int) -> None:
         """The job went on after this line: errors up to it ended nothing, and must not get in the way of
         the one that does."""
-        for rule_id, known in list(self.hits.items()):
-            if known[0].rule.when == "failed" and known[0].number <= number:
-                self.hits[rule_id] = [hit for hit in known if hit.number > number]
-                if not self.hits[rule_id]:
-                    del self.hits[rule_id]
+        for hits in (self.hits, self.alone):
+            for rule_id, known in list(hits.items()):
+                if known[0].rule.when == "failed" and known[0].number <= number:
+                    hits[rule_id] = [hit for hit in known if hit.number > number]
+                    if not hits[rule_id]:
+                        del hits[rule_id]
 
     def sample_is_over(self) -> None:
         """Steps are made: what is printed now is no sample of the data any more."""
-        self._sample.clear()
+        self._samples.over()
 
-    def standing(self) -> list[Hit]:
-        """Hits that hold, of each line the one that says most; lines that are benign have none."""
+    def standing(self, *, alone: bool = False) -> list[Hit]:
+        """Hits that hold, of each line the one that says most; lines that are benign have none. `alone`: those of
+        exceptions without a traceback instead."""
         lines: dict[int, list[Hit]] = {}
-        for known in self.hits.values():
+        for known in (self.alone if alone else self.hits).values():
             for hit in known:
                 if self.holds(hit):
                     lines.setdefault(hit.number, []).append(hit)
@@ -178,16 +191,28 @@ class LogReader:
         return not any(role == "unless" for role, _ in hit.beside)
 
 
-def _ends_a_traceback(message: str, above: deque[str], uncaught: bool) -> bool:
+class _Ends(Enum):
+    """What a line ends that may name an exception. SEEN_ALONE: the frames above it are missing, which is so in an
+    excerpt, and of what a program prints of others' errors."""
+
+    NOTHING = 0
+    TRACEBACK = 1
+    SEEN_ALONE = 2
+
+
+def _ends(message: str, above: deque[str], uncaught: bool) -> _Ends:
     """`IndexError: list index out of range` below frames; what an exception is called is anybody's choice."""
     if not _EXCEPTION.match(message):
-        return False
+        # pasted with the indent or the bars of what it stood in
+        return _Ends.SEEN_ALONE if _CLASS.match(message.lstrip(" |+")) else _Ends.NOTHING
     bare = [message_of(line).text for line in above]
     traced = False
     for line in reversed(bare):
         if NOT_ITS_END.match(line):
-            return False
+            return _Ends.NOTHING
         if any(chain in line for chain in _CHAINS):
             break
         traced |= FRAME.match(line) is not None
-    return traced or (uncaught and _NAMED.match(message) is not None)
+    if traced or (uncaught and _NAMED.match(message) is not None):
+        return _Ends.TRACEBACK
+    return _Ends.SEEN_ALONE if _CLASS.match(message) is not None else _Ends.NOTHING

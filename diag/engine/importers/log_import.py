@@ -4,6 +4,7 @@ how they end."""
 from __future__ import annotations
 
 import gzip
+import re
 import stat
 import sys
 import zlib
@@ -19,10 +20,18 @@ from diag.engine.importers.readable import Head, why_unusable
 from diag.model import Record
 from diag.model.observations import Observation
 from diag.sources.gpu.cuda_core import is_core_dump
+from diag.sources.host import kmsg
 from diag.sources.logs import output
 from diag.sources.parsers import PARSERS
 from diag.text.errors import DiagError
 from diag.text.progress_line import Progress
+
+# Lines of the kernel, as dmesg (with -T as well), journalctl and /var/log write them, or what is pasted of them:
+#   [ 1042.117302] NVRM: Xid (PCI:0000:3b:00): 79, ...      Nov 20 22:48:19 gpu-17 kernel: Out of memory: Killed process ...
+_OF_KERNEL = re.compile(
+    r"^(?:.{0,100}\bkernel: ?|\[ {0,8}\d{1,9}\.\d{6}\]|\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\]"
+    r"|NVRM: Xid |.{0,40}\b(?:Memory cgroup o|O)ut of memory: Killed process )"
+)
 
 
 class LogImport:
@@ -44,11 +53,25 @@ class LogImport:
             for fact in self._last[1]:
                 outcome.observe(now, fact)
             yield record
+            if record.source == output.SOURCE and (lines := _of_kernel(record)):
+                yield Record(kmsg.SOURCE, {"lines": lines}, at=record.at)
         if self._last[0] is not None:  # of nothing there is no outcome
             yield from outcome.records(now)
 
     def _parse(self, record: Record) -> Iterator[Observation]:
         return iter(self._last[1]) if record is self._last[0] else output.parse(record)
+
+
+def _of_kernel(record: Record) -> list[str]:
+    """The lines of the kernel in it: evidence of their own, whatever log they are in."""
+    texts = (str(item[0]) for item in record.payload["lines"])
+    lines = (
+        line
+        for text in texts
+        if "[" in text or "kernel" in text or "Killed" in text
+        for line in text.split("\n")
+    )
+    return [line for line in lines if _OF_KERNEL.match(line)]
 
 
 def read_logs(paths: list[Path], notes: list[str], progress: Progress) -> LogImport:

@@ -309,6 +309,8 @@ class LogOutcome:
             yield replace(run_source.ended(1, ""), at=next(at))
         elif self.finished:
             yield replace(run_source.ended(0, ""), at=next(at))
+        else:  # behind a check of what the logs show whatever the end was
+            yield replace(run_source.end_unknown(), at=next(at) + _CHECK_SECONDS)
 
     def _ended(self) -> LogsEnded:
         """Times only where the lines have them."""

@@ -15,8 +15,10 @@ from diag.detectors.cluster import make_job_detectors
 from diag.detectors.contract import Detector
 from diag.detectors.log_end import LogEndDetector
 from diag.detectors.precedence import PRECEDENCE
+from diag.detectors.unrecognised import UnrecognisedFailureDetector
 from diag.engine.engine import CHECK_SECONDS, Engine
 from diag.engine.importers.line_index import LineIndex
+from diag.engine.importers.seen_alone import SeenAlone
 from diag.model.observations import Parser
 from diag.sources.parsers import PARSERS
 from diag.text.errors import DiagError
@@ -36,19 +38,23 @@ class Policy:
     def engine(self, rules: RuleSet | None = None, parsers: Mapping[str, Parser] = PARSERS) -> Engine:
         """A fresh one. `rules` in place of those that come with diag."""
         lines = LineIndex()
+        seen_alone = SeenAlone(lines)
         return Engine(
             parsers,
-            [*self.detectors(rules), lines],
+            [*self.detectors(rules), lines, seen_alone],
             PRECEDENCE,
             check_seconds=self.check_seconds,
             place_of=lines.find,
+            weigh=seen_alone.weigh,
         )
 
 
 RUN = Policy("run", make_detectors)
 JOB = Policy("job", lambda rules: make_job_detectors())  # the job hub's: digests of all nodes
 # A log of weeks is not judged at each second of them.
-LOG = Policy("log", lambda rules: [*make_detectors(rules), LogEndDetector()], 10.0)
+LOG = Policy(
+    "log", lambda rules: [*make_detectors(rules), LogEndDetector(), UnrecognisedFailureDetector()], 10.0
+)
 
 
 def policy_named(name: str) -> Policy:

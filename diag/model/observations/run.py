@@ -117,6 +117,11 @@ class LogsEnded(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class EndUnknown(Observation):
+    """The logs were read to their end, and nothing in them tells how the job ended, or whether it did."""
+
+
+@dataclass(frozen=True, slots=True)
 class JournalCutOff(Observation):
     """The records end before the run does: the journal was never closed."""
 

@@ -20,6 +20,7 @@ _EVENTS: dict[str, type[facts.Observation]] = {
     "snapshot": facts.SnapshotTaken,
     "cut_off": facts.JournalCutOff,
     "logs_ended": facts.LogsEnded,
+    "end_unknown": facts.EndUnknown,
     "expected": facts.NetworkExpected,
     "asked": facts.RecorderAsked,
     "failed": facts.SourceFailed,
@@ -88,6 +89,11 @@ def cut_off(at: float) -> Record:
 
 def logs_ended(outcome: facts.LogsEnded) -> Record:
     return _record("logs_ended", **{name: getattr(outcome, name) for name in facts.LogsEnded.__slots__})
+
+
+def end_unknown() -> Record:
+    """Behind the last of logs that do not tell how their job ended."""
+    return _record("end_unknown")
 
 
 def snapshot(

@@ -1,0 +1,286 @@
+"""What a log says went wrong where no rule knows it: the line that is the root, by the forms in which programs end."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from diag.detectors.contract import Detector
+from diag.detectors.echoed_errors import CASCADE
+from diag.detectors.last_words import NATIVE
+from diag.knowledge.data_samples import SampleTracker, may_begin
+from diag.knowledge.log_prefix import message_of
+from diag.knowledge.tracebacks import FRAME, NOT_ITS_END, OF_LAUNCHER
+from diag.model import JOB, Confidence, Evidence, Finding, Severity
+from diag.model.observations import LogLine
+from diag.state.own_code import is_own_file
+from diag.state.reducer import StepMade
+from diag.state.view import JobView
+
+_MOST_CLAIMS, _MOST_RANKS = 64, 4096
+_ABOVE = 12
+_LONGEST = 300
+_WENT_ON_STEPS = 2  # a peer may report one more step after a rank has raised
+_NEAR_END = 3  # lines: what a program says last. Ours.
+_STRANGERS = 8  # lines of others that may be between a frame and its exception
+# One of these is in each line that can be a claim, or that is of a traceback.
+_MAY = re.compile(
+    r"rror|received by PID|nccl|segfault|xception|Interrupt|Exit"
+    r"|Traceback|File \"|ERROR|FATAL|CRITICAL|WARN|Fatal|fatal|illed|fault|bort|Assertion"
+    r"|terminate called|free|malloc|corrupt|stack smashing|not found|No such|denied|CANCELLED|Failed|EVICTED|[A-Za-z_.]{3,80}: "
+)
+_CLASS = r"(?:[A-Za-z_]\w{0,100}\.){0,12}[A-Za-z_]\w{0,100}"
+# CPython 3.8-3.14 below frames, whatever its name is; elsewhere by the usual endings.
+_RAISED = re.compile(rf"({_CLASS})(?:: (.*)|:?$)")
+_NAMED = re.compile(
+    r"((?:\w{1,100}\.){0,12}[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit|Timeout))(?:: (.*)|:?$)"
+)
+_FILE = re.compile(r'\s*(?:\| {1,3})?File "([^"\n]{1,400})", line (\d{1,7})(?:, in (\S{1,200}))?')
+# Around the exception that a worker raised, its parent's (ray 2.x, multiprocessing, concurrent.futures, torch 1.9-2.13):
+_WRAPPERS = (
+    *OF_LAUNCHER,
+    "RayTaskError",
+    "RemoteTraceback",
+    "RemoteError",
+    "SystemExit",
+    "KeyboardInterrupt",
+)
+_DIRECT = "The above exception was the direct cause"
+# Slurm 20-24, Open MPI 4-5, PBS and LSF; kubelet's words:
+#   slurmstepd: error: *** STEP 1234.0 ON gpu-17 CANCELLED AT 2026-11-20T22:48:19 DUE TO TIME LIMIT ***
+#   srun: error: gpu-17: task 3: Segmentation fault         mpirun noticed that process rank 3 with PID 0 on node gpu-17 exited on ...
+_SCHEDULER = re.compile(
+    r"(?:srun|slurmstepd|sbatch|salloc|mpirun|mpiexec|prterun|prte|orterun|qsub|bsub)(?:\[\d+\])?: (?:error|fatal)"
+    r"|(?:mpirun|prterun) noticed"
+    r"|.{0,80}CANCELLED AT|TERM_(?:MEMLIMIT|RUNLIMIT|OWNER)|=>> PBS: job killed|.{0,80}\b(?:OOMKilled|Evicted|FailedScheduling)\b"
+)
+# NCCL 2.4-2.32 by torch's words; CANN 6-8 (EI0002, EJ0001, ERR02200):
+_ACCELERATOR = re.compile(
+    r"nccl[A-Z]\w{3,40}: |(?:.{0,60}[\s\[(])?(?:E[A-Z]\d{4}|ERR\d{5})[\]): ]|.{0,80}\bHCCL\b.{0,80}(?:rror|ailed)"
+)
+# bash 4-5, dash; argparse; what compilers, linkers and most commands print:
+#   train.sh: line 12: torchrun: command not found      train.py: error: unrecognized arguments: --lora_rnak 8
+_OTHER = re.compile(
+    r"\S{1,200}: (?:line \d{1,7}: )?(?:\S{1,200}: )?(?:command not found|No such file or directory|Permission denied|not found)$"
+    r"|(?:[\w./+-]{1,80}: )?(?:fatal )?(?:error|Error|ERROR|FATAL|Fatal)\b ?:.{3}|.{0,40}\bException: "
+)
+# torch 1.10-2.13, the launcher's table of failures; kernel, in a log of the node:
+_SIGNALLED = re.compile(r"Signal \d{1,2} \(SIG[A-Z]{3,6}\) received by PID|\bsegfault at [0-9a-f]{1,16} ip ")
+_KINDS = ((_SCHEDULER, "scheduler"), (_ACCELERATOR, "accelerator"), (_OTHER, "other"))
+_ADVICE = {
+    "python": "No rule of diag knows this exception: its own words and the line of your code that led to it are in the evidence. "
+    "Search for the message with the library's version beside it.",
+    "native": "Native code ended the process: set PYTHONFAULTHANDLER=1 to see from which line of Python, and check that torch, CUDA "
+    "and extensions were built for each other.",
+    "scheduler": "The scheduler, or what starts the ranks for it, printed it: ask it for its reason (`sacct -j JOB -o "
+    "State,ExitCode,Reason`, `kubectl describe pod`), and look for the first rank's own error above.",
+    "accelerator": "The driver or the communication library reported it: look in `dmesg -T` of that node for the same time, and run "
+    "`diag doctor` there.",
+    "other": "No rule of diag knows this line: it is the first error in the log that nothing else explains. What stands above it shows "
+    "which step failed.",
+}
+
+
+@dataclass(slots=True)
+class _Claim:
+    at: float
+    number: int
+    rank: int | None
+    klass: str
+    text: str  # the message, without prefixes
+    line: str  # as it was printed
+    type: str = ""
+    sure: bool = False  # under a traceback, or of torch's own hook
+    frames: tuple[str, ...] = ()
+    wrapper: bool = False
+
+    @property
+    def is_raised(self) -> bool:
+        return self.klass == "python" and self.sure and not self.wrapper
+
+
+@dataclass(slots=True)
+class _Open:
+    """A traceback of one source that is being read."""
+
+    frames: list[str]
+    left: int = 0
+    ignored: bool = False
+    direct: _Claim | None = None  # the exception that this one was raised from
+
+
+class UnrecognisedFailureDetector(Detector):
+    """Meaning: the log shows what went wrong in words that no rule knows: an exception, a crash in native code, the
+    scheduler's or the driver's line.
+
+    Evidence: the line that is the root, with the frames above it: the exception that others were raised from, of the
+    rank that printed one first; what launchers and peers report of it is left out, and what steps followed is
+    over.
+
+    What to do: read it; it is the program's own word. The frame named is the last of your own code.
+
+    False alarms: an error that the program printed and went on from without a step in the log. In an excerpt it is
+    marked as seen alone.
+    """
+
+    name = "unrecognised-failure"
+    listens = (LogLine, StepMade)
+
+    def __init__(self) -> None:
+        self._claims: list[_Claim] = []
+        self._open: dict[int | None, _Open] = {}
+        self._before: dict[int | None, deque[str]] = {}
+        self._samples = SampleTracker()
+        self._lines = 0
+        self._steps: deque[int] = deque(maxlen=_WENT_ON_STEPS)
+
+    # -- observing ---------------------------------------------------------------------------------------
+
+    def observe(self, at: float, fact: LogLine | StepMade) -> None:
+        if isinstance(fact, StepMade):
+            self._samples.over()
+            self._steps.append(self._lines)
+            if len(self._steps) == _WENT_ON_STEPS:
+                self._claims = [claim for claim in self._claims if claim.number > self._steps[0]]
+            return
+        self._lines += 1
+        if fact.bar or not fact.text:
+            return
+        traceback = self._open.get(fact.rank)
+        may = traceback is not None or self._samples.is_open(fact.rank) or may_begin(fact.text)
+        if not may and _MAY.search(fact.text[:400]) is None:
+            return
+        message = message_of(fact.text)
+        if not self._samples.is_of_data(fact.rank, message):
+            self._read(at, fact, message.text, message.level, message.rank is not None)
+
+    def _read(self, at: float, fact: LogLine, text: str, level: str, uncaught: bool) -> None:
+        before = (
+            self._before.setdefault(fact.rank, deque(maxlen=3))
+            if len(self._before) < _MOST_RANKS
+            else deque()
+        )
+        if "Traceback (most recent call last)" in text:
+            self._begin(fact.rank, before)
+        elif FRAME.match(text):
+            self._open.setdefault(fact.rank, _Open([])).frames.append(text)
+            self._open[fact.rank].left = _STRANGERS
+        elif not self._ends_traceback(at, fact, text, uncaught):
+            self._alone(at, fact, text, level, uncaught)
+        before.append(text)
+
+    def _begin(self, rank: int | None, before: deque[str]) -> None:
+        if len(self._open) >= _MOST_RANKS:
+            return
+        chained = any(_DIRECT in line for line in before)
+        last = next((claim for claim in reversed(self._claims) if claim.rank == rank and claim.sure), None)
+        ignored = bool(before) and NOT_ITS_END.search(before[-1]) is not None
+        self._open[rank] = _Open([], 0, ignored, last if chained else None)
+
+    def _ends_traceback(self, at: float, fact: LogLine, text: str, uncaught: bool) -> bool:
+        """Whether the line is a traceback's; its exception becomes a claim."""
+        traceback = self._open.get(fact.rank)
+        if traceback is None or not traceback.left or text[:1].isspace() or not text:
+            return traceback is not None and bool(text[:1].isspace())
+        match = _RAISED.match(text)
+        if match is None:
+            traceback.left -= 1
+            return False
+        del self._open[fact.rank]
+        if not traceback.ignored:
+            root = traceback.direct
+            if root is not None and not root.wrapper:
+                return True  # raised from one that is a claim already
+            self._add(at, fact, "python", text, match[1], sure=True, frames=tuple(traceback.frames))
+        return True
+
+    def _alone(self, at: float, fact: LogLine, text: str, level: str, uncaught: bool) -> None:
+        if " NCCL WARN " in fact.text:
+            self._add(at, fact, "accelerator", fact.text)
+        if level in ("INFO", "DEBUG", "WARNING"):
+            return
+        bare = text.lstrip(" |+")
+        if match := _NAMED.match(bare):
+            self._add(at, fact, "python", bare, match[1], sure=uncaught)
+        elif NATIVE.search(text) or _SIGNALLED.search(text):
+            self._add(at, fact, "native", text)
+        else:
+            klass = next((name for form, name in _KINDS if form.match(text)), "")
+            if klass or level in ("ERROR", "CRITICAL"):
+                self._add(at, fact, klass or "other", text)
+
+    def _add(
+        self,
+        at: float,
+        fact: LogLine,
+        klass: str,
+        text: str,
+        kind: str = "",
+        *,
+        sure: bool = False,
+        frames: tuple[str, ...] = (),
+    ) -> None:
+        if len(self._claims) < _MOST_CLAIMS:
+            wrapper = (
+                any(name in kind or name in text[:200] for name in _WRAPPERS)
+                or CASCADE.search(text[:500]) is not None
+            )
+            self._claims.append(
+                _Claim(at, self._lines, fact.rank, klass, text, fact.text, kind, sure, frames, wrapper)
+            )
+
+    # -- judging -------------------------------------------------------------------------------------------
+
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
+        if job.log.ended is None or job.returncode == 0 or not self._claims:
+            return
+        if job.returncode is None and not job.run.end_unknown:
+            return  # what is known of the end comes next
+        # beside a hang that the watchdog reported, only an exception is more than what the waiting ranks say of it
+        claims = [claim for claim in self._claims if claim.is_raised or not job.log.ended.hung]
+        if not claims:
+            return
+        claim = min(claims, key=_order)
+        # a program may go on from what it only printed
+        passing = job.run.end_unknown and claim.klass == "other" and self._lines - claim.number > _NEAR_END
+        who = f"rank {claim.rank}: " if claim.rank is not None else ""
+        own = _own_frame(claim.frames)
+        where = f", from {own}" if own else ""
+        yield Finding(
+            id=self.name,
+            subject=JOB,
+            severity=Severity.INFO if passing else Severity.CRITICAL,
+            confidence=Confidence.MEDIUM if claim.sure else Confidence.LOW,
+            summary=f'{who}"{_short(claim.text)}"{where}; no rule knows it',
+            advice=_ADVICE[claim.klass],
+            since=claim.at,
+            klass=claim.klass,
+            ranks=() if claim.rank is None else (claim.rank,),
+            evidence=(
+                Evidence("output", "\n".join([*claim.frames[-4:], claim.line])[-2000:], claim.at, claim.rank),
+            ),
+            final=True,
+        )
+
+
+def _order(claim: _Claim) -> tuple[bool, int, int]:
+    """Consequences last; an exception with its traceback before what native code, the scheduler or the driver say, and
+    those before a line that only looks like an error; of equals the first."""
+    kinds = {"python": 2, "native": 1, "scheduler": 1, "accelerator": 1, "other": 3}
+    return (claim.wrapper, 0 if claim.sure else kinds[claim.klass], claim.number)
+
+
+def _own_frame(frames: tuple[str, ...]) -> str:
+    """`data.py:33 in encode` of the innermost frame that is the program's own; "" where there is none."""
+    for line in reversed(frames):
+        match = _FILE.match(line)
+        if match and is_own_file(match[1]):
+            return f"{match[1].rpartition('/')[2]}:{match[2]}" + (f" in {match[3]}" if match[3] else "")
+    return ""
+
+
+def _short(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

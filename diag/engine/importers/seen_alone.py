@@ -1,0 +1,74 @@
+"""How much a line counts in a log whose end is not known: an excerpt, a paste, a log that was cut off.
+
+Nothing in it tells whether the job ended of the error that it shows. What the program did afterwards does: steps
+mean that it got over it, usual output that it went on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+
+from diag.detectors.contract import Detector
+from diag.engine.importers.line_index import LineIndex
+from diag.engine.importers.tracebacks import goes_on
+from diag.model import Confidence, Finding, Severity
+from diag.model.observations import LogLine, MetricsLogged, PlainLines
+from diag.state.reducer import StepMade
+from diag.state.view import JobView
+
+_USUAL_LEVELS = ("INFO", "DEBUG", "[I", "I0", "I1")  # one of these is in each line that `goes_on` is true for
+_USUAL_RUN = 20  # lines in one piece that no reader cares about: the program's ordinary output. Ours.
+_UNKNOWN = "whether the job ended of it, the log does not tell"
+_WENT_ON = "the program went on after it"
+_STEPS = 2  # a peer may report one more step after a rank has raised
+
+
+class SeenAlone(Detector):
+    """Given facts like a detector that finds nothing; `weigh` is for the findings of the others."""
+
+    name = "seen-alone"
+    listens = (LogLine, PlainLines, MetricsLogged, StepMade)
+
+    def __init__(self, lines: LineIndex) -> None:
+        self._index = lines
+        self._last: tuple[str, int] = ("", 0)  # stream and number of the line that was read last
+        self._usual: dict[str, int] = {}  # by stream, the last line of the program's ordinary output
+        self._steps: deque[tuple[str, int]] = deque(maxlen=_STEPS)
+
+    def observe(self, at: float, fact: LogLine | PlainLines | MetricsLogged | StepMade) -> None:
+        if isinstance(fact, (MetricsLogged, StepMade)):
+            if self._last not in self._steps:  # one line may tell of both
+                self._steps.append(self._last)
+        elif isinstance(fact, PlainLines):
+            if fact.count >= _USUAL_RUN:
+                self._usual[fact.stream] = self._last[1] + fact.count
+        elif fact.number:
+            self._last = (fact.stream, fact.number)
+            if not fact.bar and any(level in fact.text for level in _USUAL_LEVELS) and goes_on(fact.text):
+                self._usual[fact.stream] = fact.number
+
+    def check(self, now: float, job: JobView) -> Iterable[Finding]:
+        return ()
+
+    def weigh(self, finding: Finding) -> Finding | None:
+        """The finding as it counts where only the excerpt tells of it; None where the job got over it."""
+        if not finding.severity.counts:
+            return finding
+        stream, number = self._place(finding)
+        if number and len(self._steps) == _STEPS and self._steps[0] > (stream, number):
+            return None
+        went_on = bool(number) and self._usual.get(stream, 0) > number
+        severity = Severity.INFO if went_on else Severity.WARNING
+        summary = f"{finding.summary}; {_WENT_ON if went_on else _UNKNOWN}"
+        return replace(
+            finding, severity=severity, confidence=Confidence.LOW, summary=summary, seen_alone=True
+        )
+
+    def _place(self, finding: Finding) -> tuple[str, int]:
+        for item in finding.evidence:
+            stream, colon, number = self._index.find(item.excerpt).rpartition(":")
+            if colon:
+                return stream, int(number)
+        return "", 0

@@ -1,0 +1,89 @@
+"""`unrecognised-failure`: which line of a log is the root, where no rule knows it, and where it stays silent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag.engine.importers.log_import import LogImport, read_log
+from diag.engine.replay import replay_records
+from diag.model import Finding
+from diag.text.progress_line import Progress
+
+
+def found(text: str, path: Path) -> list[Finding]:
+    log = path / "train.log"
+    log.write_text(text)
+    engine, _ = replay_records(LogImport(read_log(log, [], Progress())))
+    return [finding for finding in engine.active() if finding.id == "unrecognised-failure"]
+
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "{file}", line {line}, in {name}\n    call()\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "klass"),
+    [
+        ("KeyError: 'rejected_response'", "python"),  # CPython 3.11
+        ("double free or corruption (!prev)", "native"),  # glibc 2.36
+        ("mpirun: error: no slots", "scheduler"),
+        (
+            "node1:123:456 [0] NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
+            "accelerator",
+        ),  # NCCL 2.18
+        ("bash: torchrun: command not found", "other"),  # bash 5.2
+        ("gcc: fatal error: no input files", "other"),  # GCC 12
+    ],
+)
+def test_line_is_classed_by_who_says_it(line: str, klass: str, tmp_path: Path) -> None:
+    (finding,) = found(line + "\n", tmp_path)
+
+    assert (finding.klass, finding.seen_alone) == (klass, True)
+    assert line in finding.summary and line in finding.evidence[0].excerpt
+
+
+def test_exception_that_others_were_raised_from_is_the_root_with_its_own_line(tmp_path: Path) -> None:
+    text = (
+        "[INFO:swift] rank: 0, local_rank: 0, world_size: 2, local_world_size: 2\n"
+        + TRACEBACK.format(file="/app/data.py", line=33, name="encode")
+        + "mypkg.Broken: row 7 has no answer\n\n"
+        + "The above exception was the direct cause of the following exception:\n\n"
+        + TRACEBACK.format(file="/app/train.py", line=5, name="main")
+        + "RuntimeError: the data set failed\n"
+        + "usual output, which does not count anything\n" * 3
+        + "[2026-11-20 22:48:19,123] [INFO] [utils.py:785:see_memory_usage] MA 0.62 GB\n"
+    )
+    (finding,) = found(text, tmp_path)
+
+    assert '"mypkg.Broken: row 7 has no answer", from data.py:33 in encode' in finding.summary
+
+
+def test_what_launchers_and_peers_report_comes_after_another_line(tmp_path: Path) -> None:
+    (finding,) = found(
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: x\nValueError: its own\n",
+        tmp_path,
+    )
+
+    assert "ValueError: its own" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[INFO:swift] KeyError: 'x'; it is not used\n",
+        "[INFO:swift] [CHOSEN_INPUT] <|im_start|>user\nKeyError: 'of somebody in the data'\n",
+        "the model said: no error was found\n",
+        "Exception ignored in: <function f at 0x7f>\n"
+        + TRACEBACK.format(file="/a.py", line=1, name="f")
+        + "KeyError: 'x'\n",
+        "",
+    ],
+    ids=["logged as usual", "in a sample of the data", "a sentence", "ignored", "nothing"],
+)
+def test_silent(text: str, tmp_path: Path) -> None:
+    assert found("a line before it\n" + text, tmp_path) == []
+
+
+def test_what_another_finding_names_is_not_said_twice(tmp_path: Path) -> None:
+    assert found("OSError: [Errno 28] No space left on device\n", tmp_path) == []
