@@ -1,5 +1,5 @@
-"""`diag explain ID`: the manual page of a finding, or its part on a class or cause, in English or
-Chinese."""
+"""`diag explain WORDS`: the manual page of a finding, its part on a class or cause, in English or Chinese; what a
+variable, an Xid, an errno or a result of NCCL means; or what diag makes of a pasted line."""
 
 from __future__ import annotations
 
@@ -10,22 +10,36 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from diag.knowledge import words
+from diag.knowledge.words import line_with, page_of
 from diag.outputs import manual
 from diag.text.columns import cut, pad, wrap_wide
 from diag.text.errors import DiagError
 
 _WIDEST = 110  # columns: longer lines are hard to read
 _NAMES = 26  # columns of the list's first word
+_FEWEST = 6  # characters of a message that is looked for in the rules' lines
+_MOST_RULES = 8
+_SHOWN = ("Meaning", "Finding", "What to do", "含义", "对应的诊断", "怎么办")  # of a rule's page
+# What stands before a message in dmesg, in NCCL's log, in a traceback, and in the log of torch's watchdog.
+_FORMS = (
+    "[    1.000000] {}",
+    "node:1:1 [0] NCCL WARN {}",
+    "RuntimeError: {}",
+    "[rank0]:[E1124 02:00:00.000000000 ProcessGroupNCCL.cpp:685] [Rank 0] {}",
+)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "id",
         nargs="*",
-        help="a finding, such as hang; or a class or cause, as diag prints it: data_loading, "
-        "hang/data_loading, 'hang (data_loading)'; or a rule; without one: list the findings",
+        help="a finding, such as hang; a class or cause, as diag prints it: data_loading, hang/data_loading, "
+        "'hang (data_loading)'; a rule; a variable (NCCL_IB_GID_INDEX), an Xid ('Xid 79'), an errno (ENOSPC), a "
+        "result of NCCL (ncclSystemError); or a pasted line of a log; without one: list the findings",
     )
     parser.add_argument("--json", action="store_true", help="print it as JSON (diag.explain/1)")
     parser.add_argument(
@@ -67,20 +81,102 @@ def run(args: argparse.Namespace) -> int:
     page = {} if word else manual.sections(finding, lang) or rule_page(asked, lang)
     name = finding if page and finding in manual.ids() else asked
     items = {} if page else _of_cause(finding, word, lang)
-    if not page and not items:
-        raise DiagError(
-            f"no finding, class, cause or rule is called {asked!r}", hint=_near(asked), exit_code=2
-        )
+    if not page and (not items or page_of(asked)[1]):
+        return _word_or_line(asked, items, args, lang, max(40, width))
     if args.json:
         found = [_page(name, page)] if page else [_page(each, {}, advice) for each, advice in items.items()]
         print(_json(asked, found))
     elif page:
-        print(name + os.linesep + "=" * len(name))
-        for heading, text in page.items():
-            print(os.linesep.join(["", *_section(heading, text, lang, max(40, width))]))
+        _print_page(name, page, lang, max(40, width))
     else:
         _print_items(word or asked.lower(), items, lang, max(40, width))
     return 0
+
+
+def _word_or_line(
+    asked: str, items: dict[str, list[manual.Advice]], args: argparse.Namespace, lang: str, width: int
+) -> int:
+    """A word of the field, with the paragraphs of findings whose cause it is, and what diag finds where a log has
+    the line that goes with it; else the line itself."""
+    name, page = page_of(asked)
+    line = line_with(name) or ("" if page else asked)
+    document = _read(line) if len(line.split()) > 1 else None
+    known = [] if page or (document and _recognised(document)) else _rules_with(asked)
+    if not page and not known and (document is None or not document["findings"]):
+        shown = ", and as a line of a log it shows nothing that diag knows" if len(asked.split()) > 1 else ""
+        raise DiagError(
+            f"no finding, class, cause, rule, variable or code is called {asked!r}{shown}",
+            hint=_near(asked),
+            exit_code=2,
+        )
+    findings = document["findings"] if document and not known else []
+    if args.json:
+        pages = [_page(name, page)] if page else [_page(rule, rule_page(rule, lang)) for rule in known]
+        pages += [_page(each, {}, advice) for each, advice in items.items()]
+        print(_json(asked, pages, findings))
+        return 0
+    if page:
+        _print_page(name, page, lang, width)
+    if items:
+        print()
+        _print_items(asked.lower(), items, lang, width)
+    for rule in known:
+        print(_rule_entry(rule, lang, width))
+    if document and findings:
+        from diag.outputs.terminal.text import report_text
+
+        if page:
+            print(
+                f"{os.linesep}{'日志里有这一行时' if lang == 'zh' else 'where a log has it'}: {line}{os.linesep}"
+            )
+        text = report_text({**document, "not_checked": []}, colour=False, width=width, lang=lang)
+        print(text.partition("\n\n")[2].rstrip())
+        pages_of = " | ".join(f"diag explain {one}" for one in dict.fromkeys(one["id"] for one in findings))
+        print(f"{os.linesep}{'整页' if lang == 'zh' else 'the whole page'}: {pages_of}")
+    return 0
+
+
+def _read(line: str) -> dict[str, Any]:
+    """The report of these lines alone, as `diag replay` makes it. Who pastes a line often leaves out what stands before
+    its message: where the line itself is not recognised, it is read as one of the kernel, of NCCL and of torch."""
+    from diag.engine.replay import replay_text
+    from diag.outputs.report import report
+
+    first: dict[str, Any] = report(replay_text(line))
+    forms = _FORMS if os.linesep not in line and not _recognised(first) else ()
+    others = (report(replay_text(form.replace("{}", line))) for form in forms)
+    return next(filter(_recognised, others), first)
+
+
+def _rules_with(words: str) -> list[str]:
+    """The rules, nearest first, whose real lines have these words: of a message that was cut out of its line."""
+    from diag.detectors.rules.load import load
+
+    sought = " ".join(words.lower().split())
+    if len(sought) < _FEWEST:
+        return []
+    lines = {rule.id: " ".join(one.text for one in rule.examples).lower().split() for rule in load([]).rules}
+    found = [name for name, text in lines.items() if sought in " ".join(text)]
+    return sorted(found, key=lambda name: len(lines[name]))[:_MOST_RULES]
+
+
+def _rule_entry(rule: str, lang: str, width: int) -> str:
+    """What a line with the words means, and what to do."""
+    meaning, finding, *_, advice = (
+        text for heading, text in rule_page(rule, lang).items() if heading in _SHOWN
+    )
+    lines = (line for text in (meaning, advice) for line in _indented(text, width))
+    return os.linesep.join([f"{rule}: {finding}", *lines])
+
+
+def _recognised(document: dict[str, Any]) -> bool:
+    return any(one["id"] != "unrecognised-failure" for one in document["findings"])
+
+
+def _print_page(name: str, page: dict[str, str], lang: str, width: int) -> None:
+    print(name + os.linesep + "=" * len(name))
+    for heading, text in page.items():
+        print(os.linesep.join(["", *_section(heading, text, lang, width)]))
 
 
 def _taken_apart(asked: str) -> tuple[str, str]:
@@ -137,10 +233,10 @@ def _page(name: str, sections: dict[str, str], items: list[manual.Advice] | None
     return {"id": name, "sections": sections, "advice": advice}
 
 
-def _json(asked: str, found: list[dict[str, object]]) -> str:
-    return json.dumps(
-        {"schema": "diag.explain/1", "asked": asked, "pages": found}, indent=1, ensure_ascii=True
-    )
+def _json(asked: str, found: list[dict[str, object]], findings: Sequence[dict[str, Any]] = ()) -> str:
+    """`findings` are of a line, in the form of diag.report/1."""
+    document = {"schema": "diag.explain/1", "asked": asked, "pages": found, "findings": list(findings)}
+    return json.dumps(document, indent=1, ensure_ascii=True)
 
 
 def _language(chosen: str | None) -> str:
@@ -188,8 +284,5 @@ def _near(wrong: str) -> str:
     items = [item for each in manual.ids() for item in manual.advice(each, "en")]
     names = [name for item in items for name in (*item.classes, *item.causes)]
     hint = did_you_mean(finding, (*manual.ids(), *names)) if not word else ""
-    return (
-        hint
-        or ("of a line of a log: diag replay LOG; " if len(wrong.split()) > 2 else "")
-        + "diag explain lists them"
-    )
+    hint = hint or ("" if word else did_you_mean(wrong.upper(), words.names(), "diag explain {}"))
+    return hint or "diag explain lists the findings; of a whole log: diag replay LOG"

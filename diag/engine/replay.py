@@ -12,7 +12,7 @@ from diag.engine.engine import Engine
 from diag.engine.importers import bundle
 from diag.engine.importers.files import leads_out
 from diag.engine.importers.folder import folder_records, holds_evidence
-from diag.engine.importers.log_import import read_log, read_logs
+from diag.engine.importers.log_import import read_log, read_logs, read_text
 from diag.engine.importers.policy import JOB, RUN, Policy, policy_named
 from diag.engine.journal import JournalReader, segments
 from diag.launch.runs import read_run
@@ -39,6 +39,11 @@ def replay(
     evidence = Evidence(paths, progress)
     engine, changes = replay_records(evidence, rules)
     return engine, changes, evidence.notes
+
+
+def replay_text(text: str) -> Engine:
+    """Pasted lines of a log."""
+    return replay_records(read_text(text, []))[0]
 
 
 def replay_records(records: Iterable[Record], rules: RuleSet | None = None) -> tuple[Engine, list[Change]]:

@@ -62,15 +62,19 @@ def test_help_runs_nothing(words: list[str], capsys: pytest.CaptureFixture[str])
         ("rules list --jsno", "diag rules: unknown option --jsno", "did you mean --json?"),
         ("watch --xyzzy", "diag watch: unknown option --xyzzy", "diag watch --help lists them"),
         ("dump now", "diag dump: unexpected argument 'now'", "diag dump --help"),
-        ("explain hnag", "no finding, class, cause or rule is called 'hnag'", "did you mean hang?"),
+        (
+            "explain hnag",
+            "no finding, class, cause, rule, variable or code is called 'hnag'",
+            "did you mean hang?",
+        ),
         (
             "explain hang/data_laoding",
-            "no finding, class, cause or rule is called 'hang/data_laoding'",
+            "no finding, class, cause, rule, variable or code is called 'hang/data_laoding'",
             "did you mean diag explain hang/data_loading?",
         ),
         (
             "explain slow/xyzzy",
-            "no finding, class, cause or rule is called 'slow/xyzzy'",
+            "no finding, class, cause, rule, variable or code is called 'slow/xyzzy'",
             "diag explain slow has its causes",
         ),
         ("hepl", "unknown command 'hepl'", "did you mean `diag help`?"),
@@ -111,9 +115,10 @@ def test_help_runs_nothing(words: list[str], capsys: pytest.CaptureFixture[str])
         ),
         ("run --stack-seconds x -- true", "argument --stack-seconds: 'x' is no number", "diag run --help"),
         (
-            "explain Watchdog caught collective operation timeout",
-            "no finding, class, cause or rule is called 'Watchdog caught collective operation timeout'",
-            "of a line of a log: diag replay LOG; diag explain lists them",
+            "explain the model is slow",
+            "no finding, class, cause, rule, variable or code is called 'the model is slow', "
+            "and as a line of a log it shows nothing that diag knows",
+            "diag explain lists the findings; of a whole log: diag replay LOG",
         ),
         (
             "completion bahs",

@@ -4,6 +4,7 @@ how they end."""
 from __future__ import annotations
 
 import gzip
+import io
 import re
 import stat
 import sys
@@ -79,6 +80,15 @@ def read_logs(paths: list[Path], notes: list[str], progress: Progress) -> LogImp
     ranks = [rank_of_log(path) if len(paths) > 1 else None for path in paths]
     return LogImport(
         merged(read_log(path, notes, progress, rank) for path, rank in zip(paths, ranks, strict=True))
+    )
+
+
+def read_text(text: str, notes: list[str]) -> LogImport:
+    """Lines that were pasted, as a log that holds nothing else."""
+    return LogImport(
+        _lines(
+            io.BytesIO(text.encode("utf-8", "replace")), "paste", 0.0, None, notes, Progress(io.StringIO())
+        )
     )
 
 
