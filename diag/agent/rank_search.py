@@ -44,6 +44,7 @@ class RankSearch:
         self._hub, self._talk = hub, talk
         self._since = time.monotonic()
         self._has_failed = False
+        self._agents: tuple[tuple[int, int, str], ...] = ()  # of torchrun, as last seen
         self._lone_at = 0.0  # when it is looked next whether there is a process without ranks
 
     def period(self) -> float:
@@ -85,6 +86,9 @@ class RankSearch:
         if none and waited >= self._lone_seconds and now >= self._lone_at:
             self._lone_at = now + _LONE_SECONDS
             self._look_for_one(waited)
+        elif self._agents and now >= self._lone_at and not found:
+            self._lone_at = now + _LONE_SECONDS
+            self._see_agents()
 
     def _look_for_one(self, waited: float) -> None:
         if self.finder.take_rank_alone():
@@ -96,6 +100,7 @@ class RankSearch:
                 f"and none has joined a process group); watching pid {lone.placement.pid} as rank 0"
             )
             self._hub.add_rank(lone)
+            self._see_agents()
             if not self._hooked and (spawned := self.finder.spawned(lone.placement.pid)):
                 self._failed(
                     f"{format_count(spawned, 'process', 'processes')} below pid {lone.placement.pid} may be ranks "
@@ -107,6 +112,14 @@ class RankSearch:
                 "the environment of the job's processes may not be read",
                 "run diag as the user that owns the job",
             )
+
+    def _see_agents(self) -> None:
+        """While the one process that is watched is no rank: more of them may come, and they end."""
+        alive = self._hub.engine.job.alive_ranks()
+        agents = () if alive and alive[0].distributed else self.finder.agents()
+        if agents != self._agents:
+            self._agents = agents
+            self._hub.put(run_source.agents_seen(agents, self._hub.host))
 
     def _failed(self, reason: str, remedy: str) -> None:
         self._has_failed = True

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from diag.model.observations import LogLine
+from diag.model.observations import LogLine, RunStarted
 from diag.state.clocks import BETWEEN, CLOCK
 from diag.state.rank import OWN_TRACE_SECONDS, RankState
 
@@ -41,6 +41,11 @@ class Printed:
         self._second = (0, 0)
         self._processes = False  # of a log alone there are none to judge
         self._shown = False  # the job's output is seen by diag
+
+    def started(self, fact: RunStarted) -> None:
+        """What diag started prints through it. What a process writes beyond that are messages: a rank that asks a service
+        or a queue again and again writes for as long as it hangs."""
+        self._shown = not fact.attached
 
     def line(self, at: float, fact: LogLine, rank: RankState | None) -> None:
         """`rank`: who prints it, where the line or its file says so."""

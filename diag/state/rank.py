@@ -16,6 +16,8 @@ from diag.model.observations import (
     ThreadSeen,
     ThreadStack,
 )
+from diag.model.observations.waits import WaitsRead
+from diag.state.feeds import fed
 from diag.state.rank_view import CallCounts, RankView
 from diag.state.stack_activity import Activity, Reading, read_stack, steps
 from diag.state.trainer import Trainer
@@ -26,6 +28,7 @@ _MAIN_CPU_RATIO = 0.3
 # Less than one tick of the kernel's clock in five seconds: whoever waits in gloo takes none (torch 2.13), whoever makes
 # steps takes some.
 _AT_REST_CPU_RATIO = 0.002
+_LOOKING_CPU_RATIO = 0.02  # ours: a request and its answer take some ms, and a loop of them sleeps between
 # A compiler does nothing but compile: on a crowded machine (18 runnable on 2 cores: 0.1 each) it works on far
 # less.
 _COMPILER_CPU_RATIO = 0.02
@@ -42,6 +45,7 @@ _MOST_CAME_THROUGH_SECONDS = 120.0  # ours: it must not hide a real wait for man
 _READ_LATELY_SECONDS = 60.0  # of two readings of the recorder: what differs was made just now
 _MOST_CHILD_STACKS = 256
 _GONE_CHILD_SECONDS = 60.0
+_SAME_END_SECONDS = 1.0  # a reading may be taken in so much later than it was made
 _SPINNING_WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.COMM_INIT, Activity.BACKWARD)
 _READ_SECONDS = 1.0  # at most between a reading and when it is known here
 _WAITS_SECONDS = 20.0  # for so long a reading of the threads' waits tells which of them compute
@@ -98,6 +102,8 @@ class RankState(RankView):
             self._ready_ratio = max(0.0, fact.run_delay_seconds - before.run_delay_seconds) / seconds
         if self.main_cpu_ratio is None or self.main_cpu_ratio > _AT_REST_CPU_RATIO:
             self.ran_at = at
+        if self.main_cpu_ratio is None or self.main_cpu_ratio > _LOOKING_CPU_RATIO:
+            self.worked_at = at
         if _moved_chars(before.main, fact.main) > _IO_BYTES_PER_SECOND * seconds:
             self.moved["io"] = at
         # Growth in two readings in a row: weights that load grow for long, while a question to the rank's own
@@ -220,6 +226,17 @@ class RankState(RankView):
             self.moved["calls"] = max(self.moved.get("calls", 0.0), made)
             self.came_through = min(max(self.came_through, made - before), _MOST_CAME_THROUGH_SECONDS)
         self.called, self.called_times = called, (at, at)
+
+    def see_waits(self, at: float, fact: WaitsRead) -> None:
+        """What its threads and its children's wait for. Of one and the same sleep each reading shows the same end."""
+        self.waits, self.waits_at, self.feed = fact, at, fed(self.feed, fact, at)
+        process = fact.process(self.placement.pid)
+        thread = process.thread(self.thread) if process is not None else None
+        if thread is None or thread.wait.kind != "sleep" or thread.wait.seconds is None:
+            return
+        ends = at + thread.wait.seconds
+        if not self.sleeps or abs(ends - self.sleeps[-1][1]) > _SAME_END_SECONDS:
+            self.sleeps.append((at, ends))
 
     def see_question(self, at: float) -> None:
         """The rank's own worker server is asked by us, or answered: memory that it takes for that is our

@@ -32,6 +32,7 @@ TAIL_LINES = 200
 CallCounts = frozenset[tuple[str, str, int]]  # backend, name of the group, sequence number of its last call
 _SERIES = 4  # samples over which a stack counts as standing or moving: 8 s under suspicion, 40 s otherwise
 _ENDED = 16  # threads, children
+_SLEEPS = 8
 _WRITTEN = 3  # readings: what a launcher passes on arrives one after it was written
 
 
@@ -61,6 +62,7 @@ class RankView:
     cpu_ratio: float | None = None  # cores that it used between the last two readings
     main_cpu_ratio: float | None = None  # and the thread that trains
     ran_at: float = 0.0  # when it last used any worth speaking of
+    worked_at: float = 0.0  # and when more than a loop that looks again now and then takes
     grew: bool = False  # its memory, between the last two readings
     asked_at: float = -1e9  # when its worker server was last asked or answered, which takes some MB of it
     written: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_WRITTEN))  # characters
@@ -86,6 +88,11 @@ class RankView:
     child_stacks: dict[int, tuple[float, StackSample]] = field(default_factory=dict)  # by pid
     waits: WaitsRead | None = None  # what its threads and its children's wait for, as last read
     waits_at: float = 0.0
+    sleeps: deque[tuple[float, float]] = (
+        field(  # of the thread that trains: when one was seen, and when it ends
+            default_factory=lambda: deque(maxlen=_SLEEPS)
+        )
+    )
     feed: Feed | None = None  # what comes over the connection that it waits at
     unmet: StoreWaited | None = None  # it tries to reach the job's store, without a connection
     recorder: FlightRecorder | None = None  # the last that it answered with

@@ -39,7 +39,6 @@ from diag.model.observations import (
 )
 from diag.model.observations.waits import WaitsRead
 from diag.state.cluster import Cluster
-from diag.state.feeds import fed
 from diag.state.printed import Printed
 from diag.state.rank import RankState
 from diag.state.rank_view import STRONG, RankView
@@ -62,6 +61,7 @@ TRAINING_ACTIVITIES = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.DATA, Ac
 _NEWEST: dict[type[Observation], str] = {
     LimitsSeen: "limits", CgroupMemory: "cgroup", SharedMemory: "shm", CgroupPids: "pids",
 }  # fmt: skip
+_NO_DEVICE = ("", "-1")  # CUDA's list of devices ends at the first number that is none
 _MOST_FAILURES = 64  # of earlier attempts
 _STALE_SECONDS = 1.0  # lines come a moment later than the stack of what follows them
 
@@ -145,6 +145,8 @@ class Ranks(Reducer, Mapping[int, RankView]):
     @takes(RunStarted, NodeDigest)
     def _world(self, at: float, fact: RunStarted | NodeDigest) -> None:
         self.world_size = max(self.world_size, fact.world_size)
+        if isinstance(fact, RunStarted):
+            self._printed.started(fact)
 
     @takes(RankFound)
     def _found(self, at: float, fact: RankFound) -> None:
@@ -332,7 +334,7 @@ class Ranks(Reducer, Mapping[int, RankView]):
         elif isinstance(fact, StoreWaited):
             rank.unmet = None if fact.over else fact
         elif isinstance(fact, WaitsRead):
-            rank.waits, rank.waits_at, rank.feed = fact, at, fed(rank.feed, fact, at)
+            rank.see_waits(at, fact)
         else:
             rank.variables = dict(fact.variables)
 
@@ -351,7 +353,8 @@ class Ranks(Reducer, Mapping[int, RankView]):
                 self._known[user].gpu_index = fact.index
         seen = any(rank.gpu_index is not None for rank in self._known.values())
         for rank in self._known.values():
-            rank.on_gpu = rank.gpu_index is not None or not seen
+            hidden = rank.variables.get("CUDA_VISIBLE_DEVICES") in _NO_DEVICE
+            rank.on_gpu = rank.gpu_index is not None or (not seen and not hidden)
 
 
 def _process(place: Placement) -> tuple[int, int, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.model.observations import EndUnknown, Interrupted, NodeDigest, RunEnded, RunStarted
+from diag.model.observations import AgentsSeen, EndUnknown, Interrupted, NodeDigest, RunEnded, RunStarted
 from diag.state.reducer import RankStarted, Reducer, takes
 
 
@@ -19,6 +19,7 @@ class Run(Reducer):
         self.ended_at: float | None = None  # when the command had ended
         self.returncode: int | None = None  # of the command; None while it runs
         self.end_unknown = False  # all that there is of its logs was read, and does not tell how it ended
+        self.agents: tuple[tuple[int, int, str], ...] = ()  # as AgentsSeen has them, while there is no rank
         self.interrupted_at: float | None = None  # when its end was asked for: Ctrl-C, SIGTERM
 
     @property
@@ -47,6 +48,10 @@ class Run(Reducer):
     @takes(Interrupted)
     def _interrupted(self, at: float, fact: Interrupted) -> None:
         self.interrupted_at = self.interrupted_at or at
+
+    @takes(AgentsSeen)
+    def _agents(self, at: float, fact: AgentsSeen) -> None:
+        self.agents = fact.agents
 
     @takes(RankStarted)
     def _rank_started(self, at: float, event: RankStarted) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diag.model.observations import Frame, StackSample, ThreadStack
-from diag.state.own_code import own_line
+from diag.state.own_code import is_own_file, own_line
 from diag.text.units import format_path, is_standard_library
 
 
@@ -138,7 +138,24 @@ def _read(frames: tuple[Frame, ...]) -> Reading:
 def _at(
     frames: tuple[Frame, ...], index: int, activity: Activity, context: Activity | None = None
 ) -> Reading:
-    return Reading(activity, frames[index], _caller(frames, index), context, own_line(frames, index))
+    own = own_line(frames, index)
+    if own is None and activity is not Activity.OTHER and is_own_file(frames[index].file):
+        own = _before_packages(frames, index)
+    return Reading(activity, frames[index], _caller(frames, index), context, own)
+
+
+def _before_packages(frames: tuple[Frame, ...], index: int) -> Frame | None:
+    """The program's own line that led to a library which lies in no folder of the interpreter's (`pip install --target`,
+    PYTHONPATH): what lies beside it there are packages too, unless the program itself begins there."""
+    file = frames[index].file
+    parts = (
+        part for rows in (_WAITS, _CONTEXTS) for _, part, _ in rows if "/" in part and f"/{part}" in file
+    )
+    root = next((file[: file.index(f"/{part}") + 1] for part in parts), "")
+    if not root or frames[0].file.startswith(root):
+        return None
+    own = (one for one in reversed(frames[:index]) if is_own_file(one.file) and not one.file.startswith(root))
+    return next(own, None)
 
 
 # Decorators around the calls of torch.distributed; they are neither the wait nor who called it.

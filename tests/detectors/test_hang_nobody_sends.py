@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from diag.model.observations import CollectiveEntry, FlightRecorder, GpuSample, ThreadStack
+from diag.model.observations import CollectiveEntry, EnvironmentSeen, FlightRecorder, GpuSample, ThreadStack
 from diag.model.observations.waits import ProcessWaits, ThreadWait, Wait, WaitsRead
 from tests.detectors.test_hang import started
 from tests.facts import ALL_REDUCE, TRAIN, Story, frames, pid_of, stack, tree
@@ -163,6 +163,21 @@ def test_rank_that_may_use_a_gpu_may_wait_for_a_kernel_that_moves_nothing_here()
     on_gpu = waiting(120.0, story=story)
 
     assert "nobody_sends" not in [finding.cause for finding in on_gpu.findings()]
+
+
+@pytest.mark.parametrize(("visible", "found"), [({"CUDA_VISIBLE_DEVICES": ""}, True), ({}, False)])
+def test_rank_that_sees_no_device_uses_none_of_the_machine(visible: dict[str, str], found: bool) -> None:
+    """A machine with GPUs, none of whose processes is of the job."""
+    story = waiting(2.0)
+    for rank in range(2):
+        story.tell(EnvironmentSeen(rank, pid_of(rank), tuple(visible.items())))
+    story.tell(
+        GpuSample(
+            None, 0, "GPU-0", "0000:01:00.0", "NVIDIA H100", 1.0, 1 << 30, 80 << 30, 70.0, 700.0, None, None
+        )
+    )
+
+    assert ("nobody_sends" in [one.cause for one in waiting(120.0, story=story).findings()]) is found
 
 
 def test_rank_that_is_not_seen_may_yet_send() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from diag.engine.replay import replay
 from diag.model import ChangeKind, Finding
-from diag.model.observations import Iteration, LogLine
+from diag.model.observations import Iteration, LogLine, RunStarted
 from tests.facts import ALL_REDUCE, SLEEP, Story, stack, tree
 
 MOVES = ("lines", "bar", "files", "download")
@@ -189,6 +189,17 @@ def test_bar_of_a_slow_rank_moves_it_though_a_fast_one_has_shown_the_same() -> N
 def test_output_that_nobody_shows_diag_counts_by_its_bytes_for_ten_minutes() -> None:
     """As after `watch` of a job that prints to a terminal."""
     story = Story()
+    story.tell(RunStarted(None, ("torchrun", "train.py"), 999, "node-0", 2, attached=True))
+
+    assert 600 <= seconds_until_found(story) < 660
+
+
+def test_bytes_that_a_rank_writes_are_no_output_where_diag_shows_all_of_it() -> None:
+    """A rank that asks a manager's queue, or a service, again and again writes for as long as it hangs."""
+    assert seconds_until_found(Story()) < 60
+
+
+def seconds_until_found(story: Story) -> float:
     began = story.now
     while not story.findings() and story.now - began < 900:
         for rank in range(2):
@@ -198,4 +209,4 @@ def test_output_that_nobody_shows_diag_counts_by_its_bytes_for_ten_minutes() -> 
                 stack(rank, story.now, SLEEP),
             )
         story.wait(2.0)
-    assert 600 <= story.now - began < 660
+    return story.now - began

@@ -53,6 +53,18 @@ def test_fork_that_waits_for_a_thread_which_it_does_not_have_is_a_dead_end(start
     assert "it has none: it was forked without its parent's" in format_chain(found)
 
 
+@pytest.mark.parametrize(("number", "dead_end"), [(50, "alone"), (51, "")])
+def test_signal_on_which_diag_has_stacks_written_wakes_nobody(
+    start: Start, number: int, dead_end: str
+) -> None:
+    """diag's hook registers it in every process of a job; any other real-time signal may be a timer's."""
+    act = f"import faulthandler; faulthandler.register({number}, file=open(os.devnull, 'w')); held.acquire()"
+    pid = start(FORKED % act)
+    _, thread = until(pid, "condition", child_of(pid))
+
+    assert thread.wait.dead_end == dead_end
+
+
 def test_lock_that_the_only_thread_took_twice_is_a_dead_end_without_a_fork(start: Start) -> None:
     read, thread = until(
         pid := start("import threading; held = threading.Lock(); held.acquire(); ready(); held.acquire()"),

@@ -20,8 +20,10 @@ from diag.detectors.hang.moment import began_still, proven, unproven, with_unsee
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
 from diag.detectors.hang.printing import last_printed
 from diag.detectors.hang.program_lines import with_program_lines
-from diag.detectors.hang.rank_wait import PEER_WAITS, classify_rank
-from diag.detectors.hang.silence import held_since, is_blind, silent_since
+from diag.detectors.hang.rank_wait import PEER_WAITS, WAITS, classify_rank
+from diag.detectors.hang.services import with_service_at_rest
+from diag.detectors.hang.silence import RESTED_SECONDS, held_since, is_blind, rested_since, silent_since
+from diag.detectors.hang.time_limits import with_known_end
 from diag.detectors.hang.verdict import Verdict, others
 from diag.detectors.memory.stall import waits_for
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity
@@ -37,6 +39,7 @@ __all__ = ["HangDetector", "Verdict", "judge", "wants_closer_look"]
 # long is work.
 _STIRRED_SECONDS = 45.0
 _PAUSE_SECONDS = 60.0  # ours: of helpers, what stirs more seldom does not work for the job, however long a hang takes to be reported
+_TOGETHER_SECONDS = 0.5  # ours: stacks of one round of samples
 _NEVER = -1e9
 # Classes of culprits that move and yet hold the others up; data preparation, compilers and saves are known to take long.
 _ELSEWHERE = ("peer_not_joined", "rendezvous", "unknown", "data_loading", "lock_deadlock", "gil_deadlock")
@@ -54,7 +57,7 @@ class HangDetector:
     What to do: the advice follows the class; `diag dump --all-ranks` shows all stacks merged.
 
     False alarms: a rank that waits for a service outside of the job by other means than HTTP (HTTP is given
-    five minutes) looks like peer_not_joined. A rank that alone is in a kernel that waits for other GPUs by
+    a minute and a half) looks like peer_not_joined. A rank that alone is in a kernel that waits for other GPUs by
     itself (symmetric memory, NVSHMEM) looks like kernel_does_not_end. A rank that prints nothing but the same
     text again, or a time that passes, counts as silent.
     """
@@ -69,6 +72,7 @@ class HangDetector:
         self._judged: tuple[float, Verdict | None] | None = None  # as of the last tick
         self._released_at = _NEVER  # when what could not end by itself was last found over
         self._snapshot: SnapshotTaken | None = None
+        self._said: Finding | None = None  # of the verdict before, as long as that stands
 
     def observe(self, at: float, fact: Observation) -> None:
         """Of all else that this detector needs the job state keeps track."""
@@ -96,10 +100,19 @@ class HangDetector:
         else:
             reported = self._last.after_stirs(now, job).standing
             verdict = judge(now, job, self._joined, reported, self._snapshot)
-        if verdict is None:
+        if verdict is not None and self._snapshot is None and _moved_since(verdict, job):
+            # Whoever held the others up has just gone on, and they may have too: what is told of one moment would
+            # be put together from two.
+            if self._said is not None and self._said.ranks == verdict.culprits:
+                yield self._said
             return
+        self._said = None if verdict is None else self._finding(verdict, job, now)
+        if self._said is not None:
+            yield self._said
+
+    def _finding(self, verdict: Verdict, job: JobView, now: float) -> Finding:
         sure = verdict.grounds and (verdict.seconds is None or verdict.seconds >= STEADY_SECONDS)
-        yield Finding(
+        return Finding(
             id="hang" if verdict.grounds else "held-up",
             subject=JOB,
             klass=verdict.klass,
@@ -197,6 +210,10 @@ def judge(
     busy = since is None and not moment
     if busy:
         since = held_since(now, job, alive, standing)
+        if since is None and (since := rested_since(now, job, alive)) is not None:
+            busy = False
+            if not any(state in (*WAITS, "blind", "stopped") for state in standing.values()):
+                standing = dict.fromkeys(standing, "goes_round")
     if since is None:
         return None
     dead = _failed(job)
@@ -208,6 +225,7 @@ def judge(
     if found is None:
         return None
     verdict = with_kernel_waits(_held_up_by_memory(found, alive), job)
+    verdict = with_known_end(with_service_at_rest(verdict, job), job, now)
     verdict = with_program_lines(with_work(verdict, job), job)
     verdict = with_nobody_sending(with_ended_ranks(verdict, job), job, now)
     if busy and verdict.klass not in _ELSEWHERE:
@@ -233,6 +251,16 @@ def _with_grounds(verdict: Verdict, job: JobView, now: float, reported: Verdict 
     kept = reported.grounds if reported is not None and not verdict.busy else ()
     grounds = tuple(grounds_of(verdict, job, now)) or kept
     return replace(verdict, grounds=grounds)
+
+
+def _moved_since(verdict: Verdict, job: JobView) -> bool:
+    """A busy culprit came to where it is after those who wait for it were last looked at."""
+    if not verdict.busy:
+        return False
+    culprits = [job.ranks[rank] for rank in verdict.culprits if rank in job.ranks]
+    waiting = [job.ranks[rank] for rank in verdict.waiting if rank in job.ranks]
+    came = max((rank.moved.get("stack", 0.0) for rank in culprits), default=0.0)
+    return any(rank.stack_at < came - _TOGETHER_SECONDS and not rank.told_every for rank in waiting)
 
 
 def _taking_part(job: JobView, now: float) -> tuple[list[RankView], tuple[int, ...]]:
@@ -311,6 +339,8 @@ def wants_closer_look(now: float, job: JobView) -> bool:
     # late.
     reporting = job.phase == "steady" and job.progress.line_seconds and job.progress.log_moved_at is not None
     if _one_waits(now, job, overdue):
+        return True
+    if rested_since(now + RESTED_SECONDS / 2, job, job.alive_ranks()) is not None:
         return True
     if reporting and now - (job.progress.log_moved_at or now) > max(
         5.0, 3.0 * max(job.progress.line_seconds)

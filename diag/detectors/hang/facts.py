@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from diag.detectors.hang.pipeline import format_circle
-from diag.detectors.hang.rank_wait import BUSY_CHILD, WAITS, cause_of, child_cpu, classify_rank
+from diag.detectors.hang.rank_wait import (
+    BUSY_CHILD,
+    WAITS,
+    cause_of,
+    child_cpu,
+    child_switches,
+    classify_rank,
+)
 from diag.detectors.hang.threads import name_judged
 from diag.detectors.hang.verdict import Verdict
 from diag.knowledge.checkpoint_args import named_paths
@@ -22,7 +29,7 @@ from diag.state.stack_activity import format_frame
 from diag.state.view import JobView
 from diag.state.wait_chain import Step
 from diag.text.tables import fill, places
-from diag.text.units import format_ranks, format_ratio
+from diag.text.units import format_path, format_ranks, format_ratio
 
 _MOST_GROUPS = 4  # of ranks that are listed with their places; of the rest, how many they are
 _MOST_PIDS = 32
@@ -50,6 +57,9 @@ class Each:
             if self.verdict.cause in BUSY_CHILD:
                 cpu = child_cpu(self.job.ranks[number], child) if number in self.job.ranks else None
                 does = "busy" + (f" at {format_ratio(cpu)} CPU" if cpu is not None else "")
+            if self.verdict.cause == "dataloader_worker_slow" and number in self.job.ranks:
+                often = child_switches(self.job.ranks[number], child)
+                does = f"awake {often:.0f} times a second" if often else "not blocked"
             shown = place or does != "blocked"
             parts.append(f" {how} {child}" + (f", which is {does}{place}" if shown else ""))
         if len(self.verdict.culprits) == 1:
@@ -272,6 +282,11 @@ def _held_by(verdict: Verdict, job: JobView) -> str:
 def _of_tokenizers(verdict: Verdict, job: JobView) -> str:
     """Its pool of threads does not survive a fork: said where it is loaded, or nobody looked."""
     loaded = verdict.chain.last.wait.libraries if verdict.chain is not None else None
+    for rank in _seen(verdict.culprits[:1], job):
+        _, sample = rank.child_stacks.get(verdict.blamed_child or -1, (0.0, None))
+        main = sample.main if sample is not None else None
+        if main is not None and main.frames and format_path(main.frames[-1].file).startswith("torch/"):
+            return ""  # it waits in torch, whose threads are those of OpenMP
     setting = "TOKENIZERS_PARALLELISM=false"
     if loaded is None:
         return f" (With Hugging Face's tokenizers, {setting} helps.)"

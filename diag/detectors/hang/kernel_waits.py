@@ -123,6 +123,8 @@ def with_kernel_waits(verdict: Verdict, job: JobView) -> Verdict:
         return verdict
     rank = job.ranks[verdict.culprits[0]]
     chain = lasting_wait(rank, verdict.since, job, verdict.blamed_child or 0)
+    if (stuck := _stuck_child(rank, chain, verdict, job)) is not None:
+        return stuck
     if chain is None or not chain.steps[0].thread.same:
         return verdict
     if (found := _enders(rank, chain, verdict, job)) is not None:
@@ -138,6 +140,34 @@ def with_kernel_waits(verdict: Verdict, job: JobView) -> Verdict:
     if verdict.cause == "gil_held" and cause == "sleeps":
         return described  # asleep in C code with the interpreter's lock: that it holds it is the cause
     return _of_class(rank, verdict, replace(described, cause=cause), chain)
+
+
+def _stuck_child(rank: RankView, chain: Chain | None, verdict: Verdict, job: JobView) -> Verdict | None:
+    """The rank waits for its data workers, or for a process of its own that has nobody to name (a manager, a pool): and
+    one that it forked waits for what only a thread that was not copied could do. It will never bring what it was
+    started for."""
+    if chain is None or rank.waits is None or verdict.blamed_child is not None:
+        return None
+    of_workers = verdict.cause == "preprocess_blocked"
+    in_family = (
+        len(chain.steps) > 1 and chain.last.process.job and chain.end in ("no_owner", "several", "itself")
+    )
+    if not of_workers and not (verdict.cause in _REFINED and in_family):
+        return None
+    pids = [
+        process.pid
+        for process in rank.waits.processes
+        if process.job and process.pid != rank.placement.pid and len(process.threads) == 1
+        if process.threads[0].wait.forked and process.threads[0].wait.dead_end == "alone"
+    ]
+    beyond = lasting_wait(rank, verdict.since, job, pids[0]) if pids else None
+    if beyond is None or not beyond.steps[0].thread.same:
+        return None
+    if not of_workers:  # which of them it waits for is not known
+        beyond = replace(beyond, behind=chain)
+    child = pids[0] if of_workers else None
+    found = replace(verdict, chain=beyond, cause="forked_without_threads", blamed_child=child)
+    return _of_class(rank, verdict, found, beyond)
 
 
 def _of_class(rank: RankView, before: Verdict, verdict: Verdict, chain: Chain) -> Verdict:

@@ -38,7 +38,7 @@ _GROUP_IS_UP = (Activity.COLLECTIVE, Activity.COMM_INIT)
 def describe(verdict: Verdict, job: JobView, now: float) -> str:
     """One sentence with numbers: who, what, since when, who waits."""
     parts = [f"{claim(verdict, job, now)} {_phase(verdict, job)}".rstrip(" ,")]
-    if job.phase in _QUOTED_PHASES and job.phases.line:
+    if job.phase in _QUOTED_PHASES and job.phases.line and verdict.cause != "nodes_missing":
         parts.append(f', its last line on that "{job.phases.line.strip()[:120]}"')
     if verdict.chain is not None and verdict.culprits[0] in job.ranks:
         first = job.ranks[verdict.culprits[0]]
@@ -49,7 +49,8 @@ def describe(verdict: Verdict, job: JobView, now: float) -> str:
         parts.append(f"{', and' if verdict.chain is not None else ':'} {verdict.words}")
     if waiting := _waiting(verdict, job):
         parts.append(f"; {waiting}")
-    parts.append(f" ({len(job.ranks)} of {max(job.world_size, len(job.ranks))} ranks seen)")
+    if verdict.cause != "nodes_missing":
+        parts.append(f" ({len(job.ranks)} of {max(job.world_size, len(job.ranks))} ranks seen)")
     return "".join(parts)
 
 
@@ -109,6 +110,8 @@ def _for_how_long(verdict: Verdict, now: float) -> str:
 
 
 def _phase(verdict: Verdict, job: JobView) -> str:
+    if verdict.cause == "nodes_missing":
+        return "before any rank was started"
     if job.phase == "steady" and job.iteration is not None:
         return f"after {job.progress.step_words()}" + (
             f"/{job.progress.total_iterations}" if job.progress.total_iterations else ""

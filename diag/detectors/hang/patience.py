@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from diag.detectors.hang.catalogue import entry_of
+from diag.detectors.hang.time_limits import patience_to_end
 from diag.detectors.hang.verdict import Verdict
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
@@ -36,7 +37,7 @@ _REPEATED_PHASES = ("steady", "training", "eval", "ckpt_save")
 def patience(job: JobView, verdict: Verdict) -> float:
     """Seconds of silence before the verdict is reported. The defaults grow from what this job has shown, and
     never shrink."""
-    return max(_default(job, verdict), _learned(job), _come_through(job, verdict))
+    return max(_default(job, verdict), _learned(job), _come_through(job, verdict), patience_to_end(verdict))
 
 
 def learned_rhythm(job: JobView) -> float:

@@ -16,7 +16,10 @@ from diag.state.view import JobView
 from diag.text.units import format_path
 
 # What ranks do that go round in a loop.
-_LOOPS = {"sleeps": "it sleeps again and again", "busy": "it goes round"}
+_LOOPS = {
+    "sleeps": "it sleeps again and again", "busy": "it goes round", "dataloader_worker_slow": "it goes round",
+    "goes_round": "it goes round",
+}  # fmt: skip
 _ALL_IN_CALLS = ("calls_differ", "call_unanswered", "all_ranks_wait")
 # Causes of ranks that may have come to another line than the others.
 _PARTED = (
@@ -56,11 +59,13 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
     thread = _thread(rank, verdict)
     frames = path_of(thread)
     place = job.program.at(frames[-1] if frames else None)
-    if place is None:
+    if place is None and verdict.cause not in _LOOPS:
         return verdict
     clauses: list[str] = []
     cwd = job.run.cwd
-    if verdict.culprits:
+    if verdict.culprits and place is None:
+        clauses += _handlers(frames, job.program, cwd)  # of whoever called the function that is not read yet
+    elif verdict.culprits and place is not None:
         verdict = replace(verdict, notes=(Note("program", _shown(place, cwd), rank.rank), *verdict.notes))
         clauses += _handlers(frames, job.program, cwd)
     if verdict.cause in _LOOPS and (loop := _loop(frames, job.program, cwd)):
@@ -68,14 +73,14 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
         if verdict.cause == "sleeps":
             clauses += _zombies(rank)
             verdict = replace(verdict, cause="polls")
-    elif verdict.cause in _IN_A_LOCK and thread is not None and not verdict.by_kernel:
+    elif place is not None and verdict.cause in _IN_A_LOCK and thread is not None and not verdict.by_kernel:
         verdict = _with_lock(verdict, rank, thread, place, job)
     in_calls = verdict.cause in _ALL_IN_CALLS
     parted = parting(rank, everybody[1:], job, in_calls=in_calls) if verdict.cause in _PARTED else None
     if parted is not None:
         clauses.append(parted.text)
         verdict = _blaming(replace(verdict, parted=parted.for_good), parted)
-    if verdict.culprits and verdict.cause in _BARE and not clauses:
+    if verdict.culprits and verdict.cause in _BARE and not clauses and place is not None:
         clauses.append(f"its line is `{place.text}`")
     words = " and ".join(filter(None, (", ".join(clauses[:_MOST_CLAUSES]), verdict.words)))
     return replace(verdict, words=words)

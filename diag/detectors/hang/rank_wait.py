@@ -35,6 +35,7 @@ _WITH_OTHERS = {
 
 PEER_WAITS = tuple(_WITH_OTHERS)
 BUSY_CHILD = ("dataloader_worker_busy", "checkpoint_writer_busy")
+_GOES_ON_SWITCHES = 2.0  # ours, a second: between two readings half a second apart one waking up is none
 _COMPUTES_RATIO = 0.5  # of the time, on a core or ready for one
 _FRESH_SECONDS = 30.0  # between a child's stack and what the kernel says of it
 _LOCK_WAITS = ("condition", "mutex", "semaphore")  # of `Wait.kind`
@@ -81,8 +82,11 @@ def cause_of(rank: RankView, standing: str) -> tuple[str, int | None]:
             return "dataloader_worker_stopped", stopped
         child = busy_child(rank)
         if child is not None:
-            computes = _computes(rank, child.pid)
-            return "dataloader_worker_busy" if computes else "dataloader_worker_blocked", child.pid
+            if _computes(rank, child.pid):
+                return "dataloader_worker_busy", child.pid
+            return "dataloader_worker_slow" if _goes_on(
+                rank, child.pid
+            ) else "dataloader_worker_blocked", child.pid
         return "dataloader_main_process", None
     if standing == "checkpoint_io":
         child = busy_child(rank)
@@ -101,6 +105,7 @@ def cause_of(rank: RankView, standing: str) -> tuple[str, int | None]:
         "resource_wait": _starved_of(rank) or "external_service",
         "gil_deadlock": "gil_held",
         "outside": "not_in_collective",
+        "goes_round": "goes_round",
         "preprocess_wait": "preprocess_blocked",
         "compile_wait": "compiler_stalled",
         "teardown": "teardown_blocked",
@@ -151,6 +156,17 @@ def _computes(rank: RankView, pid: int) -> bool:
         return ready >= _COMPUTES_RATIO
     runs = rank.tree is not None and any(one.pid == pid and one.state == "R" for one in rank.tree.children)
     return runs and rank.moved.get("child_cpu") == rank.tree_at
+
+
+def _goes_on(rank: RankView, pid: int) -> bool:
+    """It waits for a moment only, and works between: its thread wakes up from one second to the next."""
+    return child_switches(rank, pid) >= _GOES_ON_SWITCHES
+
+
+def child_switches(rank: RankView, pid: int) -> float:
+    """How often a second a child's main thread has woken up lately."""
+    main = _main_of_child(rank, pid)
+    return (main.switches_per_second or 0.0) if main is not None else 0.0
 
 
 def _stopped_child(rank: RankView) -> int | None:

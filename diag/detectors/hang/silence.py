@@ -15,6 +15,8 @@ _BUSY_WITHOUT_PROGRESS = {"steady": 600.0, "training": 600.0}
 _BUSY_WITHOUT_PROGRESS_SECONDS = 7200.0  # DLRover's ceiling for the first step
 _AT_WORK_SECONDS = 120.0  # ours: then it is said who holds the others up, whatever else moves in it
 _OF_WORK = ("io", "child_io", "memory")
+_BUT_STACKS = tuple(channel for channel in CHANNELS if channel != "stack")
+RESTED_SECONDS = 120.0  # ours: as long as a service may let all ranks wait
 _STALE_SECONDS = 60.0  # twelve times the usual period, thirty times that under suspicion
 _BLIND_SECONDS = 120.0  # silence that is believed without a stack
 _SAMPLES = 3  # equal stacks needed before a rank may be blamed by its stack
@@ -61,6 +63,21 @@ def held_since(now: float, job: JobView, alive: list[RankView], states: dict[int
     # evaluation that prints how far it is.
     worked = max(rank.last_moved((PRINTED, *_OF_WORK)) for rank in busy)
     return max(since, job.saves.moved_at or 0.0, worked)
+
+
+def rested_since(now: float, job: JobView, alive: list[RankView]) -> float | None:
+    """Since when no rank has done more than to look, or ask, again and again: its stack moves, and nothing else of the job
+    does. None for a while, and where too little was seen of it."""
+    if job.cluster.nodes:
+        return None  # of ranks of other nodes too little is told
+    worked = max(max(rank.worked_at, rank.last_moved((*_BUT_STACKS, PRINTED))) for rank in alive)
+    since = max(worked, job.progress.log_moved_at or 0.0, job.saves.moved_at or 0.0)
+    if now - since < RESTED_SECONDS:
+        return None
+    seen = all(
+        not is_blind(rank, now) and rank.tree is not None and now - rank.tree_at <= 15.0 for rank in alive
+    )
+    return since if seen else None
 
 
 def _in_one_call_since(rank: RankView) -> float | None:

@@ -51,6 +51,14 @@ class RankShared(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class AgentsSeen(Observation):
+    """torchrun's agents on this machine, where none has started a rank: each its pid, how many nodes it was told to wait
+    for, and where they meet."""
+
+    agents: tuple[tuple[int, int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RankExited(Observation):
     """`exit_code` and `signal` are None when they could not be read (`how` says who did). A log shows it
     late: `ended` is when it was, and `last` are the rank's last lines, where none came under its number."""

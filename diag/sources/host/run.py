@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from diag.model import Placement, Record
@@ -82,6 +82,10 @@ def rank_shared(rank: int, pids: tuple[int, ...], host: str) -> Record:
     return _record("shared", host, rank, pids=list(pids))
 
 
+def agents_seen(agents: Sequence[tuple[int, int, str]], host: str) -> Record:
+    return _record("agents", host, agents=[list(one) for one in agents])
+
+
 def cut_off(at: float) -> Record:
     """Put behind a journal that was never closed."""
     return Record(SOURCE, {"event": "cut_off"}, at=at)
@@ -125,6 +129,9 @@ def parse(record: Record) -> Iterator[facts.Observation]:
         yield facts.EnvironmentSeen(
             place.rank, place.pid, tuple((str(k), str(v)) for k, v in variables.items())
         )
+    elif event == "agents":
+        rows = (sequence(one) for one in sequence(payload["agents"]))
+        yield facts.AgentsSeen(None, tuple((integer(row[0]), integer(row[1]), str(row[2])) for row in rows))
     elif event in _EVENTS:
         known = {"host": record.host, "silent_seconds": payload.get("silent")}
         yield from_mapping(_EVENTS[event], {**known, **payload}, rank=record.rank)

@@ -14,6 +14,7 @@ from diag.sources.waits.decode import Blocked, blocked_in
 _ALARMS = (14, 26, 27, 29)  # SIGALRM, SIGVTALRM, SIGPROF, SIGIO
 _CHILD_ENDS = 17  # SIGCHLD
 _REAL_TIME = range(34, 65)
+_OWN = 50  # diag's hook has every process of the job write its stacks on it (inject/_diag_hook.py): nobody else sends it
 _START_CODE, _START_STACK = 23, 25  # fields 26 and 28 of stat: chosen at random when a program begins
 
 
@@ -44,7 +45,7 @@ class Relatives:
         except ValueError:
             return False  # not known, as in records of earlier versions
         children = any(self._parent(int(other)) == pid for other in self._processes)
-        woken_by = (*_ALARMS, *_REAL_TIME, *([_CHILD_ENDS] if children else []))
+        woken_by = {*_ALARMS, *_REAL_TIME, *([_CHILD_ENDS] if children else [])} - {_OWN}
         return not any(caught >> (number - 1) & 1 for number in woken_by)
 
     def is_fork(self, pid: int) -> bool:

@@ -1,0 +1,124 @@
+"""Waits whose end is known: one sleep, or a call with a time limit. And what sleeps again and again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from diag.detectors.hang.kernel_waits import wait_of
+from diag.detectors.hang.verdict import Verdict
+from diag.model import Confidence
+from diag.model.observations.waits import Wait
+from diag.state.rank_view import RankView
+from diag.state.stack_activity import Activity, format_frame
+from diag.state.view import JobView
+from diag.text.units import format_seconds, format_time
+
+# Causes of a rank at a line of its own, or in a call of a library, that sleeps there.
+_SLEEPS = ("sleeps", "external_service", "not_in_collective", "call_does_not_return")
+_LIMITED = ("not_in_collective", "call_does_not_return")
+_TIMED = (
+    "poll",
+    "condition",
+    "semaphore",
+    "child",
+    "tcp_receive",
+    "unix_receive",
+    "pipe_read",
+)  # of `Wait.kind`
+_LEAST_SECONDS = 10.0  # ours: of a call; shorter ones are those of a loop that looks again
+_LATE_SECONDS = 2.0  # a thread may come to a core, and be seen, so late
+# Ours: whoever sleeps, and holds nobody up, is waited for so long; and a rank for which others wait for a minute.
+_LONGEST_SECONDS = 300.0
+_LONGEST_FOR_OTHERS = 60.0
+
+
+def with_known_end(verdict: Verdict, job: JobView, now: float) -> Verdict:
+    """By the first culprit: the others of one class wait alike."""
+    rank = job.ranks.get(verdict.culprits[0]) if verdict.culprits else None
+    if rank is None or verdict.blamed_child is not None:
+        return verdict
+    wait = _wait(rank, verdict, job)
+    kind = wait.kind if wait is not None else ""
+    if verdict.cause in _SLEEPS and kind == "sleep":
+        ends = _sleeps_until(rank)
+        if ends is None:
+            return _trying(verdict, rank, job) if _has_woken(rank) else verdict
+        return _ending(verdict, "sleeps_once", f"{_name(verdict)} sleeps until", ends, now)
+    ends = _returns_at(rank, wait, verdict) if verdict.cause in _LIMITED and kind in _TIMED else None
+    if ends is not None and ends > now:
+        return _ending(verdict, "waits_with_limit", "that wait has a time limit: it ends by", ends, now)
+    return verdict
+
+
+def patience_to_end(verdict: Verdict) -> float:
+    """Seconds of silence until the wait is over by itself and has been looked at again; 0 where it is not known, or too
+    far away."""
+    if verdict.ends_at is None:
+        return 0.0
+    seconds = verdict.ends_at + _LATE_SECONDS - verdict.since
+    return seconds if seconds <= (_LONGEST_FOR_OTHERS if verdict.waiting else _LONGEST_SECONDS) else 0.0
+
+
+def _ending(verdict: Verdict, cause: str, words: str, ends: float, now: float) -> Verdict:
+    text = f"{words} {format_time(ends, now)} ({format_seconds(max(0.0, ends - now))} from now)"
+    confidence = min(verdict.confidence, Confidence.MEDIUM, key=list(Confidence).index)
+    words = " and ".join(filter(None, (text, verdict.words)))
+    # One step of the chain is that wait itself, with what was left of it when it was read.
+    chain = verdict.chain if verdict.chain is not None and len(verdict.chain.steps) > 1 else None
+    return replace(verdict, cause=cause, confidence=confidence, ends_at=ends, words=words, chain=chain)
+
+
+def _name(verdict: Verdict) -> str:
+    return "it" if len(verdict.culprits) == 1 else f"rank {verdict.culprits[0]}"
+
+
+def _wait(rank: RankView, verdict: Verdict, job: JobView) -> Wait | None:
+    """Of its own thread. Where that waits for somebody without a limit of its own, that one's end is what counts."""
+    chain = wait_of(rank, verdict, job)
+    if chain is None or chain.behind is not None or chain.stays_in_job:
+        return None
+    first = chain.steps[0]
+    return first.wait if first.thread.same and (len(chain.steps) == 1 or first.wait.timed) else None
+
+
+def _here(rank: RankView) -> list[tuple[float, float]]:
+    """Its sleeps since it is at this line, or in this call."""
+    return [one for one in rank.sleeps if one[0] >= rank.stack_since - _LATE_SECONDS]
+
+
+def _has_woken(rank: RankView) -> bool:
+    """And is there again."""
+    here = _here(rank)
+    return len(here) > 1 or (bool(here) and here[0][1] + _LATE_SECONDS < min(rank.stack_at, rank.tree_at))
+
+
+def _sleeps_until(rank: RankView) -> float | None:
+    """Of one long sleep, as far as was seen."""
+    here = _here(rank)
+    long = bool(here) and here[0][1] - here[0][0] >= _LEAST_SECONDS / 2
+    return here[0][1] if long and not _has_woken(rank) else None
+
+
+def _trying(verdict: Verdict, rank: RankView, job: JobView) -> Verdict:
+    """Of who sleeps again and again, and not by a sleep of the program's own: in a library, or in C code that its line
+    has called, as a database that waits for a lock."""
+    reading, frames = rank.reading, rank.judged.frames if rank.judged is not None else ()
+    if reading is None or not frames:
+        return verdict
+    if reading.own is not None or reading.activity is Activity.SERVICE:
+        words = f"{_name(verdict)} sleeps in {format_frame(frames[-1], job.run.cwd)}, not for the first time"
+    elif (place := job.program.at(frames[-1])) is not None and "sleep" not in place.text.lower():
+        words = f"the call in `{place.text}` sleeps again and again by itself"
+    else:
+        return verdict
+    return replace(verdict, cause="tries_again", by_kernel=True, words=verdict.words or words)
+
+
+def _returns_at(rank: RankView, wait: Wait | None, verdict: Verdict) -> float | None:
+    """At the latest: since when it has been in this call is known where its main thread has not woken once."""
+    if wait is None or not wait.timed or wait.seconds is None:
+        return None
+    began, seen = rank.asleep
+    asleep = not rank.thread and wait.kind == "poll" and began < rank.waits_at <= seen + _LATE_SECONDS
+    ends = (began if asleep else rank.waits_at) + wait.seconds
+    return ends if ends - verdict.since >= _LEAST_SECONDS else None
