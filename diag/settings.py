@@ -114,6 +114,10 @@ class Settings(BaseSettings):
     read_program: bool = Field(
         True, description="read the lines of the job's own files at which its ranks are, when it is suspected"
     )
+    variables: bool = Field(
+        True,
+        description="read the variables of the job's own functions, when it is suspected; secrets are hidden",
+    )
     lang: Literal["", "en", "zh"] = Field(
         "",
         description="language of manual pages and of explanations under findings: en or zh; empty: from the locale",

@@ -81,9 +81,10 @@ def faults(finding: Finding, job: JobView) -> list[str]:
             wrong.append(f"there are no others: {text!r}")
     if finding.id in ("hang", "held-up"):
         wrong += _misplaced(finding, job)
-        wrong += [
-            f"not filled in: {left[0]}" for left in _TEMPLATE.finditer(finding.summary + finding.advice)
-        ]
+        own_words = (
+            re.sub("`[^`]*`", "", finding.summary) + finding.advice
+        )  # the program may have templates of its own
+        wrong += [f"not filled in: {left[0]}" for left in _TEMPLATE.finditer(own_words)]
         if "before the process group was up" in finding.summary and _group_seen(job):
             wrong.append("a process group was seen")
     return wrong

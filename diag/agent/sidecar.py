@@ -24,6 +24,7 @@ from diag.agent.samplers.rank_collectives import CollectivesSampler
 from diag.agent.samplers.rank_context import RankContext, RankSampler
 from diag.agent.samplers.rank_process import ProcessSampler
 from diag.agent.samplers.rank_samplers import RANK_SAMPLERS
+from diag.agent.samplers.rank_variables import VariableSampler
 from diag.agent.samplers.rank_waits import WaitSampler
 from diag.agent.samplers.sampler import Reporter
 from diag.agent.stack_sampler import StackSampler
@@ -126,6 +127,8 @@ class Sidecar:
         probes.start(stack, children)
         probes.start(recorder)
         probes.start(Probe("rdma_access", self[RdmaSampler].read_access))
+        if self.rank.reads_variables:
+            probes.start(Probe("variables", self[VariableSampler].read_variables))
         probes.start(Probe("waits", lambda: self[WaitSampler].read_waits(_WAITS_OVER_SECONDS)))
         probes.start(
             Probe("cgroup", memory.read_cgroup),

@@ -136,6 +136,7 @@ class SidecarPool:
             "stack_seconds": settings.stack_seconds,
             "close_stack_seconds": settings.close_stack_seconds,
             "proc_seconds": settings.proc_seconds,
+            "variables": settings.variables,
             "node_seconds": settings.node_seconds,
             "other_ranks": self._other_ranks(place),
         }

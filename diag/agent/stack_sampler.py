@@ -15,6 +15,7 @@ from diag.sources.stacks import faulthandler, pyspy, remote_stack
 _SIGNAL_SECONDS = 60.0
 _CHILD_STACK_SECONDS = 6.0  # children are sampled less often than their rank, and only under suspicion
 _MOST_CHILDREN = 16
+_MOST_STRANGERS = 4
 _MISSES_TOLD = 3  # of 300 py-spy dumps of a busy loop 8 fail or are torn: three in a row are no accident
 
 
@@ -36,6 +37,7 @@ class StackSampler(RankSampler):
         if rank.closer and began - self._children_at >= _CHILD_STACK_SECONDS:
             self._children_at = time.monotonic()
             self.stacks.children(rank.children, _MOST_CHILDREN, began + 3.0)
+            self.stacks.strangers(rank.strangers[:_MOST_STRANGERS], began + 4.0)
 
     def period(self, cpu: float, wall: float) -> float:
         return self.rank.close_stack_seconds if self.rank.closer else self.rank.stack_seconds
@@ -54,6 +56,7 @@ class RankStacks:
         self._gone = rank.gone
         self._misses = 0
         self._signalled_at = -1e9
+        self._strangers: tuple[int, ...] = ()
         self._no_python: dict[int, int] = {}  # children: how often py-spy found no Python in them
 
     def main(self, deadline: float, *, urgent: bool) -> tuple[str, str]:
@@ -130,9 +133,23 @@ class RankStacks:
                 return len(wanted) - index
             self._child_stack(pid, min(1.0, until - now))
         alive = {pid for pid, _ in wanted}
-        self.memory.keep_only({self._pid, *alive})
+        self.memory.keep_only({self._pid, *alive, *self._strangers})
         self._no_python = {pid: count for pid, count in self._no_python.items() if pid in alive}
         return max(0, len(wanted) - most)
+
+    def strangers(self, processes: Sequence[tuple[int, int]], until: float) -> None:
+        """Of processes (pid, start in ticks) that are none of the job's, and that the rank waits for: by their memory
+        alone, which neither stops them nor lets them know."""
+        self._strangers = tuple(pid for pid, _ in processes)
+        for pid, start_ticks in processes:
+            began = time.monotonic()
+            if began >= until or self._gone.is_set() or not self._is_rank():
+                return
+            if not is_alive(pid, start_ticks):
+                continue
+            payload = self.memory.dump(pid, min(1.0, until - began), parent_pid=self._pid)
+            if "failed" not in payload and is_alive(pid, start_ticks):  # what was read may be another's
+                self._record(remote_stack.SOURCE, payload, time.monotonic() - began)
 
     def _child_stack(self, pid: int, deadline: float) -> None:
         if self._no_python.get(pid, 0) >= _MISSES_TOLD:

@@ -252,7 +252,8 @@ class Engine:
             return ()
         after = finding.since + self._check_seconds
         step = bool(finding.waiting_ranks) and (self.job.progress.iteration_at or 0.0) > after
-        ranks = [self.job.ranks[number] for number in finding.ranks if number in self.job.ranks]
+        named = finding.ranks or finding.waiting_ranks
+        ranks = [self.job.ranks[number] for number in named if number in self.job.ranks]
         return tuple(rank.rank for rank in ranks if rank.alive and (step or rank.last_moved(STRONG) > after))
 
     # -- reading ------------------------------------------------------------------------------------------

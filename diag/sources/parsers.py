@@ -9,7 +9,7 @@ from diag.sources.gpu import cuda_coredump, nvml
 from diag.sources.host import cgroup, exits, kmsg, proc, run, shm
 from diag.sources.logs import output, written
 from diag.sources.network import infiniband, interfaces, rdma_access
-from diag.sources.stacks import faulthandler, program, pyspy, remote_stack
+from diag.sources.stacks import faulthandler, program, pyspy, remote_stack, variables
 from diag.sources.storage import checkpoint, disk
 
 PARSERS: dict[str, Parser] = {
@@ -36,6 +36,7 @@ PARSERS: dict[str, Parser] = {
     pyspy.SOURCE: pyspy.parse,
     faulthandler.SOURCE: faulthandler.parse,
     program.SOURCE: program.parse,
+    variables.SOURCE: variables.parse,
     flight_recorder.SOURCE: flight_recorder.parse,
     nccl_ras.SOURCE: nccl_ras.parse,
     store.SOURCE: store.parse,

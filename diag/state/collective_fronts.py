@@ -139,7 +139,7 @@ class _Group:
         calls = self.calls.get(seq, {})
         for rank, entries in calls.items():
             parts = [entry for entry in entries if entry.op != "coalesced"] or entries
-            kinds.setdefault(tuple(map(_kind, parts)), (parts[0], []))[1].append(rank)
+            kinds.setdefault(tuple(map(_fits, parts)), (parts[0], []))[1].append(rank)
         if len(kinds) < 2:
             return self._uneven_exchange([entry for entries in calls.values() for entry in entries])
         return tuple(
@@ -186,7 +186,12 @@ class _Group:
         return match[1], self.members[int(match[3])] if self.members else int(match[3])
 
 
-def _kind(entry: CollectiveEntry) -> tuple[object, ...]:
+def kind_of(entry: CollectiveEntry) -> tuple[object, ...]:
+    """What is the same each time that a program makes this call."""
+    return (entry.backend, entry.group, *_fits(entry))
+
+
+def _fits(entry: CollectiveEntry) -> tuple[object, ...]:
     """What must be equal on all ranks. Sizes by number of elements: NCCL does not care for shapes."""
     if _ANY_SIZE.search(entry.op):
         return (entry.op,)

@@ -42,7 +42,7 @@ def own_places(frames: Sequence[Frame]) -> tuple[int | None, ...]:
             continue
         if frame.function.rpartition(".")[2] == _CHILD_BEGINS[0] and frame.file.endswith(_CHILD_BEGINS[1]):
             own = None
-        packages.add(_package(frame.file))
+        packages.add(package_of(frame.file))
         started = own is not None and frames[own].function == "<module>" and len(packages - {""}) > 1
         found.append(None if started else own)
     return tuple(found)
@@ -86,7 +86,7 @@ def is_own_file(path: str) -> bool:
 
 
 @functools.lru_cache(maxsize=8192)
-def _package(path: str) -> str:
+def package_of(path: str) -> str:
     """What a file was installed with; empty for the standard library, on which all others rest, and what has no file."""
     if path.startswith("<"):
         return ""

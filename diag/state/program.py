@@ -1,20 +1,43 @@
-"""What the program's own text says of the lines at which its ranks were found."""
+"""What the program's own text says of the lines at which its ranks were found, and their variables there."""
 
 from __future__ import annotations
 
-from diag.model.observations import Frame, ProgramPlace, ProgramRead
+from diag.model.observations import Frame, FrameVariables, ProgramPlace, ProgramRead, VariablesRead
 from diag.state.reducer import AttemptBegan, Reducer, takes
 
 _MOST = 2048
+_Function = tuple[int, str, str]
 
 
 class Program(Reducer):
     def __init__(self) -> None:
         self._places: dict[tuple[str, int, str], ProgramPlace] = {}
+        self._variables: dict[tuple[int, int], VariablesRead] = {}  # by rank and pid
+        self._first: dict[tuple[int, int], dict[_Function, FrameVariables]] = {}
 
     def at(self, frame: Frame | None) -> ProgramPlace | None:
         """None where its text was not read, or is not what the process runs."""
         return None if frame is None else self._places.get((frame.file, frame.line, frame.function))
+
+    def variables(self, rank: int, pid: int) -> VariablesRead | None:
+        """Of a process of this rank, as last read. None where they were not."""
+        return self._variables.get((rank, pid))
+
+    def first_variables(self, rank: int, pid: int, frame: FrameVariables) -> FrameVariables | None:
+        """Of this function, as first read since it has been in it at each reading."""
+        return self._first.get((rank, pid), {}).get(_function(frame))
+
+    @takes(VariablesRead)
+    def _read_variables(self, at: float, fact: VariablesRead) -> None:
+        if fact.rank is not None and len(self._variables) < _MOST:
+            place = fact.rank, fact.pid
+            first = self._first.get(place, {})
+            self._first[place] = {
+                _function(frame): first.get(_function(frame), frame)
+                for frame in fact.frames
+                if not frame.called
+            }
+            self._variables[place] = fact
 
     @takes(ProgramRead)
     def _read(self, at: float, fact: ProgramRead) -> None:
@@ -25,3 +48,9 @@ class Program(Reducer):
     @takes(AttemptBegan)
     def _began_anew(self, at: float, fact: AttemptBegan) -> None:
         self._places.clear()  # it may have been mended in between
+        self._variables.clear()
+        self._first.clear()
+
+
+def _function(frame: FrameVariables) -> _Function:
+    return frame.thread_id, frame.file, frame.function

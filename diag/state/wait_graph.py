@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from diag.model.observations import Exchange, FlightRecorder
+from diag.state.call_order import Passed
 from diag.state.collective_fronts import Front, Signature, fronts_of
 from diag.state.message_circle import MessageCircle, find_circle
 
@@ -30,7 +31,8 @@ class Wait:
 class Explanation:
     """`kind` is absent_rank, order_cycle, message_circle, mismatch, all_joined or no_pending. `certain` is False where a rank
     without a dump, or a group of unknown members, could change the answer: then culprits may be all those
-    without a dump. `sole`: no other call is pending anywhere."""
+    without a dump. `sole`: no other call is pending anywhere. `passed`: calls that were due on culprits, which have come
+    to later ones without them."""
 
     kind: str
     culprits: tuple[int, ...]
@@ -40,6 +42,7 @@ class Explanation:
     certain: bool = True
     sole: bool = False
     circle: MessageCircle | None = None
+    passed: tuple[Passed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +119,27 @@ class WaitGraph:
         return circle if circle is not None and inside.issuperset(circle.ranks) else None
 
     def _as_if_members_were_missing(self) -> Explanation | None:
-        """gloo's recorder names no members of a group, so a group looks complete with those who have called
-        in it. A call that all have joined would end there: with two such groups, each lacks somebody who
-        waits in another."""
-        guessed = [
+        """gloo's recorder names no members of a group, so a group looks complete with those who have called in it. A call
+        that all have joined would end there: with two such groups, each lacks somebody who waits in another. So does a
+        group in its first call, of which no call has shown who belongs to it, while whoever is in that call is waited
+        for elsewhere."""
+        late = any(front.missing for front in self.fronts)
+        seeming = [
             front
             for front in self.fronts
-            if not (front.whole or front.is_p2p or front.signatures or front.no_dump)
+            if not (front.whole or front.is_p2p or front.signatures or front.no_dump or front.missing)
+            if front.seq == 1 or not late
         ]
-        if len(guessed) < 2 or any(front.missing for front in self.fronts):
+        if len(seeming) + late < 2:
             return None
-        everybody = {rank for front in guessed for rank in front.waiting}
-        filled = [replace(front, missing=tuple(sorted(everybody - set(front.waiting)))) for front in guessed]
+        fronts = self.fronts if late else seeming
+        everybody = {rank for front in fronts for rank in front.waiting}
+        filled = [
+            replace(front, missing=tuple(sorted(everybody - set(front.waiting))))
+            if front in seeming
+            else front
+            for front in fronts
+        ]
         graph = _graph(filled, self.no_dump)
         return graph.explain() if graph.cycles and not graph.sinks else None
 

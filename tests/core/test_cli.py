@@ -85,7 +85,7 @@ def test_mistake_is_a_usage_error(words: list[str], capsys: pytest.CaptureFixtur
         (["run"], "no command"),
         (["run", "--"], "no command"),
         (["watch", "--pid", "99999999"], "no process has pid 99999999"),
-        (["explain", "hagn"], "no finding, class, cause or rule is called 'hagn'"),
+        (["explain", "hagn"], "no finding, class, cause, rule, variable or code is called 'hagn'"),
         (["replay", "/nowhere/at/all"], "does not exist"),
         (["dump", "--endpoint", "not-an-address"], "not a hub address"),
         (["dump", "--endpoint", "file:///etc/passwd"], "not a hub address"),

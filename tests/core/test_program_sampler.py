@@ -11,14 +11,14 @@ from typing import cast
 import pytest
 
 from diag.agent.samplers.context import NodeContext
-from diag.agent.samplers.program import ProgramSampler, _wanted
+from diag.agent.samplers.program import ProgramSampler, _path, _wanted
 from diag.agent.samplers.sampler import Reporter
 from diag.model import Placement, Record
 from diag.model.observations import RankFound
 from diag.settings import load
 from diag.state.rank import RankState
 from diag.state.view import JobView
-from tests.facts import Story, stack
+from tests.facts import Story, frames, stack
 
 HERE = Path(__file__)
 LINE = next(at for at, line in enumerate(HERE.read_text().splitlines(), 1) if line.startswith("LINE = "))
@@ -91,3 +91,13 @@ def test_line_of_a_rank_on_another_node_is_read_from_the_files_here(tmp_path: Pa
         (os.getpid(), LINE),
         (os.getpid(), number),
     }
+
+
+def test_place_that_a_recursion_comes_to_again_and_again_counts_once() -> None:
+    lines = [
+        "main /app/train.py:9",
+        "add /app/meter.py:16",
+        *["show /app/meter.py:28", "take /app/meter.py:22"] * 20,
+    ]
+
+    assert [frame.line for frame in _path(frames(*lines))] == [9, 16, 28, 22]

@@ -30,7 +30,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("sources", "state", "text"),
     ),
     "cli": (
-        *("agent", "detectors", "diag", "engine", "launch", "model", "outputs", "preflight", "settings"),
+        *("agent", "detectors", "diag", "engine", "knowledge", "launch", "model", "outputs", "preflight"),
+        "settings",
         *("sources", "text"),
     ),
     "__main__": ("cli", "launch"),

@@ -387,3 +387,29 @@ def test_stacks_of_a_process_that_was_given_the_ranks_pid_are_not_read(rank: sub
     stranger = stacks(ticks(rank.pid) - 1)
     assert stranger.main(5.0, urgent=True) == ("", "the process is gone")
     assert stranger.native(5.0)["failed"] == "gone" and len(said) == 1
+
+
+def test_stacks_of_a_stranger_are_read_by_its_memory_alone(rank: subprocess.Popen[bytes]) -> None:
+    said: list[Any] = []
+    stacks = RankStacks(RankContext({**task_of(rank), "start_ticks": ticks(rank.pid)}, Reporter(said.append)))
+    stacks.pyspy.dump = stacks.memory.dump = None  # type: ignore[method-assign, assignment]
+    denied, read, ended = (
+        rank.pid,
+        os.getpid(),
+        (os.getpid(), ticks(os.getpid()) - 1),
+    )  # whose pid another has
+    asked: list[int] = []
+
+    def dump(pid: int, deadline: float, *, parent_pid: int | None = None) -> dict[str, Any]:
+        asked.append(pid)
+        return {
+            "pid": pid,
+            "parent_pid": parent_pid,
+            **({"failed": "denied"} if pid == denied else {"codes": [], "threads": []}),
+        }
+
+    stacks.memory.dump = dump  # type: ignore[method-assign, assignment]
+    stacks.strangers([ended, *((pid, ticks(pid)) for pid in (denied, read))], time.monotonic() + 5.0)
+
+    assert asked == [denied, read]
+    assert [(one.source, one.payload["pid"]) for one in said] == [("remote_stack", read)]

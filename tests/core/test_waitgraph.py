@@ -408,3 +408,28 @@ def test_two_gloo_groups_that_each_lack_who_waits_in_the_other_are_a_cycle_but_n
     found = build(dumps).explain()
 
     assert (found.kind, found.culprits, found.certain) == ("order_cycle", (0, 1), False)
+
+
+def test_group_in_its_first_call_lacks_those_who_wait_for_whoever_is_in_it() -> None:
+    """One rank has left the training for a gather in a group of its own: no call before has shown who belongs to that."""
+    world = {"0": (0, 1, 2)}
+    dumps = {
+        0: recorder(0, [call("0", 187)], world),
+        1: recorder(1, [call("end", 1, backend="gloo")], world, {"0": 186}),
+        2: recorder(2, [call("0", 187)], world),
+    }
+    found = build(dumps).explain()
+
+    assert (found.kind, found.culprits, found.certain) == ("order_cycle", (1,), False)
+
+
+def test_group_whose_earlier_calls_have_shown_who_belongs_to_it_lacks_nobody_else() -> None:
+    """Its call is only slow."""
+    world = {"0": (0, 1, 2)}
+    dumps = {
+        0: recorder(0, [call("0", 187)], world),
+        1: recorder(1, [call("end", 2, backend="gloo")], world, {"0": 186}),
+        2: recorder(2, [call("0", 187)], world),
+    }
+
+    assert build(dumps).explain().kind == "all_joined"

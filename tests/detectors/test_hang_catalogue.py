@@ -18,6 +18,7 @@ from diag.detectors.hang.evidence import evidence_of
 from diag.detectors.hang.facts import FACTS
 from diag.detectors.hang.kernel_causes import KERNEL_CAUSES
 from diag.detectors.hang.messages import advice_for, describe
+from diag.detectors.hang.reasons import REASONS
 from diag.detectors.hang.verdict import Verdict
 from diag.model import JOB, Confidence, Finding, Severity
 from diag.model.observations import PhaseMarked, RunStarted, StackSample, VersionSeen
@@ -36,6 +37,7 @@ FOLDER = ROOT / "diag" / "detectors" / "hang" / "causes"
 CAUSES = [*sorted(catalogue()), "xid_79", "named_by_a_newer_diag"]
 OF_NOBODY = [
     "all_ranks_wait", "communicator_not_made", "culprit_not_seen", "not_all_joined", "named_by_a_newer_diag", "nobody_sends",
+    "message_not_met", "ways_differ",
 ]  # fmt: skip
 LONGEST = 2000  # characters of a sentence, or of an advice
 
@@ -84,7 +86,7 @@ def test_who_waits_is_named_only_where_somebody_does(cause: str) -> None:
 
 
 def test_kernel_causes_are_entries() -> None:
-    assert set(catalogue()) >= KERNEL_CAUSES
+    assert set(catalogue()) >= KERNEL_CAUSES | REASONS
 
 
 def test_classes_are_those_of_the_reference() -> None:

@@ -110,6 +110,25 @@ def test_worker_that_is_gone_while_the_rank_waits_for_its_result_is_named() -> N
     assert "its child process pid 5002 ended 40 s ago" in hang.summary
 
 
+@pytest.mark.parametrize(("limits", "said"), [((6, 6), True), ((6, None), False), ((None, None), False)])
+def test_limit_of_cpu_time_of_the_workers_that_are_left_is_shown(
+    limits: tuple[int | None, int | None], said: bool
+) -> None:
+    story = steady()
+    go_on(story, 6.0, QUEUE, children=(5001, 5002, 5003))
+    rest = [
+        ProcessWaits(pid, pid_of(1), "python", (), cpu_limit_seconds=limit)
+        for pid, limit in zip((5001, 5004), limits, strict=True)
+    ]
+    go_on(story, 20.0, QUEUE, children=(5001, 5003, 5004))
+    story.tell(WaitsRead(1, pid_of(1), 0.5, (ProcessWaits(pid_of(1), 1, "python", ()), *rest)))
+    go_on(story, 20.0, QUEUE, children=(5001, 5003, 5004))
+
+    hang = story.hang()
+    assert hang.cause == "worker_ended"
+    assert ("after 6 s of CPU time, RLIMIT_CPU" in hang.summary) is said
+
+
 def test_pool_that_was_shut_down_and_programs_that_ended_are_no_lost_workers() -> None:
     for before, after in (((5001, 5002, 5003), ()), ((), ())):
         story = steady()

@@ -86,7 +86,7 @@ def test_one_rank_that_polls_alone_after_the_others_have_ended_waits_for_somebod
     """Post-processing on rank 0: its upload is not confirmed yet."""
     found = told(path, {0: polling(path)}, ended(1))
 
-    assert (found.ranks, found.cause) == ((0,), "polls")
+    assert (found.ranks, found.cause) == ((0,), "polls_for_file")
 
 
 @pytest.mark.parametrize(
@@ -110,14 +110,14 @@ def test_ranks_that_poll_together_are_named_where_no_rank_has_ended_well(
 def test_ranks_that_went_on_without_the_one_that_ended_do_not_look_for_it(path: Path) -> None:
     found = told(path, {0: polling(path), 1: polling(path)}, ended(2), after=60.0)
 
-    assert (found.ranks, found.cause) == ((0, 1), "polls")
+    assert (found.ranks, found.cause) == ((0, 1), "polls_for_file")
 
 
 def test_ranks_that_poll_at_different_places_do_not_look_for_one_rank(path: Path) -> None:
     other = lines(path, "uploads", "upload")
     found = told(path, {0: polling(path), 1: other}, ended(2))
 
-    assert (found.ranks, found.cause) == ((0, 1), "polls")
+    assert (found.ranks, found.cause) == ((0, 1), "polls_for_file")
 
 
 def test_rank_in_a_call_of_a_group_is_left_early_in_the_usual_way(path: Path) -> None:

@@ -20,7 +20,6 @@ NOT_RUN = {
     "diag watch": "needs a job; the one of docs/howto/attach.md is run beside the tutorial's",
     "diag dump": "needs a job; the tutorial's is run",
     "diag flame": "needs a job; the tutorial's is run",
-    "diag replay RUN_DIR --serve": "serves until Ctrl-C; tests/outputs/test_serve_recorded.py runs it",
     "diag top": "needs a job; tests/top has one",
     "diag doctor --wait": "waits for the other nodes; tests/preflight has two",
     "git clone": "fetches; the address is the reader's",

@@ -56,6 +56,8 @@ def await_end() -> None:
 
 
 def waits_for_the_others() -> None:
+    hub_token = os.environ.get("HF_TOKEN", "")
+    headers = {"Authorization": f"Bearer {hub_token}"}  # noqa: F841 - who reads variables must not tell these
     tell_ready(int(os.environ["RANK"]))
     time.sleep(3600)
 

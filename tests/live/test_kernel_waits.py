@@ -88,7 +88,7 @@ def test_thread_that_the_rank_joins_is_named_with_what_it_waits_for(tmp_path: Pa
     [
         ("child", "child_does_not_end", "which waits for child pid"),
         ("pipe", "pipe_without_other_end", "that no other process can write to"),
-        ("marker", "polls", 'in the loop `while not os.path.exists("marker"):` ('),
+        ("marker", "polls_for_file", 'in the loop `while not os.path.exists("marker"):` ('),
     ],
 )
 def test_cause_is_what_the_kernel_shows(tmp_path: Path, reason: str, cause: str, shown: str) -> None:

@@ -15,7 +15,9 @@ from functools import cache
 from pathlib import Path
 
 from diag.detectors.findings import table
+from diag.detectors.hang.endless_waits import NOBODY
 from diag.detectors.hang.kernel_causes import KERNEL_CAUSES
+from diag.detectors.hang.reasons import REASONS
 
 __all__ = ["causes_by_file", "findings_of"]
 
@@ -98,6 +100,10 @@ def causes_by_file() -> dict[str, set[str]]:
         found[name] = set(_causes(tree, {**_takers(beside), **_takers([tree])}))
         if name == "hang/kernel_causes.py":
             found[name] |= KERNEL_CAUSES
+        if name == "hang/reasons.py":
+            found[name] |= REASONS
+        if name == "hang/endless_waits.py":
+            found[name] |= set(NOBODY.values())
         for finding in _made_in(tree):
             found[name] |= set(table().get(finding, {}).get("causes", {}))
     return {name: said for name, causes in found.items() if (said := causes - NOT_SAID.get(name, set()))}

@@ -85,3 +85,11 @@ def test_bundle_reads_back_and_tells_no_secret(run: LiveRun, tmp_path: Path) -> 
 
     assert json.loads(done.stdout)["schema"] == "diag.report/1"
     assert "s3cretvalue" not in done.stdout + done.stderr and TOKEN not in done.stdout + done.stderr
+
+
+def test_variable_that_holds_a_secret_is_in_the_bundle_without_it(run: LiveRun) -> None:
+    journal = b"".join(body for name, body in members(run).items() if name.startswith("journal"))
+    rows = [line for line in journal.splitlines() if b'"source":"variables"' in line.replace(b" ", b"")]
+
+    assert any(b'["hub_token","***"]' in row.replace(b" ", b"") for row in rows)
+    assert not [row for row in rows if b"s3cretvalue" in row]

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from diag.model import Record
 from diag.model.observations import ProgramPlace, ProgramRead
 from diag.sources.host.job_files import Files, JobFiles
-from diag.sources.stacks import program
+from diag.sources.stacks import program, statements
+from diag.sources.stacks.meanings import Meanings
 from tests.programs import line_of
 
 TRAIN = """
@@ -183,6 +184,117 @@ def test_own_program_is_read_with_its_own_rights() -> None:
 
 @given(st.text(alphabet="ifwhle:()[]{}\"'\\ \n\tx=#@,.1", max_size=80), st.integers(1, 9))
 def test_no_text_is_too_torn(text: str, line: int) -> None:
-    for one in program._logical_lines(text):
+    for one in statements.logical_lines(text):
         assert one.first <= one.last
-    program._place(program._logical_lines(text), "a.py", line, "<module>")
+    lines = statements.logical_lines(text)
+    program._place(lines, "a.py", line, "<module>", Meanings("/a.py", lines, lambda path: lines))
+
+
+NAMES = """
+import re
+from pkg.rules import SLUG as S, limit
+from . import near
+LINE = re.compile(
+    r"(\\w+ )+",
+    re.X,
+)
+TWICE = 1
+TWICE = 2
+NOTE: str = "one"
+
+def ready(path):
+    return os.path.exists(path)
+
+class Saver:
+    def __init__(self, run):
+        self.folder = run / "out"
+
+    def save(self, step, done):
+        marker = self.folder / f"{step}"
+        while not done(marker):
+            step += 1
+            S.sub("", LINE, NOTE, TWICE, step, near.DEEP, limit, self.folder, ready(marker))  # A
+"""
+
+
+def test_names_stand_for_what_one_statement_says(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "rules.py").write_text("SLUG = 'slug'\nlimit = 3\nlimit = 4\n")
+    (tmp_path / "near.py").write_text("DEEP = 'deep'\n")
+    found = {one.name: (one.kind, one.text) for one in place(tmp_path, "A", "Saver.save", NAMES).names}
+
+    assert found == {
+        "marker": ("value", 'self.folder / f"{step}"'),
+        "S": ("value", "'slug'"),
+        "LINE": ("value", 're.compile(r"(\\w+ )+", re.X)'),
+        "NOTE": ("value", '"one"'),
+        "near.DEEP": ("value", "'deep'"),
+        "self.folder": ("value", 'run / "out"'),
+        "ready": ("function", "os.path.exists(path)"),
+    }
+
+
+def test_module_that_was_written_after_the_start_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("from rules import SLUG\nSLUG.sub('')  # A\n")
+    (tmp_path / "rules.py").write_text("SLUG = 'slug'\n")
+    os.utime(path, (1.0, 1.0))
+
+    assert read(path, {2: "<module>"}, started=100.0)[0].names == ()
+    assert [one.text for one in read(path, {2: "<module>"})[0].names] == ["'slug'"]
+
+
+def test_loop_has_what_changes_its_condition_and_what_it_hands_out(tmp_path: Path) -> None:
+    text = (
+        "def f(q):\n    while not q.done:\n        q.done |= g()\n        q.rows.append(1)\n        n = 2  # A\n"
+        "    while True:\n        try:\n            put(1)\n        except OSError:\n            wait(1)  # B\n"
+        "    for x in q:\n        yield x  # C\n    for x in q:\n        if x:\n            yield x  # D\n"
+    )
+    [a], [_, b], [c], [_, d] = (place(tmp_path, mark, "f", text).around for mark in "ABCD")
+
+    assert (a.deciding, b.deciding) == (("q.done |= g()",), ("put(1)",))
+    assert (a.yields, c.yields, d.yields) == (False, True, False)
+
+
+WORK = """
+def ring(x):
+    waits = []
+    waits.append(dist.isend(x, 1))
+    for one in reversed(waits):
+        one.wait()  # appended
+    [each.wait() for each in waits]  # listed
+    work: dist.Work = dist.irecv(x, 2)
+    work.wait()  # annotated
+    given.wait()  # unknown
+    dist.irecv(x).wait()  # itself
+
+
+class Ring:
+    def begin(self):
+        self.work = dist.isend(self.x, dst=1)
+
+    def end(self):
+        self.work.wait()  # kept
+        self.work.join()  # joined
+"""
+
+
+@pytest.mark.parametrize(
+    ("mark", "made"),
+    [
+        ("appended", "waits.append(dist.isend(x, 1))"),
+        ("listed", "waits.append(dist.isend(x, 1))"),
+        ("annotated", "work: dist.Work = dist.irecv(x, 2)"),
+        ("kept", "self.work = dist.isend(self.x, dst=1)"),
+        ("unknown", ""),
+        ("itself", ""),
+        ("joined", ""),
+    ],
+)
+def test_what_a_line_waits_for_is_followed_to_where_it_was_made(tmp_path: Path, mark: str, made: str) -> None:
+    path = tmp_path / "ring.py"
+    path.write_text(WORK)
+    function = "end" if mark in ("kept", "joined") else "ring"
+    (place,) = program.read(Files(), str(path), {line_of(WORK, mark): function}, time.time() + 1)["places"]
+
+    assert place["made"] == made

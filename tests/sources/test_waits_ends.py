@@ -270,6 +270,7 @@ def test_file_lock_leads_to_its_holder(start: Start, tmp_path: object) -> None:
     read, thread = until(pid, "file_lock", child)
 
     assert (thread.wait.path, [other.pid for other in thread.wait.others]) == (path, [pid])
+    assert thread.wait.taken_by == pid
     assert [step.process.pid for step in chain(read, child).steps] == [child, pid]
 
 
@@ -287,6 +288,7 @@ def test_file_lock_that_a_fork_keeps_leads_to_the_fork(start: Start, tmp_path: o
 
     (holder,) = thread.wait.others
     assert holder.pid != pid and os.getpgid(holder.pid) == pid
+    assert thread.wait.taken_by not in (0, holder.pid)
 
 
 ON_TMPFS = """
@@ -331,3 +333,32 @@ def test_file_lock_that_the_waiter_holds_itself_leads_to_itself(start: Start, tm
     read, thread = until(pid := start(code, f"{tmp_path}/lock"), "file_lock")
 
     assert ([other.pid for other in thread.wait.others], chain(read, pid).end) == ([pid], "itself")
+
+
+WRITES_A_DATABASE = """
+import os, sqlite3, sys, time
+sqlite3.connect(sys.argv[1]).execute("create table if not exists runs (step)")
+r, w = os.pipe()
+if os.fork():
+    os.read(r, 1); ready()
+    sqlite3.connect(sys.argv[1], timeout=900).execute("insert into runs values (1)")
+else:
+    held = sqlite3.connect(sys.argv[1]); held.execute("insert into runs values (0)"); os.write(w, b"x"); time.sleep(900)
+"""
+
+
+def test_sleep_in_a_database_leads_to_who_has_locked_its_file(start: Start, tmp_path: object) -> None:
+    """SQLite's busy handler sleeps and tries again: the kernel knows of no wait for the lock."""
+    _, thread = until(pid := start(WRITES_A_DATABASE, path := f"{tmp_path}/runs.db"), "sleep")
+
+    (holder,) = thread.wait.others
+    assert (thread.wait.path, os.getpgid(holder.pid)) == (path, pid) and holder.pid != pid
+
+
+def test_sleep_of_a_process_whose_files_only_itself_has_locked_leads_to_nobody(
+    start: Start, tmp_path: object
+) -> None:
+    code = "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); ready(); time.sleep(900)"
+    _, thread = until(start(code, f"{tmp_path}/lock"), "sleep")
+
+    assert (thread.wait.path, thread.wait.others) == ("", ())

@@ -41,12 +41,17 @@ ready(); os.waitpid(pid, 0)
 """
 
 
-def test_fork_that_waits_for_a_thread_which_it_does_not_have_is_a_dead_end(start: Start) -> None:
-    pid = start(FORKED % "held.acquire()")
+OURS = "import faulthandler; faulthandler.register(50); "  # what diag itself puts into a rank
+
+
+@pytest.mark.parametrize("before", ["", OURS])
+def test_fork_that_waits_for_a_thread_which_it_does_not_have_is_a_dead_end(start: Start, before: str) -> None:
+    pid = start(FORKED % f"{before}held.acquire()")
     read, thread = until(pid, "condition", child_of(pid))
 
     assert (thread.wait.dead_end, thread.wait.forked) == ("alone", True)
     assert thread.wait.libraries is not None
+    assert [one.forked for one in read.processes] == [False, True]
     found = chain(read, pid)
     assert ([step.process.pid for step in found.steps], found.end) == ([pid, child_of(pid)], "dead_end")
     assert kernel_cause(found) == "forked_without_threads"
@@ -88,6 +93,7 @@ def test_lock_that_the_only_thread_took_twice_is_a_dead_end_without_a_fork(start
             "import signal; signal.signal(signal.SIGCHLD, print); os.fork() or time.sleep(900); held.acquire()",
             "condition",
         ),
+        ("import signal; signal.signal(51, print); held.acquire()", "condition"),
         # what another process may release
         ("import multiprocessing as m; one = m.Lock(); one.acquire(); one.acquire()", "semaphore"),
         # what another thread may
@@ -96,7 +102,7 @@ def test_lock_that_the_only_thread_took_twice_is_a_dead_end_without_a_fork(start
             "condition",
         ),
     ],
-    ids=["timeout", "timer", "child", "between processes", "thread"],
+    ids=["timeout", "timer", "child", "signal", "between processes", "thread"],
 )
 def test_wait_that_something_may_still_end_is_no_dead_end(start: Start, act: str, kind: str) -> None:
     pid = start(FORKED % act)

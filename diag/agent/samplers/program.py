@@ -20,6 +20,7 @@ from diag.state.view import JobView
 _CALM_SECONDS = 3600.0  # what is wanted wakes it
 _MOST_FRAMES = 12  # of the thread that trains
 _MOST_THREADS = 16
+_MOST_OUTER = 3  # of another thread: which lock it holds is seen further out
 _MOST_LINES = 4096  # in a run
 
 
@@ -79,9 +80,7 @@ def _wanted(job: JobView) -> Iterator[_Wanted]:
         elif here is not None and rank.judged is not None and rank.stack_signature not in seen:
             seen.add(rank.stack_signature)
             pid = here.placement.pid
-            yield from (
-                _Wanted(here.rank, pid, frame) for frame in own_frames(rank.judged.frames)[-_MOST_FRAMES:]
-            )
+            yield from (_Wanted(here.rank, pid, frame) for frame in _path(rank.judged.frames))
 
 
 def _lines_of(rank: RankView) -> Iterator[_Wanted]:
@@ -89,12 +88,19 @@ def _lines_of(rank: RankView) -> Iterator[_Wanted]:
     judged = rank.judged
     pid = rank.placement.pid
     if judged is not None:
-        yield from (_Wanted(rank.rank, pid, frame) for frame in own_frames(judged.frames)[-_MOST_FRAMES:])
+        yield from (_Wanted(rank.rank, pid, frame) for frame in _path(judged.frames))
     samples = [(pid, rank.stack)] if rank.stack is not None else []
     samples += [(child, sample) for child, (_, sample) in rank.child_stacks.items()]
     for number, sample in samples:
         for thread in sample.threads[:_MOST_THREADS]:
-            yield from (_Wanted(rank.rank, number, frame) for frame in own_frames(thread.frames)[-1:])
+            yield from (
+                _Wanted(rank.rank, number, frame) for frame in own_frames(thread.frames)[-_MOST_OUTER:]
+            )
+
+
+def _path(frames: Iterable[Frame]) -> list[Frame]:
+    """Each place once: where a recursion, or a signal handler that interrupts itself, began counts too."""
+    return list(dict.fromkeys(own_frames(frames)))[-_MOST_FRAMES:]
 
 
 def _read(pid: int, frames: Iterable[Frame]) -> Payload | None:

@@ -74,11 +74,14 @@ class RankContext:
         self.close_stack_seconds = float(task["close_stack_seconds"])
         self.proc_seconds = float(task["proc_seconds"])
         self.node_seconds = float(task["node_seconds"])
+        self.reads_variables = task.get("variables") is True
         self.reporter = reporter
         self.gone = threading.Event()
         self.closer = False  # the job is suspected
         self.watches_memory = False  # for the ranks of its cgroup
         self.children: list[tuple[int, str]] = []  # pid and name, as last read
+        # pid and start in ticks of those that it waits for and that are none of the job's, as last read
+        self.strangers: tuple[tuple[int, int], ...] = ()
         # Pids. A rank that this one has started is no child of it: it has a sidecar of its own.
         self.other_ranks = frozenset(map(int, task.get("other_ranks", ())))
         self.memory = RankMemory(self.pid, reporter, self.gone)

@@ -8,6 +8,7 @@ from diag.agent.samplers.rank_collectives import CollectivesSampler
 from diag.agent.samplers.rank_context import RankSampler
 from diag.agent.samplers.rank_files import WrittenSampler
 from diag.agent.samplers.rank_process import ExitSampler, ProcessSampler
+from diag.agent.samplers.rank_variables import VariableSampler
 from diag.agent.samplers.rank_waits import WaitSampler
 from diag.agent.stack_sampler import StackSampler
 
@@ -17,6 +18,7 @@ RANK_SAMPLERS: tuple[type[RankSampler], ...] = (
     StackSampler,
     WrittenSampler,
     WaitSampler,
+    VariableSampler,
     CollectivesSampler,
     RdmaSampler,
     MemorySampler,

@@ -6,6 +6,7 @@ import threading
 import time
 
 from diag.agent.samplers.rank_context import RankContext, RankSampler
+from diag.launch.runs import start_ticks
 from diag.sources import waits
 
 _FIRST_SECONDS = 5.0  # what lasts is read again before it is reported
@@ -55,6 +56,11 @@ class WaitSampler(RankSampler):
             )
             if not payload["processes"]:
                 return "the process is gone"
+            self.rank.strangers = tuple(
+                (int(pid), ticks)
+                for pid, row in payload["processes"].items()
+                if not row["job"] and int(pid) not in self.rank.other_ranks and (ticks := start_ticks(pid))
+            )
             self.reporter.record(waits.SOURCE, payload, time.monotonic() - began)
             return ""
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from diag.detectors.hang.awaited_messages import awaited_message
 from diag.detectors.hang.verdict import Verdict
 from diag.model.observations.waits import ProcessWaits, Wait
 from diag.state.rank_view import RankView
@@ -25,6 +26,8 @@ def with_nobody_sending(verdict: Verdict, job: JobView, now: float) -> Verdict:
     if verdict.cause != "all_ranks_wait" or verdict.culprits:
         return verdict
     ranks = [job.ranks[number] for number in verdict.waiting]
+    if len(ranks) > 1 and all(awaited_message(rank, job) for rank in ranks):
+        return replace(verdict, klass="collective_mismatch", cause="message_not_met")
     processes = [process for rank in ranks if (process := _at_rest(rank, verdict.since, now)) is not None]
     if len(processes) < max(2, len(ranks)) or not _are_silent(processes):
         return verdict

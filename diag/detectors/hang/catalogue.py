@@ -26,7 +26,7 @@ HANG_AFTER_SECONDS = 300.0
 
 # In the order in which the manual has them.
 FILES = (
-    "data_and_saves", "locks", "resources", "peers", "kernel_waits", "collectives", "gpus", "nobody",
+    "data_and_saves", "locks", "threads", "resources", "peers", "kernel_waits", "collectives", "gpus", "nobody",
 )  # fmt: skip
 
 

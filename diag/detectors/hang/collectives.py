@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from diag.detectors.hang.awaited_messages import awaited_message
+from diag.detectors.hang.partings import path_of
 from diag.detectors.hang.pipeline import Messages, is_between_stages, pipeline_fronts
 from diag.detectors.hang.rank_wait import WAITS
 from diag.detectors.hang.verdict import Verdict, blaming, others, undecided
 from diag.knowledge.parallel_layout import pipeline_parallel_size
 from diag.model import Confidence
 from diag.model.observations import FlightRecorder, LayoutReported, RankFound
+from diag.state.call_order import passed_calls
 from diag.state.collective_fronts import Front
 from diag.state.stack_activity import Activity
 from diag.state.view import JobView
-from diag.state.wait_graph import Explanation, build
+from diag.state.wait_graph import Explanation, WaitGraph, build
 
 # A reading older than this means nothing now; under suspicion they come every 30 s.
 _FRESH_SECONDS = 90.0
 _RANKS_A_SECOND = 1024  # ours, put into graphs; a graph of 8,192 ranks takes a second or two
+_MOST_COMPARED = 64  # ranks whose calls are held against what they called before
 _WAITING = (Activity.COLLECTIVE, Activity.GPU_SYNC)
 
 
@@ -66,7 +71,8 @@ class Collectives:
             earlier = build({rank: fact for rank, (_, fact) in before.items()}, world_size=size)
             graph = build({rank: fact for rank, (_, fact) in last.items()}, world_size=size).still(earlier)
             graph = graph.joined_by(self._between_stages(job, size))
-            found = graph.explain()
+            dumps = {rank: fact for rank, (_, fact) in last.items()}
+            found = _with_passed(graph.explain(), graph, dumps, job)
             # gloo's recorder names no members: they are guessed from who called. With every rank's dump at
             # hand the guess can only miss a rank that never called in the group; the verdict is then less
             # sure, not wrong.
@@ -90,6 +96,27 @@ class Collectives:
         }
 
 
+def _with_passed(
+    found: Explanation, graph: WaitGraph, dumps: Mapping[int, FlightRecorder], job: JobView
+) -> Explanation:
+    """Of calls that do not fit together, whoever has come to another one than it came to before. Where most ranks have,
+    they went there together, and what they did before tells nothing of the others; ranks at one line of their program
+    have left none out, they come to the same ones in another order."""
+    involved = {rank for rank in found.waiting if rank in dumps}
+    compared = sorted({*found.culprits} & involved if len(involved) > _MOST_COMPARED else involved)
+    if found.kind not in ("order_cycle", "mismatch") or len(compared) > _MOST_COMPARED:
+        return found
+    passed = passed_calls(graph.fronts, dumps, compared)
+    if found.kind == "mismatch":
+        passed = [one for one in passed if one.front == found.front]
+    ranks = tuple(one.rank for one in passed)
+    paths = [path_of(job.ranks[rank].judged) for rank in sorted(involved) if rank in job.ranks]
+    at_one_line = bool(paths) and bool(paths[0]) and all(path == paths[0] for path in paths)
+    if not ranks or 2 * len(ranks) > len(involved) or at_one_line:
+        return found
+    return replace(found, culprits=ranks, passed=tuple(passed))
+
+
 def with_collectives(
     verdict: Verdict, found: Explanation | None, standing: dict[int, str], job: JobView
 ) -> Verdict:
@@ -106,9 +133,13 @@ def with_collectives(
         found.kind in ("mismatch", "order_cycle")
         and all(standing.get(rank) == "outside" and _waits_unnamed(rank, found, job) for rank in own)
     )
+    if found.passed and all_wait and all(one.seen_next for one in found.passed):
+        return _decided(verdict, found, "collective_mismatch", "call_skipped", Confidence.MEDIUM)
     if found.kind == "mismatch" and all_wait:
         sure = Confidence.HIGH if 2 * len(found.culprits) < len(everyone) else Confidence.MEDIUM
         return _decided(verdict, found, "collective_mismatch", "calls_differ", sure)
+    if found.kind == "order_cycle" and all_wait and found.passed:
+        return _decided(verdict, found, "collective_mismatch", "call_skipped", Confidence.MEDIUM)
     if found.kind == "order_cycle" and all_wait:
         sure = Confidence.HIGH if found.certain else Confidence.MEDIUM
         return _decided(verdict, found, "collective_order_deadlock", "groups_in_opposite_order", sure)
@@ -153,9 +184,9 @@ def _without_those_in_a_call(verdict: Verdict, found: Explanation) -> Verdict:
 
 
 def _is_in_a_call(number: int, job: JobView) -> bool:
-    """By its own frames. A rank in the autograd engine only may be: of that the recorder knows better."""
+    """By its own frames, or the text. A rank in the autograd engine only may be: of that the recorder knows better."""
     rank = job.ranks.get(number)
-    return rank is not None and rank.activity is Activity.COLLECTIVE
+    return rank is not None and (rank.activity is Activity.COLLECTIVE or bool(awaited_message(rank, job)))
 
 
 def _unanswered(verdict: Verdict, found: Explanation, ranks: tuple[int, ...], job: JobView) -> Verdict:

@@ -8,22 +8,26 @@ from dataclasses import dataclass, replace
 
 from diag.detectors.hang.at_rest import with_nobody_sending
 from diag.detectors.hang.attribution import attribute_hang
+from diag.detectors.hang.awaited_messages import standing_of
 from diag.detectors.hang.catalogue import catalogue
 from diag.detectors.hang.computing import with_work
 from diag.detectors.hang.corroborate import EvidenceFusion
+from diag.detectors.hang.endless_waits import with_endless_wait
 from diag.detectors.hang.evidence import evidence_of
 from diag.detectors.hang.grounds import grounds_of
 from diag.detectors.hang.kernel_waits import last_fed, with_kernel_waits
 from diag.detectors.hang.left_early import with_ended_ranks
 from diag.detectors.hang.messages import advice_for, describe
 from diag.detectors.hang.moment import began_still, proven, unproven, with_unseen
+from diag.detectors.hang.partings import path_of
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
 from diag.detectors.hang.printing import last_printed
 from diag.detectors.hang.program_lines import with_program_lines
-from diag.detectors.hang.rank_wait import PEER_WAITS, WAITS, classify_rank
+from diag.detectors.hang.rank_wait import PEER_WAITS, WAITS
 from diag.detectors.hang.services import with_service_at_rest
 from diag.detectors.hang.silence import RESTED_SECONDS, held_since, is_blind, rested_since, silent_since
 from diag.detectors.hang.time_limits import with_known_end
+from diag.detectors.hang.variables import with_variables
 from diag.detectors.hang.verdict import Verdict, others
 from diag.detectors.memory.stall import waits_for
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity
@@ -43,6 +47,12 @@ _TOGETHER_SECONDS = 0.5  # ours: stacks of one round of samples
 _NEVER = -1e9
 # Classes of culprits that move and yet hold the others up; data preparation, compilers and saves are known to take long.
 _ELSEWHERE = ("peer_not_joined", "rendezvous", "unknown", "data_loading", "lock_deadlock", "gil_deadlock")
+
+# Classes of what may hold all ranks up alike. Of those that are stopped, or short of something, that is seen of each.
+_ALIKE = (
+    "unknown", "data_loading", "preprocess_wait", "compile_wait", "checkpoint_io", "lock_deadlock", "gil_deadlock", "teardown",
+    "collective_order_deadlock",
+)  # fmt: skip
 
 
 class HangDetector:
@@ -111,6 +121,7 @@ class HangDetector:
             yield self._said
 
     def _finding(self, verdict: Verdict, job: JobView, now: float) -> Finding:
+        alike = _are_alike(verdict, job)
         sure = verdict.grounds and (verdict.seconds is None or verdict.seconds >= STEADY_SECONDS)
         return Finding(
             id="hang" if verdict.grounds else "held-up",
@@ -119,8 +130,8 @@ class HangDetector:
             severity=Severity.CRITICAL if sure else Severity.WARNING,
             grounds=verdict.grounds,
             confidence=verdict.confidence,
-            ranks=verdict.culprits,
-            waiting_ranks=verdict.waiting,
+            ranks=() if alike else verdict.culprits,
+            waiting_ranks=verdict.culprits if alike else verdict.waiting,
             since=verdict.since,
             cause=verdict.cause,
             summary=describe(verdict, job, now),
@@ -203,7 +214,7 @@ def judge(
     if _is_over(job) or not alive:
         return None
     standing = {
-        rank.rank: "blind" if is_blind(rank, now) and not rank.stopped else classify_rank(rank)
+        rank.rank: "blind" if is_blind(rank, now) and not rank.stopped else standing_of(rank, job)
         for rank in alive
     }
     since = began_still(moment, alive) if moment else silent_since(now, job, alive, reported)
@@ -224,10 +235,11 @@ def judge(
     found = joined.join(verdict, now, job, standing, once=moment is not None)
     if found is None:
         return None
-    verdict = with_kernel_waits(_held_up_by_memory(found, alive), job)
+    verdict = with_endless_wait(with_kernel_waits(_held_up_by_memory(found, alive), job), job)
     verdict = with_known_end(with_service_at_rest(verdict, job), job, now)
-    verdict = with_program_lines(with_work(verdict, job), job)
-    verdict = with_nobody_sending(with_ended_ranks(verdict, job), job, now)
+    verdict = with_nobody_sending(with_work(verdict, job), job, now)
+    verdict = with_variables(with_program_lines(verdict, job), job)
+    verdict = with_ended_ranks(verdict, job)
     if busy and verdict.klass not in _ELSEWHERE:
         return None  # work that diag knows, and that goes on
     verdict = replace(verdict, busy=verdict.busy or busy)
@@ -279,6 +291,16 @@ def _is_over(job: JobView) -> bool:
 
 def _failed(job: JobView) -> list[RankView]:
     return [rank for rank in job.ranks.values() if rank.exit is not None and rank.exit.exit_code != 0]
+
+
+def _are_alike(verdict: Verdict, job: JobView) -> bool:
+    """All ranks of the job wait at one line: what they wait for there holds them up, and none of them more than another.
+    Of a node's ranks the job hub judges."""
+    ranks = [job.ranks[number] for number in verdict.culprits if number in job.ranks]
+    if verdict.waiting or len(ranks) < 2 or len(ranks) < max(job.world_size, len(job.ranks)):
+        return False
+    held = verdict.klass in _ALIKE or verdict.cause in ("external_service", "service_is_idle")
+    return held and len({tuple(path_of(rank.judged)) for rank in ranks}) == 1
 
 
 def _is_proven(verdict: Verdict | None) -> bool:

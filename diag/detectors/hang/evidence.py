@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from diag.detectors.hang.facts import calls_that_differ
+from diag.detectors.hang.call_words import calls_that_differ
 from diag.detectors.hang.kernel_waits import wait_of
 from diag.detectors.hang.threads import name_judged
 from diag.detectors.hang.wait_text import format_chain
@@ -33,9 +33,20 @@ _STATES = {
     "Z": "[is a zombie|are zombies]",
     "I": "[idles|idle]",
 }
+_MOST_NOTES = 12
 
 
-def evidence_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Evidence]:
+def evidence_of(verdict: Verdict, job: JobView, now: float) -> list[Evidence]:
+    """What tells most comes first: where the first culprit is, and its variables there."""
+    found = [*_evidence_of(verdict, job, now)]
+    first = next((one for one in found if one.kind == "variables" and one.rank == found[0].rank), None)
+    if first is not None:
+        found.remove(first)
+        found.insert(1, first)
+    return found
+
+
+def _evidence_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Evidence]:
     """The culprits' stacks and process states, the child to blame, one victim, the last sign of life."""
     for number in verdict.culprits[:3]:
         rank = job.ranks.get(number)
@@ -54,7 +65,7 @@ def evidence_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Evidence
             f"{format_bytes(size)} on disk, and not a byte more for {format_seconds(now - at)}",
             at,
         )
-    for note in verdict.notes[:8]:
+    for note in verdict.notes[:_MOST_NOTES]:
         yield Evidence(note.kind, note.text, now, note.rank)
     if verdict.seconds is None and job.progress.log_moved_at is not None and job.log.tail:
         yield Evidence(

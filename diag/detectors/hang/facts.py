@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from diag.detectors.hang.pipeline import format_circle
+from diag.detectors.hang.call_words import CALL_FACTS
 from diag.detectors.hang.rank_wait import (
     BUSY_CHILD,
     WAITS,
@@ -48,8 +48,12 @@ class Each:
 
     def __format__(self, how: str) -> str:
         """Of several: ": rank 1 from ..., rank 2 from ...,"."""
+        if self.verdict.klass == "data_loading":
+            how = how.replace("its child process", "its DataLoader worker pid")
         parts = []
         children = _children(self.verdict, self.job)
+        if not children:
+            return place_of(self.verdict.culprits, self.job)
         for number, child in children.items():
             sample = self.job.ranks[number].child_stacks.get(child) if number in self.job.ranks else None
             place = _innermost(sample[1], self.job.run.cwd) if sample else ""
@@ -263,6 +267,13 @@ def _of_last(field: str, otherwise: str) -> Fact:
     return words
 
 
+def _of_reason(name: str, otherwise: str) -> Fact:
+    def words(verdict: Verdict, job: JobView) -> str:
+        return otherwise if verdict.reason is None else verdict.reason.facts.get(name, otherwise)
+
+    return words
+
+
 def _lone_process(verdict: Verdict, job: JobView) -> str:
     """Whose only thread waits for what only another could do."""
     if verdict.chain is None:
@@ -275,8 +286,13 @@ def _held_by(verdict: Verdict, job: JobView) -> str:
     steps = verdict.chain.steps if verdict.chain is not None else ()
     if len(steps) < 2 or steps[0].wait.kind not in ("join", "child"):
         return ""
-    kind = "a thread that is no daemon" if steps[0].wait.kind == "join" else "a process that it started"
-    return f", since {_thread_of(steps[1]) if steps[0].wait.kind == 'join' else _process_of(steps[1])}, {kind}, is waited for"
+    if steps[0].wait.kind == "child":
+        return f", since {_process_of(steps[1])}, a process that it started, is waited for"
+    judged = [rank.judged for rank in _seen(verdict.culprits[:1], job)]
+    at_exit = any(
+        one is not None and any(each.function == "_shutdown" for each in one.frames) for one in judged
+    )
+    return f", since {_thread_of(steps[1])}{', a thread that is no daemon,' if at_exit else ''} is waited for"
 
 
 def _of_tokenizers(verdict: Verdict, job: JobView) -> str:
@@ -303,37 +319,7 @@ def _lock(verdict: Verdict, job: JobView) -> str:
     return f": {format_ranks(held)} {numbered('[waits|wait]', len(held))} for a lock or a thread"
 
 
-# --- calls, and the job's own command
-
-
-def calls_that_differ(verdict: Verdict) -> str:
-    """ ": ranks 0,2 call all_reduce [8], rank 1 calls broadcast [8] (default_pg 7)" of a mismatch."""
-    found = verdict.collectives
-    if found is None or not found.signatures:
-        return _calls_waited_in(verdict)
-    parts = []
-    for call in found.signatures[:4]:
-        sizes = " ".join(str(list(size)) for size in call.sizes[:2])
-        calls = numbered("[calls|call]", len(call.ranks))
-        parts.append(f"{format_ranks(call.ranks)} {calls} {call.op} {sizes}".rstrip())
-    place = f" ({found.front.desc or found.front.group} {found.front.seq})" if found.front else ""
-    return ": " + ", ".join(parts) + place
-
-
-def _calls_waited_in(verdict: Verdict) -> str:
-    found = verdict.collectives
-    waiting = sorted(found.waiting.items()) if found is not None else ()
-    parts = [
-        f"rank {rank} in {wait.op} {wait.seq} of {wait.desc or wait.group}"
-        for rank, wait in waiting
-        if rank in verdict.culprits
-    ]
-    return " (" + ", ".join(parts[:4]) + ")" if parts else ""
-
-
-def _circle(verdict: Verdict, job: JobView) -> str:
-    circle = verdict.collectives.circle if verdict.collectives is not None else None
-    return f": {format_circle(circle)}," if circle is not None else ""
+# --- who waits, and the job's own command
 
 
 def _so_victims(verdict: Verdict, job: JobView) -> str:
@@ -347,16 +333,6 @@ def _wait(verdict: Verdict, job: JobView) -> str:
     return numbered("[waits|wait]", len(verdict.waiting))
 
 
-def _branch(verdict: Verdict, job: JobView) -> str:
-    """What to do about ranks that went different ways."""
-    if verdict.parted:
-        return (
-            "at the condition or loop shown they went different ways: let all ranks decide alike there (decide on one "
-            "and broadcast the decision), make the call outside of the condition, or give all the same number of steps"
-        )
-    return "look for a branch that depends on the rank, on the data, or on a shape that differs, at the lines their stacks show"
-
-
 def _no_workers(verdict: Verdict, job: JobView) -> str:
     flag = workers_flag(job.run.words, job.log.versions)
     return f"{flag} 0" if flag else "num_workers=0"
@@ -368,6 +344,7 @@ def _output(job: JobView) -> str:
 
 # Each place in the texts of the catalogue, such as {peer}.
 FACTS: dict[str, Fact] = {
+    **CALL_FACTS,
     "ranks": lambda verdict, job: format_ranks(verdict.culprits),
     "first": lambda verdict, job: str(verdict.culprits[0]),
     "victims": lambda verdict, job: format_ranks(verdict.waiting),
@@ -396,14 +373,13 @@ FACTS: dict[str, Fact] = {
     "of_tokenizers": _of_tokenizers,
     "lone_process": _lone_process,
     "held_by": _held_by,
-    "calls": lambda verdict, job: calls_that_differ(verdict),
-    "circle": _circle,
-    "calls_waited_in": lambda verdict, job: _calls_waited_in(verdict),
     "xid": lambda verdict, job: verdict.cause.removeprefix("xid_"),
     "gpus_spin": lambda verdict, job: numbered(
         f"[GPU|GPUs] of {format_ranks(verdict.waiting)} [spins|spin]", len(verdict.waiting)
     ),
-    "branch": _branch,
+    "repetition": _of_reason("repetition", "no repetition inside of a repetition"),
+    "query": _of_reason("query", "see its plan (EXPLAIN)"),
+    "apart": lambda verdict, job: f"`{verdict.apart}`" if verdict.apart else "a value",
     "no_workers": _no_workers,
     "output": lambda verdict, job: f"the output directory {_output(job)}".rstrip(),
     "output_path": lambda verdict, job: f" {shlex.quote(_output(job))}" if _output(job) else "",

@@ -20,7 +20,8 @@ _BY_FIRST = {
     "child": "child_does_not_end",
     "file_lock": "file_lock_held",
     **dict.fromkeys(("pipe_read", "unix_receive", "tcp_receive"), "process_is_silent"),
-    **dict.fromkeys(("pipe_write", "unix_send", "tcp_send"), "process_does_not_read"),
+    "pipe_write": "process_does_not_read",
+    **dict.fromkeys(("unix_send", "tcp_send"), "process_takes_nothing"),
 }
 # What it waits for, where nobody of this machine is to end that.
 _BY_LAST = {
@@ -33,17 +34,26 @@ _BY_LAST = {
     "file_io": "file_system_does_not_answer",
     "sleep": "sleeps",
 }
+# Of two processes in a circle, by what the first of them does to the other.
+_BY_CIRCLE = {
+    **dict.fromkeys(("pipe_read", "unix_receive"), "pipes_read_in_turn"),
+    **dict.fromkeys(("pipe_write", "unix_send"), "both_write"),
+}
 _OTHER_CAUSES = (
     "threads_wait_for_each_other",
     "processes_wait_for_each_other",
     "forked_without_threads",
     "child_computes",
 )
-KERNEL_CAUSES = frozenset((*_OTHER_CAUSES, *_DEAD_ENDS.values(), *_BY_FIRST.values(), *_BY_LAST.values()))
+KERNEL_CAUSES = frozenset(
+    (*_OTHER_CAUSES, *_BY_CIRCLE.values(), *_DEAD_ENDS.values(), *_BY_FIRST.values(), *_BY_LAST.values())
+)
 # Of a child to blame, what a stack says in general; the kernel's proof says why.
 _OF_A_CHILD = ("dataloader_worker_blocked", "checkpoint_writer_blocked")
 # What a silent peer is to blame for; not where that is another rank, or the store at which ranks wait for each other.
-_OF_A_PEER = ("peer_is_silent", "peer_does_not_read", "process_is_silent", "process_does_not_read")
+_OF_A_PEER = (
+    "peer_is_silent", "peer_does_not_read", "process_is_silent", "process_does_not_read", "process_takes_nothing",
+)  # fmt: skip
 
 
 def kernel_cause(chain: Chain) -> str:
@@ -54,7 +64,7 @@ def kernel_cause(chain: Chain) -> str:
     if chain.end == "cycle" and len({step.process.pid for step in chain.steps}) == 1:
         return "threads_wait_for_each_other"
     if is_closed(chain):
-        return "processes_wait_for_each_other"
+        return circle_cause(chain)
     if chain.end == "computes" and first.wait.kind == "child":
         return "child_computes"
     if len(chain.steps) > 1 and first.wait.kind != "vfork":
@@ -71,6 +81,13 @@ def is_closed(chain: Chain) -> bool:
     which they wait."""
     circle = chain.steps[chain.at :] if chain.end == "cycle" else ()
     return len({step.process.pid for step in circle}) > 1 and all(map(_is_bound, circle))
+
+
+def circle_cause(chain: Chain) -> str:
+    """Of processes that wait for each other."""
+    circle = chain.steps[chain.at :]
+    kind = circle[0].wait.kind if len(circle) == 2 else ""
+    return _BY_CIRCLE.get(kind, "processes_wait_for_each_other")
 
 
 def _is_bound(step: Step) -> bool:

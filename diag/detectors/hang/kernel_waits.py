@@ -49,7 +49,7 @@ def lasting_wait(rank: RankView, since: float, job: JobView, child: int = 0) -> 
     if rank.waits is None or rank.waits_at < since:
         return None
     tid = 0 if child else rank.thread
-    chain = follow(rank.waits, child or rank.placement.pid, tid, job=_of_job(rank, since, job))
+    chain = follow(rank.waits, child or rank.placement.pid, tid, job=job_around(rank, since, job))
     if chain is None or chain.steps[0].wait.kind == "unreadable":
         return None
     # What it waited for before its stack moved is over; who tries again and again sleeps in between.
@@ -71,10 +71,10 @@ def _enders(rank: RankView, chain: Chain, verdict: Verdict, job: JobView) -> End
     known = verdict.cause == "lock_not_released" or wait.of_python or wait.kind in ("poll", "semaphore")
     if verdict.cause not in _UNNAMED or verdict.blamed_child is not None or not known or kernel_cause(chain):
         return None
-    return find_enders(rank, chain, verdict.since, _of_job(rank, verdict.since, job))
+    return find_enders(rank, chain, verdict.since, job_around(rank, verdict.since, job))
 
 
-def _of_job(rank: RankView, since: float, job: JobView) -> OfJob:
+def job_around(rank: RankView, since: float, job: JobView) -> OfJob:
     ranks: dict[int, int] = {}
     near: list[WaitsRead] = []
     far: list[WaitsRead] = []

@@ -161,7 +161,17 @@ def _ended_worker(rank: RankView, since: float, now: float) -> str:
     oldest = since - (_THREAD_SECONDS if left else _LONE_SECONDS)
     if at < oldest or together > max(1, left) or len(alike) > 3 * together:
         return ""  # long ago; a shutdown; workers that come and go
-    return f"its {role} pid {pid} ended {format_seconds(max(0.0, now - at))} ago"
+    return f"its {role} pid {pid} ended {format_seconds(max(0.0, now - at))} ago{_limited(rank)}"
+
+
+def _limited(rank: RankView) -> str:
+    """Those that are left have the limit of the one that is gone: a pool sets it in each of its processes."""
+    processes = rank.waits.processes if rank.waits is not None else ()
+    children = [one for one in processes if one.parent == rank.placement.pid]
+    limits = [limit for one in children if (limit := one.cpu_limit_seconds) is not None]
+    if not limits or len(limits) < len(children):
+        return ""
+    return f" (the kernel ends each of its kind after {format_seconds(min(limits))} of CPU time, RLIMIT_CPU)"
 
 
 def _awaits_word(rank: RankView, verdict: Verdict, job: JobView) -> bool:

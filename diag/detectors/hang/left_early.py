@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diag.detectors.hang.partings import head_of, path_of
+from diag.detectors.hang.reasons import POLLS
 from diag.detectors.hang.verdict import Verdict
 from diag.model import Confidence
 from diag.state.rank_view import RankView
@@ -20,7 +21,7 @@ def with_ended_ranks(verdict: Verdict, job: JobView) -> Verdict:
     """All others look for the same thing since a rank ended well. One rank that works on alone after the others, and
     ranks that look for different things, tell nothing: they wait for somebody outside."""
     pollers = [job.ranks[number] for number in verdict.culprits if number in job.ranks]
-    if verdict.cause != "polls" or verdict.waiting or len(pollers) < 2:
+    if verdict.cause not in POLLS or verdict.waiting or len(pollers) < 2:
         return verdict
     places = {(frame.file, frame.function) for rank in pollers for frame in path_of(rank.judged)[-1:]}
     ended = tuple(sorted(rank.rank for rank in job.ranks.values() if _ended_well(rank, before=verdict.since)))
@@ -38,6 +39,7 @@ def with_ended_ranks(verdict: Verdict, job: JobView) -> Verdict:
         confidence=Confidence.MEDIUM,
         chain=None,
         by_kernel=False,
+        reason=None,
         words=f"{format_ranks(verdict.culprits)} sleep again and again in the loop {loop}" if loop else "",
     )
 

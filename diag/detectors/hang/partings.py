@@ -3,6 +3,7 @@ has left."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,17 +16,23 @@ from diag.text.units import format_path, format_ranks
 
 _CONDITIONS = ("if", "elif", "else")
 _LOOPS = ("while", "for")
+# As torch, transformers, accelerate, Lightning and people's own code call it.
+_OF_RANK = re.compile(
+    r"rank|main_process|is_main|is_master|(?:global|process)_zero|is_leader|is_chief|coordinator", re.I
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Parting:
     """`apart`: the ranks that are in the block named, or have left it; `others` are the rest of those compared.
-    `for_good`: whoever is only behind, or has come through that block before, is not there."""
+    `for_good`: whoever is only behind, or has come through that block before, is not there. `kind`: loop where they left
+    one, rank where the condition asks for the rank's number, which decides alike each time."""
 
     text: str
     apart: tuple[int, ...]
     others: tuple[int, ...]
     for_good: bool
+    kind: str = ""
 
 
 def path_of(thread: ThreadStack | None) -> list[Frame]:
@@ -39,11 +46,38 @@ def head_of(block: Block, file: str, cwd: str) -> str:
     return f"{other}`{block.text}` ({format_path(file, cwd)}:{block.line})"
 
 
-def parting(rank: RankView, everybody_else: Sequence[int], job: JobView, *, in_calls: bool) -> Parting | None:
+def parting(
+    rank: RankView, everybody_else: Sequence[int], job: JobView, *, in_calls: bool, skipped: bool = False
+) -> Parting | None:
     """Of this rank and the first one that is elsewhere. None where one is only behind, or the text was not read.
 
-    `in_calls`: both are in calls of one number, so that neither has come through the other's line before.
+    `in_calls`: both are in calls of one number, so that neither has come through the other's line before. `skipped`: this
+    one has gone past the call that the other is in.
     """
+    sides = _sides(rank, everybody_else, job)
+    if sides is None:
+        return None
+    us, them = sides
+    cwd = job.run.cwd
+    ways = [
+        _left_loop(us, them, cwd),
+        _left_loop(them, us, cwd),
+        _under(us, them, cwd, for_good=in_calls),
+    ]
+    if in_calls:
+        ways += [_under(them, us, cwd, for_good=True), _deeper(us, them, cwd), _deeper(them, us, cwd)]
+    if skipped:
+        ways.append(_left_out(us, them, cwd))
+    return next((way for way in ways if way is not None), None)
+
+
+def has_passed(rank: RankView, everybody_else: Sequence[int], job: JobView) -> bool:
+    """Whether its line comes after that of the first one that is elsewhere, in the function where they came apart."""
+    sides = _sides(rank, everybody_else, job)
+    return sides is not None and sides[0].path[0].line > sides[1].path[0].line
+
+
+def _sides(rank: RankView, everybody_else: Sequence[int], job: JobView) -> tuple[_Side, _Side] | None:
     others = [job.ranks[number] for number in everybody_else if number in job.ranks]
     ours = path_of(rank.judged)
     for other in others:
@@ -63,15 +97,7 @@ def parting(rank: RankView, everybody_else: Sequence[int], job: JobView, *, in_c
         )
         if not (us.path and them.path and us.path[0].line == here.line and them.path[0].line == there.line):
             return None
-        cwd = job.run.cwd
-        ways = [
-            _left_loop(us, them, cwd),
-            _left_loop(them, us, cwd),
-            _under(us, them, cwd, for_good=in_calls),
-        ]
-        if in_calls:
-            ways += [_under(them, us, cwd, for_good=True), _deeper(us, them, cwd), _deeper(them, us, cwd)]
-        return next((way for way in ways if way is not None), None)
+        return us, them
     return None
 
 
@@ -93,7 +119,7 @@ def _left_loop(one: _Side, other: _Side, cwd: str) -> Parting | None:
     place = other.path[0]
     inside = other.verb("still [is|are]")
     left = f"{one.verb('[has|have]')} left the loop {head_of(loop, place.file, cwd)}, in which {inside}"
-    return Parting(left + ways_out(place, loop, cwd), one.ranks, other.ranks, True)
+    return Parting(left + ways_out(place, loop, cwd), one.ranks, other.ranks, True, "loop")
 
 
 def _under(one: _Side, other: _Side, cwd: str, *, for_good: bool) -> Parting | None:
@@ -104,7 +130,7 @@ def _under(one: _Side, other: _Side, cwd: str, *, for_good: bool) -> Parting | N
     text = f"{one.verb('[is|are]')} under {head}"
     if for_good:
         text += f", where {other.verb('[is|are]')} not"
-    return Parting(text, one.ranks, other.ranks, for_good)
+    return Parting(text, one.ranks, other.ranks, for_good, _kind(block, one.path[0], other.path[0]))
 
 
 def _deeper(one: _Side, other: _Side, cwd: str) -> Parting | None:
@@ -119,8 +145,33 @@ def _deeper(one: _Side, other: _Side, cwd: str) -> Parting | None:
             return Parting(left + ways_out(place, block, cwd), (), (), True)
         if block.kind in _CONDITIONS:
             text = f"{one.verb('[is|are]')} under {head}, which {other.verb('[has|have]')} passed by"
-            return Parting(text, one.ranks, other.ranks, True)
+            return Parting(text, one.ranks, other.ranks, True, _kind(block, place, other.path[0]))
     return None
+
+
+def _kind(block: Block, place: ProgramPlace, other: ProgramPlace) -> str:
+    """Of a condition on the rank. Where the other is in another branch of it, both were meant to make a call there."""
+    around = {one.line for one in place.around}
+    branches = any(one.kind in ("elif", "else") and one.line not in around for one in other.around)
+    return "rank" if _OF_RANK.search(block.text) and block.kind == "if" and not branches else ""
+
+
+def _left_out(one: _Side, other: _Side, cwd: str) -> Parting | None:
+    """Conditions that lead past the line of the other, which this one has skipped."""
+    heads = []
+    for depth, place in enumerate(other.path):
+        if depth == 0 and one.path[0].line > place.line:
+            continue  # in the function where they came apart it has passed that line itself
+        words = ("continue",) if depth == 0 else ("return", "break", "continue")
+        heads += [
+            f"{head_of(leave.under, place.file, cwd)} {leave.word}s"
+            for leave in place.leaves
+            if leave.word in words and leave.line < place.line
+        ]
+    if not heads:
+        return None
+    text = f"what leads past that call: {', '.join(heads[:2])}"
+    return Parting(text.replace("breaks", "breaks off"), one.ranks, other.ranks, True)
 
 
 def _not_around(place: ProgramPlace, other: ProgramPlace) -> Block | None:

@@ -3,24 +3,44 @@ in, the lock that it takes, and where ranks came apart."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from diag.detectors.hang.partings import Parting, head_of, parting, path_of, ways_out
-from diag.detectors.hang.verdict import Note, Verdict, others
-from diag.model.observations import Frame, ProgramPlace, ThreadStack
+from diag.detectors.hang.awaited_messages import awaited_message
+from diag.detectors.hang.call_words import waits_in_backward
+from diag.detectors.hang.endless_waits import NOBODY
+from diag.detectors.hang.own_locks import is_inside, lock_taken
+from diag.detectors.hang.partings import Parting, has_passed, head_of, parting, path_of
+from diag.detectors.hang.rank_wait import BUSY_CHILD
+from diag.detectors.hang.reasons import (
+    OUTWARDS,
+    called_by,
+    goes_round,
+    is_common,
+    lock_of,
+    loop_at,
+    polls,
+    search_of,
+    tries_again,
+)
+from diag.detectors.hang.verdict import Note, Reason, Verdict, others
+from diag.detectors.hang.wait_text import format_locked
+from diag.model.observations import Block, Frame, ProgramPlace, ThreadStack
 from diag.state.program import Program
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
+from diag.state.wait_chain import Step
 from diag.text.units import format_path
 
-# What ranks do that go round in a loop.
-_LOOPS = {
-    "sleeps": "it sleeps again and again", "busy": "it goes round", "dataloader_worker_slow": "it goes round",
-    "goes_round": "it goes round",
-}  # fmt: skip
-_ALL_IN_CALLS = ("calls_differ", "call_unanswered", "all_ranks_wait")
+# Causes of ranks and workers that go round in a loop and get on.
+_ROUND = ("dataloader_worker_slow", "goes_round")
+# Causes that a reason in the text takes the place of; of a child that computes it only gives the advice.
+_BUSY = ("busy", "busy_in_c")
+_BUSY_CHILD = (*BUSY_CHILD, "child_computes")
+# Causes of which more is known than a line that is read: the loop around whoever called it.
+_LOOPS = ("sleeps", "busy", *_ROUND)
+_UNLIKE_CALLS = ("calls_differ", "call_skipped", "groups_in_opposite_order")
+_ALL_IN_CALLS = (*_UNLIKE_CALLS, "call_unanswered", "all_ranks_wait", "nobody_sends")
 # Causes of ranks that may have come to another line than the others.
 _PARTED = (
     *_ALL_IN_CALLS,
@@ -43,11 +63,11 @@ _BARE = (
     "busy_in_c",
     "lock_not_released",
     "nobody_releases_lock",
+    *NOBODY.values(),
 )
-_OUTWARDS = 3  # own frames in which the loop is sought
+_NOBODY = "nobody_releases_lock"
 _MOST_CLAUSES = 2
 _LOCK_WAITS = ("condition", "mutex", "semaphore")  # of `Wait.kind`
-_TAKES = re.compile(r"(?:with (?P<with>[\w.]+):$|(?:[\w.]+ = )?(?P<call>[\w.]+)\.acquire\(\))")
 
 
 def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
@@ -56,7 +76,7 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
     rank = job.ranks.get(everybody[0]) if everybody else None
     if rank is None:
         return verdict
-    thread = _thread(rank, verdict)
+    thread = thread_of(rank, verdict)
     frames = path_of(thread)
     place = job.program.at(frames[-1] if frames else None)
     if place is None and verdict.cause not in _LOOPS:
@@ -68,41 +88,78 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
     elif verdict.culprits and place is not None:
         verdict = replace(verdict, notes=(Note("program", _shown(place, cwd), rank.rank), *verdict.notes))
         clauses += _handlers(frames, job.program, cwd)
-    if verdict.cause in _LOOPS and (loop := _loop(frames, job.program, cwd)):
-        clauses.append(f"{_LOOPS[verdict.cause]} in the loop {loop}")
+    if (held := _locked(verdict, rank, thread, place)) is not None:
+        verdict = replace(verdict, reason=held, cause=held.kind)
+        clauses.append(held.words)
+    elif (reason := _reason(verdict, thread, frames, place, job)) is not None:
+        clauses += filter(None, (reason.words,))
         if verdict.cause == "sleeps":
             clauses += _zombies(rank)
-            verdict = replace(verdict, cause="polls")
-    elif place is not None and verdict.cause in _IN_A_LOCK and thread is not None and not verdict.by_kernel:
+        cause = verdict.cause if verdict.cause in _BUSY_CHILD else reason.kind
+        verdict = replace(verdict, reason=reason, cause=cause)
+    elif verdict.cause in _ROUND and (found := loop_at(frames, job.program)) is not None:
+        clauses.append(f"it goes round in the loop {head_of(found[1], found[0].file, cwd)}")
+    elif (
+        place is not None
+        and verdict.cause in _IN_A_LOCK
+        and thread is not None
+        and verdict.by_kernel <= (verdict.cause == _NOBODY)
+    ):
         verdict = _with_lock(verdict, rank, thread, place, job)
+    elif verdict.cause == "message_not_met" and (made := awaited_message(rank, job)):
+        clauses.append(f"rank {rank.rank} waits for what `{made}` began")
     in_calls = verdict.cause in _ALL_IN_CALLS
-    parted = parting(rank, everybody[1:], job, in_calls=in_calls) if verdict.cause in _PARTED else None
+    skipped = verdict.cause == "call_skipped"
+    parted = None
+    if verdict.cause in _PARTED:
+        parted = parting(rank, everybody[1:], job, in_calls=in_calls, skipped=skipped)
     if parted is not None:
         clauses.append(parted.text)
-        verdict = _blaming(replace(verdict, parted=parted.for_good), parted)
+        verdict = _apart(replace(verdict, parted=parted.for_good), parted)
+    elif skipped and waits_in_backward(verdict, job) and has_passed(rank, verdict.waiting, job):
+        verdict = replace(verdict, cause="gradient_left_out")
     if verdict.culprits and verdict.cause in _BARE and not clauses and place is not None:
         clauses.append(f"its line is `{place.text}`")
+        if verdict.cause == "call_does_not_return" and (made := called_by(place, cwd)):
+            clauses[-1] += f", where {made}"
     words = " and ".join(filter(None, (", ".join(clauses[:_MOST_CLAUSES]), verdict.words)))
     return replace(verdict, words=words)
 
 
-def _blaming(verdict: Verdict, parted: Parting) -> Verdict:
-    """Of calls that differ those who took a way of their own, where they are fewer than the others. Of as many, either
-    may have made the call that was due."""
+def _apart(verdict: Verdict, parted: Parting) -> Verdict:
+    """Of calls that do not fit together those who took a way of their own, where they are fewer than the others. Of as
+    many, either may have made the call that was due: unless they left a loop, or made it for the number that they have.
+    """
+    if verdict.cause == "all_ranks_wait" and parted.for_good:
+        return replace(verdict, cause="ways_differ")
     everybody = (*verdict.culprits, *verdict.waiting)
-    if verdict.cause != "calls_differ" or {*parted.apart, *parted.others} != {*everybody}:
+    if verdict.cause in _UNLIKE_CALLS and not parted.apart and 2 * len(verdict.culprits) == len(everybody):
+        # nobody is to say who was to go round once more
+        return replace(verdict, cause="calls_differ", culprits=tuple(sorted(everybody)), waiting=())
+    if verdict.cause not in _UNLIKE_CALLS or {*parted.apart, *parted.others} != {*everybody}:
         return verdict
-    if len(parted.apart) >= len(parted.others):
+    ahead = len(parted.apart) - len(parted.others)
+    if ahead > 0 or (ahead == 0 and not parted.kind):
         return verdict
-    return replace(verdict, culprits=tuple(sorted(parted.apart)), waiting=others(everybody, parted.apart))
+    culprits = tuple(sorted(parted.apart))
+    cause = {"loop": "left_the_loop", "rank": "call_of_some_ranks"}.get(parted.kind, verdict.cause)
+    return replace(
+        verdict,
+        klass="collective_mismatch",
+        cause=cause,
+        culprits=culprits,
+        waiting=others(everybody, culprits),
+    )
 
 
-def _thread(rank: RankView, verdict: Verdict) -> ThreadStack | None:
+def thread_of(rank: RankView, verdict: Verdict) -> ThreadStack | None:
     """The one to blame: of the rank, of its child, or the one that its main thread waits for."""
     if verdict.blamed_child is not None:
         child = rank.child_stacks.get(verdict.blamed_child)
         return None if child is None else child[1].main
     last = verdict.chain.last if verdict.chain is not None else None
+    if verdict.cause == "child_computes" and last is not None and last.process.pid in rank.child_stacks:
+        return rank.child_stacks[last.process.pid][1].main
     if last is not None and last.process.pid == rank.placement.pid and rank.stack is not None:
         return next((one for one in rank.stack.threads if one.thread_id == last.thread.tid), rank.judged)
     return rank.judged
@@ -119,22 +176,79 @@ def _shown(place: ProgramPlace, cwd: str) -> str:
 
 def _handlers(frames: Sequence[Frame], program: Program, cwd: str) -> Iterator[str]:
     """What it is at only since an exception was caught."""
-    for frame in reversed(frames[-_OUTWARDS:]):
-        place = program.at(frame)
-        for block in place.around if place is not None else ():
-            if block.kind == "except":
-                yield f"it has caught an exception at {head_of(block, frame.file, cwd)}"
-                return
+    for block, file in _caught(frames, program):
+        tried = f" of `{block.deciding[0]}`" if block.deciding else ""
+        yield f"it has caught an exception at {head_of(block, file, cwd)}{tried}"
+        return
 
 
-def _loop(frames: Sequence[Frame], program: Program, cwd: str) -> str:
-    """The nearest one, where it is not that of the work itself."""
-    places = [place for frame in reversed(frames[-_OUTWARDS:]) if (place := program.at(frame)) is not None]
-    found = next(((place, block) for place in places for block in place.around if block.is_loop), None)
-    if found is None or found[1].kind != "while":
-        return ""
-    place, loop = found
-    return head_of(loop, place.file, cwd) + ways_out(place, loop, cwd)
+def _caught(frames: Sequence[Frame], program: Program) -> Iterator[tuple[Block, str]]:
+    """Of the innermost lines, the nearest first, with the file."""
+    places = (place for frame in reversed(frames[-OUTWARDS:]) if (place := program.at(frame)) is not None)
+    return ((block, place.file) for place in places for block in place.around if block.kind == "except")
+
+
+def _reason(
+    verdict: Verdict,
+    thread: ThreadStack | None,
+    frames: Sequence[Frame],
+    place: ProgramPlace | None,
+    job: JobView,
+) -> Reason | None:
+    cwd = job.run.cwd
+    if verdict.cause == "stale_file_lock" and thread is not None and place is not None:
+        return lock_of(thread, place, cwd)
+    paths = {number: path_of(job.ranks[number].judged) for number in job.ranks}
+    elsewhere = [path for number, path in paths.items() if number not in verdict.culprits]
+    found = loop_at(frames, job.program)
+    if found is not None and is_common(found[1], found[0], elsewhere, job.program):
+        found = None
+    if verdict.cause == "sleeps":
+        handled = next((block for block, _ in _caught(frames, job.program)), None)
+        reason = polls(*found, cwd) if found is not None else None
+        if handled is not None and (reason is None or reason.kind == "polls"):
+            return replace(tries_again(handled), words=reason.words if reason is not None else "")
+        return reason
+    if verdict.cause not in (*_BUSY, *_BUSY_CHILD) or not verdict.culprits:
+        return None
+    if verdict.cause in _BUSY and any(
+        not _at_one(frames, paths.get(other, [])) for other in verdict.culprits
+    ):
+        return None
+    if place is not None and (reason := search_of(thread, place, cwd)) is not None:
+        return reason
+    return None if found is None else goes_round(*found, cwd)
+
+
+def _locked(
+    verdict: Verdict, rank: RankView, thread: ThreadStack | None, place: ProgramPlace | None
+) -> Reason | None:
+    """It sleeps in C, below a line that calls no sleep, while another process has locked a file that it has open: a
+    database's call that tries again."""
+    last = verdict.chain.last if verdict.chain is not None else None
+    if (
+        verdict.cause not in ("sleeps", "tries_again")
+        or last is None
+        or not last.wait.others
+        or thread is None
+        or place is None
+    ):
+        return None
+    inner = thread.frames[-1]
+    if last.process.pid != rank.placement.pid or inner.function == "sleep":
+        return None
+    if (inner.file, inner.line) == (place.file, place.line) and "sleep" in place.text:
+        return None
+    holder = rank.waits.process(last.wait.others[0].pid) if rank.waits is not None else None
+    main = holder.thread() if holder is not None else None
+    step = Step(holder, main) if holder is not None and main is not None else None
+    return Reason("file_locked", format_locked(last, step))
+
+
+def _at_one(frames: Sequence[Frame], theirs: Sequence[Frame]) -> bool:
+    """In one function."""
+    pair = [(one[-1].file, one[-1].function) for one in (frames, theirs) if one]
+    return len(pair) == 2 and pair[0] == pair[1]
 
 
 def _zombies(rank: RankView) -> Iterator[str]:
@@ -151,15 +265,13 @@ def _with_lock(
     verdict: Verdict, rank: RankView, thread: ThreadStack, place: ProgramPlace, job: JobView
 ) -> Verdict:
     """Of a thread whose innermost line takes a lock, and which sleeps in one."""
-    taken = _TAKES.match(place.text)
-    innermost = thread.frames[-1]
-    if taken is None or (innermost.file, innermost.line) != (place.file, place.line):
-        return verdict  # of a lock in C: one of Python's own code has frames of its own
+    lock = lock_taken(thread.frames[-1], place)
+    if not lock:
+        return verdict
     if not _in_lock(rank, verdict.blamed_child):
         return verdict
-    lock = taken["with"] or taken["call"]
     outer = thread.frames[:-1] if verdict.blamed_child is None else ()
-    holds = next((frame for frame in reversed(outer) if _is_inside(job.program.at(frame), place, lock)), None)
+    holds = next((frame for frame in reversed(outer) if is_inside(job.program.at(frame), place, lock)), None)
     if holds is not None:
         where = f"{format_path(holds.file, job.run.cwd)}:{holds.line}"
         words = f"it is inside of `with {lock}:` already, in {holds.function} ({where})"
@@ -179,12 +291,3 @@ def _in_lock(rank: RankView, child: int | None) -> bool:
     if main is not None:
         return main.wait.kind in _LOCK_WAITS
     return child is None and rank.tree is not None and rank.tree.main.wchan.startswith("futex")
-
-
-def _is_inside(place: ProgramPlace | None, taking: ProgramPlace, lock: str) -> bool:
-    """Of the same name in the same file. At the line itself it waits for the lock, and does not have it."""
-    return (
-        place is not None
-        and place.file == taking.file
-        and any(block.text == f"with {lock}:" for block in place.around)
-    )

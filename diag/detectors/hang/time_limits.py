@@ -15,7 +15,7 @@ from diag.text.units import format_seconds, format_time
 
 # Causes of a rank at a line of its own, or in a call of a library, that sleeps there.
 _SLEEPS = ("sleeps", "external_service", "not_in_collective", "call_does_not_return")
-_LIMITED = ("not_in_collective", "call_does_not_return")
+_LIMITED = ("not_in_collective", "call_does_not_return", "worker_ended")
 _TIMED = (
     "poll",
     "condition",
@@ -46,6 +46,8 @@ def with_known_end(verdict: Verdict, job: JobView, now: float) -> Verdict:
         return _ending(verdict, "sleeps_once", f"{_name(verdict)} sleeps until", ends, now)
     ends = _returns_at(rank, wait, verdict) if verdict.cause in _LIMITED and kind in _TIMED else None
     if ends is not None and ends > now:
+        if verdict.cause == "worker_ended":  # it waits for something else, or has a limit for just that
+            verdict = replace(verdict, words="")
         return _ending(verdict, "waits_with_limit", "that wait has a time limit: it ends by", ends, now)
     return verdict
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diag.model import Confidence, Ground
@@ -19,6 +20,16 @@ class Note:
     kind: str
     text: str
     rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why something does not end, by the program's text: `kind` is the entry of the catalogue whose advice is given,
+    `words` a clause that follows where the rank is, `facts` are for the places of that advice."""
+
+    kind: str
+    words: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,8 @@ class Verdict:
     seconds: float | None = None
     chain: Chain | None = None  # what the kernel says that the culprit, or the child to blame, waits for
     words: str = ""  # what ended in the culprit, or what it printed last, as a clause
+    reason: Reason | None = None  # why what it is at does not end
+    apart: str = ""  # the variable that is not the same on all ranks
     parted: bool = False  # where ranks came apart is in `words`, by the program's text
     by_kernel: bool = False  # and that is the cause
     busy: bool = False  # the culprits compute, while the others wait for them

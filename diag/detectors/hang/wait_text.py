@@ -175,6 +175,12 @@ def _held(text: str, wait: Wait, step: Step) -> str:
     return f"{text}, held by {_parties(wait, step)}" if wait.others else text
 
 
+def format_locked(step: Step, holder: Step | None) -> str:
+    """Of one that sleeps: "it has runs.db open, on which pid 7 (`python page.py`) holds a lock, which sleeps"."""
+    does = f", which {format_wait(holder)}" if holder is not None else ""
+    return f"it has {step.wait.path} open, on which {_parties(step.wait, step)} holds a lock{does}"
+
+
 def _sleep(wait: Wait, step: Step) -> str:
     return "sleeps" + (
         f" ({format_seconds(max(0.0, wait.seconds))} left)" if wait.seconds is not None else ""

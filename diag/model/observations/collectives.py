@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from diag.model.observations.base import Observation
 
+CALLS_KEPT = 50  # of each group, and all that are pending; ours: enough to tell in what a mismatch began
+
 
 @dataclass(frozen=True, slots=True)
 class CollectiveEntry:

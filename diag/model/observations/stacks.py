@@ -33,7 +33,8 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class ThreadStack:
-    """Frames outermost first (the way a person reads a traceback)."""
+    """Frames outermost first (the way a person reads a traceback). `objects`: what methods of the standard library in it
+    wait for (a queue, an event, a future), each by the method and the address, innermost first."""
 
     thread_id: int
     name: str
@@ -41,6 +42,7 @@ class ThreadStack:
     active: bool | None = None
     owns_gil: bool | None = None
     exchange: Exchange | None = None
+    objects: tuple[tuple[str, int], ...] = ()
     # What `stacks.read_stack` found in the frames: many ask, and it is looked up once.
     kept_reading: Any = field(default=None, init=False, repr=False, compare=False)
 

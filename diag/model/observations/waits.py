@@ -30,7 +30,8 @@ class Wait:
     tcp_send, tcp_connect, accept, unix_receive, unix_send, unix_connect, poll (several descriptors), file_lock,
     file_io (a file system or its device), page_fault, memory (cgroup over memory.high), vfork, stopped, frozen,
     signal, io_uring, exiting, ended, other (`call`, `path` and `wchan` say what: a device, an eventfd), unreadable
-    (`reason`).
+    (`reason`). Of a sleep `path` is a file that the process has open, and `others` hold a lock on it: it may sleep to
+    try again, in a database's call.
 
     `dead_end`: why it cannot end by itself, as the kernel shows: only_self (a pipe whose other end the waiter's own
     process alone holds, and every other thread of it waits for one of them too), owner_ended (the lock's holder is no
@@ -62,6 +63,9 @@ class Wait:
     dead_end: str = ""
     reason: str = ""
     forked: bool = False  # of who is alone: it is a copy of its parent, without the parent's other threads
+    taken_by: int = (
+        0  # of a lock on a file: the pid that took it, and may have left it to a fork; 0: not known
+    )
     libraries: tuple[str, ...] | None = (
         None  # packages with native code that it has loaded; None: not looked at
     )
@@ -94,6 +98,7 @@ class ProcessWaits:
     job: bool = True  # the rank or below it; False: somebody it waits for
     threads_left_out: int = 0
     cpu_limit_seconds: int | None = None  # RLIMIT_CPU: the kernel ends it when it has used so much (SIGXCPU)
+    forked: bool = False  # a copy of its parent, which has begun no program of its own since
 
     def thread(self, tid: int = 0) -> ThreadWait | None:
         """0: the main thread."""

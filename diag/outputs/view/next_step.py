@@ -40,17 +40,18 @@ def _to_read(findings: Sequence[Finding]) -> tuple[str, str]:
 
 
 def _of_hang(engine: Engine, hang: Finding, classes: Sequence[StackClass]) -> tuple[str, str]:
+    named = hang.ranks or hang.waiting_ranks
     for item in classes:  # a child that is blocked in its own work, of a culprit
         if (
             item.kind == "child"
-            and set(item.ranks) & set(hang.ranks)
+            and set(item.ranks) & set(named)
             and hang.klass in ("data_loading", "checkpoint_io")
         ):
             return (
                 f"ls -l /proc/{item.pids[0]}/fd",
                 f"what child {item.pids[0]} of rank {item.ranks[0]} has open",
             )
-    for rank in (engine.job.ranks[number] for number in hang.ranks if number in engine.job.ranks):
+    for rank in (engine.job.ranks[number] for number in named if number in engine.job.ranks):
         if rank.alive and rank.tree is not None and rank.tree.main.state == "D":
             return (
                 f"cat /proc/{rank.placement.pid}/stack",

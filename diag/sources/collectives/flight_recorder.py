@@ -25,6 +25,7 @@ from diag.model.observations import (
     SourceFailed,
     SourceWorks,
 )
+from diag.model.observations.collectives import CALLS_KEPT
 from diag.sources.collectives import plain_pickle
 from diag.sources.collectives.fr_pipe import ask_pipe, pipe_of
 from diag.sources.collectives.fr_trace import MAX_TENSORS, count, members_of, settle, shapes, status_of
@@ -53,7 +54,6 @@ FAILURES = {
 }
 explain = functools.partial(explained, FAILURES)
 
-_LAST_ENTRIES = 50  # of each group; ours: enough to tell in what a mismatch began
 _MAX_PENDING = 200  # of each group, the oldest: the front is among them
 _MAX_GROUPS = 1000  # Megatron creates 50
 
@@ -194,7 +194,7 @@ def _trim(trace: dict[str, Any]) -> dict[str, Any]:
     for index in range(len(entries) - 1, -1, -1):
         key = (entries[index].backend, entries[index].group, entries[index].is_p2p)
         last[key] = last.get(key, 0) + 1
-        if last[key] <= _LAST_ENTRIES:
+        if last[key] <= CALLS_KEPT:
             keep.add(index)
     for index, entry in enumerate(entries):
         key = (entry.backend, entry.group, entry.is_p2p)

@@ -7,51 +7,62 @@ and no nesting is too deep.
 
 from __future__ import annotations
 
-import functools
-import io
-import itertools
 import os
-import re
-import tokenize
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-from diag.launch.launchers.secrets import hidden_in_lines
 from diag.model import Payload, Record
-from diag.model.observations import Block, Leave, Observation, ProgramPlace, ProgramRead
+from diag.model.observations import Block, Leave, Meaning, Observation, ProgramPlace, ProgramRead
 from diag.sources.host.job_files import Files
 from diag.sources.payload import from_mapping, guarded, integer, mapping, sequence
+from diag.sources.stacks.awaited import made_by
+from diag.sources.stacks.meanings import MOST_MEANINGS, Meanings
+from diag.sources.stacks.statements import (
+    FUNCTIONS,
+    LOOPS,
+    Line,
+    end_of,
+    heads_of,
+    logical_lines,
+    shown,
+)
 
 SOURCE = "program"
 _MOST_BYTES = 512 << 10  # a tenth of a second
 _BOOT_SECONDS = 2.0  # the kernel tells the start since a boot that it knows to the second
-_LONGEST = 120  # characters of a statement
-_MOST_BLOCKS, _MOST_LEAVES = 12, 8
+_MOST_BLOCKS, _MOST_LEAVES, _MOST_DECIDING = 12, 8, 3
+_MOST_MODULES, _MOST_TRIED = 4, 64  # further files that a read of one opens, and looks for
 _BLOCKS = ("while", "for", "if", "elif", "else", "except", "finally", "with")
-_LOOPS = ("while", "for")
 _CONDITIONS = ("if", "elif", "else", "except")
 _LEAVES = ("break", "continue", "return")
-_FUNCTIONS = ("def", "class")
-_INSIDE_BRACKETS = re.compile(r"(?<=[(\[{]) +|,? +(?=[)\]}])")
-_SKIPPED = (tokenize.COMMENT, tokenize.NL, tokenize.ENDMARKER)
-
-
-@dataclass(slots=True)
-class _Line:
-    """A logical line: a statement, or the head of a compound one."""
-
-    first: int
-    last: int
-    depth: int
-    word: str  # its first one, of `async for` the second
-    text: str
-    then: str = ""  # the first word after a colon at its end: `if done: break`
 
 
 def read(files: Files, path: str, wanted: Mapping[int, str], started: float) -> Payload:
     """Of these lines, each with the function that the interpreter says it is in. `started`: when the process did
     (seconds since the epoch); text written later is not what it runs."""
+    text = _text(files, path, started)
+    if isinstance(text, dict):
+        return text
+    lines = logical_lines(text)
+    modules: dict[str, Sequence[Line]] = {}
+
+    def module(other: str) -> Sequence[Line]:
+        if (
+            other not in modules
+            and len(modules) < _MOST_TRIED
+            and sum(map(bool, modules.values())) < _MOST_MODULES
+        ):
+            found = _text(files, other, started)
+            modules[other] = logical_lines(found) if isinstance(found, str) else ()
+        return modules.get(other, ())
+
+    names = Meanings(path, lines, module)
+    places = [_place(lines, path, line, function, names) for line, function in sorted(wanted.items())]
+    return {"places": [asdict(place) for place in places if place is not None]}
+
+
+def _text(files: Files, path: str, started: float) -> str | Payload:
     try:
         fd = files.open_file(path)
     except (OSError, ValueError) as error:
@@ -62,10 +73,7 @@ def read(files: Files, path: str, wanted: Mapping[int, str], started: float) -> 
             return {"failed": "changed"}
         if size > _MOST_BYTES:
             return {"failed": "too_long"}
-        text = file.read(_MOST_BYTES).decode("utf-8", "replace")
-    lines = _logical_lines(text)
-    places = [_place(lines, path, line, function) for line, function in sorted(wanted.items())]
-    return {"places": [asdict(place) for place in places if place is not None]}
+        return file.read(_MOST_BYTES).decode("utf-8", "replace")
 
 
 @guarded(SOURCE)
@@ -84,103 +92,103 @@ def _place_of(file: str, row: Mapping[str, Any]) -> ProgramPlace:
         from_mapping(Leave, one, under=from_mapping(Block, one["under"]))
         for one in sequence(row["leaves"])[:_MOST_LEAVES]
     )
-    return from_mapping(ProgramPlace, row, file=file, around=around, leaves=leaves)
-
-
-# --- its statements
-
-
-@functools.lru_cache(maxsize=4)  # the lines of a loop are asked for one after the other
-def _logical_lines(text: str) -> Sequence[_Line]:
-    """As far as it can be read: what follows an open bracket or quote that is never closed is missing."""
-    found: list[_Line] = []
-    rows = text.split("\n")  # as tokens count them: a form feed ends no row
-    depth = brackets = 0
-    line: list[tokenize.TokenInfo] = []
-    then = ""
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type == tokenize.INDENT:
-                depth += 1
-            elif token.type == tokenize.DEDENT:
-                depth -= 1
-            elif token.type == tokenize.NEWLINE and line:
-                found.append(_line(line, rows, depth, then))
-                line, then, brackets = [], "", 0
-            elif token.type not in _SKIPPED and token.type != tokenize.NEWLINE:
-                if line and line[-1].string == ":" and not brackets:
-                    then = token.string
-                line.append(token)
-                brackets += (token.string in "([{") - (token.string in ")]}") if token.string else 0
-    except (tokenize.TokenError, SyntaxError):  # also IndentationError
-        pass
-    return found
-
-
-def _line(tokens: Sequence[tokenize.TokenInfo], rows: Sequence[str], depth: int, then: str) -> _Line:
-    text = tokens[0].string
-    for before, token in itertools.pairwise(tokens):
-        row, column = before.end
-        text += rows[row - 1][column : token.start[1]] if row == token.start[0] else " "
-        text += token.string
-    text = _INSIDE_BRACKETS.sub("", " ".join(text.split()))
-    word = tokens[1].string if tokens[0].string == "async" and len(tokens) > 1 else tokens[0].string
-    return _Line(tokens[0].start[0], tokens[-1].end[0], depth, word, text, then)
-
-
-def _shown(text: str) -> str:
-    text = hidden_in_lines(text)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 4].rstrip() + " ..."
+    names = tuple(from_mapping(Meaning, one) for one in sequence(row.get("names"))[:MOST_MEANINGS])
+    return from_mapping(ProgramPlace, row, file=file, around=around, leaves=leaves, names=names)
 
 
 # --- one of them, and what is around it
 
 
-def _place(lines: Sequence[_Line], file: str, line: int, function: str) -> ProgramPlace | None:
+def _place(
+    lines: Sequence[Line], file: str, line: int, function: str, names: Meanings
+) -> ProgramPlace | None:
     """None where the text does not have that function there: it is not what the process runs."""
     at = next((at for at, one in enumerate(lines) if one.first <= line <= one.last), None)
     if at is None:
         return None
-    heads = list(_heads(lines, at))
-    inside = lines[heads[-1]] if heads and lines[heads[-1]].word in _FUNCTIONS else None
+    heads = list(heads_of(lines, at))
+    inside = lines[heads[-1]] if heads and lines[heads[-1]].word in FUNCTIONS else None
     name = function.rpartition(".")[2]
     if not name.startswith("<") and (inside is None or f"def {name}" not in inside.text):
         return None
     around = [_block(lines, head) for head in heads if lines[head].word in _BLOCKS][:_MOST_BLOCKS]
     leaves = _leaves(lines, heads, around)[:_MOST_LEAVES]
-    return ProgramPlace(file, line, function, _shown(lines[at].text), tuple(around), tuple(leaves))
+    loop = next((head for head in heads if lines[head].word in LOOPS), None)
+    asked = [*(lines[loop].names if loop is not None else ()), *lines[at].names]
+    asked += [name for leave in leaves for name in _names_at(lines, leave.under.line)]
+    meanings = tuple(names.of(asked, at))
+    made = shown(made_by(lines, heads, lines[at].text))
+    text = shown(lines[at].text)
+    return ProgramPlace(file, line, function, text, tuple(around), tuple(leaves), meanings, made)
 
 
-def _heads(lines: Sequence[_Line], at: int) -> Iterator[int]:
-    """Of the blocks around a line, the innermost first, the function's last."""
-    depth = lines[at].depth
-    for head in range(at - 1, -1, -1):
-        if lines[head].depth < depth:
-            depth = lines[head].depth
-            yield head
-            if lines[head].word in _FUNCTIONS:
-                return
+def _names_at(lines: Sequence[Line], number: int) -> Sequence[str]:
+    return next((one.names for one in lines if one.first == number), ())
 
 
-def _end(lines: Sequence[_Line], head: int) -> int:
-    """The first line that is not in its block any more."""
-    inner = range(head + 1, len(lines))
-    return next((at for at in inner if lines[at].depth <= lines[head].depth), len(lines))
-
-
-def _block(lines: Sequence[_Line], head: int) -> Block:
+def _block(lines: Sequence[Line], head: int) -> Block:
     one = lines[head]
     told = one
     if one.word == "else":
         before = (at for at in range(head - 1, -1, -1) if lines[at].depth == one.depth)
         told = next((lines[at] for at in before if lines[at].word in (*_BLOCKS, "try")), one)
-    return Block(one.first, lines[_end(lines, head) - 1].last, one.word, _shown(told.text))
+    deciding = tuple(shown(text) for text in _deciding(lines, head))[:_MOST_DECIDING]
+    last = end_of(lines, head) - 1
+    return Block(
+        one.first, lines[last].last, one.word, shown(told.text), deciding, _yields(lines, head, last)
+    )
 
 
-def _leaves(lines: Sequence[_Line], heads: Sequence[int], around: Sequence[Block]) -> list[Leave]:
+def _deciding(lines: Sequence[Line], head: int) -> Iterator[str]:
+    """See `Block.deciding`."""
+    one = lines[head]
+    if one.word == "except":
+        before = (at for at in range(head - 1, -1, -1) if lines[at].depth == one.depth)
+        tried = next((at for at in before if lines[at].word == "try"), None)
+        yield from _tried(lines, tried) if tried is not None else ()
+    elif one.word == "while":
+        roots = {part for name in one.names for part in _parts(name)}
+        within = range(head + 1, end_of(lines, head))
+        if not roots:  # while True
+            for at in (at for at in within if lines[at].word == "try"):
+                yield from _tried(lines, at)
+        for at in within:
+            changed = lines[at].target if lines[at].changes else lines[at].target.rpartition(".")[0]
+            if changed in roots:
+                yield lines[at].text
+
+
+def _yields(lines: Sequence[Line], head: int, last: int) -> bool:
+    """Where no condition stands between its head and the `yield`, and nothing goes round before it."""
+    for at in range(head + 1, last + 1) if lines[head].word in LOOPS else ():
+        if "continue" in (lines[at].word, lines[at].then):
+            return False
+        if "yield" in (lines[at].word, lines[at].then) or lines[at].value.startswith("yield"):
+            inner = [lines[one].word for one in heads_of(lines, at) if one > head]
+            if not {*inner} & {*_CONDITIONS, *LOOPS, *FUNCTIONS}:
+                return True
+    return False
+
+
+def _tried(lines: Sequence[Line], head: int) -> Iterator[str]:
+    return (one.text for one in lines[head + 1 : end_of(lines, head)] if one.depth == lines[head].depth + 1)
+
+
+def _parts(name: str) -> Iterator[str]:
+    """Of `self.done.all`: itself, and what it is taken of, but for `self` alone.
+
+    >>> [*_parts("self.done.all")], [*_parts("marker.exists")]
+    (['self.done.all', 'self.done'], ['marker.exists', 'marker'])
+    """
+    while name and name not in ("self", "cls"):
+        yield name
+        name = name.rpartition(".")[0]
+
+
+def _leaves(lines: Sequence[Line], heads: Sequence[int], around: Sequence[Block]) -> list[Leave]:
     """Under a condition, in the function of these heads: out of a loop around the line, or out of the function."""
-    function = heads[-1] if heads and lines[heads[-1]].word in _FUNCTIONS else -1
-    end = _end(lines, function) if function >= 0 else len(lines)
+    function = heads[-1] if heads and lines[heads[-1]].word in FUNCTIONS else -1
+    end = end_of(lines, function) if function >= 0 else len(lines)
     loops = {block.line for block in around if block.is_loop}
     found = []
     for at in range(function + 1, end):
@@ -189,12 +197,12 @@ def _leaves(lines: Sequence[_Line], heads: Sequence[int], around: Sequence[Block
         if word not in _LEAVES:
             continue
         own = [at] if one.then == word and one.word in _BLOCKS else []
-        outer = [*own, *_heads(lines, at)]
-        if (outer[-1] if outer and lines[outer[-1]].word in _FUNCTIONS else -1) != function:
+        outer = [*own, *heads_of(lines, at)]
+        if (outer[-1] if outer and lines[outer[-1]].word in FUNCTIONS else -1) != function:
             continue  # of a function within
-        loop = next((lines[head].first for head in outer if lines[head].word in _LOOPS), 0)
-        under = next((head for head in outer if lines[head].word in (*_CONDITIONS, *_LOOPS)), None)
-        if under is None or lines[under].word in _LOOPS or (word != "return" and loop not in loops):
+        loop = next((lines[head].first for head in outer if lines[head].word in LOOPS), 0)
+        under = next((head for head in outer if lines[head].word in (*_CONDITIONS, *LOOPS)), None)
+        if under is None or lines[under].word in LOOPS or (word != "return" and loop not in loops):
             continue
         found.append(Leave(one.first, word, 0 if word == "return" else loop, _block(lines, under)))
     return found

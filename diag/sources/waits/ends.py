@@ -21,6 +21,7 @@ class Ends:
 
     def __init__(self, proc: str) -> None:
         self._proc = proc
+        self._files: dict[int, dict[str, tuple[str, int]]] = {}
         self._unread: list[float] = []  # when those began whose descriptors may not be read
 
     def pipe(self, pid: int, link: str, mode: int) -> dict[str, Any]:
@@ -139,8 +140,34 @@ class Ends:
         rows: list[list[Any]] = []
         for row in lines:
             if len(row) > 7 and row[1] != "->" and row[0] in numbers:
-                rows += self._with_lock(link, file, row[1:]) or self._alive(int(row[4]))
+                found = self._with_lock(link, file, row[1:]) or self._alive(int(row[4]))
+                rows += [
+                    [*one, int(row[4])] for one in found
+                ]  # and who took it, and may have left it to a fork
         return sorted(rows, key=lambda row: row[0] == pid)[:_HOLDERS]
+
+    def locked_by_others(self, pid: int) -> dict[str, Any]:
+        """A file that `pid` has open and that another process holds a lock on, one to write before one to read: what
+        it may be waiting for in a call that sleeps and tries again, as databases do."""
+        lines = [line.split() for line in (read_raw(f"{self._proc}/locks") or b"").decode().splitlines()]
+        held = [row for row in lines if len(row) > 7 and row[1] != "->" and row[4] != str(pid)]
+        for row in sorted(held, key=lambda row: row[3] != "WRITE"):
+            for link, file in self._open_files(pid).items():
+                if not (where := _in_locks(file)) or row[5] != where:
+                    continue
+                rows = self._with_lock(link, file, row[1:]) or self._alive(int(row[4]))
+                if rows := [one for one in rows if one[0] != pid]:
+                    return {"link": link, "held": rows[:_HOLDERS]}
+        return {}
+
+    def _open_files(self, pid: int) -> dict[str, tuple[str, int]]:
+        if pid not in self._files:
+            found = self._files[pid] = {}
+            ends = [(link, fd) for link, ends in self._all.items() for one, fd in ends if one == pid]
+            for link, fd in [one for one in ends if one[0].startswith("/")][:_ASKED]:
+                info = fdinfo(self._proc, pid, fd)
+                found[link] = (self._device(pid, info.get("mnt_id", "")), int(info.get("ino", 0)))
+        return self._files[pid]
 
     def _with_lock(self, link: str, file: tuple[str, int], lock: list[str]) -> list[list[Any]]:
         return [

@@ -73,7 +73,7 @@ class Objects:
         if kind in ("futex", "mutex", "join", "semaphore") and blocked.address:
             return self._futex(pid, blocked, deep=deep)
         if kind == "sleep":
-            return self._sleep(pid, tid, blocked)
+            return self._sleep(pid, tid, blocked, deep=deep)
         if kind in ("child", "vfork"):
             return "", []
         if kind in ("file_io", "fifo_open") and blocked.address:
@@ -243,15 +243,18 @@ class Objects:
         except (Torn, Gone, TimeoutError, OSError):
             return None
 
-    def _sleep(self, pid: int, tid: int, blocked: Blocked) -> tuple[str, list[int]]:
+    def _sleep(self, pid: int, tid: int, blocked: Blocked, *, deep: bool) -> tuple[str, list[int]]:
         raw = self._read(pid, blocked.address, 16)
         if raw is None or len(raw) < 16:
             return "", []
         seconds, nanoseconds = struct.unpack("=qq", raw)
         left = seconds + nanoseconds / 1e9 - (time.monotonic() if blocked.absolute else 0.0)
         key = f"{pid}/sleep/{tid}"
-        self.found[key] = {"seconds": round(left, 3), "left": blocked.absolute}
-        return key, []
+        facts: dict[str, Any] = {"seconds": round(left, 3), "left": blocked.absolute}
+        if deep:
+            facts |= self._ends.locked_by_others(pid)
+        self.found[key] = facts
+        return key, [row[0] for row in facts.get("held", ())]
 
     def _poll(self, pid: int, tid: int, blocked: Blocked) -> tuple[str, list[int]]:
         fds: list[tuple[int, bool]] = []  # and whether it waits to write alone

@@ -73,6 +73,7 @@ class _Reading:
             bool(row.get("job", True)),
             int(row.get("threads_left_out", 0)),
             row.get("cpu_limit"),
+            self._relatives.is_fork(pid),
         )
 
     def _thread(self, pid: int, tid: int, row: dict[str, Any], process: dict[str, Any]) -> ThreadWait | None:
@@ -139,7 +140,10 @@ class _Reading:
         if blocked.kind in ("futex", "mutex", "join", "semaphore"):
             return self._lock(pid, replace(plain, timed=blocked.timed), blocked, facts, process)
         if blocked.kind == "sleep":
-            return replace(plain, seconds=facts.get("seconds"), timed=True)
+            held = tuple(Party(row[0], 0, row[3], row[1]) for row in facts.get("held", ()))
+            return replace(
+                plain, seconds=facts.get("seconds"), timed=True, path=str(facts.get("link", "")), others=held
+            )
         if blocked.kind == "poll":
             return self._poll(who, plain, blocked, facts)
         return self._descriptor(who, plain, facts, in_file_system=blocked.in_file_system)
@@ -187,6 +191,7 @@ class _Reading:
             device=str(mount.get("from", "")),
             mount_answers=mount.get("answers"),
             others=tuple(held),
+            taken_by=next((max(0, row[4]) for row in facts.get("held", ())[:1] if len(row) > 4), 0),
         )
 
     def _pipe(self, who: _Who, wait: Wait, facts: dict[str, Any]) -> Wait:

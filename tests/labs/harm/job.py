@@ -28,15 +28,6 @@ _BURST_LINES = (b"x" * 199 + b"\n") * 20  # 4,000 bytes: below what a pipe takes
 FLOOD_LINE = b"y" * 3999 + b"\n"
 _WORDS = {"burst": 1, "flood": 2, "every": 1, "files": 1, "node": 2}
 _signals: list[int] = []
-# What whoever gets a rank's pid does: no rank, no word of the job, no handler. A stack of it would have its
-# function's name.
-_STRANGER = """
-import sys, time
-def a_stranger_waits(until):
-    while time.monotonic() < until: time.sleep(0.05)
-a_stranger_waits(time.monotonic() + float(sys.argv[1]))
-open(sys.argv[2], "w").write("lived")
-"""
 
 
 def options(words: list[str]) -> dict[str, list[str]]:
@@ -166,8 +157,10 @@ def main() -> int:
 def swap(spare: object, results: str, seconds: float) -> bool:
     """The rank ends, and its pid is given to one that is no rank. Whether that worked."""
     import subprocess
+    from pathlib import Path
 
     assert isinstance(spare, subprocess.Popen)
+    program = str(Path(__file__).with_name("stranger.py"))
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     if spare.wait() != 0:
         return False
@@ -175,7 +168,7 @@ def swap(spare: object, results: str, seconds: float) -> bool:
         with open("/proc/sys/kernel/ns_last_pid", "w") as file:
             file.write(str(spare.pid - 1))
         stranger = subprocess.Popen(
-            [sys.executable, "-S", "-c", _STRANGER, str(max(0.5, seconds - 1.0)), f"{results}/stranger"],
+            [sys.executable, "-S", program, str(max(0.5, seconds - 1.0)), f"{results}/stranger"],
             env=env,
         )
         if stranger.pid == spare.pid:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from diag.sources.payload import guarded
 from diag.sources.stacks.facts import asked_of, failure, owner, sample
 from diag.sources.stacks.remote_stack.image import Unsupported
 from diag.sources.stacks.remote_stack.memory import Gone, Torn
-from diag.sources.stacks.remote_stack.reader import ProcessStacks
+from diag.sources.stacks.remote_stack.reader import Choice, ProcessStacks
+from diag.sources.stacks.remote_stack.values import Redact
 
 SOURCE = "remote_stack"
 
@@ -40,6 +41,7 @@ _FAILED_AS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((Torn,), "torn"),
     ((OSError,), "denied"),
 )
+_Reading = Callable[[ProcessStacks, float], dict[str, Any]]
 _MOST_PROCESSES = 100  # kept open, of one rank: DataLoader workers and what they start
 
 
@@ -55,22 +57,39 @@ class RemoteStacks:
         """{"pid", "parent_pid"?, "codes", "threads"} (see `ProcessStacks.read`), or {"pid", "parent_pid"?,
         "failed": a key of FAILURES, "detail"}. The deadline holds unless the kernel itself hangs over
         the process."""
-        payload = asked_of(pid, parent_pid)
+        return asked_of(pid, parent_pid) | self._asked(
+            pid, deadline, lambda process, left: process.read(left)
+        )
+
+    def variables(
+        self,
+        pid: int,
+        choose: Choice,
+        redact: Redact,
+        deadline: float = 1.0,
+        *,
+        parent_pid: int | None = None,
+    ) -> Payload:
+        """{"pid", "parent_pid"?, "threads": see `ProcessStacks.variables`}, or as `dump` where that fails."""
+        return asked_of(pid, parent_pid) | self._asked(
+            pid, deadline, lambda process, left: {"threads": process.variables(left, choose, redact)}
+        )
+
+    def _asked(self, pid: int, deadline: float, reading: _Reading) -> dict[str, Any]:
         until = time.monotonic() + deadline
         try:
             try:
-                payload |= self._read(pid, until)
+                return self._read(pid, until, reading)
             except Gone:  # it runs another program now, or is another process
                 self._forget(pid)
-                payload |= self._read(pid, until)
+                return self._read(pid, until, reading)
         except (Gone, Torn, Unsupported, OSError) as error:
             failed = next(word for kinds, word in _FAILED_AS if isinstance(error, kinds))
             if failed in ("gone", "torn"):  # nothing that it was taken for can be trusted
                 self._forget(pid)
-            payload |= {"failed": failed, "detail": str(error)}
-        return payload
+            return {"failed": failed, "detail": str(error)}
 
-    def _read(self, pid: int, until: float) -> dict[str, Any]:
+    def _read(self, pid: int, until: float, reading: _Reading) -> dict[str, Any]:
         process = self._known.get(pid)
         if process is None:
             process = self._known[pid] = ProcessStacks(pid, self._proc)
@@ -79,7 +98,7 @@ class RemoteStacks:
         if not process.lock.acquire(timeout=max(0.0, until - time.monotonic())):
             raise TimeoutError("an earlier reading of it has not come back from the kernel")
         try:
-            return process.read(max(0.001, until - time.monotonic()))
+            return reading(process, max(0.001, until - time.monotonic()))
         finally:
             process.lock.release()
 
@@ -118,6 +137,7 @@ def parse(record: Record) -> Iterator[Observation]:
             _frames(codes, thread["frames"]),
             owns_gil=thread["owns_gil"] is True,
             exchange=_exchange(thread.get("exchange")),
+            objects=_objects(codes, thread.get("objects", ())),
         )
         for thread in payload["threads"]
         if thread["frames"] or thread["name"] or thread["id"] == pid
@@ -139,6 +159,11 @@ def _exchange(found: Any) -> Exchange | None:
         return None
     call, peer, tag, uses_isend = found
     return Exchange(call == "send", int(peer), int(tag), uses_isend is True)
+
+
+def _objects(codes: list[tuple[str, str]], numbers: Any) -> tuple[tuple[str, int], ...]:
+    pairs = [(numbers[at], numbers[at + 1]) for at in range(0, len(numbers) - 1, 2)]
+    return tuple((codes[int(code)][0], int(address)) for code, address in pairs)
 
 
 def _frames(codes: list[tuple[str, str]], numbers: Any) -> tuple[Frame, ...]:

@@ -1,4 +1,5 @@
-"""The peer of a send or receive that a thread is in: an argument of torch's own Python function.
+"""What a thread is in a call with, by the variables of its frame: the peer of a send or receive, an argument of torch's
+own Python function; the queue, event or future that a method of the standard library waits for.
 
 gloo's recorder keeps no send and no receive, and all of a rank's peers share one loop thread, so that neither shows whom
 a rank waits for; the frame of the call does.
@@ -21,6 +22,12 @@ _PEER = {
     "send": b"dst",
     "recv": b"src",
 }  # a rank of the job, whatever the group; absent where a group's rank was given
+# Methods that wait for what their object gets from another thread or process: its address tells two of a kind apart,
+# and is the same in a fork.
+_WAITS = re.compile(
+    r"(?:queue|multiprocessing/queues)\.py:\w*Queue\.(?:get|put|join)$"
+    r"|threading\.py:(?:Event\.wait|Barrier\.wait|Semaphore\.acquire)$|futures/_base\.py:Future\.result$"
+)
 _MOST_NAMES = 1000
 _CO_NAMES = 32  # of PyCodeObject, 3.11-3.13: what it looks up in modules and objects
 _TUPLE_ITEMS, _SIZE, _DIGITS = 24, 16, 24  # of PyTupleObject and PyLongObject
@@ -35,6 +42,14 @@ def call_of(name: str, file: str) -> str:
     """
     match = _CALL.fullmatch(name) if file.endswith(_FILE) else None
     return match[1] if match else ""
+
+
+def awaits_object(name: str, file: str) -> bool:
+    """
+    >>> awaits_object("Queue.get", "/usr/lib/python3.11/queue.py"), awaits_object("Queue.get", "/app/mail.py")
+    (True, False)
+    """
+    return _WAITS.search(f"{file}:{name}") is not None
 
 
 def slots_of(memory: Memory, layout: Layout, code: int, call: str) -> tuple[int, ...]:

@@ -9,15 +9,27 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from diag.sources.stacks.remote_stack.arguments import TORCH, call_of, exchange_of, slots_of, uses_isend
+from diag.sources.stacks.remote_stack.arguments import (
+    TORCH,
+    awaits_object,
+    call_of,
+    exchange_of,
+    slots_of,
+    uses_isend,
+)
 from diag.sources.stacks.remote_stack.image import Unsupported, find_image
 from diag.sources.stacks.remote_stack.layouts import DEBUG_COOKIE, DEBUG_SIZE, Layout, layout_of, published
 from diag.sources.stacks.remote_stack.lines import line_of
 from diag.sources.stacks.remote_stack.memory import Memory, Torn
 from diag.sources.stacks.remote_stack.names import ThreadNames
+from diag.sources.stacks.remote_stack.objects import Objects
+from diag.sources.stacks.remote_stack.packages import Packages
+from diag.sources.stacks.remote_stack.values import Redact, Values
+from diag.sources.stacks.remote_stack.variables import FrameReader
 
 _MOST_THREADS = 500  # ours, as for py-spy
 _MOST_FRAMES = 1000  # Python's own recursion limit
@@ -28,6 +40,7 @@ _OWNER_GENERATOR = 1
 _TRAMPOLINE = "<interpreter trampoline>"
 _TRIES = 6
 _STACK_TRIES = 3
+_MOST_OBJECTS = 16  # numbers: two of each
 _SAME = 3  # so often the same unusual beginning: an embedded interpreter, a fork out of a thread
 # of main threads; those of forked and spawned children are _bootstrap
 _BEGINS = ("<module>", "_run_module_as_main")
@@ -35,15 +48,20 @@ _FIRST_FIELD = 16  # behind PyObject_HEAD: wr_object of a weak reference, lock_l
 _LEAST_ADDRESS = 4096
 
 
+# Of a stack of (function, file, line), outermost first: which frames are read, and whether only the arguments.
+Choice = Callable[[Sequence[tuple[str, str, int]]], Sequence[tuple[int, bool]]]
+
+
 class _Code:
     """A code object: the head that it is known by, and what a frame needs of it."""
 
-    __slots__ = ("call", "file", "first", "head", "isend", "lines", "name", "slots", "table")
+    __slots__ = ("awaits", "call", "file", "first", "head", "isend", "lines", "name", "slots", "table")
 
     def __init__(self, head: bytes, name: str, file: str, table: bytes, first: int) -> None:
         self.head, self.name, self.file, self.table, self.first = head, name, file, table, first
         self.lines: dict[int, int] = {}
         self.call = call_of(name, file)
+        self.awaits = awaits_object(name, file)
         self.isend: bool | None = False if TORCH in file else None  # not looked up yet
         self.slots: tuple[int, ...] | None = None  # of a send or receive: where its arguments are
 
@@ -77,8 +95,10 @@ class ProcessStacks:
             raise
         self._runtime = symbols["_PyRuntime"]
         self._codes: dict[int, _Code] = {}
+        self._packages = Packages(pid, proc)
         named = {"PyDict_Type", "PyModule_Type"} <= set(symbols)
-        self._names = ThreadNames(self._memory, self._layout, symbols) if named else None
+        self._objects = Objects(self._memory, self._layout)
+        self._names = ThreadNames(self._objects, symbols) if named else None
 
     def close(self) -> None:
         self._memory.close()
@@ -95,10 +115,15 @@ class ProcessStacks:
 
     def read(self, seconds: float) -> dict[str, Any]:
         """{"codes": [[name, file], ...], "threads": [{"id", "name", "owns_gil", "frames": [code, line, ...],
-        "exchange"?: [call, peer, tag, uses isend]}, ...]}.
+        "exchange"?: [call, peer, tag, uses isend], "objects"?: [code, address, ...]}, ...]}.
 
-        Frames are outermost first; of more than 1000 the innermost. Raises Torn, Gone or TimeoutError.
+        Frames are outermost first; of more than 1000 the innermost. `objects`: the queues, events and futures that it
+        waits for, by the method that does, innermost first. Raises Torn, Gone or TimeoutError.
         """
+        sample, threads = self._sample(seconds)
+        return {"codes": sample.codes, "threads": threads}
+
+    def _sample(self, seconds: float) -> tuple[_Sample, list[dict[str, Any]]]:
         self._memory.begin(seconds)
         begins: list[str] = []
         last = "the main stack began elsewhere each time"
@@ -112,8 +137,34 @@ class ProcessStacks:
             begin = sample.main_begin(threads)
             begins.append(begin)
             if begin in _BEGINS or begin.endswith("_bootstrap") or begins.count(begin) == _SAME:
-                return {"codes": sample.codes, "threads": threads}
+                return sample, threads
         raise Torn(last)
+
+    def variables(self, seconds: float, choose: Choice, redact: Redact) -> list[dict[str, Any]]:
+        """[{"id", "name", "frames": [{"function", "file", "line", "called", "values": [[name, value], ...]}, ...]}, ...],
+        of the frames chosen of each thread, outermost first. Raises as `read`."""
+        sample, threads = self._sample(seconds)
+        self._objects.begin()
+        reader = FrameReader(Values(self._objects, self._symbols["PyUnicode_Type"], redact))
+        found = []
+        for thread, places in zip(threads, sample.places, strict=True):
+            numbers = thread["frames"]
+            stack = [
+                (*sample.codes[number], line)
+                for number, line in zip(numbers[::2], numbers[1::2], strict=True)
+            ]
+            frames = []
+            for at, called in choose(stack) if len(places) == len(stack) else ():
+                try:
+                    values = reader.of(*places[at], arguments=called)
+                except (Torn, struct.error, OverflowError):
+                    continue  # it has returned meanwhile
+                function, file, line = stack[at]
+                frame = {"function": function, "file": file, "line": line, "called": called}
+                frames.append({**frame, "values": [list(value) for value in values]})
+            if frames:
+                found.append({"id": thread["id"], "name": thread["name"], "frames": frames})
+        return found
 
     def joins(self, seconds: float) -> tuple[dict[int, int], dict[int, str]]:
         """Address of the lock that Thread.join() of a thread waits for, to the thread's id (none from 3.13 on, where
@@ -149,6 +200,9 @@ class _Sample:
         self._seen: dict[int, tuple[int, _Code]] = {}  # code objects of this sample: their place in `codes`
         self.codes: list[list[str]] = []
         self._exchange: list[Any] | None = None  # of the stack that is being read
+        self._addresses: list[tuple[int, int]] = []  # of its frames and their code, innermost first
+        self.places: list[list[tuple[int, int]]] = []  # of each thread, outermost first
+        self._objects: list[int] = []
 
     def main_begin(self, threads: list[dict[str, Any]]) -> str:
         """The outermost function of the main thread: where a half-read stack shows."""
@@ -187,14 +241,19 @@ class _Sample:
                 raise Torn("a thread of another interpreter")
             name = names.get(ident, "")
             own = native == of._own_tid or (name == "MainThread" and native == 0)
-            self._exchange = None
+            self._exchange, self._addresses, self._objects = None, [], []
             thread = {
                 "id": of.pid if own else native & 0x7FFFFFFF,
                 "name": name,
                 "owns_gil": state == holder,
                 "frames": self._stack(state, data),
             }
-            found.append(thread | ({"exchange": self._exchange} if self._exchange else {}))
+            self.places.append(self._addresses[::-1])
+            if self._exchange:
+                thread["exchange"] = self._exchange
+            if self._objects:
+                thread["objects"] = self._objects
+            found.append(thread)
             state = _word(data, layout.thread_next)
         if not found:
             raise Torn("no threads")
@@ -244,7 +303,8 @@ class _Sample:
             self._unpack,
         )
         frames: list[tuple[int, int]] = []
-        self._exchange = None
+        memory = self._memory
+        self._exchange, self._addresses, self._objects = None, [], []
         for _ in range(2 * _MOST_FRAMES):  # those that C calls left between them count too
             data, at = chunks.holding(frame, size)
             code_address, previous, instruction, owner = unpack(data, at)
@@ -255,7 +315,10 @@ class _Sample:
                 if known is None:
                     known = self._seen[code_address] = (len(self.codes), self._code(code_address))
                     self.codes.append([known[1].name, known[1].file])
+                self._addresses.append((frame, code_address))
                 frames.append((known[0], known[1].line((instruction - code_address - adaptive) // 2)))
+                if known[1].awaits and len(self._objects) < _MOST_OBJECTS:
+                    self._objects += [known[0], memory.word(frame + self._layout.frame_locals)]
                 if known[1].call:
                     self._exchange = self._arguments(code_address, known[1], frame) or self._exchange
             if not previous and owner == _OWNER_GENERATOR:
@@ -311,10 +374,13 @@ class _Sample:
             if _word(size, 8) != symbols["PyBytes_Type"] or length > _LONGEST_TABLE:
                 raise Torn("not a location table")
             lines = memory.read(table + 32, length) if length else b""
-            known = codes[address] = _Code(key, self._text(name), self._text(file), lines, first)
+            known = codes[address] = _Code(key, self._text(name), self._file(file), lines, first)
             if known.name == _TRAMPOLINE:
                 raise Torn("a frame that C has not yet, or no longer, entered")
         return known
+
+    def _file(self, address: int) -> str:
+        return self._of._packages.shortened(self._text(address))
 
     def _text(self, address: int) -> str:
         layout = self._layout

@@ -43,6 +43,23 @@ def _made(source: str) -> list[Any]:
         lines = dict.fromkeys(range(1, len(Path(here).read_text().splitlines())), "_made")
         return [{"pid": 7, "files": {here: program.read(Files(), here, lines, float("inf"))}},
                 {"pid": 7, "files": {"/app/train.py": {"failed": "changed"}}}]  # fmt: skip
+    if source == "variables":
+        told = [
+            ["step", "61"],
+            ["cfg.run_dir", "PosixPath('runs/13-07')"],
+            ["token", "***"],
+            ["out", "<list of 9 Tensor>"],
+        ]
+        frame = {"function": "train", "file": "/app/train.py", "line": 7, "called": False, "values": told}
+        send = {
+            **frame,
+            "function": "send",
+            "file": "/env/torch/distributed/distributed_c10d.py",
+            "called": True,
+        }
+        stacked = {"id": 7, "name": "MainThread", "frames": [frame, {**send, "values": [["dst", "1"]]}]}
+        return [{"pid": 7, "threads": [stacked]}, {"pid": 9, "parent_pid": 7, "threads": [stacked]},
+                {"pid": 7, "failed": "denied", "detail": "Permission denied"}]  # fmt: skip
     if source == "cuda_coredump":
         import gzip
         import tempfile

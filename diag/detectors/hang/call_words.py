@@ -1,0 +1,112 @@
+"""What the sentences and advice of the catalogue may name of calls of process groups: those that differ, that one has
+skipped, that wait for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from diag.detectors.hang.pipeline import format_circle
+from diag.detectors.hang.verdict import Verdict
+from diag.model import numbered
+from diag.state.collective_fronts import Front
+from diag.state.stack_activity import Activity
+from diag.state.view import JobView
+from diag.state.wait_graph import Wait
+from diag.text.units import format_ranks
+
+
+def calls_that_differ(verdict: Verdict) -> str:
+    """ ": ranks 0,2 call all_reduce [8], rank 1 calls broadcast [8] (default_pg 7)" of a mismatch."""
+    found = verdict.collectives
+    if found is None or not found.signatures:
+        return _calls_waited_in(verdict)
+    parts = []
+    for call in found.signatures[:4]:
+        sizes = " ".join(str(list(size)) for size in call.sizes[:2])
+        calls = numbered("[calls|call]", len(call.ranks))
+        parts.append(f"{format_ranks(call.ranks)} {calls} {call.op} {sizes}".rstrip())
+    place = f" ({found.front.desc or found.front.group} {found.front.seq})" if found.front else ""
+    return ": " + ", ".join(parts) + place
+
+
+def _calls_waited_in(verdict: Verdict) -> str:
+    found = verdict.collectives
+    waiting = sorted(found.waiting.items()) if found is not None else ()
+    parts = [
+        f"rank {rank} in {wait.op} {wait.seq} of {wait.desc or wait.group}"
+        for rank, wait in waiting
+        if rank in verdict.culprits
+    ]
+    return " (" + ", ".join(parts[:4]) + ")" if parts else ""
+
+
+def _passed_call(verdict: Verdict, job: JobView) -> str:
+    passed = verdict.collectives.passed if verdict.collectives is not None else ()
+    calls = dict.fromkeys(_call_of(one.front) for one in passed if one.rank in verdict.culprits)
+    return " and ".join([*calls][:2]) or "a call"
+
+
+def _next_call(verdict: Verdict, job: JobView) -> str:
+    waiting = verdict.collectives.waiting if verdict.collectives is not None else {}
+    calls = dict.fromkeys(_call_of(waiting[rank]) for rank in verdict.culprits if rank in waiting)
+    return " or ".join([*calls][:2]) or "another one"
+
+
+def _call_of(call: Front | Wait) -> str:
+    """ "all_reduce 12 of default_pg"."""
+    return f"{call.op} {call.seq} of {call.desc or call.group}"
+
+
+def _past(verdict: Verdict, job: JobView) -> str:
+    """What led past a call that was due."""
+    if verdict.parted:
+        return "see the condition or loop shown"
+    text = "see what led past the line where they wait (a condition, an early return, an exception that was caught)"
+    if waits_in_backward(verdict, job):
+        text += (
+            "; where backward itself was run, some parameters were not used in it: use all in every step, or set "
+            "find_unused_parameters=True in DistributedDataParallel"
+        )
+    return text
+
+
+def waits_in_backward(verdict: Verdict, job: JobView) -> bool:
+    """Those who wait do so for gradients: in the autograd engine, no call of Python's below it."""
+    waiting = [job.ranks[number] for number in verdict.waiting if number in job.ranks]
+    return bool(waiting) and all(rank.activity is Activity.BACKWARD for rank in waiting)
+
+
+def _circle(verdict: Verdict, job: JobView) -> str:
+    circle = verdict.collectives.circle if verdict.collectives is not None else None
+    return f": {format_circle(circle)}," if circle is not None else ""
+
+
+def _branch(verdict: Verdict, job: JobView) -> str:
+    """What to do about ranks that went different ways."""
+    if verdict.parted:
+        return (
+            "at the condition or loop shown they went different ways: let all ranks decide alike there (decide on one "
+            "and broadcast the decision), make the call outside of the condition, or give all the same number of steps"
+        )
+    return "look for a branch that depends on the rank, on the data, or on a shape that differs, at the lines their stacks show"
+
+
+def _why_unmet(verdict: Verdict, job: JobView) -> str:
+    if verdict.parted:
+        return _branch(verdict, job)
+    return (
+        "compare the arguments of this call on each rank: who is the source or the peer (src, dst), the group, the tag, and "
+        "the order of sends and receives; let one rank decide them, or all by the same numbers"
+    )
+
+
+CALL_FACTS: dict[str, Callable[[Verdict, JobView], str]] = {
+    "calls": lambda verdict, job: calls_that_differ(verdict),
+    "calls_waited_in": lambda verdict, job: _calls_waited_in(verdict),
+    "passed_call": _passed_call,
+    "next_call": _next_call,
+    "past": _past,
+    "circle": _circle,
+    "branch": _branch,
+    "why_unmet": _why_unmet,
+}

@@ -1,0 +1,156 @@
+"""What names in a program's text stand for: the value that one statement assigns to them, or what their function returns.
+
+Names of a function, of its module, of `self`, and those that a module beside it defines and that are imported from it.
+Where two statements assign to a name of a module, none is taken: which one was the last is not known.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from diag.model.observations import Meaning
+from diag.sources.stacks.statements import FUNCTIONS, Line, end_of, heads_of, shown
+
+MOST_MEANINGS = 8
+_LONGEST = 400  # characters of a value: a query, a regular expression
+_FROM = re.compile(r"from (?P<dots>\.*) ?(?P<module>[\w.]*) ?import \(?(?P<names>[\w ,]+)\)?")
+_IMPORT = re.compile(r"import (?P<modules>[\w. ,]+)")
+_NAME = re.compile(r"(?<![\w.\"'])[A-Za-z_][\w.]*(?![\w.\"'])")
+_ABOVE = 3  # folders above a file in which the modules that it imports may begin
+
+Module = Callable[[str], Sequence[Line]]
+
+
+class Meanings:
+    """`module`: the lines of another file of the program; none where there is no such file, or it may not be read."""
+
+    def __init__(self, path: str, lines: Sequence[Line], module: Module) -> None:
+        self._path, self._lines, self._module = path, lines, module
+
+    def of(self, names: Iterable[str], at: int) -> list[Meaning]:
+        """Of names that the line with this number in `lines` reads, or what is around it; then of those that are in the
+        values of these."""
+        found = self._found({}, names, at)
+        values = [one.text for one in found.values() if one.kind == "value" and one.file == self._path]
+        within = dict.fromkeys(name for text in values for name in _NAME.findall(text))
+        return [*self._found(found, within, at).values()]
+
+    def _found(self, found: dict[str, Meaning], names: Iterable[str], at: int) -> dict[str, Meaning]:
+        for asked in names:
+            name = asked
+            while name and name not in ("self", "cls") and len(found) < MOST_MEANINGS:
+                meaning = found.get(name) or self._one(name, at)
+                if meaning is not None:
+                    found[name] = meaning
+                    break
+                name = name.rpartition(".")[0]
+        return found
+
+    def _one(self, name: str, at: int) -> Meaning | None:
+        if name.startswith("."):
+            return None
+        first, dot, _ = name.partition(".")
+        if first in ("self", "cls") and dot:
+            return _the_only(_assigned(self._lines, name), name, self._path, self._lines) or self._method(
+                name
+            )
+        if not dot:
+            own, found = self._local(name, at)
+            if own:
+                return found
+        return self._of_module(self._lines, self._path, name) or next(self._imported(name), None)
+
+    def _local(self, name: str, at: int) -> tuple[bool, Meaning | None]:
+        """Whether it is the function's own, and what it stands for where a statement says so."""
+        heads = [head for head in heads_of(self._lines, at) if self._lines[head].word in FUNCTIONS]
+        if not heads or self._lines[heads[-1]].word == "class":
+            return False, None
+        head = heads[-1]
+        inside = range(head + 1, end_of(self._lines, head))
+        own = [one for one in inside if self._lines[one].target == name and self._lines[one].changes]
+        if own:
+            before = [one for one in own if one < at] or own
+            return True, _the_only(before[-1:], name, self._path, self._lines)
+        parameter = re.search(rf"[(,] ?\**{re.escape(name)} ?[,:=)]", self._lines[head].text)
+        return parameter is not None, None
+
+    def _method(self, name: str) -> Meaning | None:
+        return _function(self._lines, name.rpartition(".")[2], name, self._path)
+
+    def _of_module(self, lines: Sequence[Line], path: str, name: str, called: str = "") -> Meaning | None:
+        own = [at for at in _assigned(lines, name) if lines[at].depth == 0]
+        found = _the_only(own, called or name, path, lines)
+        return found or (
+            None if own or "." in name else _function(lines, name, called or name, path, depth=0)
+        )
+
+    def _imported(self, name: str) -> Iterator[Meaning]:
+        first, _, rest = name.partition(".")
+        for one in self._lines:
+            if one.word == "from" and (found := _FROM.fullmatch(one.text)):
+                if (original := _original(found["names"], first)) is None:
+                    continue
+                module = ".".join(filter(None, (found["module"], original if rest else "")))
+                wanted, dots = rest or original, len(found["dots"])
+            elif one.word == "import" and rest and (found := _IMPORT.fullmatch(one.text)):
+                if (original := _original(found["modules"], first)) is None:
+                    continue
+                module, wanted, dots = original, rest, 0
+            else:
+                continue
+            for path in self._files_of(module, dots):
+                if (meaning := self._of_module(self._module(path), path, wanted, name)) is not None:
+                    yield meaning
+
+    def _files_of(self, module: str, dots: int) -> Iterator[str]:
+        folder = posixpath.dirname(self._path)
+        if not module or not folder.startswith("/"):
+            return
+        for _ in range(dots - 1):
+            folder = posixpath.dirname(folder)
+        for _ in range(1 if dots else _ABOVE):
+            yield f"{folder.rstrip('/')}/{module.replace('.', '/')}.py"
+            folder = posixpath.dirname(folder)
+
+
+def _original(names: str, wanted: str) -> str | None:
+    """
+    >>> _original("SLUG as S, clean", "S"), _original("re", "re"), _original("os", "re")
+    ('SLUG', 're', None)
+    """
+    for part in names.split(","):
+        original, _, alias = (word.strip() for word in part.partition(" as "))
+        if (alias or original) == wanted:
+            return original
+    return None
+
+
+def _assigned(lines: Sequence[Line], name: str) -> list[int]:
+    return [at for at, one in enumerate(lines) if one.target == name and one.changes]
+
+
+def _the_only(found: Sequence[int], name: str, path: str, lines: Sequence[Line]) -> Meaning | None:
+    if len(found) != 1 or not (value := lines[found[0]].value):
+        return None
+    return Meaning(name, "value", shown(value, _LONGEST), path, lines[found[0]].first)
+
+
+def _function(
+    lines: Sequence[Line], name: str, called: str, path: str, depth: int | None = None
+) -> Meaning | None:
+    """By what the only function of that name returns, where it has one way to."""
+    heads = [
+        at
+        for at, one in enumerate(lines)
+        if one.word == "def" and f"def {name}(" in one.text and depth in (None, one.depth)
+    ]
+    if len(heads) != 1:
+        return None
+    block = lines[heads[0] + 1 : end_of(lines, heads[0])]
+    returns = [one for one in block if one.text.startswith("return ")]
+    if len(returns) != 1 or any(one.word in FUNCTIONS for one in block):
+        return None
+    text = returns[0].text.removeprefix("return ")
+    return Meaning(called, "function", shown(text, _LONGEST), path, returns[0].first)

@@ -1,0 +1,159 @@
+"""What lies in an object of the process: its type, the entries of a dict, the attributes of an instance.
+
+The way of `object.__getattribute__`, less everything that would run code: an instance's own dict or values, and its slots.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from diag.sources.stacks.remote_stack.layouts import Layout
+from diag.sources.stacks.remote_stack.memory import Memory, Torn
+
+_MOST_ENTRIES = 1 << 16  # of sys.modules; torch with all of its packages has 3000
+_UNICODE_KEYS = (1, 2)  # dk_kind: entries without a hash; 0 has them
+_SPLIT = 2  # dk_kind of keys that instances share
+# Of PyTypeObject and PyHeapTypeObject, 3.11-3.13.
+_TYPE_SIZE = 296
+_SLOTS, _NAME, _BASIC_SIZE, _FLAGS, _MEMBERS, _BASE, _DICT_OFFSET = 16, 24, 32, 168, 240, 256, 288
+_CACHED_KEYS = {11: 872, 12: 880, 13: 880}
+_INLINE_VALUES, _MANAGED_DICT, _HEAP = 1 << 2, 1 << 4, 1 << 9
+_OBJECT_SLOT = 16  # T_OBJECT_EX of PyMemberDef
+_MOST_SLOTS, _MOST_BASES, _LONGEST_NAME = 64, 16, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type, by its address."""
+
+    address: int
+    name: str  # without its module
+    full: str  # as tp_name has it: with the module for some static types
+    flags: int
+    basic_size: int
+    dict_offset: int
+    base: int
+    members: int
+    slots: int
+
+    @property
+    def is_heap(self) -> bool:
+        """Made by a class statement, or by a library as if it were."""
+        return bool(self.flags & _HEAP)
+
+    def derives_from(self, bit: int) -> bool:
+        """Py_TPFLAGS_*_SUBCLASS, by the number of its bit."""
+        return bool(self.flags >> bit & 1)
+
+
+DICT_BIT = 29
+
+
+class Objects:
+    """Of one process. Types are kept for one reading: `begin` forgets them."""
+
+    def __init__(self, memory: Memory, layout: Layout) -> None:
+        self.memory, self.layout = memory, layout
+        self._kinds: dict[int, Kind] = {}
+
+    def begin(self) -> None:
+        self._kinds.clear()
+
+    def kind_of(self, address: int) -> Kind:
+        """Raises Torn for what is no object."""
+        return self.kind(self.memory.word(address + 8))
+
+    def kind(self, place: int) -> Kind:
+        known = self._kinds.get(place)
+        if known is None:
+            data = self.memory.read(place, _TYPE_SIZE)
+            words = [
+                struct.unpack_from("<q", data, at)[0]
+                for at in (_SLOTS, _BASIC_SIZE, _FLAGS, _MEMBERS, _BASE, _DICT_OFFSET)
+            ]
+            slots, size, flags, members, base, offset = words
+            raw = self.memory.some(struct.unpack_from("<Q", data, _NAME)[0], _LONGEST_NAME)
+            full = raw.partition(b"\0")[0].decode("utf-8", "replace")
+            if not full.isprintable() or not 0 < size < 1 << 20:
+                raise Torn("not a type")
+            name = full.rpartition(".")[2]
+            known = self._kinds[place] = Kind(place, name, full, flags, size, offset, base, members, slots)
+        return known
+
+    # -- dicts --------------------------------------------------------------------------------------------
+
+    def entries(self, dictionary: int) -> Iterator[tuple[int, int]]:
+        """(address of the key, address of the value) of a dict, also of one that shares its keys. Raises Torn."""
+        head = self.memory.read(dictionary, 48)
+        kind, keys, values = struct.unpack_from("<Q", head, 8)[0], *struct.unpack_from("<QQ", head, 32)
+        if not self.kind(kind).derives_from(DICT_BIT):
+            raise Torn("not a dict")
+        if values:
+            yield from self._split(keys, values + (8 if self.layout.minor >= 13 else 0))
+        else:
+            yield from self._keys(keys)
+
+    def _keys(self, keys: int) -> Iterator[tuple[int, int]]:
+        head = self.memory.read(keys, 32)
+        log2_index_bytes, kind, count = head[9], head[10], struct.unpack_from("<Q", head, 24)[0]
+        if log2_index_bytes > 24 or kind > _SPLIT or count > _MOST_ENTRIES:
+            raise Torn("not the keys of a dict")
+        entry = 16 if kind in _UNICODE_KEYS else 24
+        data = self.memory.read(keys + 32 + (1 << log2_index_bytes), count * entry) if count else b""
+        for at in range(0, len(data), entry):
+            key, value = struct.unpack_from("<QQ", data, at + entry - 16)
+            if key and (value or kind == _SPLIT):
+                yield key, value
+
+    def _split(self, keys: int, values: int) -> Iterator[tuple[int, int]]:
+        """Keys that instances share have no values of their own."""
+        if self.memory.read(keys, 32)[10] != _SPLIT:
+            raise Torn("not shared keys")
+        shared = [key for key, _ in self._keys(keys)]
+        data = self.memory.read(values, 8 * len(shared)) if shared else b""
+        for key, (value,) in zip(shared, struct.iter_unpack("<Q", data), strict=True):
+            if value:
+                yield key, value
+
+    # -- instances ----------------------------------------------------------------------------------------
+
+    def attributes(self, address: int) -> Iterator[tuple[int, int]]:
+        """As `entries`, of an instance that keeps its attributes in a dict or in values of its own. Raises Torn."""
+        kind = self.kind_of(address)
+        values = dictionary = 0
+        if kind.flags & _MANAGED_DICT:
+            minor, dictionary = self.layout.minor, self.memory.word(address - 24)
+            if minor == 11:
+                values = self.memory.word(address - 32)
+            elif minor == 12 and dictionary & 1:
+                values, dictionary = dictionary + 1, 0
+            elif minor >= 13 and kind.flags & _INLINE_VALUES:
+                inline = address + kind.basic_size
+                values = inline + 8 if self.memory.read(inline, 4)[3] else 0
+        elif kind.dict_offset > 0:
+            dictionary = self.memory.word(address + kind.dict_offset)
+        if values:
+            yield from self._split(self.memory.word(kind.address + _CACHED_KEYS[self.layout.minor]), values)
+        elif dictionary:
+            yield from self.entries(dictionary)
+
+    def slots(self, address: int) -> Iterator[tuple[str, int]]:
+        """Name and address of the value of each slot that is set. Raises Torn."""
+        kind = self.kind_of(address)
+        for _ in range(_MOST_BASES):
+            if not kind.is_heap:
+                return
+            if kind.members and 0 < kind.slots <= _MOST_SLOTS:
+                table = self.memory.read(kind.members, 40 * kind.slots)
+                for at in range(0, len(table), 40):
+                    name, code, offset = struct.unpack_from("<QQq", table, at)
+                    if code & 0xFFFFFFFF == _OBJECT_SLOT and 16 <= offset < kind.basic_size:
+                        value = self.memory.word(address + offset)
+                        if value:
+                            text = self.memory.some(name, _LONGEST_NAME).partition(b"\0")[0]
+                            yield text.decode("utf-8", "replace"), value
+            if not kind.base:
+                return
+            kind = self.kind(kind.base)

@@ -1,0 +1,292 @@
+"""Values of the process in words: what their `repr` would say, less everything that would run code of theirs.
+
+Numbers, texts, paths, durations and small containers of these are read; of other objects their type, their length or
+shape where it stands at a place that does not change, and some of their plain attributes.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from diag.sources.stacks.remote_stack.memory import Torn
+from diag.sources.stacks.remote_stack.objects import DICT_BIT, Kind, Objects
+
+LONGEST = 60  # characters of a text that are shown
+_MOST_READ = 512  # characters of one, in which a secret is recognised
+_MOST_BYTES = 64
+_MOST_ITEMS, _MOST_LOOKED_AT = 6, 64  # of a container
+_MOST_ATTRIBUTES = 3
+_MOST_DIMENSIONS = 32
+_MOST_DIGITS = 8  # of an int, of 30 bits each
+# Numbers of Py_TPFLAGS_*_SUBCLASS.
+_LONG, _LIST, _TUPLE, _BYTES, _TYPE = 24, 25, 26, 27, 31
+HIDDEN = "***"
+_VARIABLE = re.compile(r"b?'[A-Z_][A-Z0-9_]*'")
+NO_SECRETS = ("None", "True", "False", "''")
+_COUNT_OF_TOKENS = re.compile(r"-?\d{1,7}(?:\.\d+)?")
+# Nothing that tells why a program waits: what its statements name anyway.
+_CODE = {
+    "module", "function", "builtin_function_or_method", "method", "type", "wrapper_descriptor", "method_descriptor",
+    "method-wrapper", "classmethod", "staticmethod", "property", "getset_descriptor", "_SpecialForm", "_GenericAlias",
+    "_abc._abc_data", "member_descriptor",
+}  # fmt: skip
+# Scalars of NumPy behind the object's head, as its ABI has them since 1.0.
+_NUMPY = {
+    "int8": "<b", "int16": "<h", "int32": "<i", "int64": "<q", "uint8": "<B", "uint16": "<H", "uint32": "<I", "uint64": "<Q",
+    "longlong": "<q", "ulonglong": "<Q", "float16": "<e", "float32": "<f", "float64": "<d", "bool_": "<?", "bool": "<?",
+}  # fmt: skip
+
+
+class Redact(NamedTuple):
+    """`text`: one without the secrets in it; `name`: whether a variable of that name has one as its value."""
+
+    text: Callable[[str], str]
+    name: Callable[[str], bool]
+
+
+class Value(NamedTuple):
+    text: str
+    plain: bool = False  # a number, a text, a path or the like
+    instance: bool = False  # may have attributes of its own
+    mapping: bool = False  # a dict
+
+
+class Values:
+    """Of one process. Raises Torn where there is nothing that makes sense."""
+
+    def __init__(self, objects: Objects, unicode_type: int, redact: Redact) -> None:
+        self.objects, self._redact = objects, redact
+        self._memory, self._layout, self.unicode = objects.memory, objects.layout, unicode_type
+
+    def named(self, name: str, address: int) -> Value | None:
+        """Of a variable of this name: no secret. None of what is code."""
+        value = self._read(address)
+        if value is None or _is_no_secret(name, value.text) or not self._redact.name(name):
+            return value
+        return Value(HIDDEN, value.plain)
+
+    def _read(self, address: int) -> Value | None:
+        kind = self.objects.kind_of(address)
+        if kind.full in _CODE or kind.derives_from(_TYPE):
+            return None
+        if kind.full == "cell" and not kind.is_heap:
+            inner = self._word(address + 16)
+            return self._read(inner) if inner else None
+        text = self._scalar(address, kind)
+        if text is not None:
+            return Value(text, plain=True)
+        text = self._container(address, kind)
+        if text is not None:
+            return Value(text, mapping=kind.derives_from(DICT_BIT))
+        return self._instance(address, kind)
+
+    def content(self, address: int) -> int:
+        """Of a variable that inner functions share what it is now; 0 where it is not set."""
+        kind = self.objects.kind_of(address)
+        return self._word(address + 16) if kind.full == "cell" and not kind.is_heap else address
+
+    def string(self, address: int) -> str:
+        """A name. Raises Torn for what is no str."""
+        return self._memory.text(address, self.unicode, self._layout.ascii_size, self._layout.compact_size)
+
+    # -- kinds of values ----------------------------------------------------------------------------------
+
+    def _scalar(self, address: int, kind: Kind) -> str | None:
+        static = not kind.is_heap
+        if kind.address == self.unicode:
+            return _quoted(self._redact.text(self.string(address)[:_MOST_READ]), self._word(address + 16))
+        if static and kind.full == "NoneType":
+            return "None"
+        if static and kind.full == "bool":
+            return str(bool(self._integer(address)))
+        if kind.derives_from(_LONG):
+            number = self._integer(address)
+            text = "an int beyond 240 bits" if number is None else str(number)
+            return text if static else f"{kind.name}({text})"
+        if static and kind.full == "float":
+            return f"{self._unpacked('<d', address + 16):.6g}"
+        if static and kind.full in ("bytes", "bytearray"):
+            return self._bytes(address, kind)
+        if static and kind.full == "datetime.timedelta":
+            days, seconds, micro = struct.unpack("<iii", self._memory.read(address + 24, 12))
+            return f"timedelta(seconds={days * 86400 + seconds + micro / 1e6:.6g})"
+        if kind.full == "re.Pattern":  # behind its groups, their numbers and their names
+            pattern = self._word(address + 48)
+            return f"re.compile({self._item(pattern)})"
+        if static and kind.full.startswith("numpy.") and kind.name in _NUMPY:
+            found = self._unpacked(_NUMPY[kind.name], address + 16)
+            return f"{found:.6g}" if isinstance(found, float) else str(found)
+        return self._path(address, kind)
+
+    def _unpacked(self, form: str, place: int) -> float | int:
+        found: float | int = struct.unpack(form, self._memory.read(place, struct.calcsize(form)))[0]
+        return found
+
+    def _integer(self, address: int) -> int | None:
+        """None of a large one."""
+        tag = self._word(address + 16)
+        if self._layout.minor >= 12:  # lv_tag: the count above three bits, 1 in them for zero, 2 for negative
+            count, sign = tag >> 3, (1, 0, -1, 1)[tag & 3]
+        else:  # ob_size, negative for negative numbers
+            sign = -1 if tag >> 63 else 1
+            count = (1 << 64) - tag if sign < 0 else tag
+        if count > _MOST_DIGITS:
+            return None
+        digits = struct.unpack(f"<{count}I", self._memory.read(address + 24, 4 * count)) if count else ()
+        number: int = sign * sum(digit << 30 * place for place, digit in enumerate(digits))
+        return number
+
+    def _bytes(self, address: int, kind: Kind) -> str:
+        size = self._word(address + 16)
+        start = address + 32
+        if kind.full == "bytearray":  # ob_alloc, ob_bytes, ob_start
+            start = self._word(address + 40)
+        data = self._memory.some(start, min(size, _MOST_BYTES)) if size else b""
+        if not data.isascii() or b"\0" in data:
+            return f"<{kind.full} of {size}>"  # a picture, a packed record
+        text = self._redact.text(data.decode("ascii"))
+        return "b" + _quoted(text, size)
+
+    def _path(self, address: int, kind: Kind) -> str | None:
+        """pathlib's keep the text that they were made of, or have made of it."""
+        if not kind.is_heap or "Path" not in kind.name:
+            return None
+        slots = dict(self.objects.slots(address))
+        if "_str" in slots:
+            text = self.string(slots["_str"])
+        elif "_raw_paths" in slots:  # 3.12 on: as given
+            text = "/".join(self._strings(slots["_raw_paths"]))
+        elif "_parts" in slots:
+            text = "/".join(self._strings(slots["_parts"])).replace("//", "/", 1)
+        else:
+            return None
+        return f"{kind.name}({_quoted(self._redact.text(text[:_MOST_READ]), len(text))})"
+
+    def _strings(self, address: int) -> Iterable[str]:
+        return [self.string(item) for item in self._items(address, self.objects.kind_of(address))]
+
+    # -- containers ---------------------------------------------------------------------------------------
+
+    def _container(self, address: int, kind: Kind) -> str | None:
+        if kind.derives_from(_LIST) or kind.derives_from(_TUPLE):
+            begin, end = "[]" if kind.derives_from(_LIST) else "()"
+            count = self._word(address + 16)
+            items = [self._item(item) for item in self._items(address, kind)[:_MOST_ITEMS]]
+            if len(set(items)) == 1 and count > 1 and items[0].startswith("<"):
+                return f"<{kind.name} of {count} {items[0][1:-1]}>"
+            items = [
+                HIDDEN if at and self._names_secret(items[at - 1]) else text for at, text in enumerate(items)
+            ]
+            return _joined(begin, items, count, end)
+        if not kind.is_heap and kind.full in ("set", "frozenset"):
+            used, mask, table = struct.unpack("<QQQ", self._memory.read(address + 24, 24))
+            looked = min(mask + 1, _MOST_LOOKED_AT)
+            keys = [key for key, _ in struct.iter_unpack("<QQ", self._memory.read(table, 16 * looked)) if key]
+            items = sorted(filter(None, map(self._item, keys[:_MOST_LOOKED_AT])))[:_MOST_ITEMS]
+            return _joined("{", items, used, "}") if used else "set()"
+        if kind.derives_from(DICT_BIT):
+            items = []
+            pairs = list(self.objects.entries(address))
+            names = [self._item(key) for key, _ in pairs[:_MOST_ITEMS]]
+            if len(pairs) > _MOST_ITEMS and all(_VARIABLE.fullmatch(name) for name in names):
+                return f"<{kind.name} of {len(pairs)} items>"  # an environment has anything in it
+            for name, (_, value) in zip(names, pairs[:_MOST_ITEMS], strict=True):
+                items.append(f"{name}: {HIDDEN if self._names_secret(name) else self._item(value)}")
+            return _joined("{", items, len(pairs), "}")
+        return None
+
+    def _items(self, address: int, kind: Kind) -> list[int]:
+        """The first of them."""
+        count = min(self._word(address + 16), _MOST_LOOKED_AT)
+        place = self._word(address + 24) if kind.derives_from(_LIST) else address + 24
+        data = self._memory.read(place, 8 * count) if count else b""
+        return [item for (item,) in struct.iter_unpack("<Q", data)]
+
+    def _names_secret(self, item: str) -> bool:
+        """A key of a dict, an option before its value."""
+        return self._redact.name(item.removeprefix("b").strip("'\""))
+
+    def _item(self, address: int) -> str:
+        """Nothing of what is in it in turn."""
+        try:
+            kind = self.objects.kind_of(address)
+            return self._scalar(address, kind) or f"<{kind.name}>"
+        except Torn:
+            return "?"
+
+    # -- others -------------------------------------------------------------------------------------------
+
+    def _instance(self, address: int, kind: Kind) -> Value:
+        if not kind.is_heap and kind.full == "numpy.ndarray":
+            dimensions, place = struct.unpack("<i4xQ", self._memory.read(address + 24, 16))
+            if 0 <= dimensions <= _MOST_DIMENSIONS:
+                data = self._memory.read(place, 8 * dimensions) if dimensions else b""
+                return Value(f"<ndarray of shape {struct.unpack(f'<{dimensions}q', data)}>")
+        if kind.full == "collections.deque":
+            return Value(f"<deque of {self._word(address + 16)}>")
+        known = self._attributes(address)
+        member = dict(known).get("_name_")
+        if member and "_value_" in dict(known):
+            return Value(f"{kind.name}.{member[1:-1]}", plain=True)
+        public = [pair for pair in known if not pair[0].startswith("_")]
+        shown = [f"{name}={text}" for name, text in public or known]
+        words = " ".join(["<" + kind.name, ", ".join(shown[:_MOST_ATTRIBUTES])]).rstrip() + ">"
+        return Value(words, instance=True)
+
+    def _attributes(self, address: int) -> list[tuple[str, str]]:
+        """Those that are numbers, texts or None."""
+        found = []
+        try:
+            for key, value in self.objects.attributes(address):
+                kind = self.objects.kind_of(value)
+                text = self._scalar(value, kind)
+                if text is not None:
+                    name = self.string(key)
+                    found.append(
+                        (name, text if _is_no_secret(name, text) or not self._redact.name(name) else HIDDEN)
+                    )
+                if len(found) > _MOST_ITEMS:
+                    break
+        except Torn:
+            pass
+        return found
+
+    def _word(self, place: int) -> int:
+        return self._memory.word(place)
+
+
+def _is_no_secret(name: str, text: str) -> bool:
+    """
+    >>> _is_no_secret("new_tokens", "48"), _is_no_secret("hub_token", "'abc'"), _is_no_secret("pin", "1234")
+    (True, False, False)
+    """
+    return text in NO_SECRETS or (name.endswith("tokens") and _COUNT_OF_TOKENS.fullmatch(text) is not None)
+
+
+def _quoted(text: str, length: int) -> str:
+    """As repr has it, cut: `length` is that of the whole.
+
+    >>> _quoted("it's", 4), _quoted("x" * 99, 99)[-12:]
+    ('"it\\'s"', "xxx'... (99)")
+    """
+    shown = text[:LONGEST]
+    return f"{shown!r}" + (f"... ({length})" if len(text) > LONGEST or length > _MOST_READ else "")
+
+
+def _joined(begin: str, items: list[str], count: int, end: str) -> str:
+    """
+    >>> _joined("(", ["1"], 1, ")"), _joined("[", ["1", "2"], 9, "]"), _joined("{", [], 0, "}")
+    ('(1,)', '[1, 2, ... 9 items]', '{}')
+    """
+    shown: list[str] = []
+    for item in items:
+        if sum(map(len, shown)) + len(item) > LONGEST:
+            break
+        shown.append(item)
+    more = f"... {count} items" if count > len(shown) else ""
+    if begin == "(" and count == 1 and shown:
+        return f"({shown[0]},)"
+    return begin + ", ".join(filter(None, (*shown, more))) + end

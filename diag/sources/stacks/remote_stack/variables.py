@@ -1,0 +1,192 @@
+"""The variables of frames that stand in the process's memory: arguments and locals, what inner functions share, the
+attributes and globals that the function's own code names.
+
+What a frame holds before and after the reading is told, and of what lies deeper what was read twice: a value that the
+variable had, not what has taken its place in memory meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from diag.sources.stacks.remote_stack.memory import Memory, Torn
+from diag.sources.stacks.remote_stack.values import Value, Values
+
+MOST_OF_FRAME = 60
+_MOST_NAMES = 400
+_MOST_OF_OBJECT = 12
+_MOST_KEYS = 64  # of a dict that is looked through
+_MOST_GLOBALS = 12
+_DEPTH = 2  # self.state.step
+_CO_CONSTS, _CO_NAMES = (
+    24,
+    32,
+)  # of PyCodeObject, 3.11-3.13: its constants, what it looks up in modules and objects
+_ARGUMENTS, _KEYWORDS = 16, 8  # co_argcount and co_kwonlyargcount, before co_firstlineno
+_SIZE, _ITEMS = 16, 24  # of PyTupleObject
+_GLOBALS_LOCALS = {11: (8, 24), 12: (24, 40), 13: (24, 40)}  # of _PyInterpreterFrame
+_LEAST_ADDRESS = 4096
+
+_FIRST = 16  # attributes by which an object is taken for one of settings
+
+_ROOT = re.compile(r"[.\[]")  # self of self.path
+
+Named = tuple[str, str]
+
+
+class _Code(NamedTuple):
+    """What a function names: its variables by their slots, what it looks up elsewhere by the address of the name, and
+    the texts among its constants."""
+
+    variables: list[str]
+    looked_up: dict[int, str]
+    constants: frozenset[str]
+
+
+_NOTHING = _Code([], {}, frozenset())
+
+
+class FrameReader:
+    """Reads those of one frame after the other, of one process."""
+
+    def __init__(self, values: Values) -> None:
+        self._values, self._objects = values, values.objects
+        self._memory: Memory = values.objects.memory
+        self._layout = values.objects.layout
+        self._codes: dict[int, _Code] = {}
+
+    def of(self, frame: int, code: int, *, arguments: bool) -> list[Named]:
+        """(name, value in words). `arguments`: only these, and of them only plain ones. Raises Torn where the frame is
+        gone meanwhile."""
+        known = self._code(code)
+        names = known.variables[: self._arguments(code)] if arguments else known.variables
+        place = frame + self._layout.frame_locals
+        before = self._slots(place, len(names))
+        told = self._read(frame, known, names, before, arguments=arguments)
+        again = {*self._read(frame, known, names, before, arguments=arguments)}
+        after = self._slots(place, len(names))
+        if self._memory.word(frame + self._layout.frame_code) != code:
+            raise Torn("another frame")
+        kept = {name for name, old, new in zip(names, before, after, strict=True) if old == new}
+        changed = {*names} - kept
+        return [
+            (name, text)
+            for name, text in told
+            if name in kept or ((name, text) in again and _ROOT.split(name, maxsplit=1)[0] not in changed)
+        ][:MOST_OF_FRAME]
+
+    def _read(
+        self, frame: int, code: _Code, names: Sequence[str], slots: Sequence[int], *, arguments: bool
+    ) -> list[Named]:
+        found: list[Named] = []
+        for slot, name in zip(slots, names, strict=True):
+            if len(found) >= MOST_OF_FRAME:
+                break
+            if slot >= _LEAST_ADDRESS and _is_told(name):
+                found += self._rows(name, slot, _NOTHING if arguments else code, plain=arguments)
+        return found if arguments else [*found, *self._of_module(frame, code)]
+
+    # -- names --------------------------------------------------------------------------------------------
+
+    def _code(self, code: int) -> _Code:
+        known = self._codes.get(code)
+        if known is None:
+            variables, looked_up, constants = (
+                self._strings(code + at) for at in (self._layout.code_names, _CO_NAMES, _CO_CONSTS)
+            )
+            known = self._codes[code] = _Code([*variables.values()], looked_up, frozenset(constants.values()))
+        return known
+
+    def _strings(self, place: int) -> dict[int, str]:
+        """Of a tuple, by their addresses."""
+        names = self._memory.word(place)
+        count = self._memory.word(names + _SIZE)
+        if count > _MOST_NAMES:
+            raise Torn("not the names of a function")
+        found = {}
+        for item in self._slots(names + _ITEMS, count):
+            if self._memory.word(item + 8) == self._values.unicode:
+                found[item] = self._values.string(item)
+        return found
+
+    def _slots(self, place: int, count: int) -> tuple[int, ...]:
+        return struct.unpack(f"<{count}Q", self._memory.read(place, 8 * count)) if count else ()
+
+    def _arguments(self, code: int) -> int:
+        first = code + self._layout.code_firstlineno
+        count, only = (
+            struct.unpack("<i", self._memory.read(first - back, 4))[0] for back in (_ARGUMENTS, _KEYWORDS)
+        )
+        return int(min(max(0, count) + max(0, only), MOST_OF_FRAME))
+
+    # -- values -------------------------------------------------------------------------------------------
+
+    def _rows(self, name: str, address: int, code: _Code, *, plain: bool, depth: int = _DEPTH) -> list[Named]:
+        """The variable, or what its function names of it."""
+        try:
+            value = self._values.named(name, address)
+            if value is None or (plain and not value.plain):
+                return []
+            inner = self._inner(name, address, value, code, depth) if depth and code is not _NOTHING else []
+        except Torn:
+            return []
+        return inner or [(name, value.text)]
+
+    def _inner(self, name: str, address: int, value: Value, code: _Code, depth: int) -> list[Named]:
+        address = self._values.content(address)
+        if value.mapping:
+            return self._entries(name, address, code)
+        if not value.instance:
+            return []
+        found: list[Named] = []
+        others = []
+        for key, inner in self._objects.attributes(address):
+            attribute = code.looked_up.get(key)
+            if attribute is None:
+                others.append((key, inner))
+            elif len(found) < _MOST_OF_OBJECT:
+                found += self._rows(f"{name}.{attribute}", inner, code, plain=False, depth=depth - 1)
+        return found + (self._settings(name, others) if depth == _DEPTH else [])
+
+    def _settings(self, name: str, attributes: list[tuple[int, int]]) -> list[Named]:
+        """Of an object that has little else than plain values: ranks may have come to different ones."""
+        found: list[Named] = []
+        for key, address in attributes[:_FIRST]:
+            text = self._values.string(key)
+            if not text.startswith("_"):
+                found += self._rows(f"{name}.{text}", address, _NOTHING, plain=True)
+        return found[:_MOST_OF_OBJECT] if 2 * len(found) >= min(len(attributes), _FIRST) else []
+
+    def _entries(self, name: str, address: int, code: _Code) -> list[Named]:
+        """Those whose keys the function has as texts: cfg["out"]."""
+        found: list[Named] = []
+        for key, inner in itertools.islice(self._objects.entries(address), _MOST_KEYS):
+            if self._memory.word(key + 8) == self._values.unicode:
+                text = self._values.string(key)
+                if text in code.constants and text.isprintable() and len(found) < _MOST_OF_OBJECT:
+                    found += self._rows(f"{name}[{text!r}]", inner, _NOTHING, plain=False)
+        return found
+
+    def _of_module(self, frame: int, code: _Code) -> list[Named]:
+        """Of a module's own code all that it names, of a function plain values of its module."""
+        globals_at, locals_at = _GLOBALS_LOCALS[self._layout.minor]
+        module, own = (self._memory.word(frame + at) for at in (globals_at, locals_at))
+        found: list[Named] = []
+        try:
+            for key, value in self._objects.entries(own or module):
+                name = code.looked_up.get(key)
+                if name is not None and _is_told(name):
+                    found += self._rows(name, value, code if own else _NOTHING, plain=not own)
+                if len(found) >= (MOST_OF_FRAME if own else _MOST_GLOBALS):
+                    break
+        except Torn:
+            pass
+        return found
+
+
+def _is_told(name: str) -> bool:
+    return name.isidentifier() and not name.startswith("__") and name != "_"

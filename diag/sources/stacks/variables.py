@@ -1,0 +1,95 @@
+"""Values of the variables of a suspected rank, read from its memory while it runs on: those of the program's own
+functions, and the arguments of the calls that they are in.
+
+Secrets are hidden before anything is kept: of variables that are called like one nothing is shown, and of texts neither
+what has the form of one nor what looks random.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from diag.launch.launchers.secrets import hidden_in_lines, is_secret, without_secrets
+from diag.model import Payload, Record
+from diag.model.observations import FrameVariables, Observation, SourceWorks, Variable, VariablesRead
+from diag.sources.payload import explained, guarded, integer, mapping, sequence, word
+from diag.sources.stacks.facts import failure, owner
+from diag.sources.stacks.remote_stack.values import HIDDEN, NO_SECRETS, Redact
+
+SOURCE = "variables"
+_MOST_FRAMES, _MOST_VARIABLES, _LONGEST, _LONGEST_NAME = 64, 64, 200, 120
+_RUN = re.compile(r"[A-Za-z0-9]{20,}")
+_RANDOM_OF_EACH = 3  # letters and digits in it, at least
+_KEYS = ("key", "keys")
+# Of remote_stack's, those that last.
+FAILURES = {
+    "denied": (
+        "the memory of the job's processes may not be read",
+        "as for stacks: diag doctor names what allows it",
+    ),
+    "unsupported": ("of this interpreter only stacks are read", "Python 3.11, 3.12 or 3.13 with a GIL"),
+}
+
+
+def hides(name: str) -> bool:
+    """Whether a variable of this name may hold a secret; of a.b["c"] the last word tells.
+
+    >>> [hides(name) for name in ("token", "self.hub_token", "key", "cfg['api_key']", "max_tokens", "monkey", "passwd")]
+    [True, True, True, True, False, False, True]
+    """
+    last = re.split(r"\W+", name.rstrip("']\""))[-1]
+    return last.lower() in _KEYS or is_secret(last)
+
+
+def hidden(text: str) -> str:
+    """A text without what is known as a secret by its form, or looks like one: letters and digits in one long row.
+
+    >>> hidden("runs/0213-15/step_00000400.pt"), hidden("9f86d081884c7d659a2feaa0c55ad015a3bf4f1b")
+    ('runs/0213-15/step_00000400.pt', '***')
+    """
+    text = hidden_in_lines(without_secrets(text))
+    return _RUN.sub(lambda run: HIDDEN if _looks_random(run[0]) else run[0], text)
+
+
+def _looks_random(run: str) -> bool:
+    digits = sum(map(str.isdigit, run))
+    return digits >= _RANDOM_OF_EACH and len(run) - digits >= _RANDOM_OF_EACH
+
+
+REDACT = Redact(hidden, hides)
+
+
+def explain(payload: Payload) -> tuple[str, str]:
+    """Reason and remedy of a payload that says "failed", for people."""
+    return explained(FAILURES, payload)
+
+
+@guarded(SOURCE)
+def parse(record: Record) -> Iterator[Observation]:
+    payload = record.payload
+    pid, _ = owner(payload)
+    if "failed" in payload:
+        yield from failure(record, SOURCE, explain)
+        return
+    yield SourceWorks(record.rank, SOURCE)
+    frames = tuple(
+        _frame(integer(thread["id"]), frame)
+        for thread in sequence(payload["threads"])
+        for frame in sequence(mapping(thread)["frames"])[:_MOST_FRAMES]
+    )
+    yield VariablesRead(record.rank, pid, frames)
+
+
+def _frame(thread: int, row: Any) -> FrameVariables:
+    values = tuple(_variables(sequence(row["values"])[:_MOST_VARIABLES]))
+    place = word(row["function"]), word(row["file"], 4096), integer(row["line"])
+    return FrameVariables(thread, *place, row.get("called") is True, values)
+
+
+def _variables(rows: Sequence[Any]) -> Iterator[Variable]:
+    """A journal may be another's, written before a name was known to be a secret's."""
+    for found, value in rows:
+        name = word(found, _LONGEST_NAME)
+        yield Variable(name, HIDDEN if hides(name) and value not in NO_SECRETS else word(value, _LONGEST))

@@ -1,0 +1,404 @@
+"""Why work, or a loop, does not end, by the program's text: and where the text does not say so, nothing is claimed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag.detectors.hang.reasons import literal, nested_repetition
+from diag.model import Finding
+from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
+from tests.detectors.test_hang import steady
+from tests.detectors.test_hang_program import REDUCE, read
+from tests.facts import Story, pid_of, process, stack, tree
+from tests.programs import line_of
+
+TEXT = r'''
+import itertools
+import os
+import re
+import sqlite3
+import subprocess
+import time
+
+from patterns import SLUG
+
+FINAL = re.compile(r"answer:?\s+((?:[\w,']+\s?)+)\.\s*$")
+WORD = re.compile(r"\w+")
+UP = """
+    WITH RECURSIVE up(id, parent) AS (
+        SELECT id, parent FROM message WHERE id = ? UNION ALL SELECT m.id, m.parent FROM message m JOIN up ON m.id = up.parent)
+    SELECT count(*) FROM up
+"""
+PLAIN = "SELECT a.id FROM a, b"
+
+
+def search(text):
+    m = FINAL.search(text)  # nested
+    m = WORD.search(text)  # plain
+    m = re.search(WORD, text)  # function
+    m = SLUG.sub("", text.strip())  # imported
+    m = model(FINAL.search(text))  # with-others
+    m = FINAL.groups  # no-call
+    m = text.split("a")  # of-a-text
+
+
+def query(db, leaf):
+    db.execute(UP, (leaf,)).fetchone()  # recursive
+    db.execute(PLAIN)  # join
+    model.execute_all(leaf)  # no-query
+
+
+def generate(finished):
+    while not bool(finished.all()):
+        tok = model(tok)  # sampled
+        finished |= tok == EOS
+
+
+def draw(rng, length):
+    while True:
+        doc = rng.choice(docs)  # drawn
+        if len(doc) < length:
+            continue
+        return doc
+
+
+def samples():
+    while True:
+        yield build(1)  # handed-out
+
+
+def pieces(read):
+    for piece in iter(read, ""):
+        cut(piece)  # endless-for
+
+
+def bounded(rows):
+    for row in rows:
+        cut(row)  # bounded
+
+
+def ended(path):
+    return not os.path.exists(path)
+
+
+def wait(cfg, step, child, event, lock):
+    marker = cfg.run_dir / f"step_{step}" / "COMPLETE"
+    while not marker.exists():
+        time.sleep(1)  # appears
+    while marker.exists():
+        time.sleep(1)  # goes-away
+    while True:
+        try:
+            os.close(os.open("a.lock", os.O_CREAT | os.O_EXCL))
+            break
+        except OSError:
+            time.sleep(1)  # made-alone
+    while child.poll() is None:
+        time.sleep(1)  # process
+    while not event.is_set():
+        time.sleep(1)  # flag
+    while True:
+        answer = requests.request("GET", url)
+        if session.request("GET", url).ok:
+            break
+        time.sleep(1)  # service
+    while not ended("a"):
+        time.sleep(1)  # returned
+    while count < 5:
+        time.sleep(1)  # number
+    for _ in range(9):
+        try:
+            put(marker)
+        except OSError:
+            time.sleep(1)  # again
+
+
+def cached(path):
+    lock = SoftFileLock(path + ".lock")
+    with lock:
+        make(path)  # soft
+    with FileLock("a.lock"):
+        make(path)  # hard
+
+
+def main(loader):
+    while step < 100:
+        step += 1
+        search("a")  # searches
+        other()  # steps
+        reduce()  # reduces
+
+
+main([])  # top
+'''
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(TEXT)
+    (tmp_path / "patterns.py").write_text('import re\n\nSLUG = re.compile(r"(a|\\w+)+$")\n')
+    return tmp_path / "train.py"
+
+
+def at(path: Path, function: str, mark: str) -> str:
+    return f"{function} {path}:{line_of(TEXT, mark)}"
+
+
+def busy(path: Path, *inner: str, gil: bool = True, others: str = "reduces") -> Finding:
+    """Rank 1 computes there; rank 0 waits in the loop of main."""
+    top = at(path, "<module>", "top")
+    stacks = {0: [top, at(path, "main", others), REDUCE], 1: [top, at(path, "main", "searches"), *inner]}
+    story = steady()
+    for second in range(60):
+        story.tell(stack(0, story.now, stacks[0]), stack(1, story.now, stacks[1], owns_gil=gil))
+        story.tell(*(tree(rank, story.now, cpu=rank * story.now, state="SR"[rank]) for rank in (0, 1)))
+        if second == 20:
+            read(story, path, 0, stacks[0])
+            read(story, path, 1, stacks[1])
+        story.wait(1.0)
+    return story.the("held-up")
+
+
+def sleeping(path: Path, mark: str, function: str = "wait", wait: Wait | None = None) -> Finding:
+    top = at(path, "<module>", "top")
+    stacks = {0: [top, at(path, "main", "reduces"), REDUCE]}
+    stacks[1] = [top, at(path, "main", "steps"), at(path, function, mark)]
+    story = steady()
+    story.still(30.0, stacks)
+    for rank in (0, 1):
+        read(story, path, rank, stacks[rank])
+    story.tell(asleep(story, wait or Wait("sleep")))
+    story.still(30.0, stacks)
+    return story.the("held-up")
+
+
+def asleep(story: Story, wait: Wait) -> WaitsRead:
+    thread = ThreadWait(pid_of(1), "MainThread", "S", "hrtimer_nanosleep", wait, same=True)
+    holder = ThreadWait(77, "page", "S", "do_wait", Wait("child"), same=True)
+    processes = (
+        ProcessWaits(pid_of(1), 1, "python", (thread,)),
+        ProcessWaits(77, 1, "page.py", (holder,), job=False),
+    )
+    return WaitsRead(1, pid_of(1), story.now, processes)
+
+
+# -- one call
+
+
+@pytest.mark.parametrize(("mark", "name"), [("nested", "FINAL"), ("plain", "WORD"), ("imported", "SLUG")])
+def test_regular_expression_at_the_line_is_quoted_with_where_it_is_made(
+    path: Path, mark: str, name: str
+) -> None:
+    found = busy(path, at(path, "search", mark))
+
+    assert (found.cause, found.klass) == ("regular_expression", "peer_not_joined")
+    assert f"goes into the regular expression {name} `" in found.summary
+    assert ("backtracks" in found.summary) is (mark != "plain")
+    assert "matched in one way only" in found.advice
+    assert ("keep one of the two" in found.advice) is (mark != "plain")
+    if mark == "imported":
+        assert f"({path.parent}/patterns.py:3)" in found.summary
+
+
+def test_function_of_re_is_known_by_its_own_frame(path: Path) -> None:
+    found = busy(path, at(path, "search", "function"), "search /usr/lib/python3.11/re/__init__.py:176")
+
+    assert found.cause == "regular_expression" and "expression WORD `" in found.summary
+
+
+@pytest.mark.parametrize("mark", ["with-others", "no-call", "of-a-text"])
+def test_line_that_does_more_or_less_than_search_blames_no_expression(path: Path, mark: str) -> None:
+    assert busy(path, at(path, "search", mark)).cause == "busy"
+
+
+def test_line_that_called_python_code_is_not_in_its_expression(path: Path) -> None:
+    found = busy(path, at(path, "search", "nested"), at(path, "query", "no-query"))
+
+    assert found.cause == "busy"
+
+
+@pytest.mark.parametrize(
+    ("mark", "advice"),
+    [("recursive", "UNION ALL never ends where its rows form a circle"), ("join", "EXPLAIN")],
+)
+def test_query_is_quoted_and_its_advice_follows_from_its_text(path: Path, mark: str, advice: str) -> None:
+    found = busy(path, at(path, "query", mark), gil=False)
+
+    assert found.cause == "database_query"
+    assert "WITH RECURSIVE up" in found.summary or "SELECT a.id FROM a, b" in found.summary
+    assert advice in found.advice
+
+
+def test_call_that_is_no_query_is_none(path: Path) -> None:
+    assert busy(path, at(path, "query", "no-query")).cause == "busy"
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ('re.compile(r"a(b)" "c", re.X).search(x)', "a(b)c"),
+        ("re.compile(b'a')", "a"),
+        ("re.compile('a' + name)", ""),
+        ("re.compile('a ...", ""),
+        ("re.compile(" * 300, ""),
+    ],
+)
+def test_pattern_is_read_where_it_is_a_literal_and_whole(text: str, pattern: str) -> None:
+    assert literal(text) == pattern
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+", "(?:x*y?)*", "(?i:(a|b+)+)", "(?P<n>(a+?)+)"])
+def test_repetition_inside_of_a_repetition_is_found(pattern: str) -> None:
+    assert nested_repetition(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["a+b+", "(a{2,3})+", "(ab)+", "(a", "a**", r"\d+(?:\.\d{1,3})?"])
+def test_other_repetition_is_not(pattern: str) -> None:
+    assert not nested_repetition(pattern)
+
+
+# -- loops that go round
+
+
+def test_loop_is_named_with_what_should_end_it(path: Path) -> None:
+    found = busy(path, at(path, "generate", "sampled"))
+
+    assert found.cause == "loops"
+    assert "it goes round in the loop `while not bool(finished.all()):`" in found.summary
+    assert "whose condition changes by `finished |= tok == EOS`" in found.summary
+    assert "is under" not in found.summary and "limit" in found.advice
+
+
+def test_loop_without_a_condition_is_named_with_what_sends_it_round(path: Path) -> None:
+    found = busy(path, at(path, "draw", "drawn"))
+
+    assert found.cause == "loops"
+    assert "`if len(doc) < length:` (" in found.summary and "sends it round again" in found.summary
+
+
+def test_loop_over_what_has_no_end_is_one(path: Path) -> None:
+    found = busy(path, at(path, "pieces", "endless-for"))
+
+    assert (found.cause, 'in the loop `for piece in iter(read, ""):`' in found.summary) == ("loops", True)
+
+
+@pytest.mark.parametrize(("function", "mark"), [("samples", "handed-out"), ("bounded", "bounded")])
+def test_loop_that_hands_out_or_is_bounded_is_no_endless_one(path: Path, function: str, mark: str) -> None:
+    assert busy(path, at(path, function, mark)).cause == "busy"
+
+
+def test_loop_in_which_the_waiting_rank_is_too_is_the_work_itself(path: Path) -> None:
+    assert busy(path).cause == "busy"
+
+
+def test_worker_that_goes_round_keeps_its_cause_and_gets_advice_on_the_loop(path: Path) -> None:
+    data = [at(path, "<module>", "top"), "__next__ torch/utils/data/dataloader.py:741"]
+    worker = ["_worker_loop torch/utils/data/_utils/worker.py:349", at(path, "draw", "drawn")]
+    stacks = {0: [at(path, "<module>", "top"), REDUCE], 1: data}
+    story = steady()
+    thread = ThreadWait(4321, "python", "R", "", Wait("running"), cpu_ratio=1.0)
+    for second in range(60):
+        story.tell(*(stack(rank, story.now, stacked) for rank, stacked in stacks.items()))
+        child = process(4321, comm="pt_data_worker", state="R", cpu=float(second), ppid=pid_of(1))
+        story.tell(tree(0, story.now), tree(1, story.now, child), stack(1, story.now, worker, pid=4321))
+        if second == 20:
+            read(story, path, 1, [*data, worker[1]])
+        if second % 10 == 0:
+            story.tell(WaitsRead(1, pid_of(1), story.now, (ProcessWaits(4321, 1, "python", (thread,)),)))
+        story.wait(1.0)
+
+    found = story.the("held-up")
+    assert (found.cause, found.klass) == ("dataloader_worker_busy", "data_loading")
+    assert "it goes round in the loop `while True:`" in found.summary
+    assert "why the loop shown does not end" in found.advice
+
+
+# -- loops that sleep
+
+
+@pytest.mark.parametrize(
+    ("mark", "cause", "advice"),
+    [
+        ("appears", "polls_for_file", "both mean the same path"),
+        ("goes-away", "polls_for_lock_file", "left behind"),
+        ("made-alone", "polls_for_lock_file", "left behind"),
+        ("process", "polls_for_process", "zombie"),
+        ("flag", "polls_for_thread", "still lives"),
+        ("service", "polls_for_service", "what it answers"),
+        ("returned", "polls_for_file", "both mean the same path"),
+        ("number", "polls", "who should change it"),
+        ("again", "retries", "print the exception"),
+    ],
+)
+def test_advice_follows_from_what_the_loop_looks_at(path: Path, mark: str, cause: str, advice: str) -> None:
+    found = sleeping(path, mark)
+
+    assert found.cause == cause
+    assert advice in found.advice
+
+
+def test_path_that_is_looked_at_is_shown_as_it_is_made(path: Path) -> None:
+    found = sleeping(path, "appears")
+
+    assert 'marker is `cfg.run_dir / f"step_{step}" / "COMPLETE"` (' in found.summary
+
+
+# -- lock files
+
+ACQUIRE = "acquire filelock/_api.py:1037"
+
+
+@pytest.mark.parametrize(
+    ("mark", "cause", "advice"),
+    [("soft", "polls_for_lock_file", "left behind"), ("hard", "file_lock_not_free", "fuser")],
+)
+def test_lock_of_filelock_is_known_by_the_line_that_takes_it(
+    path: Path, mark: str, cause: str, advice: str
+) -> None:
+    place = f"cached {path}:{line_of(TEXT, mark) - 1}"
+    found = in_call(path, place, ACQUIRE)
+
+    assert (found.cause, found.klass) == (cause, "lock_deadlock")
+    assert advice in found.advice and "compiler" not in found.advice
+    assert ("lock is `SoftFileLock(" in found.summary) is (mark == "soft")
+
+
+def test_lock_of_torchs_own_extensions_keeps_its_advice(path: Path) -> None:
+    found = in_call(path, at(path, "cached", "soft"), "wait torch/utils/file_baton.py:50")
+
+    assert found.cause == "stale_file_lock" and "no compiler runs" in found.advice
+
+
+def in_call(path: Path, *inner: str) -> Finding:
+    top = at(path, "<module>", "top")
+    stacks = {0: [top, at(path, "main", "reduces"), REDUCE], 1: [top, at(path, "main", "steps"), *inner]}
+    story = steady()
+    story.still(30.0, stacks)
+    for rank in (0, 1):
+        read(story, path, rank, stacks[rank])
+    story.still(60.0, stacks)
+    return story.the("held-up")
+
+
+# -- a file that another process has locked
+
+
+LOCKED = Wait("sleep", path="/srv/runs.db", others=(Party(77, command="page.py"),))
+
+
+def test_sleep_in_a_call_that_is_no_sleep_is_for_the_lock_on_its_file(path: Path) -> None:
+    found = sleeping(path, "join", "query", LOCKED)
+
+    assert found.cause == "file_locked"
+    assert "it has /srv/runs.db open, on which pid 77 (`page.py`) holds a lock, which waits" in found.summary
+    assert "process 77 (`page.py`)" in found.advice and "commit" in found.advice
+
+
+def test_sleep_of_the_program_itself_is_for_no_lock(path: Path) -> None:
+    assert sleeping(path, "appears", wait=LOCKED).cause == "polls_for_file"
+
+
+def test_sleep_in_a_call_with_nothing_locked_stays_a_sleep(path: Path) -> None:
+    assert sleeping(path, "join", "query").cause == "sleeps"
