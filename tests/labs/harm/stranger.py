@@ -13,6 +13,7 @@ def a_stranger_waits(until: float) -> None:
         time.sleep(0.05)
 
 
-a_stranger_waits(time.monotonic() + float(sys.argv[1]))
-with open(sys.argv[2], "w") as file:
-    file.write("lived")
+if __name__ == "__main__":
+    a_stranger_waits(time.monotonic() + float(sys.argv[1]))
+    with open(sys.argv[2], "w") as file:
+        file.write("lived")
