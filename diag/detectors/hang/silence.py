@@ -45,7 +45,7 @@ def held_since(now: float, job: JobView, alive: list[RankView], states: dict[int
     """Since when all ranks but those that are busy elsewhere have waited for peers, without a step or a call of the job.
 
     That a rank waits in one call, and not in the next of the same line, has to be proven: by the recorder, which has no
-    new call in two readings, or by a main thread that takes no CPU at all.
+    new call in two readings, or by a main thread that takes no CPU and, where its switches can be read, never wakes.
     """
     waiting = [rank for rank in alive if states[rank.rank] in WAITS]
     busy = [rank for rank in alive if states[rank.rank] not in (*WAITS, "stopped", "blind")]
@@ -85,9 +85,11 @@ def _in_one_call_since(rank: RankView) -> float | None:
     first, last = rank.called_times
     if last > max(first, moved):
         return max(moved, min(first, rank.stack_since))
-    if rank.recorder is None and rank.tree is not None and rank.tree_at > rank.ran_at:
-        return max(moved, rank.ran_at)
-    return None
+    if rank.recorder is not None or rank.tree is None or rank.tree_at <= rank.ran_at:
+        return None
+    # On a fast machine a call takes too little CPU for the kernel's ticks; the thread wakes for each of them.
+    wakes = rank.tree.switches is not None and not rank.thread
+    return max(moved, rank.ran_at, rank.asleep[0] if wakes else 0.0)
 
 
 def is_blind(rank: RankView, now: float) -> bool:
