@@ -43,6 +43,8 @@ def train(cfg, loader, limit):
         save(cfg, cfg.run_dir)  # saves
         rollout([])  # rolls
         exchange(step, step)  # exchanges
+        if cfg.kind == limit:
+            save(cfg, cfg.run_dir)  # chosen
         all_reduce(step)  # last
 
 
@@ -139,6 +141,19 @@ def test_path_that_is_the_same_on_all_ranks_is_shown_and_blamed_on_nobody(path: 
     assert found.cause == "polls_for_file"
     assert "`marker` was 'runs/13-08/ready' when read" in found.summary
     assert " on rank 0 when read" not in found.summary
+
+
+def test_value_that_leads_a_rank_to_where_it_polls_is_no_name_that_it_polls_for(path: Path) -> None:
+    stacks: Stacks = {0: lines(path, "last", then=REDUCE), 1: lines(path, "chosen", "save", "pause")}
+    alike = {**OURS, "cfg.run_dir": "PosixPath('runs/13-08')"}
+    values = {
+        0: {"train": {**alike, "cfg.kind": "'plain'"}},
+        1: {"train": {**alike, "cfg.kind": "'leader'"}, "save": MARKER},
+    }
+    found = told(path, stacks, values)
+
+    assert found.cause == "polls_for_file"
+    assert "`cfg.kind` was 'leader' on rank 1 and 'plain' on rank 0 when read" in found.summary
 
 
 def test_values_that_follow_from_the_rank_or_differ_anyway_are_no_difference(path: Path) -> None:

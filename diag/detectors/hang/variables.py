@@ -122,13 +122,13 @@ def with_variables(verdict: Verdict, job: JobView) -> Verdict:
         for number, (there, whole) in list(compared.items())[:_MOST_IN_CALLS]:
             notes += [Note("variables", text, number) for text in _called(there, whole, cwd)]
     shown = _shown(places, verdict)
-    told, clause = _difference(places, shown, rank, verdict)
+    told, clause, of_name = _difference(places, shown, rank, verdict)
     clauses = [verdict.words, _at_its_line(shown, verdict, told) if shown is not None else "", clause]
     if shown is not None and verdict.cause in _LOOPS:
         first = job.program.first_variables(rank.rank, read.pid, shown.frame)
         clauses.append(_growing(shown.values, _values(first)) if first is not None else "")
     words = ", ".join(filter(None, clauses))
-    if told and verdict.cause in _POLLS and shown is not None and told not in shown.conditions:
+    if of_name and verdict.cause in _POLLS and shown is not None and told not in shown.conditions:
         verdict = replace(verdict, cause="polls_for_a_name_of_its_own", reason=None)
     kept = [note for note in verdict.notes if note.kind == "program"]
     rest = [note for note in verdict.notes if note.kind != "program"]
@@ -295,9 +295,9 @@ def _called(read: Sequence[FrameVariables], thread: ThreadStack, cwd: str) -> It
 
 def _difference(
     places: Sequence[_Place], shown: _Place | None, rank: RankView, verdict: Verdict
-) -> tuple[str, str]:
-    """A variable, and "`step` was 61 on rank 1 and 60 on ranks 0,2 when read". Of what the condition of the place reads,
-    or is made of; of its line where the others are at it too."""
+) -> tuple[str, str, bool]:
+    """A variable, and "`step` was 61 on rank 1 and 60 on ranks 0,2 when read"; whether the condition of the place reads
+    a value that is made of it. Else it is of a condition around, or of the line where the others are at it too."""
     polled = [shown.values[name] for name in shown.conditions] if shown is not None else []
     ranked: list[tuple[int, str, str]] = []
     for depth, place in enumerate(places):
@@ -316,9 +316,9 @@ def _difference(
             if words := _apart(name, place, rank.rank):
                 ranked.append((order, name, words))
     if not ranked:
-        return "", ""
-    _, name, words = min(ranked, key=lambda one: one[0])
-    return name, words
+        return "", "", False
+    order, name, words = min(ranked, key=lambda one: one[0])
+    return name, words, order == 0
 
 
 def _apart(name: str, place: _Place, rank: int) -> str:
