@@ -21,12 +21,13 @@ _MOST_CALLS = 2000  # of a rank that are looked through
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A call that was due on a rank which has come to a later one without it. `seen_next`: it has made the call that it
-    is in before, after the one that was due."""
+    """A call that was due on a rank which is in another one. `seen_next`: it has made the call that it is in before, after
+    the one that was due. `resized`: it may be the one that was due, with another number of elements than before."""
 
     rank: int
     front: Front
     seen_next: bool
+    resized: bool = False
 
 
 def passed_calls(
@@ -38,9 +39,12 @@ def passed_calls(
     for rank in ranks:
         due, calls = _due(dumps.get(rank))
         front = next((one for one in fronts if due and _is_due(one, rank, due, calls[-1])), None)
-        if due and front is not None and not any(_strayed(dumps.get(peer)) for peer in _there(front, rank)):
+        if not due or front is None:
+            continue
+        resized = rank not in front.missing and due.op == calls[-1].op
+        if not any(_strayed(dumps.get(peer), resized) for peer in _there(front, rank)):
             after = calls[calls.index(due) + 1 : -1]
-            found.append(Passed(rank, front, kind_of(calls[-1]) in map(kind_of, after)))
+            found.append(Passed(rank, front, kind_of(calls[-1]) in map(kind_of, after), resized))
     return found
 
 
@@ -50,11 +54,11 @@ def _there(front: Front, rank: int) -> Sequence[int]:
     return [peer for item in front.signatures if rank not in item.ranks for peer in item.ranks[:_MOST_PEERS]]
 
 
-def _strayed(dump: FlightRecorder | None) -> bool:
+def _strayed(dump: FlightRecorder | None, by_size: bool) -> bool:
     due, calls = _due(dump)
-    return due is not None and (due.backend, due.group, due.op) != (
-        calls[-1].backend, calls[-1].group, calls[-1].op,
-    )  # fmt: skip
+    if due is None or (by_size and kind_of(due) != kind_of(calls[-1])):
+        return due is not None
+    return (due.backend, due.group, due.op) != (calls[-1].backend, calls[-1].group, calls[-1].op)
 
 
 def _due(dump: FlightRecorder | None) -> tuple[CollectiveEntry | None, Sequence[CollectiveEntry]]:
@@ -71,9 +75,13 @@ def _is_due(front: Front, rank: int, due: CollectiveEntry, made: CollectiveEntry
         return False
     if rank in front.missing:
         return front.op == due.op
-    other = (item for item in front.signatures if rank not in item.ranks and item.op == due.op)
-    differs = (made.backend, made.group, made.seq) == (front.backend, front.group, front.seq)
-    return differs and made.op != due.op and next(other, None) is not None
+    there = (made.backend, made.group, made.seq) == (front.backend, front.group, front.seq)
+    if not there or kind_of(made) == kind_of(due):
+        return False
+    others = [item for item in front.signatures if rank not in item.ranks and item.op == due.op]
+    if made.op == due.op:
+        others = [item for item in others if item.sizes == (due.input_sizes or due.output_sizes)]
+    return bool(others)
 
 
 def _whole_order(dump: FlightRecorder) -> Sequence[CollectiveEntry]:

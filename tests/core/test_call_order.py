@@ -67,6 +67,18 @@ def test_calls_of_one_number_that_differ_are_held_against_what_came_before() -> 
     assert names(passed([(*before, due), (*before, other)])) == [(1, "0", 11, False)]
 
 
+def test_call_of_another_size_than_before_is_blamed_on_whose_size_is_new() -> None:
+    """Sizes that are new on all ranks, or change anyway, tell nothing."""
+    gradients = ("0", "all_reduce", 4096)
+    before = (gradients,) * 12
+    found = passed([(*before, gradients), (*before, ("0", "all_reduce", 1))])
+
+    assert [(one.rank, one.front.seq, one.resized) for one in found] == [(1, 13, True)]
+    assert passed([(*before, ("0", "all_reduce", 7)), (*before, ("0", "all_reduce", 1))]) == []
+    uneven = tuple(("0", "all_reduce", 40 + step) for step in range(12))
+    assert passed([(*uneven, ("0", "all_reduce", 52)), (*uneven, ("0", "all_reduce", 51))]) == []
+
+
 def test_ranks_without_a_history_show_nothing() -> None:
     assert passed([(("ep", "all_to_all", 3),), (("0", "all_reduce", 48),)]) == []
     assert passed([(*STEP[:1] * 2, STEP[0]), (*STEP[:1] * 2, STEP[2])]) == []

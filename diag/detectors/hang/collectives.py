@@ -112,9 +112,11 @@ def _with_passed(
     ranks = tuple(one.rank for one in passed)
     paths = [path_of(job.ranks[rank].judged) for rank in sorted(involved) if rank in job.ranks]
     at_one_line = bool(paths) and bool(paths[0]) and all(path == paths[0] for path in paths)
-    if not ranks or 2 * len(ranks) > len(involved) or at_one_line:
+    if not ranks or 2 * len(ranks) > len(involved):
         return found
-    return replace(found, culprits=ranks, passed=tuple(passed))
+    if all(one.resized for one in passed):
+        return replace(found, culprits=ranks)
+    return found if at_one_line else replace(found, culprits=ranks, passed=tuple(passed))
 
 
 def with_collectives(

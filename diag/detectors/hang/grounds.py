@@ -40,9 +40,9 @@ def grounds_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Ground]:
     entry = entry_of(verdict.cause)
     if entry.ground is not None and (verdict.by_kernel or not entry.by_kernel_alone):
         kind, fact = entry.ground
-        culprits, waiting = format_ranks(verdict.culprits), format_ranks(verdict.waiting) or "the others"
-        xid = verdict.cause.replace("xid_", "Xid ")
-        yield Ground(kind, fact.format(culprits=culprits, waiting=waiting, xid=xid))
+        everyone = format_ranks(tuple(sorted({*verdict.culprits, *verdict.waiting})))
+        culprits, xid = format_ranks(verdict.culprits), verdict.cause.replace("xid_", "Xid ")
+        yield Ground(kind, fact.format(culprits=culprits, everyone=everyone, xid=xid))
     elif (end := _dead_end(verdict)) is not None:
         yield end
     else:
