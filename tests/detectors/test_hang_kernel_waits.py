@@ -243,10 +243,11 @@ def test_wait_for_the_jobs_own_store_is_no_silent_service() -> None:
         story.wait(2.0)
 
     hang = story.hang()
-    assert (hang.klass, hang.cause) == ("peer_not_joined", "not_in_collective")
+    assert (hang.klass, hang.cause) == ("peer_not_joined", "waits_at_store")
     assert "waits for data from 10.0.0.1:29500" in hang.summary
     assert "the job's own store" in hang.summary
     assert "service lives" not in hang.advice
+    assert "which rank sets it" in hang.advice
 
 
 def test_wait_for_another_rank_names_it_and_what_it_waits_for() -> None:

@@ -23,6 +23,7 @@ _BY_FIRST = {
     "pipe_write": "process_does_not_read",
     **dict.fromkeys(("unix_send", "tcp_send"), "process_takes_nothing"),
 }
+_RECEIVES = ("tcp_receive", "receive", "poll")
 # What it waits for, where nobody of this machine is to end that.
 _BY_LAST = {
     **dict.fromkeys(("tcp_receive", "receive"), "peer_is_silent"),
@@ -44,6 +45,7 @@ _OTHER_CAUSES = (
     "processes_wait_for_each_other",
     "forked_without_threads",
     "child_computes",
+    "waits_at_store",
 )
 KERNEL_CAUSES = frozenset(
     (*_OTHER_CAUSES, *_BY_CIRCLE.values(), *_DEAD_ENDS.values(), *_BY_FIRST.values(), *_BY_LAST.values())
@@ -69,6 +71,8 @@ def kernel_cause(chain: Chain) -> str:
         return "child_computes"
     if len(chain.steps) > 1 and first.wait.kind != "vfork":
         return _BY_FIRST.get(first.wait.kind, "")
+    if chain.end == "store" and last.wait.kind in _RECEIVES:
+        return "waits_at_store"
     if first.wait.others and first.wait.kind in _BY_FIRST and chain.end != "itself":
         return _BY_FIRST[first.wait.kind]  # who it is, is known; what that one does may not be read
     if last.wait.kind == "file_io" and last.wait.mount_answers:

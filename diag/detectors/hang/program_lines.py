@@ -49,6 +49,7 @@ _PARTED = (
     "busy",
     "busy_in_c",
     "left_before_the_others",
+    "waits_at_store",
 )
 # Causes that a lock in the text explains.
 _IN_A_LOCK = (
@@ -63,6 +64,7 @@ _BARE = (
     "busy_in_c",
     "lock_not_released",
     "nobody_releases_lock",
+    "waits_at_store",
     *NOBODY.values(),
 )
 _NOBODY = "nobody_releases_lock"

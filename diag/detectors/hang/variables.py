@@ -46,6 +46,7 @@ _AT_A_LINE = (
     "regular_expression",
     "database_query",
     "loops",
+    "waits_at_store",
 )
 _LONGEST_IN_WORDS = 90
 _HIDDEN = "***"
