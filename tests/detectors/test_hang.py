@@ -296,6 +296,24 @@ def test_wait_for_a_slow_service_is_given_a_minute_and_a_half() -> None:
     )
 
 
+def test_lock_below_a_client_of_http_is_a_wait_for_a_connection_of_its_pool() -> None:
+    story = steady()
+    pooled = (
+        *TRAIN,
+        "generate /app/rollout.py:5",
+        "handle_request httpcore/_sync/connection_pool.py:232",
+        "wait python3.11/threading.py:327",
+    )
+    for _ in range(30):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now, wchan="futex_do_wait"), stack(1, story.now, pooled))
+        story.wait(2.0)
+
+    found = story.the("held-up")
+    assert (found.klass, found.cause, found.ranks) == ("resource_wait", "no_connection_is_free", (1,))
+    assert "has not even sent the request" in found.advice
+
+
 def test_rank_that_hangs_in_an_exit_handler_is_in_teardown_by_its_missing_module_frame() -> None:
     story = steady()
 

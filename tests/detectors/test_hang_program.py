@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from diag.detectors.hang.own_locks import lock_taken
 from diag.model import Finding
-from diag.model.observations import CollectiveEntry, CollectiveGroup, FlightRecorder, ProgramRead
+from diag.model.observations import (
+    CollectiveEntry,
+    CollectiveGroup,
+    FlightRecorder,
+    Frame,
+    ProgramPlace,
+    ProgramRead,
+)
 from diag.model.observations.waits import ProcessWaits, ThreadWait, Wait, WaitsRead
 from diag.sources.host.job_files import Files
 from diag.sources.stacks import program
@@ -289,6 +297,16 @@ def test_lock_that_the_thread_holds_further_out_was_taken_twice(path: Path, wcha
     if wchan == "futex_do_wait":
         assert "inside of `with self.guard:` already, in Keeper.update" in found.summary
         assert "Let a handler only set a flag" in found.advice
+
+
+def test_lock_is_taken_by_a_block_of_one_line_too() -> None:
+    frame = Frame("store", "/app/a.py", 3)
+    for text, lock in (
+        ("with lock: pass", "lock"),
+        ("with self.lock:", "self.lock"),
+        ("with open(path) as a:", ""),
+    ):
+        assert lock_taken(frame, ProgramPlace("/app/a.py", 3, "store", text)) == lock
 
 
 def test_worker_that_takes_a_lock_is_not_sent_to_its_files(path: Path) -> None:

@@ -11,7 +11,7 @@ from diag.detectors.hang.scene import Scene
 from diag.model.observations import Frame, ProgramPlace, ThreadStack
 from diag.state.program import Program
 
-_TAKES = re.compile(r"^with (?P<with>[\w.]+)(?: as \w+)?:$|(?P<call>[\w.]+)\.acquire\(")
+_TAKES = re.compile(r"^with (?P<with>[\w.]+)(?: as \w+)?:(?: |$)|(?P<call>[\w.]+)\.acquire\(")
 _WITH = re.compile(r"^with (.+):$")
 
 

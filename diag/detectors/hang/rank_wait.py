@@ -102,7 +102,8 @@ def cause_of(rank: RankView, standing: str) -> tuple[str, int | None]:
             return "child_waits_for_lock", forked
         return ("threads_wait_for_each_other" if _deadlocked_threads(rank) else "lock_not_released"), None
     return {
-        "resource_wait": _starved_of(rank) or "external_service",
+        "resource_wait": _starved_of(rank)
+        or ("no_connection_is_free" if _at_a_lock(rank) else "external_service"),
         "gil_deadlock": "gil_held",
         "outside": "not_in_collective",
         "goes_round": "goes_round",
@@ -258,6 +259,11 @@ def _idle_loop(function: str, file: str) -> bool:
 
 def _resource_starved(rank: RankView) -> bool:
     return bool(_starved_of(rank))
+
+
+def _at_a_lock(rank: RankView) -> bool:
+    """Whoever waits for an answer over HTTP waits at its connection, not at a lock."""
+    return rank.judged is not None and _on_a_futex(rank, rank.judged.thread_id)
 
 
 def _starved_of(rank: RankView) -> str:
