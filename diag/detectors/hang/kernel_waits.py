@@ -17,7 +17,9 @@ from diag.text.units import format_bytes, format_seconds
 
 # What stacks alone say of a rank that is in its own code, or in a lock: "look there". Other classes have a cause of
 # their own, which the kernel's facts only describe.
-_REFINED = ("not_in_collective", "threads_wait_for_each_other", "lock_not_released", "gil_held")
+_REFINED = (
+    "not_in_collective", "threads_wait_for_each_other", "lock_not_released", "gil_held", "dataloader_main_process",
+)  # fmt: skip
 _UNNAMED = ("not_in_collective", "threads_wait_for_each_other", "lock_not_released")
 # Classes in which a rank waits for something else than its peers.
 _DESCRIBED = (

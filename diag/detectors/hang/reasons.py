@@ -220,17 +220,16 @@ def _is_query(text: str) -> bool:
 
 
 def loop_at(frames: Sequence[Frame], program: Program) -> tuple[ProgramPlace, Block] | None:
-    """The nearest one around the innermost of these lines, where what it goes over does not bound it, and it does not hand out
+    """The nearest one around the innermost of these lines that nothing bounds which it goes over. None where it hands out
     something in each round."""
     places = [place for frame in reversed(frames[-OUTWARDS:]) if (place := program.at(frame)) is not None]
-    found = next(((place, block) for place in places for block in place.around if block.is_loop), None)
-    if (
-        found is None
-        or found[1].yields
-        or (found[1].kind == "for" and not _ENDLESS_FOR.search(found[1].text))
-    ):
-        return None
-    return found
+    loops = ((place, block) for place in places for block in place.around if block.is_loop)
+    found = next((one for one in loops if one[1].yields or not _is_bounded(one[1])), None)
+    return None if found is None or found[1].yields else found
+
+
+def _is_bounded(loop: Block) -> bool:
+    return loop.kind == "for" and not _ENDLESS_FOR.search(loop.text)
 
 
 _ENDLESS_FOR = re.compile(r"\bin (?:itertools\.)?(?:count|cycle|repeat)\(|\bin iter\([^()]*,")
