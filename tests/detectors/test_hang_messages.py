@@ -44,12 +44,17 @@ def test_stage_that_left_its_forward_pass_early_is_named_with_the_circle() -> No
     assert "in a circle" in hang.grounds[0].fact
 
 
-def test_two_that_both_receive_first_are_named_together() -> None:
-    hang = waiting({0: Exchange(False, 1), 1: Exchange(False, 0)}).the("hang")
+@pytest.mark.parametrize(
+    ("sends", "words"), [(False, "receives before it sends"), (True, "sends before it receives")]
+)
+def test_two_that_both_begin_with_the_same_are_alike(sends: bool, words: str) -> None:
+    hang = waiting({0: Exchange(sends, 1), 1: Exchange(sends, 0)}).the("hang")
 
-    assert (hang.cause, hang.ranks) == ("messages_do_not_match", (0, 1))
+    assert (hang.cause, hang.ranks, hang.waiting_ranks) == ("messages_do_not_match", (), (0, 1))
+    assert f"Each of ranks 0-1 {words}" in hang.advice and "batch_isend_irecv" in hang.advice
+    call = "send to" if sends else "receive from"
     assert (
-        "ranks 0-1 have waited for each other's messages: rank 0 waits to receive from rank 1, which"
+        f"ranks 0-1 have waited for each other's messages: rank 0 waits to {call} rank 1, which"
         in hang.summary
     )
     assert hang.confidence.value == "high"

@@ -81,6 +81,25 @@ def _circle(verdict: Verdict, job: JobView) -> str:
     return f": {format_circle(circle)}," if circle is not None else ""
 
 
+def _unmet_messages(verdict: Verdict, job: JobView) -> str:
+    """Of ranks none of which is to blame more than another."""
+    circle = verdict.collectives.circle if verdict.collectives is not None else None
+    ways = {circle.exchanges[rank].sends for rank in circle.ranks} if circle is not None else set()
+    who = f"Each of {format_ranks(verdict.culprits)}"
+    if ways == {True}:
+        return (
+            f"{who} sends before it receives, and such a send ends only when the other side receives. Let one side of each "
+            "pair receive first, or begin both at once (batch_isend_irecv; irecv before send). Where other steps come "
+            "through in that order"
+        )
+    if ways == {False}:
+        return (
+            f"{who} receives before it sends, and nobody sends first. Let one side of each pair send first, or begin both "
+            "at once (batch_isend_irecv; isend before recv). Where other steps come through in that order"
+        )
+    return f"{who} waits for a message that another of them sends or receives only after its own"
+
+
 def _branch(verdict: Verdict, job: JobView) -> str:
     """What to do about ranks that went different ways."""
     if verdict.parted:
@@ -107,6 +126,7 @@ CALL_FACTS: dict[str, Callable[[Verdict, JobView], str]] = {
     "next_call": _next_call,
     "past": _past,
     "circle": _circle,
+    "unmet_messages": _unmet_messages,
     "branch": _branch,
     "why_unmet": _why_unmet,
 }

@@ -294,11 +294,13 @@ def _failed(job: JobView) -> list[RankView]:
 
 
 def _are_alike(verdict: Verdict, job: JobView) -> bool:
-    """All ranks of the job wait at one line: what they wait for there holds them up, and none of them more than another.
-    Of a node's ranks the job hub judges."""
+    """All ranks of the job wait at one line, or in a circle of messages: none of them is to blame more than another. Of a
+    node's ranks the job hub judges."""
     ranks = [job.ranks[number] for number in verdict.culprits if number in job.ranks]
     if verdict.waiting or len(ranks) < 2 or len(ranks) < max(job.world_size, len(job.ranks)):
         return False
+    if verdict.cause == "messages_do_not_match":
+        return True  # each waits for the next one's message: nothing tells who should have gone first
     held = verdict.klass in _ALIKE or verdict.cause in ("external_service", "service_is_idle")
     return held and len({tuple(path_of(rank.judged)) for rank in ranks}) == 1
 
