@@ -13,7 +13,9 @@ from diag.state.wait_chain import Chain, OfJob, Step, follow_from
 
 _NAMES_NOBODY = ("condition", "semaphore", "poll")  # of `Wait.kind`
 _OF_ITS_OWN = ("condition", "semaphore", "mutex", "gil", "join", "child", "vfork")
+_RPC = "torch/distributed/rpc/"
 _LISTENS = ("tcp_accept", "signal", "io_uring")
+_ANSWERS = ("tcp_receive", "unix_receive", "pipe_read")
 _SELF_MADE = ("anon_inode:[eventfd]",)
 _THREAD_CPU_RATIO = 0.2  # one that measures now and then takes less
 # Of a process whose result is awaited. One that waits takes less than a thousandth, and one whose steps are short
@@ -64,6 +66,12 @@ def _python_threads(rank: RankView, pid: int) -> frozenset[int]:
     return frozenset(thread.thread_id for thread in threads)
 
 
+def _runs_calls_of_others(rank: RankView) -> bool:
+    """In threads that torch's RPC agent starts for them (1.8-2.13): what they will do, no thread that is there shows."""
+    threads = rank.stack.threads if rank.stack is not None else ()
+    return any(_RPC in frame.file for thread in threads for frame in thread.frames)
+
+
 class _Family:
     """A process in which a thread waits, and those below it."""
 
@@ -100,7 +108,12 @@ class _Family:
             tuple(found.get("wakes", ())),
             tuple(asking),
             tuple(found.get("passive", ())),
-            not (self._waiter.process.threads_left_out or "unknown" in found or "unknown" in below),
+            not (
+                self._waiter.process.threads_left_out
+                or "unknown" in found
+                or "unknown" in below
+                or _runs_calls_of_others(self._rank)
+            ),
         )
 
     def _watched(self) -> Iterator[Step]:
@@ -207,12 +220,19 @@ def _below(read: WaitsRead, pid: int) -> Iterator[ProcessWaits]:
             yield from _below(read, process.pid)
 
 
+def _whom(chain: Chain) -> object:
+    """The same of threads that wait for an answer of one process: then it does not matter which of them it is."""
+    first = chain.steps[0].wait
+    pids = {other.pid for other in first.others}
+    return (first.kind, *pids) if first.kind in _ANSWERS and len(pids) == 1 else id(chain)
+
+
 def whole_chain(chain: Chain, found: Enders | None) -> Chain:
-    """Past a wait that names nobody, where one alone is left who could end it. What an event loop waits for alone is
-    certain, else it is only probable."""
-    if found is None or len(found.chains) != 1 or found.at_work:
+    """Past a wait that names nobody, where one alone is left who could end it, or several that wait for one process. What
+    an event loop waits for alone is certain, else it is only probable."""
+    if found is None or found.at_work or len({_whom(one) for one in found.chains}) != 1:
         return chain
-    (beyond,) = found.chains
+    beyond = found.chains[0]
     first, last = beyond.steps[0], chain.last
     if (first.process.pid, first.thread.tid) != (last.process.pid, last.thread.tid):
         return replace(beyond, behind=chain)

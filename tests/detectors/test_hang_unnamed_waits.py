@@ -150,6 +150,16 @@ def test_answer_of_a_server_of_many_threads_is_not_said_to_be_due_from_its_main_
 # -- several, or some that are at work ------------------------------------------------------------------------
 
 
+def test_threads_of_a_pool_that_all_wait_for_one_process_wait_for_that_process() -> None:
+    asked = replace(SILENT, peer="127.0.0.1:45761", others=(Party(STRANGER, command="python service.py"),))
+    other = replace(asked, local="127.0.0.1:40001")
+    hang = told(started(), waits(LOCK, thread(READER, asked, "pool_0"), thread(HANDLER, other, "pool_1")))
+
+    assert hang.cause == "process_is_silent"
+    assert "probably for thread pool_0 (tid 90001), which waits for data from 127.0.0.1:45761" in hang.summary
+    assert "python service.py" in hang.advice
+
+
 def test_two_who_could_end_it_are_both_named() -> None:
     other = replace(SILENT, peer="10.0.0.6:80")
     hang = told(started(), waits(LOCK, thread(READER, SILENT, "reader"), thread(HANDLER, other, "uploader")))
@@ -166,6 +176,20 @@ def test_connection_that_was_silent_long_before_is_not_what_is_waited_for() -> N
     hang = told(started(), waits(LOCK, thread(READER, SILENT, "reader"), tracker))
 
     assert hang.cause == "peer_is_silent" and "tracker" not in hang.summary
+
+
+@pytest.mark.parametrize("rpc", [False, True])
+def test_threads_for_calls_of_other_ranks_may_set_what_is_waited_for(rpc: bool) -> None:
+    handler = "_run_function torch/distributed/rpc/internal.py:215" if rpc else "_run_function /app/pool.py:9"
+    story = started()
+    for _ in range(25):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        served = ThreadStack(READER, "pt_thread_pool", frames(handler, "push /app/ps.py:40"))
+        story.tell(tree(1, story.now), stack(1, story.now, IN_QUEUE, served))
+        story.tell(waits(LOCK, thread(READER, LOCK, "pt_thread_pool")))
+        story.wait(2.0)
+
+    assert (story.hang().cause == "lock_not_released") is rpc
 
 
 def test_children_that_sleep_and_compute_in_turns_are_at_work() -> None:
