@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -394,6 +395,17 @@ def test_sleep_in_a_call_that_is_no_sleep_is_for_the_lock_on_its_file(path: Path
     assert found.cause == "file_locked"
     assert "it has /srv/runs.db open, on which pid 77 (`page.py`) holds a lock, which waits" in found.summary
     assert "process 77 (`page.py`)" in found.advice and "commit" in found.advice
+
+
+def test_rank_that_keeps_the_lock_and_waits_for_who_tries_it_is_to_blame(path: Path) -> None:
+    """Whether the library tries again by itself, or the program does in a handler."""
+    kept = replace(LOCKED, others=(Party(pid_of(0), command="train.py", rank=0),))
+    for mark, function in (("join", "query"), ("again", "wait")):
+        found = sleeping(path, mark, function, kept)
+
+        assert (found.cause, found.ranks, found.waiting_ranks) == ("keeps_file_locked", (0,), (1,))
+        assert "rank 1 tries again and again to lock /srv/runs.db in " in found.summary
+        assert "commit or roll back" in found.advice
 
 
 def test_sleep_of_the_program_itself_is_for_no_lock(path: Path) -> None:

@@ -219,8 +219,11 @@ def judge(
     }
     since = began_still(moment, alive) if moment else silent_since(now, job, alive, reported)
     busy = since is None and not moment
+    held = None if moment else held_since(now, job, alive, standing)
+    if since is not None and held is not None:
+        since = min(since, held)  # one that tries again may be found at one line for a while
     if busy:
-        since = held_since(now, job, alive, standing)
+        since = held
         if since is None and (since := rested_since(now, job, alive)) is not None:
             busy = False
             if not any(state in (*WAITS, "blind", "stopped") for state in standing.values()):

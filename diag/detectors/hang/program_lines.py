@@ -24,10 +24,11 @@ from diag.detectors.hang.reasons import (
     tries_again,
 )
 from diag.detectors.hang.verdict import Note, Reason, Verdict, others
-from diag.detectors.hang.wait_text import format_locked
+from diag.detectors.hang.wait_text import format_chain, format_locked
 from diag.model.observations import Block, Frame, ProgramPlace, ThreadStack
 from diag.state.program import Program
 from diag.state.rank_view import RankView
+from diag.state.stack_activity import format_frame
 from diag.state.view import JobView
 from diag.state.wait_chain import Step
 from diag.text.units import format_path
@@ -125,7 +126,32 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
         if verdict.cause == "call_does_not_return" and (made := called_by(place, cwd)):
             clauses[-1] += f", where {made}"
     words = " and ".join(filter(None, (", ".join(clauses[:_MOST_CLAUSES]), verdict.words)))
-    return replace(verdict, words=words)
+    return _with_holder(replace(verdict, words=words), rank, frames, cwd)
+
+
+def _with_holder(verdict: Verdict, rank: RankView, frames: Sequence[Frame], cwd: str) -> Verdict:
+    """Of a lock on a file that one rank keeps, waits with it for the others, and another rank cannot come before it has."""
+    last = verdict.chain.last if verdict.chain is not None and verdict.cause == "file_locked" else None
+    holder = last.wait.others[0].rank if last is not None else None
+    if last is None or holder is None or holder not in verdict.waiting:
+        return verdict
+    everybody = (*verdict.culprits, *verdict.waiting)
+    at = f" in {format_frame(frames[-1], cwd)}" if frames else ""
+    return replace(
+        verdict,
+        cause="keeps_file_locked",
+        culprits=(holder,),
+        waiting=others(everybody, (holder,)),
+        chain=None,
+        reason=None,
+        words=f"rank {rank.rank} tries again and again to lock {last.wait.path}{at}",
+        notes=(
+            *verdict.notes,
+            Note("waits", format_chain(verdict.chain, f"pid {rank.placement.pid}"), rank.rank),
+        )
+        if verdict.chain is not None
+        else verdict.notes,
+    )
 
 
 def _apart(verdict: Verdict, parted: Parting) -> Verdict:
@@ -225,8 +251,8 @@ def _reason(
 def _locked(
     verdict: Verdict, rank: RankView, thread: ThreadStack | None, place: ProgramPlace | None
 ) -> Reason | None:
-    """It sleeps in C, below a line that calls no sleep, while another process has locked a file that it has open: a
-    database's call that tries again."""
+    """It sleeps in C, below a line that calls no sleep, or where it has caught an exception, while another process has
+    locked a file that it has open: a database's call that tries again, or a loop around it."""
     last = verdict.chain.last if verdict.chain is not None else None
     if (
         verdict.cause not in ("sleeps", "tries_again")
@@ -237,9 +263,11 @@ def _locked(
     ):
         return None
     inner = thread.frames[-1]
-    if last.process.pid != rank.placement.pid or inner.function == "sleep":
+    if last.process.pid != rank.placement.pid:
         return None
-    if (inner.file, inner.line) == (place.file, place.line) and "sleep" in place.text:
+    by_itself = (inner.file, inner.line) == (place.file, place.line) and "sleep" in place.text
+    tried = any(block.kind == "except" for block in place.around)  # what it tries again has failed
+    if (by_itself or inner.function == "sleep") and not tried:
         return None
     holder = rank.waits.process(last.wait.others[0].pid) if rank.waits is not None else None
     main = holder.thread() if holder is not None else None
