@@ -23,6 +23,11 @@ def exchange(tokens):
     all_to_all(tokens)  # exchange
 
 
+def layers(model, tokens):
+    for layer in model:
+        exchange(tokens)  # layers
+
+
 def preview(model):
     model("x")  # preview
 
@@ -32,6 +37,7 @@ def train(loader, rank):
         if budget.over():
             break
         exchange(batch)  # exchanges
+        layers(model, batch)  # throughs
         if not finite(batch):
             continue
         loss.backward()  # backward
@@ -45,7 +51,7 @@ def train(loader, rank):
 train([], 0)  # top
 """
 # functions of their own below a line of `train`
-BELOW = {"exchanges": ("exchange",), "previews": ("preview",)}
+BELOW = {"exchanges": ("exchange",), "throughs": ("layers", "exchange"), "previews": ("preview",)}
 
 
 @pytest.fixture
@@ -93,6 +99,16 @@ def test_rank_that_left_a_call_out_is_named_with_what_led_past_it(path: Path, te
     assert ("`if not len(tokens):`" in hang.summary) is text
     assert ("see the condition" in hang.advice) is text
     assert "with nothing to give" in hang.advice
+
+
+def test_early_return_in_each_round_of_a_loop_over_layers_is_no_loop_that_was_left(path: Path) -> None:
+    waits = ("throughs", (*BEFORE, STEP[0]))
+    hang = found(path, [waits, ("reduces", (*BEFORE, STEP[2])), waits])
+
+    assert (hang.cause, hang.ranks) == ("call_skipped", (1,))
+    assert (
+        "what leads past that call: `if not len(tokens):`" in hang.summary and "has left" not in hang.summary
+    )
 
 
 def test_rank_that_went_on_to_the_next_step_shows_the_continue(path: Path) -> None:

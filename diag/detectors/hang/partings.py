@@ -47,12 +47,19 @@ def head_of(block: Block, file: str, cwd: str) -> str:
 
 
 def parting(
-    rank: RankView, everybody_else: Sequence[int], job: JobView, *, in_calls: bool, skipped: bool = False
+    rank: RankView,
+    everybody_else: Sequence[int],
+    job: JobView,
+    *,
+    in_calls: bool,
+    skipped: bool = False,
+    in_order: bool = False,
 ) -> Parting | None:
     """Of this rank and the first one that is elsewhere. None where one is only behind, or the text was not read.
 
     `in_calls`: both are in calls of one number, so that neither has come through the other's line before. `skipped`: this
-    one has gone past the call that the other is in.
+    one has gone past the call that the other is in. `in_order`: to the one that came next in each round before, so that it
+    has not left a loop over the rounds early.
     """
     sides = _sides(rank, everybody_else, job)
     if sides is None:
@@ -60,6 +67,7 @@ def parting(
     us, them = sides
     cwd = job.run.cwd
     ways = [
+        _left_out(us, them, cwd) if in_order and not _may_end_early(us, them, cwd) else None,
         _left_loop(us, them, cwd),
         _left_loop(them, us, cwd),
         _under(us, them, cwd, for_good=in_calls),
@@ -120,6 +128,14 @@ def _left_loop(one: _Side, other: _Side, cwd: str) -> Parting | None:
     inside = other.verb("still [is|are]")
     left = f"{one.verb('[has|have]')} left the loop {head_of(loop, place.file, cwd)}, in which {inside}"
     return Parting(left + ways_out(place, loop, cwd), one.ranks, other.ranks, True, "loop")
+
+
+def _may_end_early(one: _Side, other: _Side, cwd: str) -> bool:
+    """A loop that the other is still in, and this one is not: by its condition, or on a way out."""
+    first = _not_around(other.path[0], one.path[0])
+    loops = [(other.path[0], first)] if first is not None and first.is_loop else []
+    loops += [(place, block) for place in other.path[1:] for block in place.around if block.is_loop]
+    return any(loop.kind == "while" or ways_out(place, loop, cwd) for place, loop in loops)
 
 
 def _under(one: _Side, other: _Side, cwd: str, *, for_good: bool) -> Parting | None:

@@ -115,7 +115,9 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
     skipped = verdict.cause == "call_skipped"
     parted = None
     if verdict.cause in _PARTED:
-        parted = parting(rank, everybody[1:], job, in_calls=in_calls, skipped=skipped)
+        passed = verdict.collectives.passed if verdict.collectives is not None else ()
+        in_order = skipped and all(one.seen_next for one in passed)
+        parted = parting(rank, everybody[1:], job, in_calls=in_calls, skipped=skipped, in_order=in_order)
     if parted is not None:
         clauses.append(parted.text)
         verdict = _apart(replace(verdict, parted=parted.for_good), parted)
