@@ -105,7 +105,7 @@ def test_wait_for_a_key_of_the_jobs_own_store_is_no_silent_service(tmp_path: Pat
         run.until(lambda: run.hang() is not None, 120)
         hang = run.hang()["finding"]
 
-    assert (hang["cause"], hang["ranks"]) == ("not_in_collective", [1])
+    assert (hang["cause"], hang["ranks"]) == ("waits_at_store", [1])
     assert "the job's own store (MASTER_ADDR:MASTER_PORT)" in hang["summary"]
 
 
