@@ -70,7 +70,7 @@ def test_hang_that_is_over_is_shown_open_in_grey_and_the_head_is_not_green(opene
         expect(region(page, "Findings")).not_to_contain_text("Nothing found")
         finding = article(page, "over, was warning: held-up (data_loading)")
         expect(finding).to_be_visible()
-        expect(finding).to_contain_text(re.compile(r"\d to .*\d, 20 s"))
+        expect(finding).to_contain_text(re.compile(r"\d to .*\d, 24 s"))
         expect(finding).not_to_contain_text("/proc/")
         expect(region(page, "Findings").get_by_role("article")).to_have_count(1)
         assert axe_issues(page) == [] and overflow(page) == []
@@ -377,13 +377,13 @@ def test_theme_follows_the_system_until_a_person_chooses_and_is_kept(
     ready(page, SENTENCE)
     assert background(page) < 200
     theme = page.get_by_role("button", name=re.compile("^Theme"))
-    names = {theme.get_attribute("aria-label") or theme.inner_text()}
     for _ in range(3):
+        before = theme.get_attribute("aria-label") or theme.inner_text()
         theme.click()
-        names.add(theme.get_attribute("aria-label") or theme.inner_text())
+        expect(theme).not_to_have_accessible_name(before)
         if background(page) > 500:
             break
-    assert background(page) > 500 and len(names) > 1
+    assert background(page) > 500
 
     page.reload()
     ready(page, SENTENCE)

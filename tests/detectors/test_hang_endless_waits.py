@@ -536,3 +536,12 @@ def test_full_queue_of_processes_whose_reader_has_ended_says_so(reads: bool) -> 
     if not reads:
         assert "its child process pid 4711 ended" in found.summary
         assert "survive what one item raises" in found.advice
+
+
+def test_child_that_waits_for_the_end_of_its_input_is_told_from_one_that_cannot_write() -> None:
+    stdin = Wait("pipe_read", "read", 0, "pipe:[5]", others=(Party(RANK, only_main=True),))
+    child = Process(CHILD, [Thread(CHILD, "cat", (), stdin)], forked=False)
+    reads = Wait("pipe_read", "read", 6, "pipe:[4]", others=(Party(CHILD, only_main=True),))
+    found = Job(EXPORT, reads, [MONITOR], [child]).told()
+
+    assert found.cause == "both_read" and "Close its input" in found.advice

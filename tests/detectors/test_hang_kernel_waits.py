@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from diag.model import Finding
 from diag.model.observations import EnvironmentSeen, ThreadStack
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
 from tests.detectors.test_hang import started
@@ -231,7 +232,7 @@ def test_download_that_turns_into_keep_alives_is_reported() -> None:
     assert story.hang().cause == "peer_is_silent"
 
 
-def test_wait_for_the_jobs_own_store_is_no_silent_service() -> None:
+def at_the_store(lines: tuple[str, ...]) -> Finding:
     story = started()
     story.tell(
         EnvironmentSeen(1, pid_of(1), (("MASTER_ADDR", "10.0.0.1"), ("MASTER_PORT", "29500"))),
@@ -239,15 +240,26 @@ def test_wait_for_the_jobs_own_store_is_no_silent_service() -> None:
     wait = Wait("tcp_receive", "poll", 5, local="10.0.0.2:40000", peer="10.0.0.1:29500", silent_seconds=92.0)
     for _ in range(20):
         story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
-        story.tell(tree(1, story.now), stack(1, story.now, OWN_CODE), waits(wait))
+        story.tell(tree(1, story.now), stack(1, story.now, lines), waits(wait))
         story.wait(2.0)
+    return story.hang()
 
-    hang = story.hang()
+
+def test_wait_for_the_jobs_own_store_is_no_silent_service() -> None:
+    hang = at_the_store(OWN_CODE)
+
     assert (hang.klass, hang.cause) == ("peer_not_joined", "waits_at_store")
     assert "waits for data from 10.0.0.1:29500" in hang.summary
     assert "the job's own store" in hang.summary
     assert "service lives" not in hang.advice
     assert "which rank sets it" in hang.advice
+
+
+@pytest.mark.parametrize("call", ["distributed_c10d.py:5442", "elastic/utils/store.py:80"])
+def test_call_of_torch_that_is_at_the_store_waits_for_its_peers_and_no_key(call: str) -> None:
+    hang = at_the_store((*OWN_CODE, f"new_group torch/distributed/{call}"))
+
+    assert hang.cause != "waits_at_store" and "key" not in hang.advice
 
 
 def test_wait_for_another_rank_names_it_and_what_it_waits_for() -> None:

@@ -79,6 +79,7 @@ def with_endless_wait(verdict: Verdict, job: JobView) -> Verdict:
 _OF_PROCESSES = (
     "processes_wait_for_each_other",
     "pipes_read_in_turn",
+    "both_read",
     "both_write",
     "queue_without_reader",
     "lock_holder_ended",

@@ -35,17 +35,19 @@ _BY_LAST = {
     "file_io": "file_system_does_not_answer",
     "sleep": "sleeps",
 }
-# Of two processes in a circle, by what the first of them does to the other.
+# Of two processes in a circle, by what the first of them does to the other; or both of them do the same.
 _BY_CIRCLE = {
     **dict.fromkeys(("pipe_read", "unix_receive"), "pipes_read_in_turn"),
     **dict.fromkeys(("pipe_write", "unix_send"), "both_write"),
 }
+_READS = ("pipe_read", "unix_receive")
 _OTHER_CAUSES = (
     "threads_wait_for_each_other",
     "processes_wait_for_each_other",
     "forked_without_threads",
     "child_computes",
     "waits_at_store",
+    "both_read",
 )
 KERNEL_CAUSES = frozenset(
     (*_OTHER_CAUSES, *_BY_CIRCLE.values(), *_DEAD_ENDS.values(), *_BY_FIRST.values(), *_BY_LAST.values())
@@ -90,6 +92,8 @@ def is_closed(chain: Chain) -> bool:
 def circle_cause(chain: Chain) -> str:
     """Of processes that wait for each other."""
     circle = chain.steps[chain.at :]
+    if len(circle) == 2 and all(step.wait.kind in _READS for step in circle):
+        return "both_read"
     kind = circle[0].wait.kind if len(circle) == 2 else ""
     return _BY_CIRCLE.get(kind, "processes_wait_for_each_other")
 

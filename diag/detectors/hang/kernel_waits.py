@@ -141,7 +141,13 @@ def with_kernel_waits(verdict: Verdict, job: JobView) -> Verdict:
         return described
     if verdict.cause == "gil_held" and cause == "sleeps":
         return described  # asleep in C code with the interpreter's lock: that it holds it is the cause
+    if cause == "waits_at_store" and _in_torch(rank):
+        return described  # for peers that have not made its call: new_group, a barrier
     return _of_class(rank, verdict, replace(described, cause=cause), chain)
+
+
+def _in_torch(rank: RankView) -> bool:
+    return rank.judged is not None and "torch/distributed/" in rank.judged.frames[-1].file
 
 
 def _stuck_child(rank: RankView, chain: Chain | None, verdict: Verdict, job: JobView) -> Verdict | None:
