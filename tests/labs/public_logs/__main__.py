@@ -88,7 +88,7 @@ def main() -> int:
             [*words, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=_SECONDS, check=False
         )
         findings = json.loads(done.stdout)["findings"] if done.stdout else []
-        what = verdict(label, path.read_text(errors="replace"), findings)
+        what = verdict(label, path.read_bytes().decode(errors="replace"), findings)
         short = label["form"] == "excerpt" or path.read_bytes().count(b"\n") <= 20
         counts[
             ("failing, short" if short else "failing, whole") if label["failing"] else "healthy", what
