@@ -54,6 +54,9 @@ def replay_records(records: Iterable[Record], rules: RuleSet | None = None) -> t
     engine = _policy(records, first).engine(rules, getattr(records, "parsers", PARSERS))
     changes: list[Change] = []
     for record in () if first is None else chain([first], flow):
+        if run_source.is_another_attempt(record):  # nothing before it is a fact of this one
+            engine = _policy(records, first).engine(rules, getattr(records, "parsers", PARSERS))
+            changes.clear()
         changes += engine.feed(record)
     changes += engine.finish()
     return engine, changes

@@ -103,11 +103,16 @@ def job_status(engine: Engine) -> str:
 def _log(job: JobView) -> dict[str, Any]:
     """What the logs are that all of this was read from."""
     assert job.log.ended is not None
-    logs = job.log.ended
-    return {
+    logs, before = job.log.ended, job.log.before
+    described: dict[str, Any] = {
         "files": list(logs.files), "lines": job.log.lines, "launcher": logs.launcher or None,
         "began": logs.began, "ended": logs.ended,
     }  # fmt: skip
+    if before is not None:
+        described["earlier_attempts"] = {
+            "count": before.earlier, "lines": before.lines, "ended_with": before.ended_with
+        }  # fmt: skip
+    return described
 
 
 def _unchecked(line: NotChecked, *, ended: bool) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from diag.model.observations import LogLine, LogsEnded, NcclPlainLines, PlainLines, VersionSeen
+from diag.model.observations import AttemptBegan, LogLine, LogsEnded, NcclPlainLines, PlainLines, VersionSeen
 from diag.state.rank_view import TAIL_LINES
 from diag.state.reducer import Reducer, takes
 
@@ -14,15 +14,24 @@ class Log(Reducer):
 
     def __init__(self) -> None:
         self.lines = 0  # how many were read, bars and NCCL's included
+        self._last = ("", 0)  # stream and number of the last line
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)  # the last, without bars
+        self.before: AttemptBegan | None = None  # where the log holds earlier attempts
         self.ended: LogsEnded | None = None  # where plain logs were read to their end
         self.versions: dict[str, str] = {}  # of packages, as pip calls them
 
     @takes(LogLine)
     def _line(self, at: float, fact: LogLine) -> None:
-        self.lines += 1
+        here = (fact.stream, fact.number)
+        if not fact.number or here != self._last:  # a bar, and what another process wrote behind it
+            self.lines += 1
+        self._last = here
         if not fact.bar:
             self.tail.append(fact.text)
+
+    @takes(AttemptBegan)
+    def _attempt_began(self, at: float, fact: AttemptBegan) -> None:
+        self.before = fact
 
     @takes(LogsEnded)
     def _logs_ended(self, at: float, fact: LogsEnded) -> None:

@@ -32,6 +32,7 @@ FORMS: dict[str, Callable[[str], str]] = {
     "journalctl": lambda line: f"Nov 21 10:00:00 gpu-17 train.sh[20337]: {line}",
     "pdsh": lambda line: f"worker-1: {line}",
     "colours": lambda line: f"\x1b[31m{line}\x1b[0m",
+    "indented": lambda line: f"      {line}",
     "CRLF": lambda line: f"{line}\r",
     "behind a bar": lambda line: f" 38%|###8      | 3/8 [00:00<00:01,  3.31it/s]\r{line}",
 }

@@ -385,3 +385,36 @@ def test_line_made_to_be_slow_is_read_in_a_moment(text: str, bar: int) -> None:
     facts((text, bar))
 
     assert time.process_time() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "slurmstepd: error: *** JOB 4711 ON gpu-17 CANCELLED AT 2026-11-20T22:48:19 ***",
+        "[WARNING:swift] To avoid errors, you can pass `strict=False`.",
+        "Setting `pad_token_id` to `eos_token_id`",
+    ],
+)
+@pytest.mark.parametrize(
+    "bar",
+    [
+        " 38%|###8      | 3/8 [00:00<00:01,  3.31it/s]",
+        "29948it [35:34,  7.00s/it]",
+        "  0%|          | 0/8 [00:00<?, ?it/s] 38%|###8      | 3/8 [00:00<00:01,  3.31it/s]",
+    ],
+)
+def test_what_another_writes_behind_a_bar_is_a_line_of_its_own(bar: str, behind: str) -> None:
+    lines = [fact for fact in output.read_text(bar + behind, "out", None) if isinstance(fact, LogLine)]
+
+    assert [(line.text, line.bar) for line in lines] == [(bar, True), (behind, False)]
+
+
+def test_what_a_bar_shows_behind_itself_is_its_own() -> None:
+    for text in (
+        " 38%|###8      | 3/8 [00:00<00:01,  3.31it/s] loss 0.3",
+        "Epoch 1:  38%|###8      | 3/8 [00:00<00:01,  3.31it/s, v_num=0]",
+        "commit [4f2a]fixes it [too]late",
+    ):
+        assert [fact.text for fact in output.read_text(text, "out", None) if isinstance(fact, LogLine)] == [
+            text
+        ]

@@ -10,9 +10,11 @@ import stat
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, cast
 
+from diag.engine.importers.attempts import Attempts, Before
 from diag.engine.importers.files import rank_of_log
 from diag.engine.importers.log_outcome import LogOutcome
 from diag.engine.importers.log_reader import log_records, merged
@@ -22,6 +24,7 @@ from diag.model import Record
 from diag.model.observations import Observation
 from diag.sources.gpu.cuda_core import is_core_dump
 from diag.sources.host import kmsg
+from diag.sources.host import run as run_source
 from diag.sources.logs import output
 from diag.sources.parsers import PARSERS
 from diag.text.errors import DiagError
@@ -41,15 +44,19 @@ class LogImport:
 
     policy = LOG.name
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    def __init__(self, records: Iterable[Record], *, one_log: bool = True) -> None:
         self.parsers = {**PARSERS, output.SOURCE: self._parse}
         self._records = records
+        self._attempts = Attempts() if one_log else None
         self._last: tuple[Record | None, list[Observation]] = (None, [])
 
     def __iter__(self) -> Iterator[Record]:
-        outcome, now = LogOutcome(), 0.0
-        for record in self._records:
+        outcome, now, earlier = LogOutcome(), 0.0, 0
+        for before, record in self._pieces():
             now = max(now, record.at)
+            if before is not None and outcome.may_begin_anew:
+                outcome, earlier = LogOutcome(), earlier + 1
+                yield replace(run_source.began_anew(earlier, before.lines, before.ended_with), at=now)
             self._last = record, list(output.parse(record))
             for fact in self._last[1]:
                 outcome.observe(now, fact)
@@ -58,6 +65,13 @@ class LogImport:
                 yield Record(kmsg.SOURCE, {"lines": lines}, at=record.at)
         if self._last[0] is not None:  # of nothing there is no outcome
             yield from outcome.records(now)
+
+    def _pieces(self) -> Iterator[tuple[Before | None, Record]]:
+        for record in self._records:
+            if self._attempts is None or record.source != output.SOURCE:
+                yield None, record
+            else:
+                yield from self._attempts.pieces(record)
 
     def _parse(self, record: Record) -> Iterator[Observation]:
         return iter(self._last[1]) if record is self._last[0] else output.parse(record)
@@ -79,7 +93,8 @@ def read_logs(paths: list[Path], notes: list[str], progress: Progress) -> LogImp
     """All of them as one job, each rank's own by its name."""
     ranks = [rank_of_log(path) if len(paths) > 1 else None for path in paths]
     return LogImport(
-        merged(read_log(path, notes, progress, rank) for path, rank in zip(paths, ranks, strict=True))
+        merged(read_log(path, notes, progress, rank) for path, rank in zip(paths, ranks, strict=True)),
+        one_log=len(paths) == 1,
     )
 
 

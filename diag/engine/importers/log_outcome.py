@@ -287,6 +287,14 @@ class LogOutcome:
         """All communicators that were made were destroyed again."""
         return bool(self._made) and self._made <= self._destroyed
 
+    @property
+    def may_begin_anew(self) -> bool:
+        """Whether the next lines can be of another attempt: of several processes each opens and ends for itself, until
+        their launcher ends, which may start them again."""
+        if self.ranks or self.launcher:
+            return self.broken and bool(self.failed or self._unnamed)
+        return True
+
     # -- what follows ---------------------------------------------------------------------------------------
 
     def records(self, now: float) -> Iterator[Record]:

@@ -23,13 +23,29 @@ class Head:
         # One piece at a time: `read` of a packed file that was cut off gives nothing of its last piece.
         self._read = file.read1 if isinstance(file, gzip.GzipFile) else file.read
         self.head = self._read(_HEAD_BYTES)
-        self._left = self.head
+        # What is pasted whole is often indented: from a list, a quote, a YAML file.
+        self._left = without_indent(self.head) if len(self.head) < _HEAD_BYTES else self.head
 
     def read(self, size: int = -1, /) -> bytes:
         if self._left:
             given, self._left = self._left, b""  # a head is smaller than any reading of ours
             return given
         return self._read(size)
+
+
+def without_indent(text: bytes) -> bytes:
+    """Without the blanks that all its lines begin with.
+
+    >>> without_indent(b"    Traceback ...:\\n      File ...\\n\\n    KeyError: 1\\n")
+    b'Traceback ...:\\n  File ...\\n\\nKeyError: 1\\n'
+    """
+    if text[:1] not in (b" ", b"\t"):
+        return text
+    lines = text.split(b"\n")
+    blanks = min(
+        (line[: len(line) - len(line.lstrip(b" \t"))] for line in lines if line.strip()), key=len, default=b""
+    )
+    return b"\n".join(line.removeprefix(blanks) for line in lines)
 
 
 def why_unusable(head: bytes) -> str:

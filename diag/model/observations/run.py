@@ -109,6 +109,16 @@ class EnvironmentSeen(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptBegan(Observation):
+    """A log holds `earlier` other attempts of the same program, in so many lines, before this one; `ended_with` is the
+    last line of the one before. Nothing of them is a fact of this attempt."""
+
+    earlier: int
+    lines: int
+    ended_with: str
+
+
+@dataclass(frozen=True, slots=True)
 class LogsEnded(Observation):
     """The job's logs were read to their end. Of the times only what their lines show; `hung` says the job's own
     watchdog. `error` are the last lines of a launcher that failed by itself, at `error_at`."""

@@ -229,6 +229,11 @@ def _log_sentence(log: Mapping[str, Any]) -> str:
         described += f" from {format_time(log['began'])} to {format_time(log['ended'], log['began'])}"
     if log["launcher"]:
         described += f"; launched by {log['launcher']}"
+    if before := log.get("earlier_attempts"):
+        first = before["lines"] + 1
+        described += f". Lines {first:,} to {before['lines'] + log['lines']:,} are judged, the last of "
+        described += f"{before['count'] + 1} attempts; the one before ended with: {before['ended_with']}"
+        return described
     return described + "."
 
 

@@ -10,6 +10,7 @@ from diag.model import observations as facts
 from diag.sources.payload import from_mapping, guarded, integer, sequence
 
 SOURCE = "run"
+BEGAN_ANEW = "began_anew"
 
 # Payloads have the fields of these by their names; a rank's and those of a snapshot differ, see `parse`.
 _EVENTS: dict[str, type[facts.Observation]] = {
@@ -19,6 +20,7 @@ _EVENTS: dict[str, type[facts.Observation]] = {
     "away": facts.SamplingGap,
     "snapshot": facts.SnapshotTaken,
     "cut_off": facts.JournalCutOff,
+    BEGAN_ANEW: facts.AttemptBegan,
     "logs_ended": facts.LogsEnded,
     "end_unknown": facts.EndUnknown,
     "expected": facts.NetworkExpected,
@@ -89,6 +91,15 @@ def agents_seen(agents: Sequence[tuple[int, int, str]], host: str) -> Record:
 def cut_off(at: float) -> Record:
     """Put behind a journal that was never closed."""
     return Record(SOURCE, {"event": "cut_off"}, at=at)
+
+
+def began_anew(earlier: int, lines: int, ended_with: str) -> Record:
+    """Before the first line of another attempt in the same log."""
+    return _record(BEGAN_ANEW, earlier=earlier, lines=lines, ended_with=ended_with)
+
+
+def is_another_attempt(record: Record) -> bool:
+    return record.source == SOURCE and record.payload.get("event") == BEGAN_ANEW
 
 
 def logs_ended(outcome: facts.LogsEnded) -> Record:

@@ -38,12 +38,15 @@ MAX_LINES_PER_RECORD = 2000
 # A rank's own file is read to its end when the job has ended: at most so much of it. Ours: a second for eight
 # ranks.
 _REST_BYTES = 4 << 20
-# Nobody ends a bar's line before an exception comes (tqdm 4.66, CPython 3.11, 2026-11-23):
+# Nobody ends a bar's line before an exception comes, or another process writes (tqdm 4.66, CPython 3.11, 2026-11-23;
+# tqdm without a total; Slurm 24):
 #    38%|███▊      | 3/8 [00:00<00:01,  3.31it/s]Traceback (most recent call last):
+#   29948it [35:34,  7.00s/it]slurmstepd: error: *** JOB 4711 ON gpu-17 CANCELLED AT 2026-11-20T22:48:19 ***
+_COUNT = r"[.\d]{1,15}[kMGT]?"
 _BEHIND_BAR = re.compile(
-    r"([^|\n]{0,200}\d{1,3}%\|[^|\n]{0,400}\| {0,12}[\d.]{1,15}[kMGT]?/[\d.]{1,15}[kMGT]?(?: \[[^\]\n]{0,300}\])?) {0,4}"
-    r"((?:\[rank\d{1,6}\]: ?)?(?:Traceback \(most recent|terminate called |Fatal Python error: |(?:\w{1,100}\.){0,12}"
-    r"[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit|Iteration)\b).*)"
+    rf"(?:%\|[^|\n]{{0,400}}\| {{0,12}}{_COUNT}/{_COUNT}|\b{_COUNT}it)(?: \[[^\]\n]{{0,300}}\])? {{0,4}}"
+    r"((?<=\])[A-Za-z\[](?!.{0,400}%\|).*|(?:\[rank\d{1,6}\]: ?)?(?:Traceback \(most recent|terminate called "
+    r"|Fatal Python error: |(?:\w{1,100}\.){0,12}[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit|Iteration)\b).*)"
 )
 
 
@@ -294,10 +297,10 @@ def read_text(
 ) -> Iterable[Observation]:
     """All facts of one line, the line itself first, without what containers and launchers put before it."""
     text = without_outer(text)
-    behind = _BEHIND_BAR.match(text) if "%|" in text and not bar else None
+    behind = _BEHIND_BAR.search(text) if not bar and ("%|" in text or "it [" in text) else None
     if behind:
-        yield from read_text(behind[1], stream, rank, bar=True, number=number)
-        text = behind[2]
+        yield from read_text(text[: behind.start(1)], stream, rank, bar=True, number=number)
+        text = behind[1]
     if text.startswith("[rank") and (named := _RANK_PREFIX.match(text)):
         rank = int(named[1])
     yield LogLine(rank, stream, text, bar, number)
