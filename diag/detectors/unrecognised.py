@@ -29,7 +29,8 @@ _STRANGERS = 8  # lines of others that may be between a frame and its exception
 _MAY = re.compile(
     r"rror|received by PID|nccl|segfault|xception|Interrupt|Exit"
     r"|Traceback|File \"|ERROR|FATAL|CRITICAL|WARN|Fatal|fatal|illed|fault|bort|Assertion"
-    r"|terminate called|free|malloc|corrupt|stack smashing|not found|No such|denied|CANCELLED|Failed|EVICTED|[A-Za-z_.]{3,80}: "
+    r"|terminate called|free|malloc|corrupt|stack smashing|not found|No such|denied|CANCELLED|Failed|EVICTED|Command '"
+    r"|[A-Za-z_.]{3,80}: "
 )
 _CLASS = r"(?:[A-Za-z_]\w{0,100}\.){0,12}[A-Za-z_]\w{0,100}"
 # CPython 3.8-3.14 below frames, whatever its name is; elsewhere by the usual endings.
@@ -68,6 +69,11 @@ _OTHER = re.compile(
 )
 # torch 1.10-2.13, the launcher's table of failures; kernel, in a log of the node:
 _SIGNALLED = re.compile(r"Signal \d{1,2} \(SIG[A-Z]{3,6}\) received by PID|\bsegfault at [0-9a-f]{1,16} ip ")
+# Who started a program reports that it failed, and no more (CPython 3.8-3.14 subprocess; GNU make 4):
+#   Command '['flower-simulation', '--app', '.']' returned non-zero exit status 1.       make: *** [Makefile:12: train] Error 1
+_EXITED = re.compile(
+    r"\breturned non-zero exit status [1-9]\d{0,2}\.?$|^make(?:\[\d{1,3}\])?: \*\*\* .{1,300}\bError [1-9]\d{0,2}$"
+)
 _KINDS = ((_SCHEDULER, "scheduler"), (_ACCELERATOR, "accelerator"), (_OTHER, "other"))
 _ADVICE = {
     "python": "No rule of diag knows this exception: its own words and the line of your code that led to it are in the evidence. "
@@ -81,6 +87,11 @@ _ADVICE = {
     "other": "No rule of diag knows this line: it is the first error in the log that nothing else explains. What stands above it shows "
     "which step failed.",
 }
+# of what only reports that another process failed
+_REPORTED = (
+    "This only reports that a process failed; its own error is elsewhere: above it, in the file of its stderr, in the log of each "
+    "rank and node (`torchrun --log-dir DIR --tee 3` keeps them), or start its command by hand."
+)
 
 
 @dataclass(slots=True)
@@ -210,6 +221,8 @@ class UnrecognisedFailureDetector(Detector):
             klass = next((name for form, name in _KINDS if form.match(text)), "")
             if klass or level in ("ERROR", "CRITICAL"):
                 self._add(at, fact, klass or "other", text)
+            elif _EXITED.search(text):
+                self._add(at, fact, "other", text, wrapper=True)
 
     def _add(
         self,
@@ -221,10 +234,12 @@ class UnrecognisedFailureDetector(Detector):
         *,
         sure: bool = False,
         frames: tuple[str, ...] = (),
+        wrapper: bool = False,
     ) -> None:
         if len(self._claims) < _MOST_CLAIMS:
             wrapper = (
-                any(name in kind or name in text[:200] for name in _WRAPPERS)
+                wrapper
+                or any(name in kind or name in text[:200] for name in _WRAPPERS)
                 or CASCADE.search(text[:500]) is not None
             )
             self._claims.append(
@@ -254,7 +269,7 @@ class UnrecognisedFailureDetector(Detector):
             severity=Severity.INFO if passing else Severity.CRITICAL,
             confidence=Confidence.MEDIUM if claim.sure else Confidence.LOW,
             summary=f'{who}"{_short(claim.text)}"{where}; no rule knows it',
-            advice=_ADVICE[claim.klass],
+            advice=_REPORTED if claim.wrapper else _ADVICE[claim.klass],
             since=claim.at,
             klass=claim.klass,
             ranks=() if claim.rank is None else (claim.rank,),

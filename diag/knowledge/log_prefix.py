@@ -253,7 +253,7 @@ _NCCL = re.compile(
 # What people put before a line that they paste: a quote, a place in a list, `grep -n` and its context.
 #   > RuntimeError: ...      - RuntimeError: ...      `RuntimeError: ...`      1042:RuntimeError: ...      1041-  File ...
 _QUOTED = re.compile(r"(?:> ?){1,4}|[-*] (?=\S)|`{1,3}(?=[A-Z][\w.]{2,60}: )")
-_GREPPED = re.compile(r"\d{1,9}[:-](?=[^\d\s]|  )")
+_GREPPED = re.compile(r"\d{1,9}[:-](?=[^\d\s]|  |\d{4}-\d\d-\d\d[ T])")
 
 _BY_FIRST: dict[str, tuple[re.Pattern[str], ...]] = {
     "[": (_RANK, _SWIFT, _GLOG, _DEEPSPEED, _ELASTIC, _TRANSFORMERS, _LOGGING, _BRACKETED),
@@ -262,6 +262,17 @@ _BY_FIRST: dict[str, tuple[re.Pattern[str], ...]] = {
     **dict.fromkeys("0123456789", (_LOGGING, _NCCL, _GREPPED)),
     **dict.fromkeys(">-*`", (_QUOTED,)),
 }
+
+
+def without_quote(text: str) -> str:
+    """Without what people put before a line that they paste.
+
+    >>> without_quote("> Killed"), without_quote("1042:Killed"), without_quote("Killed")
+    ('Killed', 'Killed', 'Killed')
+    """
+    form = _QUOTED if text[:1] in ">-*`" else _GREPPED
+    match = form.match(text)
+    return text[match.end() :] if match else text
 
 
 def message_of(text: str) -> Message:

@@ -18,3 +18,16 @@ NOT_ITS_END = re.compile(r"Exception (?:in thread|ignored)")
 #   subprocess.CalledProcessError: Command '['/usr/bin/python', 'train.py']' returned non-zero exit status 1.
 #   torch.multiprocessing.spawn.ProcessRaisedException:  /  ProcessExitedException: process 1 terminated with signal SIGKILL
 OF_LAUNCHER = ("ChildFailedError", "subprocess.CalledProcessError", "torch.multiprocessing.spawn.Process")
+# A process that native code ended, by its own or the shell's last line: signal.
+#   Fatal Python error: Segmentation fault        (faulthandler, CPython 3.10-3.13)
+#   terminate called after throwing an instance of 'c10::DistBackendError'      (libstdc++: SIGABRT)
+#   train.sh: line 12: 20342 Killed                  python train.py     (bash 5)
+ENDED = re.compile(
+    r"^(?:\[rank\d{1,6}\]: ?)?(?:"
+    r"Fatal Python error: (Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception)"
+    r"|(terminate called (?:after throwing|without an active))"
+    r"|(?:\S{1,200}: line \d{1,7}: {1,3}\d{1,9} )?(Killed|Segmentation fault|Bus error|Aborted)(?: {1,9}\(core dumped\))?"
+    r"(?: {2,40}\S.*)?$)"
+)
+SIGNALS = {"Segmentation fault": 11, "Bus error": 7, "Aborted": 6, "Illegal instruction": 4, "Floating point exception": 8,
+            "Killed": 9}  # fmt: skip

@@ -125,6 +125,10 @@ class NcclProcesses(Reducer):
         """Those whose rank is not known."""
         return self._placement().rest
 
+    def everywhere(self) -> list[tuple[int | None, NcclProcess]]:
+        """All of them, by rank; behind those the ones whose rank is not known."""
+        return [*sorted(self.placed().items()), *((None, process) for process in self.unplaced())]
+
     def world_size(self) -> int:
         """Of the widest communicator that NCCL reported."""
         return self._placement().world

@@ -29,11 +29,13 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "{file}", line {line}, i
         ("double free or corruption (!prev)", "native"),  # glibc 2.36
         ("mpirun: error: no slots", "scheduler"),
         (
-            "node1:123:456 [0] NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
+            "node1:123:456 [0] NCCL WARN Message truncated : received 256 bytes instead of 128",
             "accelerator",
         ),  # NCCL 2.18
         ("bash: torchrun: command not found", "other"),  # bash 5.2
         ("gcc: fatal error: no input files", "other"),  # GCC 12
+        ("Command '['python', 'train.py']' returned non-zero exit status 1.", "other"),  # CPython 3.11
+        ("make: *** [Makefile:12: train] Error 1", "other"),  # GNU make 4.3
     ],
 )
 def test_line_is_classed_by_who_says_it(line: str, klass: str, tmp_path: Path) -> None:
@@ -68,9 +70,17 @@ def test_what_launchers_and_peers_report_comes_after_another_line(tmp_path: Path
     assert "ValueError: its own" in finding.summary
 
 
+def test_exit_status_alone_comes_after_what_the_program_itself_printed(tmp_path: Path) -> None:
+    status = "make: *** [Makefile:12: train] Error 1\n"
+    (finding,) = found(status + "gcc: fatal error: no input files\n" + status, tmp_path)
+
+    assert "no input files" in finding.summary
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        "Command '['true']' returned exit status 0.\n",
         "[INFO:swift] KeyError: 'x'; it is not used\n",
         "[INFO:swift] [CHOSEN_INPUT] <|im_start|>user\nKeyError: 'of somebody in the data'\n",
         "the model said: no error was found\n",
@@ -79,7 +89,7 @@ def test_what_launchers_and_peers_report_comes_after_another_line(tmp_path: Path
         + "KeyError: 'x'\n",
         "",
     ],
-    ids=["logged as usual", "in a sample of the data", "a sentence", "ignored", "nothing"],
+    ids=["no failure", "logged as usual", "in a sample of the data", "a sentence", "ignored", "nothing"],
 )
 def test_silent(text: str, tmp_path: Path) -> None:
     assert found("a line before it\n" + text, tmp_path) == []

@@ -94,11 +94,12 @@ class IbErrorDetector(Detector):
 
 def _first_error(job: JobView) -> Iterator[Finding]:
     """One root: the others follow."""
-    first: dict[str, tuple[int, _Error]] = {}
+    first: dict[str, tuple[int | None, _Error]] = {}
     ranks: dict[str, set[int]] = {}
-    for rank, process in sorted(job.nccl_processes.placed().items()):
-        for error in _errors(process, free=may_lock_all(job.ranks.get(rank))):
-            ranks.setdefault(error.cause, set()).add(rank)
+    for rank, process in job.nccl_processes.everywhere():
+        free = rank is not None and may_lock_all(job.ranks.get(rank))
+        for error in _errors(process, free=free):
+            ranks.setdefault(error.cause, set()).update(() if rank is None else (rank,))
             if error.cause not in first or error.at < first[error.cause][1].at:
                 first[error.cause] = (rank, error)
     if len(first) > 1:
@@ -112,6 +113,7 @@ def _first_error(job: JobView) -> Iterator[Finding]:
     hit = tuple(sorted(ranks[error.cause]))
     after = f"; {format_ranks(died)} had died, which explains it" if follows else ""
     line = error.fact.line
+    who = format_ranks(hit) if hit else f"process {line.pid} on {line.host}"
     yield finding(
         "ib-error",
         error.cause,
@@ -120,7 +122,7 @@ def _first_error(job: JobView) -> Iterator[Finding]:
         ranks=tuple(died) if follows else hit,
         waiting_ranks=hit if follows else (),
         since=error.at,
-        summary=f"{format_ranks(hit)}: {_what_failed(error.fact)}: {error.means}{after}",
+        summary=f"{who}: {_what_failed(error.fact)}: {error.means}{after}",
         advice=error.advice,
         final=not tries,
         evidence=[Evidence("nccl", f"{line.where} {line.text}".strip()[:500], error.at, rank)],

@@ -94,9 +94,9 @@ def _awaits_limits(job: JobView, failed: Lines) -> bool:
 def _nccl_failures(job: JobView) -> Lines:
     return {
         rank: (at, f"{error.line.where} {error.line.text}".strip())
-        for rank, process in job.nccl_processes.placed().items()
+        for rank, process in job.nccl_processes.everywhere()
         for at, error in process.verbs
-        if is_memlock(error) and not may_lock_all(job.ranks.get(rank))
+        if is_memlock(error) and not may_lock_all(None if rank is None else job.ranks.get(rank))
     }
 
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from diag.engine.importers.tracebacks import CHAIN, EXCEPTION, NATIVE, TRACEBACK
+from diag.engine.importers.tracebacks import CHAIN, EXCEPTION, TRACEBACK
 from diag.knowledge.log_prefix import message_of, without_outer
+from diag.knowledge.tracebacks import ENDED
 from diag.model import Record
 from diag.sources.logs.output import PLAIN_LINES, PLAIN_RUN
 
@@ -118,7 +119,7 @@ class Attempts:
             if not text[:1].strip() or CHAIN in text or not EXCEPTION.match(text):
                 return True
             self._in_traceback = False
-        elif not (_REFUSED.match(text) or NATIVE.match(text[:1000])):
+        elif not (_REFUSED.match(text) or ENDED.match(text[:1000])):
             return False
         self._opening_left = 0
         if self._opening:

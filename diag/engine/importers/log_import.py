@@ -83,7 +83,7 @@ def _of_kernel(record: Record) -> list[str]:
     lines = (
         line
         for text in texts
-        if "[" in text or "kernel" in text or "Killed" in text
+        if any(mark in text for mark in ("[", "kernel", "Killed", "NVRM"))
         for line in text.split("\n")
     )
     return [line for line in lines if _OF_KERNEL.match(line)]

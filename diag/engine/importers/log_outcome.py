@@ -18,14 +18,13 @@ from diag.engine.importers.tracebacks import (
     EXCEPTION,
     MORE_LINES,
     MOST_LINES,
-    NATIVE,
     NOT_FATAL,
-    SIGNALS,
     TRACEBACK,
     Raised,
     goes_on,
 )
-from diag.knowledge.tracebacks import NOT_ITS_END, OF_LAUNCHER, PREFIX
+from diag.knowledge.log_prefix import without_quote
+from diag.knowledge.tracebacks import ENDED, NOT_ITS_END, OF_LAUNCHER, PREFIX, SIGNALS
 from diag.model import Placement, Record
 from diag.model.observations import (
     CollectiveTimedOut,
@@ -148,8 +147,8 @@ class LogOutcome:
             self.raised[None].caught = True
         if "Traceback" in text and TRACEBACK.match(text) and not NOT_ITS_END.search(self._before):
             self._traceback(at, text, who)
-        elif text[:1] in "FtKSBA[" or ": line " in text:
-            self._native(at, text, who)
+        elif text[:1] in "FtKSBA[>-*" or ": line " in text:
+            self._native(at, without_quote(text), who)
         self._of_the_job(text)
         self._before = text or self._before
 
@@ -202,7 +201,7 @@ class LogOutcome:
         raised.lines.append(text)
 
     def _native(self, at: float, text: str, who: int | None) -> None:
-        match = NATIVE.match(text[:1000])
+        match = ENDED.match(text[:1000])
         if match:
             signal = 6 if match[2] else SIGNALS[match[1] or match[3]]
             raised = self.raised.get(who) if match[2] is None else None

@@ -24,19 +24,6 @@ _FRAMES_OF_LAUNCHERS = (
     "deepspeed/launcher/launch.py",
     "accelerate/commands/launch.py",
 )
-# A process that native code ended, by its own or the shell's last line: signal.
-#   Fatal Python error: Segmentation fault        (faulthandler, CPython 3.10-3.13)
-#   terminate called after throwing an instance of 'c10::DistBackendError'      (libstdc++: SIGABRT)
-#   train.sh: line 12: 20342 Killed                  python train.py     (bash 5)
-NATIVE = re.compile(
-    r"^(?:\[rank\d{1,6}\]: ?)?(?:"
-    r"Fatal Python error: (Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception)"
-    r"|(terminate called (?:after throwing|without an active))"
-    r"|(?:\S{1,200}: line \d{1,7}: {1,3}\d{1,9} )?(Killed|Segmentation fault|Bus error|Aborted)(?: {1,9}\(core dumped\))?"
-    r"(?: {2,40}\S.*)?$)"
-)
-SIGNALS = {"Segmentation fault": 11, "Bus error": 7, "Aborted": 6, "Illegal instruction": 4, "Floating point exception": 8,
-            "Killed": 9}  # fmt: skip
 MOST_LINES = 120  # of a traceback: its end
 MORE_LINES = 3  # of a message below the exception
 CHAIN = "above exception"
