@@ -214,9 +214,11 @@ def _frames(hit: Hit) -> list[str]:
 
 
 def _silent(hit: Hit, job: JobView) -> tuple[int, ...]:
-    """Of ranks that all waited for another: the only one that did not say so."""
+    """Of ranks that all waited for another: the only one that did not say so. An excerpt with lines of one rank alone
+    does not show how many there are."""
     silent = set(range(job.world_size)) - hit.ranks if hit.ranks and job.world_size < _MOST_WORLD else set()
-    return tuple(silent) if len(silent) == 1 and len(hit.ranks) < job.world_size else ()
+    known = len(hit.ranks) > 1 or all(rank in job.ranks for rank in silent)
+    return tuple(silent) if known and len(silent) == 1 and len(hit.ranks) < job.world_size else ()
 
 
 def _others_died(hit: Hit, job: JobView) -> bool:

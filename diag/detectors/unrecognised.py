@@ -74,6 +74,14 @@ _SIGNALLED = re.compile(r"Signal \d{1,2} \(SIG[A-Z]{3,6}\) received by PID|\bseg
 _EXITED = re.compile(
     r"\breturned non-zero exit status [1-9]\d{0,2}\.?$|^make(?:\[\d{1,3}\])?: \*\*\* .{1,300}\bError [1-9]\d{0,2}$"
 )
+# In a paste of a few lines any word of failure is worth showing (docker 28, kubelet 1.31, OpenSSH 9.2, nvidia-smi 575):
+#   exec /usr/bin/bash: exec format error        ssh: Could not resolve hostname node2: Name or service not known
+_FAILING = re.compile(
+    r"(?i)(?<!\bno )(?<!\b0 )\b(?:fail(?:ed|ure|s|ing)?|errors?|denied|refused|unreachable|timed? ?out|cannot|can't|could not"
+    r"|unable|not (?:found|permitted|supported|available|known)|no such|no devices|mismatch(?:ed)?|lost|killed|out of memory"
+    r"|corrupt(?:ed)?|invalid|illegal|unsupported|unknown|abort(?:ed|ing)?|crash(?:ed)?|panic|exceed(?:s|ed)|insufficient)\b"
+)
+_FEW_LINES = 20
 _KINDS = ((_SCHEDULER, "scheduler"), (_ACCELERATOR, "accelerator"), (_OTHER, "other"))
 _ADVICE = {
     "python": "No rule of diag knows this exception: its own words and the line of your code that led to it are in the evidence. "
@@ -92,6 +100,10 @@ _REPORTED = (
     "This only reports that a process failed; its own error is elsewhere: above it, in the file of its stderr, in the log of each "
     "rank and node (`torchrun --log-dir DIR --tee 3` keeps them), or start its command by hand."
 )
+_WEAK = (
+    "No rule of diag knows this line, and so few lines show nothing else: give the lines above it, or the whole log. `diag explain` "
+    "knows errno names, Xid numbers, results of NCCL and variables."
+)
 
 
 @dataclass(slots=True)
@@ -106,6 +118,7 @@ class _Claim:
     sure: bool = False  # under a traceback, or of torch's own hook
     frames: tuple[str, ...] = ()
     wrapper: bool = False
+    weak: bool = False  # it only has a word of failure
 
     @property
     def is_raised(self) -> bool:
@@ -161,7 +174,7 @@ class UnrecognisedFailureDetector(Detector):
             return
         traceback = self._open.get(fact.rank)
         may = traceback is not None or self._samples.is_open(fact.rank) or may_begin(fact.text)
-        if not may and _MAY.search(fact.text[:400]) is None:
+        if not may and self._lines > _FEW_LINES and _MAY.search(fact.text[:400]) is None:
             return
         message = message_of(fact.text)
         if not self._samples.is_of_data(fact.rank, message):
@@ -208,7 +221,7 @@ class UnrecognisedFailureDetector(Detector):
         return True
 
     def _alone(self, at: float, fact: LogLine, text: str, level: str, uncaught: bool) -> None:
-        if " NCCL WARN " in fact.text:
+        if "NCCL WARN " in fact.text:
             self._add(at, fact, "accelerator", fact.text)
         if level in ("INFO", "DEBUG", "WARNING"):
             return
@@ -223,6 +236,8 @@ class UnrecognisedFailureDetector(Detector):
                 self._add(at, fact, klass or "other", text)
             elif _EXITED.search(text):
                 self._add(at, fact, "other", text, wrapper=True)
+            elif self._lines <= _FEW_LINES and "Warning" not in text and _FAILING.search(text):
+                self._add(at, fact, "other", text, weak=True)
 
     def _add(
         self,
@@ -235,6 +250,7 @@ class UnrecognisedFailureDetector(Detector):
         sure: bool = False,
         frames: tuple[str, ...] = (),
         wrapper: bool = False,
+        weak: bool = False,
     ) -> None:
         if len(self._claims) < _MOST_CLAIMS:
             wrapper = (
@@ -243,8 +259,12 @@ class UnrecognisedFailureDetector(Detector):
                 or CASCADE.search(text[:500]) is not None
             )
             self._claims.append(
-                _Claim(at, self._lines, fact.rank, klass, text, fact.text, kind, sure, frames, wrapper)
+                _Claim(at, self._lines, fact.rank, klass, text, fact.text, kind, sure, frames, wrapper, weak)
             )
+
+    @property
+    def _is_a_paste(self) -> bool:
+        return self._lines <= _FEW_LINES and not self._steps
 
     # -- judging -------------------------------------------------------------------------------------------
 
@@ -254,12 +274,17 @@ class UnrecognisedFailureDetector(Detector):
         if job.returncode is None and not job.run.end_unknown:
             return  # what is known of the end comes next
         # beside a hang that the watchdog reported, only an exception is more than what the waiting ranks say of it
-        claims = [claim for claim in self._claims if claim.is_raised or not job.log.ended.hung]
+        claims = [
+            claim
+            for claim in self._claims
+            if claim.is_raised or not (job.log.ended.hung or (claim.weak and not self._is_a_paste))
+        ]
         if not claims:
             return
         claim = min(claims, key=_order)
         # a program may go on from what it only printed
         passing = job.run.end_unknown and claim.klass == "other" and self._lines - claim.number > _NEAR_END
+        passing = passing or claim.weak
         who = f"rank {claim.rank}: " if claim.rank is not None else ""
         own = _own_frame(claim.frames)
         where = f", from {own}" if own else ""
@@ -269,7 +294,7 @@ class UnrecognisedFailureDetector(Detector):
             severity=Severity.INFO if passing else Severity.CRITICAL,
             confidence=Confidence.MEDIUM if claim.sure else Confidence.LOW,
             summary=f'{who}"{_short(claim.text)}"{where}; no rule knows it',
-            advice=_REPORTED if claim.wrapper else _ADVICE[claim.klass],
+            advice=_REPORTED if claim.wrapper else _WEAK if claim.weak else _ADVICE[claim.klass],
             since=claim.at,
             klass=claim.klass,
             ranks=() if claim.rank is None else (claim.rank,),
@@ -283,7 +308,7 @@ class UnrecognisedFailureDetector(Detector):
 def _order(claim: _Claim) -> tuple[bool, int, int]:
     """Consequences last; an exception with its traceback before what native code, the scheduler or the driver say, and
     those before a line that only looks like an error; of equals the first."""
-    kinds = {"python": 2, "native": 1, "scheduler": 1, "accelerator": 1, "other": 3}
+    kinds = {"python": 2, "native": 1, "scheduler": 1, "accelerator": 1, "other": 4 if claim.weak else 3}
     return (claim.wrapper, 0 if claim.sure else kinds[claim.klass], claim.number)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from diag.engine.importers.log_import import LogImport, read_log
 from diag.engine.replay import replay_records
-from diag.model import Finding
+from diag.model import Finding, Severity
 from diag.text.progress_line import Progress
 
 
@@ -75,6 +75,37 @@ def test_exit_status_alone_comes_after_what_the_program_itself_printed(tmp_path:
     (finding,) = found(status + "gcc: fatal error: no input files\n" + status, tmp_path)
 
     assert "no input files" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "exec /usr/bin/bash: exec format error",  # docker 28
+        "No devices were found",  # nvidia-smi 575
+        "The following values were not passed to the launcher and are unknown",
+    ],
+)
+def test_word_of_failure_in_a_short_paste_is_shown_as_info(line: str, tmp_path: Path) -> None:
+    (finding,) = found(line + "\n", tmp_path)
+
+    assert line in finding.summary
+    assert finding.severity is Severity.INFO
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0 errors, no failed requests\n",
+        "launch.py:236: UserWarning: Port 29500 cannot be used\n",
+        "".join(f"line {number} of the program\n" for number in range(20))
+        + "exec /bin/sh: exec format error\n",
+        "".join(f"{{'loss': '0.6', 'global_step/max_steps': '{step}/20'}}\n" for step in (1, 2))
+        + "one lookup failed\n",
+    ],
+    ids=["denied", "a warning", "in a longer log", "beside steps"],
+)
+def test_word_of_failure_is_no_finding(text: str, tmp_path: Path) -> None:
+    assert found(text, tmp_path) == []
 
 
 @pytest.mark.parametrize(

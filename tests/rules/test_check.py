@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 from diag.cli.main import main
+from diag.detectors.rules import load as loading
 from diag.detectors.rules.load import for_a_run, load, packaged, packaged_folder
 from diag.detectors.rules.page import page
 from diag.detectors.rules.schema import Rule
@@ -85,6 +87,18 @@ def test_bad_rule_is_refused_with_its_line(
 
     assert words in said
     assert f"{path}:{line_with(path, at)}: " in said
+
+
+def test_packaged_rule_with_a_bad_regex_is_refused_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, match=[{"literal": "shard is gone", "regex": "(a+)+\\1$"}])
+    packaged = next(item for item in loading.read_rules([path]) if isinstance(item, loading.Loaded))
+    monkeypatch.setattr(loading, "packaged", lambda: SimpleNamespace(rules=(packaged.rule,)))
+
+    said = problems(capsys, path)
+
+    assert f"{path}:{line_with(path, 'regex:')}: match[0].regex: is not RE2" in said
 
 
 def test_two_rules_for_one_line_are_refused_until_one_is_over_the_other(

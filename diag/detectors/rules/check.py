@@ -55,8 +55,7 @@ def check(items: Sequence[Loaded], others: Sequence[Rule] = ()) -> Iterator[Prob
         yield from problems
         if not any("is not RE2" in problem.text for problem in problems):
             good.append(item)
-    mine = {item.rule.id for item in good}
-    everything = RuleSet([*(item.rule for item in good), *(rule for rule in others if rule.id not in mine)])
+    everything = RuleSet([*(item.rule for item in good), *(rule for rule in others if rule.id not in paths)])
     for item in good:
         yield from _references(item, everything)
         yield from _examples(item, everything)
