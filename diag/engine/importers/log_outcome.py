@@ -306,7 +306,8 @@ class LogOutcome:
         world = max([self.world_size, *(rank + 1 for rank in ranks)], default=0)
         for rank in ranks:
             yield replace(self._found(rank, world, distributed=distributed), at=next(at))
-        if self._suspicious:
+        # Of one rank's line alone the others are not known, nor how many there are.
+        if self._suspicious and (self.world_size > 1 or len(ranks) > 1):
             yield from self._stands(at, ranks, world)
         for rank, (status, how, ended, last) in died.items():
             payload = {"pid": self.pids.get(rank, 0), "status": status, "how": how, "last": last}
