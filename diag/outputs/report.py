@@ -96,7 +96,9 @@ def job_status(engine: Engine) -> str:
     unseen = not job.ranks and job.iteration is None
     early = job.phase in BEFORE_TRAINING and not job.phases.has_begun(engine.now)
     if unseen or early:
-        return "starting"
+        watched = job.run.argv or job.cluster.nodes
+        shown = job.phases.shown(engine.now) in BEFORE_TRAINING
+        return "starting" if watched or shown or not engine.finished else "unknown"
     return "checkpointing" if job.phase == "ckpt_save" else "running"
 
 
