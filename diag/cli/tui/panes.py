@@ -117,12 +117,6 @@ class Pane(Widget, can_focus=True):
     def on_resize(self) -> None:
         self._settle()
 
-    def on_focus(self) -> None:
-        self.refresh()
-
-    def on_blur(self) -> None:
-        self.refresh()
-
     def render_line(self, y: int) -> Strip:
         heads = self.heads()
         if y == 0:

@@ -361,6 +361,6 @@ def manual_lines(finding: str, lang: str, width: int) -> list[Line]:
         return [line(cut(f"no manual page for {finding}", width), "warning")]
     lines = [line(finding, "bold")]
     for heading, text in page.items():
-        first, *rest = _section(heading, text, lang, max(30, width))
+        first, *rest = _section(heading, text, lang, min(max(30, width), 110))
         lines += [line(""), line(first, "bold"), *text_lines(rest)]
     return lines
