@@ -11,9 +11,8 @@ from typing import Any
 
 from diag.engine.engine import Engine
 from diag.model import Finding, NotChecked
-from diag.outputs.advice_after_end import lasting
+from diag.outputs.advice import lasting, next_command
 from diag.outputs.view.classes import StackClass
-from diag.outputs.view.next_step import next_command
 from diag.outputs.view.sentence import retell
 from diag.state.phases import BEFORE_TRAINING
 from diag.state.savefacts import save_json

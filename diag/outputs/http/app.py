@@ -21,10 +21,9 @@ from diag.launch.service_discovery import sd_document
 from diag.outputs.http import api_page
 from diag.outputs.http.answers import Reading, answer, answers, content, json_of, refusals, shapes
 from diag.outputs.http.daemon_thread import in_daemon_thread
-from diag.outputs.http.dump_routes import add_dump
-from diag.outputs.http.flame_routes import add_flames
 from diag.outputs.http.guard import Guard, plain_address
 from diag.outputs.http.page_routes import add_page
+from diag.outputs.http.work_routes import add_dump, add_flames
 from diag.outputs.prometheus.prometheus import exposition, families
 from diag.outputs.report import report
 from diag.outputs.view.view import HubView, ranks_json, rows_of_job, stacks_json
