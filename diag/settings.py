@@ -15,8 +15,6 @@ from diag.launch.settings_file import NAME, OF_EVIDENCE, RefusedFile, SettingsFi
 from diag.launch.tokens import read_token
 from diag.text.errors import DiagError
 
-__all__ = ["OF_EVIDENCE", "Settings", "load", "say_once", "unread_variables"]
-
 # Variables of diag that are no settings: it sets them for CMD, or its fire drills read them.
 _OTHER_VARIABLES = frozenset(
     {

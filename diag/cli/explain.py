@@ -58,7 +58,7 @@ def rule_page(rule: str, lang: str) -> dict[str, str]:
     """The sections of a rule's page, where the id is no finding's; none where there is no such rule."""
     from diag.detectors.rules.load import load
     from diag.detectors.rules.page import sections
-    from diag.settings import OF_EVIDENCE
+    from diag.launch.settings_file import OF_EVIDENCE
     from diag.settings import load as settings
 
     folder = settings(take=OF_EVIDENCE).rules

@@ -89,11 +89,12 @@ def _serve(engine: Engine, args: argparse.Namespace) -> int:
     import signal
 
     from diag.cli.recorded import RecordedView
+    from diag.launch.settings_file import OF_EVIDENCE
     from diag.outputs.http.guard import is_loopback
     from diag.outputs.http.server import PortTaken, serve
     from diag.outputs.http.serving import format_page_line, refuse_taken_port
     from diag.outputs.report import report
-    from diag.settings import OF_EVIDENCE, load
+    from diag.settings import load
 
     settings = load(take=OF_EVIDENCE, host=args.host, port=args.port)
     refuse_taken_port(settings, asked_for="port" in settings.model_fields_set)

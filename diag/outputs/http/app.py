@@ -55,6 +55,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         description="What diag knows of this node's training ranks now.",
         docs_url=None,
         redoc_url=None,
+        default_response_class=Response,
         responses=refusals(401, 403, 503),
     )
     app.add_middleware(Guard, view=view, host=host, clock=clock)
@@ -89,12 +90,12 @@ def _reading(view: HubView) -> Reading:
 
 
 def _add_ranks(app: FastAPI, view: HubView, reading: Reading) -> None:
-    @app.get("/findings", responses=answers("Report"), response_class=Response)
+    @app.get("/findings", responses=answers("Report"))
     async def findings() -> Response:
         """What is wrong now and what could not be checked: the document that `diag replay --json` prints."""
         return answer(await reading(lambda: report(view.engine)))
 
-    @app.get("/ranks", responses=answers("Ranks"), response_class=Response)
+    @app.get("/ranks", responses=answers("Ranks"))
     async def ranks() -> Response:
         """Every rank of this node, and of all where this hub judges the whole job: its state, what its main
         thread does, what moved last, what it uses."""
@@ -102,7 +103,7 @@ def _add_ranks(app: FastAPI, view: HubView, reading: Reading) -> None:
         others = await in_daemon_thread(view.cluster.other_ranks) if view.cluster.takes_digests else []
         return answer({"schema": "diag.ranks/1", "at": at, "ranks": rows_of_job(rows, others)})
 
-    @app.get("/ranks/{rank}/stacks", responses=answers("Stacks", 404, 422), response_class=Response)
+    @app.get("/ranks/{rank}/stacks", responses=answers("Stacks", 404, 422))
     async def stacks(rank: Annotated[int, Path(description="global rank")]) -> Response:
         """The last Python stacks of a rank, all threads, and of its children."""
         try:
@@ -119,7 +120,6 @@ def _add_nodes(app: FastAPI, view: HubView) -> None:
         "/digests",
         responses=answers("DigestAnswer", 409, 422),
         openapi_extra={"requestBody": {"required": True, **json_of("Digest")}},
-        response_class=Response,
     )
     async def digests(request: Request) -> Response:
         """A digest of another node's hub (for hubs only). The answer has the job hub's verdict, and when to
@@ -148,7 +148,7 @@ def _add_nodes(app: FastAPI, view: HubView) -> None:
             raise HTTPException(409, _NOT_JOINED)
         return answer(taken)
 
-    @app.get("/nodes", responses=answers("Nodes"), response_class=Response)
+    @app.get("/nodes", responses=answers("Nodes"))
     async def nodes() -> Response:
         """The nodes of the job: who was heard when. Complete on the job hub."""
         return answer({"schema": "diag.nodes/1", "nodes": await in_daemon_thread(view.cluster.nodes)})
@@ -157,7 +157,7 @@ def _add_nodes(app: FastAPI, view: HubView) -> None:
 def _add_metrics(app: FastAPI, view: HubView, reading: Reading) -> None:
     formats = content("Metrics", "text/plain", "application/openmetrics-text")
 
-    @app.get("/metrics", responses=formats, response_class=Response)
+    @app.get("/metrics", responses=formats)
     async def metrics(request: Request) -> Response:
         """Prometheus text, or OpenMetrics where the scraper accepts it."""
         cluster = await in_daemon_thread(view.cluster.facts) if view.cluster.takes_digests else None
@@ -165,12 +165,12 @@ def _add_metrics(app: FastAPI, view: HubView, reading: Reading) -> None:
         body, content_type = exposition(taken, request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": content_type})
 
-    @app.get("/sd", responses=answers("SdGroups"), response_class=Response)
+    @app.get("/sd", responses=answers("SdGroups"))
     async def sd() -> Response:
         """The hubs of the job, for `http_sd_configs` of Prometheus."""
         return answer(sd_document(view.targets()))
 
-    @app.get("/healthz", responses=answers("Health"), response_class=Response)
+    @app.get("/healthz", responses=answers("Health"))
     async def healthz() -> Response:
         """Whether diag itself answers; nothing about the job."""
         await reading(lambda: None)

@@ -233,12 +233,7 @@ def speedscope(profile: Profile) -> str:
 
 
 def _frame(name: str, file: str, line: int) -> dict[str, object]:
-    made: dict[str, object] = {"name": name}
-    if file:
-        made["file"] = file
-    if line > 0:
-        made["line"] = line
-    return made
+    return {"name": name, **({"file": file} if file else {}), **({"line": line} if line > 0 else {})}
 
 
 # --- SVG

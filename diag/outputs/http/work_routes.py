@@ -39,8 +39,8 @@ def add_dump(app: FastAPI, view: HubView) -> None:
     dumps: dict[str, asyncio.Task[dict[str, Any]]] = {}
     dumped = answers("Dump", 409, 422, 504)
 
-    @app.get("/dump", responses=dumped, response_class=Response)
-    @app.post("/dump", responses=dumped, response_class=Response)
+    @app.get("/dump", responses=dumped)
+    @app.post("/dump", responses=dumped)
     async def dump(  # noqa: PLR0917 - FastAPI passes them by name
         request: Request,
         deadline: Annotated[
@@ -89,8 +89,8 @@ def add_flames(app: FastAPI, view: HubView, reading: Reading) -> None:
     drawn = content("A flame graph", "image/svg+xml", "application/json", "text/plain")
     recorded = {**drawn, **refusals(404, 409, 422)}
 
-    @app.get("/ranks/{rank}/flame", responses=recorded, response_class=Response)
-    @app.post("/ranks/{rank}/flame", responses=recorded, response_class=Response)
+    @app.get("/ranks/{rank}/flame", responses=recorded)
+    @app.post("/ranks/{rank}/flame", responses=recorded)
     async def flame_of_rank(  # noqa: PLR0917 - FastAPI's way to name what a query has
         request: Request,
         rank: Annotated[int, Path(description="global rank")],
@@ -134,14 +134,14 @@ def add_flames(app: FastAPI, view: HubView, reading: Reading) -> None:
         drawing.headers["Content-Location"] = f"/drawings/{name}"
         return drawing
 
-    @app.get("/drawings/{name}", responses={**drawn, **refusals(404, 422)}, response_class=Response)
+    @app.get("/drawings/{name}", responses={**drawn, **refusals(404, 422)})
     async def drawing_again(name: str) -> Response:
         """A flame graph of a rank that was recorded before; the last few are kept."""
         if name not in kept:
             raise HTTPException(404, "this flame graph is not kept any more: record it again")
         return _drawing(*kept[name])
 
-    @app.get("/flame", responses={**drawn, **refusals(422)}, response_class=Response)
+    @app.get("/flame", responses={**drawn, **refusals(422)})
     async def flame_of_all(
         form: Annotated[Literal["svg", "speedscope", "collapsed"], Query(alias="format")] = "svg",
         children: Annotated[bool, Query(description="child processes too")] = False,

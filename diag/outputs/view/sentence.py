@@ -221,5 +221,4 @@ def summary_line(document: Mapping[str, Any], *, seconds: float | None = None, r
 
 def _main(findings: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The first of the gravest: others follow from it more often than it from them."""
-    order = [severity.value for severity in Severity]
-    return min(findings, key=lambda finding: (-order.index(finding["severity"]), finding["since"]))
+    return min(findings, key=lambda finding: (-Severity(finding["severity"]).level, finding["since"]))
