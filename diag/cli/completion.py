@@ -35,13 +35,14 @@ def script(shell: str) -> str:
     import shtab
 
     from diag.cli.main import make_parser
+    from diag.outputs import manual
 
     parser = make_parser()
     for action in _actions(parser):
         if action.nargs == argparse.REMAINDER:
             action.complete = {"bash": "_shtab_compgen_files", "zsh": _COMMAND, "tcsh": "c", "fish": ""}  # type: ignore[attr-defined]
         elif action.dest == "id":
-            action.choices = _findings()
+            action.choices = manual.ids()
         elif action.metavar in _WORDS:
             action.choices = _WORDS[str(action.metavar)]
         elif action.metavar in _FILES:
@@ -61,9 +62,3 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
         if isinstance(action, argparse._SubParsersAction):
             for sub in action.choices.values():
                 yield from _actions(sub)
-
-
-def _findings() -> tuple[str, ...]:
-    from diag.outputs import manual
-
-    return tuple(manual.ids())

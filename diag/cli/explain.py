@@ -75,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
             print(_json("", [_page(finding, manual.sections(finding, lang)) for finding in manual.ids()]))
             return 0
         for finding in manual.ids():
-            print(_entry(finding, lang, width if os.isatty(1) else 0))
+            line = f"{pad(finding, _NAMES)} {manual.meaning(finding, lang)}"
+            print(cut(line, width) if os.isatty(1) else line)
         return 0
     finding, word = _taken_apart(asked)
     page = {} if word else manual.sections(finding, lang) or rule_page(asked, lang)
@@ -257,12 +258,6 @@ def _language(chosen: str | None) -> str:
     if chosen and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     return chosen or "en"
-
-
-def _entry(finding: str, lang: str, width: int) -> str:
-    """One line of the list, cut where it goes to a terminal."""
-    line = f"{pad(finding, _NAMES)} {manual.meaning(finding, lang)}"
-    return cut(line, width) if width else line
 
 
 def _section(heading: str, text: str, lang: str, width: int) -> Iterator[str]:

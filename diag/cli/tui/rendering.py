@@ -225,9 +225,9 @@ def rank_lines(
     it is asked for; `trouble` why there is none."""
     now = state.now
     named = [one for one in state.findings if row.rank in one["ranks"]]
-    lines: list[Line] = [
-        ((f"rank {row.rank}: {row.state}", "critical" if named else "bold"), (_placed(row), ""))
-    ]
+    node = f" (node {row.node_rank}, local rank {row.local_rank})" if row.node_rank is not None else ""
+    place = f"; {row.host}{node}" + (f", pid {row.pid}" if row.pid else "")
+    lines: list[Line] = [((f"rank {row.rank}: {row.state}", "critical" if named else "bold"), (place, ""))]
     for finding in named:
         lines.append(
             line(cut(f"  named by {finding['severity']} {name_of(finding)}", width), finding["severity"])
@@ -249,12 +249,6 @@ def rank_lines(
     for text in facts:
         lines += text_lines(wrap(text, width, "  ", "    "))
     return [*lines, line(""), *_threads(stacks, trouble, width)]
-
-
-def _placed(row: Row) -> str:
-    pid = f", pid {row.pid}" if row.pid else ""
-    node = f" (node {row.node_rank}, local rank {row.local_rank})" if row.node_rank is not None else ""
-    return f"; {row.host}{node}{pid}"
 
 
 def _uses(row: Row) -> list[str]:

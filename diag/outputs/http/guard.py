@@ -130,7 +130,9 @@ class Guard:
                 self._view.cluster.refuse_digest(plain_address(scope["client"][0]))
             await say(status, detail, *(_HOW_TO if status == 401 else ()))
             return
-        scope["diag.asker"] = asker = self._asker(scope, headers)
+        has_token = bool(self._token) and _token_matches(headers.get("authorization", ""), self._token or "")
+        asker = Asker(scope.get("client"), scope.get("server"), trusted=self._beyond or has_token)
+        scope["diag.asker"] = asker
         self._under_way += 1
         try:
             if self._under_way > _FOR_ALL and not await asker.owns_the_run():
@@ -148,10 +150,6 @@ class Guard:
             await say(500, f"diag failed here, please report it: {type(error).__name__}: {error}")
         finally:
             self._under_way -= 1
-
-    def _asker(self, scope: Scope, headers: dict[str, str]) -> Asker:
-        has_token = bool(self._token) and _token_matches(headers.get("authorization", ""), self._token or "")
-        return Asker(scope.get("client"), scope.get("server"), trusted=self._beyond or has_token)
 
     def _refusal(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str] | None:
         host = headers.get("host", "")

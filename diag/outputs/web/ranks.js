@@ -1,7 +1,7 @@
 // The ranks: how many are in which state, who of them is named, and a grid of all by node.
 
 import { clean, plural, ranges, short } from "./format.js";
-import { look, told, useStore } from "./store.js";
+import { look, useStore } from "./store.js";
 import { FEW, Grid, saidOf } from "./rankgrid.js";
 import { html } from "./ui.js";
 
@@ -104,5 +104,3 @@ function Filter({ state, count, on, title }) {
 export function openRank(rank) {
   look({ open: rank, selected: new Set([rank]) });
 }
-
-export const rowOf = (rank) => told.ranks.get(rank);
