@@ -1,5 +1,5 @@
 """`diag completion SHELL`: the script by which a shell completes the words of `diag`, made from the parsers
-of all verbs. The folder `shells` has what stands around it."""
+of all verbs. The folder `shells` has what surrounds it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "shell",
         choices=SHELLS,
         metavar="SHELL",
-        help="bash, zsh, fish or tcsh; its first lines say where it belongs",
+        help="bash, zsh, fish or tcsh; the first lines of its output show where to install it",
     )
 
 

@@ -24,7 +24,7 @@ _NAMES = 26  # columns of the list's first word
 _FEWEST = 6  # characters of a message that is looked for in the rules' lines
 _MOST_RULES = 8
 _SHOWN = ("Meaning", "Finding", "What to do", "含义", "对应的诊断", "怎么办")  # of a rule's page
-# What stands before a message in dmesg, in NCCL's log, in a traceback, and in the log of torch's watchdog.
+# What precedes a message in dmesg, in NCCL's log, in a traceback, and in the log of torch's watchdog.
 _FORMS = (
     "[    1.000000] {}",
     "node:1:1 [0] NCCL WARN {}",
@@ -104,7 +104,7 @@ def _word_or_line(
     document = _read(line) if len(line.split()) > 1 else None
     known = [] if page or (document and _recognised(document)) else _rules_with(asked)
     if not page and not known and (document is None or not document["findings"]):
-        shown = ", and as a line of a log it shows nothing that diag knows" if len(asked.split()) > 1 else ""
+        shown = ", and diag does not recognise it as a line of a log" if len(asked.split()) > 1 else ""
         raise DiagError(
             f"no finding, class, cause, rule, variable or code is called {asked!r}{shown}",
             hint=_near(asked),
@@ -128,7 +128,7 @@ def _word_or_line(
 
         if page:
             print(
-                f"{os.linesep}{'日志里有这一行时' if lang == 'zh' else 'where a log has it'}: {line}{os.linesep}"
+                f"{os.linesep}{'日志里有这一行时' if lang == 'zh' else 'if a log contains it'}: {line}{os.linesep}"
             )
         text = report_text({**document, "not_checked": []}, colour=False, width=width, lang=lang)
         print(text.partition("\n\n")[2].rstrip())
@@ -138,7 +138,7 @@ def _word_or_line(
 
 
 def _read(line: str) -> dict[str, Any]:
-    """The report of these lines alone, as `diag replay` makes it. Who pastes a line often leaves out what stands before
+    """The report of these lines alone, as `diag replay` makes it. Who pastes a line often omits what precedes
     its message: where the line itself is not recognised, it is read as one of the kernel, of NCCL and of torch."""
     from diag.engine.replay import replay_text
     from diag.outputs.report import report
@@ -250,9 +250,9 @@ def _language(chosen: str | None) -> str:
     if lang != "zh" or can_show(CHINESE, sys.stdout):
         return lang
     encoding = getattr(sys.stdout, "encoding", "") or "unknown"
-    shown = "it is shown as question marks" if chosen else "the page is English"
+    shown = "Chinese characters appear as question marks" if chosen else "the page is in English"
     print(
-        f"diag: this terminal's encoding ({encoding}) has no Chinese, {shown}: set PYTHONUTF8=1",
+        f"diag: this terminal's encoding ({encoding}) cannot show Chinese, {shown}: set PYTHONUTF8=1",
         file=sys.stderr,
     )
     if chosen and isinstance(sys.stdout, io.TextIOWrapper):
@@ -274,10 +274,10 @@ def _near(wrong: str) -> str:
         of_it = [name for item in manual.advice(finding, "en") for name in (*item.classes, *item.causes)]
         return (
             did_you_mean(word, of_it, f"diag explain {finding}/{{}}")
-            or f"diag explain {finding} has its causes"
+            or f"diag explain {finding} lists its causes"
         )
     items = [item for each in manual.ids() for item in manual.advice(each, "en")]
     names = [name for item in items for name in (*item.classes, *item.causes)]
     hint = did_you_mean(finding, (*manual.ids(), *names)) if not word else ""
     hint = hint or ("" if word else did_you_mean(wrong.upper(), words.names(), "diag explain {}"))
-    return hint or "diag explain lists the findings; of a whole log: diag replay LOG"
+    return hint or "diag explain lists the findings; for a whole log: diag replay LOG"

@@ -105,19 +105,19 @@ def _of_hang(engine: Engine, hang: Finding, classes: Sequence[StackClass]) -> tu
         ):
             return (
                 f"ls -l /proc/{item.pids[0]}/fd",
-                f"what child {item.pids[0]} of rank {item.ranks[0]} has open",
+                f"files that child {item.pids[0]} of rank {item.ranks[0]} has open",
             )
     for rank in (engine.job.ranks[number] for number in named if number in engine.job.ranks):
         if rank.alive and rank.tree is not None and rank.tree.main.state == "D":
             return (
                 f"cat /proc/{rank.placement.pid}/stack",
-                f"where in the kernel rank {rank.rank} waits (as root)",
+                f"where rank {rank.rank} is blocked in the kernel (needs root)",
             )
         if rank.alive and hang.klass in ("checkpoint_io", "resource_wait"):
-            return f"ls -l /proc/{rank.placement.pid}/fd", f"what rank {rank.rank} has open"
+            return f"ls -l /proc/{rank.placement.pid}/fd", f"files that rank {rank.rank} has open"
     if any(item.kind == "rank" for item in classes):
         return (
             "diag dump --native",
-            "C frames below the Python ones; stops a rank of each class for about a second",
+            "C frames below the Python ones; pauses one rank of each class for about a second",
         )
     return f"diag explain {hang.id}", "what each class of hang means and what to do"

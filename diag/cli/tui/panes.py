@@ -150,7 +150,7 @@ class Pane(Widget, can_focus=True):
 
 
 class ListPane(Pane):
-    """The findings: moving chooses another one, and the lines are made anew by who hears of it."""
+    """The findings: moving chooses another one, and whoever receives `Moved` makes the lines anew."""
 
     def __init__(self, id: str, title: str = "") -> None:
         super().__init__(id, title)

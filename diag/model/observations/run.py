@@ -136,7 +136,7 @@ class LogsEnded(Observation):
 
 @dataclass(frozen=True, slots=True)
 class EndUnknown(Observation):
-    """The logs were read to their end, and nothing in them tells how the job ended, or whether it did."""
+    """The logs were read to their end, and nothing in them shows how the job ended, or whether it did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,8 +101,8 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a name stands for, by the one statement that says so: the value assigned to it, or what a function of that name
-    returns (`kind` value or function). `file`: where that stands."""
+    """What a name stands for, by the one statement that defines it: the value assigned to it, or what a function of that name
+    returns (`kind` value or function). `file`: where that is."""
 
     name: str
     kind: str
@@ -148,7 +148,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class FrameVariables:
-    """Of one frame. `called`: a library's function, of which only the arguments are told."""
+    """Of one frame. `called`: a library's function, of which only the arguments are reported."""
 
     thread_id: int
     function: str

@@ -136,7 +136,7 @@ def _add_nodes(app: FastAPI, view: HubView) -> None:
             raise HTTPException(400, "the digest was cut off") from None
         except asyncio.TimeoutError:
             raise HTTPException(
-                408, f"the digest did not come whole within {format_seconds(_BODY_SECONDS)}"
+                408, f"the digest did not arrive in full within {format_seconds(_BODY_SECONDS)}"
             ) from None
         except Busy as error:
             raise HTTPException(503, str(error)) from None

@@ -138,8 +138,8 @@ class Guard:
             if self._under_way > _FOR_ALL and not await asker.owns_the_run():
                 await say(
                     503,
-                    "requests of other users of this machine take all places that they may take; try again, or give "
-                    "the run's token (DIAG_TOKEN)",
+                    "requests of other users of this machine already use their share of connections; try again, or "
+                    "give the run's token (DIAG_TOKEN)",
                 )
                 return
             await self._app(scope, receive, send_with_headers)
@@ -162,7 +162,7 @@ class Guard:
                 f"refused Host header {host!r}: on loopback diag answers only to {sorted(self._hosts)}",
             )
         if self._is_of_another_site(method, path, headers):
-            return 403, "a page of another site asked for this; open diag's own page instead"
+            return 403, "this request comes from a page of another site; open diag's own page instead"
         access = _access(path)
         if access is Access.OPEN or not (self._beyond or (self._token and access is Access.WORKS)):
             return None

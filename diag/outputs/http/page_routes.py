@@ -1,4 +1,4 @@
-"""The routes of the page: its files, what it shows, and how it hears of changes."""
+"""The routes of the page: its files, what it shows, and how it receives changes."""
 
 from importlib import resources
 from typing import Annotated, Any, Literal
@@ -74,7 +74,7 @@ def add_page(app: FastAPI, view: HubView, reading: Reading) -> Events:
         try:
             source = await events.listen(asker_of(request).owns_the_run)
         except TooMany:
-            raise HTTPException(503, "too many pages look at this run; close one") from None
+            raise HTTPException(503, "too many pages are watching this run; close one") from None
         return StreamingResponse(source, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
     @app.get("/timeline", responses=answers("Timeline", 422))

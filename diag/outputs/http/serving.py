@@ -71,8 +71,8 @@ class Serving(Output):
             return None
         if self._settings.host and is_loopback(self._settings.host):
             self._say(
-                f"diag: the other nodes' hubs cannot reach this one at {self._settings.host}: leave out --host, or give an "
-                "address that they reach"
+                f"diag: the other nodes' hubs cannot reach this one at {self._settings.host}: omit --host, or give an "
+                "address that they can reach"
             )
             return None
         if not self._settings.host:

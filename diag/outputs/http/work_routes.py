@@ -161,13 +161,13 @@ def _drawing(body: bytes | str, form: str) -> Response:
 
 
 async def _unless_gone(request: "Request", work: Coroutine[Any, Any, bytes]) -> bytes:
-    """What `work` gives. It is cancelled when the client has gone: nothing would take its result."""
+    """What `work` gives. It is cancelled when the client has disconnected: nothing would take its result."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_gone(request))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise DiagError("the client has gone")
+            raise DiagError("the client has disconnected")
         return working.result()
     finally:
         for each in (working, leaving):

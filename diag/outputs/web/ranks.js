@@ -43,7 +43,7 @@ function matches(row, text) {
 
 export function Ranks() {
   const { ranks, report, view, ranksHeard, head } = useStore("ranks", "report", "view", "head");
-  if (!ranks.size) return html`<p class="muted">${ranksHeard ? "No rank was seen yet." : "Nothing was heard of ranks yet."}</p>`;
+  if (!ranks.size) return html`<p class="muted">${ranksHeard ? "No rank was seen yet." : "No ranks were received yet."}</p>`;
   const rows = [...ranks.values()];
   const counts = new Map();
   for (const row of rows) counts.set(row.state, (counts.get(row.state) ?? 0) + 1);
