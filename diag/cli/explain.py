@@ -49,11 +49,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def pages(lang: str = "en") -> dict[str, str]:
-    """Finding id -> manual page."""
-    return {finding: manual.text(finding, lang) for finding in manual.ids()}
-
-
 def rule_page(rule: str, lang: str) -> dict[str, str]:
     """The sections of a rule's page, where the id is no finding's; none where there is no such rule."""
     from diag.detectors.rules.load import load
