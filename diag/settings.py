@@ -15,8 +15,6 @@ from diag.launch.settings_file import NAME, OF_EVIDENCE, RefusedFile, SettingsFi
 from diag.launch.tokens import read_token
 from diag.text.errors import DiagError
 
-__all__ = ["OF_EVIDENCE", "Settings", "load", "say_once", "unread_variables"]
-
 # Variables of diag that are no settings: it sets them for CMD, or its fire drills read them.
 _OTHER_VARIABLES = frozenset(
     {
@@ -112,11 +110,11 @@ class Settings(BaseSettings):
         15.0, ge=0.0, description="wait this long for ranks, then watch CMD as rank 0"
     )
     read_program: bool = Field(
-        True, description="read the lines of the job's own files at which its ranks are, when it is suspected"
+        True, description="when the job is suspected, read the lines of its own files at which its ranks are"
     )
     variables: bool = Field(
         True,
-        description="read the variables of the job's own functions, when it is suspected; secrets are hidden",
+        description="when the job is suspected, read the variables of its own functions; secrets are hidden",
     )
     lang: Literal["", "en", "zh"] = Field(
         "",
@@ -201,7 +199,7 @@ def _read_file(take: Collection[str] | None, refused: Callable[[str], None] | No
     file = file.only(take, Settings.model_fields)
     if file.left and take == OF_EVIDENCE:
         say_once(
-            f"diag: {', '.join(file.left)} of {file.path} not taken: this command takes {', '.join(sorted(OF_EVIDENCE))} "
+            f"diag: {', '.join(file.left)} of {file.path} ignored: this command reads only {', '.join(sorted(OF_EVIDENCE))} "
             "from a file, all others from flags and DIAG_* variables"
         )
     return file
@@ -230,7 +228,7 @@ def unread_variables(environment: Mapping[str, str]) -> list[str]:
     Others may be anybody's.
 
     >>> unread_variables({"DIAG_PROT": "9100", "DIAG_PORT": "9100", "DIAG_OF_OUR_TEAM": "1"})
-    ['DIAG_PROT is read by nothing: did you mean DIAG_PORT?']
+    ['DIAG_PROT is not a setting of diag: did you mean DIAG_PORT?']
     """
     known = {f"DIAG_{name.upper()}" for name in Settings.model_fields}
     lower = {name.lower() for name in known}  # pydantic reads diag_port as well
@@ -246,5 +244,5 @@ def unread_variables(environment: Mapping[str, str]) -> list[str]:
     lines = []
     for name in sorted(wrong):
         found = near(name.upper(), known, 1, _AS_TYPED)
-        lines += [f"{name} is read by nothing: did you mean {found[0]}?"] if found else []
+        lines += [f"{name} is not a setting of diag: did you mean {found[0]}?"] if found else []
     return lines

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from diag.cli.explain import pages
 from diag.cli.main import VERBS, make_parser
 from diag.detectors import DETECTORS
 from diag.detectors.rules.load import packaged
@@ -133,7 +132,7 @@ def test_every_finding_that_can_be_made_has_a_page_and_no_other_is_documented() 
 
 @pytest.mark.parametrize("finding", sorted(ids_in_code()))
 def test_finding_has_a_manual_page(finding: str) -> None:
-    page = pages()[finding]
+    page = manual.text(finding, "en")
 
     assert [
         part for part in ("Meaning:", "Evidence:", "What to do:", "False alarms:") if part not in page

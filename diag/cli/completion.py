@@ -1,5 +1,5 @@
 """`diag completion SHELL`: the script by which a shell completes the words of `diag`, made from the parsers
-of all verbs. The folder `shells` has what stands around it."""
+of all verbs. The folder `shells` has what surrounds it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "shell",
         choices=SHELLS,
         metavar="SHELL",
-        help="bash, zsh, fish or tcsh; its first lines say where it belongs",
+        help="bash, zsh, fish or tcsh; the first lines of its output show where to install it",
     )
 
 
@@ -35,13 +35,14 @@ def script(shell: str) -> str:
     import shtab
 
     from diag.cli.main import make_parser
+    from diag.outputs import manual
 
     parser = make_parser()
     for action in _actions(parser):
         if action.nargs == argparse.REMAINDER:
             action.complete = {"bash": "_shtab_compgen_files", "zsh": _COMMAND, "tcsh": "c", "fish": ""}  # type: ignore[attr-defined]
         elif action.dest == "id":
-            action.choices = _findings()
+            action.choices = manual.ids()
         elif action.metavar in _WORDS:
             action.choices = _WORDS[str(action.metavar)]
         elif action.metavar in _FILES:
@@ -61,9 +62,3 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
         if isinstance(action, argparse._SubParsersAction):
             for sub in action.choices.values():
                 yield from _actions(sub)
-
-
-def _findings() -> tuple[str, ...]:
-    from diag.outputs import manual
-
-    return tuple(manual.ids())

@@ -24,8 +24,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=0.0,
         metavar="SECONDS",
-        help="of several nodes: node 0 listens this "
-        "long on CMD's own port, the others try to reach it (run it on all at once); default: 0, one try",
+        help="with several nodes: node 0 listens on CMD's own "
+        "port for this long and the others try to reach it (run it on all at once); default: 0, one try",
     )
     parser.add_argument(
         "--no-load", action="store_true", help="read software versions without importing anything"
@@ -63,11 +63,11 @@ def run(args: argparse.Namespace) -> int:
     from diag.preflight.network import check_network
     from diag.preflight.software import check_software
 
-    words = args.command[1:] if args.command[:1] == ["--"] else args.command
-    if args.manifest and words:
-        hint = "the command comes from the manifest"
-        raise DiagError("--manifest and a command do not go together", hint=hint, exit_code=2)
-    if words and not words[0].strip():
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if args.manifest and command:
+        hint = "the command is taken from the manifest"
+        raise DiagError("--manifest cannot be combined with a command", hint=hint, exit_code=2)
+    if command and not command[0].strip():
         hint = "a variable in front of it may be empty"
         raise DiagError("the command after `--` is empty", hint=hint, exit_code=2)
     lines: list[Line] = []
@@ -76,9 +76,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         # Imports take seconds, more on one node than on another: the nodes meet before them.
         checks = itertools.chain(
-            check_machine(words),
-            check_network(words, args.wait),
-            check_software(words, loads=not args.no_load),
+            check_machine(command),
+            check_network(command, args.wait),
+            check_software(command, loads=not args.no_load),
         )
     try:
         with Ticker(lambda seconds: _doing(lines, args.wait, seconds)):

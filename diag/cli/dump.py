@@ -65,23 +65,11 @@ def run(args: argparse.Namespace) -> int:
 def _text(document: dict[str, Any], *, json_too: bool) -> tuple[str, int]:
     """What is printed, and the exit code. Raises anything where it is not a dump."""
     screen = document.pop("screen", None)
-    if "found" not in document:  # a hub of an older diag
-        from diag.model import found
-
-        document["found"] = found(document["report"])
     code = 10 if document["found"] else 0
     if json_too:
         return json.dumps({**document["report"], "dump": document}, indent=1), code
     from diag.text.sanitize import clean_lines
 
-    if screen is None:  # the same
-        from diag.cli.language import language
-        from diag.outputs.terminal.text import dump_text
-        from diag.text.language import language_for
-
-        screen = dump_text(
-            document, colour=wanted(1), width=_columns(), lang=language_for(sys.stdout, language())
-        )
     return clean_lines(screen, colour=wanted(1)), code  # whatever answered, it only paints
 
 
@@ -132,7 +120,7 @@ class _Waiting:
         whom = f"{self._ranks} rank{'s' if self._ranks > 1 else ''}" if self._ranks else "the ranks"
         if seconds < self._deadline:
             return f"diag: waiting for {whom}: {format_seconds(seconds)} of at most {format_seconds(self._deadline)}"
-        return f"diag: {format_seconds(seconds)}: putting together what {whom} answered"
+        return f"diag: {format_seconds(seconds)}: assembling the answers of {whom}"
 
     def _count(self) -> int:
         """Of the hub's report; 0 where it does not say it at once."""

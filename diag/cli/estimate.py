@@ -33,11 +33,11 @@ def run(args: argparse.Namespace) -> int:
     from diag.preflight.estimate import estimate, look
     from diag.preflight.estimate.report import document, text
 
-    words = args.command[1:] if args.command[:1] == ["--"] else args.command
-    if not words:
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not command:
         hint = "diag estimate -- megatron sft --model Qwen/Qwen3-8B ..."
         raise DiagError("no command given", hint=hint, exit_code=2)
-    if not words[0].strip():
+    if not command[0].strip():
         raise DiagError(
             "the command after `--` is empty",
             hint="a variable in front of it may be empty",
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         if value is not None and not 1 <= value <= 1_000_000:
             raise DiagError(f"{name} is {value}", hint="a number from 1 to 1000000", exit_code=2)
     machine = look(args.gpu_memory, args.host_memory, args.gpus_per_node)
-    found = estimate(words, os.environ, machine=machine, nodes=args.nodes)
+    found = estimate(command, os.environ, machine=machine, nodes=args.nodes)
     if args.json:
         print(json.dumps(document(found), indent=1))
     else:

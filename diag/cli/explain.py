@@ -24,7 +24,7 @@ _NAMES = 26  # columns of the list's first word
 _FEWEST = 6  # characters of a message that is looked for in the rules' lines
 _MOST_RULES = 8
 _SHOWN = ("Meaning", "Finding", "What to do", "含义", "对应的诊断", "怎么办")  # of a rule's page
-# What stands before a message in dmesg, in NCCL's log, in a traceback, and in the log of torch's watchdog.
+# What precedes a message in dmesg, in NCCL's log, in a traceback, and in the log of torch's watchdog.
 _FORMS = (
     "[    1.000000] {}",
     "node:1:1 [0] NCCL WARN {}",
@@ -49,16 +49,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def pages(lang: str = "en") -> dict[str, str]:
-    """Finding id -> manual page."""
-    return {finding: manual.text(finding, lang) for finding in manual.ids()}
-
-
 def rule_page(rule: str, lang: str) -> dict[str, str]:
     """The sections of a rule's page, where the id is no finding's; none where there is no such rule."""
     from diag.detectors.rules.load import load
     from diag.detectors.rules.page import sections
-    from diag.settings import OF_EVIDENCE
+    from diag.launch.settings_file import OF_EVIDENCE
     from diag.settings import load as settings
 
     folder = settings(take=OF_EVIDENCE).rules
@@ -75,7 +70,8 @@ def run(args: argparse.Namespace) -> int:
             print(_json("", [_page(finding, manual.sections(finding, lang)) for finding in manual.ids()]))
             return 0
         for finding in manual.ids():
-            print(_entry(finding, lang, width if os.isatty(1) else 0))
+            line = f"{pad(finding, _NAMES)} {manual.meaning(finding, lang)}"
+            print(cut(line, width) if os.isatty(1) else line)
         return 0
     finding, word = _taken_apart(asked)
     page = {} if word else manual.sections(finding, lang) or rule_page(asked, lang)
@@ -103,7 +99,7 @@ def _word_or_line(
     document = _read(line) if len(line.split()) > 1 else None
     known = [] if page or (document and _recognised(document)) else _rules_with(asked)
     if not page and not known and (document is None or not document["findings"]):
-        shown = ", and as a line of a log it shows nothing that diag knows" if len(asked.split()) > 1 else ""
+        shown = ", and diag does not recognise it as a line of a log" if len(asked.split()) > 1 else ""
         raise DiagError(
             f"no finding, class, cause, rule, variable or code is called {asked!r}{shown}",
             hint=_near(asked),
@@ -127,7 +123,7 @@ def _word_or_line(
 
         if page:
             print(
-                f"{os.linesep}{'日志里有这一行时' if lang == 'zh' else 'where a log has it'}: {line}{os.linesep}"
+                f"{os.linesep}{'日志里有这一行时' if lang == 'zh' else 'if a log contains it'}: {line}{os.linesep}"
             )
         text = report_text({**document, "not_checked": []}, colour=False, width=width, lang=lang)
         print(text.partition("\n\n")[2].rstrip())
@@ -137,7 +133,7 @@ def _word_or_line(
 
 
 def _read(line: str) -> dict[str, Any]:
-    """The report of these lines alone, as `diag replay` makes it. Who pastes a line often leaves out what stands before
+    """The report of these lines alone, as `diag replay` makes it. Who pastes a line often omits what precedes
     its message: where the line itself is not recognised, it is read as one of the kernel, of NCCL and of torch."""
     from diag.engine.replay import replay_text
     from diag.outputs.report import report
@@ -249,20 +245,14 @@ def _language(chosen: str | None) -> str:
     if lang != "zh" or can_show(CHINESE, sys.stdout):
         return lang
     encoding = getattr(sys.stdout, "encoding", "") or "unknown"
-    shown = "it is shown as question marks" if chosen else "the page is English"
+    shown = "Chinese characters appear as question marks" if chosen else "the page is in English"
     print(
-        f"diag: this terminal's encoding ({encoding}) has no Chinese, {shown}: set PYTHONUTF8=1",
+        f"diag: this terminal's encoding ({encoding}) cannot show Chinese, {shown}: set PYTHONUTF8=1",
         file=sys.stderr,
     )
     if chosen and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     return chosen or "en"
-
-
-def _entry(finding: str, lang: str, width: int) -> str:
-    """One line of the list, cut where it goes to a terminal."""
-    line = f"{pad(finding, _NAMES)} {manual.meaning(finding, lang)}"
-    return cut(line, width) if width else line
 
 
 def _section(heading: str, text: str, lang: str, width: int) -> Iterator[str]:
@@ -279,10 +269,10 @@ def _near(wrong: str) -> str:
         of_it = [name for item in manual.advice(finding, "en") for name in (*item.classes, *item.causes)]
         return (
             did_you_mean(word, of_it, f"diag explain {finding}/{{}}")
-            or f"diag explain {finding} has its causes"
+            or f"diag explain {finding} lists its causes"
         )
     items = [item for each in manual.ids() for item in manual.advice(each, "en")]
     names = [name for item in items for name in (*item.classes, *item.causes)]
     hint = did_you_mean(finding, (*manual.ids(), *names)) if not word else ""
     hint = hint or ("" if word else did_you_mean(wrong.upper(), words.names(), "diag explain {}"))
-    return hint or "diag explain lists the findings; of a whole log: diag replay LOG"
+    return hint or "diag explain lists the findings; for a whole log: diag replay LOG"

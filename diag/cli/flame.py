@@ -42,7 +42,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--native",
         action="store_true",
-        help="C and C++ frames too; stops the rank for some milliseconds at each sample",
+        help="C and C++ frames too; pauses the rank for some milliseconds at each sample",
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="where to write (default flame-rankN.svg; - is stdout)"
@@ -126,7 +126,7 @@ def _live(args: argparse.Namespace, rank: int | None) -> bytes:
             "rate": f"{args.rate:.0f}",
             "native": str(args.native).lower(),
         }
-        about = "; it is stopped for some milliseconds at each sample (--native)" if args.native else ""
+        about = "; it is paused for some milliseconds at each sample (--native)" if args.native else ""
         recording = f"diag: recording rank {rank} for {format_seconds(args.seconds)}{about}"
         print(recording, file=sys.stderr, flush=True)
     with Ticker(lambda passed: _recording(passed, recorded)):
@@ -136,7 +136,7 @@ def _live(args: argparse.Namespace, rank: int | None) -> bytes:
         )
     if not _is_graph(body, args.format):
         raise DiagError(
-            f"{url} answers, but is not diag: without a flame graph",
+            f"{url} answers, but is not diag: it returned no flame graph",
             hint="is that another server's port?",
         )
     return body
@@ -171,9 +171,7 @@ def recorded(sources: Sequence[Path], args: argparse.Namespace, rank: int | None
     from diag.outputs.http.flame import write
 
     if args.native:
-        raise DiagError(
-            "recorded stacks have no native frames", hint="leave out --native, or --from", exit_code=2
-        )
+        raise DiagError("recorded stacks have no native frames", hint="omit --native or --from", exit_code=2)
     profile = _merged(sources, args) if rank is None else _of_rank(sources, args, rank)
     return write(profile, args.format).encode("utf-8", "backslashreplace")
 

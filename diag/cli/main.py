@@ -44,7 +44,7 @@ class _Parser(argparse.ArgumentParser):
     """Reports what is wrong as diag does everywhere: `error:` and `hint:`."""
 
     def error(self, message: str) -> NoReturn:
-        _say(DiagError(_in_words(message, self), hint=_near_choice(message) or f"{self.prog} --help"))
+        _say(DiagError(_reworded(message, self), hint=_near_choice(message) or f"{self.prog} --help"))
         self.exit(2)
 
 
@@ -139,11 +139,11 @@ def _say(error: DiagError) -> None:
         print(f"\nhint: {clean_lines(error.hint)}", file=sys.stderr)
 
 
-def _in_words(message: str, parser: argparse.ArgumentParser) -> str:
+def _reworded(message: str, parser: argparse.ArgumentParser) -> str:
     """What argparse reports in its own way: of types, of "arguments"."""
     wrong = re.fullmatch(r"(argument .*): invalid (int|float) value: (.*)", message, re.DOTALL)
     if wrong:
-        return f"{wrong[1]}: {wrong[3]} is no {'whole number' if wrong[2] == 'int' else 'number'}"
+        return f"{wrong[1]}: {wrong[3]} is not a {'whole number' if wrong[2] == 'int' else 'number'}"
     bare = re.fullmatch(r"argument (\S+): expected (?:one|at least one) argument", message)
     if bare:
         long = bare[1].rpartition("/")[2]

@@ -41,11 +41,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if not args.serve and (args.host is not None or args.port is not None):
-        raise DiagError("--host and --port are of the page", hint="add --serve", exit_code=2)
+        raise DiagError("--host and --port apply only to the page", hint="add --serve", exit_code=2)
     if args.serve and (args.json or args.changes):
         raise DiagError(
             "--serve shows a page and prints no report",
-            hint="leave out --json and --changes, or --serve",
+            hint="omit --json and --changes, or --serve",
             exit_code=2,
         )
     from diag.cli.language import language
@@ -89,11 +89,12 @@ def _serve(engine: Engine, args: argparse.Namespace) -> int:
     import signal
 
     from diag.cli.recorded import RecordedView
+    from diag.launch.settings_file import OF_EVIDENCE
     from diag.outputs.http.guard import is_loopback
     from diag.outputs.http.server import PortTaken, serve
     from diag.outputs.http.serving import format_page_line, refuse_taken_port
     from diag.outputs.report import report
-    from diag.settings import OF_EVIDENCE, load
+    from diag.settings import load
 
     settings = load(take=OF_EVIDENCE, host=args.host, port=args.port)
     refuse_taken_port(settings, asked_for="port" in settings.model_fields_set)
@@ -108,7 +109,7 @@ def _serve(engine: Engine, args: argparse.Namespace) -> int:
         server = serve(view, host, 0, certificate=settings.tls_cert, key=settings.tls_key)
     print(report(engine)["sentence"], flush=True)
     print(
-        f"diag: page {format_page_line(server, settings, view.token)}; Ctrl-C ends it",
+        f"diag: page {format_page_line(server, settings, view.token)}; Ctrl-C stops it",
         file=sys.stderr,
         flush=True,
     )

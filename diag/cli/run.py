@@ -17,26 +17,18 @@ from diag.text.errors import DiagError
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_hub_options(parser)
-    parser.add_argument(
-        "--no-inject",
-        action="store_const",
-        const=False,
-        dest="inject",
-        default=None,
-        help="do not add the in-rank hook to CMD's PYTHONPATH",
-    )
-    parser.add_argument(
-        "--no-nccl-debug",
-        action="store_const",
-        const=False,
-        dest="nccl_debug",
-        default=None,
-        help="do not set NCCL_DEBUG for CMD",
-    )
+    _add_switch(parser, "inject", "do not add the in-rank hook to CMD's PYTHONPATH")
+    _add_switch(parser, "nccl_debug", "do not set NCCL_DEBUG for CMD")
     parser.add_argument(
         "-q", "--quiet", action="store_true", help="print findings only, no line about diag itself"
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command to run")
+
+
+def _add_switch(parser: argparse.ArgumentParser, setting: str, text: str) -> None:
+    """`--no-SETTING`; None where it is not given."""
+    option = f"--no-{setting.replace('_', '-')}"
+    parser.add_argument(option, action="store_const", const=False, dest=setting, help=text)
 
 
 def add_hub_options(parser: argparse.ArgumentParser) -> None:
@@ -50,9 +42,7 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
         help="which nodes' hubs join to judge the job together: auto (default, needs "
         "DIAG_TOKEN), off, host[:port],... or @FILE",
     )
-    parser.add_argument(
-        "--no-http", action="store_const", const=False, dest="http", default=None, help="do not serve HTTP"
-    )
+    _add_switch(parser, "http", "do not serve HTTP")
     parser.add_argument(
         "--stack-seconds", type=float, metavar="S", help="time between stack samples (default 5)"
     )

@@ -34,7 +34,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print one snapshot as text and exit (the default without a terminal or with TERM=dumb)",
     )
-    parser.add_argument("--json", action="store_true", help="print the state (diag.state/1) and end")
+    parser.add_argument("--json", action="store_true", help="print the state (diag.state/1) and exit")
     parser.add_argument(
         "--lang",
         choices=("en", "zh"),

@@ -126,7 +126,7 @@ class Evidence:
             yield from read_log(path, self.notes, self._progress)
         elif path.name.endswith(bundle.ENDINGS) or bundle.is_archive(path):
             reader = JournalReader([], self._progress.passed)
-            yield from self._told(reader, bundle.read_bundle(path, reader, self.notes, self._progress))
+            yield from self._with_notes(reader, bundle.read_bundle(path, reader, self.notes, self._progress))
         elif path.name.endswith(".jsonl.gz"):
             yield from self._journal([path])
 
@@ -149,20 +149,18 @@ class Evidence:
         reader = JournalReader(paths, self._progress.passed)
         self._progress.expect(sum(path.stat().st_size for path in paths))
         last: Record | None = None
-        for last in self._told(reader, reader):
+        for last in self._with_notes(reader, reader):
             yield last
         if reader.notes.unended and last is not None:
             yield run_source.cut_off(last.at)
 
-    def _told(self, reader: JournalReader, records: Iterable[Record]) -> Iterator[Record]:
+    def _with_notes(self, reader: JournalReader, records: Iterable[Record]) -> Iterator[Record]:
         """The first journal's policy is that of all."""
         for record in records:
             self.policy = self.policy or reader.policy
             yield record
         if reader.notes.torn:
-            torn = (
-                "the journal ends in the middle of a record (it was still written, or its writer was killed)"
-            )
+            torn = "the journal ends in the middle of a record (it was still being written, or its writer was killed)"
             self.notes.append(torn)
         if reader.notes.bad_lines:
             self.notes.append(f"{reader.notes.bad_lines} journal lines are not records and were skipped")

@@ -89,7 +89,7 @@ def _time(value: Any) -> float:
 class Record:
     """One raw reading as it goes to the journal.
 
-    `source` names the parser (sources.PARSERS), `payload` is JSON as the source read it. `at` is the told
+    `source` names the parser (sources.PARSERS), `payload` is JSON as the source read it. `at` is the engine's
     time in seconds since the epoch, stamped once, when the engine's owner takes the record from its queue;
     `emitted` is the source's own clock. `rank` is None for readings of the node or the job.
     """
@@ -178,7 +178,7 @@ class Finding:
     final: bool = False  # a thing that happened (a death, an OOM kill) and cannot un-happen: never resolved
     # of the rule that says so: detectors know more, and one that names the same takes its place
     rule: str = ""
-    yields_to: tuple[str, ...] = ()  # findings of detectors beside which it is not said
+    yields_to: tuple[str, ...] = ()  # findings of detectors beside which it is not reported
     seen_alone: bool = False  # in an excerpt that does not tell whether the job ended of it
     hosts: tuple[str, ...] = ()  # nodes that say it, where it was passed up from them
     reported_by: str = ""  # the host of the job hub, where it judges all nodes
@@ -231,7 +231,7 @@ class ChangeKind(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A finding that opened, became another (ranks, class, severity) or resolved, at a told time."""
+    """A finding that opened, became another (ranks, class, severity) or resolved, at the engine's time."""
 
     kind: ChangeKind
     finding: Finding

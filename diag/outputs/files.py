@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from diag.launch.runs import start_ticks
 from diag.model import Change
-from diag.outputs.output import Output, OutputContext, RunHub
+from diag.outputs.output import Output, OutputContext
 from diag.outputs.view.view import json_bytes
 
 if TYPE_CHECKING:
@@ -107,20 +107,17 @@ class RunJson(Output):
 
         hub, pid = self.run.hub, self.run.pid
         assert hub.run_dir is not None
+        certificate = (
+            hub.settings.tls_ca or hub.settings.tls_cert
+        )  # by which commands on this machine trust the hub
         hub.run_dir.publish({
             "diag_version": hub.version, "argv": redacted(list(self.run.words)), "pid": pid,
             "pid_start_ticks": start_ticks(pid), "hub_start_ticks": start_ticks("self"), "url": url,
             "token": hub.token, "started_at": hub.started_at, "nccl_ras_addr": hub.nccl_ras_address,
-            "tls_ca": _own_certificate(hub),
+            "tls_ca": str(certificate.absolute()) if certificate else None,
             "settings_file": str(hub.settings.file) if hub.settings.file else None,
             "ended": ended, "returncode": returncode,
         })  # fmt: skip
-
-
-def _own_certificate(hub: RunHub) -> str | None:
-    """By which commands on this machine trust the hub."""
-    path = hub.settings.tls_ca or hub.settings.tls_cert
-    return str(path.absolute()) if path is not None else None
 
 
 class ServiceDiscoveryFile(Output):

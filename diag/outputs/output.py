@@ -23,15 +23,11 @@ class RunHub(HubView, Protocol):
 
     on_change: Callable[[Change], None]
     address: str
-    bound_beyond_loopback: bool
-    token: str | None
+    settings: Settings
+    run_dir: RunDir | None
 
     @property
     def cluster(self) -> RunCluster: ...
-    @property
-    def settings(self) -> Settings: ...
-    @property
-    def run_dir(self) -> RunDir | None: ...
     @property
     def nccl_ras_address(self) -> str | None: ...
 

@@ -11,9 +11,8 @@ from typing import Any
 
 from diag.engine.engine import Engine
 from diag.model import Finding, NotChecked
-from diag.outputs.advice_after_end import lasting
+from diag.outputs.advice import lasting, next_command
 from diag.outputs.view.classes import StackClass
-from diag.outputs.view.next_step import next_command
 from diag.outputs.view.sentence import retell
 from diag.state.phases import BEFORE_TRAINING
 from diag.state.savefacts import save_json
@@ -33,7 +32,7 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
     ended = job.returncode is not None
     open_now = [
         {
-            **_told(engine, finding, past=ended),
+            **_finding(engine, finding, past=ended),
             "opened_at": engine.opened_at(finding),
             **({"open_at_end": True} if ended and finding.id in engine.precedence.stands_still else {}),
         }
@@ -42,7 +41,7 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
     over = engine.over()
     past = [
         {
-            **_told(engine, one.finding, past=True),
+            **_finding(engine, one.finding, past=True),
             "opened_at": one.opened_at,
             "resolved_at": one.resolved_at,
             **({"moved_again": list(one.moved_again)} if one.moved_again else {}),
@@ -122,7 +121,7 @@ def _unchecked(line: NotChecked, *, ended: bool) -> dict[str, Any]:
     return {**row, "remedy": lasting(row["remedy"])} if ended else row
 
 
-def _told(engine: Engine, finding: Finding, *, past: bool) -> dict[str, Any]:
+def _finding(engine: Engine, finding: Finding, *, past: bool) -> dict[str, Any]:
     """`past`: its processes are gone, or it is over."""
     row = finding.to_json()
     if past:

@@ -57,7 +57,7 @@ def test_piece_of_a_message_names_the_rules_whose_lines_have_it(capsys: pytest.C
 )
 def test_line_that_shows_nothing_is_an_error(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", line]) == 2
-    assert "shows nothing that diag knows" in capsys.readouterr().err
+    assert "diag does not recognise it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("asked", ["Xid 79", "xid: 79", "XID79"])

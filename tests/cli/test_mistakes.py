@@ -75,7 +75,7 @@ def test_help_runs_nothing(words: list[str], capsys: pytest.CaptureFixture[str])
         (
             "explain slow/xyzzy",
             "no finding, class, cause, rule, variable or code is called 'slow/xyzzy'",
-            "diag explain slow has its causes",
+            "diag explain slow lists its causes",
         ),
         ("hepl", "unknown command 'hepl'", "did you mean `diag help`?"),
         ("help dmup", "unknown command 'dmup'", "did you mean `diag dump`?"),
@@ -110,15 +110,15 @@ def test_help_runs_nothing(words: list[str], capsys: pytest.CaptureFixture[str])
         ),
         (
             "estimate --gpus-per-node many -- x",
-            "argument --gpus-per-node: 'many' is no whole number",
+            "argument --gpus-per-node: 'many' is not a whole number",
             "diag estimate --help",
         ),
-        ("run --stack-seconds x -- true", "argument --stack-seconds: 'x' is no number", "diag run --help"),
+        ("run --stack-seconds x -- true", "argument --stack-seconds: 'x' is not a number", "diag run --help"),
         (
             "explain the model is slow",
             "no finding, class, cause, rule, variable or code is called 'the model is slow', "
-            "and as a line of a log it shows nothing that diag knows",
-            "diag explain lists the findings; of a whole log: diag replay LOG",
+            "and diag does not recognise it as a line of a log",
+            "diag explain lists the findings; for a whole log: diag replay LOG",
         ),
         (
             "completion bahs",
@@ -238,4 +238,6 @@ def test_variable_that_nothing_reads_is_said_once_and_the_job_runs(tmp_path: Pat
     )
 
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == "diag: DIAG_STACK_SECOND is read by nothing: did you mean DIAG_STACK_SECONDS?\n"
+    assert (
+        done.stderr == "diag: DIAG_STACK_SECOND is not a setting of diag: did you mean DIAG_STACK_SECONDS?\n"
+    )

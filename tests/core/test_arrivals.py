@@ -75,7 +75,7 @@ def test_dump_says_who_came_last_while_the_recorders_are_fresh() -> None:
 
     assert told is not None and told["last"][0]["rank"] == 0
     assert told["text"].startswith(
-        "arrival at 25 collectives of 2 ranks: rank 0 came last to 17 of them, 14.5 ms after"
+        "arrival at 25 collectives of 2 ranks: rank 0 arrived last at 17 of them, 14.5 ms after"
     )
     story.wait(300)
     assert arrivals_json(story.engine) is None

@@ -157,12 +157,12 @@ def test_dump_loads_nothing_that_a_person_would_wait_for() -> None:
 def test_explain_without_an_id_lists_every_finding_and_each_has_its_page(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from diag.cli.explain import pages
+    from diag.outputs import manual
 
     assert main(["explain", "--lang", "en"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
 
-    assert listed == list(pages())
+    assert listed == manual.ids()
     for name in listed:
         assert main(["explain", name, "--lang", "en"]) == 0
         text = capsys.readouterr().out

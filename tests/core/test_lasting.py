@@ -6,7 +6,7 @@ import pytest
 
 from diag.detectors.hang.catalogue import catalogue
 from diag.model import numbered
-from diag.outputs.advice_after_end import lasting, needs_a_process
+from diag.outputs.advice import lasting, needs_a_process
 
 
 class _Words(dict[str, object]):

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from diag.settings import OF_EVIDENCE, Settings, load
+from diag.launch.settings_file import OF_EVIDENCE
+from diag.settings import Settings, load
 from diag.text.errors import DiagError
 from tests.otheruser import NOBODY, as_root
 

@@ -135,7 +135,7 @@ def test_shares_of_a_steps_time_count_samples_of_steady_state_only() -> None:
         rank: {"samples": 10, "collective": 0.5, "data": 0.5} for rank in (0, 1)
     }
     assert steps_json(story.engine)["text"] == [
-        "steps: 9 steps measured, median 1 s, p95 1 s", "time of a step, by 20 samples of main threads: collective 50 %, data 50 %",
+        "steps: 9 steps measured, median 1 s, p95 1 s", "time of a step, from 20 samples of main threads: collective 50 %, data 50 %",
     ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
-from diag.cli.explain import pages
+from diag.outputs import manual
 from diag.outputs.prometheus.prometheus import METRICS
 from tests.dashboards.boards import BOARDS, Board
 from tests.dashboards.build import FOLDER, text_of
@@ -109,7 +109,7 @@ def test_links_lead_to_dashboards_and_manual_pages_that_there_are(uid: str) -> N
         re.findall(r"`diag explain ([\w-]+)`", text)
     )
     assert linked <= set(DOCUMENTS)
-    assert explained <= set(pages()) and "${manual}/" in text
+    assert explained <= set(manual.ids()) and "${manual}/" in text
     assert all(
         (FOLDER.parent / "diag" / "outputs" / "manual" / "en" / f"{kind}.md").is_file() for kind in explained
     )

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from diag.cli.explain import pages
 from diag.model.observations import RankExited
+from diag.outputs import manual
 from diag.outputs.http.server import serve
 from tests.live.prometheus import ALERTMANAGER, PROMETHEUS, PROMTOOL, Alertmanager, Prometheus
 from tests.live.queries import check_names, metrics_of_recording_rules
@@ -91,11 +91,11 @@ def test_alert_keeps_the_job_and_says_how_grave_it_is_and_where_to_read_on(name:
 def test_every_finding_has_the_page_that_the_alert_of_it_points_to() -> None:
     missing = [
         kind
-        for kind in pages()
+        for kind in manual.ids()
         if not kind.count(".") and not (ROOT / f"diag/outputs/manual/en/{kind}.md").is_file()
     ]
 
-    findings = {kind for kind in missing if "What to do" in pages()[kind]}
+    findings = {kind for kind in missing if "What to do" in manual.text(kind, "en")}
     assert findings == set()
 
 

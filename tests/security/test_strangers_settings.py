@@ -136,4 +136,4 @@ def test_page_over_unpacked_evidence_listens_where_its_folder_does_not_say(
         serving.wait()
 
     assert [(address.ip, address.port != port) for address in listening] == [("127.0.0.1", True)]
-    assert any("host, port, token of" in line and "not taken" in line for line in lines)
+    assert any("host, port, token of" in line and "ignored" in line for line in lines)

@@ -160,12 +160,12 @@ def test_no_http_and_refusals_are_lost_connections_and_the_next_may_do() -> None
     def busy(request: BaseHTTPRequestHandler) -> None:
         request.send_response(503)
         request.end_headers()
-        request.wfile.write(json.dumps({"detail": "too many pages look at this run\x1b[2J"}).encode())
+        request.wfile.write(json.dumps({"detail": "too many pages are watching this run\x1b[2J"}).encode())
 
     with listening(Hub(no_http, busy, held(event("now", {"at": 9.0}))), token="secret") as heard:
         heard.until(lambda: heard.state.now == 9.0)
         assert [link.word for link in heard.links if link.word != "LIVE"] == ["LOST", "LOST"]
-        assert heard.said("LOST", "it answers 503: too many pages look at this run; trying again")
+        assert heard.said("LOST", "it answers 503: too many pages are watching this run; trying again")
         assert heard.links[-1] == Link("LIVE")
 
 
@@ -174,7 +174,7 @@ def test_hub_that_falls_silent_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "_SILENT_SECONDS", 0.3)
     with listening(Hub(held(event("now", {"at": 1.0})), held(event("now", {"at": 2.0})))) as heard:
         heard.until(lambda: heard.state.now == 2.0)
-        assert heard.said("LOST", "nothing was heard for")
+        assert heard.said("LOST", "nothing was received for")
 
 
 def test_hub_that_is_gone_is_asked_ever_more_rarely() -> None:

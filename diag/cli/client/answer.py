@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
     Send = Callable[[str, dict[str, str], float, str | None], tuple[int, str, bytes]]
 
-_NO_DIAG = (
-    "is that another server's port? `diag run` prints its own address, run.json of the run directory has it"
-)
+_NO_DIAG = "is that another server's port? `diag run` prints its own address, and run.json in the run directory contains it"
 _NOT_ALLOWED, _NOT_IMPLEMENTED, _FAILED = 405, 501, 500
 _REDIRECTS = range(300, 400)
 
@@ -86,7 +84,7 @@ def no_answer(url: str, error: BaseException, *, seconds: float, hint: str) -> D
     if isinstance(error, (socket.gaierror, UnicodeError)):
         return DiagError(
             f"the hub at {url} does not answer: the host name does not resolve",
-            hint="--endpoint is the address that the hub printed, as this machine reaches it",
+            hint="--endpoint takes the address that the hub printed, as reached from this machine",
         )
     if type(error).__module__ == "ssl" and getattr(error, "reason", None) is not None:
         return _no_tls(url, error, hint)
@@ -122,7 +120,8 @@ def _no_tls(url: str, error: BaseException, hint: str) -> DiagError:
     if reason in _PLAIN_ANSWERS:
         return DiagError(f"{url} does not speak TLS", hint=f"ask http{url.removeprefix('https')}")
     return DiagError(
-        f"{url} and this machine found no common TLS: {reason.lower().replace('_', ' ')}", hint=hint
+        f"{url} and this machine have no TLS version or cipher in common: {reason.lower().replace('_', ' ')}",
+        hint=hint,
     )
 
 
@@ -166,7 +165,7 @@ def document_of(url: str, body: bytes) -> dict[str, Any]:
     if isinstance(document, dict):
         return document
     what = "nothing" if not body.strip() else "a page" if body.lstrip()[:1] == b"<" else "something else"
-    raise DiagError(f"{url} answers, but is not diag: with {what}", hint=_NO_DIAG)
+    raise DiagError(f"{url} answers, but is not diag: it returned {what}", hint=_NO_DIAG)
 
 
 def _clean(text: str) -> str:

@@ -49,13 +49,13 @@ def endpoint(args: argparse.Namespace) -> tuple[str, str | None, str | None, str
         runs = list(live_in(places(_run_root())))
         if not runs:
             raise DiagError(
-                "no run of diag lives on this machine for this user",
+                "this user has no live run of diag on this machine",
                 hint="start the job with `diag run -- CMD`, or attach first with `diag watch --pid PID`",
             )
         path, data = runs[0]
         if len(runs) > 1:
             print(
-                f"diag: {len(runs)} runs live here; taking the newest, {path} (--run-dir chooses)",
+                f"diag: {len(runs)} runs are live here; using the newest, {path} (--run-dir selects another)",
                 file=sys.stderr,
             )
     if data.get("ended"):

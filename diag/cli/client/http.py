@@ -14,15 +14,12 @@ if TYPE_CHECKING:
 
 _LONGEST = 256 << 20
 _LONGEST_HEAD = 1 << 16
-_NO_SUCH_METHOD = 405
 _TLS_ALERT = b"\x15\x03"  # RFC 8446, 5.1: a record's type and version
 
 
 def post(url: str, headers: dict[str, str], seconds: float, ca: str | None = None) -> tuple[int, str, bytes]:
-    """As `get`, for what makes the hub do something; without a body. A hub of an older diag is asked as it
-    wants it."""
-    answer = get(url, {**headers, "Content-Length": "0"}, seconds, ca, "POST")
-    return get(url, headers, seconds, ca) if answer[0] == _NO_SUCH_METHOD else answer
+    """As `get`, for what makes the hub do something; without a body."""
+    return get(url, {**headers, "Content-Length": "0"}, seconds, ca, "POST")
 
 
 def get(

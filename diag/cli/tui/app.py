@@ -1,5 +1,5 @@
-"""The screen of `diag top`: puts panes together, takes keys and the source's state. Its texts are made in `rendering`,
-`table`, `spark`."""
+"""The screen of `diag top`: puts panes together, takes keys and the source's state, and asks the source for more in
+threads (stacks, a dump). Its texts are made in `rendering`, `table`, `spark`."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.widgets import Input
 
 from diag.cli.tui import rendering, spark
-from diag.cli.tui.asking import Asking
-from diag.cli.tui.keys import help_lines, key_line
 from diag.cli.tui.line import Line, line
 from diag.cli.tui.panes import ListPane, Pane, RankPane, Row
-from diag.cli.tui.screen import KEYS, Pager
+from diag.cli.tui.screen import KEYS, Pager, help_lines, key_line
 from diag.cli.tui.source import Link, Source
 from diag.cli.tui.state import State
 from diag.cli.tui.table import ORDERS, Table
 from diag.text.columns import cut
+from diag.text.errors import DiagError
 from diag.text.sanitize import clean
 from diag.text.units import format_seconds
 
@@ -34,10 +33,13 @@ _WIDE = 130  # columns: from here on the chosen rank's details are beside the ta
 _TALL = 34  # lines: from here on the time line is below it
 _TIMELINE_MOST = 9  # lines of it
 _MESSAGE_SECONDS = 8.0
+_STACKS_SECONDS = 2.0  # between two requests for the stacks of one rank: it may move all the time
+_DUMP_SECONDS = 12.0  # of the hub, with what it is given beyond its deadline
 
 
-class TopApp(Asking):
-    """`source` is started when the screen is up; `document` is its first answer."""
+class TopApp(App[None]):
+    """`source` is started when the screen is up; `document` is its first answer. What it is asked for later is in `stacks`
+    (of one rank, or why there are none) and `next_command` (of a dump)."""
 
     TITLE = "diag top"
     ENABLE_COMMAND_PALETTE = False
@@ -50,7 +52,7 @@ class TopApp(Asking):
     def __init__(
         self, source: Source, document: dict[str, Any], *, lang: str = "en", blocks: bool = True
     ) -> None:
-        super().__init__()
+        super().__init__(ansi_color=True)
         self.source = source
         self.state = State()
         self.state.take_document(document)
@@ -60,6 +62,11 @@ class TopApp(Asking):
         self.marks = spark.BLOCKS if blocks else spark.PLAIN
         self.order, self.is_backwards, self.wanted = "trouble", False, ""
         self.copied = ""
+        self.stacks: dict[int, tuple[dict[str, Any] | None, str]] = {}
+        self.next_command = ""
+        # rank, since when it was at that place, when
+        self._asked: tuple[int | None, float | None, float] = (None, None, 0.0)
+        self._dumping = False
         self._message: Line = ()
         self._message_until = 0.0
 
@@ -78,10 +85,14 @@ class TopApp(Asking):
         # not in the main thread: tests
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
-        self.query_one("#ranks").focus()
+        self.ranks.focus()
         self.refill()
         self.set_interval(1.0, self._tick)
         self.source.start(self._wake)
+
+    @property
+    def ranks(self) -> RankPane:
+        return self.screen_stack[0].query_one("#ranks", RankPane)
 
     def on_unmount(self) -> None:
         self.source.stop()
@@ -131,7 +142,7 @@ class TopApp(Asking):
             timeline.styles.height = len(drawn) + 1
             timeline.show(drawn)
         self._fill_findings(base.query_one("#findings", ListPane), width, height)
-        ranks = base.query_one("#ranks", RankPane)
+        ranks = self.ranks
         table = Table(
             self.state, ranks.size.width or width, self.order, backwards=self.is_backwards, wanted=self.wanted
         )
@@ -176,18 +187,75 @@ class TopApp(Asking):
             foot = line(f"next: {self.link.command}", "bold")
         for row in self._rows("keys"):
             within = row.id == "page-keys"
-            row.show(
-                [
-                    line(cut(foot[0][0], self.size.width), foot[0][1])
-                    if foot
-                    else key_line(self.size.width, within=within)
-                ]
-            )
+            width = self.size.width
+            row.show([line(cut(foot[0][0], width), foot[0][1]) if foot else key_line(width, within=within)])
 
     def _rows(self, name: str) -> list[Row]:
         return [
             row for screen in self.screen_stack for row in screen.query(Row) if (row.id or "").endswith(name)
         ]
+
+    # -- asking for more ------------------------------------------------------------------------------
+
+    def of_rank(self, rank: int, width: int) -> list[Line]:
+        row = self.state.rows.get(rank)
+        if row is None:
+            return [line(f"rank {rank} is no longer reported", "dim")]
+        return rendering.rank_lines(row, self.state, *self.stacks.get(rank, (None, "")), width)
+
+    def ask_stacks(self, rank: int) -> None:
+        """Once, and again when the rank moved."""
+        row = self.state.rows.get(rank)
+        if row is None:
+            return
+        known, since, at = self._asked
+        if known == rank and (since == row.stack_since or time.monotonic() - at < _STACKS_SECONDS):
+            return
+        self._asked = (rank, row.stack_since, time.monotonic())
+        url = self.state.url_of(rank)
+        self.run_worker(
+            partial(self._stacks_of, rank, url),
+            group="stacks",
+            exclusive=True,
+            thread=True,
+            exit_on_error=False,
+        )
+
+    def _stacks_of(self, rank: int, url: str) -> None:
+        try:
+            answer: tuple[dict[str, Any] | None, str] = (self.source.stacks(rank, url), "")
+        except DiagError as error:
+            answer = (None, _with_hint(error))
+        self.stacks = {rank: answer}
+        with contextlib.suppress(RuntimeError):  # the screen is gone
+            self.call_from_thread(self.refill)
+
+    def action_dump(self) -> None:
+        if self._dumping:
+            return
+        self._dumping = True
+        self.say("dump: reading every rank, 8 s at most ...", seconds=_DUMP_SECONDS)
+        self.run_worker(
+            partial(self._make_dump, max(60, self.size.width)), group="dump", thread=True, exit_on_error=False
+        )
+
+    def _make_dump(self, columns: int) -> None:
+        answer: dict[str, Any] | DiagError
+        try:
+            answer = self.source.dump(columns, self.lang)
+        except DiagError as error:
+            answer = error
+        with contextlib.suppress(RuntimeError):
+            self.call_from_thread(self._take_dump, answer)
+
+    def _take_dump(self, answer: dict[str, Any] | DiagError) -> None:
+        self._dumping = False
+        if isinstance(answer, DiagError):
+            self.say(f"no dump: {_with_hint(answer)}", "critical")
+            return
+        self.next_command = rendering.format_next(answer)
+        self.show_page("Dump", partial(rendering.dump_lines, answer), "dump")
+        self.say(rendering.format_bundle(answer))
 
     # -- keys ---------------------------------------------------------------------------------------------
 
@@ -230,7 +298,7 @@ class TopApp(Asking):
         elif pane.id == "timeline":
             self.action_timeline()
         elif pane.id in ("ranks", "side"):
-            rank = self.screen_stack[0].query_one("#ranks", RankPane).chosen
+            rank = self.ranks.chosen
             if rank is not None:
                 self.ask_stacks(rank)
                 self.show_page(f"Rank {rank}", partial(self.of_rank, rank), "rank")
@@ -242,17 +310,13 @@ class TopApp(Asking):
         return [line("it is over", "dim")]
 
     def action_stacks(self) -> None:
-        make = lambda width: rendering.stacks_lines(self.state, width)  # noqa: E731
-        self.show_page("Merged stacks, outliers first", make, "stacks")
+        self.show_page("Merged stacks, outliers first", partial(rendering.stacks_lines, self.state), "stacks")
 
     def action_findings(self) -> None:
-        self.show_page(
-            "Findings", lambda width: rendering.findings_lines(self.state, width, self.lang), "findings"
-        )
+        self.show_page("Findings", partial(rendering.findings_lines, self.state, lang=self.lang), "findings")
 
     def action_timeline(self) -> None:
-        make = lambda width: spark.timeline_lines(self.state, width, self.marks)  # noqa: E731
-        self.show_page("Time line", make, "timeline")
+        self.show_page("Time line", partial(spark.timeline_lines, self.state, marks=self.marks), "timeline")
 
     def action_help(self) -> None:
         self.show_page("Keys", help_lines, "help")
@@ -262,16 +326,9 @@ class TopApp(Asking):
         if not found and not self.state.past:
             self.say("nothing found: nothing to explain")
             return
-        name = (
-            found[self.screen_stack[0].query_one("#findings", ListPane).chosen]
-            if found
-            else self.state.past[0]
-        )["id"]
-        self.show_page(
-            f"diag explain {name}",
-            lambda width: rendering.manual_lines(name, self.lang, min(width, 110)),
-            "explain",
-        )
+        pane = self.screen_stack[0].query_one("#findings", ListPane)
+        name = (found[pane.chosen] if found else self.state.past[0])["id"]
+        self.show_page(f"diag explain {name}", partial(rendering.manual_lines, name, self.lang), "explain")
 
     def action_copy(self) -> None:
         found = self.state.findings or self.state.past
@@ -286,12 +343,12 @@ class TopApp(Asking):
     def action_order(self, by: int) -> None:
         names = list(ORDERS)
         self.order = names[(names.index(self.order) + by) % len(names)]
-        self.screen_stack[0].query_one("#ranks", RankPane).choose_first()
+        self.ranks.choose_first()
         self.refill()
 
     def action_backwards(self) -> None:
         self.is_backwards = not self.is_backwards
-        self.screen_stack[0].query_one("#ranks", RankPane).choose_first()
+        self.ranks.choose_first()
         self.refill()
 
     def action_filter(self) -> None:
@@ -321,7 +378,10 @@ class TopApp(Asking):
     def _end_filter(self) -> None:
         field = self.screen_stack[0].query_one("#filter", Input)
         field.display = False
-        self.screen_stack[0].set_focus(self.screen_stack[0].query_one("#ranks"))
-        cut_to = cut(f"filter: {self.wanted}   (Esc clears it)", self.size.width)
+        self.screen_stack[0].set_focus(self.ranks)
         if self.wanted:
-            self.say(cut_to)
+            self.say(f"filter: {self.wanted}   (Esc clears it)")
+
+
+def _with_hint(error: DiagError) -> str:
+    return f"{error}" + (f" ({error.hint})" if error.hint else "")

@@ -135,7 +135,7 @@ class Live:
                     self._take(event, data)
             return False
         except TimeoutError:
-            raise ValueError(f"nothing was heard for {format_seconds(_SILENT_SECONDS)}") from None
+            raise ValueError(f"nothing was received for {format_seconds(_SILENT_SECONDS)}") from None
         finally:
             self._wire = None
             connection.close()
@@ -186,7 +186,9 @@ class Live:
             and not is_alive(pid, run.get("hub_start_ticks"))
         ):
             again = f"diag watch --run-dir {shlex.quote(os.fspath(self._run_path))}"
-            return Link("LOST", f"diag (pid {pid}) is gone, the job may live; waiting for another", again)
+            return Link(
+                "LOST", f"diag (pid {pid}) is gone, the job may still run; waiting for a new hub", again
+            )
         return Link("LOST", f"{trouble}; trying again")
 
     def _look_where_it_is(self) -> None:

@@ -117,12 +117,6 @@ class Pane(Widget, can_focus=True):
     def on_resize(self) -> None:
         self._settle()
 
-    def on_focus(self) -> None:
-        self.refresh()
-
-    def on_blur(self) -> None:
-        self.refresh()
-
     def render_line(self, y: int) -> Strip:
         heads = self.heads()
         if y == 0:
@@ -156,7 +150,7 @@ class Pane(Widget, can_focus=True):
 
 
 class ListPane(Pane):
-    """The findings: moving chooses another one, and the lines are made anew by who hears of it."""
+    """The findings: moving chooses another one, and whoever receives `Moved` makes the lines anew."""
 
     def __init__(self, id: str, title: str = "") -> None:
         super().__init__(id, title)

@@ -225,9 +225,9 @@ def rank_lines(
     it is asked for; `trouble` why there is none."""
     now = state.now
     named = [one for one in state.findings if row.rank in one["ranks"]]
-    lines: list[Line] = [
-        ((f"rank {row.rank}: {row.state}", "critical" if named else "bold"), (_placed(row), ""))
-    ]
+    node = f" (node {row.node_rank}, local rank {row.local_rank})" if row.node_rank is not None else ""
+    place = f"; {row.host}{node}" + (f", pid {row.pid}" if row.pid else "")
+    lines: list[Line] = [((f"rank {row.rank}: {row.state}", "critical" if named else "bold"), (place, ""))]
     for finding in named:
         lines.append(
             line(cut(f"  named by {finding['severity']} {name_of(finding)}", width), finding["severity"])
@@ -237,7 +237,7 @@ def rank_lines(
     doing = " in ".join(filter(None, [row.activity, row.where])) + (
         f", for {row.context}" if row.context else ""
     )
-    facts = [f"does: {doing or 'nothing was read yet'}"]
+    facts = [f"doing: {doing or 'nothing was read yet'}"]
     if row.caller:
         facts.append(f"called from {row.caller}")
     if row.progress_at is not None:
@@ -251,17 +251,11 @@ def rank_lines(
     return [*lines, line(""), *_threads(stacks, trouble, width)]
 
 
-def _placed(row: Row) -> str:
-    pid = f", pid {row.pid}" if row.pid else ""
-    node = f" (node {row.node_rank}, local rank {row.local_rank})" if row.node_rank is not None else ""
-    return f"; {row.host}{node}{pid}"
-
-
 def _uses(row: Row) -> list[str]:
     parts = [
         f"CPU {format_ratio(row.cpu_ratio)}" if row.cpu_ratio is not None else "",
         f"RSS {format_bytes(row.rss_bytes)}" if row.rss_bytes is not None else "",
-        f"at most {format_bytes(row.peak_rss_bytes)}" if row.peak_rss_bytes is not None else "",
+        f"peak {format_bytes(row.peak_rss_bytes)}" if row.peak_rss_bytes is not None else "",
         f"{row.threads} threads" if row.threads is not None else "",
         f"{row.children} children" if row.children is not None else "",
         f"{row.open_files} open files" if row.open_files is not None else "",
@@ -284,7 +278,7 @@ def _uses(row: Row) -> list[str]:
 
 def _threads(stacks: Mapping[str, Any] | None, trouble: str, width: int) -> list[Line]:
     if stacks is None and not trouble:
-        return [line("stacks: being asked for", "dim")]
+        return [line("stacks: being read", "dim")]
     lines = text_lines(wrap(f"stacks: {clean(trouble)}", width, "", "  "), "warning") if trouble else []
     stacks = stacks or {}
     reason = stacks.get("reason") or ""
@@ -299,7 +293,7 @@ def _threads(stacks: Mapping[str, Any] | None, trouble: str, width: int) -> list
 
 def _process(process: Mapping[str, Any], width: int, *, child: bool) -> list[Line]:
     who = f"child pid {process.get('pid')}" if child else f"pid {process.get('pid')}"
-    what = "waits for work" if process.get("idle") else clean(str(process.get("activity") or ""))
+    what = "waiting for work" if process.get("idle") else clean(str(process.get("activity") or ""))
     head = f"{who}{', ' + what if what else ''}; innermost frame first, by {clean(str(process.get('how')))}"
     lines = [line(cut(head, width), "bold")]
     if child and process.get("idle"):
@@ -361,6 +355,6 @@ def manual_lines(finding: str, lang: str, width: int) -> list[Line]:
         return [line(cut(f"no manual page for {finding}", width), "warning")]
     lines = [line(finding, "bold")]
     for heading, text in page.items():
-        first, *rest = _section(heading, text, lang, max(30, width))
+        first, *rest = _section(heading, text, lang, min(max(30, width), 110))
         lines += [line(""), line(first, "bold"), *text_lines(rest)]
     return lines

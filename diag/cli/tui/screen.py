@@ -1,16 +1,20 @@
-"""Which key does what, and the page that shows one thing on all of the screen; screen.tcss lays it out."""
+"""Which key does what (their texts are in keys.yaml, for the last line of the screen and the page of help), and the page
+that shows one thing on all of the screen; screen.tcss lays it out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from diag.cli.tui.line import Line
+from diag.cli.tui.line import Line, line, text_lines
 from diag.cli.tui.panes import Growing, Row
+from diag.text.columns import wrap
+from diag.text.tables import load_table
 
 # Names of actions of `app.TopApp`. With priority are those that must be heard before what is typed after
 # them.
@@ -32,6 +36,32 @@ KEYS: tuple[BindingType, ...] = (
     Binding("R", "backwards", "sort backwards"),
     Binding("question_mark,h", "help", "help"),
 )
+
+
+def _texts() -> dict[str, Any]:
+    return load_table(Path(__file__).with_name("keys.yaml"))
+
+
+def key_line(width: int, *, within: bool) -> Line:
+    pieces: list[tuple[str, str]] = []
+    room = width
+    for key, what in _texts()["within" if within else "main"]:
+        room -= len(key) + 1 + len(what) + (1 if pieces else 0)
+        if room < 0:
+            break
+        pieces += [(" " if pieces else "", ""), (key, "bold"), (f" {what}", "")]
+    return tuple(pieces)
+
+
+def help_lines(width: int) -> list[Line]:
+    lines: list[Line] = []
+    for key, what in _texts()["help"]:
+        first, *rest = wrap(what, max(20, width - 16))
+        lines += [((f"  {key:14}", "bold"), (first, "")), *text_lines(" " * 16 + text for text in rest)]
+    lines.append(line(""))
+    for text in _texts()["marks"]:
+        lines += text_lines(wrap(text, width, "  ", "  "))
+    return lines
 
 
 class Pager(Screen[None]):

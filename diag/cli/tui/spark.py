@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from diag.cli.tui.line import Line, line, right
 from diag.cli.tui.state import Series, State
@@ -24,6 +25,13 @@ _NAMES = {
     "host_memory_bytes": "memory (host)", "shm_bytes": "/dev/shm", "rdma_bytes_per_second": "RDMA",
     "socket_bytes_per_second": "sockets",
 }  # fmt: skip
+_FORMATS: dict[str, Callable[[float], str]] = {
+    "ratio": format_ratio,
+    "bytes": format_bytes,
+    "bytes/s": format_rate,
+    "seconds": format_seconds,
+    "watts": partial(format_quantity, unit="W"),
+}
 # what counts most
 _FIRST = ("step_seconds", "gpu_utilization_ratio", "gpu_memory_bytes", "memory_bytes", "host_memory_bytes")
 _NEAR = 0.9  # of a limit, ours: it is then shown as a warning
@@ -123,10 +131,4 @@ def _series(one: Series, limit: float | None, room: int, width: int, marks: str)
 
 
 def _value(one: Series, value: float) -> str:
-    if one.unit == "ratio":
-        return format_ratio(value)
-    if one.unit in ("bytes", "bytes/s"):
-        return format_bytes(value) if one.unit == "bytes" else format_rate(value)
-    if one.unit == "seconds":
-        return format_seconds(value)
-    return format_quantity(value, "W") if one.unit == "watts" else format_number(value)
+    return _FORMATS.get(one.unit, format_number)(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from diag.cli.tui.line import Line, right
 from diag.cli.tui.state import Row, State
@@ -26,65 +27,51 @@ _STATE_STYLES = {
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?(?:,|$)")
 
 
-def _share(value: float | None) -> str:
-    return _NEVER if value is None else compact(format_ratio(min(value, 99.99)))
-
-
-def _bytes(value: float | None) -> str:
-    return _NEVER if value is None else compact(format_bytes(value))
-
-
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """`least` columns wide; where room is short those of the highest `drop` go first. `value` is what is sorted
-    by, the largest first but for names and numbers of ranks (`rising`); unknown values come last."""
+    """`least` columns wide; where room is short those of the highest `drop` go first. `value` (of a row, at a moment) is
+    what is sorted by, the largest first but for names and numbers of ranks (`rising`); unknown values come last."""
 
     name: str
     least: int
     drop: int
-    value: Callable[[Row], float | str | None]
-    text: Callable[[Row, float], str]
+    value: Callable[[Row, float], Any]
+    format: Callable[[Any], str] = str
     left: bool = False
     rising: bool = False
 
-
-def _moved(row: Row, now: float) -> str:
-    return _NEVER if row.progress_at is None else compact(format_seconds(now - row.progress_at))
-
-
-def _named(name: str, drop: int, value: Callable[[Row], str]) -> _Column:
-    return _Column(
-        name,
-        len(name),
-        drop,
-        lambda row: value(row) or None,
-        lambda row, now: value(row) or _NEVER,
-        True,
-        True,
-    )
+    def text(self, row: Row, now: float) -> str:
+        value = self.value(row, now)
+        return _NEVER if value is None else self.format(value)
 
 
-def _measured(
-    name: str,
-    least: int,
-    drop: int,
-    value: Callable[[Row], float | None],
-    text: Callable[[float | None], str],
-) -> _Column:
-    return _Column(name, least, drop, value, lambda row, now: text(value(row)))
+def _named(name: str, drop: int) -> _Column:
+    return _Column(name, len(name), drop, lambda row, now: getattr(row, name) or None, left=True, rising=True)
+
+
+def _share(value: float) -> str:
+    return compact(format_ratio(min(value, 99.99)))
+
+
+def _bytes(value: float) -> str:
+    return compact(format_bytes(value))
+
+
+def _unmoved(row: Row, now: float) -> float | None:
+    return None if row.progress_at is None else now - row.progress_at
 
 
 _COLUMNS = (
-    _Column("rank", 4, 0, lambda row: row.rank, lambda row, now: str(row.rank), rising=True),
-    _named("host", 4, lambda row: row.host),
-    _named("state", 0, lambda row: row.state),
-    _Column("moved", 5, 1, lambda row: row.progress_at, _moved, rising=True),
-    _named("activity", 2, lambda row: row.activity),
-    _measured("CPU", 5, 3, lambda row: row.cpu_ratio, _share),
-    _measured("RSS", 5, 5, lambda row: row.rss_bytes, _bytes),
-    _measured("GPU", 4, 3, lambda row: row.gpu.utilization_ratio if row.gpu else None, _share),
-    _measured("GPU mem", 7, 6, lambda row: row.gpu.memory_used_bytes if row.gpu else None, _bytes),
-    _Column("pid", 7, 7, lambda row: row.pid, lambda row, now: str(row.pid) if row.pid else _NEVER),
+    _Column("rank", 4, 0, lambda row, now: row.rank, rising=True),
+    _named("host", 4),
+    _named("state", 0),
+    _Column("moved", 5, 1, _unmoved, lambda seconds: compact(format_seconds(seconds))),
+    _named("activity", 2),
+    _Column("CPU", 5, 3, lambda row, now: row.cpu_ratio, _share),
+    _Column("RSS", 5, 5, lambda row, now: row.rss_bytes, _bytes),
+    _Column("GPU", 4, 3, lambda row, now: row.gpu and row.gpu.utilization_ratio, _share),
+    _Column("GPU mem", 7, 6, lambda row, now: row.gpu and row.gpu.memory_used_bytes, _bytes),
+    _Column("pid", 7, 7, lambda row, now: row.pid or None),
 )
 ORDERS = ("trouble", *(column.name for column in _COLUMNS if column.name != "pid"))
 
@@ -99,7 +86,7 @@ class Table:
         self.now = state.now
         self.culprits = state.culprits()
         self.order, self.backwards = order, backwards
-        self.rows = _ordered(_matching(state.rows.values(), wanted), order, backwards, self.culprits)
+        self.rows = self._ordered(_matching(state.rows.values(), wanted))
         self.of = len(state.rows)
         self._columns, self._where = _chosen(self.rows, self.now, width, order)
         self.width = width
@@ -125,16 +112,26 @@ class Table:
             text = _in(column.text(row, self.now), room, column.left)
             pieces.append((text if column is _COLUMNS[0] else " " + text, style))
         if self._where:
-            pieces.append((" " + cut(_standing(row), self._where), "dim" if row.exit else ""))
+            where = row.exit or row.where or row.no_stack or _NEVER  # of one that ended, how
+            pieces.append((" " + cut(where, self._where), "dim" if row.exit else ""))
         return tuple(pieces)
+
+    def _ordered(self, rows: Iterable[Row]) -> list[Row]:
+        by_rank = sorted(rows, key=lambda row: row.rank)
+        if self.order == "trouble":
+            return sorted(by_rank, key=self._trouble, reverse=self.backwards)
+        column = next(each for each in _COLUMNS if each.name == self.order)
+        values = {row.rank: column.value(row, self.now) for row in by_rank}
+        known = [row for row in by_rank if values[row.rank] is not None]
+        known.sort(key=lambda row: values[row.rank], reverse=self.backwards == column.rising)
+        return known + [row for row in by_rank if values[row.rank] is None]
+
+    def _trouble(self, row: Row) -> tuple[bool, int]:
+        known = row.state in _STATE_ORDER
+        return row.rank not in self.culprits, _STATE_ORDER.index(row.state) if known else len(_STATE_ORDER)
 
     def index_of(self, rank: int | None) -> int | None:
         return next((index for index, row in enumerate(self.rows) if row.rank == rank), None)
-
-
-def _standing(row: Row) -> str:
-    """Where it is blocked; of one that ended, how."""
-    return row.exit or row.where or row.no_stack or _NEVER
 
 
 def _in(text: str, room: int, left: bool) -> str:
@@ -160,21 +157,6 @@ def _chosen(rows: Sequence[Row], now: float, width: int, order: str) -> tuple[li
         if left >= _WHERE_LEAST or dropped == 0:
             return wanted, max(0, left)
         wanted = [one for one in wanted if one[0].drop < dropped]
-
-
-def _ordered(rows: Iterable[Row], order: str, backwards: bool, culprits: frozenset[int]) -> list[Row]:
-    by_rank = sorted(rows, key=lambda row: row.rank)
-    if order == "trouble":
-
-        def trouble(row: Row) -> tuple[bool, int]:
-            known = row.state in _STATE_ORDER
-            return row.rank not in culprits, _STATE_ORDER.index(row.state) if known else len(_STATE_ORDER)
-
-        return sorted(by_rank, key=trouble, reverse=backwards)
-    column = next(each for each in _COLUMNS if each.name == order)
-    known = [row for row in by_rank if column.value(row) is not None]
-    known.sort(key=column.value, reverse=backwards == column.rising)  # type: ignore[arg-type]
-    return known + [row for row in by_rank if column.value(row) is None]
 
 
 def _matching(rows: Iterable[Row], wanted: str) -> list[Row]:

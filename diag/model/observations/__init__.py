@@ -17,8 +17,5 @@ from diag.model.observations.machine import *
 from diag.model.observations.memory import *
 from diag.model.observations.nccl import *
 from diag.model.observations.network import *
-from diag.model.observations.program import *
-from diag.model.observations.rendezvous import *
 from diag.model.observations.run import *
 from diag.model.observations.stacks import *
-from diag.model.observations.storage import *

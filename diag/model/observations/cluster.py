@@ -13,9 +13,9 @@ from diag.model.observations.stacks import Frame
 
 @dataclass(frozen=True, slots=True)
 class NodeDigest(Observation):
-    """One node's hub about itself. Times are told times of whoever took the digest: nodes tell how long ago a
+    """One node's hub about itself. Times are engine times of whoever took the digest: nodes report how long ago a
     thing was, so that their clocks do not matter. `deaths` and `hangs` are what this node alone would have
-    said of such things.
+    reported of such things.
 
     `skew_seconds`: how far the node's clock is ahead of the taker's, None within half the time of the
     exchange.

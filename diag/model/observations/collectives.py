@@ -14,7 +14,7 @@ class CollectiveEntry:
     """One call that torch's Flight Recorder kept. `seq` counts the group's collectives, or its point-to-point
     calls.
 
-    `state` and `retired` are torch's words; `pending` is what they come to: issued and not known to be
+    `state` and `retired` are torch's terms; `pending` is what they amount to: issued and not known to be
     finished.
     """
 
@@ -124,7 +124,7 @@ class RasMissing:
 @dataclass(frozen=True, slots=True)
 class RasCommunicator:
     """`status` is INIT, RUNNING, FINALIZE, ABORT or NOCOMM; `errors` any of MISMATCH, ERROR, INCOMPLETE:
-    NCCL's own words.
+    NCCL's own terms.
 
     `hash` is hexadecimal, empty where the text report only counts it. `unnamed` are (operation, count,
     ranks): of so many members the text gives the count and not who they are.

@@ -1,4 +1,4 @@
-"""GPUs: what NVML reads, what the driver reports, and what CUDA said to the program."""
+"""GPUs: what NVML reads, what the driver reports, and what CUDA reported to the program."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class CudaOutOfMemory(Observation):
 
 @dataclass(frozen=True, slots=True)
 class CudaErrorRaised(Observation):
-    """A CUDA call failed for another reason. `error` is CUDA's own words; `host_memory`: pinned host memory
+    """A CUDA call failed for another reason. `error` is CUDA's own text; `host_memory`: pinned host memory
     was asked for."""
 
     error: str

@@ -10,7 +10,7 @@ from diag.model.observations.base import Observation
 @dataclass(frozen=True, slots=True)
 class LogLine(Observation):
     """One line of output; `stream` is stdout, stderr or a file's name. `rank` only where the line or file
-    tells it."""
+    shows it."""
 
     stream: str
     text: str
@@ -146,7 +146,7 @@ class LossScaleReduced(Observation):
 @dataclass(frozen=True, slots=True)
 class NonFiniteReported(Observation):
     """A check inside the program met nan or inf. `what` is loss or grad; `where`: the bucket or operator, ""
-    when not said."""
+    when not given."""
 
     what: str
     where: str

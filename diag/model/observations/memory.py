@@ -1,4 +1,4 @@
-"""Host memory: cgroups, the whole host, /dev/shm, what the kernel said of it, and what the command will need."""
+"""Host memory: cgroups, the whole host, /dev/shm, what the kernel reported of it, and what the command will need."""
 
 from __future__ import annotations
 

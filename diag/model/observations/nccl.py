@@ -103,7 +103,7 @@ class NcclIbDevice:
 @dataclass(frozen=True, slots=True)
 class NcclIbDevices(NcclFact):
     """The RDMA ports that NCCL will use, none when it found none; the interface of its out-of-band
-    connections ("" not said)."""
+    connections ("" not given)."""
 
     devices: tuple[NcclIbDevice, ...]
     interface: str = ""

@@ -1,4 +1,4 @@
-"""The run and its processes; and what a source could not read."""
+"""The run and its processes, how they come to the store at which they meet; and what a source could not read."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class LogsEnded(Observation):
 
 @dataclass(frozen=True, slots=True)
 class EndUnknown(Observation):
-    """The logs were read to their end, and nothing in them tells how the job ended, or whether it did."""
+    """The logs were read to their end, and nothing in them shows how the job ended, or whether it did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,3 +184,32 @@ class Unparsed(Observation):
     source: str
     reason: str
     excerpt: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTried(Observation):
+    """The log shows one try that failed. `delay`: seconds to the next, where the line says it; `why`: in
+    its own words."""
+
+    host: str
+    port: int
+    why: str
+    delay: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreWaited(Observation):
+    """Looked at from outside: a launcher (no rank) or a rank is in the call that connects to the store,
+    without a connection.
+
+    `pending`: the kernel waits for an answer to its SYN. `over`: it has left that call, or has the
+    connection. `node`: its number where the launcher's command shows it.
+    """
+
+    pid: int
+    host: str
+    port: int
+    node: int | None
+    pending: bool
+    over: bool

@@ -1,4 +1,4 @@
-"""Python stacks."""
+"""Python stacks, and what the program's own text says of a line at which one of its threads is."""
 
 from __future__ import annotations
 
@@ -64,3 +64,103 @@ class StackSample(Observation):
             if thread.thread_id == self.pid or thread.name == "MainThread":
                 return thread
         return self.threads[-1] if self.threads else None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A statement whose block leads to a line: `kind` is its keyword (while, for, if, elif, else, except,
+    finally, with).
+
+    `text` is its head in one line; of an `else` that of the statement it belongs to. `last`: the block's last line.
+    `deciding`: of a `while` the statements in it that change what its condition names, or that it tries where it has
+    none; of an `except` the statements that were tried. `yields`: of a loop that hands something out in each round.
+    """
+
+    line: int
+    last: int
+    kind: str
+    text: str
+    deciding: tuple[str, ...] = ()
+    yields: bool = False
+
+    @property
+    def is_loop(self) -> bool:
+        return self.kind in ("while", "for")
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A `break`, `continue` or `return` of the same function, under a condition. `loop`: the line of the loop that it
+    leaves or goes on with, 0 for a return."""
+
+    line: int
+    word: str
+    loop: int
+    under: Block
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a name stands for, by the one statement that defines it: the value assigned to it, or what a function of that name
+    returns (`kind` value or function). `file`: where that is."""
+
+    name: str
+    kind: str
+    text: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPlace:
+    """A line of a function: its statement, the blocks around it from the innermost to the function's, the ways past
+    it, and what the names in all these stand for, where one statement says so. `made`: the statement that made what it
+    calls `wait` of, as far as names in the same file show."""
+
+    file: str
+    line: int
+    function: str
+    text: str
+    around: tuple[Block, ...] = ()
+    leaves: tuple[Leave, ...] = ()
+    names: tuple[Meaning, ...] = ()
+    made: str = ""
+
+    def meaning(self, name: str) -> Meaning | None:
+        return next((one for one in self.names if one.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRead(Observation):
+    """Of one process. A file that could not be read, or was written after the process had started, has no places."""
+
+    pid: int
+    places: tuple[ProgramPlace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """`name` may be that of an attribute (self.path); `text` is what its repr would say, cut and without secrets."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FrameVariables:
+    """Of one frame. `called`: a library's function, of which only the arguments are reported."""
+
+    thread_id: int
+    function: str
+    file: str
+    line: int
+    called: bool
+    variables: tuple[Variable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VariablesRead(Observation):
+    """Of one process, frames outermost first within a thread."""
+
+    pid: int
+    frames: tuple[FrameVariables, ...]

@@ -21,10 +21,9 @@ from diag.launch.service_discovery import sd_document
 from diag.outputs.http import api_page
 from diag.outputs.http.answers import Reading, answer, answers, content, json_of, refusals, shapes
 from diag.outputs.http.daemon_thread import in_daemon_thread
-from diag.outputs.http.dump_routes import add_dump
-from diag.outputs.http.flame_routes import add_flames
 from diag.outputs.http.guard import Guard, plain_address
 from diag.outputs.http.page_routes import add_page
+from diag.outputs.http.work_routes import add_dump, add_flames
 from diag.outputs.prometheus.prometheus import exposition, families
 from diag.outputs.report import report
 from diag.outputs.view.view import HubView, ranks_json, rows_of_job, stacks_json
@@ -56,6 +55,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         description="What diag knows of this node's training ranks now.",
         docs_url=None,
         redoc_url=None,
+        default_response_class=Response,
         responses=refusals(401, 403, 503),
     )
     app.add_middleware(Guard, view=view, host=host, clock=clock)
@@ -90,12 +90,12 @@ def _reading(view: HubView) -> Reading:
 
 
 def _add_ranks(app: FastAPI, view: HubView, reading: Reading) -> None:
-    @app.get("/findings", responses=answers("Report"), response_class=Response)
+    @app.get("/findings", responses=answers("Report"))
     async def findings() -> Response:
         """What is wrong now and what could not be checked: the document that `diag replay --json` prints."""
         return answer(await reading(lambda: report(view.engine)))
 
-    @app.get("/ranks", responses=answers("Ranks"), response_class=Response)
+    @app.get("/ranks", responses=answers("Ranks"))
     async def ranks() -> Response:
         """Every rank of this node, and of all where this hub judges the whole job: its state, what its main
         thread does, what moved last, what it uses."""
@@ -103,7 +103,7 @@ def _add_ranks(app: FastAPI, view: HubView, reading: Reading) -> None:
         others = await in_daemon_thread(view.cluster.other_ranks) if view.cluster.takes_digests else []
         return answer({"schema": "diag.ranks/1", "at": at, "ranks": rows_of_job(rows, others)})
 
-    @app.get("/ranks/{rank}/stacks", responses=answers("Stacks", 404, 422), response_class=Response)
+    @app.get("/ranks/{rank}/stacks", responses=answers("Stacks", 404, 422))
     async def stacks(rank: Annotated[int, Path(description="global rank")]) -> Response:
         """The last Python stacks of a rank, all threads, and of its children."""
         try:
@@ -120,7 +120,6 @@ def _add_nodes(app: FastAPI, view: HubView) -> None:
         "/digests",
         responses=answers("DigestAnswer", 409, 422),
         openapi_extra={"requestBody": {"required": True, **json_of("Digest")}},
-        response_class=Response,
     )
     async def digests(request: Request) -> Response:
         """A digest of another node's hub (for hubs only). The answer has the job hub's verdict, and when to
@@ -137,7 +136,7 @@ def _add_nodes(app: FastAPI, view: HubView) -> None:
             raise HTTPException(400, "the digest was cut off") from None
         except asyncio.TimeoutError:
             raise HTTPException(
-                408, f"the digest did not come whole within {format_seconds(_BODY_SECONDS)}"
+                408, f"the digest did not arrive in full within {format_seconds(_BODY_SECONDS)}"
             ) from None
         except Busy as error:
             raise HTTPException(503, str(error)) from None
@@ -149,7 +148,7 @@ def _add_nodes(app: FastAPI, view: HubView) -> None:
             raise HTTPException(409, _NOT_JOINED)
         return answer(taken)
 
-    @app.get("/nodes", responses=answers("Nodes"), response_class=Response)
+    @app.get("/nodes", responses=answers("Nodes"))
     async def nodes() -> Response:
         """The nodes of the job: who was heard when. Complete on the job hub."""
         return answer({"schema": "diag.nodes/1", "nodes": await in_daemon_thread(view.cluster.nodes)})
@@ -158,7 +157,7 @@ def _add_nodes(app: FastAPI, view: HubView) -> None:
 def _add_metrics(app: FastAPI, view: HubView, reading: Reading) -> None:
     formats = content("Metrics", "text/plain", "application/openmetrics-text")
 
-    @app.get("/metrics", responses=formats, response_class=Response)
+    @app.get("/metrics", responses=formats)
     async def metrics(request: Request) -> Response:
         """Prometheus text, or OpenMetrics where the scraper accepts it."""
         cluster = await in_daemon_thread(view.cluster.facts) if view.cluster.takes_digests else None
@@ -166,12 +165,12 @@ def _add_metrics(app: FastAPI, view: HubView, reading: Reading) -> None:
         body, content_type = exposition(taken, request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": content_type})
 
-    @app.get("/sd", responses=answers("SdGroups"), response_class=Response)
+    @app.get("/sd", responses=answers("SdGroups"))
     async def sd() -> Response:
         """The hubs of the job, for `http_sd_configs` of Prometheus."""
         return answer(sd_document(view.targets()))
 
-    @app.get("/healthz", responses=answers("Health"), response_class=Response)
+    @app.get("/healthz", responses=answers("Health"))
     async def healthz() -> Response:
         """Whether diag itself answers; nothing about the job."""
         await reading(lambda: None)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import diag
 from diag.engine.engine import Engine
-from diag.model.observations import Frame, StackSample, ThreadStack
+from diag.model.observations import Frame, StackSample
 from diag.state.stack_activity import child_role, format_frame
 from diag.state.stack_digest import living_children
 from diag.text.sanitize import clean
@@ -129,15 +129,11 @@ class SeriesBuilder:
             if thread.frames and seconds > 0:
                 words = (
                     *lead,
-                    _thread(thread, main),
+                    _MAIN if thread is main else _name(f"thread {thread.name or thread.thread_id}"),
                     *(_name(format_frame(frame, self.cwd)) for frame in thread.frames),
                 )
                 frames = ((None,) * (len(lead) + 1)) + thread.frames
                 self._found.append(Sampled(words, seconds, (), frames))
-
-
-def _thread(thread: ThreadStack, main: ThreadStack | None) -> str:
-    return _MAIN if thread is main else _name(f"thread {thread.name or thread.thread_id}")
 
 
 def _name(text: str) -> str:
@@ -233,12 +229,7 @@ def speedscope(profile: Profile) -> str:
 
 
 def _frame(name: str, file: str, line: int) -> dict[str, object]:
-    made: dict[str, object] = {"name": name}
-    if file:
-        made["file"] = file
-    if line > 0:
-        made["line"] = line
-    return made
+    return {"name": name, **({"file": file} if file else {}), **({"line": line} if line > 0 else {})}
 
 
 # --- SVG

@@ -130,14 +130,16 @@ class Guard:
                 self._view.cluster.refuse_digest(plain_address(scope["client"][0]))
             await say(status, detail, *(_HOW_TO if status == 401 else ()))
             return
-        scope["diag.asker"] = asker = self._asker(scope, headers)
+        has_token = bool(self._token) and _token_matches(headers.get("authorization", ""), self._token or "")
+        asker = Asker(scope.get("client"), scope.get("server"), trusted=self._beyond or has_token)
+        scope["diag.asker"] = asker
         self._under_way += 1
         try:
             if self._under_way > _FOR_ALL and not await asker.owns_the_run():
                 await say(
                     503,
-                    "requests of other users of this machine take all places that they may take; try again, or give "
-                    "the run's token (DIAG_TOKEN)",
+                    "requests of other users of this machine already use their share of connections; try again, or "
+                    "give the run's token (DIAG_TOKEN)",
                 )
                 return
             await self._app(scope, receive, send_with_headers)
@@ -148,10 +150,6 @@ class Guard:
             await say(500, f"diag failed here, please report it: {type(error).__name__}: {error}")
         finally:
             self._under_way -= 1
-
-    def _asker(self, scope: Scope, headers: dict[str, str]) -> Asker:
-        has_token = bool(self._token) and _token_matches(headers.get("authorization", ""), self._token or "")
-        return Asker(scope.get("client"), scope.get("server"), trusted=self._beyond or has_token)
 
     def _refusal(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str] | None:
         host = headers.get("host", "")
@@ -164,7 +162,7 @@ class Guard:
                 f"refused Host header {host!r}: on loopback diag answers only to {sorted(self._hosts)}",
             )
         if self._is_of_another_site(method, path, headers):
-            return 403, "a page of another site asked for this; open diag's own page instead"
+            return 403, "this request comes from a page of another site; open diag's own page instead"
         access = _access(path)
         if access is Access.OPEN or not (self._beyond or (self._token and access is Access.WORKS)):
             return None

@@ -1,4 +1,4 @@
-"""The routes of the page: its files, what it shows, and how it hears of changes."""
+"""The routes of the page: its files, what it shows, and how it receives changes."""
 
 from importlib import resources
 from typing import Annotated, Any, Literal
@@ -61,14 +61,12 @@ def add_page(app: FastAPI, view: HubView, reading: Reading) -> Events:
             raise HTTPException(404, "the page has no such file")
         return send(name)
 
-    @app.get("/state", responses=answers("State"), response_class=Response)
+    @app.get("/state", responses=answers("State"))
     async def state() -> Response:
         """All that the page shows, at once."""
         return answer({"schema": "diag.state/1", **await look()})
 
-    @app.get(
-        "/events", responses=content("A stream without an end", "text/event-stream"), response_class=Response
-    )
+    @app.get("/events", responses=content("A stream without an end", "text/event-stream"))
     async def stream(request: Request) -> Response:
         """The parts of /state as server-sent events, each when it changes: `event:` is its name, `data:` the
         part. Of `ranks` {"whole": true, "rows": [...]} replaces all rows, otherwise those given. `event:
@@ -76,10 +74,10 @@ def add_page(app: FastAPI, view: HubView, reading: Reading) -> Events:
         try:
             source = await events.listen(asker_of(request).owns_the_run)
         except TooMany:
-            raise HTTPException(503, "too many pages look at this run; close one") from None
+            raise HTTPException(503, "too many pages are watching this run; close one") from None
         return StreamingResponse(source, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
-    @app.get("/timeline", responses=answers("Timeline", 422), response_class=Response)
+    @app.get("/timeline", responses=answers("Timeline", 422))
     async def timeline(
         rank: Annotated[int | None, Query(ge=0, description="of this rank alone, and its GPU")] = None,
     ) -> Response:
@@ -88,7 +86,7 @@ def add_page(app: FastAPI, view: HubView, reading: Reading) -> Events:
         drawn = engine.timeline.to_json if rank is None else lambda job: engine.timeline.of_rank(rank, job)
         return answer(await reading(lambda: drawn(engine.job)))
 
-    @app.get("/explain/{finding}", responses=answers("Explained", 404, 422), response_class=Response)
+    @app.get("/explain/{finding}", responses=answers("Explained", 404, 422))
     async def explain(
         finding: Annotated[str, Path(description="a finding id, such as hang")],
         lang: Annotated[Literal["en", "zh"], Query(description="language of the page")] = "en",

@@ -66,12 +66,8 @@ class Server:
 
     @property
     def url(self) -> str:
-        host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1", "": "127.0.0.1"}.get(self.host, self.host)
-        return (
-            f"{self._scheme}://[{host}]:{self.port}"
-            if ":" in host
-            else f"{self._scheme}://{host}:{self.port}"
-        )
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
+        return f"{self._scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     @property
     def alive(self) -> bool:
@@ -185,11 +181,9 @@ def serve(
 def _most_requests() -> int:
     """Above it 503 is answered, and the node comes again: better than no more open files for anything."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return (
-        _MOST_REQUESTS
-        if most == resource.RLIM_INFINITY
-        else max(64, min(_MOST_REQUESTS, most - _OTHER_FILES))
-    )
+    if most == resource.RLIM_INFINITY:
+        return _MOST_REQUESTS
+    return max(64, min(_MOST_REQUESTS, most - _OTHER_FILES))
 
 
 def _check_certificate(certificate: Path, key: Path | None) -> None:

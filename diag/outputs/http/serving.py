@@ -71,14 +71,15 @@ class Serving(Output):
             return None
         if self._settings.host and is_loopback(self._settings.host):
             self._say(
-                f"diag: the other nodes' hubs cannot reach this one at {self._settings.host}: leave out --host, or give an "
-                "address that they reach"
+                f"diag: the other nodes' hubs cannot reach this one at {self._settings.host}: omit --host, or give an "
+                "address that they can reach"
             )
             return None
         if not self._settings.host:
             port = self.server.port
             self.server.stop(1.0)
-            self._serve(_any_address(), (port,))
+            # both families where the machine has both: a pod's address may be either
+            self._serve("::" if socket.has_dualstack_ipv6() else "0.0.0.0", (port,))
             self.run.publish()
             # the page that was announced answers no request without the token from now on
             if self.server is not None:
@@ -130,11 +131,6 @@ class Serving(Output):
     def close(self, returncode: int | None, *, ended: bool) -> None:
         if self.server is not None:
             self.server.stop(1.0)
-
-
-def _any_address() -> str:
-    """Both families where the machine has both: a pod's address may be either."""
-    return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
 
 
 def format_page_line(server: Server, settings: Settings, token: str | None, *, kept_in: str = "") -> str:

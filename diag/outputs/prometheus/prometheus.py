@@ -46,18 +46,13 @@ class MetricSpec:
         return _FAMILIES[self.type](self.name, self.help, labels=self.labels, unit=self.unit)
 
 
-def _read_metrics() -> tuple[MetricSpec, ...]:
-    rows = load_table(Path(__file__).parent / "metrics.yaml")
-    return tuple(
-        MetricSpec(
-            *(name, row.get("type", "gauge"), row.get("unit", "")),
-            *(tuple(row.get("labels", "").split()), row["help"]),
-        )
-        for name, row in rows.items()
+METRICS = tuple(
+    MetricSpec(
+        *(name, row.get("type", "gauge"), row.get("unit", "")),
+        *(tuple(row.get("labels", "").split()), row["help"]),
     )
-
-
-METRICS = _read_metrics()
+    for name, row in load_table(Path(__file__).parent / "metrics.yaml").items()
+)
 _SPECS = {spec.name: spec for spec in METRICS}
 
 

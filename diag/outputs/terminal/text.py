@@ -20,9 +20,8 @@ from diag.text.units import format_ranks, format_seconds, format_time
 if TYPE_CHECKING:  # `diag dump` prints a document and must not wait for the engine to be imported
     from diag.outputs.view.classes import StackClass
 
-_PREFIX = (
-    "diag| "  # marks our lines among the job's on one stream; plain ASCII, so that any locale can print it
-)
+# Marks our lines among the job's on one stream; plain ASCII, so that any locale can print it.
+_PREFIX = "diag| "
 _NARROWEST = 30
 _LONGEST_WHO = 30  # columns of a title; longer lists of ranks get a line of their own
 _PANEL_EVIDENCE_LINES = 3
@@ -175,17 +174,15 @@ def classes_text(classes: Iterable[StackClass], width: int = 80, frames: int = _
 
 def report_text(
     document: Mapping[str, Any],
-    stacks: Iterable[StackClass] | None = None,
     *,
     colour: bool = False,
     width: int = 80,
     heading: str = "",
     lang: str = "en",
 ) -> str:
-    """A `diag.report/1` document for people: the job, what was found, the stacks, what could not be checked. Ends without a newline.
+    """A `diag.report/1` document for people: the job, what was found, what could not be checked. Ends without a newline.
 
-    `heading` replaces the sentence about the job where there is no job (doctor). `lang` zh: with the meaning
-    of each finding in Chinese.
+    `heading` replaces a missing sentence about the job. `lang` zh: with the meaning of each finding in Chinese.
     """
     room = max(width, _NARROWEST)
     lines = wrap(clean(heading or document.get("sentence") or job_sentence(document)), room)
@@ -198,9 +195,6 @@ def report_text(
         lines += _body(finding, room, "  ", _REPORT_EVIDENCE_LINES, lang)
     if document.get("past_left_out"):
         lines += ["", f"and {document['past_left_out']} more that are over"]
-    merged = classes_text(stacks, width) if stacks is not None else ""
-    if merged:
-        lines += ["", "Stacks:", merged]
     if document["not_checked"]:
         lines += ["", "Not checked:"]
         for line in document["not_checked"]:

@@ -100,8 +100,8 @@ class StackClass:
             who += f", {self._children()} (pid {pids})"
         if self.thread or self.kind == "thread":
             who += f", thread {self.thread or self.role}".rstrip()
-        standing = f"{self.activity} in {format_frame(self.where, self.cwd)}" if self.where else self.activity
-        return f"{who}: {standing}" + (f" [{self.reason}]" if self.reason else "")
+        doing = f"{self.activity} in {format_frame(self.where, self.cwd)}" if self.where else self.activity
+        return f"{who}: {doing}" + (f" [{self.reason}]" if self.reason else "")
 
     def _children(self) -> str:
         role = self.role or "child process"
@@ -110,7 +110,7 @@ class StackClass:
 
 def stack_classes(engine: Engine) -> list[StackClass]:
     """Merged stacks: ranks by their main thread first, then children, idle children, ranks without a stack."""
-    standing: dict[tuple[str, str], list[tuple[int, float, StackSample]]] = {}
+    placed: dict[tuple[str, str], list[tuple[int, float, StackSample]]] = {}
     children: dict[tuple[str, tuple[str, ...]], list[tuple[int, float, StackSample]]] = {}
     idle: dict[str, list[tuple[int, float, StackSample]]] = {}
     missing: dict[str, list[RankView]] = {}
@@ -119,16 +119,14 @@ def stack_classes(engine: Engine) -> list[StackClass]:
         if rank.stack is None or not rank.alive:
             missing.setdefault(reason, []).append(rank)
         else:
-            standing.setdefault((rank.stack_signature, reason), []).append(
-                (number, rank.stack_at, rank.stack)
-            )
+            placed.setdefault((rank.stack_signature, reason), []).append((number, rank.stack_at, rank.stack))
         for at, sample in living_children(rank):
             if is_idle_child(rank, sample):
                 idle.setdefault(child_role(sample), []).append((number, at, sample))
             else:
                 path = steps(sample.main) if sample.main else ()
                 children.setdefault((child_role(sample), path), []).append((number, at, sample))
-    classes = [_of_ranks(engine, members, reason) for (_, reason), members in standing.items()]
+    classes = [_of_ranks(engine, members, reason) for (_, reason), members in placed.items()]
     classes += [_class_of("child", members, role=role) for (role, _), members in children.items()]
     classes += [_class_of("idle", members, role=role) for role, members in idle.items()]
     classes += [
@@ -159,7 +157,7 @@ def thread_classes(engine: Engine) -> list[StackClass]:
 
 
 def _waits_of(one: StackClass, engine: Engine) -> str:
-    """As one sentence, where the kernel tells more than the stack."""
+    """As one sentence, where the kernel shows more than the stack."""
     rank = engine.job.ranks.get(one.ranks[0]) if one.kind in ("rank", "child") and one.ranks else None
     if rank is None or rank.waits is None or rank.waits_at < one.at - _WAITS_SECONDS:
         return ""
@@ -249,4 +247,4 @@ def format_exit(code: int | None, number: int | None) -> str:
             return f"killed by signal {number} ({signal.Signals(number).name})"
         except ValueError:
             return f"killed by signal {number}"
-    return "ended, exit code not known" if code is None else f"exited with code {code}"
+    return "ended, exit code unknown" if code is None else f"exited with code {code}"

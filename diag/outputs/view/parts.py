@@ -7,12 +7,12 @@ Nothing here grows with mere time (ages are given as moments), so that what has 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from diag.engine.engine import Engine
 from diag.outputs.report import report
-from diag.outputs.view.classes import StackClass, stack_classes, why_no_stack
+from diag.outputs.view.classes import stack_classes, why_no_stack
 from diag.outputs.view.network_view import picked
 from diag.outputs.view.view import HubView, ranks_json, rows_of_job
 from diag.state.gpustate import gpus_of_ranks
@@ -29,10 +29,12 @@ def own_parts(view: HubView, *, slow: bool = True) -> dict[str, Any]:
     lock."""
     engine = view.engine
     classes = stack_classes(engine)
+    document = report(engine, classes)
+    del document["job"]["at"]  # the moment at which it was made
     return {
         "now": {"at": engine.now},
         "head": _head(view),
-        "report": _report(engine, classes),
+        "report": document,
         "ranks": _rows(engine),
         "stacks": [one.to_json() for one in classes],
         **({"timeline": engine.timeline.to_json(engine.job)} if slow else {}),
@@ -59,13 +61,6 @@ def _head(view: HubView) -> dict[str, Any]:
         "host": job.run.host,
         "started_at": job.run.started_at,
     }
-
-
-def _report(engine: Engine, classes: Sequence[StackClass]) -> dict[str, Any]:
-    """`diag.report/1` without the moment it was made at."""
-    document = report(engine, classes)
-    document["job"].pop("at")
-    return document
 
 
 def _rows(engine: Engine) -> list[dict[str, Any]]:

@@ -59,7 +59,7 @@ def format_span(finding: Mapping[str, Any], now: float | None = None) -> str:
 
 
 def _times(document: Mapping[str, Any]) -> dict[str, float]:
-    """By the words that `job_sentence` may have for them."""
+    """By the text that `job_sentence` may have for them."""
     now, ended = document["job"].get("at"), document["job"].get("ended_at")
     _, over = split(document)
     times = {}
@@ -80,7 +80,7 @@ def retell(document: dict[str, Any]) -> dict[str, Any]:
     """The report with its sentence, made anew from the rest of it."""
     document["sentence"] = job_sentence(document)
     document["sentence_times"] = {
-        words: at for words, at in _times(document).items() if words in document["sentence"]
+        text: at for text, at in _times(document).items() if text in document["sentence"]
     }
     return document
 
@@ -94,8 +94,8 @@ def job_sentence(document: Mapping[str, Any]) -> str:
         parts.append("phase not known" if job["phase"] == "not_known" else f"phase {job['phase']}")
     if job.get("iteration") is not None:
         total = job.get("total_iterations")
-        words = job.get("step_words") or f"iteration {job['iteration']}"
-        parts.append(words + (f" of {total}" if total else ""))
+        step = job.get("step_words") or f"iteration {job['iteration']}"
+        parts.append(step + (f" of {total}" if total else ""))
     pace = (job.get("steps") or {}).get("seconds_now")
     if pace:
         parts.append(f"{format_seconds(pace)} a step")
@@ -105,7 +105,9 @@ def job_sentence(document: Mapping[str, Any]) -> str:
         parts.append(f"{job.get('ranks_seen', 0)} of {job['world_size']} ranks seen")
     open_now, over = split(document)
     counts = Counter(finding.get("severity", "") for finding in open_now)
-    clause = [f"{counts[word]} {word}" for word in ("critical", "warning", "info") if counts[word]]
+    clause = [
+        f"{counts[severity]} {severity}" for severity in ("critical", "warning", "info") if counts[severity]
+    ]
     if clause:
         parts.append(", ".join(clause) + (" open when it ended" if over and ended else ""))
     else:
@@ -221,5 +223,4 @@ def summary_line(document: Mapping[str, Any], *, seconds: float | None = None, r
 
 def _main(findings: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The first of the gravest: others follow from it more often than it from them."""
-    order = [severity.value for severity in Severity]
-    return min(findings, key=lambda finding: (-order.index(finding["severity"]), finding["since"]))
+    return min(findings, key=lambda finding: (-Severity(finding["severity"]).level, finding["since"]))

@@ -28,7 +28,7 @@ def steps_json(engine: Engine) -> dict[str, Any]:
             for kind, share in Residence.shares(counts).items()
             if share >= _LEAST_SHARE
         ]
-        lines.append(f"time of a step, by {_samples(counts)} samples of main threads: {', '.join(parts)}")
+        lines.append(f"time of a step, from {_samples(counts)} samples of main threads: {', '.join(parts)}")
     return {"steps": pace, "time_shares": _shares(counts) if counts else None, "text": lines}
 
 
@@ -61,7 +61,7 @@ def arrivals_json(engine: Engine) -> dict[str, Any] | None:
     first = found.last[0]
     late = format_seconds(first.seconds)
     text = (
-        f"arrival at {found.calls} collectives of {len(found.ranks)} ranks: rank {first.rank} came last to {first.times} of "
+        f"arrival at {found.calls} collectives of {len(found.ranks)} ranks: rank {first.rank} arrived last at {first.times} of "
         f"them, {late} after the first (median, by the Flight Recorder)"
     )
     return {

@@ -130,27 +130,15 @@ class ClusterView(Protocol):
 class HubView(Protocol):
     """What the outputs need of the owner of an engine. `lock` is held while the engine is read or fed."""
 
-    @property
-    def engine(self) -> Engine: ...
-    @property
-    def lock(self) -> threading.RLock: ...
-    @property
-    def run_id(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def recorded(self) -> str:
-        """Where the evidence is on disk, of a view of recorded evidence; empty where the job is watched now."""
-        ...
-
-    @property
-    def started_at(self) -> float: ...
-    @property
-    def counters(self) -> Counters: ...
-    @property
-    def token(self) -> str | None: ...
-    @property
-    def bound_beyond_loopback(self) -> bool: ...
+    engine: Engine
+    lock: threading.RLock
+    run_id: str
+    version: str
+    recorded: str  # where the evidence is on disk; empty where the job is watched now
+    started_at: float
+    counters: Counters
+    token: str | None
+    bound_beyond_loopback: bool
 
     def targets(self) -> Sequence[Target]:
         """The hubs of the job that are known, this one first, for Prometheus. Called without the lock held;

@@ -9,7 +9,7 @@ import { Findings } from "./findings.js";
 import { Nodes } from "./nodes.js";
 import { Ranks } from "./ranks.js";
 import { Stacks } from "./stacks.js";
-import { listen, look, told, useStore } from "./store.js";
+import { listen, look, store, useStore } from "./store.js";
 import { Timeline } from "./timeline.js";
 import { Top, useTitle } from "./top.js";
 import { go, html } from "./ui.js";
@@ -38,7 +38,7 @@ function App() {
     </main>
     <${RankPanel} />
     <footer>${LINKS.map(([path, name]) => html`<a key=${path} href=${path}>${name}</a>`)}
-      <span class="muted">diag ${told.head?.version ?? ""}</span></footer>
+      <span class="muted">diag ${store.head?.version ?? ""}</span></footer>
     ${dialog?.kind === "keys" ? html`<${Keys} onClose=${close} />` : null}
     ${dialog?.kind === "explain" ? html`<${Explain} key=${dialog.id} id=${dialog.id} onClose=${close} />` : null}`;
 }
@@ -92,9 +92,9 @@ function useKeys(showKeys) {
 }
 
 function leave(typing) {
-  if (typing?.type === "search" && told.view.search) return look({ search: "" });
+  if (typing?.type === "search" && store.view.search) return look({ search: "" });
   if (typing) return typing.blur();
-  if (told.view.open !== null) return closePanel();
+  if (store.view.open !== null) return closePanel();
   return look({ filter: null, search: "", selected: new Set() });
 }
 

@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "./vendor/hooks.js";
 import { activityWords, bytes, clean, clock, percent, plural, seconds, short, words } from "./format.js";
 import { glyphOf, named } from "./ranks.js";
-import { look, told, useStore } from "./store.js";
+import { look, store, useStore } from "./store.js";
 import { Frames } from "./stacks.js";
 import { RankFlame } from "./flame.js";
 import { Charts } from "./timeline.js";
@@ -21,7 +21,7 @@ export function RankPanel() {
 }
 
 export function closePanel() {
-  const { open, selected } = told.view;
+  const { open, selected } = store.view;
   look({ open: null, selected: selected.size === 1 && selected.has(open) ? new Set() : selected });
 }
 
@@ -43,7 +43,7 @@ function Panel({ rank, row, mark, elsewhere }) {
       </h2>
       <button type="button" onClick=${closePanel}>Close</button></header>
     ${mark ? html`<p class="named-by">Named by <b>${clean(mark)}</b>.</p>` : null}
-    ${row ? html`<${Facts} row=${row} />` : html`<p>This diag has not seen this rank.</p>`}
+    ${row ? html`<${Facts} row=${row} />` : html`<p>diag on this node has not seen this rank.</p>`}
     ${elsewhere ? html`<${Elsewhere} rank=${rank} node=${elsewhere} />` : html`<${RankStacks} rank=${rank} />
       <${RankFlame} rank=${rank} row=${row} />
       <${RankTime} rank=${rank} />`}

@@ -51,33 +51,33 @@ export function Dump({ dump }) {
         </header>
     ${state.kind === "busy" ? html`<${Progress} began=${state.began} length=${DEADLINE} label="Reading all ranks" />` : null}
     <div role="status">${state.kind === "failed" ? html`<p class="failed">No dump: ${clean(state.error)}</p>` : null}
-      ${state.kind === "done" ? html`<${Came} told=${state.document} />` : null}</div>
+      ${state.kind === "done" ? html`<${Came} dump=${state.document} />` : null}</div>
   </section>`;
 }
 
-function Came({ told }) {
+function Came({ dump }) {
   const reasons = new Map();
-  for (const [rank, said] of Object.entries(told.missing ?? {})) {
+  for (const [rank, said] of Object.entries(dump.missing ?? {})) {
     for (const reason of said) reasons.set(reason, [...(reasons.get(reason) ?? []), Number(rank)]);
   }
-  const replay = told.bundle ? `diag replay ${told.bundle}` : "";
-  const findings = byGravity((told.report?.findings ?? []).filter((one) => !one.resolved_at));
-  return html`<p><b>${sentenceHere(told.report, told.report?.job?.at)}</b>${" "}
-    <span class="muted">${plural((told.ranks ?? []).length, "rank")} in ${seconds(told.seconds)}</span></p>
+  const replay = dump.bundle ? `diag replay ${dump.bundle}` : "";
+  const findings = byGravity((dump.report?.findings ?? []).filter((one) => !one.resolved_at));
+  return html`<p><b>${sentenceHere(dump.report, dump.report?.job?.at)}</b>${" "}
+    <span class="muted">${plural((dump.ranks ?? []).length, "rank")} in ${seconds(dump.seconds)}</span></p>
     ${findings.length ? html`<ul>${findings.map((one) => html`<li key=${one.id + one.subject}><b>
       ${clean(one.severity)} ${titleOf(one)}</b>: <${Text} text=${one.summary} of="the summary" /></li>`)}</ul>` : null}
     <dl class="facts two">
-      ${told.bundle ? html`<div><dt>bundle</dt><dd><code>${clean(told.bundle)}
-        </code> <${Copy} text=${told.bundle} label="Copy bundle path" icon /></dd></div>` : null}
+      ${dump.bundle ? html`<div><dt>bundle</dt><dd><code>${clean(dump.bundle)}
+        </code> <${Copy} text=${dump.bundle} label="Copy bundle path" icon /></dd></div>` : null}
       ${replay ? html`<div><dt>look again</dt><dd><code>${clean(replay)}
         </code> <${Copy} text=${replay} label="Copy command: ${replay}" icon /></dd></div>` : null}
-      ${told.bundle_error ? html`<div><dt>no bundle</dt><dd>${clean(told.bundle_error)}</dd></div>` : null}
-      ${told.next_command ? html`<div><dt>next</dt><dd><code>${clean(told.next_command)}
-        </code> <${Copy} text=${told.next_command} label="Copy command: ${told.next_command}" icon /> <span class="muted">
-          ${clean(told.next_reason)}</span></dd></div>` : null}
+      ${dump.bundle_error ? html`<div><dt>no bundle</dt><dd>${clean(dump.bundle_error)}</dd></div>` : null}
+      ${dump.next_command ? html`<div><dt>next</dt><dd><code>${clean(dump.next_command)}
+        </code> <${Copy} text=${dump.next_command} label="Copy command: ${dump.next_command}" icon /> <span class="muted">
+          ${clean(dump.next_reason)}</span></dd></div>` : null}
       ${[...reasons].map(([reason, ranks]) => html`<div key=${reason}><dt>missing</dt>
         <dd>rank${ranks.length > 1 ? "s" : ""} ${ranges(ranks)}: <${Text} text=${reason} of="the reason" /></dd></div>`)}
     </dl>
-    ${told.screen ? html`<p class="bar"><${Copy} text=${told.screen} label="Copy dump" /></p>
-      <pre class="screen" tabindex="0" role="region" aria-label="Text of the dump">${clean(told.screen)}</pre>` : null}`;
+    ${dump.screen ? html`<p class="bar"><${Copy} text=${dump.screen} label="Copy dump" /></p>
+      <pre class="screen" tabindex="0" role="region" aria-label="Text of the dump">${clean(dump.screen)}</pre>` : null}`;
 }

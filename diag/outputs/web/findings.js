@@ -2,7 +2,7 @@
 
 import { useState } from "./vendor/hooks.js";
 import { clean, clock, plural, rankWords, seconds, sentenceHere, stamp } from "./format.js";
-import { told, useStore } from "./store.js";
+import { store, useStore } from "./store.js";
 import { Commands, Copy, Moment, RankChips, Text, When, html } from "./ui.js";
 
 const GRAVITY = ["critical", "warning", "info"];
@@ -93,7 +93,7 @@ function Evidence({ items }) {
     <${Copy} text=${() => items.map(evidenceLine).join("\n")} label="Copy evidence" />
     <ol>${shown.map((item, index) => html`<li key=${index}>
       <span class="muted">${clean(item.kind)}${item.rank === null || item.rank === undefined ? ""
-        : `, rank ${item.rank}`}${item.at ? `, ${clock(item.at, told.now?.at)}` : ""}${item.where ? `, ${clean(item.where)}` : ""}
+        : `, rank ${item.rank}`}${item.at ? `, ${clock(item.at, store.now?.at)}` : ""}${item.where ? `, ${clean(item.where)}` : ""}
           </span>
       <${Excerpt} item=${item} /></li>`)}</ol>
     ${items.length > shown.length ? html`<button type="button" class="small"
@@ -117,7 +117,7 @@ function evidenceLine(item) {
 
 /** The whole finding as plain text. */
 export function ticket(finding) {
-  const { report, head } = told;
+  const { report, head } = store;
   const lines = [
     `${String(finding.severity).toUpperCase()} ${titleOf(finding)}: ${clean(finding.confidence)} confidence`
       + `, since ${stamp(finding.since)}`
@@ -130,7 +130,7 @@ export function ticket(finding) {
     finding.evidence?.length ? `evidence (${plural(finding.evidence.length, "piece")}):` : "",
     ...(finding.evidence ?? []).map((item) => `  ${evidenceLine(item)}`),
     "",
-    `job: ${sentenceHere(report, told.now?.at)}`,
+    `job: ${sentenceHere(report, store.now?.at)}`,
     `command: ${clean(head?.command)}`,
     `run ${clean(head?.run_id)} on ${clean(head?.host)}, diag ${clean(head?.version)}${head?.recorded
       ? `, recorded in ${clean(head.recorded)}` : ""}`,

@@ -3,7 +3,7 @@
 import { useEffect, useRef } from "./vendor/hooks.js";
 import { activityWords, clean, percent, short } from "./format.js";
 import { glyphOf, openRank } from "./ranks.js";
-import { look, told } from "./store.js";
+import { look, store } from "./store.js";
 import { html } from "./ui.js";
 
 const LARGE = 128; // ranks: from here on cells are small and say their number on demand
@@ -27,7 +27,7 @@ export function Grid({ rows, marked, shown, selected, open, fallback }) {
   const focus = useRef(null);
   const nodes = nodesOf(rows, fallback);
   const size = rows.length >= HUGE ? "huge" : rows.length >= LARGE ? "large" : rows.length > FEW ? "small" : "cards";
-  if (!told.ranks.has(focus.current)) focus.current = [...marked.keys()].find((rank) => told.ranks.has(rank)) ?? rows[0].rank;
+  if (!store.ranks.has(focus.current)) focus.current = [...marked.keys()].find((rank) => store.ranks.has(rank)) ?? rows[0].rank;
   const kept = cache.current;
   const drawn = nodes.map((node) => {
     const face = node.rows.map((row) => `${row.rank}${row.state}${marked.get(row.rank) ?? ""}${shown && !shown.has(row.rank) ? "-"

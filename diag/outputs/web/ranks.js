@@ -1,7 +1,7 @@
 // The ranks: how many are in which state, who of them is named, and a grid of all by node.
 
 import { clean, plural, ranges, short } from "./format.js";
-import { look, told, useStore } from "./store.js";
+import { look, useStore } from "./store.js";
 import { FEW, Grid, saidOf } from "./rankgrid.js";
 import { html } from "./ui.js";
 
@@ -43,7 +43,7 @@ function matches(row, text) {
 
 export function Ranks() {
   const { ranks, report, view, ranksHeard, head } = useStore("ranks", "report", "view", "head");
-  if (!ranks.size) return html`<p class="muted">${ranksHeard ? "No rank was seen yet." : "Nothing was heard of ranks yet."}</p>`;
+  if (!ranks.size) return html`<p class="muted">${ranksHeard ? "No rank was seen yet." : "No ranks were received yet."}</p>`;
   const rows = [...ranks.values()];
   const counts = new Map();
   for (const row of rows) counts.set(row.state, (counts.get(row.state) ?? 0) + 1);
@@ -104,5 +104,3 @@ function Filter({ state, count, on, title }) {
 export function openRank(rank) {
   look({ open: rank, selected: new Set([rank]) });
 }
-
-export const rowOf = (rank) => told.ranks.get(rank);

@@ -14,13 +14,13 @@ const MOST = 24; // branches of a fork, or classes of a kind, before a person as
 export function Stacks() {
   const { stacks, report, ranks, nodes } = useStore("stacks", "report", "nodes");
   const [flame, setFlame] = useState(false);
-  if (!stacks) return html`<p class="muted">Nothing was heard of stacks yet.</p>`;
+  if (!stacks) return html`<p class="muted">No stacks were received yet.</p>`;
   const marked = named(report);
   const of = (kind) => stacks.filter((one) => one.kind === kind).sort((one, two) => apart([one], [two]));
   const read = of("rank");
   const kinds = [["child", "Children at work"], ["missing", "Without a stack"], ["idle", "Children that wait for work"]];
   return html`
-    <div class="bar"><p class="muted">Where the main threads stand, outermost frame first; the few that stand apart come first.${
+    <div class="bar"><p class="muted">Where the main threads are, outermost frame first; outliers come first.${
       nodes?.length > 1 ? " Of this node; “Dump now” reads all nodes." : ""}</p>
       <button type="button" onClick=${() => setFlame(true)} disabled=${!read.length}>Flame graph of all ranks</button></div>
     ${read.length ? html`<ul class="tree">${treeOf(read).map((one) => html`<${Branch} key=${one.key} branch=${one}

@@ -1,4 +1,4 @@
-// What diag said last, part by part, and how fresh that is. Nothing here draws: components listen to the parts that they show.
+// What diag reported last, part by part, and how fresh that is. Nothing here draws: components listen to the parts that they show.
 
 import { useEffect, useReducer } from "./vendor/hooks.js";
 
@@ -9,7 +9,7 @@ const AGAIN_SECONDS = 3; // after diag ended or refused: another run may come to
  * @typedef {{rank: number, state: string, host: string, [name: string]: any}} Row
  * @typedef {"connecting" | "open" | "lost" | "ended"} Connection
  */
-const store = {
+export const store = {
   now: null, head: null, report: null, stacks: null, timeline: null, nodes: null, trouble: null,
   /** @type {Map<number, Row>} */ ranks: new Map(),
   ranksHeard: false,
@@ -56,9 +56,7 @@ export function useStore(...parts) {
   return store;
 }
 
-export const told = store;
-
-/** Seconds of the job's clock now: that of diag's last word, and on a live run what has gone by since. */
+/** Seconds of the job's clock now: that of diag's last report, and on a live run what has gone by since. */
 export function jobNow() {
   if (!store.now) return 0;
   if (store.head?.recorded || store.connection !== "open") return store.now.at;

@@ -16,7 +16,7 @@ const MOST_LANES = 4;
 export function Timeline() {
   const { timeline, nodes } = useStore("timeline", "nodes");
   if (!timeline || timeline.began === null || timeline.began === undefined || !timeline.count) {
-    return html`<p class="muted">Nothing was read yet that has a course in time.</p>`;
+    return html`<p class="muted">Nothing that changes over time was read yet.</p>`;
   }
   return html`${nodes?.length > 1 ? html`<p class="muted">GPUs, memory and networks are those of this node.</p>` : null}
     <${Charts} timeline=${timeline} group="job" />`;

@@ -3,7 +3,7 @@
 import { useEffect, useState } from "./vendor/hooks.js";
 import { byGravity } from "./findings.js";
 import { clean, clock, plural, seconds, sentenceHere, short, troubles } from "./format.js";
-import { on, told, useStore } from "./store.js";
+import { on, store, useStore } from "./store.js";
 import { DumpButton } from "./dump.js";
 import { nextTheme, theme } from "./theme.js";
 import { Copy, Moment, When, html } from "./ui.js";
@@ -83,19 +83,19 @@ function Command({ command }) {
     ${long ? html` <button type="button" class="link" aria-expanded=${all} onClick=${() => setAll(!all)}>
       ${all ? "shorter" : "whole command"}</button>` : null}
     ${" "}<${Copy} text=${text} label="Copy command of the job" icon />
-    ${told.head?.recorded ? html` <span class="muted">recorded in <code>${short(told.head.recorded, 400)}
-      </code>, until ${clock(told.now?.at)}</span>` : null}</p>`;
+    ${store.head?.recorded ? html` <span class="muted">recorded in <code>${short(store.head.recorded, 400)}
+      </code>, until ${clock(store.now?.at)}</span>` : null}</p>`;
 }
 
 /** The tab's title has the state also in a hidden tab. */
 export function useTitle() {
   useEffect(() => {
     const set = () => {
-      const state = told.report?.job?.state;
-      const worst = byGravity(told.report?.findings)[0];
-      const sign = told.connection === "lost" || told.connection === "ended" ? "○ " : worst?.severity === "critical" ? "✖ "
+      const state = store.report?.job?.state;
+      const worst = byGravity(store.report?.findings)[0];
+      const sign = store.connection === "lost" || store.connection === "ended" ? "○ " : worst?.severity === "critical" ? "✖ "
         : worst?.severity === "warning" ? "▲ " : "";
-      document.title = `${sign}${state ? `${clean(state)} - ` : ""}${short(told.head?.run_id)} - diag`.replace(/^ - /, "");
+      document.title = `${sign}${state ? `${clean(state)} - ` : ""}${short(store.head?.run_id)} - diag`.replace(/^ - /, "");
     };
     const offs = ["report", "head", "connection", "hidden"].map((part) => on(part, set));
     return () => offs.forEach((off) => off());

@@ -4,7 +4,7 @@ import { h } from "./vendor/preact.js";
 import { useEffect, useRef, useState } from "./vendor/hooks.js";
 import htm from "./vendor/htm.js";
 import { clean, clock, rankWords, seconds, spans } from "./format.js";
-import { jobNow, look, told, useStore } from "./store.js";
+import { jobNow, look, store, useStore } from "./store.js";
 
 export const html = htm.bind(h);
 
@@ -71,14 +71,14 @@ export function Ago({ at }) {
 /** A moment alone, of what has come to its end. */
 export function Moment({ at }) {
   useStore("now");
-  return at ? html`<time datetime=${new Date(at * 1000).toISOString()}>${clock(at, told.now?.at)}</time>` : "-";
+  return at ? html`<time datetime=${new Date(at * 1000).toISOString()}>${clock(at, store.now?.at)}</time>` : "-";
 }
 
 /** Moment and age: "03:28:58, 22 s ago"; of recorded evidence, before its end. */
 export function When({ at }) {
   useStore("now");
   if (!at) return "-";
-  const recorded = told.head?.recorded;
+  const recorded = store.head?.recorded;
   return html`<time datetime=${new Date(at * 1000).toISOString()}>${clock(at, recorded ? 0 : jobNow())}
     </time>, <${Ago} at=${at} /> ${recorded ? "before its end" : "ago"}`;
 }
@@ -103,7 +103,7 @@ export function RankChips({ ranks, label, kind = "" }) {
 /** One rank opens its panel, several are marked in the grid, which comes into sight. */
 export function choose(ranks) {
   const some = new Set(ranks);
-  look({ selected: some, open: ranks.length === 1 ? ranks[0] : told.view.open, filter: null, search: "" });
+  look({ selected: some, open: ranks.length === 1 ? ranks[0] : store.view.open, filter: null, search: "" });
   if (ranks.length > 1) go("ranks");
 }
 
