@@ -12,18 +12,52 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from diag.knowledge import table
-from diag.knowledge.nccl_variables import (
-    invented,
-    nccl_variables,
-    removed_from_nccl,
-    renamed_in_torch,
-    torch_variables,
-)
 from diag.model import Severity
 from diag.text.units import format_seconds
+
+Version = tuple[int, ...]
+
+
+@cache
+def nccl_variables() -> dict[str, Version]:
+    """Name -> the first version of NCCL that is known to read it."""
+    rows = table("nccl_variables")["since"].items()
+    return {f"NCCL_{name}": _version(since) for since, names in rows for name in names.split()}
+
+
+@cache
+def removed_from_nccl() -> dict[str, tuple[Version, str]]:
+    """Name -> gone since, and what took its place."""
+    rows = table("nccl_variables")["removed"].items()
+    return {name: (_version(row["since"]), row["instead"]) for name, row in rows}
+
+
+@cache
+def torch_variables() -> frozenset[str]:
+    return frozenset(table("nccl_variables")["torch"].split())
+
+
+@cache
+def renamed_in_torch() -> dict[str, tuple[str, str]]:
+    """Old name -> the new one, and since which torch."""
+    rows = table("nccl_variables")["renamed_in_torch"].items()
+    return {old: (row["new"], row["since"]) for old, row in rows}
+
+
+@cache
+def invented() -> dict[str, str]:
+    """Names that nothing reads -> what is meant."""
+    rows = table("nccl_variables")["invented"]
+    return {name: row["instead"] for row in rows for name in row["names"].split()}
+
+
+def _version(text: str) -> Version:
+    return tuple(map(int, text.split(".")))
+
 
 _INFO, _WARNING = Severity.INFO, Severity.WARNING
 # Of plugins, forks, tests and builds: not NCCL's own, and not ours to judge.

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from diag.knowledge import table
-from diag.knowledge.env_lint import lint
-from diag.knowledge.nccl_variables import (
+from diag.knowledge.env_lint import (
     invented,
+    lint,
     nccl_variables,
     removed_from_nccl,
     renamed_in_torch,

@@ -4,6 +4,8 @@ interfaces here."""
 from __future__ import annotations
 
 import ipaddress
+import os
+import pwd
 import re
 import shutil
 import socket
@@ -12,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from diag.knowledge.nccl_filters import parse_conf
 from diag.launch.launchers.command import Container, Rendezvous
-from diag.preflight import nccl_conf
 from diag.preflight.launch_facts import launch_facts
 from diag.preflight.nccl_interfaces import Address, NetworkInterface
 
@@ -62,8 +64,8 @@ def make_plan(
     version = None if inside else _nccl_version(words, env)
     old = version is not None and version < (2, 23)  # it knows no NCCL_CONF_FILE
     names = {name: value for name, value in env.items() if not old or name != "NCCL_CONF_FILE"}
-    files = [] if inside else nccl_conf.read(names)
-    merged, origins = nccl_conf.effective(env, files)
+    files = [] if inside else read_conf_files(names)
+    merged, origins = effective(env, files)
     return LaunchPlan(
         command=words,
         given=facts.given,
@@ -162,3 +164,57 @@ def _nccl_version(words: Sequence[str], env: Mapping[str, str]) -> tuple[int, ..
         if found:
             versions.add((int(found[1]), int(found[2]), int(found[3])))
     return versions.pop() if len(versions) == 1 else None
+
+
+_MOST_BYTES = 1 << 20
+
+
+def read_conf_files(
+    environment: Mapping[str, str], root: Path = Path("/"), home: Path | None = None
+) -> list[tuple[Path, dict[str, str]]]:
+    """The nccl.conf files that are there, the stronger first, with what they hold. NCCL before 2.23 does not know
+    NCCL_CONF_FILE.
+
+    As src/misc/param.cc reads them: a line is NAME=VALUE, taken as it is (no quotes, no blanks cut off), `#` at
+    its very start is a comment, other lines are passed over (seen so with NCCL 2.27.5 and 2.32.3); what is set
+    already is not overwritten, so the environment wins, then the user's file.
+    """
+    files = []
+    if environment.get("NCCL_CONF_FILE"):
+        files.append(Path(environment["NCCL_CONF_FILE"]))
+    else:
+        folder = home if home is not None else _home()
+        if folder is not None:
+            files.append(folder / ".nccl.conf")
+    files.append(root / "etc/nccl.conf")
+    found = []
+    for path in files:
+        try:
+            if not path.is_file():  # a FIFO of that name must not hold us up
+                continue
+            with path.open("rb") as file:
+                found.append((path, parse_conf(file.read(_MOST_BYTES).decode(errors="replace"))))
+        except OSError:
+            pass  # NCCL does not report a file that it cannot open, either
+    return found
+
+
+def effective(
+    environment: Mapping[str, str], files: list[tuple[Path, dict[str, str]]]
+) -> tuple[dict[str, str], dict[str, Path]]:
+    """The environment as NCCL sees it, and the file that each variable which is not in the real one came
+    from."""
+    merged, origins = dict(environment), {}
+    for path, values in files:
+        for name, value in values.items():
+            if name not in merged:
+                merged[name] = value
+                origins[name] = path
+    return merged, origins
+
+
+def _home() -> Path | None:
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)  # as NCCL: not $HOME
+    except KeyError:
+        return None

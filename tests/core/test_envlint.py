@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.knowledge import table
-from diag.knowledge.env_lint import Advice, lint, number
-from diag.knowledge.nccl_variables import nccl_variables, removed_from_nccl, torch_variables
+from diag.knowledge.env_lint import Advice, lint, nccl_variables, number, removed_from_nccl, torch_variables
 from diag.model import Severity
 
 HARMFUL, USELESS = "env-harmful", "env-no-effect"

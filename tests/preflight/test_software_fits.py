@@ -13,13 +13,11 @@ import pytest
 
 from diag.preflight.line import Line
 from diag.preflight.software import cuda
-from diag.preflight.software.ask import inventory
+from diag.preflight.software.ask import DISTS, MODULES, Software, inventory, parse
 from diag.preflight.software.compilers import check_compilers, compiles
-from diag.preflight.software.concern import used_by
-from diag.preflight.software.facts import DISTS, MODULES, Software, parse
 from diag.preflight.software.fits import clashes, unmet
 from diag.preflight.software.megatron import before, check_megatron
-from diag.preflight.software.target import Target
+from diag.preflight.software.target import Target, used_by
 
 # Seen to run: ms-swift 4.6.0 on a machine without GPU, and on H200 GPUs with Python 3.12
 RUNS = {"ms-swift": "4.6.0", "megatron-core": "0.16.1", "mcore-bridge": "1.6.1", "transformers": "4.57.6", "msgspec": "0.22.0",

@@ -15,14 +15,13 @@ from diag.launch.launchers.command.flags import Flags, parse_flags
 from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.advice import Advice, Combination, advise, combine
 from diag.preflight.estimate.errors import EstimateError
-from diag.preflight.estimate.gpu import RankNeed, gpu_needs
+from diag.preflight.estimate.gpu import RankNeed, gpu_needs, rules
 from diag.preflight.estimate.hf_plan import hf_plan
 from diag.preflight.estimate.host import checkpoint_bytes, host_terms, save_terms
 from diag.preflight.estimate.machine import Machine
 from diag.preflight.estimate.megatron_plan import megatron_plan
 from diag.preflight.estimate.parameters import count
 from diag.preflight.estimate.plan import Plan
-from diag.preflight.estimate.rules_of_thumb import rules
 from diag.text.tables import load_table
 from diag.text.units import format_bytes, format_count, format_magnitude
 

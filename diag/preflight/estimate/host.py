@@ -9,8 +9,7 @@ from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.activations import stage_activations, tokens_on_rank
 from diag.preflight.estimate.parameters import count
 from diag.preflight.estimate.plan import Plan
-from diag.preflight.estimate.states import Held, held, padded_vocabulary, pinned_bytes, state_terms
-from diag.preflight.estimate.terms import make_term
+from diag.preflight.estimate.states import Held, held, make_term, padded_vocabulary, pinned_bytes, state_terms
 from diag.text.units import format_bytes
 
 _MIB = 1 << 20

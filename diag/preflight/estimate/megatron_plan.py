@@ -11,7 +11,6 @@ from __future__ import annotations
 from diag.launch.launchers.command.flags import Flags
 from diag.preflight.estimate.errors import EstimateError
 from diag.preflight.estimate.model_files import dataset_bytes, find_shape, longest_sequence
-from diag.preflight.estimate.parallel import parallel_sizes
 from diag.preflight.estimate.plan import (
     Batch,
     Data,
@@ -23,6 +22,7 @@ from diag.preflight.estimate.plan import (
     Save,
     Sharding,
     Tuning,
+    parallel_sizes,
 )
 
 _OLD_NAMES = (

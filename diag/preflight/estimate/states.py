@@ -7,12 +7,13 @@ import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.model_shape import Shape
 from diag.preflight.estimate.parameters import layer_count, lora_count, total_count
 from diag.preflight.estimate.plan import Layout, Plan, Tuning
-from diag.preflight.estimate.terms import make_term
+from diag.text.tables import fill, load_table
 from diag.text.units import format_ratio
 
 
@@ -163,3 +164,16 @@ def pinned_bytes(sizes: Iterable[float], of: float) -> int:
         need = max(1, math.ceil(size * of))
         total += 1 << (need - 1).bit_length()
     return total
+
+
+TERMS = Path(__file__).with_name("terms.yaml")
+
+
+def make_term(key: str, size: float, **values: object) -> MemoryTerm:
+    """`values` are those of the row's formula.
+
+    >>> make_term("weights", 2e9, parameters=1e9, each=2.0).formula
+    '1B parameters x 2 bytes'
+    """
+    row = load_table(TERMS)[key]
+    return MemoryTerm(row["name"], max(0, math.ceil(size)), fill(row["formula"], **values), row["source"])

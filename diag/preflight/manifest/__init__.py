@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from diag.preflight.line import Line
 from diag.preflight.manifest.container import Trainer
-from diag.preflight.manifest.counts import count_lines
-from diag.preflight.manifest.environment import environment_lines
+from diag.preflight.manifest.counts import count_lines, restart_lines
 from diag.preflight.manifest.job import ManifestJob, Manifests, known
-from diag.preflight.manifest.memory import memory_lines, network_lines
+from diag.preflight.manifest.memory import environment_lines, memory_lines, network_lines
 from diag.preflight.manifest.names import name_lines
 from diag.preflight.manifest.pods import WORKLOADS
 from diag.preflight.manifest.reading import Document, read_manifests
-from diag.preflight.manifest.restarts import restart_lines
 from diag.preflight.manifest.sidecar import monitor_lines, sidecar_lines
 from diag.text.units import format_count
 

@@ -15,8 +15,7 @@ from diag.launch.launchers.command import Rendezvous, read_command
 from diag.launch.launchers.command.names import is_shell
 from diag.preflight.launch_facts import LaunchFacts
 from diag.preflight.manifest.pods import PodGroup
-from diag.preflight.manifest.quantity import quantity
-from diag.preflight.manifest.reading import Document, Field, named
+from diag.preflight.manifest.reading import Document, Field, named, quantity
 
 INDEX, POD_NAME, UNKNOWN = "\x01index\x01", "\x01name\x01", "\x01unknown\x01"  # no variable can hold them
 _TRAINS = re.compile(

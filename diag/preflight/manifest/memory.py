@@ -1,16 +1,16 @@
-"""Shared memory, memory limits, RDMA devices and the right to lock memory for them."""
+"""Shared memory, memory limits, RDMA devices with the right to lock memory for them, and variables that harm."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diag.knowledge import env_lint
 from diag.preflight.estimate import EstimateError, Machine, estimate
 from diag.preflight.estimate.estimate import HOST_UNCERTAINTY
 from diag.preflight.line import Line
 from diag.preflight.manifest.container import Trainer
-from diag.preflight.manifest.job import ManifestJob, Manifests, report
-from diag.preflight.manifest.quantity import quantity
-from diag.preflight.manifest.reading import Field, named
+from diag.preflight.manifest.job import ManifestJob, Manifests, field_line, report
+from diag.preflight.manifest.reading import Field, named, quantity
 
 _SMALL_SHM = 1 << 30
 
@@ -109,3 +109,29 @@ def _no_rdma(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     annotations = trainer.group.owner.at("template", "metadata", "annotations").mapping
     if not any("networks" in str(name) or "networking.gke.io" in str(name) for name in annotations):
         yield report(trainer.gpus_field, "no_rdma", pods=job.pods)
+
+
+def environment_lines(manifests: Manifests) -> Iterator[Line]:
+    for job in manifests.jobs:
+        seen: set[str] = set()
+        for trainer in job.trainers:
+            known = {
+                name: value
+                for name, value in trainer.environment.items()
+                if "\x01" not in value and "$" not in value
+            }
+            nodes = job.pods if job.pods is not None and job.pods > 1 else job.nodes_of(trainer)
+            for advice in env_lint.lint(
+                known, nodes=nodes, nccl_version=None, rdma=True if trainer.rdma is not None else None
+            ):
+                if advice.variable in seen:
+                    continue
+                seen.add(advice.variable)
+                yield field_line(
+                    trainer.place(advice.variable),
+                    "problem" if advice.severity.counts else "note",
+                    f"{advice.variable}={advice.value}: {advice.does}",
+                    advice.instead,
+                    advice.id,
+                    advice.severity.value,
+                )

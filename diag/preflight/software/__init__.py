@@ -14,12 +14,10 @@ from dataclasses import replace
 from diag.launch.launchers.command.variables import split_environment
 from diag.preflight.line import Line, line, table
 from diag.preflight.software import compilers, cuda, fits
-from diag.preflight.software.ask import Load, inventory, load
-from diag.preflight.software.concern import is_megatron, used_by
-from diag.preflight.software.facts import DISTS, MODULES, Software, parse
+from diag.preflight.software.ask import DISTS, MODULES, Load, Software, inventory, load, parse
 from diag.preflight.software.loads import judge
 from diag.preflight.software.megatron import before, check_megatron
-from diag.preflight.software.target import Target, find_target
+from diag.preflight.software.target import Target, find_target, is_megatron, used_by
 
 _AT_ONCE = 2  # imports of several hundred MiB each, while a job may run here
 _SUMMARY = (

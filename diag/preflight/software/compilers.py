@@ -10,7 +10,7 @@ from typing import Any
 
 from diag.preflight.line import Line, line
 from diag.preflight.run_command import CommandFailed, run_command
-from diag.preflight.software.facts import Software
+from diag.preflight.software.ask import Software
 from diag.preflight.software.target import Target
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from diag.preflight.line import Line, line
-from diag.preflight.software.facts import Software
+from diag.preflight.software.ask import Software
 
 
 def nvml_cuda() -> tuple[int | None, int]:

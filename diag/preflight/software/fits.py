@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from diag.preflight.line import Line, line, table
-from diag.preflight.software.facts import DISTS, Software
+from diag.preflight.software.ask import DISTS, Software
 
 _ABSENT = "absent"
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from diag.preflight.line import Line, line, table
 from diag.preflight.run_command import CommandFailed, run_command
-from diag.preflight.software.ask import Load
-from diag.preflight.software.facts import Software
+from diag.preflight.software.ask import Load, Software
 from diag.text.units import format_seconds
 
 # ld.so of glibc 2.36, as Python shows it; github.com/Dao-AILab/flash-attention/issues/1644 (torch 2.7.0,

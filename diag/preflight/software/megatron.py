@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from diag.preflight.line import Line, line, table
-from diag.preflight.software.concern import is_megatron
-from diag.preflight.software.facts import Software
-from diag.preflight.software.target import Target
+from diag.preflight.software.ask import Software
+from diag.preflight.software.target import Target, is_megatron
 
 
 def before(target: Target, swift_version: str) -> list[str]:
