@@ -13,7 +13,7 @@ import pytest
 
 from diag.preflight.line import Line
 from diag.preflight.software import cuda
-from diag.preflight.software.ask import DISTS, MODULES, Software, inventory, parse
+from diag.preflight.software.ask import Software, inventory, parse
 from diag.preflight.software.compilers import check_compilers, compiles
 from diag.preflight.software.fits import clashes, unmet
 from diag.preflight.software.megatron import before, check_megatron
@@ -133,7 +133,7 @@ def seen(what: Target, *folders: Path, **installed: str) -> Software:
     env = {**what.environment, "PYTHONPATH": os.pathsep.join(map(str, folders))}
     asked = Target(sys.executable, "", what.launcher, what.words, env, imports=what.imports)
     versions = {name.replace("_", "-"): version for name, version in installed.items()}
-    answer = inventory(asked, ["torch", "swift"], [], before(what, versions.get("ms-swift", "")))
+    answer = inventory(asked, before(what, versions.get("ms-swift", "")))
     assert isinstance(answer, dict), answer
     return parse({**answer, "installed": versions})
 
@@ -312,7 +312,7 @@ def test_inventory_of_a_python_that_does_not_run_is_told(tmp_path: Path) -> None
     )
     broken.chmod(0o755)
 
-    assert inventory(Target(str(broken), "", "", (), ENV), MODULES, DISTS) == (
+    assert inventory(Target(str(broken), "", "", (), ENV)) == (
         "ends with 127: error while loading shared libraries: libpython3.11.so.1.0"
     )
 

@@ -15,19 +15,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any
 
+from diag.preflight.line import table
 from diag.preflight.software.target import Target
 from diag.text.units import format_seconds
 
-# In the summary, and the packages whose own requirements are checked.
-DISTS = (
-    "torch", "triton", "flash-attn", "transformer-engine", "apex", "megatron-core", "mcore-bridge", "ms-swift", "transformers",
-    "trl", "peft", "accelerate", "deepspeed", "datasets", "numpy", "vllm", "xformers", "torchvision", "torchaudio", "tokenizers",
-    "huggingface-hub", "safetensors", "modelscope", "pandas", "pyarrow", "scipy", "msgspec",
-)  # fmt: skip
-MODULES = (
-    "torch", "triton", "flash_attn", "transformer_engine", "apex", "amp_C", "fused_layer_norm_cuda", "deepspeed", "xformers",
-    "vllm", "torchvision", "torchaudio", "mcore_bridge", "swift", "msgspec", "transformers",
-)  # fmt: skip
+_TAIL_BYTES = 16384
+_INVENTORY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +78,6 @@ def parse(answer: Mapping[str, Any]) -> Software:
     )
 
 
-_TAIL_BYTES = 16384
-_INVENTORY_SECONDS = 30.0
-
-
 @dataclass(frozen=True, slots=True)
 class Load:
     """What happened when `name` was imported. `error` is "" where it went well; `place` the file and line
@@ -114,11 +103,14 @@ class Load:
         return self.ended and not self.signal and not self.kind
 
 
-def inventory(
-    target: Target, modules: Sequence[str], dists: Sequence[str], before: Sequence[str] = ()
-) -> dict[str, Any] | str:
+def inventory(target: Target, before: Sequence[str] = ()) -> dict[str, Any] | str:
     """What the program in inside/inventory.py answers, or why it did not."""
-    asked = {"modules": list(modules), "dists": list(dists), "before": list(before)}
+    names = table("versions")
+    asked = {
+        "modules": names["modules"].split(),
+        "dists": names["distributions"].split(),
+        "before": list(before),
+    }
     with tempfile.TemporaryDirectory(prefix="diag-doctor-") as folder:
         answer, said, code, _ = _ask("inventory.py", target, asked, Path(folder), _INVENTORY_SECONDS)
     if isinstance(answer, dict):

@@ -4,7 +4,6 @@ pure."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
@@ -13,34 +12,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from diag.preflight.line import Line, line, table
-from diag.preflight.software.ask import DISTS, Software
+from diag.preflight.software.ask import Software
 
 _ABSENT = "absent"
-
-
-@dataclass(frozen=True, slots=True)
-class Clash:
-    """One of lines/versions.yaml, which says what each field is."""
-
-    when: Mapping[str, str]
-    of: tuple[str, ...]
-    message: str
-    source: str
-    install: str = ""
-    otherwise: str = ""
-
-
-def known_clashes() -> list[Clash]:
-    return [Clash(**{**entry, "of": tuple(entry["of"])}) for entry in table("versions")["clashes"]]
-
-
-# The parts of Transformer Engine check each other's versions when they are imported.
-_TE_PARTS = (
-    "transformer-engine",
-    "transformer-engine-torch",
-    "transformer-engine-cu12",
-    "transformer-engine-cu13",
-)
 
 
 def fits(version: str, specifier: str) -> bool | None:
@@ -60,20 +34,21 @@ def fits(version: str, specifier: str) -> bool | None:
 
 
 def clashes(software: Software, used: Collection[str] | None) -> Iterator[Line]:
-    used = used or ()
-    for clash in known_clashes():
-        if not all(_holds(software, name, wanted) for name, wanted in clash.when.items()):
+    used, known = used or (), table("versions")
+    for clash in known["clashes"]:
+        when = clash["when"].items()
+        if not all(_holds(software, name, wanted) for name, wanted in when):
             continue
-        gone = [f"without {name}" for name, wanted in clash.when.items() if wanted == _ABSENT]
-        named = (
-            f"{name} {software.version(name)}" for name, wanted in clash.when.items() if wanted != _ABSENT
-        )
+        gone = [f"without {name}" for name, wanted in when if wanted == _ABSENT]
+        named = (f"{name} {software.version(name)}" for name, wanted in when if wanted != _ABSENT)
         there = " ".join([" with ".join(named), *gone])
-        pip = f"{software.executable} -m pip install {clash.install}" if clash.install else ""
-        install = "; ".join(filter(None, (pip, clash.otherwise)))
+        pip = f"{software.executable} -m pip install {clash['install']}" if "install" in clash else ""
+        install = "; ".join(filter(None, (pip, clash.get("otherwise"))))
         found = line(f"software.clash{'-missing' if gone else ''}", there=there, clash=clash, install=install)
-        yield found.as_note(unless=all(name in used for name in clash.of))
-    parts = {name: software.version(name) for name in _TE_PARTS if software.version(name)}
+        yield found.as_note(unless=all(name in used for name in clash["of"]))
+    parts = {
+        name: software.version(name) for name in known["transformer-engine"].split() if software.version(name)
+    }
     releases = {_base(version) for version in parts.values()}
     if len(releases) > 1:
         named = (f"{name} {version}" for name, version in parts.items())
@@ -98,13 +73,13 @@ def _base(version: str) -> str:
 def unmet(software: Software, used: Collection[str] | None) -> Iterator[Line]:
     """Requirements in the packages' own metadata, of the packages that matter to training. As `pip check`,
     but only of these."""
-    used = used or ()
+    used, checked = used or (), table("versions")["distributions"].split()
     for name, texts in software.requires.items():
         if name == "torchvision":  # it is loaded, and reports the same with what follows
             continue
         for wanted in filter(None, (_requirement(text, software.markers) for text in texts)):
             target = canonicalize_name(wanted.name)
-            version, known = software.version(target), target in DISTS or target.startswith("nvidia-")
+            version, known = software.version(target), target in checked or target.startswith("nvidia-")
             if version and fits(version, str(wanted.specifier)) is not False:
                 continue
             if not version and not known:
