@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diag.knowledge.checkpoint_args import named_paths
-from diag.launch.launchers.command import Command
+from diag.launch.launchers.command import Command, CommandError
 from diag.launch.launchers.command.shell_script import is_computed
 from diag.model import Record
 from diag.model.observations import DiskSpace
-from diag.preflight.estimate.errors import EstimateError
 from diag.preflight.estimate.estimate import estimate
 from diag.preflight.estimate.machine import Machine
 from diag.preflight.launch_facts import LaunchFacts
@@ -152,7 +151,7 @@ def _checkpoint(place: WrittenFolder, facts: LaunchFacts) -> tuple[int, int]:
         size = estimate(
             facts.command.argv, facts.inherited, machine=Machine(), with_advice=False
         ).checkpoint_bytes
-    except (EstimateError, ValueError, ArithmeticError):
+    except (CommandError, ValueError, ArithmeticError):
         return 0, 0
     words = [word.replace("-", "_") for word in launch.words]
     at = words.index("__save_total_limit") + 1 if "__save_total_limit" in words else len(words)

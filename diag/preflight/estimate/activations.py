@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 from diag.preflight.estimate.plan import Plan
-from diag.preflight.estimate.states import padded_vocabulary, stage_layer_numbers
+from diag.preflight.estimate.states import vocabulary_of_rank
 
 # Measured with a fresh router, 16 experts over two ranks: the busier rank got 17 % more than its share over
 # eight layers, and twice its share in one of them. Trained routers with an auxiliary loss are trained to stay
@@ -141,22 +141,18 @@ def logits_bytes(plan: Plan) -> float:
     """The output layer's values and their loss, at the peak. Beside the 16-bit logits Megatron's cross
     entropy has them in fp32, and keeps that as the softmax; compiled (cross_entropy_loss_fusion) it writes to
     a second fp32 copy, seen in torch 2.11. The Hugging Face loss has two more copies."""
-    vocabulary = padded_vocabulary(plan.shape, plan.layout.tp) / plan.layout.tp
+    vocabulary = vocabulary_of_rank(plan.shape, plan.layout.tp)
+    values = tokens_on_rank(plan) * vocabulary
     if plan.framework == "hf":
-        return tokens_on_rank(plan) * vocabulary * _hf_logit_bytes(plan)
-    loss = tokens_on_rank(plan) * vocabulary * (10 if plan.compiled_loss else 6)
-    backward = tokens_on_rank(plan) * vocabulary * 2 + _weight_gradient(plan, plan.shape.hidden * vocabulary)
+        by_pairs = plan.stage in ("dpo", "orpo", "cpo", "simpo", "kto", "grpo")
+        return 0.0 if plan.attention == "liger" else values * (8.0 if by_pairs else 14.0)
+    loss = values * (10 if plan.compiled_loss else 6)
+    backward = values * 2 + _weight_gradient(plan, plan.shape.hidden * vocabulary)
     return max(loss, backward)
 
 
-def _hf_logit_bytes(plan: Plan) -> float:
-    if plan.attention == "liger":
-        return 0.0
-    return 8.0 if plan.stage in ("dpo", "orpo", "cpo", "simpo", "kto", "grpo") else 14.0
-
-
 def stage_activations(plan: Plan, stage: int) -> Activations:
-    layers = [layer_activations(plan, number) for number in stage_layer_numbers(plan, stage)]
+    layers = [layer_activations(plan, number) for number in plan.layout.layers_of(stage, plan.shape.layers)]
     flight = in_flight(plan, stage)
     how = plan.recompute
     kept = recomputed = 0.0

@@ -14,7 +14,6 @@ from diag.launch.launchers.command import Command, CommandError, read_command
 from diag.launch.launchers.command.flags import Flags, parse_flags
 from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.advice import Advice, Combination, advise, combine
-from diag.preflight.estimate.errors import EstimateError
 from diag.preflight.estimate.gpu import RankNeed, gpu_needs, rules
 from diag.preflight.estimate.hf_plan import hf_plan
 from diag.preflight.estimate.host import checkpoint_bytes, host_terms, save_terms
@@ -153,19 +152,12 @@ def estimate(
     """What CMD should need. Reads local files only (config.json, a shell script, DeepSpeed's configuration),
     starts nothing.
 
-    Raises EstimateError, which says what to pass.
+    Raises CommandError, which says what to pass.
     """
     machine = machine or Machine()
     command = read_command(argv, environ, folder, certain=False)
     if command.unread:
-        raise EstimateError(command.unread, hint=command.hint)
-    try:
-        return _estimate(command, machine, nodes, with_advice=with_advice)
-    except CommandError as error:  # a flag's value
-        raise EstimateError(str(error), hint=error.hint) from error
-
-
-def _estimate(command: Command, machine: Machine, nodes: int | None, *, with_advice: bool) -> Estimate:
+        raise CommandError(command.unread, hint=command.hint)
     flags = parse_flags(command.words, command.environment, command.folder)
     processes = command.processes or machine.gpus or 1
     plan = _plan(command, flags, processes, nodes or command.nodes or 1)

@@ -9,7 +9,7 @@ from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.activations import Activations, stage_activations, tokens_on_rank
 from diag.preflight.estimate.parameters import count, layer_count
 from diag.preflight.estimate.plan import Plan
-from diag.preflight.estimate.states import held, make_term, padded_vocabulary, state_terms
+from diag.preflight.estimate.states import held, make_term, state_terms, vocabulary_of_rank
 from diag.text.units import format_bytes, format_count
 
 _MIB = 1 << 20
@@ -65,7 +65,7 @@ def _activation_terms(plan: Plan, work: Activations) -> list[MemoryTerm]:
         )
     ]
     layer = work.recomputed + work.working
-    vocabulary = padded_vocabulary(plan.shape, plan.layout.tp) // plan.layout.tp
+    vocabulary = vocabulary_of_rank(plan.shape, plan.layout.tp)
     if work.logits >= layer:
         each = work.logits / (tokens * vocabulary)
         terms.append(

@@ -9,7 +9,14 @@ from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.activations import stage_activations, tokens_on_rank
 from diag.preflight.estimate.parameters import count
 from diag.preflight.estimate.plan import Plan
-from diag.preflight.estimate.states import Held, held, make_term, padded_vocabulary, pinned_bytes, state_terms
+from diag.preflight.estimate.states import (
+    Held,
+    held,
+    make_term,
+    pinned_bytes,
+    state_terms,
+    vocabulary_of_rank,
+)
 from diag.text.units import format_bytes
 
 _MIB = 1 << 20
@@ -66,7 +73,7 @@ def _pinned_logits(plan: Plan) -> MemoryTerm:
     GPU's peak it lies in pinned host memory, rounded up to a power of two, and PyTorch keeps it. The compiled
     cross entropy does so with its fp32 logits."""
     ranks = _stages_of_a_node(plan).count(plan.layout.pp - 1) or plan.layout.processes
-    vocabulary = padded_vocabulary(plan.shape, plan.layout.tp) // plan.layout.tp
+    vocabulary = vocabulary_of_rank(plan.shape, plan.layout.tp)
     values = tokens_on_rank(plan) * vocabulary
     return make_term("pinned_logits", 2 * pinned_bytes([values], 4.0) * ranks, ranks=ranks, values=values)
 

@@ -40,19 +40,9 @@ class Held:
         return self.trained_dense + self.trained_experts
 
 
-def stage_layer_numbers(plan: Plan, stage: int) -> range:
-    return _layer_numbers(plan.shape, plan.layout, stage)
-
-
-def _layer_numbers(shape: Shape, layout: Layout, stage: int) -> range:
-    stages = layout.stage_layers(shape.layers)
-    start = sum(stages[:stage])
-    return range(start, start + stages[stage])
-
-
-def padded_vocabulary(shape: Shape, tp: int) -> int:
+def vocabulary_of_rank(shape: Shape, tp: int) -> int:
     """mcore-bridge pads the vocabulary to a multiple of TP."""
-    return -(-shape.vocabulary // tp) * tp
+    return -(-shape.vocabulary // tp)
 
 
 def held(plan: Plan, stage: int) -> Held:
@@ -63,9 +53,9 @@ def held(plan: Plan, stage: int) -> Held:
 def _held(shape: Shape, layout: Layout, tuning: Tuning, stage: int) -> Held:
     tp, ep, etp = layout.tp, layout.ep, layout.etp
     is_last = stage == layout.pp - 1
-    layers = _layer_numbers(shape, layout, stage)
+    layers = layout.layers_of(stage, shape.layers)
     has = total_count(layer_count(shape, layer, tp, ep, etp) for layer in layers)
-    matrix = padded_vocabulary(shape, tp) // tp * shape.hidden
+    matrix = vocabulary_of_rank(shape, tp) * shape.hidden
     copies = 1 if shape.tied and layout.pp == 1 else (stage == 0) + is_last
     ends = (matrix,) * copies + ((shape.hidden,) if is_last else ())
     dense, tensors = has.dense + sum(ends), has.tensors + ends
