@@ -45,8 +45,8 @@ def towards(plan: LaunchPlan) -> str:
 
 
 def check_nccl_interface(plan: LaunchPlan, way: Callable[[LaunchPlan], str] = towards) -> Iterator[Line]:
-    if plan.starts is not None and has_own_network(plan.starts):
-        yield network_line(plan.starts, plan.nodes, plan.unsure)
+    if plan.container is not None and has_own_network(plan.container):
+        yield network_line(plan.container, plan.nodes, plan.unsure)
         return
     comm_id = plan.environment.get("NCCL_COMM_ID", "")
     host = comm_id.partition("]")[0][1:] if comm_id.startswith("[") else comm_id.rpartition(":")[0]
@@ -104,7 +104,7 @@ def _between_nodes(plan: LaunchPlan, choice: Choice, said: str, way: str) -> Lin
 def _is_bridged(plan: LaunchPlan, address: Address) -> bool:
     """Whether it is of the bridge network that docker and podman give a container by default, in which other
     hosts do not reach it."""
-    pool = _POOLS.get(plan.container)
+    pool = _POOLS.get(plan.within)
     return (
         pool is not None
         and address.prefix == 16
@@ -142,7 +142,7 @@ def check_gloo_interface(plan: LaunchPlan, way: Callable[[LaunchPlan], str] = to
     torch 2.13, ProcessGroupGloo.cpp (createDefaultDevice): without a usable address of the name it falls back
     to loopback.
     """
-    if has_own_network(plan.starts):
+    if has_own_network(plan.container):
         return  # NCCL's line says what is to be done
     wanted = plan.environment.get("GLOO_SOCKET_IFNAME", "")
     if wanted:
@@ -191,4 +191,4 @@ def _gloo_between(plan: LaunchPlan, said: str, name: str, address: Address, way:
 
 def _uses_gloo(plan: LaunchPlan) -> bool:
     """Megatron makes groups of gloo in addition to those of NCCL; a script of one's own need not."""
-    return any(word in part.lower() for part in plan.command for word in ("megatron", "gloo"))
+    return any(word in part.lower() for part in plan.command.line for word in ("megatron", "gloo"))

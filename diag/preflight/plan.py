@@ -11,40 +11,31 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from diag.knowledge.nccl_filters import parse_conf
-from diag.launch.launchers.command import Container, Rendezvous
-from diag.preflight.launch_facts import launch_facts
+from diag.preflight.launch_facts import LaunchFacts, launch_facts
 from diag.preflight.nccl_interfaces import Address, NetworkInterface
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchPlan:
-    """`origins` has the file of each variable that comes from an nccl.conf; `given` whether doctor was given a
-    CMD; `unsure` and `environment_unseen` are those of LaunchFacts. `container` is docker, podman, kubernetes
-    or "", of diag itself; `starts` is the one that CMD makes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan(LaunchFacts):
+    """`nccl_environment` is that of CMD with what nccl.conf adds; `origins` has the file of each variable that comes
+    from one. `within` is docker, podman, kubernetes or "": what made the container of diag itself."""
 
-    command: tuple[str, ...]
-    given: bool
-    environment: Mapping[str, str]
-    origins: Mapping[str, Path]
-    meeting: Rendezvous
-    nccl_version: tuple[int, ...] | None
-    interfaces: tuple[NetworkInterface, ...]
-    rdma: bool | None  # whether the kernel has RDMA devices; None where that may not be seen
-    wait_seconds: float  # 0: node 0 does not listen, the others try once
+    nccl_environment: Mapping[str, str]
+    origins: Mapping[str, Path] = field(default_factory=dict)
+    nccl_version: tuple[int, ...] | None = None
+    interfaces: tuple[NetworkInterface, ...] = ()
+    rdma: bool | None = None  # whether the kernel has RDMA devices; None where that may not be seen
+    wait_seconds: float = 0.0  # 0: node 0 does not listen, the others try once
     clock: Callable[[], float] = time.time  # that the others are sent
-    unsure: str = ""
-    environment_unseen: str = ""
-    container: str = ""
-    starts: Container | None = None
+    within: str = ""
 
     @property
-    def nodes(self) -> int | None:
-        """None where it is not known."""
-        return None if self.unsure else self.meeting.nodes
+    def environment(self) -> Mapping[str, str]:
+        return self.nccl_environment
 
     def said_of(self, variable: str) -> str:
         """ "NCCL_DEBUG=INFO (/etc/nccl.conf)": the variable, its value, and where it was set if not in the environment."""
@@ -59,28 +50,23 @@ def make_plan(
     clock: Callable[[], float] = time.time,
 ) -> LaunchPlan:
     facts = launch_facts(command, environment)
-    words, env = facts.command.line, facts.environment
-    inside = facts.command.container is not None  # with a NCCL and files of its own, which the image has
-    version = None if inside else _nccl_version(words, env)
+    env = facts.environment
+    inside = facts.container is not None  # with a NCCL and files of its own, which the image has
+    version = None if inside else _nccl_version(facts.command.line, env)
     old = version is not None and version < (2, 23)  # it knows no NCCL_CONF_FILE
     names = {name: value for name, value in env.items() if not old or name != "NCCL_CONF_FILE"}
-    files = [] if inside else read_conf_files(names)
-    merged, origins = effective(env, files)
+    merged, origins = effective(env, [] if inside else read_conf_files(names))
     return LaunchPlan(
-        command=words,
-        given=facts.given,
-        environment=merged,
+        facts.command,
+        facts.inherited,
+        nccl_environment=merged,
         origins=origins,
-        meeting=facts.meeting,
         nccl_version=version,
         interfaces=interfaces_here(),
         rdma=has_entries(Path("/sys/class/infiniband")),
         wait_seconds=wait_seconds,
         clock=clock,
-        unsure=facts.unsure,
-        environment_unseen=facts.command.environment_unseen,
-        container=container_here(environment),
-        starts=facts.command.container,
+        within=container_here(environment),
     )
 
 

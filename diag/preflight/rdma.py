@@ -61,7 +61,7 @@ def check_rdma(
 
 def _unused(plan: LaunchPlan, ports: list[RdmaPort]) -> Line | None:
     """The whole answer where NCCL would not use these ports, or not from here."""
-    listed, starts = _named(ports), plan.starts
+    listed, starts = _named(ports), plan.container
     if not ports:
         several = (plan.nodes or 0) > 1
         key = "-nodes-unknown" if plan.nodes is None else "" if several else "-needed"

@@ -81,7 +81,7 @@ def absent(plan: LaunchPlan, came: Sequence[Met]) -> str:
     missing = [rank for rank in range(1, nodes) if rank not in ranks]
     if plan.meeting.node_rank is None or len(missing) != nodes - 1 - len(came):
         return ""
-    hosts = nodes_of(plan.command, plan.environment).hosts
+    hosts = nodes_of(plan.command.line, plan.environment).hosts
     named = [
         f"node {rank} ({hosts[rank]})" if len(hosts) == nodes else f"node {rank}"
         for rank in missing[:_MOST_NAMED]

@@ -8,12 +8,11 @@ from typing import Any
 
 from diag.preflight.launch import layout_lines
 from diag.preflight.launch_devices import trains_on_cpu
-from diag.preflight.line import Line
+from diag.preflight.line import Line, table
 from diag.preflight.manifest.container import INDEX, POD_NAME, Trainer
-from diag.preflight.manifest.job import MESSAGES, ManifestJob, Manifests, field_line, report
+from diag.preflight.manifest.job import ManifestJob, Manifests, at, report
 from diag.preflight.manifest.pods import FOREVER
 from diag.preflight.visible import visible_gpus
-from diag.text.tables import load_table
 
 _SWIFT = ("swift", "megatron")
 _TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
@@ -35,7 +34,7 @@ def count_lines(manifests: Manifests) -> Iterator[Line]:
 
 def _number_of_pod(index: str) -> str:
     """How a pod learns its number; "" where it has none."""
-    return str(load_table(MESSAGES)["node_rank"].get(index, ""))
+    return str(table("manifest")["node_rank"].get(index, ""))
 
 
 def _unexpanded(trainer: Trainer) -> Iterator[Line]:
@@ -215,8 +214,7 @@ def _layout(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
         return
     for line in layout_lines(trainer.facts):
         if line.status == "problem":
-            place = trainer.container.at("command")
-            yield field_line(place, "problem", line.said, line.remedy, line.id, line.severity)
+            yield at(trainer.container.at("command"), line)
 
 
 def restart_lines(manifests: Manifests) -> Iterator[Line]:

@@ -4,16 +4,13 @@ field."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
-from diag.preflight.line import Line
+from diag.preflight.line import Line, line
 from diag.preflight.manifest.container import INDEX, UNKNOWN, Trainer, trainer_of
 from diag.preflight.manifest.pods import PodGroup, pod_groups
 from diag.preflight.manifest.reading import Document, Field
-from diag.text.tables import fill, load_table
 
-MESSAGES = Path(__file__).with_name("messages.yaml")
 _NODES = ("NNODES ", "PET_NNODES ", "--nnodes ", "--num_machines ", "--num_nodes ")
 _RANKS = ("NODE_RANK ", "PET_NODE_RANK ", "--node_rank ", "--node-rank ", "--machine_rank ")
 
@@ -78,22 +75,14 @@ class Manifests:
 
 
 def report(field: Field, key: str, *, status: str = "", severity: str = "", **values: object) -> Line:
-    """The line of a field by its row in messages.yaml; `values` are those of its text and its remedy."""
-    row = load_table(MESSAGES)["messages"][key]
-    return field_line(
-        field,
-        status or row.get("status", "problem"),
-        fill(row["text"], **values),
-        fill(row.get("remedy", ""), **values),
-        row.get("id", ""),
-        severity or row.get("severity", "warning"),
-    )
+    """The line of a field by its row in lines/manifest.yaml; `values` are those of its text and its remedy."""
+    found = line(f"manifest.{key}", **values)
+    return at(field, replace(found, status=status or found.status, severity=severity or found.severity))
 
 
-def field_line(  # noqa: PLR0917 - the order of a Line
-    field: Field, status: str, text: str, remedy: str = "", id: str = "", severity: str = "warning"
-) -> Line:
-    return Line(field.document.title, status, f"{field.spot}: {text}", remedy, id, severity)
+def at(field: Field, found: Line) -> Line:
+    """A line that says which field it is about."""
+    return replace(found, what=field.document.title, said=f"{field.spot}: {found.said}")
 
 
 def known(text: str | None) -> bool:

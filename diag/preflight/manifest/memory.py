@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diag.knowledge import env_lint
-from diag.preflight.estimate import EstimateError, Machine, estimate
+from diag.launch.launchers.command import CommandError
+from diag.preflight.estimate import Machine, estimate
 from diag.preflight.estimate.estimate import HOST_UNCERTAINTY
-from diag.preflight.line import Line
+from diag.preflight.line import Line, advice_line
 from diag.preflight.manifest.container import Trainer
-from diag.preflight.manifest.job import ManifestJob, Manifests, field_line, report
+from diag.preflight.manifest.job import ManifestJob, Manifests, at, report
 from diag.preflight.manifest.reading import Field, named, quantity
 
 _SMALL_SHM = 1 << 30
@@ -71,7 +72,7 @@ def _estimate(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     machine = Machine(gpus=launch.processes, host_bytes=limit)
     try:
         need = estimate(words, {**launch.environment, **counts}, machine=machine, with_advice=False)
-    except (EstimateError, ValueError, OSError):
+    except (CommandError, ValueError, OSError):
         return
     if need.host_verdict == "does not fit":
         peak = need.host_bytes + need.save_bytes
@@ -127,11 +128,5 @@ def environment_lines(manifests: Manifests) -> Iterator[Line]:
                 if advice.variable in seen:
                     continue
                 seen.add(advice.variable)
-                yield field_line(
-                    trainer.place(advice.variable),
-                    "problem" if advice.severity.counts else "note",
-                    f"{advice.variable}={advice.value}: {advice.does}",
-                    advice.instead,
-                    advice.id,
-                    advice.severity.value,
-                )
+                setting = f"{advice.variable}={advice.value}"
+                yield at(trainer.place(advice.variable), advice_line("", setting, advice))

@@ -6,12 +6,12 @@ import ipaddress
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from diag.preflight.line import Line
+from diag.preflight.line import Line, table
 from diag.preflight.manifest.container import Trainer
-from diag.preflight.manifest.job import MESSAGES, ManifestJob, Manifests, known, report
+from diag.preflight.manifest.job import ManifestJob, Manifests, known, report
 from diag.preflight.manifest.pods import PodGroup
 from diag.preflight.manifest.reading import Document, Field
-from diag.text.tables import fill, load_table
+from diag.text.tables import fill
 
 _ADDRESS = ("MASTER_ADDR", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT")
 # Labels that only one pod of a set has.
@@ -257,7 +257,7 @@ def _service_text(owner: PodGroup, name: str) -> str:
     if len(own) > 1:
         own.pop("job-name", None)
     labels = ", ".join(f"{key}: {value}" for key, value in list(own.items())[:2])
-    return fill(load_table(MESSAGES)["service"], name=name, labels=labels)
+    return fill(table("manifest")["service"], name=name, labels=labels)
 
 
 def _dns_policy(group: PodGroup) -> Iterator[Line]:
