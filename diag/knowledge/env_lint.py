@@ -200,18 +200,17 @@ def _not_of_this_nccl(job: _Job) -> Iterator[Advice]:
             continue
         remedy = f"unset it ({instead})" if instead else "unset it"
         if gone <= (2, 5):
-            yield job.useless(
-                name, f"NCCL {_dotted(gone)} and later (2019 at the latest) do not read it", remedy
-            )
+            does = f"NCCL {dotted(gone)} and later (2019 at the latest) do not read it"
+            yield job.useless(name, does, remedy)
         elif version is not None and version[:2] >= gone:
-            does = f"NCCL {_dotted(gone)} and later do not read it, and this is {_dotted(version)}"
+            does = f"NCCL {dotted(gone)} and later do not read it, and this is {dotted(version)}"
             yield job.useless(name, does, remedy)
     known = nccl_variables()
     if version is None or version[:2] > max(known.values()):
         return  # newer than any that was checked
     for name, first in known.items():
         if job.env.get(name) and first > version[:2]:
-            does = f"NCCL reads it from {_dotted(first)} on, and this is {_dotted(version)}"
+            does = f"NCCL reads it from {dotted(first)} on, and this is {dotted(version)}"
             yield job.useless(name, does, "update NCCL, or unset it", _INFO)
 
 
@@ -232,17 +231,16 @@ def _misspelt(job: _Job) -> Iterator[Advice]:
     for name in sorted(job.env):
         if not job.env[name] or name in known or not name.startswith(("NCCL_", "TORCH_NCCL_")):
             continue
-        if not _NOT_NCCLS.match(name) and (
-            near := difflib.get_close_matches(name, [*of_nccl, *of_torch], 1, 0.92)
-        ):
-            yield job.useless(
-                name, f"nothing is known to read it; {near[0]} is meant?", f"spell it {near[0]}"
-            )
+        near = (
+            () if _NOT_NCCLS.match(name) else difflib.get_close_matches(name, [*of_nccl, *of_torch], 1, 0.92)
+        )
+        for right in near:
+            yield job.useless(name, f"nothing is known to read it; {right} is meant?", f"spell it {right}")
     for name in sorted(job.env):  # ncclParam: strtoll, which makes 0 of any word
         if name in of_nccl and name.endswith(("_DISABLE", "_ENABLE")) and job.env[name].strip().isalpha():
             does = f"NCCL expects a number here and reads {job.env[name].strip()!r} as 0"
             yield job.useless(name, does, "write 1 or 0")
 
 
-def _dotted(version: tuple[int, ...]) -> str:
+def dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))

@@ -75,10 +75,8 @@ def uuids_here(
     neither is there."""
     facts, failed = _look()
     if failed is None:
-        return tuple(
-            uuid
-            for _, uuid in sorted((fact.index, fact.uuid) for fact in facts if isinstance(fact, GpuSample))
-        )
+        seen = sorted((fact.index, fact.uuid) for fact in facts if isinstance(fact, GpuSample))
+        return tuple(uuid for _, uuid in seen)
     found = []
     # /proc/driver/nvidia/gpus/0000:1b:00.0/information, driver 570:
     #   GPU UUID: \t GPU-5c2e1f4a-...
@@ -221,12 +219,8 @@ def _asked() -> tuple[int | None, str]:
     if count is not None:
         return count, ""
     printed = (done.stderr or done.stdout).strip().splitlines()
-    return (
-        None,
-        f"npu-smi printed {printed[0][:160]!r}"
-        if printed
-        else f"npu-smi ended with status {done.returncode}",
-    )
+    status = f"npu-smi ended with status {done.returncode}"
+    return None, f"npu-smi printed {printed[0][:160]!r}" if printed else status
 
 
 def npus_here() -> int | None:

@@ -36,9 +36,8 @@ def towards(plan: LaunchPlan) -> str:
         return ""
     for address in resolve(plan.meeting.address, plan.meeting.port, _RESOLVE_SECONDS)[0]:
         source = route_to(address)
-        name = next(
-            (one.name for one in plan.interfaces for place in one.addresses if place.ip == source), ""
-        )
+        own = (one.name for one in plan.interfaces for place in one.addresses if place.ip == source)
+        name = next(own, "")
         if name and not ipaddress.ip_address(source).is_loopback:
             return name
     return ""
@@ -55,10 +54,8 @@ def check_nccl_interface(plan: LaunchPlan, way: Callable[[LaunchPlan], str] = to
         comm_id_ip = next(iter(resolve(host, 0, _RESOLVE_SECONDS)[0]), "").partition("%")[0]
     choice = choose(plan.interfaces, plan.environment, plan.nccl_version, comm_id_ip)
     if not choice.interfaces:
-        named = plan.said_of(choice.how) if choice.how else ""
-        yield line(
-            f"interfaces.{'no-match' if named else 'none'}", named=named, here=_described(plan) or "none"
-        )
+        named, here = plan.said_of(choice.how) if choice.how else "", _described(plan) or "none"
+        yield line(f"interfaces.{'no-match' if named else 'none'}", named=named, here=here)
         return
     name, address = choice.interfaces[0]
     by_name = choice.how == "NCCL_SOCKET_IFNAME"
@@ -105,12 +102,8 @@ def _is_bridged(plan: LaunchPlan, address: Address) -> bool:
     """Whether it is of the bridge network that docker and podman give a container by default, in which other
     hosts do not reach it."""
     pool = _POOLS.get(plan.within)
-    return (
-        pool is not None
-        and address.prefix == 16
-        and address.version == 4
-        and ipaddress.ip_address(address.ip) in pool
-    )
+    is_16 = address.prefix == 16 and address.version == 4
+    return pool is not None and is_16 and ipaddress.ip_address(address.ip) in pool
 
 
 def _some(names: Sequence[str], most: int = 6) -> str:
@@ -118,11 +111,8 @@ def _some(names: Sequence[str], most: int = 6) -> str:
 
 
 def _shared(plan: LaunchPlan, choice: Choice) -> str:
-    others = [
-        one.name
-        for one in plan.interfaces
-        if one.running and one.addresses and one.name not in choice.names and one.name != "lo"
-    ]
+    usable = (one.name for one in plan.interfaces if one.running and one.addresses and one.name != "lo")
+    others = [name for name in usable if name not in choice.names]
     return f" ({', '.join(others)})" if others else ""
 
 

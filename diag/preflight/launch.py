@@ -194,10 +194,8 @@ def layout_lines(facts: LaunchFacts) -> Iterator[Line]:
             groups = sizes.tp * sizes.pp * sizes.cp
             yield from _megatron(facts, sizes, world)
             if world % groups == 0 and flags.text("rlhf_type") not in _NOT_BY_PAIRS:
-                total, micro = (
-                    flags.maybe_whole("global_batch_size"),
-                    flags.whole("micro_batch_size", default=1),
-                )
+                total = flags.maybe_whole("global_batch_size")
+                micro = flags.whole("micro_batch_size", default=1)
                 step = micro * (world // groups)
                 if total is not None and total % step:
                     near, parts = max(step, total // step * step), world // groups

@@ -113,12 +113,8 @@ def cores_here(pid: int | str = "self", proc: Path = PROC, own: Path = Path("/")
 def _quota(folder: str) -> float | None:
     # cgroup v2, cpu.max: "200000 100000" or "max 100000"; v1: cpu.cfs_quota_us -1 or microseconds of
     # cpu.cfs_period_us
-    both = (read_raw(f"{folder}/cpu.max") or b"").split()
-    if not both:
-        both = [
-            *(read_raw(f"{folder}/cpu.cfs_quota_us") or b"").split(),
-            *(read_raw(f"{folder}/cpu.cfs_period_us") or b"").split(),
-        ]
+    old = (read_raw(f"{folder}/cpu.cfs_{part}_us") or b"" for part in ("quota", "period"))
+    both = (read_raw(f"{folder}/cpu.max") or b"").split() or b" ".join(old).split()
     try:
         quota, period = float(both[0]), float(both[1])
     except (ValueError, IndexError):

@@ -210,9 +210,8 @@ def _trains(member: Process) -> bool:
 
 def _seen() -> str:
     """Whose processes were read, where it is not all of the host's."""
-    return (" of this user" if os.geteuid() else "") + (
-        "" if gpus.names_host_pids() else " in this container"
-    )
+    user = " of this user" if os.geteuid() else ""
+    return user + ("" if gpus.names_host_pids() else " in this container")
 
 
 def check_shm_files(

@@ -28,10 +28,9 @@ from diag.text.units import format_bytes
 _MIB = 1 << 20
 _GIB = 1 << 30
 _INFINITY = resource.RLIM_INFINITY
-_THREADS = 150  # of a rank at work: 67 to 90 on H200 without compiling, more with several process groups of gloo (two and one each)
-_OF_WORKER = (
-    3  # a DataLoader worker: itself, its queue's thread, and the rank's thread that pins what it brings
-)
+# Of a rank at work: 67 to 90 on H200 without compiling, more with several process groups of gloo (two and one each)
+_THREADS = 150
+_OF_WORKER = 3  # itself, its queue's thread, and the rank's thread that pins what it brings
 _WORKERS = 4  # ms-swift's default a rank
 # A rank on an H200 has 300 GiB and more of address space, nearly all of it reserved by CUDA and not used.
 _ADDRESS_SPACE = 512 * _GIB
@@ -103,11 +102,9 @@ def check_host_memory(facts: LaunchFacts) -> Iterator[Line]:
 
 
 def needed_processes(launch: Command | None, ranks: int) -> int:
-    workers = _WORKERS
-    if launch is not None:
-        flags = parse_flags(launch.words, launch.environment)
-        word = flags.text("dataloader_num_workers", "num_workers")
-        workers = int(word[:4]) if word.isdecimal() else _WORKERS
+    flags = parse_flags(launch.words if launch is not None else ())
+    word = flags.text("dataloader_num_workers", "num_workers")
+    workers = int(word[:4]) if word.isdecimal() else _WORKERS
     return ranks * (_THREADS + _OF_WORKER * workers)
 
 
@@ -134,10 +131,8 @@ def _rooms(proc: Path = PROC) -> Iterator[tuple[int, str]]:
     """(how many more, by which limit) of each limit that there is."""
     for fact in cgroup_facts(proc):
         if isinstance(fact, CgroupPids) and fact.limit is not None:
-            yield (
-                fact.limit - fact.current,
-                f"pids.max {fact.limit} of cgroup {fact.path}, {fact.current} in use",
-            )
+            named = f"pids.max {fact.limit} of cgroup {fact.path}, {fact.current} in use"
+            yield fact.limit - fact.current, named
     # /proc/loadavg, fourth field: runnable/all tasks of the kernel, as in "0.52 0.58 0.59 1/389 12345"
     words = (read_raw(f"{proc}/loadavg") or b"").split()
     tasks = words[3].partition(b"/")[2] if len(words) > 3 else b""
@@ -204,12 +199,8 @@ def check_stacks(facts: LaunchFacts) -> Iterator[Line]:
         child.stdout.read(2)
         own, blind = RemoteStacks().dump(child.pid, 5.0), PySpy().can_read(child.pid, 5.0)
         if "failed" not in own:
-            also = (
-                ""
-                if blind is None
-                else f"; {blind.reason}: other Pythons and `diag dump --native` need py-spy"
-            )
-            remedy = "" if blind is None else blind.remedy
+            need = "other Pythons and `diag dump --native` need py-spy"
+            also, remedy = ("", "") if blind is None else (f"; {blind.reason}: {need}", blind.remedy)
             yield line("machine.stacks-from-memory", yama=_yama(), also=also, remedy=remedy)
         elif blind is None:
             yield line("machine.stacks-by-py-spy", yama=_yama())

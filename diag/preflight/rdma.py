@@ -35,24 +35,18 @@ def check_rdma(
     except infiniband.InfinibandUnavailable as error:
         yield Line("RDMA", "not checked", error.reason, error.remedy)
         return
-    ports = [
-        port
-        for fact in infiniband.parse(Record(infiniband.SOURCE, sample))
-        if isinstance(fact, RdmaPortsSeen)
-        for port in fact.ports
-    ]
+    facts = infiniband.parse(Record(infiniband.SOURCE, sample))
+    ports = [port for fact in facts if isinstance(fact, RdmaPortsSeen) for port in fact.ports]
     unused = _unused(plan, ports)
     if unused is not None:
         yield unused
         return
     if access is None:
-        access = _own_access()
-    lines = [
-        *_devices(ports, devices, access),
-        *_libraries(ports, access),
-        *_ports(plan, ports),
-        *_gids(plan, ports),
-    ]
+        payload = rdma_access.RdmaAccessReader(os.getpid()).sample()
+        own = rdma_access.parse(Record(rdma_access.SOURCE, payload))
+        access = next((fact for fact in own if isinstance(fact, RdmaAccess)), None)
+    lines = [*_devices(ports, devices, access), *_libraries(ports, access)]
+    lines += [*_ports(plan, ports), *_gids(plan, ports)]
     yield from lines
     if not any(one.status in ("problem", "not checked") for one in lines):
         yield line("rdma.fits", listed=_named(ports))
@@ -75,12 +69,6 @@ def _unused(plan: LaunchPlan, ports: list[RdmaPort]) -> Line | None:
         return None
     given = starts.is_privileged or any("infiniband" in device for device in starts.devices)
     return line(f"rdma.{'' if given else 'not-'}in-container", listed=listed, container=starts)
-
-
-def _own_access() -> RdmaAccess | None:
-    payload = rdma_access.RdmaAccessReader(os.getpid()).sample()
-    facts = rdma_access.parse(Record(rdma_access.SOURCE, payload))
-    return next((fact for fact in facts if isinstance(fact, RdmaAccess)), None)
 
 
 def _named(ports: Iterable[RdmaPort]) -> str:
@@ -164,10 +152,8 @@ def _gids(plan: LaunchPlan, ports: list[RdmaPort]) -> Iterator[Line]:
             if port.gids and all(gid.kind and gid.kind != _ROUTED for gid in port.gids):
                 yield line("rdma.gid-none", port=name)
             continue
-        said, kind = (
-            plan.said_of("NCCL_IB_GID_INDEX"),
-            {gid.index: gid.kind for gid in port.gids}.get(int(index)),
-        )
+        said = plan.said_of("NCCL_IB_GID_INDEX")
+        kind = {gid.index: gid.kind for gid in port.gids}.get(int(index))
         routed = ", ".join(str(gid.index) for gid in port.gids if gid.kind == _ROUTED) or "none"
         if kind is None and len(port.gids) < _MOST_GIDS:
             yield line("rdma.gid-empty", index=said, port=name, routed=routed)

@@ -15,8 +15,17 @@ from diag.launch.launchers.command.shell_script import is_computed
 from diag.launch.port_owner import owner_of
 from diag.preflight.line import Line, line
 from diag.preflight.plan import LaunchPlan, is_own
-from diag.preflight.rendezvous_names import absent, is_translated, mine, reported_lines
-from diag.preflight.rendezvous_probe import Met, Outcome, connect, listen, resolve
+from diag.preflight.rendezvous_probe import (
+    Met,
+    Outcome,
+    absent,
+    connect,
+    is_translated,
+    listen,
+    mine,
+    reported_lines,
+    resolve,
+)
 from diag.text.units import format_count, format_seconds
 
 _RESOLVE_SECONDS = 5.0

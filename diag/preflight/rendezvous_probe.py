@@ -13,10 +13,13 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from diag.launch.launchers.nodes import nodes_of
+from diag.preflight.line import Line, line
+from diag.preflight.plan import LaunchPlan, is_own
 from diag.text.units import format_seconds
 
 _T = TypeVar("_T")
@@ -217,3 +220,82 @@ def listen(
         elif (met.node_rank, met.host) not in known:
             known.add((met.node_rank, met.host))
             yield met
+
+
+_RESOLVE_SECONDS = 5.0
+_MOST_NAMED = 8
+_SKEW_SECONDS = 1.0  # times of logs and of diag's own findings are given by the second
+# torch 2.13, elastic/rendezvous/dynamic_rendezvous.py: a node whose last sign of life is older than three
+# keep_alive_interval (5 s), by the reader's own clock, is taken for dead.
+_C10D_SECONDS = 15.0
+
+
+def mine(plan: LaunchPlan) -> dict[str, int | str | None]:
+    name = ""
+    if plan.meeting.backend == "c10d":
+        name = plan.meeting.local_address or own_name(_RESOLVE_SECONDS)
+    return {
+        "node_rank": plan.meeting.node_rank,
+        "nodes": plan.meeting.nodes,
+        "host": socket.gethostname(),
+        "name": name,
+    }
+
+
+def reported_lines(plan: LaunchPlan, met: Met) -> Iterator[Line]:
+    yield from _name_lines(plan, met)
+    yield from clock_lines(plan, met)
+
+
+def _name_lines(plan: LaunchPlan, met: Met) -> Iterator[Line]:
+    """Of torchrun's c10d rendezvous, whose rank 0 gives the ranks its own name as MASTER_ADDR, whatever the
+    endpoint was.
+
+    torch 2.13, elastic/rendezvous/dynamic_rendezvous.py and api.py: `local_addr or socket.getfqdn()`.
+    """
+    if plan.meeting.backend != "c10d" or not met.name:
+        return
+    addresses, why = resolve(met.name, plan.meeting.port, _RESOLVE_SECONDS)
+    if not addresses:
+        yield line("rendezvous.unusable-name", met=met, wrong=f"does not resolve here: {why}")
+    elif any(map(is_own, addresses)):
+        wrong = f"resolves to {', '.join(addresses)} here, which is this machine"
+        yield line("rendezvous.unusable-name", met=met, wrong=wrong)
+
+
+def clock_lines(plan: LaunchPlan, met: Met) -> Iterator[Line]:
+    """None for a difference smaller than the exchange's own uncertainty."""
+    if met.ahead_seconds is None:
+        return
+    off = abs(met.ahead_seconds)
+    least, host = off - met.unsure_seconds, met.host or met.seen_as
+    who = host if met.node_rank is None else f"node {met.node_rank} ({host})"
+    if least <= _SKEW_SECONDS:
+        yield line("rendezvous.clock-agrees", who=who, within=format_seconds(off + met.unsure_seconds))
+        return
+    way = "ahead of" if met.ahead_seconds > 0 else "behind"
+    dead = plan.meeting.backend == "c10d" and least > _C10D_SECONDS
+    said = f"the clock of {who} is {format_seconds(off)} {way} this node's"
+    yield line(f"rendezvous.clock-{'c10d' if dead else 'differs'}", said=said)
+
+
+def is_translated(met: Met, seen_as: str) -> bool:
+    """Whether something between the two nodes gives it another address. A node that did not report its own is
+    not judged."""
+    return bool(met.own) and met.own.partition("%")[0] != seen_as.partition("%")[0]
+
+
+def absent(plan: LaunchPlan, came: Sequence[Met]) -> str:
+    """ ": node 2 (gpu3)": the nodes that did not come, with their names where the engine has them; "" where a rank is not known."""
+    ranks = {met.node_rank for met in came}
+    nodes = plan.meeting.nodes
+    missing = [rank for rank in range(1, nodes) if rank not in ranks]
+    if plan.meeting.node_rank is None or len(missing) != nodes - 1 - len(came):
+        return ""
+    hosts = nodes_of(plan.command.line, plan.environment).hosts
+    named = [
+        f"node {rank} ({hosts[rank]})" if len(hosts) == nodes else f"node {rank}"
+        for rank in missing[:_MOST_NAMED]
+    ]
+    more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+    return f": {', '.join(named)}{more}"

@@ -14,9 +14,8 @@ import pytest
 from diag.preflight.line import Line
 from diag.preflight.software import cuda
 from diag.preflight.software.ask import Software, inventory, parse
-from diag.preflight.software.compilers import check_compilers, compiles
-from diag.preflight.software.fits import clashes, unmet
-from diag.preflight.software.megatron import before, check_megatron
+from diag.preflight.software.cuda import check_compilers, compiles
+from diag.preflight.software.fits import before, check_megatron, clashes, unmet
 from diag.preflight.software.target import Target, used_by
 
 # Seen to run: ms-swift 4.6.0 on a machine without GPU, and on H200 GPUs with Python 3.12

@@ -73,9 +73,10 @@ def layer_activations(plan: Plan, layer: int) -> Layer:
         spread = 4 * (query - kv) * tokens / tp if kv < query else 0.0
         kept += 0.0 if "core_attn" in drop else 2 * scores + spread
         work_attention += 6 * scores + (2 * scores + spread if "core_attn" in drop else 0.0)
-    inner, work_inner = (
-        _moe(plan, tokens / outside, drop) if shape.is_moe(layer) else _mlp(plan, shape.ffn, tokens, drop)
-    )
+    if shape.is_moe(layer):
+        inner, work_inner = _moe(plan, tokens / outside, drop)
+    else:
+        inner, work_inner = _mlp(plan, shape.ffn, tokens, drop)
     kept += inner
     return Layer(kept, entry, max(work_attention, work_inner) + 2 * entry)
 
@@ -89,12 +90,10 @@ def _scores(plan: Plan) -> float:
 
 
 def _mlp(plan: Plan, width: int, tokens: float, drop: tuple[str, ...]) -> tuple[float, float]:
-    tp = plan.layout.tp
+    kept, tp = 6 * width * tokens / plan.layout.tp, plan.layout.tp
     if "mlp" in drop:
         return 0.0, 12 * width * tokens / tp
-    return 6 * width * tokens / tp, 6 * width * tokens / tp + _weight_gradient(
-        plan, 2 * plan.shape.hidden * width / tp
-    )
+    return kept, kept + _weight_gradient(plan, 2 * plan.shape.hidden * width / tp)
 
 
 def _moe(plan: Plan, tokens: float, drop: tuple[str, ...]) -> tuple[float, float]:
@@ -106,11 +105,8 @@ def _moe(plan: Plan, tokens: float, drop: tuple[str, ...]) -> tuple[float, float
     h = shape.hidden
     router = tokens * shape.experts * (2 * 4 + 1)
     experts = routed * (2 * h + 4 * width + (0 if "moe_act" in drop else 2 * width) + 4)
-    shared, _ = (
-        _mlp(plan, shape.shared_ffn, tokens * (layout.tp if layout.sequence_parallel else 1), drop)
-        if shape.shared_ffn
-        else (0.0, 0.0)
-    )
+    of_all = tokens * (layout.tp if layout.sequence_parallel else 1)
+    shared = _mlp(plan, shape.shared_ffn, of_all, drop)[0] if shape.shared_ffn else 0.0
     here = math.ceil(shape.experts / layout.ep)
     working = routed * (3 * 2 * h + 6 * width) + _weight_gradient(plan, 2 * h * width * here)
     if "moe" in drop:
@@ -169,9 +165,8 @@ def stage_activations(plan: Plan, stage: int) -> Activations:
         text = f"full recomputation, {group} layer{'s' if group > 1 else ''} at a time"
     else:
         kept = sum(layer.kept for layer in layers)
-        text = f"{how.granularity} recomputation" + (
-            f" ({', '.join(how.modules)})" if how.granularity == "selective" else ""
-        )
+        modules = f" ({', '.join(how.modules)})" if how.granularity == "selective" else ""
+        text = f"{how.granularity} recomputation{modules}"
     last = stage == plan.layout.pp - 1
     if stage == 0:
         kept += layers[0].entry

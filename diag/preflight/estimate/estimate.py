@@ -30,15 +30,8 @@ GPU_UNCERTAINTY = 0.10
 HOST_UNCERTAINTY = 0.15
 
 _FLAG_NAMES = Path(__file__).with_name("flag_names.yaml")
-_NAMES = {
-    "sft": "SFT",
-    "pt": "pre-training",
-    "dpo": "DPO",
-    "kto": "KTO",
-    "grpo": "GRPO",
-    "rm": "reward model",
-    "gkd": "GKD",
-}
+_NAMES = {"pt": "pre-training", "rm": "reward model"}
+_UPPER = ("sft", "dpo", "kto", "grpo", "gkd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +84,14 @@ class Estimate:
     def basis(self) -> str:
         """The model and the layout as one line."""
         plan, layout = self.plan, self.plan.layout
-        tuning = {"lora": f" with LoRA (rank {plan.tuning.lora_rank})", "freeze": " in part"}.get(
-            plan.tuning.kind, ""
-        )
-        text = f"{plan.model} ({format_magnitude(count(plan.shape))} parameters), {_NAMES.get(plan.stage, plan.stage)}{tuning}; "
+        kinds = {"lora": f" with LoRA (rank {plan.tuning.lora_rank})", "freeze": " in part"}
+        stage = plan.stage.upper() if plan.stage in _UPPER else _NAMES.get(plan.stage, plan.stage)
+        text = f"{plan.model} ({format_magnitude(count(plan.shape))} parameters), "
+        text += f"{stage}{kinds.get(plan.tuning.kind, '')}; "
         text += f"{format_count(layout.processes, 'rank')} on {format_count(layout.nodes, 'node')}: "
         if plan.framework == "megatron":
-            text += f"TP {layout.tp} PP {layout.pp} CP {layout.cp} DP {layout.dp}" + (
-                f" EP {layout.ep}" if plan.shape.experts else ""
-            )
+            text += f"TP {layout.tp} PP {layout.pp} CP {layout.cp} DP {layout.dp}"
+            text += f" EP {layout.ep}" if plan.shape.experts else ""
             text += ", sequence parallel" if layout.sequence_parallel else ""
         elif plan.sharding.kind == "zero":
             text += f"ZeRO {plan.sharding.stage}" + (", offloaded" if plan.sharding.optimizer_on_cpu else "")
@@ -161,12 +153,8 @@ def estimate(
     flags = parse_flags(command.words, command.environment, command.folder)
     processes = command.processes or machine.gpus or 1
     plan = _plan(command, flags, processes, nodes or command.nodes or 1)
-    unknown = (
-        flags.unknown(load_table(_FLAG_NAMES)["names"].split())
-        if command.program in ("megatron", "swift")
-        else ()
-    )
-    plan = replace(plan, unknown=unknown)
+    if command.program in ("megatron", "swift"):
+        plan = replace(plan, unknown=flags.unknown(load_table(_FLAG_NAMES)["names"].split()))
     steps = flags.maybe_whole("train_iters", "max_steps") if plan.on_cpu else None
     return Estimate(
         plan=plan,
@@ -198,10 +186,8 @@ def _taken(command: Command, processes: int, nodes: int | None) -> list[str]:
         notes.append(f"CMD does not say how many processes a node has: {processes} taken")
     by_srun = (command.srun.nodes if command.srun is not None else None) or 1
     if nodes is None and by_srun > (command.nodes or 1) and command.is_elastic:
-        notes.append(
-            f"srun starts CMD on {by_srun} nodes, but {command.launcher} is configured for {command.nodes or 'one'}: "
-            "each node would train separately"
-        )
+        but = f"but {command.launcher} is configured for {command.nodes or 'one'}: each node would train separately"
+        notes.append(f"srun starts CMD on {by_srun} nodes, {but}")
     return notes
 
 

@@ -55,22 +55,13 @@ def _need(plan: Plan, stage: int) -> RankNeed:
 def _activation_terms(plan: Plan, work: Activations) -> list[MemoryTerm]:
     tokens = tokens_on_rank(plan)
     flight = f"{work.in_flight:g} micro-batch{'es' if work.in_flight != 1 else ''} in flight, "
-    terms = [
-        make_term(
-            "activations",
-            work.kept,
-            flight=flight if plan.layout.pp > 1 else "",
-            tokens=tokens,
-            how=work.recomputation,
-        )
-    ]
+    flight = flight if plan.layout.pp > 1 else ""
+    terms = [make_term("activations", work.kept, flight=flight, tokens=tokens, how=work.recomputation)]
     layer = work.recomputed + work.working
     vocabulary = vocabulary_of_rank(plan.shape, plan.layout.tp)
     if work.logits >= layer:
-        each = work.logits / (tokens * vocabulary)
-        terms.append(
-            make_term("logits", work.logits, tokens=tokens, vocabulary=vocabulary, each=each, layer=layer)
-        )
+        values = {"tokens": tokens, "vocabulary": vocabulary, "each": work.logits / (tokens * vocabulary)}
+        terms.append(make_term("logits", work.logits, layer=layer, **values))
     else:
         also = f"; the logits need {format_bytes(work.logits)} at another time" if work.logits else ""
         terms.append(make_term("backward", layer, recomputed=work.recomputed, also=also))
@@ -163,11 +154,8 @@ def communicators(plan: Plan, stage: int) -> tuple[Communicator, ...]:
 def exporting(plan: Plan) -> Communicator | None:
     """What gathers whole tensors for safetensors, once a first save has been: it is not given back."""
     parts = plan.layout.tp * plan.layout.pp * plan.layout.ep
-    return (
-        Communicator("export", parts)
-        if plan.framework == "megatron" and plan.save.safetensors and parts > 1
-        else None
-    )
+    exports = plan.framework == "megatron" and plan.save.safetensors and parts > 1
+    return Communicator("export", parts) if exports else None
 
 
 def describe(groups: tuple[Communicator, ...]) -> str:
@@ -190,14 +178,11 @@ def rules(plan: Plan) -> tuple[MemoryTerm, ...]:
     if plan.framework == "megatron":
         most = max(held(plan, stage).all for stage in range(plan.layout.pp))
         copies = plan.layout.dense_copies
-        each, formula = (
-            (6 + 12 / copies, f"(6 + 12 / {copies})") if plan.optimizer.distributed else (18.0, "18")
-        )
-        return (
-            every,
-            make_term("rule_megatron", most * each, most=most, each=formula),
-            _paper_activations(plan),
-        )
+        each, formula = 18.0, "18"
+        if plan.optimizer.distributed:
+            each, formula = 6 + 12 / copies, f"(6 + 12 / {copies})"
+        megatron = make_term("rule_megatron", most * each, most=most, each=formula)
+        return every, megatron, _paper_activations(plan)
     largest = max(layer_count(plan.shape, number).total for number in range(plan.shape.layers))
     return (
         every,
@@ -210,11 +195,10 @@ def rules(plan: Plan) -> tuple[MemoryTerm, ...]:
 def _paper_activations(plan: Plan) -> MemoryTerm:
     shape, layout, batch = plan.shape, plan.layout, plan.batch
     values = batch.tokens / layout.cp * shape.hidden * shape.layers / layout.pp
-    if plan.recompute.granularity == "full":
-        return make_term("rule_activations", 2 * values, formula="2 s b h L")
-    if plan.recompute.granularity == "selective":
-        return make_term("rule_activations", 34 * values / layout.tp, formula="34 s b h L / t")
     scores = 5 * shape.heads * batch.sequence / shape.hidden
-    return make_term(
-        "rule_activations", values * (34 + scores) / layout.tp, formula="s b h L (34 + 5 a s / h) / t"
-    )
+    size, formula = values * (34 + scores) / layout.tp, "s b h L (34 + 5 a s / h) / t"
+    if plan.recompute.granularity == "full":
+        size, formula = 2 * values, "2 s b h L"
+    elif plan.recompute.granularity == "selective":
+        size, formula = 34 * values / layout.tp, "34 s b h L / t"
+    return make_term("rule_activations", size, formula=formula)

@@ -29,6 +29,7 @@ from diag.preflight.estimate.plan import (
 )
 
 _LENGTHS = ("max_length", "max_seq_length", "model_max_length", "cutoff_len", "block_size")
+_STAGES = ("dpo", "orpo", "simpo", "kto", "cpo", "rm", "ppo", "grpo", "gkd")
 _PAIRS = ("dpo", "orpo", "cpo", "simpo", "rm")
 _WITH_REFERENCE = ("dpo", "kto", "ppo", "grpo")
 _PRESETS: dict[str, tuple[int, bool, bool]] = {  # swift/config: stage, optimizer and parameters on the CPU
@@ -50,13 +51,9 @@ _OTHERWISE = {
 def hf_plan(flags: Flags, command: Command, processes: int, nodes: int, folder: Path = Path()) -> Plan:
     program, verb, distributed = command.program, command.verb, command.distributed
     assumed: list[str] = []
-    stage = (
-        flags.choice(
-            "rlhf_type", of=("dpo", "orpo", "simpo", "kto", "cpo", "rm", "ppo", "grpo", "gkd"), default="dpo"
-        )
-        if verb == "rlhf"
-        else verb or "sft"
-    )
+    stage = verb or "sft"
+    if verb == "rlhf":
+        stage = flags.choice("rlhf_type", of=_STAGES, default="dpo")
     name, shape = find_shape(flags, assumed)
     is_swift = program == "swift"
     tuning = _tuning(flags, assumed, is_swift=is_swift)
@@ -66,9 +63,8 @@ def hf_plan(flags: Flags, command: Command, processes: int, nodes: int, folder: 
     packed, sequence = longest_sequence(flags, _LENGTHS, shape.max_positions, assumed, "max_length")
     split = flags.whole("sequence_parallel_size", default=1, most=4096)
     if (processes * nodes) % split:
-        raise CommandError(
-            f"{processes * nodes} processes cannot be divided by --sequence_parallel_size {split}"
-        )
+        by = f"--sequence_parallel_size {split}"
+        raise CommandError(f"{processes * nodes} processes cannot be divided by {by}")
     checkpointing = flags.flag("gradient_checkpointing", default=is_swift)
     micro = flags.whole("per_device_train_batch_size", default=1 if is_swift else 8)
     steps = flags.whole("gradient_accumulation_steps", default=1)
@@ -176,10 +172,8 @@ def _read_config(given: str, folder: Path, kind: str) -> dict[str, Any]:
         text = given if given.lstrip().startswith("{") else (folder / given).expanduser().read_text()
         config = json.loads(text)
     except OSError as error:
-        raise CommandError(
-            f"cannot read the {kind} configuration {given}: {error.strerror}",
-            hint=f"a JSON file, or {_OTHERWISE[kind]}",
-        ) from error
+        what = f"cannot read the {kind} configuration {given}: {error.strerror}"
+        raise CommandError(what, hint=f"a JSON file, or {_OTHERWISE[kind]}") from error
     except (ValueError, RecursionError) as error:
         raise CommandError(f"the {kind} configuration {given[:80]} is not JSON: {error}") from error
     return config if isinstance(config, dict) else {}

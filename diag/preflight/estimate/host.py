@@ -57,10 +57,8 @@ def host_terms(plan: Plan, steps: int | None = None, cpus: int = _MOST_COMPILE_W
         batch = data.prefetch * plan.batch.tokens * 8 * 5
         each = _WORKER + batch + (0 if data.forked else program)
         spawned = "" if data.forked else ": not forked, each imports the program again"
-        size = ranks * data.workers * each
-        terms.append(
-            make_term("data_workers", size, ranks=ranks, workers=data.workers, each=each, spawned=spawned)
-        )
+        size, each_has = ranks * data.workers * each, {"workers": data.workers, "each": each}
+        terms.append(make_term("data_workers", size, ranks=ranks, spawned=spawned, **each_has))
     if plan.on_cpu:
         terms += _on_cpu(plan, ranks, steps)
     elif plan.compiled_loss and plan.framework == "megatron":
@@ -220,9 +218,10 @@ def _staged(plan: Plan) -> tuple[float, float, str]:
         has = held(plan, stage)
         # The same weights lie on all data-parallel ranks; each writes a part
         # (FullyParallelSaveStrategyWrapper).
-        written = (
-            has.trained_tensors + has.trained_expert_tensors if lora else has.tensors + has.expert_tensors
+        both = (
+            (has.trained_tensors, has.trained_expert_tensors) if lora else (has.tensors, has.expert_tensors)
         )
+        written = both[0] + both[1]
         rounded += pinned_bytes(written[:: layout.dense_copies], plan.precision.weight)
         exact += (has.trained if lora else has.all) * plan.precision.weight / layout.dense_copies
         if with_optimizer:

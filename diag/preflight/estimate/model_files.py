@@ -6,6 +6,7 @@ Only small local files are read; nothing is asked of a network.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -32,10 +33,8 @@ def find_shape(flags: Flags, assumed: list[str], *, plain: bool = False) -> tupl
     if plain and "num_layers" in flags:
         return "as in the flags", _from_flags(flags, assumed)
     if not name:
-        raise CommandError(
-            "CMD does not name a model",
-            hint="pass --model with a local folder that holds config.json, or a known name",
-        )
+        hint = "pass --model with a local folder that holds config.json, or a known name"
+        raise CommandError("CMD does not name a model", hint=hint)
     config, where = read_config(name, flags.environment, flags.folder)
     if config is None:
         raise CommandError(
@@ -87,14 +86,11 @@ def _places(name: str, environment: Mapping[str, str], folder: Path) -> list[Pat
         if isinstance(model, str) and model and model != name:
             places.append(Path(model) / "config.json")
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
-        hub = Path(
-            environment.get("HF_HUB_CACHE")
-            or Path(environment.get("HF_HOME") or home / ".cache" / "huggingface") / "hub"
-        )
+        hugging_face = Path(environment.get("HF_HOME") or home / ".cache" / "huggingface")
+        hub = Path(environment.get("HF_HUB_CACHE") or hugging_face / "hub")
         places += _snapshots(hub / f"models--{name.replace('/', '--')}")
         cache = Path(environment.get("MODELSCOPE_CACHE") or home / ".cache" / "modelscope")
-        for root in (cache, cache / "hub"):
-            places.append(root / "models" / name.replace(".", "___") / "config.json")
+        for root in (cache / "models", cache, cache / "hub" / "models", cache / "hub"):
             places.append(root / name.replace(".", "___") / "config.json")
     return places
 
@@ -162,13 +158,10 @@ def longest_sequence(
 def dataset_bytes(flags: Flags) -> int | None:
     """Bytes of the dataset's local files; None where none of them is here. `file.jsonl#5000` takes a part:
     not reckoned."""
-    total, found = 0, False
+    sizes = []
     for word in flags.words("dataset", "cached_dataset", "data_path")[:64]:
         path = flags.folder / Path(word.partition("#")[0]).expanduser()
-        try:
+        with contextlib.suppress(OSError, ValueError):
             if path.is_file():
-                total += path.stat().st_size
-                found = True
-        except (OSError, ValueError):
-            continue
-    return total if found else None
+                sizes.append(path.stat().st_size)
+    return sum(sizes) if sizes else None

@@ -87,12 +87,15 @@ def _unknown_ranks(trainer: Trainer) -> str:
     if launch is None:
         why = trainer.facts.unread
         return _AT_START if "\x01" in why else f"its command could not be read: {why}"
-    for text, reason in (
-        ("how many ranks its container starts is not known: {}", launch.opaque),
-        ("`{}` in its script may set other variables", launch.unseen),
-    ):
-        if reason:
-            return _AT_START if "\x01" in reason else text.format(reason)
+    if launch.opaque:
+        ranks = f"how many ranks its container starts is not known: {launch.opaque}"
+        return _AT_START if "\x01" in ranks else ranks
+    if launch.unseen:
+        return (
+            _AT_START
+            if "\x01" in launch.unseen
+            else f"`{launch.unseen}` in its script may set other variables"
+        )
     if not trainer.all_known:
         return "some of its variables come from a ConfigMap or Secret that was not given (envFrom)"
     later = {name for name, value in trainer.environment.items() if value and not known(value)} - tells

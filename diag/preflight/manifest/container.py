@@ -64,11 +64,6 @@ class Trainer:
         return _WAITS.search(self.command) is not None
 
     @property
-    def nodes(self) -> int:
-        """As CMD will see it; 1 where nothing else is set."""
-        return self.meeting.nodes
-
-    @property
     def ranks_are_known(self) -> bool:
         """Whether the number of ranks of a pod is one that was written, or the launcher's default because
         nothing says it."""
@@ -116,10 +111,9 @@ def is_sidecar(container: Field) -> bool:
     """Whether it is diag's."""
     words = command_of(container)
     image = re.sub(r"[:@].*", "", container.at("image").text.rpartition("/")[2])
-    runs = [word.rpartition("/")[2] for word in words]
-    return (
-        "watch" in words and ("diag" in runs or image == "diag" or container.at("name").text == "diag")
-    ) or any(re.search(r"\bdiag watch\b", word) for word in words)
+    names = {image, container.at("name").text, *(word.rpartition("/")[2] for word in words)}
+    in_a_shell = any(re.search(r"\bdiag watch\b", word) for word in words)
+    return in_a_shell or ("watch" in words and "diag" in names)
 
 
 def trainer_of(group: PodGroup, documents: Sequence[Document]) -> Trainer | None:
@@ -128,21 +122,15 @@ def trainer_of(group: PodGroup, documents: Sequence[Document]) -> Trainer | None
     best: Trainer | None = None
     for container in candidates:
         trainer = _read(group, container, documents)
-        text = trainer.command
-        tells = any(name in trainer.fields for name in _DISTRIBUTED) or (
-            "MASTER_ADDR" in trainer.fields and "WORLD_SIZE" in trainer.fields
+        text, alone = trainer.command, group.trains and len(candidates) == 1
+        tells = set(_DISTRIBUTED) & set(trainer.fields) or {"MASTER_ADDR", "WORLD_SIZE"} <= set(
+            trainer.fields
         )
-        if _SERVES.search(text) or not (
-            tells or _TRAINS.search(text) or (group.trains and len(candidates) == 1)
-        ):
+        if _SERVES.search(text) or not (tells or _TRAINS.search(text) or alone):
             continue
         if best is None or (trainer.gpus or 0) > (best.gpus or 0):
             best = trainer
     return best
-
-
-def _is_rdma(resource: Field) -> bool:
-    return bool(_RDMA.search(str(resource.path[-1]))) and resource.text not in ("0", "")
 
 
 def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> Trainer:
@@ -165,6 +153,7 @@ def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> T
     read = read_command(first.line, known, read_text=text_of)
     unread = "its script is not here" if first.line and is_shell(first.line[0]) else read.unread
     read = replace(read, unseen=first.unseen, unread=unread)
+    wanted = (item for item in _resources(container) if item.text not in ("0", ""))
     gpus, gpus_field = _devices(container)
     return Trainer(
         group,
@@ -177,7 +166,7 @@ def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> T
         first.meeting,
         gpus,
         gpus_field,
-        next((item for item in _resources(container) if _is_rdma(item)), None),
+        next((item for item in wanted if _RDMA.search(str(item.path[-1]))), None),
         all_known,
     )
 

@@ -23,7 +23,10 @@ def count_lines(manifests: Manifests) -> Iterator[Line]:
         for trainer in job.trainers:
             if not trainer.group.is_worker or trainer.group.index == "mpirun":
                 continue
-            yield from _unexpanded(trainer)
+            for name, inner in trainer.unfilled.items():
+                key = "unexpanded_index" if inner == "JOB_COMPLETION_INDEX" else "unexpanded"
+                how = _number_of_pod(inner)
+                yield report(trainer.fields[name], key, name=name, inner=inner, how=how)
             yield from _devices(trainer)
             yield from _node_rank(trainer, job)
             if trainer is job.trainers[0]:
@@ -37,20 +40,14 @@ def _number_of_pod(index: str) -> str:
     return str(table("manifest")["node_rank"].get(index, ""))
 
 
-def _unexpanded(trainer: Trainer) -> Iterator[Line]:
-    for name, inner in trainer.unfilled.items():
-        how = _number_of_pod(inner)
-        key = "unexpanded_index" if inner == "JOB_COMPLETION_INDEX" else "unexpanded"
-        yield report(trainer.fields[name], key, name=name, inner=inner, how=how)
-
-
 def _devices(trainer: Trainer) -> Iterator[Line]:
     processes, source = _processes(trainer)
     if trainer.facts.launch is not None and trains_on_cpu(trainer.facts):
         return
-    gpus = trainer.gpus
+    gpus, field = trainer.gpus, trainer.gpus_field
     if gpus is None:
-        yield from _no_device(trainer, processes or 0)
+        if (processes or 0) > 1 and not trainer.is_privileged and not field.is_template:
+            yield report(field, "no_device", processes=processes)
         return
     shown = gpus
     wrong = _wrongly_visible(trainer, gpus, processes)
@@ -73,12 +70,6 @@ def _devices(trainer: Trainer) -> Iterator[Line]:
         if launcher in (*_SWIFT, "torchrun"):  # nothing says how many ranks start, which is one
             key = "one_rank_swift" if launcher in _SWIFT else "one_rank_torchrun"
             yield report(trainer.container, key, gpus=gpus)
-
-
-def _no_device(trainer: Trainer, processes: int) -> Iterator[Line]:
-    field = trainer.gpus_field
-    if processes > 1 and not trainer.is_privileged and not field.is_template:
-        yield report(field, "no_device", processes=processes)
 
 
 def _processes(trainer: Trainer) -> tuple[int | None, str]:
@@ -231,12 +222,8 @@ def _for_ever(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     if group.forever is None or trainer.waits:
         return
     if group.kind in FOREVER:
-        values: dict[str, Any] = {
-            "kind": group.kind,
-            "pods": job.pods or "N",
-            "subdomain": group.subdomain or "SERVICE",
-        }
-        yield report(group.forever, "restarted_by_kind", **values)
+        pods, subdomain = job.pods or "N", group.subdomain or "SERVICE"
+        yield report(group.forever, "restarted_by_kind", kind=group.kind, pods=pods, subdomain=subdomain)
     else:
         default = "" if group.forever.there else " (the default of a Pod)"
         yield report(group.forever, "restarted_by_kubelet", default=default)

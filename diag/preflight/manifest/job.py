@@ -29,7 +29,7 @@ class ManifestJob:
 
     def nodes_of(self, trainer: Trainer) -> int | None:
         """As CMD sees it; None where only the pod will know."""
-        return None if any(bad.startswith(_NODES) for bad in trainer.meeting.bad) else trainer.nodes
+        return None if any(bad.startswith(_NODES) for bad in trainer.meeting.bad) else trainer.meeting.nodes
 
     def is_one_node(self, trainer: Trainer) -> bool:
         return self.pods == 1 and (self.nodes_of(trainer) or 2) == 1
@@ -56,22 +56,17 @@ class Manifests:
         trainers = [trainer for group in groups if (trainer := trainer_of(group, documents)) is not None]
         sets: dict[object, list[Trainer]] = {}
         for trainer in trainers:
-            address = trainer.meeting.address
-            shared = (
-                address
-                if address and "\x01" not in address and address not in ("localhost", "127.0.0.1")
-                else None
-            )
+            address = trainer.meeting.address or ""
+            shared = "\x01" not in address and address not in ("", "localhost", "127.0.0.1")
             single = trainer.group.kind in ("Pod", "Job") and trainer.group.count == 1
-            sets.setdefault(shared if single and shared else id(trainer.group.document), []).append(trainer)
+            sets.setdefault(address if single and shared else id(trainer.group.document), []).append(trainer)
         return cls(tuple(documents), tuple(groups), tuple(ManifestJob(tuple(each)) for each in sets.values()))
 
     def service(self, name: str, group: PodGroup | None = None) -> Document | None:
         """The Service of that name, in the namespace of these pods."""
         named = (item for item in self.documents if item.kind == "Service" and item.name == name)
-        return next(
-            (item for item in named if group is None or item.namespace == group.document.namespace), None
-        )
+        spaces = (item for item in named if group is None or item.namespace == group.document.namespace)
+        return next(spaces, None)
 
 
 def report(field: Field, key: str, *, status: str = "", severity: str = "", **values: object) -> Line:

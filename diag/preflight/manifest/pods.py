@@ -182,10 +182,8 @@ def _jobset(document: Document, spec: Field) -> Iterator[PodGroup]:
 
 def _runtime_of(job: Document, documents: Sequence[Document]) -> Document | None:
     reference = job.root.at("spec", "runtimeRef")
-    kind = reference.at("kind").text or "ClusterTrainingRuntime"
-    return next(
-        (other for other in documents if other.kind == kind and other.name == reference.at("name").text), None
-    )
+    kind, name = reference.at("kind").text or "ClusterTrainingRuntime", reference.at("name").text
+    return next((other for other in documents if (other.kind, other.name) == (kind, name)), None)
 
 
 def _runtime(runtime: Document, job: Document | None) -> Iterator[PodGroup]:
@@ -216,22 +214,16 @@ def _patched(runtime: Document, job: Document) -> Document:
     value = copy.deepcopy(dict(runtime.value))
     value["kind"], value["metadata"] = job.kind, job.value.get("metadata")
     lines = dict(runtime.lines)
-    given = job.root.at("spec", "trainer")
-    for place in (
-        Document(runtime.file, value, lines).root.at("spec", "template", "spec", "replicatedJobs").items
-    ):
+    given, patched = job.root.at("spec", "trainer"), Document(runtime.file, value, lines)
+    for place in patched.root.at("spec", "template", "spec", "replicatedJobs").items:
         if place.at("template", "metadata", "labels").mapping.get(_STEP) != "trainer":
             continue
         containers = place.at("template", "spec", "template", "spec", "containers").items
         container = next((item for item in containers if item.at("name").text == "node"), None)
         if container is None or not isinstance(container.value, dict):
             continue
-        for name, inner in (
-            ("image", "image"),
-            ("command", "command"),
-            ("args", "args"),
-            ("resourcesPerNode", "resources"),
-        ):
+        places = {"image": "image", "command": "command", "args": "args", "resourcesPerNode": "resources"}
+        for name, inner in places.items():
             if given.at(name).there:
                 _put(container, inner, given.at(name), lines)
         if given.at("env").items:
@@ -239,7 +231,7 @@ def _patched(runtime: Document, job: Document) -> Document:
             kept = [item.value for item in container.at("env").items if item.at("name").text not in own]
             _put(container, "env", given.at("env"), lines)
             container.value["env"] = [*container.value["env"], *kept]
-    return Document(runtime.file, value, lines)
+    return patched
 
 
 def _put(container: Field, name: str, given: Field, lines: dict[tuple[str | int, ...], int]) -> None:

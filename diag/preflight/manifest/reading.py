@@ -89,9 +89,8 @@ class Field:
     @property
     def has_template(self) -> bool:
         """Of a mapping: whether one of its values is filled in later."""
-        return self.is_template or (
-            isinstance(self.value, Mapping) and any(self.at(name).is_template for name in self.value)
-        )
+        inner = self.value if isinstance(self.value, Mapping) else ()
+        return self.is_template or any(self.at(name).is_template for name in inner)
 
     @property
     def text(self) -> str:
@@ -171,20 +170,13 @@ def _texts(place: str, lines: list[Line]) -> Iterator[tuple[str, str]]:
                 why, remedy = f"{marker} generates manifests from this folder", f"{command} {place}"
                 lines.append(Line(place, "not checked", why, _RENDER.format(remedy)))
                 return
-        inner = sorted(
-            each for each in path.rglob("*") if each.suffix in (".yaml", ".yml", ".json") and each.is_file()
-        )
-        for each in inner[:_MOST_FILES]:
-            yield (
-                str(each.relative_to(path)),
-                each.read_text(encoding="utf-8", errors="replace")[:_MOST_BYTES],
-            )
+        named = (each for each in path.rglob("*") if each.suffix in (".yaml", ".yml", ".json"))
+        for each in sorted(each for each in named if each.is_file())[:_MOST_FILES]:
+            text = each.read_text(encoding="utf-8", errors="replace")[:_MOST_BYTES]
+            yield str(each.relative_to(path)), text
     except OSError as error:
-        raise DiagError(
-            f"cannot read {place}: {error.strerror}",
-            hint="--manifest takes a file, a folder, or - for stdin",
-            exit_code=2,
-        ) from None
+        hint = "--manifest takes a file, a folder, or - for stdin"
+        raise DiagError(f"cannot read {place}: {error.strerror}", hint=hint, exit_code=2) from None
 
 
 class _TooMuch(ValueError):
@@ -256,15 +248,12 @@ def _plain(
 def _unlisted(document: Document) -> list[Document]:
     if document.kind != "List":
         return [document]
-    return [
-        Document(
-            document.file,
-            item.value,
-            {path[2:]: line for path, line in document.lines.items() if path[:2] == item.path},
-        )
-        for item in document.root.at("items").items
-        if isinstance(item.value, dict)
-    ]
+    found = []
+    for item in document.root.at("items").items:
+        if isinstance(item.value, dict):
+            lines = {path[2:]: line for path, line in document.lines.items() if path[:2] == item.path}
+            found.append(Document(document.file, item.value, lines))
+    return found
 
 
 _UNITS = {

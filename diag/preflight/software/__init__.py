@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from diag.launch.launchers.command.variables import split_environment
 from diag.preflight.line import Line, line, table
-from diag.preflight.software import compilers, cuda, fits
+from diag.preflight.software import cuda, fits
 from diag.preflight.software.ask import Load, Software, inventory, load, parse
+from diag.preflight.software.fits import before, check_megatron
 from diag.preflight.software.loads import judge
-from diag.preflight.software.megatron import before, check_megatron
 from diag.preflight.software.target import Target, find_target, is_megatron, used_by
 
 _AT_ONCE = 2  # imports of several hundred MiB each, while a job may run here
@@ -74,7 +74,7 @@ def _versions(target: Target, software: Software) -> Iterator[Line]:
 def _really(target: Target, software: Software, early: Sequence[str], deadline: float) -> Iterator[Line]:
     """What only an import shows."""
     used = used_by(target)
-    compiles = bool(compilers.compiles(target, software))
+    compiles = bool(cuda.compiles(target, software))
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         asking = pool.submit(load, target, "torch", ["torch"], deadline, early, compiles)
         others = [
@@ -91,7 +91,7 @@ def _really(target: Target, software: Software, early: Sequence[str], deadline: 
     if torch.went_well:
         yield from cuda.check_driver(software, torch.torch, cuda.nvml_cuda())
         yield from cuda.check_copies(software, torch.torch, target.environment)
-        yield from compilers.check_compilers(target, software, torch.torch)
+        yield from cuda.check_compilers(target, software, torch.torch)
 
 
 def _uses_bridge(target: Target, software: Software) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -59,6 +60,7 @@ def parse(answer: Mapping[str, Any]) -> Software:
     branch = re.search(r"branch='(core_r[\d.]+)'", answer["swift_init"])
     # Megatron-LM, megatron/core/package_info.py: `MAJOR = 0`, `MINOR = 16`, `PATCH = 1`, `PRE_RELEASE = ''`
     numbers = dict(re.findall(r"^(MAJOR|MINOR|PATCH) = (\d+)", answer["megatron_core_info"], re.MULTILINE))
+    core = (numbers.get(part, "0") for part in ("MAJOR", "MINOR", "PATCH"))
     return Software(
         python=answer["python"],
         executable=answer["executable"],
@@ -69,9 +71,7 @@ def parse(answer: Mapping[str, Any]) -> Software:
         torch_cuda=cuda[1] if cuda else None,
         is_rocm=hip is not None,
         megatron_core=answer["megatron_core"],
-        megatron_core_version=".".join(numbers.get(part, "0") for part in ("MAJOR", "MINOR", "PATCH"))
-        if numbers
-        else "",
+        megatron_core_version=".".join(core) if numbers else "",
         megatron_training=answer["megatron_training"],
         swift_wants=branch[1] if branch else "",
         swift_has_bridge="mcore_bridge" in answer["swift_init"],
@@ -115,12 +115,9 @@ def inventory(target: Target, before: Sequence[str] = ()) -> dict[str, Any] | st
         answer, said, code, _ = _ask("inventory.py", target, asked, Path(folder), _INVENTORY_SECONDS)
     if isinstance(answer, dict):
         return answer
-    last = (said.strip().splitlines() or [""])[-1][:200]
-    return (
-        f"does not answer within {format_seconds(_INVENTORY_SECONDS)}"
-        if code is None
-        else f"ends with {code}: {last}"
-    )
+    if code is None:
+        return f"does not answer within {format_seconds(_INVENTORY_SECONDS)}"
+    return f"ends with {code}: {(said.strip().splitlines() or [''])[-1][:200]}"
 
 
 def load(target: Target, name: str, imports: Sequence[str], deadline: float, before: Sequence[str] = (),  # noqa: PLR0917
@@ -134,7 +131,7 @@ def load(target: Target, name: str, imports: Sequence[str], deadline: float, bef
     }
     with tempfile.TemporaryDirectory(prefix="diag-doctor-", ignore_cleanup_errors=True) as folder:
         answer, said, code, busy = _ask("load.py", target, asked, Path(folder), deadline)
-        place = _last_frame(Path(folder) / "trace")
+        place = _frame_in(_text_of(Path(folder) / "trace"))
     if isinstance(answer, dict):
         return Load(name, answer["kind"], answer["error"], said, torch=answer.get("torch", {}))
     if code is None:
@@ -163,20 +160,16 @@ def _ask(
     tail = bytearray()
     reader = threading.Thread(target=_drain, args=(process.stdout, tail), daemon=True)
     reader.start()
-    code: int | None = None
-    busy = False
     try:
         code, busy = _wait(process, deadline)
     finally:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # what it started, too
-        except ProcessLookupError:
-            pass
         process.wait()
     reader.join(2.0)
     try:
-        answer = json.loads((folder / "answer").read_text())
-    except (OSError, ValueError):
+        answer = json.loads(_text_of(folder / "answer"))
+    except ValueError:
         answer = None
     return answer, tail.decode(errors="replace"), code, busy
 
@@ -229,15 +222,15 @@ def _environment(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-# faulthandler of CPython 3.11, the innermost call first: `  File "/x/slow/__init__.py", line 3 in <module>`
-def _last_frame(path: Path) -> str:
+def _text_of(path: Path) -> str:
     try:
-        return _frame_in(path.read_text(errors="replace"))
+        return path.read_text(errors="replace")
     except OSError:
         return ""
 
 
 def _frame_in(text: str) -> str:
+    # faulthandler of CPython 3.11, the innermost call first: `  File "/x/slow/__init__.py", line 3 in <module>`
     for line in text.splitlines():
         frame = line.strip()
         if frame.startswith('File "') and "<frozen" not in frame and '"<string>"' not in frame:

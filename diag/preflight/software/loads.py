@@ -183,9 +183,8 @@ def _old_library(case: _Case, found: re.Match[str]) -> Line:
 def _unregistered(case: _Case, found: re.Match[str]) -> Line:
     whose = replace(case, load=Load(found[1])) if case.software.has(found[1]) else case
     of_vision = "; transformers then reports Could not import module 'PreTrainedModel'"
-    return line(
-        "loads.operator", case=whose, found=found, also=of_vision if found[1] == "torchvision" else ""
-    )
+    also = of_vision if found[1] == "torchvision" else ""
+    return line("loads.operator", case=whose, found=found, also=also)
 
 
 def _absent_module(case: _Case, found: re.Match[str]) -> Line:

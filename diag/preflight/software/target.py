@@ -82,8 +82,8 @@ def _own(
     found_by: str = "diag's own",
 ) -> Target:
     """diag's own Python, and why CMD's is not known."""
-    found = Target(sys.executable, found_by, "", tuple(words), environment)
-    return replace(found, missing_program=missing_program, unfit=unfit, remedy=remedy)
+    found = Target(sys.executable, found_by, "", tuple(words), environment, unfit=unfit, remedy=remedy)
+    return replace(found, missing_program=missing_program)
 
 
 def _of_words(words: list[str], env: dict[str, str], here: Path, depth: int) -> Target:
@@ -198,12 +198,8 @@ def _script(words: Sequence[str], here: Path) -> tuple[str, frozenset[str] | Non
     for word in words:
         if word.endswith(".py"):
             text = _head(here / word, 1 << 20)
-            dotted = _IMPORT.findall(text)
-            return (
-                (word, frozenset(dotted) | {name.partition(".")[0] for name in dotted})
-                if text
-                else (word, None)
-            )
+            dotted = frozenset(_IMPORT.findall(text))
+            return word, dotted | {name.partition(".")[0] for name in dotted} if text else None
     return "", None
 
 
