@@ -61,13 +61,10 @@ def _program(words: Sequence[str]) -> str:
     return ""
 
 
-# megatron-core 0.12-0.18, ms-swift 3.7-4.6 (underscores), Megatron-LM (hyphens), the bundled job (--pp)
-_PIPELINE = re.compile(r"--(?:pipeline[-_]model[-_]parallel[-_]size|pp)[= ](\d{1,5})\b")
-
-
-# Of one batch each rank has a part of every tensor (TP), or of the sequence (CP).
-_TENSOR = re.compile(r"--(?:tensor[-_]model[-_]parallel[-_]size|tp)[= ](\d{1,5})\b")
-_CONTEXT = re.compile(r"--(?:context[-_]parallel[-_]size|cp)[= ](\d{1,5})\b")
+def _size(command: str, kind: str, short: str) -> int | None:
+    # megatron-core 0.12-0.18, ms-swift 3.7-4.6 (underscores), Megatron-LM (hyphens), the bundled job (--pp)
+    found = re.search(rf"--(?:{kind}[-_]parallel[-_]size|{short})[= ](\d{{1,5}})\b", command)
+    return int(found[1]) if found else None
 
 
 def ranks_of_one_batch(command: str) -> int:
@@ -77,8 +74,9 @@ def ranks_of_one_batch(command: str) -> int:
     >>> ranks_of_one_batch("megatron sft --tensor_model_parallel_size 2 --cp 2"), ranks_of_one_batch("train.py")
     (4, 1)
     """
-    sizes = [int(found[1]) for found in (_TENSOR.search(command), _CONTEXT.search(command)) if found]
-    return max(1, math.prod(sizes))
+    # Of one batch each rank has a part of every tensor (TP), or of the sequence (CP).
+    sizes = (_size(command, "tensor[-_]model", "tp"), _size(command, "context", "cp"))
+    return max(1, math.prod(size for size in sizes if size is not None))
 
 
 def pipeline_parallel_size(command: str) -> int | None:
@@ -87,8 +85,7 @@ def pipeline_parallel_size(command: str) -> int | None:
     >>> pipeline_parallel_size("megatron rlhf --pipeline_model_parallel_size 4"), pipeline_parallel_size("train.py")
     (4, None)
     """
-    match = _PIPELINE.search(command)
-    return int(match[1]) if match else None
+    return _size(command, "pipeline[-_]model", "pp")
 
 
 def peer_stage(rank: int, world_size: int, stages: int, step: int) -> int | None:

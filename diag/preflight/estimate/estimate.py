@@ -18,7 +18,7 @@ from diag.preflight.estimate.gpu import RankNeed, gpu_needs, rules
 from diag.preflight.estimate.hf_plan import hf_plan
 from diag.preflight.estimate.host import checkpoint_bytes, host_terms, save_terms
 from diag.preflight.estimate.machine import Machine
-from diag.preflight.estimate.megatron_plan import megatron_plan
+from diag.preflight.estimate.megatron_plan import FLAG_NAMES, megatron_plan
 from diag.preflight.estimate.parameters import count
 from diag.preflight.estimate.plan import Plan
 from diag.text.tables import load_table
@@ -29,7 +29,6 @@ from diag.text.units import format_bytes, format_count, format_magnitude
 GPU_UNCERTAINTY = 0.10
 HOST_UNCERTAINTY = 0.15
 
-_FLAG_NAMES = Path(__file__).with_name("flag_names.yaml")
 _NAMES = {"pt": "pre-training", "rm": "reward model"}
 _UPPER = ("sft", "dpo", "kto", "grpo", "gkd")
 
@@ -154,7 +153,7 @@ def estimate(
     processes = command.processes or machine.gpus or 1
     plan = _plan(command, flags, processes, nodes or command.nodes or 1)
     if command.program in ("megatron", "swift"):
-        plan = replace(plan, unknown=flags.unknown(load_table(_FLAG_NAMES)["names"].split()))
+        plan = replace(plan, unknown=flags.unknown(load_table(FLAG_NAMES)["names"].split()))
     steps = flags.maybe_whole("train_iters", "max_steps") if plan.on_cpu else None
     return Estimate(
         plan=plan,

@@ -8,6 +8,8 @@ installed beside CMD's program, decide.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from diag.launch.launchers.command import CommandError
 from diag.launch.launchers.command.flags import Flags
 from diag.preflight.estimate.model_files import dataset_bytes, find_shape, longest_sequence
@@ -24,20 +26,9 @@ from diag.preflight.estimate.plan import (
     Tuning,
     parallel_sizes,
 )
+from diag.text.tables import load_table
 
-_OLD_NAMES = (
-    "train_type",
-    "save",
-    "save_interval",
-    "max_epochs",
-    "num_workers",
-    "ref_load",
-    "adapter_load",
-    "log_interval",
-    "distributed_backend",
-    "eval_interval",
-    "no_initialization",
-)
+FLAG_NAMES = Path(__file__).with_name("flag_names.yaml")
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 _PAIRS = ("dpo", "rm")  # chosen and rejected pass through the model together
 _NO_REFERENCE = ("rm", "gkd")  # swift/megatron/trainers/rlhf_mixin.py: prepare_model
@@ -47,7 +38,7 @@ def version_of(flags: Flags, installed: tuple[int, ...] | None) -> tuple[tuple[i
     """The ms-swift that CMD is written for, and how that is known."""
     if installed is not None:
         return installed, f"ms-swift {'.'.join(map(str, installed))}, as installed"
-    if "tuner_type" in flags or not any(name in flags for name in _OLD_NAMES):
+    if "tuner_type" in flags or not any(name in flags for name in load_table(FLAG_NAMES)["of_3"].split()):
         return (4, 6), "ms-swift 4.x"
     return (3, 12), "ms-swift 3.12, by the flags' names"
 

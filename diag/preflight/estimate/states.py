@@ -58,24 +58,15 @@ def _held(shape: Shape, layout: Layout, tuning: Tuning, stage: int) -> Held:
     matrix = vocabulary_of_rank(shape, tp) * shape.hidden
     copies = 1 if shape.tied and layout.pp == 1 else (stage == 0) + is_last
     ends = (matrix,) * copies + ((shape.hidden,) if is_last else ())
-    dense, tensors = has.dense + sum(ends), has.tensors + ends
+    dense, both = has.dense + sum(ends), (has.tensors + ends, has.expert_tensors)
     if tuning.kind == "lora":
         added = total_count(
             lora_count(shape, layer, tuning.lora_rank, tp=tp, ep=ep, etp=etp) for layer in layers
         )
-        return Held(
-            dense=dense + added.dense,
-            experts=has.experts + added.experts,
-            trained_dense=added.dense,
-            trained_experts=added.experts,
-            tensors=tensors,
-            expert_tensors=has.expert_tensors,
-            trained_tensors=added.tensors,
-            trained_expert_tensors=added.expert_tensors,
-        )
+        trained, of_trained = (added.dense, added.experts), (added.tensors, added.expert_tensors)
+        return Held(dense + added.dense, has.experts + added.experts, *trained, *both, *of_trained)
     share = 1.0 - tuning.frozen_share
     trained = int(dense * share), int(has.experts * share)
-    both = tensors, has.expert_tensors
     return Held(dense, has.experts, *trained, *both, *both)
 
 
