@@ -235,7 +235,9 @@ def _misspelt(job: _Job) -> Iterator[Advice]:
             () if _NOT_NCCLS.match(name) else difflib.get_close_matches(name, [*of_nccl, *of_torch], 1, 0.92)
         )
         for right in near:
-            yield job.useless(name, f"nothing is known to read it; {right} is meant?", f"spell it {right}")
+            yield job.useless(
+                name, f"nothing is known to read it; did you mean {right}?", f"spell it {right}"
+            )
     for name in sorted(job.env):  # ncclParam: strtoll, which makes 0 of any word
         if name in of_nccl and name.endswith(("_DISABLE", "_ENABLE")) and job.env[name].strip().isalpha():
             does = f"NCCL expects a number here and reads {job.env[name].strip()!r} as 0"

@@ -111,7 +111,7 @@ def _variable(word: str) -> tuple[str, Page]:
 def _read_by(name: str) -> Iterator[str]:
     if name in nccl_variables():
         since = nccl_variables()[name]
-        older = " (older ones were not looked at)" if since == (2, 13) else ""
+        older = " (older ones were not checked)" if since == (2, 13) else ""
         yield f"NCCL {dotted(since)} and newer{older}"
     if name in removed_from_nccl():
         gone, instead = removed_from_nccl()[name]

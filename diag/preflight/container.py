@@ -65,7 +65,7 @@ def network_line(container: Container, nodes: int | None, unsure: str) -> Line:
     if nodes < 2:
         return line("interfaces.container-one-node")
     if container.network in ("", "bridge", "default"):
-        passes = f"-p {', '.join(container.ports)} passes on" if container.ports else "-p would pass on"
+        passes = f"-p {', '.join(container.ports)} forwards" if container.ports else "-p would forward"
         return line("interfaces.container-own-bridge", nodes=nodes, engine=engine, passes=passes)
     return line("interfaces.container-network", engine=engine, network=container.network)
 

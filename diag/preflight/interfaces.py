@@ -54,12 +54,12 @@ def check_nccl_interface(plan: LaunchPlan, way: Callable[[LaunchPlan], str] = to
         comm_id_ip = next(iter(resolve(host, 0, _RESOLVE_SECONDS)[0]), "").partition("%")[0]
     choice = choose(plan.interfaces, plan.environment, plan.nccl_version, comm_id_ip)
     if not choice.interfaces:
-        named, here = plan.said_of(choice.how) if choice.how else "", _described(plan) or "none"
+        named, here = plan.setting_of(choice.how) if choice.how else "", _described(plan) or "none"
         yield line(f"interfaces.{'no-match' if named else 'none'}", named=named, here=here)
         return
     name, address = choice.interfaces[0]
     by_name = choice.how == "NCCL_SOCKET_IFNAME"
-    why = plan.said_of(choice.how) if by_name else _WHY.get(choice.how, "the first in the kernel's order")
+    why = plan.setting_of(choice.how) if by_name else _WHY.get(choice.how, "the first in the kernel's order")
     said = f"NCCL will use {name} {address.ip}/{address.prefix} ({why})"
     if len(choice.interfaces) > 1:
         said += ", and for data without RDMA also " + _some(choice.names[1:])
@@ -74,7 +74,7 @@ def check_nccl_interface(plan: LaunchPlan, way: Callable[[LaunchPlan], str] = to
 def _between_nodes(plan: LaunchPlan, choice: Choice, said: str, way: str) -> Line:
     """`way`: the interface towards MASTER_ADDR, "" where it is not known."""
     name, address = choice.interfaces[0]
-    over = f"; the way to {plan.meeting.address} is over {way}"
+    over = f"; the route to {plan.meeting.address} is over {way}"
     if ipaddress.ip_address(address.ip).is_loopback:
         named = "-named" if choice.how == "NCCL_SOCKET_IFNAME" else ""
         return line(f"interfaces.loopback{named}", said=said, plan=plan)
@@ -95,7 +95,7 @@ def _between_nodes(plan: LaunchPlan, choice: Choice, said: str, way: str) -> Lin
         return line("interfaces.several-networks", said=said, over=over if way not in ("", name) else "")
     if way in choice.names:
         return line("interfaces.fits", said=said)
-    return line("interfaces.not-towards", said=said, over=over if way else ": the way to node 0 is not")
+    return line("interfaces.not-towards", said=said, over=over if way else ": the route to node 0 is not")
 
 
 def _is_bridged(plan: LaunchPlan, address: Address) -> bool:
@@ -142,7 +142,7 @@ def check_gloo_interface(plan: LaunchPlan, way: Callable[[LaunchPlan], str] = to
 
 
 def _gloo_named(plan: LaunchPlan, wanted: Sequence[str], way: Callable[[LaunchPlan], str]) -> Line:
-    first, said = wanted[0], plan.said_of("GLOO_SOCKET_IFNAME")
+    first, said = wanted[0], plan.setting_of("GLOO_SOCKET_IFNAME")
     there = {one.name: one for one in plan.interfaces if one.addresses and one.up}
     missing = ", ".join(name for name in wanted if name not in there)
     if missing:
@@ -175,7 +175,7 @@ def _gloo_between(plan: LaunchPlan, said: str, name: str, address: Address, way:
         return line("interfaces.container-bridge", what="gloo interface", said=said, plan=plan)
     if name and name == way:
         return line("interfaces.gloo-fits", said=said)
-    over = f"; the way to {plan.meeting.address} is over {way}" if way else ": the way to node 0 is not"
+    over = f"; the route to {plan.meeting.address} is over {way}" if way else ": the route to node 0 is not"
     return line("interfaces.gloo-not-towards", said=said, over=over)
 
 

@@ -179,7 +179,11 @@ def _left_over(one: JobGroup, on_gpu: str) -> Line:
     pids += " ..." if len(members) > _MOST_PIDS else ""
     blocked = [str(member.pid) for member in members if member.state == "D"]
     hang = "hangs" if len(blocked) == 1 else "hang"
-    stuck = f"; {', '.join(blocked)} {hang} in the kernel (state D), where no signal comes" if blocked else ""
+    stuck = (
+        f"; {', '.join(blocked)} {hang} in the kernel (state D), where signals have no effect"
+        if blocked
+        else ""
+    )
     age = format_seconds(max(member.age_seconds for member in members))
     memory = format_bytes(sum(member.resident_bytes for member in members))
     lead = next(filter(_trains, members), members[0])

@@ -27,7 +27,7 @@ def check_environment(plan: LaunchPlan) -> Iterator[Line]:
         if advice.variable in _LOOPBACK and advice.id == "env-harmful":
             continue  # the interface checks report it, with what is there
         quiet = False
-        yield advice_line("environment", plan.said_of(advice.variable), advice)
+        yield advice_line("environment", plan.setting_of(advice.variable), advice)
     said = "no harmful or ineffective NCCL or torch.distributed variable"
     if plan.command.environment_unseen:
         unseen = f"what CMD itself sets: {plan.command.environment_unseen}"

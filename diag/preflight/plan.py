@@ -37,7 +37,7 @@ class LaunchPlan(LaunchFacts):
     def environment(self) -> Mapping[str, str]:
         return self.nccl_environment
 
-    def said_of(self, variable: str) -> str:
+    def setting_of(self, variable: str) -> str:
         """ "NCCL_DEBUG=INFO (/etc/nccl.conf)": the variable, its value, and where it was set if not in the environment."""
         origin = f" ({self.origins[variable]})" if variable in self.origins else ""
         return f"{variable}={self.environment[variable]}{origin}"

@@ -64,7 +64,7 @@ def _unused(plan: LaunchPlan, ports: list[RdmaPort]) -> Line | None:
         return line("rdma.unused", listed=listed)
     for name, value in _OFF.items():
         if plan.environment.get(name) == value:
-            return line("rdma.disabled", listed=listed, variable=plan.said_of(name))
+            return line("rdma.disabled", listed=listed, variable=plan.setting_of(name))
     if starts is None:
         return None
     given = starts.is_privileged or any("infiniband" in device for device in starts.devices)
@@ -122,7 +122,7 @@ def _chosen(plan: LaunchPlan, ports: Iterable[RdmaPort]) -> list[RdmaPort]:
 def _ports(plan: LaunchPlan, ports: list[RdmaPort]) -> Iterator[Line]:
     """What NCCL_IB_HCA leaves, and which of these ports are up: NCCL passes over the others without a word."""
     spec = plan.environment.get("NCCL_IB_HCA", "")
-    hca = plan.said_of("NCCL_IB_HCA") if spec else ""
+    hca = plan.setting_of("NCCL_IB_HCA") if spec else ""
     chosen = _chosen(plan, ports)
     if not chosen:
         yield line("rdma.hca-none", hca=hca, ports=", ".join(f"{port.device}:{port.port}" for port in ports))
@@ -152,7 +152,7 @@ def _gids(plan: LaunchPlan, ports: list[RdmaPort]) -> Iterator[Line]:
             if port.gids and all(gid.kind and gid.kind != _ROUTED for gid in port.gids):
                 yield line("rdma.gid-none", port=name)
             continue
-        said = plan.said_of("NCCL_IB_GID_INDEX")
+        said = plan.setting_of("NCCL_IB_GID_INDEX")
         kind = {gid.index: gid.kind for gid in port.gids}.get(int(index))
         routed = ", ".join(str(gid.index) for gid in port.gids if gid.kind == _ROUTED) or "none"
         if kind is None and len(port.gids) < _MOST_GIDS:

@@ -207,7 +207,7 @@ def _wait_for_nodes(plan: LaunchPlan, place: socket.socket) -> Iterator[Line]:
         came.append(met)
     names = ", ".join(f"{met.host} ({met.seen_as})" for met in came)
     behind = [
-        f"{met.host} comes from {met.seen_as}, and has the address {met.own} itself"
+        f"{met.host} connects from {met.seen_as}, but its own address is {met.own}"
         for met in came
         if is_translated(met, met.seen_as)
     ]
@@ -215,9 +215,7 @@ def _wait_for_nodes(plan: LaunchPlan, place: socket.socket) -> Iterator[Line]:
         yield line("rendezvous.translated", what="other nodes", said="; ".join(behind))
     missing = nodes - 1 - len(came)
     if missing > 0:
-        said = (
-            f"{missing} of {nodes - 1} did not come within {format_seconds(wait_seconds)}{absent(plan, came)}"
-        )
+        said = f"{missing} of {nodes - 1} did not connect within {format_seconds(wait_seconds)}{absent(plan, came)}"
         said += f"; {names} did" if came else ""
         said += f"; {strangers} connections were not diag's" if strangers else ""
         yield line("rendezvous.missing", said=said, wait=wait_seconds)
@@ -256,7 +254,7 @@ def _line_of(plan: LaunchPlan, where: str, outcome: Outcome) -> Line:
         if met.nodes not in (None, meeting.nodes):
             key = "reached-other-number"
         elif is_translated(met, outcome.address):
-            said = f"{at}{host} is reached, and has the address {met.own} itself"
+            said = f"{at}{host} is reached, but its own address is {met.own}"
             return line("rendezvous.translated", what="rendezvous", said=said)
     elif key == "refused" and not plan.wait_seconds:
         key = "refused-yet"

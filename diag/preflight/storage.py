@@ -45,7 +45,7 @@ class WrittenFolder:
         return self.space.available_bytes if quota is None else min(quota, self.space.available_bytes)
 
 
-def look(path: str) -> WrittenFolder:
+def written_folder(path: str) -> WrittenFolder:
     """Raises disk.DiskUnavailable."""
     there = Path(path).expanduser().absolute()
     while not os.path.lexists(there) and there != there.parent:
@@ -78,7 +78,7 @@ def check_disk(facts: LaunchFacts) -> Iterator[Line]:
         yield line("storage.computed", flag=flag, path=path)
         return
     try:
-        place = look(path)
+        place = written_folder(path)
     except disk.DiskUnavailable as error:
         yield line("storage.unavailable", error=error)
         return
@@ -176,7 +176,7 @@ def _cache(name: str, path: str, least: int, *, given: bool) -> tuple[list[Line]
         return [line("storage.cache-computed", what=what, name=name, path=path)], None
     said = f"{name}={path}" if given else f"{path} (the default of {name})"
     try:
-        place = look(path)
+        place = written_folder(path)
     except disk.DiskUnavailable as error:
         return [line("storage.cache-unavailable", what=what, said=said, error=error)], None
     inodes, kind = place.space.available_inodes, place.space.file_system

@@ -86,7 +86,7 @@ def test_variable_of_gloo_is_whole_names(value: str, status: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "words"), [("", "the way to node 0 is not"), ("eth1", "the way to 127.0.0.1 is over eth1")]
+    ("way", "words"), [("", "the route to node 0 is not"), ("eth1", "the route to 127.0.0.1 is over eth1")]
 )
 def test_interface_that_does_not_lead_to_node_0_is_not_called_ok(way: str, words: str) -> None:
     (nccl_line,) = check_nccl_interface(plan(LO, ETH0), lambda plan: way)

@@ -285,7 +285,7 @@ def test_compile_at_run_time_needs_a_toolkit_that_fits(tmp_path: Path) -> None:
     (absent,) = check_compilers(what, there, {})
 
     assert toolkit.id == "cuda-version-mismatch" and "is CUDA 11.8, torch is for CUDA 12.6" in toolkit.said
-    assert compiler.id == "version-mismatch" and "g++ 13.2.0 does not go with nvcc 11.8" in compiler.said
+    assert compiler.id == "version-mismatch" and "g++ 13.2.0 does not work with nvcc 11.8" in compiler.said
     assert "g++-11" in compiler.remedy
     assert absent.id == "missing-header" and "there is no nvcc (CUDA_HOME does not exist)" in absent.said
 

@@ -119,7 +119,7 @@ def _changes(plan: Plan) -> Iterator[Change]:
     if plan.data.workers > 1:
         old = plan.trainer.startswith("ms-swift 3") and plan.framework == "megatron"
         flags = "--num_workers 1" if old else "--dataloader_num_workers 1"
-        yield _change(plan, flags, "data may come late", data={"workers": 1})
+        yield _change(plan, flags, "data may arrive late", data={"workers": 1})
 
 
 def _change(plan: Plan, flags: str, cost: str = "", **parts: Any) -> Change:

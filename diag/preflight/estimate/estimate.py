@@ -182,7 +182,7 @@ def _taken(command: Command, processes: int, nodes: int | None) -> list[str]:
     """What CMD leaves open, or starts on fewer nodes than it seems."""
     notes = []
     if command.processes is None:
-        notes.append(f"CMD does not say how many processes a node has: {processes} taken")
+        notes.append(f"CMD does not say how many processes a node has: {processes} assumed")
     by_srun = (command.srun.nodes if command.srun is not None else None) or 1
     if nodes is None and by_srun > (command.nodes or 1) and command.is_elastic:
         but = f"but {command.launcher} is configured for {command.nodes or 'one'}: each node would train separately"

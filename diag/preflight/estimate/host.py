@@ -26,7 +26,7 @@ _MIB = 1 << 20
 # a process that only imports torch and waits: the CLI, torchrun
 _PROGRAM_GPU, _PROGRAM_CPU = (290 * _MIB, 155 * _MIB)
 _RANK_GPU, _RANK_CPU = 2000 * _MIB, 400 * _MIB  # after the first step
-_WORKER = 70 * _MIB  # what comes to be a forked DataLoader worker's own
+_WORKER = 70 * _MIB  # what becomes a forked DataLoader worker's own
 # torch/_inductor/config.py: compile_threads
 _COMPILER, _COMPILE_WORKER, _MOST_COMPILE_WORKERS = (250 * _MIB, 18 * _MIB, 32)
 _MAPPED = 32 * _MIB  # malloc gives larger pieces back at once: M_MMAP_THRESHOLD_MAX

@@ -133,7 +133,7 @@ def _from_flags(flags: Flags, assumed: list[str]) -> Shape:
             config[theirs] = value
     if "vocab_size" not in config:
         config["vocab_size"] = 131072
-        assumed.append("no --vocab_size: 131072 taken")
+        assumed.append("no --vocab_size: 131072 assumed")
     if not flags.flag("swiglu"):
         assumed.append("no --swiglu: the MLP is counted with three matrices all the same")
     config.setdefault("intermediate_size", 4 * int(config.get("hidden_size", 0)) or None)

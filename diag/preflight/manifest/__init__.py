@@ -83,7 +83,7 @@ def _unknown(job: ManifestJob) -> str:
 
 
 def _unknown_ranks(trainer: Trainer) -> str:
-    launch, tells = trainer.facts.launch, trainer.group.tells
+    launch, sets = trainer.facts.launch, trainer.group.sets
     if launch is None:
         why = trainer.facts.unread
         return _AT_START if "\x01" in why else f"its command could not be read: {why}"
@@ -98,17 +98,17 @@ def _unknown_ranks(trainer: Trainer) -> str:
         )
     if not trainer.all_known:
         return "some of its variables come from a ConfigMap or Secret that was not given (envFrom)"
-    later = {name for name, value in trainer.environment.items() if value and not known(value)} - tells
+    later = {name for name, value in trainer.environment.items() if value and not known(value)} - sets
     if not launch.processes_from and later & {"NPROC_PER_NODE", "PET_NPROC_PER_NODE"}:
         return "how many ranks its container starts is known only when it runs"
     return ""
 
 
 def _unknown_meeting(trainer: Trainer, job: ManifestJob) -> str:
-    tells, address = trainer.group.tells, trainer.meeting.address
-    if job.nodes_of(trainer) is None and "PET_NNODES" not in tells:
+    sets, address = trainer.group.sets, trainer.meeting.address
+    if job.nodes_of(trainer) is None and "PET_NNODES" not in sets:
         return "how many nodes CMD waits for is known only when it runs"
-    if job.pods != 1 and address and not known(address) and "PET_MASTER_ADDR" not in tells:
+    if job.pods != 1 and address and not known(address) and "PET_MASTER_ADDR" not in sets:
         return "where they meet is known only when they run"
     return ""
 

@@ -70,7 +70,7 @@ class Trainer:
         launch = self.facts.launch
         if launch is None or not self.all_known:
             return False
-        by_operator = "PET_NPROC_PER_NODE" in self.group.tells and launch.launcher == "torchrun"
+        by_operator = "PET_NPROC_PER_NODE" in self.group.sets and launch.launcher == "torchrun"
         given = (self.environment.get(name, "") for name in ("NPROC_PER_NODE", "PET_NPROC_PER_NODE"))
         return bool(launch.processes_from) or not (
             by_operator or any("\x01" in text or "$" in text for text in given)
@@ -117,16 +117,16 @@ def is_sidecar(container: Field) -> bool:
 
 
 def trainer_of(group: PodGroup, documents: Sequence[Document]) -> Trainer | None:
-    """None where nothing tells that it trains: a server, a data base, a job of another sort."""
+    """None where nothing shows that it trains: a server, a data base, a job of another sort."""
     candidates = [container for container in group.spec.at("containers").items if not is_sidecar(container)]
     best: Trainer | None = None
     for container in candidates:
         trainer = _read(group, container, documents)
         text, alone = trainer.command, group.trains and len(candidates) == 1
-        tells = set(_DISTRIBUTED) & set(trainer.fields) or {"MASTER_ADDR", "WORLD_SIZE"} <= set(
+        distributed = set(_DISTRIBUTED) & set(trainer.fields) or {"MASTER_ADDR", "WORLD_SIZE"} <= set(
             trainer.fields
         )
-        if _SERVES.search(text) or not (tells or _TRAINS.search(text) or alone):
+        if _SERVES.search(text) or not (distributed or _TRAINS.search(text) or alone):
             continue
         if best is None or (trainer.gpus or 0) > (best.gpus or 0):
             best = trainer
@@ -173,9 +173,9 @@ def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> T
 
 def _add_controllers(environment: dict[str, str], group: PodGroup) -> None:
     """The variables that the controller and the kubelet set, where the manifest does not."""
-    for name in group.tells:
+    for name in group.sets:
         environment.setdefault(name, INDEX if "INDEX" in name or "RANK" in name else UNKNOWN)
-    if "PET_NNODES" in group.tells and group.nodes is not None:
+    if "PET_NNODES" in group.sets and group.nodes is not None:
         environment["PET_NNODES"] = environment["PET_NNODES"].replace(UNKNOWN, str(group.nodes))
     environment.setdefault("HOSTNAME", POD_NAME)
 
@@ -204,7 +204,7 @@ def _environment(
         if value.there:
             text, left = _filled(value.text, environment) if not value.is_template else (UNKNOWN, [])
             environment[name] = text
-            late = [word for word in left if word in listed or word in group.tells]
+            late = [word for word in left if word in listed or word in group.sets]
             if late:
                 unfilled[name] = late[0]
             elif left:  # of a ConfigMap, the image or a webhook

@@ -103,7 +103,7 @@ def _resource(trainer: Trainer) -> str:
     return str(trainer.gpus_field.path[-1])
 
 
-def _joined(trainer: Trainer) -> bool:
+def _meets(trainer: Trainer) -> bool:
     """Whether its pods are meant to meet: Jobs of many pods may also be sweeps."""
     group = trainer.group
     return (
@@ -120,7 +120,7 @@ def _nodes(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
         return
     group, source = trainer.group, trainer.meeting.nodes_from
     if not source:
-        if pods > 1 and _joined(trainer):
+        if pods > 1 and _meets(trainer):
             yield from _nodes_not_given(trainer, pods)
         return
     least, colon, _ = trainer.environment.get("PET_NNODES", "").partition(":")
@@ -145,7 +145,7 @@ def _nodes_not_given(trainer: Trainer, pods: int) -> Iterator[Line]:
     launcher = trainer.meeting.launcher
     if trainer.facts.launch is None or launcher not in (*_SWIFT, *_TORCHRUN):
         return
-    if launcher in _TORCHRUN and "PET_NNODES" in trainer.group.tells:
+    if launcher in _TORCHRUN and "PET_NNODES" in trainer.group.sets:
         return
     yield report(trainer.container, "nnodes_swift" if launcher in _SWIFT else "nnodes_torchrun", pods=pods)
 
@@ -182,7 +182,7 @@ def _node_rank(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
 def _takes_rank_0(trainer: Trainer) -> bool:
     """Whether its launcher would be node 0 where no node rank is given."""
     launcher = trainer.meeting.launcher
-    by_operator = launcher in _TORCHRUN and "PET_NODE_RANK" in trainer.group.tells
+    by_operator = launcher in _TORCHRUN and "PET_NODE_RANK" in trainer.group.sets
     unread = any(bad.startswith(("NODE_RANK", "--node_rank", "--node-rank")) for bad in trainer.meeting.bad)
     return launcher in (*_SWIFT, *_TORCHRUN) and not by_operator and not unread
 
@@ -243,8 +243,8 @@ def _all_at_once(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     completions, parallelism = owner.at("completions"), owner.at("parallelism")
     wanted = completions.number
     together = parallelism.number if parallelism.there else 1
-    joined = (nodes or 1) > 1 or trainer.group.spec.at("subdomain").there or "MASTER_ADDR" in trainer.fields
-    if wanted is None or together is None or together >= wanted or not joined:
+    meets = (nodes or 1) > 1 or trainer.group.spec.at("subdomain").there or "MASTER_ADDR" in trainer.fields
+    if wanted is None or together is None or together >= wanted or not meets:
         return
     place, default = (parallelism, "") if parallelism.there else (completions, " (the default)")
     yield report(place, "not_all_at_once", together=together, wanted=wanted, default=default)

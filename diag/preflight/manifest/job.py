@@ -35,7 +35,7 @@ class ManifestJob:
         return self.pods == 1 and (self.nodes_of(trainer) or 2) == 1
 
     def rank_of(self, trainer: Trainer) -> str:
-        """The digits, INDEX, another mark, or "" where nothing tells it."""
+        """The digits, INDEX, another mark, or "" where nothing states it."""
         for bad in trainer.meeting.bad:
             if bad.startswith(_RANKS):
                 return bad.partition(" ")[2]
