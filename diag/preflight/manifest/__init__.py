@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from diag.preflight.line import Line
+from diag.preflight.line import Line, line
 from diag.preflight.manifest.container import Trainer
 from diag.preflight.manifest.counts import count_lines, restart_lines
 from diag.preflight.manifest.job import ManifestJob, Manifests, known
@@ -32,13 +32,6 @@ CHECKS: tuple[Callable[[Manifests], Iterator[Line]], ...] = (
     monitor_lines,
 )
 
-
-_LATER = "how many pods it has is filled in later by a template or the cluster"
-_LATER_REMEDY = "helm template CHART, kubectl kustomize DIR or envsubst < FILE, | diag doctor --manifest -"
-_KINDS_REMEDY = (
-    f"kinds are {', '.join(WORKLOADS)} and Volcano's Job; a trainer is recognised by its launcher (torchrun, deepspeed, "
-    "accelerate, megatron, swift) or by NPROC_PER_NODE, NNODES or NODE_RANK"
-)
 _AT_START = "what its container starts is known only when it starts"
 
 
@@ -55,20 +48,20 @@ def manifest_lines(documents: Sequence[Document]) -> Iterator[Line]:
     manifests = Manifests.of(documents)
     bad: set[str] = set()
     for check in CHECKS:
-        for line in check(manifests):
-            if line.status in ("problem", "not checked"):
-                bad.add(line.what)
-            yield line
+        for one in check(manifests):
+            if one.status in ("problem", "not checked"):
+                bad.add(one.what)
+            yield one
     for job in manifests.jobs:
         titles = list(dict.fromkeys(trainer.group.document.title for trainer in job.trainers))
         if job.pods is None:
-            yield Line(", ".join(titles), "not checked", _LATER, _LATER_REMEDY)
+            yield line("manifest.pods_unknown", what=", ".join(titles))
         elif not bad.intersection(titles):
-            unknown = _unknown(job)
-            summary = f"{_summary(job)}; {unknown}" if unknown else _summary(job)
-            yield Line(", ".join(titles), "not checked" if unknown else "ok", summary)
+            unknown, what, summary = _unknown(job), ", ".join(titles), _summary(job)
+            key = "manifest.not_all_known" if unknown else "manifest.fits"
+            yield line(key, what=what, summary=summary, unknown=unknown)
     if not manifests.jobs:
-        yield Line("manifests", "not checked", _nothing(manifests), _KINDS_REMEDY)
+        yield line("manifest.no_job", why=_nothing(manifests), kinds=", ".join(WORKLOADS))
 
 
 def _unknown(job: ManifestJob) -> str:

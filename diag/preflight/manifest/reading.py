@@ -15,14 +15,12 @@ from typing import Any
 
 import yaml
 
-from diag.preflight.line import Line
+from diag.preflight.line import Line, line
 from diag.text.errors import DiagError
 
 _MOST_BYTES = 4 << 20  # etcd takes no object above 1.5 MiB
 _MOST_NODES = 200_000  # a few lines of aliases can stand for billions
 _MOST_FILES = 500
-_FIX = "fix it: nothing in this file was checked"
-_RENDER = "{} | diag doctor --manifest -"
 # Helm and Jinja; envsubst; "<your-image>" as guides write it. $(NAME) is Kubernetes' own and no template.
 _TEMPLATE = re.compile(r"\{\{|\{%|\$\{[A-Za-z_]\w*\}|^<[\w -]+>$")
 
@@ -167,8 +165,7 @@ def _texts(place: str, lines: list[Line]) -> Iterator[tuple[str, str]]:
             return
         for marker, command in (("kustomization.yaml", "kubectl kustomize"), ("Chart.yaml", "helm template")):
             if (path / marker).exists():
-                why, remedy = f"{marker} generates manifests from this folder", f"{command} {place}"
-                lines.append(Line(place, "not checked", why, _RENDER.format(remedy)))
+                lines.append(line("manifest.generated", what=place, marker=marker, command=command))
                 return
         named = (each for each in path.rglob("*") if each.suffix in (".yaml", ".yml", ".json"))
         for each in sorted(each for each in named if each.is_file())[:_MOST_FILES]:
@@ -196,18 +193,15 @@ def read_text(text: str, file: str) -> tuple[list[Document], list[Line]]:
             value = _plain(node, (), lines, [0])
             documents += _unlisted(Document(file, value, lines)) if isinstance(value, dict) else []
     except _TooMuch:
-        why = "its aliases stand for more than any manifest holds"
-        return [], [Line(file, "not checked", why, "write it out")]
+        return [], [line("manifest.too_many_aliases", what=file)]
     except yaml.reader.ReaderError:
-        return [], [Line(file, "problem", "not text", _FIX, "launch-mismatch")]
+        return [], [line("manifest.not_text", what=file)]
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
-        if "{{" in text or "{%" in text:
-            why, remedy = f"{where}a template, not yet a manifest", _RENDER.format("helm template CHART")
-            return [], [Line(file, "not checked", why, remedy)]
-        why = f"{where}not YAML: {getattr(error, 'problem', None) or 'too deep'}"
-        return [], [Line(file, "problem", why, _FIX, "launch-mismatch")]
+        key = "template" if "{{" in text or "{%" in text else "not_yaml"
+        why = getattr(error, "problem", None) or "too deep"
+        return [], [line(f"manifest.{key}", what=file, where=where, why=why)]
     return documents, []
 
 
