@@ -7,7 +7,6 @@ import errno
 import os
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from diag.knowledge import table
 from diag.knowledge.env_lint import (
@@ -57,7 +56,12 @@ def line_with(name: str) -> str:
 
 def names() -> list[str]:
     """What a misspelt word may be."""
-    return [*_variables(), *nccl_variables(), *torch_variables(), *_results()]
+    return [
+        *table("variables")["variables"],
+        *nccl_variables(),
+        *torch_variables(),
+        *table("variables")["results"],
+    ]
 
 
 def _xid(word: str) -> tuple[str, Page]:
@@ -85,7 +89,7 @@ def _errno(word: str) -> tuple[str, Page]:
 
 def _result(word: str) -> tuple[str, Page]:
     match = _RESULT.fullmatch(word)
-    for name, row in _results().items():
+    for name, row in table("variables")["results"].items():
         if word.lower() == name.lower() or (match and int(match[1]) == row["number"]):
             meaning = f"NCCL's result {row['number']}: {row['means']}."
             return name, {"Meaning": meaning, "What to do": f"{row['do']}."}
@@ -96,7 +100,7 @@ def _variable(word: str) -> tuple[str, Page]:
     """NAME, or NAME=VALUE, of which the value is judged too."""
     name, _, value = word.removeprefix("export ").partition("=")
     name, value = name.strip().upper(), value.strip().strip("'\"")
-    known = _variables().get(name, {})
+    known = table("variables")["variables"].get(name, {})
     judged = lint({name: value}, nodes=None, nccl_version=None, rdma=None)
     page = {
         "Meaning": f"{known['sets']}." if known else "",
@@ -123,13 +127,3 @@ def _read_by(name: str) -> Iterator[str]:
         yield "torch"
     if name in invented():
         yield f"nothing: {invented()[name]}"
-
-
-def _variables() -> dict[str, Any]:
-    found: dict[str, Any] = table("variables")["variables"]
-    return found
-
-
-def _results() -> dict[str, Any]:
-    found: dict[str, Any] = table("variables")["results"]
-    return found

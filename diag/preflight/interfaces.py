@@ -166,7 +166,9 @@ def _gloo_by_host_name(plan: LaunchPlan, way: Callable[[LaunchPlan], str]) -> Li
         return _gloo_between(plan, said, *next(found, ("", Address(ip, 128 if ":" in ip else 32))), way(plan))
     name = f"{host} resolves to {addresses[0]} here" if ip else f"{host} does not resolve here ({why})"
     usable = (one.name for one in plan.interfaces if one.name != "lo" and one.running and one.addresses)
-    unused = "" if _uses_gloo(plan) else "-unused"
+    # Megatron makes groups of gloo in addition to those of NCCL; a script of one's own need not.
+    uses = any(word in part.lower() for part in plan.command.line for word in ("megatron", "gloo"))
+    unused = "" if uses else "-unused"
     return line(f"interfaces.gloo-by-name{unused}", name=name, host=host, share=next(usable, "IFACE"))
 
 
@@ -177,8 +179,3 @@ def _gloo_between(plan: LaunchPlan, said: str, name: str, address: Address, way:
         return line("interfaces.gloo-fits", said=said)
     over = f"; the route to {plan.meeting.address} is over {way}" if way else ": the route to node 0 is not"
     return line("interfaces.gloo-not-towards", said=said, over=over)
-
-
-def _uses_gloo(plan: LaunchPlan) -> bool:
-    """Megatron makes groups of gloo in addition to those of NCCL; a script of one's own need not."""
-    return any(word in part.lower() for part in plan.command.line for word in ("megatron", "gloo"))

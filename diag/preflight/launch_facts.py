@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +121,18 @@ def _quota(folder: str) -> float | None:
     except (ValueError, IndexError):
         return None
     return quota / period if quota > 0 and period > 0 else None
+
+
+def version_beside(program: Path, pattern: str) -> tuple[int, ...] | None:
+    """Of the wheel whose name begins so, in the Python environment that a program lies in; None where there is none,
+    or several."""
+    try:
+        found = list(program.parent.parent.glob(f"lib/python3*/*-packages/{pattern}-*.dist-info"))
+    except OSError:
+        return None
+    numbers = {re.search(r"-(\d+)\.(\d+)\.(\d+)", folder.name) for folder in found}
+    versions = {tuple(map(int, each.groups())) for each in numbers if each}
+    return versions.pop() if len(versions) == 1 else None
 
 
 def flag(kind: str, launcher: str, number: int | str, nodes: int = 1) -> str:

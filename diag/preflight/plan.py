@@ -6,7 +6,6 @@ from __future__ import annotations
 import ipaddress
 import os
 import pwd
-import re
 import shutil
 import socket
 import time
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diag.knowledge.nccl_filters import parse_conf
-from diag.preflight.launch_facts import LaunchFacts, launch_facts
+from diag.preflight.launch_facts import LaunchFacts, launch_facts, version_beside
 from diag.preflight.nccl_interfaces import Address, NetworkInterface
 
 
@@ -139,17 +138,8 @@ def route_to(address: str) -> str:
 
 
 def _nccl_version(words: Sequence[str], env: Mapping[str, str]) -> tuple[int, ...] | None:
-    """Of the wheel in the Python environment that CMD's program lies in; None where there is none, or
-    several."""
     program = shutil.which(words[0], path=env.get("PATH")) if words else None
-    if program is None:
-        return None
-    versions = set()
-    for folder in Path(program).parent.parent.glob("lib/python3*/*-packages/nvidia_nccl_cu*.dist-info"):
-        found = re.match(r"nvidia_nccl_cu\d+-(\d+)\.(\d+)\.(\d+)", folder.name)
-        if found:
-            versions.add((int(found[1]), int(found[2]), int(found[3])))
-    return versions.pop() if len(versions) == 1 else None
+    return None if program is None else version_beside(Path(program), "nvidia_nccl_cu*")
 
 
 _MOST_BYTES = 1 << 20

@@ -164,7 +164,8 @@ def _read(peer: socket.socket, seen_as: str, before: float, clock: Callable[[], 
         rank, nodes = (
             sent[name] if isinstance(sent.get(name), int) else None for name in ("node_rank", "nodes")
         )
-        there = _clock_of(sent)
+        there = sent.get("clock")
+        is_time = isinstance(there, (int, float)) and not isinstance(there, bool) and abs(there) < 1e12
         return Met(
             node_rank=rank,
             nodes=nodes,
@@ -172,17 +173,11 @@ def _read(peer: socket.socket, seen_as: str, before: float, clock: Callable[[], 
             seen_as=seen_as,
             own=str(sent.get("own", ""))[:64].removeprefix("::ffff:"),
             name=str(sent.get("name", ""))[:253],
-            ahead_seconds=None if there is None else there - (before + after) / 2,
+            ahead_seconds=there - (before + after) / 2 if is_time else None,
             unsure_seconds=(after - before) / 2,
         )
     except (OSError, ValueError, AttributeError):
         return None
-
-
-def _clock_of(sent: dict[str, object]) -> float | None:
-    value = sent.get("clock")
-    known = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e12
-    return float(value) if known else None  # type: ignore[arg-type]
 
 
 def listen(
@@ -259,7 +254,7 @@ def _name_lines(plan: LaunchPlan, met: Met) -> Iterator[Line]:
     if not addresses:
         yield line("rendezvous.unusable-name", met=met, wrong=f"does not resolve here: {why}")
     elif any(map(is_own, addresses)):
-        wrong = f"resolves to {', '.join(addresses)} here, which is this machine"
+        wrong = f"resolves to {', '.join(addresses)} here, to this machine's own address"
         yield line("rendezvous.unusable-name", met=met, wrong=wrong)
 
 

@@ -383,7 +383,7 @@ def test_names_that_torchruns_c10d_rendezvous_will_hand_out(nodes: tuple[Node, N
     there, here = report(named_doctor(nodes[1], "beta", *C10D)), report(first)
 
     assert (
-        "10.77.0.1 calls itself alpha, and that does not resolve here"
+        "10.77.0.1 calls itself alpha, which does not resolve here"
         in finding(there, "hostname-resolution")["summary"]
     )
     assert "--local_addr" in finding(there, "hostname-resolution")["advice"]

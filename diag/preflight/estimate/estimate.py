@@ -3,7 +3,6 @@ computed in `gpu` and `host`."""
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from diag.preflight.estimate.machine import Machine
 from diag.preflight.estimate.megatron_plan import FLAG_NAMES, megatron_plan
 from diag.preflight.estimate.parameters import count
 from diag.preflight.estimate.plan import Plan
+from diag.preflight.launch_facts import version_beside
 from diag.text.tables import load_table
 from diag.text.units import format_bytes, format_count, format_magnitude
 
@@ -191,21 +191,11 @@ def _taken(command: Command, processes: int, nodes: int | None) -> list[str]:
 
 
 def _installed(command: Command) -> tuple[int, ...] | None:
-    """The ms-swift beside the program that CMD starts, in its environment's PATH; None where there is none,
-    or several."""
+    """The ms-swift beside the program that CMD starts, in its environment's PATH."""
     if command.container is not None or command.elsewhere:
         return None
     program = shutil.which(command.program, path=command.environment.get("PATH", ""))
-    if program is None:
-        return None
-    try:
-        library = Path(program).resolve().parent.parent
-        found = list(library.glob("lib/python3*/*-packages/ms_swift-*.dist-info"))
-    except OSError:
-        return None
-    numbers = {re.match(r"ms_swift-(\d+)\.(\d+)\.(\d+)", each.name) for each in found}
-    versions = {tuple(map(int, each.groups())) for each in numbers if each}
-    return versions.pop() if len(versions) == 1 else None
+    return None if program is None else version_beside(Path(program).resolve(), "ms_swift")
 
 
 def _beyond(plan: Plan) -> list[str]:
