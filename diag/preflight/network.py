@@ -31,7 +31,7 @@ def check_environment(plan: LaunchPlan) -> Iterator[Line]:
     said = "no harmful or ineffective NCCL or torch.distributed variable"
     if plan.command.environment_unseen:
         unseen = f"what CMD itself sets: {plan.command.environment_unseen}"
-        yield Line("environment", "not checked", unseen + (f"; else {said}" if quiet else ""))
+        yield Line("environment", "not checked", unseen + (f"; otherwise {said}" if quiet else ""))
     elif quiet:
         yield Line("environment", "ok", said)
 

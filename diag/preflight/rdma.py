@@ -120,7 +120,7 @@ def _chosen(plan: LaunchPlan, ports: Iterable[RdmaPort]) -> list[RdmaPort]:
 
 
 def _ports(plan: LaunchPlan, ports: list[RdmaPort]) -> Iterator[Line]:
-    """What NCCL_IB_HCA leaves, and which of these ports are up: NCCL passes over the others without a word."""
+    """What NCCL_IB_HCA leaves, and which of these ports are up: NCCL skips the others without a message."""
     spec = plan.environment.get("NCCL_IB_HCA", "")
     hca = plan.setting_of("NCCL_IB_HCA") if spec else ""
     chosen = _chosen(plan, ports)

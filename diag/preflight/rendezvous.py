@@ -142,7 +142,9 @@ def check_first_node(
         said = f"node 0 of {meeting.nodes}: port {meeting.port} is free"
         said += f" and {meeting.address} is this machine ({named})" if own else ""
         if loopback:
-            said += "; that is loopback: harmless here, but the other nodes must not resolve it so"
+            said += (
+                "; that is loopback: harmless here, but on the other nodes it must not resolve to loopback"
+            )
         if not plan.wait_seconds:
             yield line("rendezvous.free", said=said)
             yield line("rendezvous.not-listening")

@@ -64,7 +64,7 @@ def _wrong(path: str, there: Path, read_only: bool) -> str:
     if not there.is_dir():
         return f"is not a directory: {there} is a file"
     if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
-        new = "" if there == Path(path).expanduser().absolute() else " may not make it: there it"
+        new = "" if there == Path(path).expanduser().absolute() else " cannot create it: it"
         return f"cannot be written: user {os.geteuid()}{new} has no right to write in {there}"
     return ""
 

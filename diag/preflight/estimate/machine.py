@@ -42,9 +42,7 @@ def parse_size(text: str) -> int:
     """
     found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([kKmMgGtT]?)(?:i?[bB])?\s*", text)
     if not found or float(found[1]) <= 0:
-        raise CommandError(
-            f"{text!r} is not a memory size", hint="such as 80GB or 141GiB (both are taken as GiB)"
-        )
+        raise CommandError(f"{text!r} is not a memory size", hint="such as 80GB or 141GiB (both mean GiB)")
     if text.strip().isdecimal() and int(text) < 1 << 20:
         raise CommandError(f"{text!r} has no unit: it would be bytes", hint=f"{text.strip()}GiB")
     return int(float(found[1]) * _UNITS[found[2].upper()])

@@ -126,12 +126,8 @@ def _nodes(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     least, colon, _ = trainer.environment.get("PET_NNODES", "").partition(":")
     if nodes == pods or (colon and least.isdecimal() and int(least[:9]) <= pods <= nodes):
         return
-    values: dict[str, Any] = {
-        "source": source,
-        "nodes": nodes,
-        "pods": pods,
-        "where": ", ".join(dict.fromkeys(each.group.document.title for each in job.trainers)),
-    }
+    where = ", ".join(dict.fromkeys(each.group.document.title for each in job.trainers))
+    values: dict[str, Any] = {"source": source, "nodes": nodes, "pods": pods, "where": where}
     place = trainer.place("NNODES", "PET_NNODES")
     if pods < nodes and group.kind in ("Pod", "Job") and group.count == 1:
         yield report(place, "part_of_the_nodes", are="is" if pods == 1 else "are", **values)
