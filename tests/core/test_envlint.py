@@ -95,13 +95,19 @@ def advice(env: dict[str, str], **known: Any) -> list[Advice]:
             USELESS,
             "always does this",
         ),
-        ({"NCCL_SOCKET_IFNAMES": "eth0"}, {}, "NCCL_SOCKET_IFNAMES", USELESS, "NCCL_SOCKET_IFNAME is meant"),
+        (
+            {"NCCL_SOCKET_IFNAMES": "eth0"},
+            {},
+            "NCCL_SOCKET_IFNAMES",
+            USELESS,
+            "did you mean NCCL_SOCKET_IFNAME?",
+        ),
         (
             {"NCCL_NSOCKS_PER_THREAD": "4"},
             {},
             "NCCL_NSOCKS_PER_THREAD",
             USELESS,
-            "NCCL_NSOCKS_PERTHREAD is meant",
+            "did you mean NCCL_NSOCKS_PERTHREAD?",
         ),
         ({"NCCL_P2P_DISABLE": "true"}, {}, "NCCL_P2P_DISABLE", USELESS, "'true' as 0"),
         (
