@@ -57,17 +57,10 @@ def named_paths(argv: Sequence[str]) -> list[NamedPath]:
     for flag, value in _flags(argv):
         name = flag.lstrip("-").replace("_", "-").rpartition(".")[2]
         role = "save" if name in _SAVE_FLAGS else "load" if name in _LOAD_FLAGS + _MODEL_FLAGS else ""
-        if (
-            not role
-            or value.lower() in _NO_PATHS
-            or value.isdigit()
-            or len(value) > _LONGEST
-            or "://" in value
-        ):
-            continue
-        if name in _MODEL_FLAGS and not value.startswith(("/", "./", "../", "~/")):
-            continue
-        found[name] = NamedPath(flag, value, role)
+        no_path = value.lower() in _NO_PATHS or value.isdigit() or len(value) > _LONGEST or "://" in value
+        of_hub = name in _MODEL_FLAGS and not value.startswith(("/", "./", "../", "~/"))
+        if role and not no_path and not of_hub:
+            found[name] = NamedPath(flag, value, role)
     return list(found.values())
 
 

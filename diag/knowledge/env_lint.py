@@ -12,18 +12,52 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from diag.knowledge import table
-from diag.knowledge.nccl_variables import (
-    invented,
-    nccl_variables,
-    removed_from_nccl,
-    renamed_in_torch,
-    torch_variables,
-)
 from diag.model import Severity
 from diag.text.units import format_seconds
+
+Version = tuple[int, ...]
+
+
+@cache
+def nccl_variables() -> dict[str, Version]:
+    """Name -> the first version of NCCL that is known to read it."""
+    rows = table("nccl_variables")["since"].items()
+    return {f"NCCL_{name}": _version(since) for since, names in rows for name in names.split()}
+
+
+@cache
+def removed_from_nccl() -> dict[str, tuple[Version, str]]:
+    """Name -> gone since, and what took its place."""
+    rows = table("nccl_variables")["removed"].items()
+    return {name: (_version(row["since"]), row["instead"]) for name, row in rows}
+
+
+@cache
+def torch_variables() -> frozenset[str]:
+    return frozenset(table("nccl_variables")["torch"].split())
+
+
+@cache
+def renamed_in_torch() -> dict[str, tuple[str, str]]:
+    """Old name -> the new one, and since which torch."""
+    rows = table("nccl_variables")["renamed_in_torch"].items()
+    return {old: (row["new"], row["since"]) for old, row in rows}
+
+
+@cache
+def invented() -> dict[str, str]:
+    """Names that nothing reads -> what is meant."""
+    rows = table("nccl_variables")["invented"]
+    return {name: row["instead"] for row in rows for name in row["names"].split()}
+
+
+def _version(text: str) -> Version:
+    return tuple(map(int, text.split(".")))
+
 
 _INFO, _WARNING = Severity.INFO, Severity.WARNING
 # Of plugins, forks, tests and builds: not NCCL's own, and not ours to judge.
@@ -166,18 +200,17 @@ def _not_of_this_nccl(job: _Job) -> Iterator[Advice]:
             continue
         remedy = f"unset it ({instead})" if instead else "unset it"
         if gone <= (2, 5):
-            yield job.useless(
-                name, f"NCCL {_dotted(gone)} and later (2019 at the latest) do not read it", remedy
-            )
+            does = f"NCCL {dotted(gone)} and later (2019 at the latest) do not read it"
+            yield job.useless(name, does, remedy)
         elif version is not None and version[:2] >= gone:
-            does = f"NCCL {_dotted(gone)} and later do not read it, and this is {_dotted(version)}"
+            does = f"NCCL {dotted(gone)} and later do not read it, and this is {dotted(version)}"
             yield job.useless(name, does, remedy)
     known = nccl_variables()
     if version is None or version[:2] > max(known.values()):
         return  # newer than any that was checked
     for name, first in known.items():
         if job.env.get(name) and first > version[:2]:
-            does = f"NCCL reads it from {_dotted(first)} on, and this is {_dotted(version)}"
+            does = f"NCCL reads it from {dotted(first)} on, and this is {dotted(version)}"
             yield job.useless(name, does, "update NCCL, or unset it", _INFO)
 
 
@@ -198,11 +231,12 @@ def _misspelt(job: _Job) -> Iterator[Advice]:
     for name in sorted(job.env):
         if not job.env[name] or name in known or not name.startswith(("NCCL_", "TORCH_NCCL_")):
             continue
-        if not _NOT_NCCLS.match(name) and (
-            near := difflib.get_close_matches(name, [*of_nccl, *of_torch], 1, 0.92)
-        ):
+        near = (
+            () if _NOT_NCCLS.match(name) else difflib.get_close_matches(name, [*of_nccl, *of_torch], 1, 0.92)
+        )
+        for right in near:
             yield job.useless(
-                name, f"nothing is known to read it; {near[0]} is meant?", f"spell it {near[0]}"
+                name, f"nothing is known to read it; did you mean {right}?", f"spell it {right}"
             )
     for name in sorted(job.env):  # ncclParam: strtoll, which makes 0 of any word
         if name in of_nccl and name.endswith(("_DISABLE", "_ENABLE")) and job.env[name].strip().isalpha():
@@ -210,5 +244,5 @@ def _misspelt(job: _Job) -> Iterator[Advice]:
             yield job.useless(name, does, "write 1 or 0")
 
 
-def _dotted(version: tuple[int, ...]) -> str:
+def dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))

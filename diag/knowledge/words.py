@@ -7,12 +7,12 @@ import errno
 import os
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from diag.knowledge import table
-from diag.knowledge.env_lint import lint
-from diag.knowledge.nccl_variables import (
+from diag.knowledge.env_lint import (
+    dotted,
     invented,
+    lint,
     nccl_variables,
     removed_from_nccl,
     renamed_in_torch,
@@ -56,7 +56,12 @@ def line_with(name: str) -> str:
 
 def names() -> list[str]:
     """What a misspelt word may be."""
-    return [*_variables(), *nccl_variables(), *torch_variables(), *_results()]
+    return [
+        *table("variables")["variables"],
+        *nccl_variables(),
+        *torch_variables(),
+        *table("variables")["results"],
+    ]
 
 
 def _xid(word: str) -> tuple[str, Page]:
@@ -84,12 +89,10 @@ def _errno(word: str) -> tuple[str, Page]:
 
 def _result(word: str) -> tuple[str, Page]:
     match = _RESULT.fullmatch(word)
-    for name, row in _results().items():
+    for name, row in table("variables")["results"].items():
         if word.lower() == name.lower() or (match and int(match[1]) == row["number"]):
-            return name, {
-                "Meaning": f"NCCL's result {row['number']}: {row['means']}.",
-                "What to do": f"{row['do']}.",
-            }
+            meaning = f"NCCL's result {row['number']}: {row['means']}."
+            return name, {"Meaning": meaning, "What to do": f"{row['do']}."}
     return "", {}
 
 
@@ -97,15 +100,13 @@ def _variable(word: str) -> tuple[str, Page]:
     """NAME, or NAME=VALUE, of which the value is judged too."""
     name, _, value = word.removeprefix("export ").partition("=")
     name, value = name.strip().upper(), value.strip().strip("'\"")
-    known = _variables().get(name, {})
+    known = table("variables")["variables"].get(name, {})
+    judged = lint({name: value}, nodes=None, nccl_version=None, rdma=None)
     page = {
         "Meaning": f"{known['sets']}." if known else "",
         "Read by": "; ".join(_read_by(name)),
         "If it is wrong": f"{known['wrong']}." if known else "",
-        f"With {value}": "\n".join(
-            f"{one.does}; {one.instead}."
-            for one in lint({name: value}, nodes=None, nccl_version=None, rdma=None)
-        ),
+        f"With {value}": "\n".join(f"{one.does}; {one.instead}." for one in judged),
     }
     page = {heading: text for heading, text in page.items() if text}
     return (name, page) if page else ("", {})
@@ -114,12 +115,11 @@ def _variable(word: str) -> tuple[str, Page]:
 def _read_by(name: str) -> Iterator[str]:
     if name in nccl_variables():
         since = nccl_variables()[name]
-        yield f"NCCL {_dotted(since)} and newer" + (
-            " (older ones were not looked at)" if since == (2, 13) else ""
-        )
+        older = " (older ones were not checked)" if since == (2, 13) else ""
+        yield f"NCCL {dotted(since)} and newer{older}"
     if name in removed_from_nccl():
         gone, instead = removed_from_nccl()[name]
-        yield f"no NCCL since {_dotted(gone)}" + (f": {instead}" if instead else "")
+        yield f"no NCCL since {dotted(gone)}" + (f": {instead}" if instead else "")
     if name in renamed_in_torch():
         new, version = renamed_in_torch()[name]
         yield f"torch, by its old name: {new} since torch {version}"
@@ -127,17 +127,3 @@ def _read_by(name: str) -> Iterator[str]:
         yield "torch"
     if name in invented():
         yield f"nothing: {invented()[name]}"
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
-
-
-def _variables() -> dict[str, Any]:
-    found: dict[str, Any] = table("variables")["variables"]
-    return found
-
-
-def _results() -> dict[str, Any]:
-    found: dict[str, Any] = table("variables")["results"]
-    return found

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from diag.preflight import ascend, gpus, launch, leftovers, machine, stack_access, storage
+from diag.preflight import gpus, launch, leftovers, machine, storage
 from diag.preflight.launch_facts import LaunchFacts, launch_facts
 from diag.preflight.line import Line
 
@@ -22,9 +22,9 @@ CHECKS: tuple[Callable[[LaunchFacts], Iterable[Line]], ...] = (
     machine.check_ulimits,
     storage.check_disk,
     storage.check_caches,
-    stack_access.check_stacks,
+    machine.check_stacks,
     gpus.check_gpus,
-    ascend.check_npus,
+    gpus.check_npus,
     leftovers.check_leftovers,
     leftovers.check_shm_files,
     launch.check_launch,
@@ -33,7 +33,7 @@ CHECKS: tuple[Callable[[LaunchFacts], Iterable[Line]], ...] = (
 
 def check_machine(command: Sequence[str]) -> Iterator[Line]:
     """All of them on `command`, read once: no line can speak of another job than the next."""
-    facts = launch_facts(command, os.environ, gpus.uuids_here(), ascend.npus_here())
+    facts = launch_facts(command, os.environ, gpus.uuids_here(), gpus.npus_here())
     for check in CHECKS:
         yield from check(facts)
 

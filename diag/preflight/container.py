@@ -22,9 +22,8 @@ def shm_lines(container: Container) -> Iterator[Line]:
     size = container.shm_bytes
     if size is None:
         how = f"--ipc={container.ipc}" if container.ipc else f"--shm-size={container.shm_size}"
-        yield line(
-            "machine.container-own-shm", container=container, how=how if mounted is None else "a mount"
-        )
+        how = how if mounted is None else "a mount"
+        yield line("machine.container-own-shm", container=container, how=how)
         return
     given = f"--shm-size={container.shm_size}" if container.shm_size else f"{container.engine}'s default"
     key = "small" if size < _SMALL_SHM else "fits"
@@ -50,10 +49,8 @@ def limit_line(container: Container, name: str) -> Line:
         key = "files" if files else "locked"
     what, flag = ("open files", "nofile=65536") if files else ("locked memory", "memlock=-1")
     how = "--privileged" if container.is_privileged else "--cap-add IPC_LOCK"
-    given = f"--ulimit {name}={text}"
-    return line(
-        f"machine.container-limit-{key}", container=container, what=what, flag=flag, given=given, how=how
-    )
+    values = {"what": what, "flag": flag, "given": f"--ulimit {name}={text}", "how": how}
+    return line(f"machine.container-limit-{key}", container=container, **values)
 
 
 def has_own_network(container: Container | None) -> bool:
@@ -68,7 +65,7 @@ def network_line(container: Container, nodes: int | None, unsure: str) -> Line:
     if nodes < 2:
         return line("interfaces.container-one-node")
     if container.network in ("", "bridge", "default"):
-        passes = f"-p {', '.join(container.ports)} passes on" if container.ports else "-p would pass on"
+        passes = f"-p {', '.join(container.ports)} forwards" if container.ports else "-p would forward"
         return line("interfaces.container-own-bridge", nodes=nodes, engine=engine, passes=passes)
     return line("interfaces.container-network", engine=engine, network=container.network)
 

@@ -1,4 +1,4 @@
-"""Whether the GPUs are fit for a job: memory that waits for a reset, lost links, and who else holds their
+"""Whether the GPUs and NPUs are fit for a job: memory that waits for a reset, lost links, and who else holds their
 memory."""
 
 from __future__ import annotations
@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,10 +17,11 @@ from diag.model import Payload, Record
 from diag.model.observations import GpuHealth, GpuSample, Observation
 from diag.preflight.launch_facts import LaunchFacts
 from diag.preflight.line import Line, line
+from diag.preflight.run_command import CommandFailed, run_command
 from diag.sources.gpu.nvml import SOURCE, NvmlReader, NvmlUnavailable, parse
 from diag.sources.gpu.nvml_health import HEALTH_SECONDS
 from diag.sources.host.process_tree import read_raw
-from diag.text.units import format_bytes
+from diag.text.units import format_bytes, format_count
 
 _HEALTH_WAIT_SECONDS = 3.0  # 70 ms a GPU on an H200, eight of them one after the other
 _MOST_NAMED = 8  # processes of one GPU
@@ -73,10 +75,8 @@ def uuids_here(
     neither is there."""
     facts, failed = _look()
     if failed is None:
-        return tuple(
-            uuid
-            for _, uuid in sorted((fact.index, fact.uuid) for fact in facts if isinstance(fact, GpuSample))
-        )
+        seen = sorted((fact.index, fact.uuid) for fact in facts if isinstance(fact, GpuSample))
+        return tuple(uuid for _, uuid in seen)
     found = []
     # /proc/driver/nvidia/gpus/0000:1b:00.0/information, driver 570:
     #   GPU UUID: \t GPU-5c2e1f4a-...
@@ -186,3 +186,54 @@ def _sick(health: GpuHealth) -> Iterator[Line]:
 
 def _up(health: GpuHealth) -> int:
     return sum(bool(link.active) for link in health.nvlinks)
+
+
+# npu-smi info -l, Atlas A3, HDK 26.1.0 (hiascend.com, A3npu/npusmia3_0014):
+#   Total Count                    : 1
+#   NPU ID                         : 0
+#   Chip Count                     : 2
+_TOTAL = re.compile(r"^[ \t]{0,40}Total Count[ \t]{0,60}:[ \t]{0,8}(\d{1,4})\b", re.MULTILINE)
+_CHIPS = re.compile(r"^[ \t]{0,40}Chip Count[ \t]{0,60}:[ \t]{0,8}(\d{1,4})\b", re.MULTILINE)
+
+
+def parse_list(text: str) -> int | None:
+    """Devices that a process may use: one for each chip. None for what is not such a list."""
+    text = text[:100_000]
+    total, chips = _TOTAL.search(text), _CHIPS.findall(text)
+    if total is None:
+        return None
+    return sum(map(int, chips)) if len(chips) == int(total[1]) else int(total[1])
+
+
+@functools.lru_cache(maxsize=1)
+def _asked() -> tuple[int | None, str]:
+    """(devices, why none); (None, "") where there is no npu-smi. Asked once: it takes a second."""
+    program = shutil.which("npu-smi")
+    if program is None:
+        return None, ""
+    try:
+        done = run_command([program, "info", "-l"])
+    except CommandFailed as error:
+        return None, f"npu-smi {error}"
+    count = parse_list(done.stdout)
+    if count is not None:
+        return count, ""
+    printed = (done.stderr or done.stdout).strip().splitlines()
+    status = f"npu-smi ended with status {done.returncode}"
+    return None, f"npu-smi printed {printed[0][:160]!r}" if printed else status
+
+
+def npus_here() -> int | None:
+    return _asked()[0]
+
+
+def check_npus(facts: LaunchFacts, dev: Path = Path("/dev")) -> Iterator[Line]:
+    count, why = _asked()
+    if count:
+        yield line("gpus.npus", count=format_count(count, "NPU"))
+    elif count == 0:
+        yield line("gpus.npus-none")
+    elif why:
+        yield line("gpus.npus-unknown", why=why)
+    elif any(dev.glob("davinci[0-9]*")):
+        yield line("gpus.npus-no-program")

@@ -36,17 +36,16 @@ def towards(plan: LaunchPlan) -> str:
         return ""
     for address in resolve(plan.meeting.address, plan.meeting.port, _RESOLVE_SECONDS)[0]:
         source = route_to(address)
-        name = next(
-            (one.name for one in plan.interfaces for place in one.addresses if place.ip == source), ""
-        )
+        own = (one.name for one in plan.interfaces for place in one.addresses if place.ip == source)
+        name = next(own, "")
         if name and not ipaddress.ip_address(source).is_loopback:
             return name
     return ""
 
 
 def check_nccl_interface(plan: LaunchPlan, way: Callable[[LaunchPlan], str] = towards) -> Iterator[Line]:
-    if plan.starts is not None and has_own_network(plan.starts):
-        yield network_line(plan.starts, plan.nodes, plan.unsure)
+    if plan.container is not None and has_own_network(plan.container):
+        yield network_line(plan.container, plan.nodes, plan.unsure)
         return
     comm_id = plan.environment.get("NCCL_COMM_ID", "")
     host = comm_id.partition("]")[0][1:] if comm_id.startswith("[") else comm_id.rpartition(":")[0]
@@ -55,14 +54,12 @@ def check_nccl_interface(plan: LaunchPlan, way: Callable[[LaunchPlan], str] = to
         comm_id_ip = next(iter(resolve(host, 0, _RESOLVE_SECONDS)[0]), "").partition("%")[0]
     choice = choose(plan.interfaces, plan.environment, plan.nccl_version, comm_id_ip)
     if not choice.interfaces:
-        named = plan.said_of(choice.how) if choice.how else ""
-        yield line(
-            f"interfaces.{'no-match' if named else 'none'}", named=named, here=_described(plan) or "none"
-        )
+        named, here = plan.setting_of(choice.how) if choice.how else "", _described(plan) or "none"
+        yield line(f"interfaces.{'no-match' if named else 'none'}", named=named, here=here)
         return
     name, address = choice.interfaces[0]
     by_name = choice.how == "NCCL_SOCKET_IFNAME"
-    why = plan.said_of(choice.how) if by_name else _WHY.get(choice.how, "the first in the kernel's order")
+    why = plan.setting_of(choice.how) if by_name else _WHY.get(choice.how, "the first in the kernel's order")
     said = f"NCCL will use {name} {address.ip}/{address.prefix} ({why})"
     if len(choice.interfaces) > 1:
         said += ", and for data without RDMA also " + _some(choice.names[1:])
@@ -77,7 +74,7 @@ def check_nccl_interface(plan: LaunchPlan, way: Callable[[LaunchPlan], str] = to
 def _between_nodes(plan: LaunchPlan, choice: Choice, said: str, way: str) -> Line:
     """`way`: the interface towards MASTER_ADDR, "" where it is not known."""
     name, address = choice.interfaces[0]
-    over = f"; the way to {plan.meeting.address} is over {way}"
+    over = f"; the route to {plan.meeting.address} is over {way}"
     if ipaddress.ip_address(address.ip).is_loopback:
         named = "-named" if choice.how == "NCCL_SOCKET_IFNAME" else ""
         return line(f"interfaces.loopback{named}", said=said, plan=plan)
@@ -98,19 +95,15 @@ def _between_nodes(plan: LaunchPlan, choice: Choice, said: str, way: str) -> Lin
         return line("interfaces.several-networks", said=said, over=over if way not in ("", name) else "")
     if way in choice.names:
         return line("interfaces.fits", said=said)
-    return line("interfaces.not-towards", said=said, over=over if way else ": the way to node 0 is not")
+    return line("interfaces.not-towards", said=said, over=over if way else ": the route to node 0 is not")
 
 
 def _is_bridged(plan: LaunchPlan, address: Address) -> bool:
     """Whether it is of the bridge network that docker and podman give a container by default, in which other
     hosts do not reach it."""
-    pool = _POOLS.get(plan.container)
-    return (
-        pool is not None
-        and address.prefix == 16
-        and address.version == 4
-        and ipaddress.ip_address(address.ip) in pool
-    )
+    pool = _POOLS.get(plan.within)
+    is_16 = address.prefix == 16 and address.version == 4
+    return pool is not None and is_16 and ipaddress.ip_address(address.ip) in pool
 
 
 def _some(names: Sequence[str], most: int = 6) -> str:
@@ -118,11 +111,8 @@ def _some(names: Sequence[str], most: int = 6) -> str:
 
 
 def _shared(plan: LaunchPlan, choice: Choice) -> str:
-    others = [
-        one.name
-        for one in plan.interfaces
-        if one.running and one.addresses and one.name not in choice.names and one.name != "lo"
-    ]
+    usable = (one.name for one in plan.interfaces if one.running and one.addresses and one.name != "lo")
+    others = [name for name in usable if name not in choice.names]
     return f" ({', '.join(others)})" if others else ""
 
 
@@ -142,7 +132,7 @@ def check_gloo_interface(plan: LaunchPlan, way: Callable[[LaunchPlan], str] = to
     torch 2.13, ProcessGroupGloo.cpp (createDefaultDevice): without a usable address of the name it falls back
     to loopback.
     """
-    if has_own_network(plan.starts):
+    if has_own_network(plan.container):
         return  # NCCL's line says what is to be done
     wanted = plan.environment.get("GLOO_SOCKET_IFNAME", "")
     if wanted:
@@ -152,7 +142,7 @@ def check_gloo_interface(plan: LaunchPlan, way: Callable[[LaunchPlan], str] = to
 
 
 def _gloo_named(plan: LaunchPlan, wanted: Sequence[str], way: Callable[[LaunchPlan], str]) -> Line:
-    first, said = wanted[0], plan.said_of("GLOO_SOCKET_IFNAME")
+    first, said = wanted[0], plan.setting_of("GLOO_SOCKET_IFNAME")
     there = {one.name: one for one in plan.interfaces if one.addresses and one.up}
     missing = ", ".join(name for name in wanted if name not in there)
     if missing:
@@ -176,7 +166,9 @@ def _gloo_by_host_name(plan: LaunchPlan, way: Callable[[LaunchPlan], str]) -> Li
         return _gloo_between(plan, said, *next(found, ("", Address(ip, 128 if ":" in ip else 32))), way(plan))
     name = f"{host} resolves to {addresses[0]} here" if ip else f"{host} does not resolve here ({why})"
     usable = (one.name for one in plan.interfaces if one.name != "lo" and one.running and one.addresses)
-    unused = "" if _uses_gloo(plan) else "-unused"
+    # Megatron makes groups of gloo in addition to those of NCCL; a script of one's own need not.
+    uses = any(word in part.lower() for part in plan.command.line for word in ("megatron", "gloo"))
+    unused = "" if uses else "-unused"
     return line(f"interfaces.gloo-by-name{unused}", name=name, host=host, share=next(usable, "IFACE"))
 
 
@@ -185,10 +177,5 @@ def _gloo_between(plan: LaunchPlan, said: str, name: str, address: Address, way:
         return line("interfaces.container-bridge", what="gloo interface", said=said, plan=plan)
     if name and name == way:
         return line("interfaces.gloo-fits", said=said)
-    over = f"; the way to {plan.meeting.address} is over {way}" if way else ": the way to node 0 is not"
+    over = f"; the route to {plan.meeting.address} is over {way}" if way else ": the route to node 0 is not"
     return line("interfaces.gloo-not-towards", said=said, over=over)
-
-
-def _uses_gloo(plan: LaunchPlan) -> bool:
-    """Megatron makes groups of gloo in addition to those of NCCL; a script of one's own need not."""
-    return any(word in part.lower() for part in plan.command for word in ("megatron", "gloo"))

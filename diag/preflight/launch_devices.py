@@ -17,9 +17,7 @@ from diag.text.units import format_count
 def ranks_here(facts: LaunchFacts) -> int | None:
     """Ranks that CMD starts on this node; None where that is not given, or depends on devices that were not seen."""
     launch = facts.launch
-    if launch is None:
-        return None
-    if launch.by_word == "cpu" or launch.opaque:
+    if launch is None or launch.by_word == "cpu" or launch.opaque:
         return None
     if launch.by_word or (launch.processes is None and launch.launcher in ("deepspeed", "accelerate")):
         return seen_by_ranks(facts).count or None
@@ -109,10 +107,8 @@ def _too_many(facts: LaunchFacts, seen: Visible, ranks: int, kind: str) -> Line:
     else:
         shown = f"{devices} {'is' if seen.count == 1 else 'are'} here"
         more = f"{ranks} in the container (nvidia.com/gpu: {ranks})"
-    do, start = (
-        f"{_count_flag(facts, seen.count or 0)}, or {more}",
-        f"{ranks} ranks start on this node{_given_by(facts)}",
-    )
+    do = f"{_count_flag(facts, seen.count or 0)}, or {more}"
+    start = f"{ranks} ranks start on this node{_given_by(facts)}"
     return line("launch.too-many-ranks", start=start, shown=shown, seen=seen, error=error, do=do)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,17 +114,25 @@ def cores_here(pid: int | str = "self", proc: Path = PROC, own: Path = Path("/")
 def _quota(folder: str) -> float | None:
     # cgroup v2, cpu.max: "200000 100000" or "max 100000"; v1: cpu.cfs_quota_us -1 or microseconds of
     # cpu.cfs_period_us
-    both = (read_raw(f"{folder}/cpu.max") or b"").split()
-    if not both:
-        both = [
-            *(read_raw(f"{folder}/cpu.cfs_quota_us") or b"").split(),
-            *(read_raw(f"{folder}/cpu.cfs_period_us") or b"").split(),
-        ]
+    old = (read_raw(f"{folder}/cpu.cfs_{part}_us") or b"" for part in ("quota", "period"))
+    both = (read_raw(f"{folder}/cpu.max") or b"").split() or b" ".join(old).split()
     try:
         quota, period = float(both[0]), float(both[1])
     except (ValueError, IndexError):
         return None
     return quota / period if quota > 0 and period > 0 else None
+
+
+def version_beside(program: Path, pattern: str) -> tuple[int, ...] | None:
+    """Of the wheel whose name begins so, in the Python environment that a program lies in; None where there is none,
+    or several."""
+    try:
+        found = list(program.parent.parent.glob(f"lib/python3*/*-packages/{pattern}-*.dist-info"))
+    except OSError:
+        return None
+    numbers = {re.search(r"-(\d+)\.(\d+)\.(\d+)", folder.name) for folder in found}
+    versions = {tuple(map(int, each.groups())) for each in numbers if each}
+    return versions.pop() if len(versions) == 1 else None
 
 
 def flag(kind: str, launcher: str, number: int | str, nodes: int = 1) -> str:

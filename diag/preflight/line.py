@@ -6,9 +6,12 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from diag.text.tables import load_table
+from diag.text.tables import fill, load_table
+
+if TYPE_CHECKING:
+    from diag.knowledge.env_lint import Advice
 
 _STATUSES = ("ok", "note", "problem", "critical", "not checked")
 
@@ -46,8 +49,14 @@ def line(key: str, **values: object) -> Line:
     """
     file, _, name = key.partition(".")
     kept = _lines(file)[name]
-    what, said, remedy = (text.format_map(values) for text in (kept.what, kept.said, kept.remedy))
+    what, said, remedy = (fill(text, **values) for text in (kept.what, kept.said, kept.remedy))
     return replace(kept, what=what, said=said, remedy=remedy)
+
+
+def advice_line(what: str, setting: str, advice: Advice) -> Line:
+    """What is wrong with a variable: `setting` is NAME=VALUE, and where it was set."""
+    status, said = "problem" if advice.severity.counts else "note", f"{setting}: {advice.does}"
+    return Line(what, status, said, advice.instead, advice.id, advice.severity.value)
 
 
 def table(file: str) -> Mapping[str, Any]:

@@ -5,30 +5,32 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from diag.launch.launchers.command import Command
 from diag.launch.launchers.command.flags import parse_flags
-from diag.model import Record
-from diag.model.observations import CgroupMemory, CgroupPids, HostMemory, Observation
+from diag.model.observations import CgroupMemory, CgroupPids, HostMemory
 from diag.preflight.container import limit_line, shm_lines
+from diag.preflight.estimate.machine import cgroup_facts
 from diag.preflight.launch_devices import ranks_here
 from diag.preflight.launch_facts import LaunchFacts
 from diag.preflight.line import Line, line
 from diag.preflight.plan import has_entries
-from diag.sources.host import cgroup
 from diag.sources.host.process_tree import PROC, read_raw
 from diag.sources.network.rdma_access import ipc_lock, lock_rights
+from diag.sources.stacks.pyspy import PySpy
+from diag.sources.stacks.remote_stack import RemoteStacks
 from diag.text.units import format_bytes
 
 _MIB = 1 << 20
 _GIB = 1 << 30
 _INFINITY = resource.RLIM_INFINITY
-_THREADS = 150  # of a rank at work: 67 to 90 on H200 without compiling, more with several process groups of gloo (two and one each)
-_OF_WORKER = (
-    3  # a DataLoader worker: itself, its queue's thread, and the rank's thread that pins what it brings
-)
+# Of a rank at work: 67 to 90 on H200 without compiling, more with several process groups of gloo (two and one each)
+_THREADS = 150
+_OF_WORKER = 3  # itself, its queue's thread, and the rank's thread that pins what it brings
 _WORKERS = 4  # ms-swift's default a rank
 # A rank on an H200 has 300 GiB and more of address space, nearly all of it reserved by CUDA and not used.
 _ADDRESS_SPACE = 512 * _GIB
@@ -82,16 +84,8 @@ def check_locked_memory(
     yield line(f"machine.locked{key}", said=said, rdma=rdma)
 
 
-def _cgroup_facts(proc: Path = PROC) -> list[Observation]:
-    reader = cgroup.CgroupReader(os.getpid(), proc)
-    try:
-        return list(cgroup.parse(Record(cgroup.SOURCE, reader.sample())))
-    finally:
-        reader.close()
-
-
 def check_host_memory(facts: LaunchFacts) -> Iterator[Line]:
-    limits = _cgroup_facts()
+    limits = cgroup_facts()
     host = next((fact for fact in limits if isinstance(fact, HostMemory)), None)
     group = next((fact for fact in limits if isinstance(fact, CgroupMemory)), None)
     if host is None:
@@ -108,11 +102,9 @@ def check_host_memory(facts: LaunchFacts) -> Iterator[Line]:
 
 
 def needed_processes(launch: Command | None, ranks: int) -> int:
-    workers = _WORKERS
-    if launch is not None:
-        flags = parse_flags(launch.words, launch.environment)
-        word = flags.text("dataloader_num_workers", "num_workers")
-        workers = int(word[:4]) if word.isdecimal() else _WORKERS
+    flags = parse_flags(launch.words if launch is not None else ())
+    word = flags.text("dataloader_num_workers", "num_workers")
+    workers = int(word[:4]) if word.isdecimal() else _WORKERS
     return ranks * (_THREADS + _OF_WORKER * workers)
 
 
@@ -137,12 +129,10 @@ def check_processes(facts: LaunchFacts) -> Iterator[Line]:
 
 def _rooms(proc: Path = PROC) -> Iterator[tuple[int, str]]:
     """(how many more, by which limit) of each limit that there is."""
-    for fact in _cgroup_facts(proc):
+    for fact in cgroup_facts(proc):
         if isinstance(fact, CgroupPids) and fact.limit is not None:
-            yield (
-                fact.limit - fact.current,
-                f"pids.max {fact.limit} of cgroup {fact.path}, {fact.current} in use",
-            )
+            named = f"pids.max {fact.limit} of cgroup {fact.path}, {fact.current} in use"
+            yield fact.limit - fact.current, named
     # /proc/loadavg, fourth field: runnable/all tasks of the kernel, as in "0.52 0.58 0.59 1/389 12345"
     words = (read_raw(f"{proc}/loadavg") or b"").split()
     tasks = words[3].partition(b"/")[2] if len(words) > 3 else b""
@@ -195,3 +185,35 @@ def check_ulimits(facts: LaunchFacts) -> Iterator[Line]:
         yield line("machine.core-files", pattern=pattern or "core", core=size)
     if quiet:
         yield line("machine.limits-none")
+
+
+def check_stacks(facts: LaunchFacts) -> Iterator[Line]:
+    """Reads the stack of a process that is to this one what a rank is to a sidecar: a child of
+    another process."""
+    code = "import sys; sys.stdout.write('up'); sys.stdout.flush(); sys.stdin.read()"
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdin is not None and child.stdout is not None
+    try:
+        child.stdout.read(2)
+        own, blind = RemoteStacks().dump(child.pid, 5.0), PySpy().can_read(child.pid, 5.0)
+        if "failed" not in own:
+            need = "other Pythons and `diag dump --native` need py-spy"
+            also, remedy = ("", "") if blind is None else (f"; {blind.reason}: {need}", blind.remedy)
+            yield line("machine.stacks-from-memory", yama=_yama(), also=also, remedy=remedy)
+        elif blind is None:
+            yield line("machine.stacks-by-py-spy", yama=_yama())
+        else:
+            yield line("machine.stacks-unreadable", blind=blind, yama=_yama())
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def _yama() -> str:
+    try:
+        scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
+    except OSError:
+        return ""
+    return f" (Yama ptrace_scope {scope})" if scope != "0" else ""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from diag.knowledge import env_lint
 from diag.preflight import interfaces, rdma, rendezvous
-from diag.preflight.line import Line
+from diag.preflight.line import Line, advice_line
 from diag.preflight.plan import LaunchPlan, make_plan
 
 _LOOPBACK = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
@@ -27,15 +27,11 @@ def check_environment(plan: LaunchPlan) -> Iterator[Line]:
         if advice.variable in _LOOPBACK and advice.id == "env-harmful":
             continue  # the interface checks report it, with what is there
         quiet = False
-        status, said = (
-            "problem" if advice.severity.counts else "note",
-            f"{plan.said_of(advice.variable)}: {advice.does}",
-        )
-        yield Line("environment", status, said, advice.instead, advice.id, advice.severity.value)
+        yield advice_line("environment", plan.setting_of(advice.variable), advice)
     said = "no harmful or ineffective NCCL or torch.distributed variable"
-    if plan.environment_unseen:
-        unseen = f"what CMD itself sets: {plan.environment_unseen}"
-        yield Line("environment", "not checked", unseen + (f"; else {said}" if quiet else ""))
+    if plan.command.environment_unseen:
+        unseen = f"what CMD itself sets: {plan.command.environment_unseen}"
+        yield Line("environment", "not checked", unseen + (f"; otherwise {said}" if quiet else ""))
     elif quiet:
         yield Line("environment", "ok", said)
 

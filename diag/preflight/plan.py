@@ -4,47 +4,39 @@ interfaces here."""
 from __future__ import annotations
 
 import ipaddress
-import re
+import os
+import pwd
 import shutil
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from diag.launch.launchers.command import Container, Rendezvous
-from diag.preflight import nccl_conf
-from diag.preflight.launch_facts import launch_facts
+from diag.knowledge.nccl_filters import parse_conf
+from diag.preflight.launch_facts import LaunchFacts, launch_facts, version_beside
 from diag.preflight.nccl_interfaces import Address, NetworkInterface
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchPlan:
-    """`origins` has the file of each variable that comes from an nccl.conf; `given` whether doctor was given a
-    CMD; `unsure` and `environment_unseen` are those of LaunchFacts. `container` is docker, podman, kubernetes
-    or "", of diag itself; `starts` is the one that CMD makes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan(LaunchFacts):
+    """`nccl_environment` is that of CMD with what nccl.conf adds; `origins` has the file of each variable that comes
+    from one. `within` is docker, podman, kubernetes or "": what made the container of diag itself."""
 
-    command: tuple[str, ...]
-    given: bool
-    environment: Mapping[str, str]
-    origins: Mapping[str, Path]
-    meeting: Rendezvous
-    nccl_version: tuple[int, ...] | None
-    interfaces: tuple[NetworkInterface, ...]
-    rdma: bool | None  # whether the kernel has RDMA devices; None where that may not be seen
-    wait_seconds: float  # 0: node 0 does not listen, the others try once
+    nccl_environment: Mapping[str, str]
+    origins: Mapping[str, Path] = field(default_factory=dict)
+    nccl_version: tuple[int, ...] | None = None
+    interfaces: tuple[NetworkInterface, ...] = ()
+    rdma: bool | None = None  # whether the kernel has RDMA devices; None where that may not be seen
+    wait_seconds: float = 0.0  # 0: node 0 does not listen, the others try once
     clock: Callable[[], float] = time.time  # that the others are sent
-    unsure: str = ""
-    environment_unseen: str = ""
-    container: str = ""
-    starts: Container | None = None
+    within: str = ""
 
     @property
-    def nodes(self) -> int | None:
-        """None where it is not known."""
-        return None if self.unsure else self.meeting.nodes
+    def environment(self) -> Mapping[str, str]:
+        return self.nccl_environment
 
-    def said_of(self, variable: str) -> str:
+    def setting_of(self, variable: str) -> str:
         """ "NCCL_DEBUG=INFO (/etc/nccl.conf)": the variable, its value, and where it was set if not in the environment."""
         origin = f" ({self.origins[variable]})" if variable in self.origins else ""
         return f"{variable}={self.environment[variable]}{origin}"
@@ -57,28 +49,23 @@ def make_plan(
     clock: Callable[[], float] = time.time,
 ) -> LaunchPlan:
     facts = launch_facts(command, environment)
-    words, env = facts.command.line, facts.environment
-    inside = facts.command.container is not None  # with a NCCL and files of its own, which the image has
-    version = None if inside else _nccl_version(words, env)
+    env = facts.environment
+    inside = facts.container is not None  # with a NCCL and files of its own, which the image has
+    version = None if inside else _nccl_version(facts.command.line, env)
     old = version is not None and version < (2, 23)  # it knows no NCCL_CONF_FILE
     names = {name: value for name, value in env.items() if not old or name != "NCCL_CONF_FILE"}
-    files = [] if inside else nccl_conf.read(names)
-    merged, origins = nccl_conf.effective(env, files)
+    merged, origins = effective(env, [] if inside else read_conf_files(names))
     return LaunchPlan(
-        command=words,
-        given=facts.given,
-        environment=merged,
+        facts.command,
+        facts.inherited,
+        nccl_environment=merged,
         origins=origins,
-        meeting=facts.meeting,
         nccl_version=version,
         interfaces=interfaces_here(),
         rdma=has_entries(Path("/sys/class/infiniband")),
         wait_seconds=wait_seconds,
         clock=clock,
-        unsure=facts.unsure,
-        environment_unseen=facts.command.environment_unseen,
-        container=container_here(environment),
-        starts=facts.command.container,
+        within=container_here(environment),
     )
 
 
@@ -151,14 +138,59 @@ def route_to(address: str) -> str:
 
 
 def _nccl_version(words: Sequence[str], env: Mapping[str, str]) -> tuple[int, ...] | None:
-    """Of the wheel in the Python environment that CMD's program lies in; None where there is none, or
-    several."""
     program = shutil.which(words[0], path=env.get("PATH")) if words else None
-    if program is None:
+    return None if program is None else version_beside(Path(program), "nvidia_nccl_cu*")
+
+
+_MOST_BYTES = 1 << 20
+
+
+def read_conf_files(
+    environment: Mapping[str, str], root: Path = Path("/"), home: Path | None = None
+) -> list[tuple[Path, dict[str, str]]]:
+    """The nccl.conf files that are there, the stronger first, with what they hold. NCCL before 2.23 does not know
+    NCCL_CONF_FILE.
+
+    As src/misc/param.cc reads them: a line is NAME=VALUE, taken as it is (no quotes, no blanks cut off), `#` at
+    its very start is a comment, other lines are passed over (seen so with NCCL 2.27.5 and 2.32.3); what is set
+    already is not overwritten, so the environment wins, then the user's file.
+    """
+    files = []
+    if environment.get("NCCL_CONF_FILE"):
+        files.append(Path(environment["NCCL_CONF_FILE"]))
+    else:
+        folder = home if home is not None else _home()
+        if folder is not None:
+            files.append(folder / ".nccl.conf")
+    files.append(root / "etc/nccl.conf")
+    found = []
+    for path in files:
+        try:
+            if not path.is_file():  # a FIFO of that name must not hold us up
+                continue
+            with path.open("rb") as file:
+                found.append((path, parse_conf(file.read(_MOST_BYTES).decode(errors="replace"))))
+        except OSError:
+            pass  # NCCL does not report a file that it cannot open, either
+    return found
+
+
+def effective(
+    environment: Mapping[str, str], files: list[tuple[Path, dict[str, str]]]
+) -> tuple[dict[str, str], dict[str, Path]]:
+    """The environment as NCCL sees it, and the file that each variable which is not in the real one came
+    from."""
+    merged, origins = dict(environment), {}
+    for path, values in files:
+        for name, value in values.items():
+            if name not in merged:
+                merged[name] = value
+                origins[name] = path
+    return merged, origins
+
+
+def _home() -> Path | None:
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)  # as NCCL: not $HOME
+    except KeyError:
         return None
-    versions = set()
-    for folder in Path(program).parent.parent.glob("lib/python3*/*-packages/nvidia_nccl_cu*.dist-info"):
-        found = re.match(r"nvidia_nccl_cu\d+-(\d+)\.(\d+)\.(\d+)", folder.name)
-        if found:
-            versions.add((int(found[1]), int(found[2]), int(found[3])))
-    return versions.pop() if len(versions) == 1 else None

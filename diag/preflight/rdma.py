@@ -35,24 +35,18 @@ def check_rdma(
     except infiniband.InfinibandUnavailable as error:
         yield Line("RDMA", "not checked", error.reason, error.remedy)
         return
-    ports = [
-        port
-        for fact in infiniband.parse(Record(infiniband.SOURCE, sample))
-        if isinstance(fact, RdmaPortsSeen)
-        for port in fact.ports
-    ]
+    facts = infiniband.parse(Record(infiniband.SOURCE, sample))
+    ports = [port for fact in facts if isinstance(fact, RdmaPortsSeen) for port in fact.ports]
     unused = _unused(plan, ports)
     if unused is not None:
         yield unused
         return
     if access is None:
-        access = _own_access()
-    lines = [
-        *_devices(ports, devices, access),
-        *_libraries(ports, access),
-        *_ports(plan, ports),
-        *_gids(plan, ports),
-    ]
+        payload = rdma_access.RdmaAccessReader(os.getpid()).sample()
+        own = rdma_access.parse(Record(rdma_access.SOURCE, payload))
+        access = next((fact for fact in own if isinstance(fact, RdmaAccess)), None)
+    lines = [*_devices(ports, devices, access), *_libraries(ports, access)]
+    lines += [*_ports(plan, ports), *_gids(plan, ports)]
     yield from lines
     if not any(one.status in ("problem", "not checked") for one in lines):
         yield line("rdma.fits", listed=_named(ports))
@@ -61,7 +55,7 @@ def check_rdma(
 
 def _unused(plan: LaunchPlan, ports: list[RdmaPort]) -> Line | None:
     """The whole answer where NCCL would not use these ports, or not from here."""
-    listed, starts = _named(ports), plan.starts
+    listed, starts = _named(ports), plan.container
     if not ports:
         several = (plan.nodes or 0) > 1
         key = "-nodes-unknown" if plan.nodes is None else "" if several else "-needed"
@@ -70,17 +64,11 @@ def _unused(plan: LaunchPlan, ports: list[RdmaPort]) -> Line | None:
         return line("rdma.unused", listed=listed)
     for name, value in _OFF.items():
         if plan.environment.get(name) == value:
-            return line("rdma.disabled", listed=listed, variable=plan.said_of(name))
+            return line("rdma.disabled", listed=listed, variable=plan.setting_of(name))
     if starts is None:
         return None
     given = starts.is_privileged or any("infiniband" in device for device in starts.devices)
     return line(f"rdma.{'' if given else 'not-'}in-container", listed=listed, container=starts)
-
-
-def _own_access() -> RdmaAccess | None:
-    payload = rdma_access.RdmaAccessReader(os.getpid()).sample()
-    facts = rdma_access.parse(Record(rdma_access.SOURCE, payload))
-    return next((fact for fact in facts if isinstance(fact, RdmaAccess)), None)
 
 
 def _named(ports: Iterable[RdmaPort]) -> str:
@@ -132,9 +120,9 @@ def _chosen(plan: LaunchPlan, ports: Iterable[RdmaPort]) -> list[RdmaPort]:
 
 
 def _ports(plan: LaunchPlan, ports: list[RdmaPort]) -> Iterator[Line]:
-    """What NCCL_IB_HCA leaves, and which of these ports are up: NCCL passes over the others without a word."""
+    """What NCCL_IB_HCA leaves, and which of these ports are up: NCCL skips the others without a message."""
     spec = plan.environment.get("NCCL_IB_HCA", "")
-    hca = plan.said_of("NCCL_IB_HCA") if spec else ""
+    hca = plan.setting_of("NCCL_IB_HCA") if spec else ""
     chosen = _chosen(plan, ports)
     if not chosen:
         yield line("rdma.hca-none", hca=hca, ports=", ".join(f"{port.device}:{port.port}" for port in ports))
@@ -164,10 +152,8 @@ def _gids(plan: LaunchPlan, ports: list[RdmaPort]) -> Iterator[Line]:
             if port.gids and all(gid.kind and gid.kind != _ROUTED for gid in port.gids):
                 yield line("rdma.gid-none", port=name)
             continue
-        said, kind = (
-            plan.said_of("NCCL_IB_GID_INDEX"),
-            {gid.index: gid.kind for gid in port.gids}.get(int(index)),
-        )
+        said = plan.setting_of("NCCL_IB_GID_INDEX")
+        kind = {gid.index: gid.kind for gid in port.gids}.get(int(index))
         routed = ", ".join(str(gid.index) for gid in port.gids if gid.kind == _ROUTED) or "none"
         if kind is None and len(port.gids) < _MOST_GIDS:
             yield line("rdma.gid-empty", index=said, port=name, routed=routed)

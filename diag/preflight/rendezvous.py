@@ -15,8 +15,17 @@ from diag.launch.launchers.command.shell_script import is_computed
 from diag.launch.port_owner import owner_of
 from diag.preflight.line import Line, line
 from diag.preflight.plan import LaunchPlan, is_own
-from diag.preflight.rendezvous_names import absent, is_translated, mine, reported_lines
-from diag.preflight.rendezvous_probe import Met, Outcome, connect, listen, resolve
+from diag.preflight.rendezvous_probe import (
+    Met,
+    Outcome,
+    absent,
+    connect,
+    is_translated,
+    listen,
+    mine,
+    reported_lines,
+    resolve,
+)
 from diag.text.units import format_count, format_seconds
 
 _RESOLVE_SECONDS = 5.0
@@ -133,7 +142,9 @@ def check_first_node(
         said = f"node 0 of {meeting.nodes}: port {meeting.port} is free"
         said += f" and {meeting.address} is this machine ({named})" if own else ""
         if loopback:
-            said += "; that is loopback: harmless here, but the other nodes must not resolve it so"
+            said += (
+                "; that is loopback: harmless here, but on the other nodes it must not resolve to loopback"
+            )
         if not plan.wait_seconds:
             yield line("rendezvous.free", said=said)
             yield line("rendezvous.not-listening")
@@ -198,7 +209,7 @@ def _wait_for_nodes(plan: LaunchPlan, place: socket.socket) -> Iterator[Line]:
         came.append(met)
     names = ", ".join(f"{met.host} ({met.seen_as})" for met in came)
     behind = [
-        f"{met.host} comes from {met.seen_as}, and has the address {met.own} itself"
+        f"{met.host} connects from {met.seen_as}, but its own address is {met.own}"
         for met in came
         if is_translated(met, met.seen_as)
     ]
@@ -206,9 +217,7 @@ def _wait_for_nodes(plan: LaunchPlan, place: socket.socket) -> Iterator[Line]:
         yield line("rendezvous.translated", what="other nodes", said="; ".join(behind))
     missing = nodes - 1 - len(came)
     if missing > 0:
-        said = (
-            f"{missing} of {nodes - 1} did not come within {format_seconds(wait_seconds)}{absent(plan, came)}"
-        )
+        said = f"{missing} of {nodes - 1} did not connect within {format_seconds(wait_seconds)}{absent(plan, came)}"
         said += f"; {names} did" if came else ""
         said += f"; {strangers} connections were not diag's" if strangers else ""
         yield line("rendezvous.missing", said=said, wait=wait_seconds)
@@ -247,7 +256,7 @@ def _line_of(plan: LaunchPlan, where: str, outcome: Outcome) -> Line:
         if met.nodes not in (None, meeting.nodes):
             key = "reached-other-number"
         elif is_translated(met, outcome.address):
-            said = f"{at}{host} is reached, and has the address {met.own} itself"
+            said = f"{at}{host} is reached, but its own address is {met.own}"
             return line("rendezvous.translated", what="rendezvous", said=said)
     elif key == "refused" and not plan.wait_seconds:
         key = "refused-yet"

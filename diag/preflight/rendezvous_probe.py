@@ -13,10 +13,13 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from diag.launch.launchers.nodes import nodes_of
+from diag.preflight.line import Line, line
+from diag.preflight.plan import LaunchPlan, is_own
 from diag.text.units import format_seconds
 
 _T = TypeVar("_T")
@@ -161,7 +164,8 @@ def _read(peer: socket.socket, seen_as: str, before: float, clock: Callable[[], 
         rank, nodes = (
             sent[name] if isinstance(sent.get(name), int) else None for name in ("node_rank", "nodes")
         )
-        there = _clock_of(sent)
+        there = sent.get("clock")
+        is_time = isinstance(there, (int, float)) and not isinstance(there, bool) and abs(there) < 1e12
         return Met(
             node_rank=rank,
             nodes=nodes,
@@ -169,17 +173,11 @@ def _read(peer: socket.socket, seen_as: str, before: float, clock: Callable[[], 
             seen_as=seen_as,
             own=str(sent.get("own", ""))[:64].removeprefix("::ffff:"),
             name=str(sent.get("name", ""))[:253],
-            ahead_seconds=None if there is None else there - (before + after) / 2,
+            ahead_seconds=there - (before + after) / 2 if is_time else None,
             unsure_seconds=(after - before) / 2,
         )
     except (OSError, ValueError, AttributeError):
         return None
-
-
-def _clock_of(sent: dict[str, object]) -> float | None:
-    value = sent.get("clock")
-    known = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e12
-    return float(value) if known else None  # type: ignore[arg-type]
 
 
 def listen(
@@ -217,3 +215,82 @@ def listen(
         elif (met.node_rank, met.host) not in known:
             known.add((met.node_rank, met.host))
             yield met
+
+
+_RESOLVE_SECONDS = 5.0
+_MOST_NAMED = 8
+_SKEW_SECONDS = 1.0  # times of logs and of diag's own findings are given by the second
+# torch 2.13, elastic/rendezvous/dynamic_rendezvous.py: a node whose last sign of life is older than three
+# keep_alive_interval (5 s), by the reader's own clock, is taken for dead.
+_C10D_SECONDS = 15.0
+
+
+def mine(plan: LaunchPlan) -> dict[str, int | str | None]:
+    name = ""
+    if plan.meeting.backend == "c10d":
+        name = plan.meeting.local_address or own_name(_RESOLVE_SECONDS)
+    return {
+        "node_rank": plan.meeting.node_rank,
+        "nodes": plan.meeting.nodes,
+        "host": socket.gethostname(),
+        "name": name,
+    }
+
+
+def reported_lines(plan: LaunchPlan, met: Met) -> Iterator[Line]:
+    yield from _name_lines(plan, met)
+    yield from clock_lines(plan, met)
+
+
+def _name_lines(plan: LaunchPlan, met: Met) -> Iterator[Line]:
+    """Of torchrun's c10d rendezvous, whose rank 0 gives the ranks its own name as MASTER_ADDR, whatever the
+    endpoint was.
+
+    torch 2.13, elastic/rendezvous/dynamic_rendezvous.py and api.py: `local_addr or socket.getfqdn()`.
+    """
+    if plan.meeting.backend != "c10d" or not met.name:
+        return
+    addresses, why = resolve(met.name, plan.meeting.port, _RESOLVE_SECONDS)
+    if not addresses:
+        yield line("rendezvous.unusable-name", met=met, wrong=f"does not resolve here: {why}")
+    elif any(map(is_own, addresses)):
+        wrong = f"resolves to {', '.join(addresses)} here, to this machine's own address"
+        yield line("rendezvous.unusable-name", met=met, wrong=wrong)
+
+
+def clock_lines(plan: LaunchPlan, met: Met) -> Iterator[Line]:
+    """None for a difference smaller than the exchange's own uncertainty."""
+    if met.ahead_seconds is None:
+        return
+    off = abs(met.ahead_seconds)
+    least, host = off - met.unsure_seconds, met.host or met.seen_as
+    who = host if met.node_rank is None else f"node {met.node_rank} ({host})"
+    if least <= _SKEW_SECONDS:
+        yield line("rendezvous.clock-agrees", who=who, within=format_seconds(off + met.unsure_seconds))
+        return
+    way = "ahead of" if met.ahead_seconds > 0 else "behind"
+    dead = plan.meeting.backend == "c10d" and least > _C10D_SECONDS
+    said = f"the clock of {who} is {format_seconds(off)} {way} this node's"
+    yield line(f"rendezvous.clock-{'c10d' if dead else 'differs'}", said=said)
+
+
+def is_translated(met: Met, seen_as: str) -> bool:
+    """Whether something between the two nodes gives it another address. A node that did not report its own is
+    not judged."""
+    return bool(met.own) and met.own.partition("%")[0] != seen_as.partition("%")[0]
+
+
+def absent(plan: LaunchPlan, came: Sequence[Met]) -> str:
+    """ ": node 2 (gpu3)": the nodes that did not come, with their names where the engine has them; "" where a rank is not known."""
+    ranks = {met.node_rank for met in came}
+    nodes = plan.meeting.nodes
+    missing = [rank for rank in range(1, nodes) if rank not in ranks]
+    if plan.meeting.node_rank is None or len(missing) != nodes - 1 - len(came):
+        return ""
+    hosts = nodes_of(plan.command.line, plan.environment).hosts
+    named = [
+        f"node {rank} ({hosts[rank]})" if len(hosts) == nodes else f"node {rank}"
+        for rank in missing[:_MOST_NAMED]
+    ]
+    more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+    return f": {', '.join(named)}{more}"

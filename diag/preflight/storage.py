@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diag.knowledge.checkpoint_args import named_paths
-from diag.launch.launchers.command import Command
+from diag.launch.launchers.command import CommandError
 from diag.launch.launchers.command.shell_script import is_computed
 from diag.model import Record
 from diag.model.observations import DiskSpace
-from diag.preflight.estimate.errors import EstimateError
 from diag.preflight.estimate.estimate import estimate
 from diag.preflight.estimate.machine import Machine
 from diag.preflight.launch_facts import LaunchFacts
@@ -46,7 +45,7 @@ class WrittenFolder:
         return self.space.available_bytes if quota is None else min(quota, self.space.available_bytes)
 
 
-def look(path: str) -> WrittenFolder:
+def written_folder(path: str) -> WrittenFolder:
     """Raises disk.DiskUnavailable."""
     there = Path(path).expanduser().absolute()
     while not os.path.lexists(there) and there != there.parent:
@@ -65,7 +64,7 @@ def _wrong(path: str, there: Path, read_only: bool) -> str:
     if not there.is_dir():
         return f"is not a directory: {there} is a file"
     if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
-        new = "" if there == Path(path).expanduser().absolute() else " may not make it: there it"
+        new = "" if there == Path(path).expanduser().absolute() else " cannot create it: it"
         return f"cannot be written: user {os.geteuid()}{new} has no right to write in {there}"
     return ""
 
@@ -79,7 +78,7 @@ def check_disk(facts: LaunchFacts) -> Iterator[Line]:
         yield line("storage.computed", flag=flag, path=path)
         return
     try:
-        place = look(path)
+        place = written_folder(path)
     except disk.DiskUnavailable as error:
         yield line("storage.unavailable", error=error)
         return
@@ -90,13 +89,13 @@ def check_disk(facts: LaunchFacts) -> Iterator[Line]:
         return
     needed, kept = _checkpoint(place, facts)
     key = _verdict(place, needed)
-    if key == "fits" and not flag and not _has_default(facts.launch):
+    has_default = facts.launch is not None and facts.launch.program in _DEFAULTS
+    if key == "fits" and not flag and not has_default:
         key = "not-named" if facts.given else "no-command"
     elif key == "fits" and needed:
         key = "fits-checkpoint"
-    said = f"{format_bytes(place.free)} and {_inodes(place.space)} free in {path}" + (
-        f" ({flag})" if flag else ""
-    )
+    by_flag = f" ({flag})" if flag else ""
+    said = f"{format_bytes(place.free)} and {_inodes(place.space)} free in {path}{by_flag}"
     yield line(f"storage.disk-{key}", said=said, there=place.there, needed=format_bytes(needed))
     if key == "fits-checkpoint" and place.free < needed * (kept + 1 if kept else 3):
         unkept = "and none is deleted (no --save_total_limit)"
@@ -129,10 +128,6 @@ def _kind(path: str, place: WrittenFolder, nodes: int | None) -> Iterator[Line]:
 _DEFAULTS = {"megatron": "megatron_output", "swift": "output"}
 
 
-def _has_default(launch: Command | None) -> bool:
-    return launch is not None and launch.program in _DEFAULTS
-
-
 def _save_path(facts: LaunchFacts) -> tuple[str, str]:
     """The flag ("" for a default) and the folder."""
     launch = facts.launch
@@ -149,16 +144,14 @@ def _checkpoint(place: WrittenFolder, facts: LaunchFacts) -> tuple[int, int]:
     if launch is None or facts.nodes is None:
         return 0, 0
     try:
-        size = estimate(
-            facts.command.argv, facts.inherited, machine=Machine(), with_advice=False
-        ).checkpoint_bytes
-    except (EstimateError, ValueError, ArithmeticError):
+        needs = estimate(facts.command.argv, facts.inherited, machine=Machine(), with_advice=False)
+    except (CommandError, ValueError, ArithmeticError):
         return 0, 0
     words = [word.replace("-", "_") for word in launch.words]
     at = words.index("__save_total_limit") + 1 if "__save_total_limit" in words else len(words)
     kept = launch.words[at] if at < len(words) else ""
     kept_count = int(kept) if kept.isdecimal() and len(kept) < 6 else 0
-    return size if place.on_network else size // facts.nodes, kept_count
+    return needs.checkpoint_bytes // (1 if place.on_network else facts.nodes), kept_count
 
 
 def check_caches(facts: LaunchFacts) -> Iterator[Line]:
@@ -183,7 +176,7 @@ def _cache(name: str, path: str, least: int, *, given: bool) -> tuple[list[Line]
         return [line("storage.cache-computed", what=what, name=name, path=path)], None
     said = f"{name}={path}" if given else f"{path} (the default of {name})"
     try:
-        place = look(path)
+        place = written_folder(path)
     except disk.DiskUnavailable as error:
         return [line("storage.cache-unavailable", what=what, said=said, error=error)], None
     inodes, kind = place.space.available_inodes, place.space.file_system
@@ -193,14 +186,11 @@ def _cache(name: str, path: str, least: int, *, given: bool) -> tuple[list[Line]
         return [problem.as_note(unless=given or name == "TMPDIR")], None
     if place.free < least or (inodes is not None and inodes < _FEW_INODES):
         free, files = format_bytes(place.free), _inodes(place.space)
-        return [
-            line("storage.cache-little-room", what=what, free=free, inodes=files, said=said, name=name)
-        ], None
+        values = {"free": free, "inodes": files, "said": said, "name": name}
+        return [line("storage.cache-little-room", what=what, **values)], None
     if place.on_network and name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
-        folder = name.partition("_")[0].lower()
-        return [
-            line("storage.cache-shared", what=what, said=said, kind=kind, name=name, folder=folder)
-        ], place.free
+        values = {"said": said, "kind": kind, "name": name, "folder": name.partition("_")[0].lower()}
+        return [line("storage.cache-shared", what=what, **values)], place.free
     return [], place.free
 
 

@@ -65,7 +65,7 @@ def _wrapped(atoms: Iterable[tuple[bool, str]], width: int, indent: str, rest: s
 
 
 def wrap_long(text: str, width: int, rest: str) -> list[str]:
-    """A line as it is where it fits, and else over several: what stands at its end (a file and its line) is what
+    """A line as it is where it fits, and else over several: what is at its end (a file and its line) is what
     people look for. Of one that is very long some words in the middle are left out."""
     if columns(text) <= width:
         return [text]

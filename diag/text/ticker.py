@@ -64,7 +64,7 @@ class Ticker:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError):  # the terminal is gone: whoever waits is told so by what comes next
+        except (OSError, ValueError):  # the terminal is gone: whoever waits learns so from what comes next
             pass
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from diag.cli.main import main
 from diag.knowledge import table
-from diag.knowledge.nccl_variables import invented, nccl_variables, removed_from_nccl, torch_variables
+from diag.knowledge.env_lint import invented, nccl_variables, removed_from_nccl, torch_variables
 from diag.knowledge.words import page_of
 
 # The lines that are pasted most often -> the finding that has to answer. Forms of torch 2.13, NCCL 2.28, Linux 6.8, ms-swift 4.6.

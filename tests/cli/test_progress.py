@@ -22,7 +22,7 @@ import pytest
 
 from diag.engine.journal import segments
 from diag.engine.replay import replay
-from diag.preflight.manifest.quantity import quantity
+from diag.preflight.manifest.reading import quantity
 from diag.text.progress_line import Progress
 from diag.text.ticker import Ticker
 from tests.cli.terminal import terminal

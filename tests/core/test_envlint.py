@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.knowledge import table
-from diag.knowledge.env_lint import Advice, lint, number
-from diag.knowledge.nccl_variables import nccl_variables, removed_from_nccl, torch_variables
+from diag.knowledge.env_lint import Advice, lint, nccl_variables, number, removed_from_nccl, torch_variables
 from diag.model import Severity
 
 HARMFUL, USELESS = "env-harmful", "env-no-effect"
@@ -96,13 +95,19 @@ def advice(env: dict[str, str], **known: Any) -> list[Advice]:
             USELESS,
             "always does this",
         ),
-        ({"NCCL_SOCKET_IFNAMES": "eth0"}, {}, "NCCL_SOCKET_IFNAMES", USELESS, "NCCL_SOCKET_IFNAME is meant"),
+        (
+            {"NCCL_SOCKET_IFNAMES": "eth0"},
+            {},
+            "NCCL_SOCKET_IFNAMES",
+            USELESS,
+            "did you mean NCCL_SOCKET_IFNAME?",
+        ),
         (
             {"NCCL_NSOCKS_PER_THREAD": "4"},
             {},
             "NCCL_NSOCKS_PER_THREAD",
             USELESS,
-            "NCCL_NSOCKS_PERTHREAD is meant",
+            "did you mean NCCL_NSOCKS_PERTHREAD?",
         ),
         ({"NCCL_P2P_DISABLE": "true"}, {}, "NCCL_P2P_DISABLE", USELESS, "'true' as 0"),
         (

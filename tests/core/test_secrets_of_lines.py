@@ -207,7 +207,7 @@ def test_variables_of_a_family_that_are_secrets_are_left_out() -> None:
 
 def test_variables_of_nccl_are_none(captures: Path) -> None:
     """All that its documentation has, by their names alone."""
-    from diag.knowledge.nccl_variables import nccl_variables, torch_variables
+    from diag.knowledge.env_lint import nccl_variables, torch_variables
     from diag.launch.launchers.secrets import is_secret
 
     names = {*nccl_variables(), *torch_variables()}

@@ -9,9 +9,10 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from diag.launch.launchers.command import CommandError
 from diag.launch.launchers.command.shell_script import read_script
-from diag.preflight.estimate import EstimateError, estimate
-from diag.preflight.estimate.megatron_plan import _OLD_NAMES
+from diag.preflight.estimate import estimate
+from diag.preflight.estimate.megatron_plan import FLAG_NAMES
 from diag.preflight.estimate.model_shape import MODELS, shape_from_config
 from diag.preflight.estimate.parameters import count
 from diag.text.tables import load_table
@@ -24,21 +25,21 @@ megatron swift rlhf sft torchrun srun accelerate launch deepspeed python -m bash
 --tensor_model_parallel_size --pipeline_model_parallel_size --expert_model_parallel_size --virtual_pipeline_model_parallel_size
 --recompute_granularity --micro_batch_size --optimizer_cpu_offload --freeze_parameters_ratio 0.5 --tuner_type lora
 """
-WORDS = [*TEXT.split(), *(f"--{name}" for name in _OLD_NAMES)]  # fmt: skip
+WORDS = [*TEXT.split(), *(f"--{name}" for name in load_table(FLAG_NAMES)["of_3"].split())]  # fmt: skip
 
 
 @settings(max_examples=100, deadline=None)
 @example(["bash", "\0"])
 @given(st.lists(st.sampled_from(WORDS) | st.text(max_size=6), max_size=12))
 def test_any_words_end_in_an_estimate_or_in_an_error_in_words(words: list[str]) -> None:
-    with contextlib.suppress(EstimateError):
+    with contextlib.suppress(CommandError):
         estimate(words, {}, folder=Path("/nonexistent"))
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=10))
 def test_any_flags_of_a_real_command_end_so_too(words: list[str]) -> None:
-    with contextlib.suppress(EstimateError):
+    with contextlib.suppress(CommandError):
         estimated = estimate(
             ["megatron", "rlhf", "--model", "Qwen3-30B-A3B", "--max_length", "128", *words],
             {"NPROC_PER_NODE": "8"},
@@ -68,7 +69,7 @@ KEYS = NAMES.split()
 @example("qwen3-235b-a22b", {"first_k_dense_replace": "0"})
 @given(st.sampled_from(sorted(KNOWN_MODELS)), st.dictionaries(st.sampled_from(KEYS), values, max_size=3))
 def test_any_config_ends_in_a_count_or_in_an_error_in_words(model: str, change: dict[str, Any]) -> None:
-    with contextlib.suppress(EstimateError):
+    with contextlib.suppress(CommandError):
         shape, _ = shape_from_config({**KNOWN_MODELS[model], **change})
         assert count(shape) >= 0
 

@@ -13,9 +13,10 @@ import pytest
 
 from diag.agent.samplers.estimate import estimate_watched
 from diag.cli.main import main
+from diag.launch.launchers.command import CommandError
 from diag.model import Record
 from diag.model.observations import MemoryEstimated
-from diag.preflight.estimate import EstimateError, parse_size
+from diag.preflight.estimate import parse_size
 from diag.sources import estimate as source
 
 DPO = [
@@ -188,7 +189,7 @@ def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-1G", "1e9", "80 GiB x", "G", "1" * 40])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(EstimateError):
+    with pytest.raises(CommandError):
         parse_size(text)
 
 

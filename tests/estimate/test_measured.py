@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from diag.preflight.estimate import Estimate, estimate
-from diag.preflight.estimate.communicators import communicators, exporting
+from diag.preflight.estimate.gpu import communicators, exporting
 from diag.preflight.estimate.host import checkpoint_bytes
 from diag.preflight.estimate.states import held
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from diag.launch.launchers.command import CommandError
 from diag.launch.launchers.command.flags import parse_flags
-from diag.preflight.estimate.errors import EstimateError
 from diag.preflight.estimate.model_files import find_shape, known_config, read_config
 from diag.preflight.estimate.model_shape import MODELS, shape_from_config
 from diag.preflight.estimate.parameters import count, layer_count
@@ -111,7 +111,7 @@ def test_config_json_of_a_local_folder_is_taken_before_the_table(tmp_path: Path)
     folder = tmp_path / "Qwen3-8B"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
-    _, shape, _ = find_shape(parse_flags(["--model", "Qwen3-8B"], {}, tmp_path))
+    _, shape = find_shape(parse_flags(["--model", "Qwen3-8B"], {}, tmp_path), [])
     assert shape.layers == 2
 
 
@@ -136,8 +136,8 @@ def test_the_modelscope_cache_is_read(tmp_path: Path) -> None:
 
 
 def test_an_unknown_model_is_an_error_that_says_what_to_pass() -> None:
-    with pytest.raises(EstimateError, match="'acme/Rocket' is not known") as caught:
-        find_shape(parse_flags(["--model", "acme/Rocket"], {"HOME": "/nonexistent"}))
+    with pytest.raises(CommandError, match="'acme/Rocket' is not known") as caught:
+        find_shape(parse_flags(["--model", "acme/Rocket"], {"HOME": "/nonexistent"}), [])
     assert caught.value.exit_code == 2
     assert "config.json" in caught.value.hint and "qwen3-30b-a3b" in caught.value.hint
 
@@ -157,14 +157,14 @@ def test_an_unknown_model_is_an_error_that_says_what_to_pass() -> None:
     ],
 )
 def test_a_config_that_makes_no_sense_is_refused(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(EstimateError, match=said):
+    with pytest.raises(CommandError, match=said):
         shape_from_config({**KNOWN_MODELS["qwen3-8b"], **change})
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "\x00\xff", "[" * 50_000])
 def test_a_damaged_config_json_is_an_error_that_names_the_file(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(EstimateError, match=r"config\.json"):
+    with pytest.raises(CommandError, match=r"config\.json"):
         read_config(str(tmp_path), {})
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.preflight.estimate import Estimate, EstimateError, estimate
+from diag.launch.launchers.command import CommandError
+from diag.preflight.estimate import Estimate, estimate
 
 MODEL = "--model Qwen/Qwen3-30B-A3B --max_length 2048"
 
@@ -200,7 +201,7 @@ def test_a_configuration_that_cannot_be_read_is_refused_by_name(
     if text is not None:
         (tmp_path / "c.json").write_text(text)
     words = ["swift", "sft", "--model", "Qwen3-8B", "--max_length", "9", f"--{flag}", "c.json"]
-    with pytest.raises(EstimateError, match=message):
+    with pytest.raises(CommandError, match=message):
         estimate(words, {}, folder=tmp_path)
 
 
@@ -240,7 +241,7 @@ def test_flags_that_have_no_part_in_memory_are_not_called_unknown() -> None:
     ],
 )
 def test_nonsense_is_refused_with_the_flag_and_its_value(flags: str, said: str) -> None:
-    with pytest.raises(EstimateError, match=said):
+    with pytest.raises(CommandError, match=said):
         of(f"megatron sft {MODEL} {flags}")
 
 

@@ -7,7 +7,7 @@ import string
 from pathlib import Path
 
 from diag.preflight.estimate.model_shape import MODELS
-from diag.preflight.estimate.terms import TERMS
+from diag.preflight.estimate.states import TERMS
 from diag.text.tables import load_table
 
 PACKAGE = TERMS.parent

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from diag.knowledge import table
-from diag.knowledge.nccl_variables import invented, removed_from_nccl, renamed_in_torch
+from diag.knowledge.env_lint import invented, removed_from_nccl, renamed_in_torch
 from diag.outputs import manual
 from diag.state.residence import KINDS
 from tests.manual.causes_in_code import causes_by_file, findings_of

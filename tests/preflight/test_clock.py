@@ -10,8 +10,7 @@ import time
 import pytest
 
 from diag.preflight.plan import make_plan
-from diag.preflight.rendezvous_names import clock_lines
-from diag.preflight.rendezvous_probe import Met, connect, listen
+from diag.preflight.rendezvous_probe import Met, clock_lines, connect, listen
 from tests.netlab import Node
 from tests.preflight.test_two_nodes import ADDRESSES, PORT, check, doctor, lab, nodes, ranked, report
 

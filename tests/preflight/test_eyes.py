@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from diag.preflight.launch_facts import launch_facts
-from diag.preflight.stack_access import check_stacks
+from diag.preflight.machine import check_stacks
 from diag.sources.stacks.pyspy import explain
 
 MINE = {"uid": 1000, "our_uid": 1000}

@@ -26,7 +26,7 @@ PODS = [card(f"cali{number}", "fe80::1/64") for number in range(9)]
 
 def plan(*cards: NetworkInterface, nodes: int = 2, rdma: bool = False, **env: str) -> LaunchPlan:
     words = ("torchrun", "--nnodes", str(nodes), "--master_addr", "127.0.0.1", "t.py")
-    return LaunchPlan(words, True, env, {}, read_command(words, env).meeting, None, cards, rdma, 0.0)
+    return LaunchPlan(read_command(words, env), env, nccl_environment=env, interfaces=cards, rdma=rdma)
 
 
 def nccl(*cards: NetworkInterface, nodes: int = 2, rdma: bool = False, **env: str) -> Line:
@@ -86,7 +86,7 @@ def test_variable_of_gloo_is_whole_names(value: str, status: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "words"), [("", "the way to node 0 is not"), ("eth1", "the way to 127.0.0.1 is over eth1")]
+    ("way", "words"), [("", "the route to node 0 is not"), ("eth1", "the route to 127.0.0.1 is over eth1")]
 )
 def test_interface_that_does_not_lead_to_node_0_is_not_called_ok(way: str, words: str) -> None:
     (nccl_line,) = check_nccl_interface(plan(LO, ETH0), lambda plan: way)
@@ -97,7 +97,8 @@ def test_interface_that_does_not_lead_to_node_0_is_not_called_ok(way: str, words
 
 
 def test_number_of_nodes_that_is_not_known_leaves_the_interface_not_checked() -> None:
-    unsure = replace(plan(LO, ETH0, nodes=1, GLOO_SOCKET_IFNAME="eth0"), unsure="CMD could not be read: x.sh")
+    known = plan(LO, ETH0, nodes=1, GLOO_SOCKET_IFNAME="eth0")
+    unsure = replace(known, command=replace(known.command, opaque="CMD could not be read: x.sh"))
 
     lines = [*check_nccl_interface(unsure), *check_gloo_interface(unsure)]
 
@@ -110,7 +111,7 @@ def test_number_of_nodes_that_is_not_known_leaves_the_interface_not_checked() ->
     [("docker", "172.17.0.2/16"), ("docker", "172.20.0.3/16"), ("podman", "10.88.0.5/16")],
 )
 def test_bridge_of_a_container_engine_does_not_reach_other_hosts(container: str, address: str) -> None:
-    inside = replace(plan(LO, card("eth0", address), GLOO_SOCKET_IFNAME="eth0"), container=container)
+    inside = replace(plan(LO, card("eth0", address), GLOO_SOCKET_IFNAME="eth0"), within=container)
 
     lines = [
         *check_nccl_interface(inside, lambda plan: "eth0"),
@@ -133,7 +134,7 @@ def test_bridge_of_a_container_engine_does_not_reach_other_hosts(container: str,
     ],
 )
 def test_address_that_others_may_reach_is_no_bridge(container: str, address: str, nodes: int) -> None:
-    inside = replace(plan(LO, card("eth0", address), nodes=nodes), container=container)
+    inside = replace(plan(LO, card("eth0", address), nodes=nodes), within=container)
 
     assert [line.status for line in check_nccl_interface(inside, lambda plan: "eth0")] == ["ok"]
 

@@ -219,7 +219,7 @@ def test_number_of_processes_of_accelerate_is_of_all_machines() -> None:
         "accelerate launch --num_processes 8 --num_machines 2 --machine_rank 0 --main_process_ip a t.py"
     )
 
-    assert "is of all 2 machines: 4 ranks here" in said
+    assert "counts all 2 machines: 4 ranks here" in said
 
 
 def test_instances_of_mig_for_several_ranks() -> None:
@@ -257,7 +257,7 @@ def test_more_nodes_than_slurm_gave() -> None:
         SLURM_NNODES="2",
     )
 
-    assert "CMD is of 4 nodes (--nnodes), and Slurm gave this job 2" in said
+    assert "CMD needs 4 nodes (--nnodes), and Slurm gave this job 2" in said
 
 
 @pytest.mark.parametrize(

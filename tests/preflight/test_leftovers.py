@@ -17,9 +17,8 @@ import pytest
 
 from diag.preflight.job_processes import Process, group, processes_here
 from diag.preflight.launch_facts import launch_facts
-from diag.preflight.leftovers import check_shm_files, process_lines
+from diag.preflight.leftovers import check_shm_files, heap_of, in_use, process_lines
 from diag.preflight.line import Line
-from diag.preflight.shm_files import heap_of, in_use
 from tests.preflight.test_storage import doctor_after, needs_mounts
 
 # An agent (python, named as torchrun is) that starts two ranks, says so, and waits; the ranks wait for a

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from diag.launch.launchers.command import read_command
-from diag.preflight.ascend import parse_list
+from diag.preflight.gpus import parse_list
 from diag.preflight.machine import needed_processes
 
 

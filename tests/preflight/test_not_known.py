@@ -15,7 +15,6 @@ from diag.model.observations import GpuSample
 from diag.preflight import (
     CHECKS,
     Line,
-    ascend,
     gpus,
     interfaces,
     launch,
@@ -25,7 +24,6 @@ from diag.preflight import (
     network,
     rdma,
     rendezvous,
-    stack_access,
     storage,
 )
 from diag.preflight import network as network_checks
@@ -154,7 +152,7 @@ WORLDS: dict[Callable[..., Iterable[Line]], tuple[Callable[[], Iterable[Line]], 
         lambda: check_software(["docker", "run", "image", "swift", "sft"], {}, loads=False),
     ),
 }
-NEED_A_DEVICE = {gpus.check_gpus, ascend.check_npus, stack_access.check_stacks}  # tests of their own below
+NEED_A_DEVICE = {gpus.check_gpus, gpus.check_npus, machine.check_stacks}  # tests of their own below
 
 
 def test_every_check_has_a_world_in_which_it_knows_nothing() -> None:
@@ -196,9 +194,9 @@ def test_npus_that_nobody_sees(
     asked: tuple[int | None, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "davinci0").touch()
-    monkeypatch.setattr(ascend, "_asked", lambda: asked)
+    monkeypatch.setattr(gpus, "_asked", lambda: asked)
 
-    assert [line.status for line in ascend.check_npus(of(), tmp_path)] in (["not checked"], ["problem"])
+    assert [line.status for line in gpus.check_npus(of(), tmp_path)] in (["not checked"], ["problem"])
 
 
 def test_stacks_that_neither_reader_can_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,10 +209,10 @@ def test_stacks_that_neither_reader_can_read(monkeypatch: pytest.MonkeyPatch) ->
         def can_read(self, *_: object) -> Blind:
             return self
 
-    monkeypatch.setattr(stack_access, "RemoteStacks", Blind)
-    monkeypatch.setattr(stack_access, "PySpy", Blind)
+    monkeypatch.setattr(machine, "RemoteStacks", Blind)
+    monkeypatch.setattr(machine, "PySpy", Blind)
 
-    assert [line.status for line in stack_access.check_stacks(of())] == ["problem"]
+    assert [line.status for line in machine.check_stacks(of())] == ["problem"]
 
 
 def test_right_to_lock_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

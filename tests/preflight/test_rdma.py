@@ -23,7 +23,7 @@ HAS_ALL = RdmaAccess(
 
 def plan(nodes: int = 2, **env: str) -> LaunchPlan:
     words = ("torchrun", "--nnodes", str(nodes), "--master_addr", "a", "t.py")
-    return LaunchPlan(words, True, env, {}, read_command(words, env).meeting, None, (), True, 0.0)
+    return LaunchPlan(read_command(words, env), env, nccl_environment=env, rdma=True)
 
 
 class Machine:

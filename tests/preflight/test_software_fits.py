@@ -13,13 +13,10 @@ import pytest
 
 from diag.preflight.line import Line
 from diag.preflight.software import cuda
-from diag.preflight.software.ask import inventory
-from diag.preflight.software.compilers import check_compilers, compiles
-from diag.preflight.software.concern import used_by
-from diag.preflight.software.facts import DISTS, MODULES, Software, parse
-from diag.preflight.software.fits import clashes, unmet
-from diag.preflight.software.megatron import before, check_megatron
-from diag.preflight.software.target import Target
+from diag.preflight.software.ask import Software, inventory, parse
+from diag.preflight.software.cuda import check_compilers, compiles
+from diag.preflight.software.fits import before, check_megatron, clashes, unmet
+from diag.preflight.software.target import Target, used_by
 
 # Seen to run: ms-swift 4.6.0 on a machine without GPU, and on H200 GPUs with Python 3.12
 RUNS = {"ms-swift": "4.6.0", "megatron-core": "0.16.1", "mcore-bridge": "1.6.1", "transformers": "4.57.6", "msgspec": "0.22.0",
@@ -135,7 +132,7 @@ def seen(what: Target, *folders: Path, **installed: str) -> Software:
     env = {**what.environment, "PYTHONPATH": os.pathsep.join(map(str, folders))}
     asked = Target(sys.executable, "", what.launcher, what.words, env, imports=what.imports)
     versions = {name.replace("_", "-"): version for name, version in installed.items()}
-    answer = inventory(asked, ["torch", "swift"], [], before(what, versions.get("ms-swift", "")))
+    answer = inventory(asked, before(what, versions.get("ms-swift", "")))
     assert isinstance(answer, dict), answer
     return parse({**answer, "installed": versions})
 
@@ -288,7 +285,7 @@ def test_compile_at_run_time_needs_a_toolkit_that_fits(tmp_path: Path) -> None:
     (absent,) = check_compilers(what, there, {})
 
     assert toolkit.id == "cuda-version-mismatch" and "is CUDA 11.8, torch is for CUDA 12.6" in toolkit.said
-    assert compiler.id == "version-mismatch" and "g++ 13.2.0 does not go with nvcc 11.8" in compiler.said
+    assert compiler.id == "version-mismatch" and "g++ 13.2.0 does not work with nvcc 11.8" in compiler.said
     assert "g++-11" in compiler.remedy
     assert absent.id == "missing-header" and "there is no nvcc (CUDA_HOME does not exist)" in absent.said
 
@@ -314,7 +311,7 @@ def test_inventory_of_a_python_that_does_not_run_is_told(tmp_path: Path) -> None
     )
     broken.chmod(0o755)
 
-    assert inventory(Target(str(broken), "", "", (), ENV), MODULES, DISTS) == (
+    assert inventory(Target(str(broken), "", "", (), ENV)) == (
         "ends with 127: error while loading shared libraries: libpython3.11.so.1.0"
     )
 

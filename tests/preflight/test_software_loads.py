@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.preflight.software.ask import Load, load
-from diag.preflight.software.facts import Software
+from diag.preflight.software.ask import Load, Software, load
 from diag.preflight.software.loads import judge
 from diag.preflight.software.target import Target
 

@@ -143,7 +143,7 @@ def test_firewall_that_drops_is_silence_on_one_side_and_absence_on_the_other(
     # then
     assert "did not answer at all" in finding(there, "rendezvous-failure")["summary"]
     assert "NetworkPolicy" in finding(there, "rendezvous-failure")["advice"]
-    assert "1 of 1 did not come within 6 s" in finding(here, "rendezvous-failure")["summary"]
+    assert "1 of 1 did not connect within 6 s" in finding(here, "rendezvous-failure")["summary"]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_node_behind_address_translation_is_a_problem_on_node_0(nodes: tuple[Nod
     # then
     found = finding(here, "rendezvous-failure")
     assert (
-        "comes from 10.77.0.22, and has the address 10.77.0.2 itself: address translation" in found["summary"]
+        "connects from 10.77.0.22, but its own address is 10.77.0.2: address translation" in found["summary"]
     )
     assert "--network=host" in found["advice"] and found["severity"] == "critical"
     assert "other nodes" not in {line["what"] for line in here["checks"] if line["status"] == "ok"}
@@ -205,7 +205,7 @@ def test_node_0_behind_a_published_port_is_a_problem_on_the_others(nodes: tuple[
 
     # then
     assert (
-        "has the address 10.77.0.11 itself: address translation"
+        "its own address is 10.77.0.11: address translation"
         in finding(there, "rendezvous-failure")["summary"]
     )
     assert network_findings(here) == []
@@ -383,7 +383,7 @@ def test_names_that_torchruns_c10d_rendezvous_will_hand_out(nodes: tuple[Node, N
     there, here = report(named_doctor(nodes[1], "beta", *C10D)), report(first)
 
     assert (
-        "10.77.0.1 calls itself alpha, and that does not resolve here"
+        "10.77.0.1 calls itself alpha, which does not resolve here"
         in finding(there, "hostname-resolution")["summary"]
     )
     assert "--local_addr" in finding(there, "hostname-resolution")["advice"]

@@ -196,7 +196,7 @@ WRONG = {
         [('        - {name: NNODES, value: "2"}\n', "")],
         "problem",
         "launch-mismatch",
-        "each of 2 pods would train for itself",
+        "each of 2 pods would train on its own",
         '- {name: NNODES, value: "2"}',
     ),
     "one node rank for all": (

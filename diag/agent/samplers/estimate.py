@@ -52,7 +52,8 @@ def estimate_watched(
 
 
 def _work(argv: Sequence[str] | None, pid: int, put: Callable[[Record], None], host: str) -> None:
-    from diag.preflight.estimate import EstimateError, estimate
+    from diag.launch.launchers.command import CommandError
+    from diag.preflight.estimate import estimate
     from diag.sources import estimate as source
 
     try:
@@ -66,7 +67,7 @@ def _work(argv: Sequence[str] | None, pid: int, put: Callable[[Record], None], h
                 return
             found = estimate(words, environment, folder=folder, with_advice=False)
     # not every command trains, nor names a model that is known; or it has ended
-    except (EstimateError, OSError):
+    except (CommandError, OSError):
         return
     except Exception:  # whatever fails in an estimate, the job is watched all the same
         return

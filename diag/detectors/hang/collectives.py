@@ -10,7 +10,7 @@ from diag.detectors.hang.partings import path_of
 from diag.detectors.hang.pipeline import Messages, is_between_stages, pipeline_fronts
 from diag.detectors.hang.rank_wait import WAITS
 from diag.detectors.hang.verdict import Verdict, blaming, others, undecided
-from diag.knowledge.parallel_layout import pipeline_parallel_size
+from diag.knowledge.flags import pipeline_parallel_size
 from diag.model import Confidence
 from diag.model.observations import FlightRecorder, LayoutReported, RankFound
 from diag.state.call_order import passed_calls

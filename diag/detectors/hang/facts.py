@@ -19,7 +19,7 @@ from diag.detectors.hang.rank_wait import (
 from diag.detectors.hang.threads import name_judged
 from diag.detectors.hang.verdict import Verdict
 from diag.knowledge.checkpoint_args import named_paths
-from diag.knowledge.worker_flags import workers_flag
+from diag.knowledge.flags import workers_flag
 from diag.model import numbered
 from diag.model.observations import Frame, StackSample
 from diag.model.observations.waits import Party

@@ -3,7 +3,7 @@ knows none."""
 
 from __future__ import annotations
 
-from diag.knowledge.parallel_layout import peer_stage
+from diag.knowledge.flags import peer_stage
 from diag.model.observations import Exchange
 from diag.state.collective_fronts import Front
 from diag.state.message_circle import MessageCircle, find_circle

@@ -8,7 +8,7 @@ from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import failed_soon, only_quoted
 from diag.detectors.findings import finding, row, who
 from diag.detectors.training.numbers import Numbers, Point, PointReader, digits, format_iteration
-from diag.knowledge.parallel_layout import ranks_of_one_batch
+from diag.knowledge.flags import ranks_of_one_batch
 from diag.model import Evidence, Finding
 from diag.model.observations import LossScaleReduced, NonFiniteReported, RankFound
 from diag.state.view import JobView

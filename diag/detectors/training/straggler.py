@@ -13,7 +13,7 @@ from diag.detectors.training.latecomers import Latecomers
 from diag.detectors.training.short_of_cores import short_of_cores, short_of_cores_finding
 from diag.detectors.training.straggler_samples import GpuWaitSample, RankSample, Split, StepSamples, split
 from diag.detectors.training.straggler_words import Around, StragglerVerdict, straggler_finding
-from diag.knowledge.parallel_layout import pipeline_parallel_size
+from diag.knowledge.flags import pipeline_parallel_size
 from diag.model import Finding, NotChecked, Placement
 from diag.model.observations import (
     EnvironmentSeen,

@@ -7,8 +7,7 @@ neither torch nor a GPU.
 ('weights', 1192099840)
 """
 
-from diag.preflight.estimate.errors import EstimateError
 from diag.preflight.estimate.estimate import Estimate, estimate
 from diag.preflight.estimate.machine import Machine, look, parse_size
 
-__all__ = ["Estimate", "EstimateError", "Machine", "estimate", "look", "parse_size"]
+__all__ = ["Estimate", "Machine", "estimate", "look", "parse_size"]

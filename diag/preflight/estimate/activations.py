@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 from diag.preflight.estimate.plan import Plan
-from diag.preflight.estimate.states import padded_vocabulary, stage_layer_numbers
+from diag.preflight.estimate.states import vocabulary_of_rank
 
 # Measured with a fresh router, 16 experts over two ranks: the busier rank got 17 % more than its share over
 # eight layers, and twice its share in one of them. Trained routers with an auxiliary loss are trained to stay
@@ -73,9 +73,10 @@ def layer_activations(plan: Plan, layer: int) -> Layer:
         spread = 4 * (query - kv) * tokens / tp if kv < query else 0.0
         kept += 0.0 if "core_attn" in drop else 2 * scores + spread
         work_attention += 6 * scores + (2 * scores + spread if "core_attn" in drop else 0.0)
-    inner, work_inner = (
-        _moe(plan, tokens / outside, drop) if shape.is_moe(layer) else _mlp(plan, shape.ffn, tokens, drop)
-    )
+    if shape.is_moe(layer):
+        inner, work_inner = _moe(plan, tokens / outside, drop)
+    else:
+        inner, work_inner = _mlp(plan, shape.ffn, tokens, drop)
     kept += inner
     return Layer(kept, entry, max(work_attention, work_inner) + 2 * entry)
 
@@ -89,12 +90,10 @@ def _scores(plan: Plan) -> float:
 
 
 def _mlp(plan: Plan, width: int, tokens: float, drop: tuple[str, ...]) -> tuple[float, float]:
-    tp = plan.layout.tp
+    kept, tp = 6 * width * tokens / plan.layout.tp, plan.layout.tp
     if "mlp" in drop:
         return 0.0, 12 * width * tokens / tp
-    return 6 * width * tokens / tp, 6 * width * tokens / tp + _weight_gradient(
-        plan, 2 * plan.shape.hidden * width / tp
-    )
+    return kept, kept + _weight_gradient(plan, 2 * plan.shape.hidden * width / tp)
 
 
 def _moe(plan: Plan, tokens: float, drop: tuple[str, ...]) -> tuple[float, float]:
@@ -106,11 +105,8 @@ def _moe(plan: Plan, tokens: float, drop: tuple[str, ...]) -> tuple[float, float
     h = shape.hidden
     router = tokens * shape.experts * (2 * 4 + 1)
     experts = routed * (2 * h + 4 * width + (0 if "moe_act" in drop else 2 * width) + 4)
-    shared, _ = (
-        _mlp(plan, shape.shared_ffn, tokens * (layout.tp if layout.sequence_parallel else 1), drop)
-        if shape.shared_ffn
-        else (0.0, 0.0)
-    )
+    of_all = tokens * (layout.tp if layout.sequence_parallel else 1)
+    shared = _mlp(plan, shape.shared_ffn, of_all, drop)[0] if shape.shared_ffn else 0.0
     here = math.ceil(shape.experts / layout.ep)
     working = routed * (3 * 2 * h + 6 * width) + _weight_gradient(plan, 2 * h * width * here)
     if "moe" in drop:
@@ -141,22 +137,18 @@ def logits_bytes(plan: Plan) -> float:
     """The output layer's values and their loss, at the peak. Beside the 16-bit logits Megatron's cross
     entropy has them in fp32, and keeps that as the softmax; compiled (cross_entropy_loss_fusion) it writes to
     a second fp32 copy, seen in torch 2.11. The Hugging Face loss has two more copies."""
-    vocabulary = padded_vocabulary(plan.shape, plan.layout.tp) / plan.layout.tp
+    vocabulary = vocabulary_of_rank(plan.shape, plan.layout.tp)
+    values = tokens_on_rank(plan) * vocabulary
     if plan.framework == "hf":
-        return tokens_on_rank(plan) * vocabulary * _hf_logit_bytes(plan)
-    loss = tokens_on_rank(plan) * vocabulary * (10 if plan.compiled_loss else 6)
-    backward = tokens_on_rank(plan) * vocabulary * 2 + _weight_gradient(plan, plan.shape.hidden * vocabulary)
+        by_pairs = plan.stage in ("dpo", "orpo", "cpo", "simpo", "kto", "grpo")
+        return 0.0 if plan.attention == "liger" else values * (8.0 if by_pairs else 14.0)
+    loss = values * (10 if plan.compiled_loss else 6)
+    backward = values * 2 + _weight_gradient(plan, plan.shape.hidden * vocabulary)
     return max(loss, backward)
 
 
-def _hf_logit_bytes(plan: Plan) -> float:
-    if plan.attention == "liger":
-        return 0.0
-    return 8.0 if plan.stage in ("dpo", "orpo", "cpo", "simpo", "kto", "grpo") else 14.0
-
-
 def stage_activations(plan: Plan, stage: int) -> Activations:
-    layers = [layer_activations(plan, number) for number in stage_layer_numbers(plan, stage)]
+    layers = [layer_activations(plan, number) for number in plan.layout.layers_of(stage, plan.shape.layers)]
     flight = in_flight(plan, stage)
     how = plan.recompute
     kept = recomputed = 0.0
@@ -173,9 +165,8 @@ def stage_activations(plan: Plan, stage: int) -> Activations:
         text = f"full recomputation, {group} layer{'s' if group > 1 else ''} at a time"
     else:
         kept = sum(layer.kept for layer in layers)
-        text = f"{how.granularity} recomputation" + (
-            f" ({', '.join(how.modules)})" if how.granularity == "selective" else ""
-        )
+        modules = f" ({', '.join(how.modules)})" if how.granularity == "selective" else ""
+        text = f"{how.granularity} recomputation{modules}"
     last = stage == plan.layout.pp - 1
     if stage == 0:
         kept += layers[0].entry

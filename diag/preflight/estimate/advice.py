@@ -36,10 +36,7 @@ class Advice:
 def peaks(plan: Plan, steps: int | None = None, cpus: int = 32) -> tuple[int, int]:
     """(GPU of the rank that needs most, host of a node at a save)."""
     gpu = max((need.total for need in gpu_needs(plan)), default=0)
-    host = sum(term.size_bytes for term in host_terms(plan, steps, cpus)) + sum(
-        term.size_bytes for term in save_terms(plan)
-    )
-    return gpu, host
+    return gpu, sum(term.size_bytes for term in (*host_terms(plan, steps, cpus), *save_terms(plan)))
 
 
 def advise(plan: Plan, steps: int | None = None, cpus: int = 32) -> tuple[Advice, ...]:
@@ -122,7 +119,7 @@ def _changes(plan: Plan) -> Iterator[Change]:
     if plan.data.workers > 1:
         old = plan.trainer.startswith("ms-swift 3") and plan.framework == "megatron"
         flags = "--num_workers 1" if old else "--dataloader_num_workers 1"
-        yield _change(plan, flags, "data may come late", data={"workers": 1})
+        yield _change(plan, flags, "data may arrive late", data={"workers": 1})
 
 
 def _change(plan: Plan, flags: str, cost: str = "", **parts: Any) -> Change:
@@ -172,18 +169,12 @@ def _optimizer_changes(plan: Plan) -> Iterator[Change]:
     if opt.offload and not opt.precision_aware:
         yield _change(plan, aware, optimizer={"precision_aware": True})
     if not opt.offload and prec.moment1 > 2:
-        flags = f"{aware} --exp_avg_dtype bf16 --exp_avg_sq_dtype bf16"
-        yield _change(
-            plan, flags, "moments in 16 bits", optimizer={"precision_aware": True}, precision=in_16_bits
-        )
+        flags, cost = f"{aware} --exp_avg_dtype bf16 --exp_avg_sq_dtype bf16", "moments in 16 bits"
+        yield _change(plan, flags, cost, optimizer={"precision_aware": True}, precision=in_16_bits)
     if prec.gradient > 2:
-        yield _change(
-            plan,
-            f"--main_grads_dtype bf16 {aware}",
-            "gradients summed in 16 bits",
-            optimizer={"precision_aware": True},
-            precision={"gradient": 2.0, "main": min(prec.main, 2.0)},
-        )
+        flags, cost = f"--main_grads_dtype bf16 {aware}", "gradients summed in 16 bits"
+        precision = {"gradient": 2.0, "main": min(prec.main, 2.0)}
+        yield _change(plan, flags, cost, optimizer={"precision_aware": True}, precision=precision)
 
 
 def _wider(plan: Plan) -> Iterator[Change]:

@@ -3,7 +3,6 @@ computed in `gpu` and `host`."""
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,15 +13,14 @@ from diag.launch.launchers.command import Command, CommandError, read_command
 from diag.launch.launchers.command.flags import Flags, parse_flags
 from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.advice import Advice, Combination, advise, combine
-from diag.preflight.estimate.errors import EstimateError
-from diag.preflight.estimate.gpu import RankNeed, gpu_needs
+from diag.preflight.estimate.gpu import RankNeed, gpu_needs, rules
 from diag.preflight.estimate.hf_plan import hf_plan
 from diag.preflight.estimate.host import checkpoint_bytes, host_terms, save_terms
 from diag.preflight.estimate.machine import Machine
-from diag.preflight.estimate.megatron_plan import megatron_plan
+from diag.preflight.estimate.megatron_plan import FLAG_NAMES, megatron_plan
 from diag.preflight.estimate.parameters import count
 from diag.preflight.estimate.plan import Plan
-from diag.preflight.estimate.rules_of_thumb import rules
+from diag.preflight.launch_facts import version_beside
 from diag.text.tables import load_table
 from diag.text.units import format_bytes, format_count, format_magnitude
 
@@ -31,16 +29,8 @@ from diag.text.units import format_bytes, format_count, format_magnitude
 GPU_UNCERTAINTY = 0.10
 HOST_UNCERTAINTY = 0.15
 
-_FLAG_NAMES = Path(__file__).with_name("flag_names.yaml")
-_NAMES = {
-    "sft": "SFT",
-    "pt": "pre-training",
-    "dpo": "DPO",
-    "kto": "KTO",
-    "grpo": "GRPO",
-    "rm": "reward model",
-    "gkd": "GKD",
-}
+_NAMES = {"pt": "pre-training", "rm": "reward model"}
+_UPPER = ("sft", "dpo", "kto", "grpo", "gkd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +83,14 @@ class Estimate:
     def basis(self) -> str:
         """The model and the layout as one line."""
         plan, layout = self.plan, self.plan.layout
-        tuning = {"lora": f" with LoRA (rank {plan.tuning.lora_rank})", "freeze": " in part"}.get(
-            plan.tuning.kind, ""
-        )
-        text = f"{plan.model} ({format_magnitude(count(plan.shape))} parameters), {_NAMES.get(plan.stage, plan.stage)}{tuning}; "
+        kinds = {"lora": f" with LoRA (rank {plan.tuning.lora_rank})", "freeze": " in part"}
+        stage = plan.stage.upper() if plan.stage in _UPPER else _NAMES.get(plan.stage, plan.stage)
+        text = f"{plan.model} ({format_magnitude(count(plan.shape))} parameters), "
+        text += f"{stage}{kinds.get(plan.tuning.kind, '')}; "
         text += f"{format_count(layout.processes, 'rank')} on {format_count(layout.nodes, 'node')}: "
         if plan.framework == "megatron":
-            text += f"TP {layout.tp} PP {layout.pp} CP {layout.cp} DP {layout.dp}" + (
-                f" EP {layout.ep}" if plan.shape.experts else ""
-            )
+            text += f"TP {layout.tp} PP {layout.pp} CP {layout.cp} DP {layout.dp}"
+            text += f" EP {layout.ep}" if plan.shape.experts else ""
             text += ", sequence parallel" if layout.sequence_parallel else ""
         elif plan.sharding.kind == "zero":
             text += f"ZeRO {plan.sharding.stage}" + (", offloaded" if plan.sharding.optimizer_on_cpu else "")
@@ -154,28 +143,17 @@ def estimate(
     """What CMD should need. Reads local files only (config.json, a shell script, DeepSpeed's configuration),
     starts nothing.
 
-    Raises EstimateError, which says what to pass.
+    Raises CommandError, which says what to pass.
     """
     machine = machine or Machine()
     command = read_command(argv, environ, folder, certain=False)
     if command.unread:
-        raise EstimateError(command.unread, hint=command.hint)
-    try:
-        return _estimate(command, machine, nodes, with_advice=with_advice)
-    except CommandError as error:  # a flag's value
-        raise EstimateError(str(error), hint=error.hint) from error
-
-
-def _estimate(command: Command, machine: Machine, nodes: int | None, *, with_advice: bool) -> Estimate:
+        raise CommandError(command.unread, hint=command.hint)
     flags = parse_flags(command.words, command.environment, command.folder)
     processes = command.processes or machine.gpus or 1
     plan = _plan(command, flags, processes, nodes or command.nodes or 1)
-    unknown = (
-        flags.unknown(load_table(_FLAG_NAMES)["names"].split())
-        if command.program in ("megatron", "swift")
-        else ()
-    )
-    plan = replace(plan, unknown=unknown)
+    if command.program in ("megatron", "swift"):
+        plan = replace(plan, unknown=flags.unknown(load_table(FLAG_NAMES)["names"].split()))
     steps = flags.maybe_whole("train_iters", "max_steps") if plan.on_cpu else None
     return Estimate(
         plan=plan,
@@ -204,32 +182,20 @@ def _taken(command: Command, processes: int, nodes: int | None) -> list[str]:
     """What CMD leaves open, or starts on fewer nodes than it seems."""
     notes = []
     if command.processes is None:
-        notes.append(f"CMD does not say how many processes a node has: {processes} taken")
+        notes.append(f"CMD does not say how many processes a node has: {processes} assumed")
     by_srun = (command.srun.nodes if command.srun is not None else None) or 1
     if nodes is None and by_srun > (command.nodes or 1) and command.is_elastic:
-        notes.append(
-            f"srun starts CMD on {by_srun} nodes, but {command.launcher} is configured for {command.nodes or 'one'}: "
-            "each node would train separately"
-        )
+        but = f"but {command.launcher} is configured for {command.nodes or 'one'}: each node would train separately"
+        notes.append(f"srun starts CMD on {by_srun} nodes, {but}")
     return notes
 
 
 def _installed(command: Command) -> tuple[int, ...] | None:
-    """The ms-swift beside the program that CMD starts, in its environment's PATH; None where there is none,
-    or several."""
+    """The ms-swift beside the program that CMD starts, in its environment's PATH."""
     if command.container is not None or command.elsewhere:
         return None
     program = shutil.which(command.program, path=command.environment.get("PATH", ""))
-    if program is None:
-        return None
-    try:
-        library = Path(program).resolve().parent.parent
-        found = list(library.glob("lib/python3*/*-packages/ms_swift-*.dist-info"))
-    except OSError:
-        return None
-    numbers = {re.match(r"ms_swift-(\d+)\.(\d+)\.(\d+)", each.name) for each in found}
-    versions = {tuple(map(int, each.groups())) for each in numbers if each}
-    return versions.pop() if len(versions) == 1 else None
+    return None if program is None else version_beside(Path(program).resolve(), "ms_swift")
 
 
 def _beyond(plan: Plan) -> list[str]:

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from diag.launch.launchers.command import Command
+from diag.launch.launchers.command import Command, CommandError
 from diag.launch.launchers.command.flags import Flags
-from diag.preflight.estimate.errors import EstimateError
 from diag.preflight.estimate.model_files import dataset_bytes, find_shape, longest_sequence
 from diag.preflight.estimate.plan import (
     Batch,
@@ -30,6 +29,7 @@ from diag.preflight.estimate.plan import (
 )
 
 _LENGTHS = ("max_length", "max_seq_length", "model_max_length", "cutoff_len", "block_size")
+_STAGES = ("dpo", "orpo", "simpo", "kto", "cpo", "rm", "ppo", "grpo", "gkd")
 _PAIRS = ("dpo", "orpo", "cpo", "simpo", "rm")
 _WITH_REFERENCE = ("dpo", "kto", "ppo", "grpo")
 _PRESETS: dict[str, tuple[int, bool, bool]] = {  # swift/config: stage, optimizer and parameters on the CPU
@@ -51,30 +51,26 @@ _OTHERWISE = {
 def hf_plan(flags: Flags, command: Command, processes: int, nodes: int, folder: Path = Path()) -> Plan:
     program, verb, distributed = command.program, command.verb, command.distributed
     assumed: list[str] = []
-    stage = (
-        flags.choice(
-            "rlhf_type", of=("dpo", "orpo", "simpo", "kto", "cpo", "rm", "ppo", "grpo", "gkd"), default="dpo"
-        )
-        if verb == "rlhf"
-        else verb or "sft"
-    )
-    name, shape, notes = find_shape(flags)
-    assumed += notes
+    stage = verb or "sft"
+    if verb == "rlhf":
+        stage = flags.choice("rlhf_type", of=_STAGES, default="dpo")
+    name, shape = find_shape(flags, assumed)
     is_swift = program == "swift"
     tuning = _tuning(flags, assumed, is_swift=is_swift)
     kind = tuning.kind
-    sharding = _sharding(flags, distributed, folder, assumed)
+    sharding = _sharding(flags, distributed, folder)
     full16 = flags.text("torch_dtype", default="bfloat16") not in ("float32", "fp32")
     packed, sequence = longest_sequence(flags, _LENGTHS, shape.max_positions, assumed, "max_length")
     split = flags.whole("sequence_parallel_size", default=1, most=4096)
     if (processes * nodes) % split:
-        raise EstimateError(
-            f"{processes * nodes} processes cannot be divided by --sequence_parallel_size {split}"
-        )
+        by = f"--sequence_parallel_size {split}"
+        raise CommandError(f"{processes * nodes} processes cannot be divided by {by}")
     checkpointing = flags.flag("gradient_checkpointing", default=is_swift)
     micro = flags.whole("per_device_train_batch_size", default=1 if is_swift else 8)
     steps = flags.whole("gradient_accumulation_steps", default=1)
     workers = flags.whole("dataloader_num_workers", default=1 if is_swift else 0, least=0, most=10_000)
+    liger = flags.flag("use_liger_kernel") and stage in ("sft", "pt")
+    attention = flags.text("attn_impl", "attn_implementation", default="sdpa")
     sharded_state = sharding.kind != "none" and sharding.stage > 0
     return Plan(
         framework="hf",
@@ -102,18 +98,12 @@ def hf_plan(flags: Flags, command: Command, processes: int, nodes: int, folder: 
         ),
         data=Data(workers, flags.flag("streaming"), dataset_bytes(flags)),
         reference=stage in _WITH_REFERENCE and kind == "full",
-        attention=_attention(flags, stage),
+        attention="liger" if liger else "unfused" if attention == "eager" else "flash",
         fused_gradients=True,
         on_cpu=flags.flag("use_cpu"),
         trainer="ms-swift on the Hugging Face trainer" if is_swift else "the Hugging Face trainer's flags",
         assumed=tuple(assumed),
     )
-
-
-def _attention(flags: Flags, stage: str) -> str:
-    if flags.flag("use_liger_kernel") and stage in ("sft", "pt"):
-        return "liger"
-    return "unfused" if flags.text("attn_impl", "attn_implementation", default="sdpa") == "eager" else "flash"
 
 
 def _tuning(flags: Flags, assumed: list[str], *, is_swift: bool) -> Tuning:
@@ -148,7 +138,7 @@ def _precision(sharding: Sharding, kind: str, *, full16: bool) -> Precision:
     return Precision(2.0, 2.0, 0.0, 2.0, 2.0)
 
 
-def _sharding(flags: Flags, distributed: Mapping[str, Any], folder: Path, assumed: list[str]) -> Sharding:
+def _sharding(flags: Flags, distributed: Mapping[str, Any], folder: Path) -> Sharding:
     given = flags.text("deepspeed", "deepspeed_config") or str(distributed.get("deepspeed_config_file") or "")
     if given in _PRESETS:
         stage, optimizer, parameters = _PRESETS[given]
@@ -173,7 +163,7 @@ def _stage(value: Any, who: str) -> int:
     except (TypeError, ValueError):
         stage = -1
     if stage not in (0, 1, 2, 3):
-        raise EstimateError(f"{who} is {value!r}", hint="0, 1, 2 or 3")
+        raise CommandError(f"{who} is {value!r}", hint="0, 1, 2 or 3")
     return stage
 
 
@@ -182,12 +172,10 @@ def _read_config(given: str, folder: Path, kind: str) -> dict[str, Any]:
         text = given if given.lstrip().startswith("{") else (folder / given).expanduser().read_text()
         config = json.loads(text)
     except OSError as error:
-        raise EstimateError(
-            f"cannot read the {kind} configuration {given}: {error.strerror}",
-            hint=f"a JSON file, or {_OTHERWISE[kind]}",
-        ) from error
+        what = f"cannot read the {kind} configuration {given}: {error.strerror}"
+        raise CommandError(what, hint=f"a JSON file, or {_OTHERWISE[kind]}") from error
     except (ValueError, RecursionError) as error:
-        raise EstimateError(f"the {kind} configuration {given[:80]} is not JSON: {error}") from error
+        raise CommandError(f"the {kind} configuration {given[:80]} is not JSON: {error}") from error
     return config if isinstance(config, dict) else {}
 
 

@@ -9,8 +9,14 @@ from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.activations import stage_activations, tokens_on_rank
 from diag.preflight.estimate.parameters import count
 from diag.preflight.estimate.plan import Plan
-from diag.preflight.estimate.states import Held, held, padded_vocabulary, pinned_bytes, state_terms
-from diag.preflight.estimate.terms import make_term
+from diag.preflight.estimate.states import (
+    Held,
+    held,
+    make_term,
+    pinned_bytes,
+    state_terms,
+    vocabulary_of_rank,
+)
 from diag.text.units import format_bytes
 
 _MIB = 1 << 20
@@ -20,7 +26,7 @@ _MIB = 1 << 20
 # a process that only imports torch and waits: the CLI, torchrun
 _PROGRAM_GPU, _PROGRAM_CPU = (290 * _MIB, 155 * _MIB)
 _RANK_GPU, _RANK_CPU = 2000 * _MIB, 400 * _MIB  # after the first step
-_WORKER = 70 * _MIB  # what comes to be a forked DataLoader worker's own
+_WORKER = 70 * _MIB  # what becomes a forked DataLoader worker's own
 # torch/_inductor/config.py: compile_threads
 _COMPILER, _COMPILE_WORKER, _MOST_COMPILE_WORKERS = (250 * _MIB, 18 * _MIB, 32)
 _MAPPED = 32 * _MIB  # malloc gives larger pieces back at once: M_MMAP_THRESHOLD_MAX
@@ -51,10 +57,8 @@ def host_terms(plan: Plan, steps: int | None = None, cpus: int = _MOST_COMPILE_W
         batch = data.prefetch * plan.batch.tokens * 8 * 5
         each = _WORKER + batch + (0 if data.forked else program)
         spawned = "" if data.forked else ": not forked, each imports the program again"
-        size = ranks * data.workers * each
-        terms.append(
-            make_term("data_workers", size, ranks=ranks, workers=data.workers, each=each, spawned=spawned)
-        )
+        size, each_has = ranks * data.workers * each, {"workers": data.workers, "each": each}
+        terms.append(make_term("data_workers", size, ranks=ranks, spawned=spawned, **each_has))
     if plan.on_cpu:
         terms += _on_cpu(plan, ranks, steps)
     elif plan.compiled_loss and plan.framework == "megatron":
@@ -67,7 +71,7 @@ def _pinned_logits(plan: Plan) -> MemoryTerm:
     GPU's peak it lies in pinned host memory, rounded up to a power of two, and PyTorch keeps it. The compiled
     cross entropy does so with its fp32 logits."""
     ranks = _stages_of_a_node(plan).count(plan.layout.pp - 1) or plan.layout.processes
-    vocabulary = padded_vocabulary(plan.shape, plan.layout.tp) // plan.layout.tp
+    vocabulary = vocabulary_of_rank(plan.shape, plan.layout.tp)
     values = tokens_on_rank(plan) * vocabulary
     return make_term("pinned_logits", 2 * pinned_bytes([values], 4.0) * ranks, ranks=ranks, values=values)
 
@@ -214,9 +218,10 @@ def _staged(plan: Plan) -> tuple[float, float, str]:
         has = held(plan, stage)
         # The same weights lie on all data-parallel ranks; each writes a part
         # (FullyParallelSaveStrategyWrapper).
-        written = (
-            has.trained_tensors + has.trained_expert_tensors if lora else has.tensors + has.expert_tensors
+        both = (
+            (has.trained_tensors, has.trained_expert_tensors) if lora else (has.tensors, has.expert_tensors)
         )
+        written = both[0] + both[1]
         rounded += pinned_bytes(written[:: layout.dense_copies], plan.precision.weight)
         exact += (has.trained if lora else has.all) * plan.precision.weight / layout.dense_copies
         if with_optimizer:

@@ -6,12 +6,14 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
+from diag.launch.launchers.command import CommandError
 from diag.model import Record
-from diag.model.observations import CgroupMemory, GpuSample, HostMemory
-from diag.preflight.estimate.errors import EstimateError
+from diag.model.observations import CgroupMemory, GpuSample, HostMemory, Observation
 from diag.sources.gpu import nvml
 from diag.sources.host import cgroup
+from diag.sources.host.process_tree import PROC
 
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _NVML_SECONDS = 20.0
@@ -40,11 +42,9 @@ def parse_size(text: str) -> int:
     """
     found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([kKmMgGtT]?)(?:i?[bB])?\s*", text)
     if not found or float(found[1]) <= 0:
-        raise EstimateError(
-            f"{text!r} is not a memory size", hint="such as 80GB or 141GiB (both are taken as GiB)"
-        )
+        raise CommandError(f"{text!r} is not a memory size", hint="such as 80GB or 141GiB (both mean GiB)")
     if text.strip().isdecimal() and int(text) < 1 << 20:
-        raise EstimateError(f"{text!r} has no unit: it would be bytes", hint=f"{text.strip()}GiB")
+        raise CommandError(f"{text!r} has no unit: it would be bytes", hint=f"{text.strip()}GiB")
     return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
@@ -77,10 +77,16 @@ def _gpus_seen() -> list[GpuSample]:
     return [fact for fact in facts if isinstance(fact, GpuSample) and fact.memory_total_bytes]
 
 
+def cgroup_facts(proc: Path = PROC) -> list[Observation]:
+    reader = cgroup.CgroupReader(os.getpid(), proc)
+    try:
+        return list(cgroup.parse(Record(cgroup.SOURCE, reader.sample())))
+    finally:
+        reader.close()
+
+
 def _host_seen() -> tuple[int | None, str]:
-    reader = cgroup.CgroupReader(os.getpid())
-    facts = list(cgroup.parse(Record(cgroup.SOURCE, reader.sample())))
-    reader.close()
+    facts = cgroup_facts()
     total = next((fact.total_bytes for fact in facts if isinstance(fact, HostMemory)), None)
     limit = next((fact.limit_bytes for fact in facts if isinstance(fact, CgroupMemory)), None)
     if limit is not None and (total is None or limit < total):

@@ -8,10 +8,11 @@ installed beside CMD's program, decide.
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from diag.launch.launchers.command import CommandError
 from diag.launch.launchers.command.flags import Flags
-from diag.preflight.estimate.errors import EstimateError
 from diag.preflight.estimate.model_files import dataset_bytes, find_shape, longest_sequence
-from diag.preflight.estimate.parallel import parallel_sizes
 from diag.preflight.estimate.plan import (
     Batch,
     Data,
@@ -23,21 +24,11 @@ from diag.preflight.estimate.plan import (
     Save,
     Sharding,
     Tuning,
+    parallel_sizes,
 )
+from diag.text.tables import load_table
 
-_OLD_NAMES = (
-    "train_type",
-    "save",
-    "save_interval",
-    "max_epochs",
-    "num_workers",
-    "ref_load",
-    "adapter_load",
-    "log_interval",
-    "distributed_backend",
-    "eval_interval",
-    "no_initialization",
-)
+FLAG_NAMES = Path(__file__).with_name("flag_names.yaml")
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 _PAIRS = ("dpo", "rm")  # chosen and rejected pass through the model together
 _NO_REFERENCE = ("rm", "gkd")  # swift/megatron/trainers/rlhf_mixin.py: prepare_model
@@ -47,7 +38,7 @@ def version_of(flags: Flags, installed: tuple[int, ...] | None) -> tuple[tuple[i
     """The ms-swift that CMD is written for, and how that is known."""
     if installed is not None:
         return installed, f"ms-swift {'.'.join(map(str, installed))}, as installed"
-    if "tuner_type" in flags or not any(name in flags for name in _OLD_NAMES):
+    if "tuner_type" in flags or not any(name in flags for name in load_table(FLAG_NAMES)["of_3"].split()):
         return (4, 6), "ms-swift 4.x"
     return (3, 12), "ms-swift 3.12, by the flags' names"
 
@@ -67,8 +58,7 @@ def megatron_plan(
     stage = verb
     if verb == "rlhf":
         stage = flags.choice("rlhf_type", of=("dpo", "kto", "grpo", "gkd", "rm"), default="dpo")
-    name, shape, notes = find_shape(flags, plain=plain)
-    assumed += notes
+    name, shape = find_shape(flags, assumed, plain=plain)
     layout = _layout(flags, processes, nodes, shape.layers, shape.experts)
     tuner = flags.choice("tuner_type", "train_type", of=("full", "lora", "lora_llm"), default="full")
     if flags.words("adapters", "ref_adapters", "mcore_adapter", "adapter_load"):
@@ -106,8 +96,8 @@ def megatron_plan(
         sharding=Sharding(),
         recompute=_recompute(flags, plain=plain),
         batch=_batch(flags, stage, shape.max_positions, assumed, plain=plain, attention=attention),
-        save=_save(flags, version, kind, plain),
-        data=_data(flags, version),
+        save=_save(flags, version, plain),
+        data=_data(flags),
         reference=stage in ("dpo", "kto", "grpo") and kind != "lora" and stage not in _NO_REFERENCE,
         attention=attention,
         compiled_loss=fused_loss and flags.text("cross_entropy_fusion_impl", default="native") == "native",
@@ -128,8 +118,7 @@ def _not_zero(word: str) -> bool:
 
 
 def _layout(flags: Flags, processes: int, nodes: int, layers: int, experts: int) -> Layout:
-    sizes = parallel_sizes(flags)
-    tp, pp, cp, ep, etp = sizes.tp, sizes.pp, sizes.cp, sizes.ep, sizes.etp
+    tp, pp, cp, ep, etp = parallel_sizes(flags)
     vpp = flags.whole("virtual_pipeline_model_parallel_size", default=1, most=4096)
     per_chunk = flags.maybe_whole("num_layers_per_virtual_pipeline_stage")
     if per_chunk and pp > 1:
@@ -137,16 +126,16 @@ def _layout(flags: Flags, processes: int, nodes: int, layers: int, experts: int)
     world = processes * nodes
     needed = tp * pp * cp
     if world % needed:
-        raise EstimateError(
+        raise CommandError(
             f"{world} processes cannot be divided into groups of TP {tp} x PP {pp} x CP {cp} = {needed}",
             hint="set NPROC_PER_NODE and NNODES (or torchrun's --nproc_per_node and --nnodes) to what the job will have",
         )
     if experts and world % (ep * etp * pp):
-        raise EstimateError(
+        raise CommandError(
             f"{world} processes cannot be divided into groups of EP {ep} x ETP {etp} x PP {pp}"
         )
     if ep > 1 and experts and experts % ep:
-        raise EstimateError(f"{experts} experts cannot be divided by --expert_model_parallel_size {ep}")
+        raise CommandError(f"{experts} experts cannot be divided by --expert_model_parallel_size {ep}")
     layout = Layout(
         processes,
         nodes,
@@ -162,7 +151,7 @@ def _layout(flags: Flags, processes: int, nodes: int, layers: int, experts: int)
     )
     stages = layout.stage_layers(layers)
     if min(stages) < 1 or sum(stages) != layers:
-        raise EstimateError(
+        raise CommandError(
             f"{layers} layers do not fit {pp} pipeline stages ({', '.join(map(str, stages))} layers)"
         )
     return layout
@@ -222,10 +211,9 @@ def _batch(
     )
 
 
-def _save(flags: Flags, version: tuple[int, ...], kind: str, plain: bool) -> Save:
+def _save(flags: Flags, version: tuple[int, ...], plain: bool) -> Save:
     no_optimizer = flags.flag("no_save_optim")
     safetensors = flags.flag("save_safetensors", default=version >= (3, 12)) and not plain
-    persistent = flags.flag("use_persistent_ckpt_worker")
     return Save(
         # swift/megatron/trainers/base.py, save_checkpoint (3.12.6, 4.6.0): with safetensors and no optimizer
         # the model is not written twice
@@ -233,7 +221,7 @@ def _save(flags: Flags, version: tuple[int, ...], kind: str, plain: bool) -> Sav
         optimizer=not no_optimizer,
         safetensors=safetensors,
         asynchronous=flags.flag("async_save"),
-        persistent_worker=persistent,
+        persistent_worker=flags.flag("use_persistent_ckpt_worker"),
         gathered=flags.flag("dist_ckpt_optim_fully_reshardable"),
         gathered_on_first=flags.flag("distrib_optim_fully_reshardable_mem_efficient"),
         shard_bytes=_shard_bytes(flags.text("max_shard_size", default="5GB")),
@@ -245,10 +233,10 @@ def _shard_bytes(text: str) -> int:
     try:
         return int(float(number) * (1e9 if "GB" in text.upper() else 1))
     except (ValueError, OverflowError):
-        raise EstimateError(f"--max_shard_size is {text!r}", hint="such as 5GB") from None
+        raise CommandError(f"--max_shard_size is {text!r}", hint="such as 5GB") from None
 
 
-def _data(flags: Flags, version: tuple[int, ...]) -> Data:
+def _data(flags: Flags) -> Data:
     streaming = flags.flag("streaming")
     workers = flags.whole("dataloader_num_workers", "num_workers", default=4, least=0, most=10_000)
     return Data(

@@ -6,14 +6,15 @@ Only small local files are read; nothing is asked of a network.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from diag.launch.launchers.command import CommandError
 from diag.launch.launchers.command.flags import Flags
-from diag.preflight.estimate.errors import EstimateError
 from diag.preflight.estimate.model_shape import MODELS, Shape, shape_from_config
 from diag.text.tables import load_table
 
@@ -25,42 +26,25 @@ _TAIL = re.compile(
     r"-(instruct|base|chat|thinking|coder|math|it|hf|bf16|fp8|awq|gptq|int[48]|2507|1m)(?=-|$)"
 )
 
-# Megatron-LM's own flags for what config.json would tell: megatron/training/arguments.py.
-_MEGATRON_NAMES = {
-    "num_layers": "num_hidden_layers",
-    "hidden_size": "hidden_size",
-    "ffn_hidden_size": "intermediate_size",
-    "num_attention_heads": "num_attention_heads",
-    "num_query_groups": "num_key_value_heads",
-    "kv_channels": "head_dim",
-    "vocab_size": "vocab_size",
-    "num_experts": "num_experts",
-    "moe_router_topk": "num_experts_per_tok",
-    "moe_ffn_hidden_size": "moe_intermediate_size",
-    "moe_shared_expert_intermediate_size": "shared_expert_intermediate_size",
-    "max_position_embeddings": "max_position_embeddings",
-}
 
-
-def find_shape(flags: Flags, *, plain: bool = False) -> tuple[str, Shape, list[str]]:
-    """(name, shape, what was assumed). Raises EstimateError that says what to pass."""
+def find_shape(flags: Flags, assumed: list[str], *, plain: bool = False) -> tuple[str, Shape]:
+    """(name, shape); adds to what was `assumed`. Raises CommandError that says what to pass."""
     name = flags.text("model", "model_name_or_path", "model_id_or_path", "mcore_model", "load")
     if plain and "num_layers" in flags:
-        return "as in the flags", *_from_flags(flags)
+        return "as in the flags", _from_flags(flags, assumed)
     if not name:
-        raise EstimateError(
-            "CMD does not name a model",
-            hint="pass --model with a local folder that holds config.json, or a known name",
-        )
+        hint = "pass --model with a local folder that holds config.json, or a known name"
+        raise CommandError("CMD does not name a model", hint=hint)
     config, where = read_config(name, flags.environment, flags.folder)
     if config is None:
-        raise EstimateError(
+        raise CommandError(
             f"the model {name!r} is not known, and there is no config.json of it on this machine",
             hint="pass --model with a folder that holds its config.json (a few kB are enough, weights are not read), or one of: "
             + ", ".join(load_table(MODELS)["models"]),
         )
     shape, notes = shape_from_config(config, where)
-    return name, shape, list(notes)
+    assumed += notes
+    return name, shape
 
 
 def read_config(
@@ -102,14 +86,11 @@ def _places(name: str, environment: Mapping[str, str], folder: Path) -> list[Pat
         if isinstance(model, str) and model and model != name:
             places.append(Path(model) / "config.json")
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
-        hub = Path(
-            environment.get("HF_HUB_CACHE")
-            or Path(environment.get("HF_HOME") or home / ".cache" / "huggingface") / "hub"
-        )
+        hugging_face = Path(environment.get("HF_HOME") or home / ".cache" / "huggingface")
+        hub = Path(environment.get("HF_HUB_CACHE") or hugging_face / "hub")
         places += _snapshots(hub / f"models--{name.replace('/', '--')}")
         cache = Path(environment.get("MODELSCOPE_CACHE") or home / ".cache" / "modelscope")
-        for root in (cache, cache / "hub"):
-            places.append(root / "models" / name.replace(".", "___") / "config.json")
+        for root in (cache / "models", cache, cache / "hub" / "models", cache / "hub"):
             places.append(root / name.replace(".", "___") / "config.json")
     return places
 
@@ -135,30 +116,30 @@ def _json(path: Path) -> dict[str, Any] | None:
     except OSError:
         return None
     except (ValueError, RecursionError) as error:
-        raise EstimateError(f"{path} is not JSON: {error}") from error
+        raise CommandError(f"{path} is not JSON: {error}") from error
     if not isinstance(data, dict):
-        raise EstimateError(f"{path} does not hold a JSON object")
+        raise CommandError(f"{path} does not hold a JSON object")
     return data
 
 
-def _from_flags(flags: Flags) -> tuple[Shape, list[str]]:
+def _from_flags(flags: Flags, assumed: list[str]) -> Shape:
     config: dict[str, Any] = {
         "model_type": "llama",
         "tie_word_embeddings": not flags.flag("untie_embeddings_and_output_weights"),
     }
-    for ours, theirs in _MEGATRON_NAMES.items():
+    for ours, theirs in load_table(MODELS)["megatron_flags"].items():
         value = flags.maybe_whole(ours)
         if value is not None:
             config[theirs] = value
-    notes = []
     if "vocab_size" not in config:
         config["vocab_size"] = 131072
-        notes.append("no --vocab_size: 131072 taken")
+        assumed.append("no --vocab_size: 131072 assumed")
     if not flags.flag("swiglu"):
-        notes.append("no --swiglu: the MLP is counted with three matrices all the same")
+        assumed.append("no --swiglu: the MLP is counted with three matrices all the same")
     config.setdefault("intermediate_size", 4 * int(config.get("hidden_size", 0)) or None)
-    shape, more = shape_from_config(config, "the flags of CMD")
-    return shape, [*notes, *more]
+    shape, notes = shape_from_config(config, "the flags of CMD")
+    assumed += notes
+    return shape
 
 
 def longest_sequence(
@@ -177,13 +158,10 @@ def longest_sequence(
 def dataset_bytes(flags: Flags) -> int | None:
     """Bytes of the dataset's local files; None where none of them is here. `file.jsonl#5000` takes a part:
     not reckoned."""
-    total, found = 0, False
+    sizes = []
     for word in flags.words("dataset", "cached_dataset", "data_path")[:64]:
         path = flags.folder / Path(word.partition("#")[0]).expanduser()
-        try:
+        with contextlib.suppress(OSError, ValueError):
             if path.is_file():
-                total += path.stat().st_size
-                found = True
-        except (OSError, ValueError):
-            continue
-    return total if found else None
+                sizes.append(path.stat().st_size)
+    return sum(sizes) if sizes else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diag.preflight.estimate.errors import EstimateError
+from diag.launch.launchers.command import CommandError
 from diag.text.tables import load_table
 
 
@@ -70,7 +70,7 @@ _NOT_A_DECODER = ("linear_attention", "mamba", "recurrent", "gated_delta")
 
 
 def shape_from_config(config: Mapping[str, Any], where: str = "config.json") -> tuple[Shape, tuple[str, ...]]:
-    """The shape, and what had to be assumed. Raises EstimateError where a size is missing or makes no sense."""
+    """The shape, and what had to be assumed. Raises CommandError where a size is missing or makes no sense."""
     notes: list[str] = []
     inner = config.get("text_config")
     if isinstance(inner, Mapping):
@@ -108,11 +108,11 @@ def shape_from_config(config: Mapping[str, Any], where: str = "config.json") -> 
         **moe,
     )
     if min(shape.kv_heads, shape.head_dim) < 1:
-        raise EstimateError(
+        raise CommandError(
             f"{where}: num_key_value_heads {shape.kv_heads}, head_dim {shape.head_dim}: neither may be 0"
         )
     if shape.kv_heads > shape.heads:
-        raise EstimateError(
+        raise CommandError(
             f"{where}: num_key_value_heads {shape.kv_heads} is more than num_attention_heads {heads}"
         )
     return shape, tuple(notes)
@@ -123,11 +123,10 @@ def _refuse_what_is_not_a_decoder(config: Mapping[str, Any], kind: str, where: s
     kinds = {str(item) for item in layer_types} if isinstance(layer_types, (list, tuple)) else set()
     strange = sorted(item for item in kinds if any(word in item for word in _NOT_A_DECODER))
     if strange or refused:
-        raise EstimateError(
-            f"{where}: {kind or 'this model'} is not a decoder of plain attention and gated MLPs"
-            + (f" (layers: {', '.join(strange)})" if strange else ""),
-            hint="its memory is not modelled here; measure a short run with `diag run`, which shows GPU and host peaks",
-        )
+        hint = "its memory is not modelled here; measure a short run with `diag run`, which shows GPU and host peaks"
+        layers = f" (layers: {', '.join(strange)})" if strange else ""
+        what = f"{kind or 'this model'} is not a decoder of plain attention and gated MLPs{layers}"
+        raise CommandError(f"{where}: {what}", hint=hint)
 
 
 def _size(config: Mapping[str, Any], where: str, name: str, default: Any = None, most: int = 1 << 40) -> int:
@@ -135,17 +134,11 @@ def _size(config: Mapping[str, Any], where: str, name: str, default: Any = None,
     if value is None:
         value = default
     if value is None:
-        raise EstimateError(
-            f"{where} has no {name}",
-            hint="pass --model with a folder that holds the model's full config.json",
-        )
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or not 0 <= value < most
-        or (value == 0 and default is None)
-    ):
-        raise EstimateError(f"{where}: {name} is {value!r}, which is not a size")
+        hint = "pass --model with a folder that holds the model's full config.json"
+        raise CommandError(f"{where} has no {name}", hint=hint)
+    least = 1 if default is None else 0
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < most:
+        raise CommandError(f"{where}: {name} is {value!r}, which is not a size")
     return value
 
 
@@ -164,8 +157,9 @@ def _experts(config: Mapping[str, Any], traits: Mapping[str, Any], layers: int, 
         step = 1
     plain = config.get("mlp_only_layers") or ()
     if not isinstance(plain, (list, tuple)):
-        raise EstimateError(f"{where}: mlp_only_layers is {plain!r}, which is not a list of layers")
+        raise CommandError(f"{where}: mlp_only_layers is {plain!r}, which is not a list of layers")
     first = _size(config, where, "first_k_dense_replace", default=0)
+    shift = 1 if str(config.get("model_type")).startswith("qwen") else 0
     return {
         "experts": experts,
         "top_k": _size(config, where, "num_experts_per_tok", default=config.get("moe_topk", 1)),
@@ -174,14 +168,7 @@ def _experts(config: Mapping[str, Any], traits: Mapping[str, Any], layers: int, 
         "shared_gate": bool(shared) and "shared_gate" in traits,
         "expert_bias": config.get("topk_method") == "noaux_tc" or "expert_bias" in traits,
         "moe_layers": tuple(
-            index >= first
-            and index not in plain
-            and (
-                (index + 1) % step == 0
-                if str(config.get("model_type")).startswith("qwen")
-                else index % step == 0
-            )
-            for index in range(layers)
+            index >= first and index not in plain and (index + shift) % step == 0 for index in range(layers)
         ),
     }
 

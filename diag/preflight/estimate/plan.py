@@ -4,7 +4,9 @@ one and estimating again is how advice is found."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from diag.launch.launchers.command.flags import Flags
 from diag.preflight.estimate.model_shape import Shape
 
 
@@ -42,6 +44,12 @@ class Layout:
     @property
     def expert_copies(self) -> int:
         return max(1, self.world // (self.ep * self.etp * self.pp))
+
+    def layers_of(self, stage: int, layers: int) -> range:
+        """The numbers of a pipeline stage's layers."""
+        stages = self.stage_layers(layers)
+        start = sum(stages[:stage])
+        return range(start, start + stages[stage])
 
     def stage_layers(self, layers: int) -> tuple[int, ...]:
         """Layers of each pipeline stage."""
@@ -169,3 +177,19 @@ class Plan:
     trainer: str = ""  # as in "read as ms-swift 4.x"
     assumed: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+
+
+class ParallelSizes(NamedTuple):
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    etp: int
+
+
+def parallel_sizes(flags: Flags) -> ParallelSizes:
+    """Raises CommandError for what is not such a size."""
+    # Megatron-LM takes TP for expert_tensor where it is not given; ms-swift 3.7 leaves it to Megatron, from 3.9 on
+    # it is 1.
+    kinds = ("tensor_model", "pipeline_model", "context", "expert_model", "expert_tensor")
+    return ParallelSizes(*(flags.whole(f"{kind}_parallel_size", default=1, most=4096) for kind in kinds))

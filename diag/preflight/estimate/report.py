@@ -99,7 +99,7 @@ def _advice_lines(estimate: Estimate) -> list[str]:
     ]
     together = estimate.combination
     if together:
-        enough = "no one of these is enough, together they are"
+        enough = "none of these is enough alone, together they are"
         parts.append((enough if together.enough else _still(estimate, together.advice), [together.advice]))
     return [
         line

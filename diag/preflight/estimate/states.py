@@ -7,12 +7,13 @@ import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.model_shape import Shape
 from diag.preflight.estimate.parameters import layer_count, lora_count, total_count
 from diag.preflight.estimate.plan import Layout, Plan, Tuning
-from diag.preflight.estimate.terms import make_term
+from diag.text.tables import fill, load_table
 from diag.text.units import format_ratio
 
 
@@ -39,19 +40,9 @@ class Held:
         return self.trained_dense + self.trained_experts
 
 
-def stage_layer_numbers(plan: Plan, stage: int) -> range:
-    return _layer_numbers(plan.shape, plan.layout, stage)
-
-
-def _layer_numbers(shape: Shape, layout: Layout, stage: int) -> range:
-    stages = layout.stage_layers(shape.layers)
-    start = sum(stages[:stage])
-    return range(start, start + stages[stage])
-
-
-def padded_vocabulary(shape: Shape, tp: int) -> int:
+def vocabulary_of_rank(shape: Shape, tp: int) -> int:
     """mcore-bridge pads the vocabulary to a multiple of TP."""
-    return -(-shape.vocabulary // tp) * tp
+    return -(-shape.vocabulary // tp)
 
 
 def held(plan: Plan, stage: int) -> Held:
@@ -62,29 +53,20 @@ def held(plan: Plan, stage: int) -> Held:
 def _held(shape: Shape, layout: Layout, tuning: Tuning, stage: int) -> Held:
     tp, ep, etp = layout.tp, layout.ep, layout.etp
     is_last = stage == layout.pp - 1
-    layers = _layer_numbers(shape, layout, stage)
+    layers = layout.layers_of(stage, shape.layers)
     has = total_count(layer_count(shape, layer, tp, ep, etp) for layer in layers)
-    matrix = padded_vocabulary(shape, tp) // tp * shape.hidden
+    matrix = vocabulary_of_rank(shape, tp) * shape.hidden
     copies = 1 if shape.tied and layout.pp == 1 else (stage == 0) + is_last
     ends = (matrix,) * copies + ((shape.hidden,) if is_last else ())
-    dense, tensors = has.dense + sum(ends), has.tensors + ends
+    dense, both = has.dense + sum(ends), (has.tensors + ends, has.expert_tensors)
     if tuning.kind == "lora":
         added = total_count(
             lora_count(shape, layer, tuning.lora_rank, tp=tp, ep=ep, etp=etp) for layer in layers
         )
-        return Held(
-            dense=dense + added.dense,
-            experts=has.experts + added.experts,
-            trained_dense=added.dense,
-            trained_experts=added.experts,
-            tensors=tensors,
-            expert_tensors=has.expert_tensors,
-            trained_tensors=added.tensors,
-            trained_expert_tensors=added.expert_tensors,
-        )
+        trained, of_trained = (added.dense, added.experts), (added.tensors, added.expert_tensors)
+        return Held(dense + added.dense, has.experts + added.experts, *trained, *both, *of_trained)
     share = 1.0 - tuning.frozen_share
     trained = int(dense * share), int(has.experts * share)
-    both = tensors, has.expert_tensors
     return Held(dense, has.experts, *trained, *both, *both)
 
 
@@ -163,3 +145,16 @@ def pinned_bytes(sizes: Iterable[float], of: float) -> int:
         need = max(1, math.ceil(size * of))
         total += 1 << (need - 1).bit_length()
     return total
+
+
+TERMS = Path(__file__).with_name("terms.yaml")
+
+
+def make_term(key: str, size: float, **values: object) -> MemoryTerm:
+    """`values` are those of the row's formula.
+
+    >>> make_term("weights", 2e9, parameters=1e9, each=2.0).formula
+    '1B parameters x 2 bytes'
+    """
+    row = load_table(TERMS)[key]
+    return MemoryTerm(row["name"], max(0, math.ceil(size)), fill(row["formula"], **values), row["source"])

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from diag.preflight.line import Line
+from diag.preflight.line import Line, line
 from diag.preflight.manifest.container import Trainer
-from diag.preflight.manifest.counts import count_lines
-from diag.preflight.manifest.environment import environment_lines
+from diag.preflight.manifest.counts import count_lines, restart_lines
 from diag.preflight.manifest.job import ManifestJob, Manifests, known
-from diag.preflight.manifest.memory import memory_lines, network_lines
+from diag.preflight.manifest.memory import environment_lines, memory_lines, network_lines
 from diag.preflight.manifest.names import name_lines
 from diag.preflight.manifest.pods import WORKLOADS
 from diag.preflight.manifest.reading import Document, read_manifests
-from diag.preflight.manifest.restarts import restart_lines
 from diag.preflight.manifest.sidecar import monitor_lines, sidecar_lines
 from diag.text.units import format_count
 
@@ -34,13 +32,6 @@ CHECKS: tuple[Callable[[Manifests], Iterator[Line]], ...] = (
     monitor_lines,
 )
 
-
-_LATER = "how many pods it has is filled in later by a template or the cluster"
-_LATER_REMEDY = "helm template CHART, kubectl kustomize DIR or envsubst < FILE, | diag doctor --manifest -"
-_KINDS_REMEDY = (
-    f"kinds are {', '.join(WORKLOADS)} and Volcano's Job; a trainer is recognised by its launcher (torchrun, deepspeed, "
-    "accelerate, megatron, swift) or by NPROC_PER_NODE, NNODES or NODE_RANK"
-)
 _AT_START = "what its container starts is known only when it starts"
 
 
@@ -57,20 +48,20 @@ def manifest_lines(documents: Sequence[Document]) -> Iterator[Line]:
     manifests = Manifests.of(documents)
     bad: set[str] = set()
     for check in CHECKS:
-        for line in check(manifests):
-            if line.status in ("problem", "not checked"):
-                bad.add(line.what)
-            yield line
+        for one in check(manifests):
+            if one.status in ("problem", "not checked"):
+                bad.add(one.what)
+            yield one
     for job in manifests.jobs:
         titles = list(dict.fromkeys(trainer.group.document.title for trainer in job.trainers))
         if job.pods is None:
-            yield Line(", ".join(titles), "not checked", _LATER, _LATER_REMEDY)
+            yield line("manifest.pods_unknown", what=", ".join(titles))
         elif not bad.intersection(titles):
-            unknown = _unknown(job)
-            summary = f"{_summary(job)}; {unknown}" if unknown else _summary(job)
-            yield Line(", ".join(titles), "not checked" if unknown else "ok", summary)
+            unknown, what, summary = _unknown(job), ", ".join(titles), _summary(job)
+            key = "manifest.not_all_known" if unknown else "manifest.fits"
+            yield line(key, what=what, summary=summary, unknown=unknown)
     if not manifests.jobs:
-        yield Line("manifests", "not checked", _nothing(manifests), _KINDS_REMEDY)
+        yield line("manifest.no_job", why=_nothing(manifests), kinds=", ".join(WORKLOADS))
 
 
 def _unknown(job: ManifestJob) -> str:
@@ -85,29 +76,32 @@ def _unknown(job: ManifestJob) -> str:
 
 
 def _unknown_ranks(trainer: Trainer) -> str:
-    launch, tells = trainer.facts.launch, trainer.group.tells
+    launch, sets = trainer.facts.launch, trainer.group.sets
     if launch is None:
         why = trainer.facts.unread
         return _AT_START if "\x01" in why else f"its command could not be read: {why}"
-    for text, reason in (
-        ("how many ranks its container starts is not known: {}", launch.opaque),
-        ("`{}` in its script may set other variables", launch.unseen),
-    ):
-        if reason:
-            return _AT_START if "\x01" in reason else text.format(reason)
+    if launch.opaque:
+        ranks = f"how many ranks its container starts is not known: {launch.opaque}"
+        return _AT_START if "\x01" in ranks else ranks
+    if launch.unseen:
+        return (
+            _AT_START
+            if "\x01" in launch.unseen
+            else f"`{launch.unseen}` in its script may set other variables"
+        )
     if not trainer.all_known:
         return "some of its variables come from a ConfigMap or Secret that was not given (envFrom)"
-    later = {name for name, value in trainer.environment.items() if value and not known(value)} - tells
+    later = {name for name, value in trainer.environment.items() if value and not known(value)} - sets
     if not launch.processes_from and later & {"NPROC_PER_NODE", "PET_NPROC_PER_NODE"}:
         return "how many ranks its container starts is known only when it runs"
     return ""
 
 
 def _unknown_meeting(trainer: Trainer, job: ManifestJob) -> str:
-    tells, address = trainer.group.tells, trainer.meeting.address
-    if job.nodes_of(trainer) is None and "PET_NNODES" not in tells:
+    sets, address = trainer.group.sets, trainer.meeting.address
+    if job.nodes_of(trainer) is None and "PET_NNODES" not in sets:
         return "how many nodes CMD waits for is known only when it runs"
-    if job.pods != 1 and address and not known(address) and "PET_MASTER_ADDR" not in tells:
+    if job.pods != 1 and address and not known(address) and "PET_MASTER_ADDR" not in sets:
         return "where they meet is known only when they run"
     return ""
 

@@ -15,8 +15,7 @@ from diag.launch.launchers.command import Rendezvous, read_command
 from diag.launch.launchers.command.names import is_shell
 from diag.preflight.launch_facts import LaunchFacts
 from diag.preflight.manifest.pods import PodGroup
-from diag.preflight.manifest.quantity import quantity
-from diag.preflight.manifest.reading import Document, Field, named
+from diag.preflight.manifest.reading import Document, Field, named, quantity
 
 INDEX, POD_NAME, UNKNOWN = "\x01index\x01", "\x01name\x01", "\x01unknown\x01"  # no variable can hold them
 _TRAINS = re.compile(
@@ -65,18 +64,13 @@ class Trainer:
         return _WAITS.search(self.command) is not None
 
     @property
-    def nodes(self) -> int:
-        """As CMD will see it; 1 where nothing else is set."""
-        return self.meeting.nodes
-
-    @property
     def ranks_are_known(self) -> bool:
         """Whether the number of ranks of a pod is one that was written, or the launcher's default because
         nothing says it."""
         launch = self.facts.launch
         if launch is None or not self.all_known:
             return False
-        by_operator = "PET_NPROC_PER_NODE" in self.group.tells and launch.launcher == "torchrun"
+        by_operator = "PET_NPROC_PER_NODE" in self.group.sets and launch.launcher == "torchrun"
         given = (self.environment.get(name, "") for name in ("NPROC_PER_NODE", "PET_NPROC_PER_NODE"))
         return bool(launch.processes_from) or not (
             by_operator or any("\x01" in text or "$" in text for text in given)
@@ -117,33 +111,26 @@ def is_sidecar(container: Field) -> bool:
     """Whether it is diag's."""
     words = command_of(container)
     image = re.sub(r"[:@].*", "", container.at("image").text.rpartition("/")[2])
-    runs = [word.rpartition("/")[2] for word in words]
-    return (
-        "watch" in words and ("diag" in runs or image == "diag" or container.at("name").text == "diag")
-    ) or any(re.search(r"\bdiag watch\b", word) for word in words)
+    names = {image, container.at("name").text, *(word.rpartition("/")[2] for word in words)}
+    in_a_shell = any(re.search(r"\bdiag watch\b", word) for word in words)
+    return in_a_shell or ("watch" in words and "diag" in names)
 
 
 def trainer_of(group: PodGroup, documents: Sequence[Document]) -> Trainer | None:
-    """None where nothing tells that it trains: a server, a data base, a job of another sort."""
+    """None where nothing shows that it trains: a server, a data base, a job of another sort."""
     candidates = [container for container in group.spec.at("containers").items if not is_sidecar(container)]
     best: Trainer | None = None
     for container in candidates:
         trainer = _read(group, container, documents)
-        text = trainer.command
-        tells = any(name in trainer.fields for name in _DISTRIBUTED) or (
-            "MASTER_ADDR" in trainer.fields and "WORLD_SIZE" in trainer.fields
+        text, alone = trainer.command, group.trains and len(candidates) == 1
+        distributed = set(_DISTRIBUTED) & set(trainer.fields) or {"MASTER_ADDR", "WORLD_SIZE"} <= set(
+            trainer.fields
         )
-        if _SERVES.search(text) or not (
-            tells or _TRAINS.search(text) or (group.trains and len(candidates) == 1)
-        ):
+        if _SERVES.search(text) or not (distributed or _TRAINS.search(text) or alone):
             continue
         if best is None or (trainer.gpus or 0) > (best.gpus or 0):
             best = trainer
     return best
-
-
-def _is_rdma(resource: Field) -> bool:
-    return bool(_RDMA.search(str(resource.path[-1]))) and resource.text not in ("0", "")
 
 
 def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> Trainer:
@@ -166,6 +153,7 @@ def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> T
     read = read_command(first.line, known, read_text=text_of)
     unread = "its script is not here" if first.line and is_shell(first.line[0]) else read.unread
     read = replace(read, unseen=first.unseen, unread=unread)
+    wanted = (item for item in _resources(container) if item.text not in ("0", ""))
     gpus, gpus_field = _devices(container)
     return Trainer(
         group,
@@ -178,16 +166,16 @@ def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> T
         first.meeting,
         gpus,
         gpus_field,
-        next((item for item in _resources(container) if _is_rdma(item)), None),
+        next((item for item in wanted if _RDMA.search(str(item.path[-1]))), None),
         all_known,
     )
 
 
 def _add_controllers(environment: dict[str, str], group: PodGroup) -> None:
     """The variables that the controller and the kubelet set, where the manifest does not."""
-    for name in group.tells:
+    for name in group.sets:
         environment.setdefault(name, INDEX if "INDEX" in name or "RANK" in name else UNKNOWN)
-    if "PET_NNODES" in group.tells and group.nodes is not None:
+    if "PET_NNODES" in group.sets and group.nodes is not None:
         environment["PET_NNODES"] = environment["PET_NNODES"].replace(UNKNOWN, str(group.nodes))
     environment.setdefault("HOSTNAME", POD_NAME)
 
@@ -216,7 +204,7 @@ def _environment(
         if value.there:
             text, left = _filled(value.text, environment) if not value.is_template else (UNKNOWN, [])
             environment[name] = text
-            late = [word for word in left if word in listed or word in group.tells]
+            late = [word for word in left if word in listed or word in group.sets]
             if late:
                 unfilled[name] = late[0]
             elif left:  # of a ConfigMap, the image or a webhook

@@ -1,17 +1,18 @@
-"""Ranks, devices and nodes: what the manifest, its variables and its command say against each other."""
+"""How many: ranks, devices and nodes, by the manifest, its variables and its command, and whether pods start again
+that ended well."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from diag.preflight.launch import layout_lines
 from diag.preflight.launch_devices import trains_on_cpu
-from diag.preflight.launch_layout import layout_lines
-from diag.preflight.line import Line
+from diag.preflight.line import Line, table
 from diag.preflight.manifest.container import INDEX, POD_NAME, Trainer
-from diag.preflight.manifest.job import MESSAGES, ManifestJob, Manifests, field_line, report
+from diag.preflight.manifest.job import ManifestJob, Manifests, at, report
+from diag.preflight.manifest.pods import FOREVER
 from diag.preflight.visible import visible_gpus
-from diag.text.tables import load_table
 
 _SWIFT = ("swift", "megatron")
 _TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
@@ -22,7 +23,10 @@ def count_lines(manifests: Manifests) -> Iterator[Line]:
         for trainer in job.trainers:
             if not trainer.group.is_worker or trainer.group.index == "mpirun":
                 continue
-            yield from _unexpanded(trainer)
+            for name, inner in trainer.unfilled.items():
+                key = "unexpanded_index" if inner == "JOB_COMPLETION_INDEX" else "unexpanded"
+                how = _number_of_pod(inner)
+                yield report(trainer.fields[name], key, name=name, inner=inner, how=how)
             yield from _devices(trainer)
             yield from _node_rank(trainer, job)
             if trainer is job.trainers[0]:
@@ -33,23 +37,17 @@ def count_lines(manifests: Manifests) -> Iterator[Line]:
 
 def _number_of_pod(index: str) -> str:
     """How a pod learns its number; "" where it has none."""
-    return str(load_table(MESSAGES)["node_rank"].get(index, ""))
-
-
-def _unexpanded(trainer: Trainer) -> Iterator[Line]:
-    for name, inner in trainer.unfilled.items():
-        how = _number_of_pod(inner)
-        key = "unexpanded_index" if inner == "JOB_COMPLETION_INDEX" else "unexpanded"
-        yield report(trainer.fields[name], key, name=name, inner=inner, how=how)
+    return str(table("manifest")["node_rank"].get(index, ""))
 
 
 def _devices(trainer: Trainer) -> Iterator[Line]:
     processes, source = _processes(trainer)
     if trainer.facts.launch is not None and trains_on_cpu(trainer.facts):
         return
-    gpus = trainer.gpus
+    gpus, field = trainer.gpus, trainer.gpus_field
     if gpus is None:
-        yield from _no_device(trainer, processes or 0)
+        if (processes or 0) > 1 and not trainer.is_privileged and not field.is_template:
+            yield report(field, "no_device", processes=processes)
         return
     shown = gpus
     wrong = _wrongly_visible(trainer, gpus, processes)
@@ -72,12 +70,6 @@ def _devices(trainer: Trainer) -> Iterator[Line]:
         if launcher in (*_SWIFT, "torchrun"):  # nothing says how many ranks start, which is one
             key = "one_rank_swift" if launcher in _SWIFT else "one_rank_torchrun"
             yield report(trainer.container, key, gpus=gpus)
-
-
-def _no_device(trainer: Trainer, processes: int) -> Iterator[Line]:
-    field = trainer.gpus_field
-    if processes > 1 and not trainer.is_privileged and not field.is_template:
-        yield report(field, "no_device", processes=processes)
 
 
 def _processes(trainer: Trainer) -> tuple[int | None, str]:
@@ -111,7 +103,7 @@ def _resource(trainer: Trainer) -> str:
     return str(trainer.gpus_field.path[-1])
 
 
-def _joined(trainer: Trainer) -> bool:
+def _meets(trainer: Trainer) -> bool:
     """Whether its pods are meant to meet: Jobs of many pods may also be sweeps."""
     group = trainer.group
     return (
@@ -128,18 +120,14 @@ def _nodes(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
         return
     group, source = trainer.group, trainer.meeting.nodes_from
     if not source:
-        if pods > 1 and _joined(trainer):
+        if pods > 1 and _meets(trainer):
             yield from _nodes_not_given(trainer, pods)
         return
     least, colon, _ = trainer.environment.get("PET_NNODES", "").partition(":")
     if nodes == pods or (colon and least.isdecimal() and int(least[:9]) <= pods <= nodes):
         return
-    values: dict[str, Any] = {
-        "source": source,
-        "nodes": nodes,
-        "pods": pods,
-        "where": ", ".join(dict.fromkeys(each.group.document.title for each in job.trainers)),
-    }
+    where = ", ".join(dict.fromkeys(each.group.document.title for each in job.trainers))
+    values: dict[str, Any] = {"source": source, "nodes": nodes, "pods": pods, "where": where}
     place = trainer.place("NNODES", "PET_NNODES")
     if pods < nodes and group.kind in ("Pod", "Job") and group.count == 1:
         yield report(place, "part_of_the_nodes", are="is" if pods == 1 else "are", **values)
@@ -153,7 +141,7 @@ def _nodes_not_given(trainer: Trainer, pods: int) -> Iterator[Line]:
     launcher = trainer.meeting.launcher
     if trainer.facts.launch is None or launcher not in (*_SWIFT, *_TORCHRUN):
         return
-    if launcher in _TORCHRUN and "PET_NNODES" in trainer.group.tells:
+    if launcher in _TORCHRUN and "PET_NNODES" in trainer.group.sets:
         return
     yield report(trainer.container, "nnodes_swift" if launcher in _SWIFT else "nnodes_torchrun", pods=pods)
 
@@ -190,7 +178,7 @@ def _node_rank(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
 def _takes_rank_0(trainer: Trainer) -> bool:
     """Whether its launcher would be node 0 where no node rank is given."""
     launcher = trainer.meeting.launcher
-    by_operator = launcher in _TORCHRUN and "PET_NODE_RANK" in trainer.group.tells
+    by_operator = launcher in _TORCHRUN and "PET_NODE_RANK" in trainer.group.sets
     unread = any(bad.startswith(("NODE_RANK", "--node_rank", "--node-rank")) for bad in trainer.meeting.bad)
     return launcher in (*_SWIFT, *_TORCHRUN) and not by_operator and not unread
 
@@ -213,5 +201,46 @@ def _layout(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
         return
     for line in layout_lines(trainer.facts):
         if line.status == "problem":
-            place = trainer.container.at("command")
-            yield field_line(place, "problem", line.said, line.remedy, line.id, line.severity)
+            yield at(trainer.container.at("command"), line)
+
+
+def restart_lines(manifests: Manifests) -> Iterator[Line]:
+    for job in manifests.jobs:
+        for trainer in job.trainers:
+            yield from _for_ever(trainer, job)
+            if trainer.group.document.kind in ("Job", "CronJob", "JobSet") and not trainer.group.trains:
+                yield from _job_policy(trainer)
+                yield from _all_at_once(trainer, job)
+
+
+def _for_ever(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
+    group = trainer.group
+    if group.forever is None or trainer.waits:
+        return
+    if group.kind in FOREVER:
+        pods, subdomain = job.pods or "N", group.subdomain or "SERVICE"
+        yield report(group.forever, "restarted_by_kind", kind=group.kind, pods=pods, subdomain=subdomain)
+    else:
+        default = "" if group.forever.there else " (the default of a Pod)"
+        yield report(group.forever, "restarted_by_kubelet", default=default)
+
+
+def _job_policy(trainer: Trainer) -> Iterator[Line]:
+    policy = trainer.group.spec.at("restartPolicy")
+    if policy.is_template or policy.text in ("Never", "OnFailure"):
+        return
+    if policy.there or trainer.group.kind != "JobSet":
+        text = policy.text if policy.there else "it is missing, and the default is Always"
+        yield report(policy, "job_policy", policy=text)
+
+
+def _all_at_once(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
+    owner, nodes = trainer.group.owner, job.nodes_of(trainer)
+    completions, parallelism = owner.at("completions"), owner.at("parallelism")
+    wanted = completions.number
+    together = parallelism.number if parallelism.there else 1
+    meets = (nodes or 1) > 1 or trainer.group.spec.at("subdomain").there or "MASTER_ADDR" in trainer.fields
+    if wanted is None or together is None or together >= wanted or not meets:
+        return
+    place, default = (parallelism, "") if parallelism.there else (completions, " (the default)")
+    yield report(place, "not_all_at_once", together=together, wanted=wanted, default=default)

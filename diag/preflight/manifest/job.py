@@ -4,16 +4,13 @@ field."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
-from diag.preflight.line import Line
+from diag.preflight.line import Line, line
 from diag.preflight.manifest.container import INDEX, UNKNOWN, Trainer, trainer_of
 from diag.preflight.manifest.pods import PodGroup, pod_groups
 from diag.preflight.manifest.reading import Document, Field
-from diag.text.tables import fill, load_table
 
-MESSAGES = Path(__file__).with_name("messages.yaml")
 _NODES = ("NNODES ", "PET_NNODES ", "--nnodes ", "--num_machines ", "--num_nodes ")
 _RANKS = ("NODE_RANK ", "PET_NODE_RANK ", "--node_rank ", "--node-rank ", "--machine_rank ")
 
@@ -32,13 +29,13 @@ class ManifestJob:
 
     def nodes_of(self, trainer: Trainer) -> int | None:
         """As CMD sees it; None where only the pod will know."""
-        return None if any(bad.startswith(_NODES) for bad in trainer.meeting.bad) else trainer.nodes
+        return None if any(bad.startswith(_NODES) for bad in trainer.meeting.bad) else trainer.meeting.nodes
 
     def is_one_node(self, trainer: Trainer) -> bool:
         return self.pods == 1 and (self.nodes_of(trainer) or 2) == 1
 
     def rank_of(self, trainer: Trainer) -> str:
-        """The digits, INDEX, another mark, or "" where nothing tells it."""
+        """The digits, INDEX, another mark, or "" where nothing states it."""
         for bad in trainer.meeting.bad:
             if bad.startswith(_RANKS):
                 return bad.partition(" ")[2]
@@ -59,41 +56,28 @@ class Manifests:
         trainers = [trainer for group in groups if (trainer := trainer_of(group, documents)) is not None]
         sets: dict[object, list[Trainer]] = {}
         for trainer in trainers:
-            address = trainer.meeting.address
-            shared = (
-                address
-                if address and "\x01" not in address and address not in ("localhost", "127.0.0.1")
-                else None
-            )
+            address = trainer.meeting.address or ""
+            shared = "\x01" not in address and address not in ("", "localhost", "127.0.0.1")
             single = trainer.group.kind in ("Pod", "Job") and trainer.group.count == 1
-            sets.setdefault(shared if single and shared else id(trainer.group.document), []).append(trainer)
+            sets.setdefault(address if single and shared else id(trainer.group.document), []).append(trainer)
         return cls(tuple(documents), tuple(groups), tuple(ManifestJob(tuple(each)) for each in sets.values()))
 
     def service(self, name: str, group: PodGroup | None = None) -> Document | None:
         """The Service of that name, in the namespace of these pods."""
         named = (item for item in self.documents if item.kind == "Service" and item.name == name)
-        return next(
-            (item for item in named if group is None or item.namespace == group.document.namespace), None
-        )
+        spaces = (item for item in named if group is None or item.namespace == group.document.namespace)
+        return next(spaces, None)
 
 
 def report(field: Field, key: str, *, status: str = "", severity: str = "", **values: object) -> Line:
-    """The line of a field by its row in messages.yaml; `values` are those of its text and its remedy."""
-    row = load_table(MESSAGES)["messages"][key]
-    return field_line(
-        field,
-        status or row.get("status", "problem"),
-        fill(row["text"], **values),
-        fill(row.get("remedy", ""), **values),
-        row.get("id", ""),
-        severity or row.get("severity", "warning"),
-    )
+    """The line of a field by its row in lines/manifest.yaml; `values` are those of its text and its remedy."""
+    found = line(f"manifest.{key}", **values)
+    return at(field, replace(found, status=status or found.status, severity=severity or found.severity))
 
 
-def field_line(  # noqa: PLR0917 - the order of a Line
-    field: Field, status: str, text: str, remedy: str = "", id: str = "", severity: str = "warning"
-) -> Line:
-    return Line(field.document.title, status, f"{field.spot}: {text}", remedy, id, severity)
+def at(field: Field, found: Line) -> Line:
+    """A line that says which field it is about."""
+    return replace(found, what=field.document.title, said=f"{field.spot}: {found.said}")
 
 
 def known(text: str | None) -> bool:

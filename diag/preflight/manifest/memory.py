@@ -1,16 +1,17 @@
-"""Shared memory, memory limits, RDMA devices and the right to lock memory for them."""
+"""Shared memory, memory limits, RDMA devices with the right to lock memory for them, and variables that harm."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diag.preflight.estimate import EstimateError, Machine, estimate
+from diag.knowledge import env_lint
+from diag.launch.launchers.command import CommandError
+from diag.preflight.estimate import Machine, estimate
 from diag.preflight.estimate.estimate import HOST_UNCERTAINTY
-from diag.preflight.line import Line
+from diag.preflight.line import Line, advice_line
 from diag.preflight.manifest.container import Trainer
-from diag.preflight.manifest.job import ManifestJob, Manifests, report
-from diag.preflight.manifest.quantity import quantity
-from diag.preflight.manifest.reading import Field, named
+from diag.preflight.manifest.job import ManifestJob, Manifests, at, report
+from diag.preflight.manifest.reading import Field, named, quantity
 
 _SMALL_SHM = 1 << 30
 
@@ -21,12 +22,7 @@ def memory_lines(manifests: Manifests) -> Iterator[Line]:
             if trainer.group.is_worker:
                 yield from _shm(trainer)
             if trainer is job.trainers[0]:
-                yield from _estimate(trainer, job)
-
-
-def _several_ranks(trainer: Trainer) -> bool:
-    launch = trainer.facts.launch
-    return (trainer.gpus or 0) > 1 or (launch is not None and (launch.processes or 1) > 1)
+                yield from _estimate(trainer)
 
 
 def _limit(trainer: Trainer) -> Field:
@@ -35,7 +31,8 @@ def _limit(trainer: Trainer) -> Field:
 
 def _shm(trainer: Trainer) -> Iterator[Line]:
     spec, mounts = trainer.group.spec, trainer.container.at("volumeMounts")
-    several = _several_ranks(trainer)
+    launch = trainer.facts.launch
+    several = (trainer.gpus or 0) > 1 or (launch is not None and (launch.processes or 1) > 1)
     mount = next((item for item in mounts.items if item.at("mountPath").text.rstrip("/") == "/dev/shm"), None)
     if mount is None:
         templates = any(item.is_template for item in (mounts, *mounts.items))
@@ -60,7 +57,7 @@ def _mounted_shm(trainer: Trainer, mount: Field, *, several: bool) -> Iterator[L
         yield report(size_field, "shm_over_limit", size=size_field.text, limit=_limit(trainer).text)
 
 
-def _estimate(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
+def _estimate(trainer: Trainer) -> Iterator[Line]:
     limit, launch = quantity(_limit(trainer).text), trainer.facts.launch
     if limit is None or launch is None or not trainer.ranks_are_known:
         return
@@ -71,18 +68,13 @@ def _estimate(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     machine = Machine(gpus=launch.processes, host_bytes=limit)
     try:
         need = estimate(words, {**launch.environment, **counts}, machine=machine, with_advice=False)
-    except (EstimateError, ValueError, OSError):
+    except (CommandError, ValueError, OSError):
         return
     if need.host_verdict == "does not fit":
         peak = need.host_bytes + need.save_bytes
-        yield report(
-            _limit(trainer),
-            "memory_limit",
-            limit=_limit(trainer).text,
-            peak=peak,
-            uncertainty=HOST_UNCERTAINTY,
-            gib=-(-int(peak * (1 + HOST_UNCERTAINTY)) // (1 << 30)),
-        )
+        gib, field = -(-int(peak * (1 + HOST_UNCERTAINTY)) // (1 << 30)), _limit(trainer)
+        about = HOST_UNCERTAINTY
+        yield report(field, "memory_limit", limit=field.text, peak=peak, uncertainty=about, gib=gib)
 
 
 def network_lines(manifests: Manifests) -> Iterator[Line]:
@@ -109,3 +101,20 @@ def _no_rdma(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     annotations = trainer.group.owner.at("template", "metadata", "annotations").mapping
     if not any("networks" in str(name) or "networking.gke.io" in str(name) for name in annotations):
         yield report(trainer.gpus_field, "no_rdma", pods=job.pods)
+
+
+def environment_lines(manifests: Manifests) -> Iterator[Line]:
+    for job in manifests.jobs:
+        seen: set[str] = set()
+        for trainer in job.trainers:
+            given = trainer.environment.items()
+            known = {name: value for name, value in given if "\x01" not in value and "$" not in value}
+            nodes = job.pods if job.pods is not None and job.pods > 1 else job.nodes_of(trainer)
+            for advice in env_lint.lint(
+                known, nodes=nodes, nccl_version=None, rdma=True if trainer.rdma is not None else None
+            ):
+                if advice.variable in seen:
+                    continue
+                seen.add(advice.variable)
+                setting = f"{advice.variable}={advice.value}"
+                yield at(trainer.place(advice.variable), advice_line("", setting, advice))

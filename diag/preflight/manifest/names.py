@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from diag.preflight.line import Line
+from diag.preflight.line import Line, table
 from diag.preflight.manifest.container import Trainer
-from diag.preflight.manifest.job import MESSAGES, ManifestJob, Manifests, known, report
+from diag.preflight.manifest.job import ManifestJob, Manifests, known, report
 from diag.preflight.manifest.pods import PodGroup
 from diag.preflight.manifest.reading import Document, Field
-from diag.text.tables import fill, load_table
+from diag.text.tables import fill
 
 _ADDRESS = ("MASTER_ADDR", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT")
 # Labels that only one pod of a set has.
@@ -52,7 +51,9 @@ def _of_trainer(trainer: Trainer, job: ManifestJob, manifests: Manifests) -> Ite
             yield report(place, "pod_address", address=address, first=_first_name(group))
     else:
         yield from _resolves(trainer, job, manifests, address, place)
-        yield from _dns_policy(group)
+        policy, network = group.spec.at("dnsPolicy"), group.spec.at("hostNetwork")
+        if network.value is True and policy.text != "ClusterFirstWithHostNet" and not policy.is_template:
+            yield report(policy if policy.there else network, "dns_policy")
 
 
 def _is_ip(address: str) -> bool:
@@ -78,12 +79,11 @@ def _is_random(group: PodGroup) -> bool:
 
 
 def _random(group: PodGroup) -> Line:
-    values: dict[str, Any] = {
-        "count": group.count or "N",
-        "subdomain": _subdomain(group),
-        "name": group.document.name,
-    }
-    return report(group.owner.at("completionMode"), "random_names", **values)
+    place, values = (
+        group.owner.at("completionMode"),
+        {"subdomain": _subdomain(group), "name": group.document.name},
+    )
+    return report(place, "random_names", count=group.count or "N", **values)
 
 
 def _resolves(
@@ -238,29 +238,16 @@ def _by_service(trainer: Trainer, service: Document, manifests: Manifests, place
             also="" if headless else ", and clusterIP: None in the Service",
         )
     elif pods == 1 and not headless:
-        yield from _port(spec.at("ports"), trainer.meeting.port)
-
-
-def _port(ports: Field, port: int) -> Iterator[Line]:
-    """Whether a Service with an address of its own forwards the port at which the nodes meet."""
-    numbers = [item.at("port").number for item in ports.items]
-    if port not in numbers and None not in numbers and known(str(port)):
-        yield report(ports, "port_not_passed", port=port)
+        ports, port = spec.at("ports"), trainer.meeting.port
+        numbers = [item.at("port").number for item in ports.items]
+        if port not in numbers and None not in numbers:
+            yield report(ports, "port_not_passed", port=port)
 
 
 def _service_text(owner: PodGroup, name: str) -> str:
-    own = {
-        key: value
-        for key, value in owner.labels.items()
-        if not key.startswith(("batch.kubernetes.io/", "jobset.sigs"))
-    }
+    added = ("batch.kubernetes.io/", "jobset.sigs")  # by controllers
+    own = {key: value for key, value in owner.labels.items() if not key.startswith(added)}
     if len(own) > 1:
         own.pop("job-name", None)
     labels = ", ".join(f"{key}: {value}" for key, value in list(own.items())[:2])
-    return fill(load_table(MESSAGES)["service"], name=name, labels=labels)
-
-
-def _dns_policy(group: PodGroup) -> Iterator[Line]:
-    policy, network = group.spec.at("dnsPolicy"), group.spec.at("hostNetwork")
-    if network.value is True and policy.text != "ClusterFirstWithHostNet" and not policy.is_template:
-        yield report(policy if policy.there else network, "dns_policy")
+    return fill(table("manifest")["service"], name=name, labels=labels)

@@ -1,4 +1,4 @@
-"""What each kind of manifest makes: how many pods, by which names, who restarts them, what it tells them.
+"""What each kind of manifest makes: how many pods, by which names, who restarts them, which variables it sets.
 Judges nothing.
 
 By the controllers' own sources: Kubernetes 1.29-1.33 (Job, StatefulSet), JobSet v1alpha2, Kubeflow
@@ -31,7 +31,7 @@ class PodGroup:
     the same time, None where it is not known. `names` are their host names, empty where they are random.
     `subdomain` is the headless Service that makes these resolve; `has_service` where the controller makes it.
     `forever` is what starts a pod again that ended well. `index` is what each pod's number is known by.
-    `tells` are variables that the controller sets.
+    `sets` are the variables that the controller sets.
     """
 
     document: Document
@@ -45,8 +45,8 @@ class PodGroup:
     bare_names: bool = False  # each pod has a Service of its own name
     forever: Field | None = None
     index: str = ""
-    tells: frozenset[str] = field(default_factory=frozenset)
-    nodes: int | None = None  # that PET_NNODES tells
+    sets: frozenset[str] = field(default_factory=frozenset)
+    nodes: int | None = None  # the value of PET_NNODES
     trains: bool = False  # it is of a kind that is for training only
     is_worker: bool = True  # not the launcher of mpirun
 
@@ -138,7 +138,7 @@ def _job(document: Document, spec: Field) -> PodGroup:
 
 def _indexed(indexed: bool) -> dict[str, Any]:
     index = "JOB_COMPLETION_INDEX" if indexed else ""
-    return {"index": index, "tells": frozenset({index} - {""})}
+    return {"index": index, "sets": frozenset({index} - {""})}
 
 
 def _forever(document: Document, spec: Field) -> PodGroup:
@@ -182,10 +182,8 @@ def _jobset(document: Document, spec: Field) -> Iterator[PodGroup]:
 
 def _runtime_of(job: Document, documents: Sequence[Document]) -> Document | None:
     reference = job.root.at("spec", "runtimeRef")
-    kind = reference.at("kind").text or "ClusterTrainingRuntime"
-    return next(
-        (other for other in documents if other.kind == kind and other.name == reference.at("name").text), None
-    )
+    kind, name = reference.at("kind").text or "ClusterTrainingRuntime", reference.at("name").text
+    return next((other for other in documents if (other.kind, other.name) == (kind, name)), None)
 
 
 def _runtime(runtime: Document, job: Document | None) -> Iterator[PodGroup]:
@@ -206,7 +204,7 @@ def _runtime(runtime: Document, job: Document | None) -> Iterator[PodGroup]:
             names=_names(f"{group.names[0].rpartition('-')[0]}-", count) if group.names else (),
             trains=trains,
             index="JOB_COMPLETION_INDEX",
-            tells=group.tells | (frozenset(_PET) if policy.at("torch").there else frozenset()),
+            sets=group.sets | (frozenset(_PET) if policy.at("torch").there else frozenset()),
         )
 
 
@@ -216,22 +214,16 @@ def _patched(runtime: Document, job: Document) -> Document:
     value = copy.deepcopy(dict(runtime.value))
     value["kind"], value["metadata"] = job.kind, job.value.get("metadata")
     lines = dict(runtime.lines)
-    given = job.root.at("spec", "trainer")
-    for place in (
-        Document(runtime.file, value, lines).root.at("spec", "template", "spec", "replicatedJobs").items
-    ):
+    given, patched = job.root.at("spec", "trainer"), Document(runtime.file, value, lines)
+    for place in patched.root.at("spec", "template", "spec", "replicatedJobs").items:
         if place.at("template", "metadata", "labels").mapping.get(_STEP) != "trainer":
             continue
         containers = place.at("template", "spec", "template", "spec", "containers").items
         container = next((item for item in containers if item.at("name").text == "node"), None)
         if container is None or not isinstance(container.value, dict):
             continue
-        for name, inner in (
-            ("image", "image"),
-            ("command", "command"),
-            ("args", "args"),
-            ("resourcesPerNode", "resources"),
-        ):
+        places = {"image": "image", "command": "command", "args": "args", "resourcesPerNode": "resources"}
+        for name, inner in places.items():
             if given.at(name).there:
                 _put(container, inner, given.at(name), lines)
         if given.at("env").items:
@@ -239,7 +231,7 @@ def _patched(runtime: Document, job: Document) -> Document:
             kept = [item.value for item in container.at("env").items if item.at("name").text not in own]
             _put(container, "env", given.at("env"), lines)
             container.value["env"] = [*container.value["env"], *kept]
-    return Document(runtime.file, value, lines)
+    return patched
 
 
 def _put(container: Field, name: str, given: Field, lines: dict[tuple[str | int, ...], int]) -> None:
@@ -270,7 +262,7 @@ def _pytorchjob(document: Document, spec: Field) -> Iterator[PodGroup]:
             bare_names=True,
             forever=_always(replica.at("restartPolicy")),
             index="operator",
-            tells=frozenset(("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", *_PET)),
+            sets=frozenset(("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", *_PET)),
             nodes=nodes,
             trains=True,
         )
@@ -288,16 +280,16 @@ def _mpijob(document: Document, spec: Field) -> Iterator[PodGroup]:
             index="mpirun",
             trains=True,
             is_worker=role == "Worker",
-            tells=frozenset({"MASTER_ADDR", "NNODES", "NODE_RANK"}),
+            sets=frozenset({"MASTER_ADDR", "NNODES", "NODE_RANK"}),
         )
 
 
 def _volcano(document: Document, spec: Field) -> Iterator[PodGroup]:
     torch = spec.at("plugins", "pytorch").there
     services = spec.at("plugins", "svc").there or torch  # pytorch brings svc
-    tells = {"VC_TASK_INDEX", "VK_TASK_INDEX"}
+    sets = {"VC_TASK_INDEX", "VK_TASK_INDEX"}
     if torch:
-        tells |= {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}
+        sets |= {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"}
     for task in spec.at("tasks").items:
         group = _role(
             document,
@@ -308,7 +300,7 @@ def _volcano(document: Document, spec: Field) -> Iterator[PodGroup]:
             bare_names=services,
             forever=_always(task.at("template", "spec", "restartPolicy")),
             index="VC_TASK_INDEX",
-            tells=frozenset(tells),
+            sets=frozenset(sets),
         )
         yield group if services else replace(group, names=())
 

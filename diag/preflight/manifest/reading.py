@@ -15,14 +15,12 @@ from typing import Any
 
 import yaml
 
-from diag.preflight.line import Line
+from diag.preflight.line import Line, line
 from diag.text.errors import DiagError
 
 _MOST_BYTES = 4 << 20  # etcd takes no object above 1.5 MiB
 _MOST_NODES = 200_000  # a few lines of aliases can stand for billions
 _MOST_FILES = 500
-_FIX = "fix it: nothing in this file was checked"
-_RENDER = "{} | diag doctor --manifest -"
 # Helm and Jinja; envsubst; "<your-image>" as guides write it. $(NAME) is Kubernetes' own and no template.
 _TEMPLATE = re.compile(r"\{\{|\{%|\$\{[A-Za-z_]\w*\}|^<[\w -]+>$")
 
@@ -89,9 +87,8 @@ class Field:
     @property
     def has_template(self) -> bool:
         """Of a mapping: whether one of its values is filled in later."""
-        return self.is_template or (
-            isinstance(self.value, Mapping) and any(self.at(name).is_template for name in self.value)
-        )
+        inner = self.value if isinstance(self.value, Mapping) else ()
+        return self.is_template or any(self.at(name).is_template for name in inner)
 
     @property
     def text(self) -> str:
@@ -168,23 +165,15 @@ def _texts(place: str, lines: list[Line]) -> Iterator[tuple[str, str]]:
             return
         for marker, command in (("kustomization.yaml", "kubectl kustomize"), ("Chart.yaml", "helm template")):
             if (path / marker).exists():
-                why, remedy = f"{marker} generates manifests from this folder", f"{command} {place}"
-                lines.append(Line(place, "not checked", why, _RENDER.format(remedy)))
+                lines.append(line("manifest.generated", what=place, marker=marker, command=command))
                 return
-        inner = sorted(
-            each for each in path.rglob("*") if each.suffix in (".yaml", ".yml", ".json") and each.is_file()
-        )
-        for each in inner[:_MOST_FILES]:
-            yield (
-                str(each.relative_to(path)),
-                each.read_text(encoding="utf-8", errors="replace")[:_MOST_BYTES],
-            )
+        named = (each for each in path.rglob("*") if each.suffix in (".yaml", ".yml", ".json"))
+        for each in sorted(each for each in named if each.is_file())[:_MOST_FILES]:
+            text = each.read_text(encoding="utf-8", errors="replace")[:_MOST_BYTES]
+            yield str(each.relative_to(path)), text
     except OSError as error:
-        raise DiagError(
-            f"cannot read {place}: {error.strerror}",
-            hint="--manifest takes a file, a folder, or - for stdin",
-            exit_code=2,
-        ) from None
+        hint = "--manifest takes a file, a folder, or - for stdin"
+        raise DiagError(f"cannot read {place}: {error.strerror}", hint=hint, exit_code=2) from None
 
 
 class _TooMuch(ValueError):
@@ -204,18 +193,15 @@ def read_text(text: str, file: str) -> tuple[list[Document], list[Line]]:
             value = _plain(node, (), lines, [0])
             documents += _unlisted(Document(file, value, lines)) if isinstance(value, dict) else []
     except _TooMuch:
-        why = "its aliases stand for more than any manifest holds"
-        return [], [Line(file, "not checked", why, "write it out")]
+        return [], [line("manifest.too_many_aliases", what=file)]
     except yaml.reader.ReaderError:
-        return [], [Line(file, "problem", "not text", _FIX, "launch-mismatch")]
+        return [], [line("manifest.not_text", what=file)]
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
-        if "{{" in text or "{%" in text:
-            why, remedy = f"{where}a template, not yet a manifest", _RENDER.format("helm template CHART")
-            return [], [Line(file, "not checked", why, remedy)]
-        why = f"{where}not YAML: {getattr(error, 'problem', None) or 'too deep'}"
-        return [], [Line(file, "problem", why, _FIX, "launch-mismatch")]
+        key = "template" if "{{" in text or "{%" in text else "not_yaml"
+        why = getattr(error, "problem", None) or "too deep"
+        return [], [line(f"manifest.{key}", what=file, where=where, why=why)]
     return documents, []
 
 
@@ -256,12 +242,27 @@ def _plain(
 def _unlisted(document: Document) -> list[Document]:
     if document.kind != "List":
         return [document]
-    return [
-        Document(
-            document.file,
-            item.value,
-            {path[2:]: line for path, line in document.lines.items() if path[:2] == item.path},
-        )
-        for item in document.root.at("items").items
-        if isinstance(item.value, dict)
-    ]
+    found = []
+    for item in document.root.at("items").items:
+        if isinstance(item.value, dict):
+            lines = {path[2:]: line for path, line in document.lines.items() if path[:2] == item.path}
+            found.append(Document(document.file, item.value, lines))
+    return found
+
+
+_UNITS = {
+    "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30,
+    "Ti": 1 << 40, "Pi": 1 << 50,
+}  # fmt: skip
+
+
+def quantity(text: str) -> int | None:
+    """None for what is none.
+
+    >>> quantity("64Gi") == 64 << 30, quantity("8"), quantity("0.5G"), quantity("64GB"), quantity("500m")
+    (True, 8, 500000000, None, 0)
+    """
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)(m|[KMGTP]i|[kMGTP])?", text.strip())
+    if match is None:
+        return None
+    return int(float(match[1]) / 1000) if match[2] == "m" else int(float(match[1]) * _UNITS[match[2] or ""])

@@ -79,12 +79,8 @@ def monitor_lines(manifests: Manifests) -> Iterator[Line]:
             continue
         wanted = document.root.at("spec", "selector", "matchLabels").mapping
         selected = [group for group in manifests.groups if group.has_labels(wanted)]
-        names = {
-            port.at("name").text
-            for group in selected
-            for container in group.containers
-            for port in container.at("ports").items
-        }
+        containers = [container for group in selected for container in group.containers]
+        names = {port.at("name").text for container in containers for port in container.at("ports").items}
         has = ", ".join(sorted(name for name in names if name)) or "no name"
         for endpoint in document.root.at("spec", "podMetricsEndpoints").items:
             port = endpoint.at("port")

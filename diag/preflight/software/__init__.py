@@ -13,26 +13,13 @@ from dataclasses import replace
 
 from diag.launch.launchers.command.variables import split_environment
 from diag.preflight.line import Line, line, table
-from diag.preflight.software import compilers, cuda, fits
-from diag.preflight.software.ask import Load, inventory, load
-from diag.preflight.software.concern import is_megatron, used_by
-from diag.preflight.software.facts import DISTS, MODULES, Software, parse
+from diag.preflight.software import cuda, fits
+from diag.preflight.software.ask import Load, Software, inventory, load, parse
+from diag.preflight.software.fits import before, check_megatron
 from diag.preflight.software.loads import judge
-from diag.preflight.software.megatron import before, check_megatron
-from diag.preflight.software.target import Target, find_target
+from diag.preflight.software.target import Target, find_target, is_megatron, used_by
 
 _AT_ONCE = 2  # imports of several hundred MiB each, while a job may run here
-_SUMMARY = (
-    "triton", "ms-swift", "megatron-core", "mcore-bridge", "transformer-engine", "flash-attn", "apex", "transformers", "trl", "peft",
-    "accelerate", "deepspeed", "datasets", "numpy",
-)  # fmt: skip
-_PROGRAMS = {
-    "megatron": "ms-swift",
-    "swift": "ms-swift",
-    "torchrun": "torch",
-    "accelerate": "accelerate",
-    "deepspeed": "deepspeed",
-}
 
 
 def check_software(
@@ -48,25 +35,25 @@ def check_software(
 
 def _lines(target: Target, deadline: float, *, loads: bool) -> Iterator[Line]:
     if target.missing_program:
-        package = _PROGRAMS.get(target.missing_program.rpartition("/")[2])
+        package = table("versions")["programs"].get(target.missing_program.rpartition("/")[2])
         key = f"software.{'' if package else 'unknown-'}program-missing"
         yield line(key, program=target.missing_program, package=package)
         return
     if target.unfit:
         yield line("software.other-python", target=target)
     early = before(target, "3.")
-    answer = inventory(target, MODULES, DISTS, early)
+    answer = inventory(target, early)
     if isinstance(answer, str):
         yield line("software.no-answer", target=target, why=answer)
         return
     software = parse(answer)
     if early and not before(target, software.version("ms-swift")):
         early = []
-        answer = inventory(target, MODULES, DISTS)
+        answer = inventory(target)
         software = software if isinstance(answer, str) else parse(answer)
     yield from _versions(target, software)
     if not software.has("torch"):
-        if target.launcher in _PROGRAMS or "torch" in (used_by(target) or ()):
+        if target.launcher in table("versions")["programs"] or "torch" in (used_by(target) or ()):
             yield line("software.no-torch", software=software)
     elif loads:
         yield from _really(target, software, early, deadline)
@@ -87,7 +74,7 @@ def _versions(target: Target, software: Software) -> Iterator[Line]:
 def _really(target: Target, software: Software, early: Sequence[str], deadline: float) -> Iterator[Line]:
     """What only an import shows."""
     used = used_by(target)
-    compiles = bool(compilers.compiles(target, software))
+    compiles = bool(cuda.compiles(target, software))
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         asking = pool.submit(load, target, "torch", ["torch"], deadline, early, compiles)
         others = [
@@ -104,7 +91,7 @@ def _really(target: Target, software: Software, early: Sequence[str], deadline: 
     if torch.went_well:
         yield from cuda.check_driver(software, torch.torch, cuda.nvml_cuda())
         yield from cuda.check_copies(software, torch.torch, target.environment)
-        yield from compilers.check_compilers(target, software, torch.torch)
+        yield from cuda.check_compilers(target, software, torch.torch)
 
 
 def _uses_bridge(target: Target, software: Software) -> bool:
@@ -119,7 +106,8 @@ def _summary(target: Target, software: Software) -> Line:
     for kind, name in (("cudnn", "cuDNN"), ("nccl", "NCCL")):
         wheels = (each for each in software.installed if each.startswith(f"nvidia-{kind}-cu"))
         there += [f"{name} {software.installed[wheel]}" for wheel in list(wheels)[:1]]
-    there += [f"{name} {software.version(name)}" for name in _SUMMARY if software.version(name)]
+    names = table("versions")["summary"].split()
+    there += [f"{name} {software.version(name)}" for name in names if software.version(name)]
     key = f"software.summary{'' if with_torch else '-without-torch'}"
     return line(key, software=software, target=target, versions=", ".join(there))
 

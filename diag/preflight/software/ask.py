@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -14,11 +16,66 @@ from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any
 
+from diag.preflight.line import table
 from diag.preflight.software.target import Target
 from diag.text.units import format_seconds
 
 _TAIL_BYTES = 16384
 _INVENTORY_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """`installed` has every distribution by its normalised name; `modules` where each module of interest
+    would come from."""
+
+    python: str
+    executable: str
+    installed: Mapping[str, str]
+    requires: Mapping[str, tuple[str, ...]]
+    modules: Mapping[str, str | None]
+    markers: Mapping[str, str]
+    torch_cuda: str | None = None
+    is_rocm: bool = False
+    megatron_core: str | None = None
+    megatron_core_version: str = ""
+    megatron_training: str | None = None
+    swift_wants: str = ""  # the branch of Megatron-LM that ms-swift 3.x clones, "core_r0.15.0"
+    swift_has_bridge: bool = False
+
+    def version(self, name: str) -> str:
+        return self.installed.get(name, "")
+
+    def has(self, module: str) -> bool:
+        return self.modules.get(module) is not None
+
+
+def parse(answer: Mapping[str, Any]) -> Software:
+    # torch 2.13.0+cpu, torch/version.py: `cuda: Optional[str] = None`; 2.11.0+cu130: `cuda: Optional[str] =
+    # '13.0'`
+    cuda = re.search(r"^cuda\b[^=\n]{0,40}= *'([\d.]+)'", answer["torch"], re.MULTILINE)
+    hip = re.search(r"^hip\b[^=\n]{0,40}= *'", answer["torch"], re.MULTILINE)
+    # ms-swift 3.12.6, swift/megatron/init.py: `'https://github.com/NVIDIA/Megatron-LM',
+    # branch='core_r0.15.0')`
+    branch = re.search(r"branch='(core_r[\d.]+)'", answer["swift_init"])
+    # Megatron-LM, megatron/core/package_info.py: `MAJOR = 0`, `MINOR = 16`, `PATCH = 1`, `PRE_RELEASE = ''`
+    numbers = dict(re.findall(r"^(MAJOR|MINOR|PATCH) = (\d+)", answer["megatron_core_info"], re.MULTILINE))
+    core = (numbers.get(part, "0") for part in ("MAJOR", "MINOR", "PATCH"))
+    return Software(
+        python=answer["python"],
+        executable=answer["executable"],
+        installed=answer["installed"],
+        requires={name: tuple(all_of) for name, all_of in answer["requires"].items()},
+        modules=answer["modules"],
+        markers=answer["markers"],
+        torch_cuda=cuda[1] if cuda else None,
+        is_rocm=hip is not None,
+        megatron_core=answer["megatron_core"],
+        megatron_core_version=".".join(core) if numbers else "",
+        megatron_training=answer["megatron_training"],
+        swift_wants=branch[1] if branch else "",
+        swift_has_bridge="mcore_bridge" in answer["swift_init"],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +103,21 @@ class Load:
         return self.ended and not self.signal and not self.kind
 
 
-def inventory(
-    target: Target, modules: Sequence[str], dists: Sequence[str], before: Sequence[str] = ()
-) -> dict[str, Any] | str:
+def inventory(target: Target, before: Sequence[str] = ()) -> dict[str, Any] | str:
     """What the program in inside/inventory.py answers, or why it did not."""
-    asked = {"modules": list(modules), "dists": list(dists), "before": list(before)}
+    names = table("versions")
+    asked = {
+        "modules": names["modules"].split(),
+        "dists": names["distributions"].split(),
+        "before": list(before),
+    }
     with tempfile.TemporaryDirectory(prefix="diag-doctor-") as folder:
         answer, said, code, _ = _ask("inventory.py", target, asked, Path(folder), _INVENTORY_SECONDS)
     if isinstance(answer, dict):
         return answer
-    last = (said.strip().splitlines() or [""])[-1][:200]
-    return (
-        f"does not answer within {format_seconds(_INVENTORY_SECONDS)}"
-        if code is None
-        else f"ends with {code}: {last}"
-    )
+    if code is None:
+        return f"does not answer within {format_seconds(_INVENTORY_SECONDS)}"
+    return f"ends with {code}: {(said.strip().splitlines() or [''])[-1][:200]}"
 
 
 def load(target: Target, name: str, imports: Sequence[str], deadline: float, before: Sequence[str] = (),  # noqa: PLR0917
@@ -74,7 +131,7 @@ def load(target: Target, name: str, imports: Sequence[str], deadline: float, bef
     }
     with tempfile.TemporaryDirectory(prefix="diag-doctor-", ignore_cleanup_errors=True) as folder:
         answer, said, code, busy = _ask("load.py", target, asked, Path(folder), deadline)
-        place = _last_frame(Path(folder) / "trace")
+        place = _frame_in(_text_of(Path(folder) / "trace"))
     if isinstance(answer, dict):
         return Load(name, answer["kind"], answer["error"], said, torch=answer.get("torch", {}))
     if code is None:
@@ -103,20 +160,16 @@ def _ask(
     tail = bytearray()
     reader = threading.Thread(target=_drain, args=(process.stdout, tail), daemon=True)
     reader.start()
-    code: int | None = None
-    busy = False
     try:
         code, busy = _wait(process, deadline)
     finally:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # what it started, too
-        except ProcessLookupError:
-            pass
         process.wait()
     reader.join(2.0)
     try:
-        answer = json.loads((folder / "answer").read_text())
-    except (OSError, ValueError):
+        answer = json.loads(_text_of(folder / "answer"))
+    except ValueError:
         answer = None
     return answer, tail.decode(errors="replace"), code, busy
 
@@ -169,15 +222,15 @@ def _environment(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-# faulthandler of CPython 3.11, the innermost call first: `  File "/x/slow/__init__.py", line 3 in <module>`
-def _last_frame(path: Path) -> str:
+def _text_of(path: Path) -> str:
     try:
-        return _frame_in(path.read_text(errors="replace"))
+        return path.read_text(errors="replace")
     except OSError:
         return ""
 
 
 def _frame_in(text: str) -> str:
+    # faulthandler of CPython 3.11, the innermost call first: `  File "/x/slow/__init__.py", line 3 in <module>`
     for line in text.splitlines():
         frame = line.strip()
         if frame.startswith('File "') and "<frozen" not in frame and '"<string>"' not in frame:

@@ -1,10 +1,11 @@
-"""Which versions are known to break together, and which requirements of the packages themselves are not met;
-pure."""
+"""Which versions are known to break together, which requirements of the packages themselves are not met, and which Megatron
+CMD will import; pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from pathlib import Path
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
@@ -13,34 +14,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from diag.preflight.line import Line, line, table
-from diag.preflight.software.facts import DISTS, Software
+from diag.preflight.software.ask import Software
+from diag.preflight.software.target import Target, is_megatron
 
 _ABSENT = "absent"
-
-
-@dataclass(frozen=True, slots=True)
-class Clash:
-    """One of lines/versions.yaml, which says what each field is."""
-
-    when: Mapping[str, str]
-    of: tuple[str, ...]
-    message: str
-    source: str
-    install: str = ""
-    otherwise: str = ""
-
-
-def known_clashes() -> list[Clash]:
-    return [Clash(**{**entry, "of": tuple(entry["of"])}) for entry in table("versions")["clashes"]]
-
-
-# The parts of Transformer Engine check each other's versions when they are imported.
-_TE_PARTS = (
-    "transformer-engine",
-    "transformer-engine-torch",
-    "transformer-engine-cu12",
-    "transformer-engine-cu13",
-)
 
 
 def fits(version: str, specifier: str) -> bool | None:
@@ -60,20 +37,21 @@ def fits(version: str, specifier: str) -> bool | None:
 
 
 def clashes(software: Software, used: Collection[str] | None) -> Iterator[Line]:
-    used = used or ()
-    for clash in known_clashes():
-        if not all(_holds(software, name, wanted) for name, wanted in clash.when.items()):
+    used, known = used or (), table("versions")
+    for clash in known["clashes"]:
+        when = clash["when"].items()
+        if not all(_holds(software, name, wanted) for name, wanted in when):
             continue
-        gone = [f"without {name}" for name, wanted in clash.when.items() if wanted == _ABSENT]
-        named = (
-            f"{name} {software.version(name)}" for name, wanted in clash.when.items() if wanted != _ABSENT
-        )
+        gone = [f"without {name}" for name, wanted in when if wanted == _ABSENT]
+        named = (f"{name} {software.version(name)}" for name, wanted in when if wanted != _ABSENT)
         there = " ".join([" with ".join(named), *gone])
-        pip = f"{software.executable} -m pip install {clash.install}" if clash.install else ""
-        install = "; ".join(filter(None, (pip, clash.otherwise)))
+        pip = f"{software.executable} -m pip install {clash['install']}" if "install" in clash else ""
+        install = "; ".join(filter(None, (pip, clash.get("otherwise"))))
         found = line(f"software.clash{'-missing' if gone else ''}", there=there, clash=clash, install=install)
-        yield found.as_note(unless=all(name in used for name in clash.of))
-    parts = {name: software.version(name) for name in _TE_PARTS if software.version(name)}
+        yield found.as_note(unless=all(name in used for name in clash["of"]))
+    parts = {
+        name: software.version(name) for name in known["transformer-engine"].split() if software.version(name)
+    }
     releases = {_base(version) for version in parts.values()}
     if len(releases) > 1:
         named = (f"{name} {version}" for name, version in parts.items())
@@ -98,13 +76,13 @@ def _base(version: str) -> str:
 def unmet(software: Software, used: Collection[str] | None) -> Iterator[Line]:
     """Requirements in the packages' own metadata, of the packages that matter to training. As `pip check`,
     but only of these."""
-    used = used or ()
+    used, checked = used or (), table("versions")["distributions"].split()
     for name, texts in software.requires.items():
         if name == "torchvision":  # it is loaded, and reports the same with what follows
             continue
         for wanted in filter(None, (_requirement(text, software.markers) for text in texts)):
             target = canonicalize_name(wanted.name)
-            version, known = software.version(target), target in DISTS or target.startswith("nvidia-")
+            version, known = software.version(target), target in checked or target.startswith("nvidia-")
             if version and fits(version, str(wanted.specifier)) is not False:
                 continue
             if not version and not known:
@@ -124,3 +102,60 @@ def _requirement(text: str, markers: Mapping[str, str]) -> Requirement | None:
     except (InvalidRequirement, UndefinedComparison, UndefinedEnvironmentName):
         pass
     return None
+
+
+def before(target: Target, swift_version: str) -> list[str]:
+    """What goes before sys.path: ms-swift 3.x puts MEGATRON_LM_PATH there, 4.x does not read it."""
+    path = target.environment.get("MEGATRON_LM_PATH", "")
+    return [path] if path and target.launcher == "megatron" and swift_version.startswith("3.") else []
+
+
+def check_megatron(target: Target, software: Software) -> Iterator[Line]:
+    if not is_megatron(target):
+        return
+    swift, path = software.version("ms-swift"), target.environment.get("MEGATRON_LM_PATH", "")
+    by_swift = target.launcher == "megatron"
+    if by_swift and swift.startswith("3."):
+        yield _of_swift_3(target, software, path)
+        return
+    if by_swift and path:
+        yield line("software.megatron-path-unread", path=path, swift=swift or "4.x")
+    yield _imported(target, software)
+
+
+def _of_swift_3(target: Target, software: Software, path: str) -> Line:
+    swift, there = software.version("ms-swift"), software.megatron_core_version
+    known = table("versions")["megatron-of-swift"]
+    wanted = software.swift_wants or known.get(".".join(swift.split(".")[:2]), "")
+    values = {"swift": swift, "wanted": wanted, "branch": wanted or "core_r0.15.0"}
+    if not path:
+        return line("software.megatron-cloned", **values)
+    tree = Path(path)
+    if not (tree / "megatron" / "training").is_dir():
+        wrong = "has no megatron/training" if tree.is_dir() else "is not there"
+        return line("software.megatron-no-tree", path=path, wrong=wrong, **values)
+    numbers = re.search(r"(\d+\.\d+)", wanted)
+    if numbers and there and not there.startswith(numbers[1] + "."):
+        return line("software.megatron-other-release", path=path, software=software, **values)
+    return _imported(target, software)
+
+
+def _imported(target: Target, software: Software) -> Line:
+    core, training = software.megatron_core, software.megatron_training
+    by_swift = target.launcher == "megatron"
+    if core is None:
+        wanted = "'megatron-core==0.16.1'" if by_swift else "megatron-core"
+        return line("software.megatron-no-core", software=software, core=wanted)
+    version, pip = software.megatron_core_version, software.version("megatron-core")
+    said = f"megatron.core {version} of {Path(core).parent.parent}"
+    other = Path(training).parent.parent if training is not None else None
+    if training is None and any(name.startswith("megatron.training") for name in target.imports or ()):
+        key = "no-training"
+    elif other is not None and other != Path(core).parent.parent and not by_swift:
+        key = "two-trees"
+    elif pip and version and not pip.startswith(version):
+        key = "hides-pip" if by_swift else "before-pip"
+    else:
+        key = "fits"
+        said += "" if training is None else ", with megatron.training"
+    return line(f"software.megatron-{key}", said=said, other=other, software=software, pip=pip)

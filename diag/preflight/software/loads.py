@@ -11,51 +11,13 @@ from dataclasses import dataclass, replace
 
 from diag.preflight.line import Line, line, table
 from diag.preflight.run_command import CommandFailed, run_command
-from diag.preflight.software.ask import Load
-from diag.preflight.software.facts import Software
+from diag.preflight.software.ask import Load, Software
 from diag.text.units import format_seconds
 
-# ld.so of glibc 2.36, as Python shows it; github.com/Dao-AILab/flash-attention/issues/1644 (torch 2.7.0,
-# flash-attn 2.7.4.post1):
-#   ImportError: /h/.local/lib/python3.10/site-packages/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol:
-#     _ZN3c105ErrorC2ENS_14SourceLocationESs   (one line)
-_SYMBOL = re.compile(r"(\S+\.so[\w.]*): undefined symbol: (\w+)")
-#   ImportError: libcudart.so.11.0: cannot open shared object file: No such file or directory
-_LIBRARY = re.compile(r"(\S+?\.so[\w.]*): cannot open shared object file")
-#   ImportError: /lib/x86_64-linux-gnu/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by /x/flash_attn_2_cuda.so)
-_VERSION = re.compile(r"(\S+): version `(GLIBC|GLIBCXX|CXXABI)_([\d.]+)' not found")
-#   ModuleNotFoundError: No module named 'megatron.training'
-_MODULE = re.compile(r"No module named '([\w.]+)'")
-#   ImportError: cannot import name 'HybridCache' from 'transformers' (/x/transformers/__init__.py)
-_NAME = re.compile(r"cannot import name '(\w+)' from (?:partially initialized module )?'([\w.]+)'")
-# transformer-engine 2.20.2: RuntimeError: Found empty `transformer-engine` meta package installed. Install
-# ...
-_EMPTY_TE = re.compile("Found empty `transformer-engine` meta package")
-# torchvision 0.22.0 on torch 2.13.0: RuntimeError: operator torchvision::nms does not exist
-_OPERATOR = re.compile(r"operator (\w+)::\w+ does not exist")
-# torch 2.7, torch/backends/cudnn: RuntimeError: cuDNN version incompatibility: PyTorch was compiled  against (9, 5, 1) but found
-#   runtime version (8, 9, 2)   (one line)
-_CUDNN = re.compile("cuDNN version incompatibility")
-# deepspeed, op_builder/builder.py: MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA
-# op(s)
-_NO_CUDA_HOME = re.compile(r"CUDA_HOME (?:does not exist|environment variable is not set)")
-# numpy: ValueError: numpy.dtype size changed, may indicate binary incompatibility. Expected 96 from C
-#   header, got 88 from PyObject   (one line)
-_NUMPY = re.compile(
-    r"numpy\.\w+ size changed|compiled using NumPy 1\.x cannot be run in|_ARRAY_API not found"
-)
-# torch: AssertionError: Torch not compiled with CUDA enabled
-_NO_CUDA_BUILD = re.compile("Torch not compiled with CUDA enabled")
 # xformers 0.0.30 on torch 2.13.0, a warning on stderr:
 #   WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. xFormers was built for:
 #       PyTorch 2.7.0+cu126 with CUDA 1206 (you have 2.13.0+cpu)
 _XFORMERS = re.compile(r"xFormers was built for:\s+PyTorch (\S+)")
-# Nothing is wrong with the package: it wants what is not there on this machine, or what was hidden from it
-# here.
-_NEEDS_GPU = re.compile(
-    r"libcuda\.so\.1: cannot open|libnvidia-ml\.so|Found no NVIDIA driver|No CUDA GPUs are available|no CUDA-capable device"
-    r"|0 active drivers"
-)
 # Libraries of the CUDA toolkit, with its major version
 _TOOLKIT = re.compile(r"lib(?:cudart|cublas|cublasLt|cufft|cusparse|cusolver|nvrtc|curand|cupti)\.so\.(\d+)")
 # Libraries that come in wheels of their own, nvidia-NAME-cu12
@@ -149,12 +111,12 @@ def judge(load: Load, software: Software, abi: bool | None = None) -> Line | Non
         return line(f"loads.{'busy' if load.busy else 'stuck'}", case=case, seconds=seconds, at=at)
     if load.signal:
         return _crashed(case)
-    for pattern, verdict in _VERDICTS:
-        found = pattern.search(load.error)
+    for kind, pattern in table("loads")["errors"].items():
+        found = re.search(pattern, load.error)
         if found is not None:
-            if not isinstance(verdict, str):
-                return verdict(case, found)
-            return line(f"loads.error-{verdict}", case=case, found=found, short=_short(load.error))
+            if kind in _JUDGES:
+                return _JUDGES[kind](case, found)
+            return line(f"loads.error-{kind}", case=case, found=found, short=_short(load.error))
     return line("loads.other", case=case, short=_short(load.error))
 
 
@@ -221,9 +183,8 @@ def _old_library(case: _Case, found: re.Match[str]) -> Line:
 def _unregistered(case: _Case, found: re.Match[str]) -> Line:
     whose = replace(case, load=Load(found[1])) if case.software.has(found[1]) else case
     of_vision = "; transformers then reports Could not import module 'PreTrainedModel'"
-    return line(
-        "loads.operator", case=whose, found=found, also=of_vision if found[1] == "torchvision" else ""
-    )
+    also = of_vision if found[1] == "torchvision" else ""
+    return line("loads.operator", case=whose, found=found, also=also)
 
 
 def _absent_module(case: _Case, found: re.Match[str]) -> Line:
@@ -240,21 +201,14 @@ def _absent_name(case: _Case, found: re.Match[str]) -> Line:
     return line("loads.name-missing", case=case, other=replace(case, load=Load(found[2])), why=why)
 
 
-# The first pattern that is found decides: the line's name, or what makes the line.
-_VERDICTS: tuple[tuple[re.Pattern[str], str | Callable[[_Case, re.Match[str]], Line]], ...] = (
-    (_NEEDS_GPU, "needs-gpu"),
-    (_SYMBOL, _undefined),
-    (_LIBRARY, _absent_library),
-    (_VERSION, _old_library),
-    (_EMPTY_TE, "empty-te"),
-    (_OPERATOR, _unregistered),
-    (_NO_CUDA_HOME, "no-toolkit"),
-    (_NUMPY, "numpy"),
-    (_NO_CUDA_BUILD, "no-cuda-build"),
-    (_CUDNN, "cudnn"),
-    (_MODULE, _absent_module),
-    (_NAME, _absent_name),
-)
+_JUDGES: dict[str, Callable[[_Case, re.Match[str]], Line]] = {
+    "symbol": _undefined,
+    "library": _absent_library,
+    "version": _old_library,
+    "operator": _unregistered,
+    "module": _absent_module,
+    "name": _absent_name,
+}
 
 
 def _short(text: str, most: int = 200) -> str:

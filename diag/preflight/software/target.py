@@ -9,11 +9,13 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from diag.launch.launchers.command.names import ELSEWHERE, MODULES, SHELLS
+from diag.preflight.line import table
 
 _MOST_BYTES = 1 << 16
 _LAUNCHERS = frozenset(["torchrun", "megatron", "swift", "accelerate", "deepspeed"])
@@ -80,8 +82,8 @@ def _own(
     found_by: str = "diag's own",
 ) -> Target:
     """diag's own Python, and why CMD's is not known."""
-    found = Target(sys.executable, found_by, "", tuple(words), environment)
-    return replace(found, missing_program=missing_program, unfit=unfit, remedy=remedy)
+    found = Target(sys.executable, found_by, "", tuple(words), environment, unfit=unfit, remedy=remedy)
+    return replace(found, missing_program=missing_program)
 
 
 def _of_words(words: list[str], env: dict[str, str], here: Path, depth: int) -> Target:
@@ -196,12 +198,8 @@ def _script(words: Sequence[str], here: Path) -> tuple[str, frozenset[str] | Non
     for word in words:
         if word.endswith(".py"):
             text = _head(here / word, 1 << 20)
-            dotted = _IMPORT.findall(text)
-            return (
-                (word, frozenset(dotted) | {name.partition(".")[0] for name in dotted})
-                if text
-                else (word, None)
-            )
+            dotted = frozenset(_IMPORT.findall(text))
+            return word, dotted | {name.partition(".")[0] for name in dotted} if text else None
     return "", None
 
 
@@ -238,3 +236,43 @@ def _head(path: Path, most: int = _MOST_BYTES) -> str:
             return file.read(most).decode(errors="replace")
     except OSError:
         return ""
+
+
+def is_megatron(target: Target) -> bool:
+    """`megatron` of ms-swift, or a script of Megatron-LM."""
+    return target.launcher == "megatron" or "megatron" in (target.imports or ())
+
+
+def used_by(target: Target) -> frozenset[str] | None:
+    """Names of distributions; None where nothing is known of what CMD uses."""
+    with_rlhf = "rlhf" in target.words
+    used: set[str] = set()
+    if target.launcher == "megatron":
+        used = {*_uses("swift"), *_uses("megatron"), "mcore-bridge"} - (set() if with_rlhf else {"trl"})
+    elif target.launcher == "swift":
+        used = set(_uses("swift"))
+    elif target.imports:
+        used = {name for module in target.imports if "." not in module for name in _uses(module)}
+    if with_rlhf and target.launcher in ("megatron", "swift"):
+        used.add("msgspec")
+    if target.launcher == "deepspeed" or target.has("--deepspeed", "--deepspeed_config") is not None:
+        used.update(_uses("deepspeed"))
+    if target.launcher == "accelerate":
+        used.update(_uses("accelerate"))
+    if target.has("--use_vllm") in ("true", "True", "1"):
+        used.add("vllm")
+    if target.launcher == "torchrun":
+        used.add("torch")
+    return frozenset(used) if used - {"torch"} else None
+
+
+def _uses(module: str) -> Iterator[str]:
+    return _flat(table("versions")["uses"].get(module, module.replace("_", "-")))
+
+
+def _flat(names: Any) -> Iterator[str]:
+    if isinstance(names, str):
+        yield names
+    else:
+        for name in names:
+            yield from _flat(name)
