@@ -9,9 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from diag.agent.cluster.gather import Gathering, other_hubs
 from diag.agent.cluster.hubside import Membership
-from diag.agent.cluster.jobdump import job_document
+from diag.agent.cluster.jobdump import Gathering, job_document, other_hubs
 from diag.agent.cluster.member import Member
 from diag.agent.dump import (
     Timer,

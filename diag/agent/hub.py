@@ -20,7 +20,7 @@ import diag
 from diag.agent.cluster.hubside import Membership
 from diag.agent.dumps import DumpTaker
 from diag.agent.flames import FlameRecorder
-from diag.agent.job_output import JobOutput
+from diag.agent.log_backlog import JobOutput
 from diag.agent.memory_sampler import watchers
 from diag.agent.rank_finder import Found, RankFinder
 from diag.agent.rank_search import RankSearch
@@ -37,7 +37,7 @@ from diag.detectors.rules.load import for_a_run
 from diag.engine.engine import CHECK_SECONDS, Engine
 from diag.engine.journal import JournalWriter
 from diag.launch.launchers import redacted
-from diag.launch.launchers.job_name import job_name
+from diag.launch.launchers.nodes import job_name
 from diag.launch.malloc import use_few_heaps
 from diag.launch.rundir import RunDir
 from diag.launch.service_discovery import Target

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from diag.launch.failures import guarded, threads_report_to
 from diag.launch.hub_handle import WIRE_FD
-from diag.launch.link import Link
-from diag.launch.wire import Wire
+from diag.launch.wire import Link, Wire
 from diag.text.errors import DiagError
 
 if TYPE_CHECKING:

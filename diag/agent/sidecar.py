@@ -18,14 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from diag.agent.memory_sampler import MemorySampler
 from diag.agent.probes import Probe, Probes
-from diag.agent.rdma_sampler import RdmaSampler
-from diag.agent.samplers.rank_collectives import CollectivesSampler
 from diag.agent.samplers.rank_context import RankContext, RankSampler
-from diag.agent.samplers.rank_process import ProcessSampler
-from diag.agent.samplers.rank_samplers import RANK_SAMPLERS
+from diag.agent.samplers.rank_process import ExitSampler, ProcessSampler, RdmaSampler, WrittenSampler
+from diag.agent.samplers.rank_suspicion import CollectivesSampler, WaitSampler
 from diag.agent.samplers.rank_variables import VariableSampler
-from diag.agent.samplers.rank_waits import WaitSampler
 from diag.agent.samplers.sampler import Reporter
 from diag.agent.stack_sampler import StackSampler
 from diag.launch.runs import is_alive
@@ -40,6 +38,18 @@ _MOST_DUMPS = 4  # at once: those that the kernel holds up leave their threads b
 _WAITS_OVER_SECONDS = 0.2  # of a dump: what did not change meanwhile waits
 
 T = TypeVar("T", bound=RankSampler)
+
+RANK_SAMPLERS: tuple[type[RankSampler], ...] = (
+    ExitSampler,
+    ProcessSampler,
+    StackSampler,
+    WrittenSampler,
+    WaitSampler,
+    VariableSampler,
+    CollectivesSampler,
+    RdmaSampler,
+    MemorySampler,
+)
 
 
 class _ToHub(Reporter):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from diag.launch.launchers.command.errors import CommandError
 from diag.launch.launchers.command.flags import parse_flags
+from diag.launch.launchers.command.options import CommandError
 from diag.launch.launchers.command.shell_script import is_computed
 from diag.preflight.estimate.parallel import ParallelSizes, parallel_sizes
 from diag.preflight.launch_devices import ranks_here

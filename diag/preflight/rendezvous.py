@@ -12,7 +12,7 @@ from pathlib import Path
 
 from diag.launch.launchers import redacted
 from diag.launch.launchers.command.shell_script import is_computed
-from diag.launch.port_owner import owner_of
+from diag.launch.ports import owner_of
 from diag.preflight.line import Line, line
 from diag.preflight.plan import LaunchPlan, is_own
 from diag.preflight.rendezvous_names import absent, is_translated, mine, reported_lines

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from diag.agent.cluster import member as member_module
-from diag.agent.cluster.gather import Gathering, job_engine
+from diag.agent.cluster.jobdump import Gathering, job_engine
 from diag.agent.cluster.member import Member
 from diag.agent.cluster.post import Failed, Sender, try_connection
 from diag.launch.launchers.nodes import JobNodes

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from diag.agent.hub import Hub
-from diag.launch.launchers.job_name import job_name
+from diag.launch.launchers.nodes import job_name
 from diag.launch.service_discovery import SdFile, Target, reachable_host, sd_document, sd_path
 from diag.settings import Settings
 

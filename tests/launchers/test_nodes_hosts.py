@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.launch.launchers.hostfile import mpi_hosts
+from diag.launch.launchers.hostlist import mpi_hosts
 from diag.launch.launchers.nodes import JobNodes, nodes_of, nodes_of_rank
 
 

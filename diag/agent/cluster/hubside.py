@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from diag.agent.cluster.collector import Collector
+from diag.agent.cluster.digest import Collector
 from diag.agent.cluster.jobdump import nodes_json
 from diag.agent.cluster.jobhub import JobHub
 from diag.agent.cluster.member import Member

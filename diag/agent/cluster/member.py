@@ -15,8 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from diag.agent.cluster.collector import Collector
-from diag.agent.cluster.digest import DigestMaker
+from diag.agent.cluster.digest import Collector, DigestMaker
 from diag.agent.cluster.jobhub import JobHub, every_of, spread
 from diag.agent.cluster.post import Failed, Refused, Sender
 from diag.agent.cluster.roster import WHOLE_ROSTER, Entry, Identity, KnownHubs

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from diag.launch.launchers.command.errors import CommandError
+from diag.launch.launchers.command.options import CommandError
 
 
 class EstimateError(CommandError):

@@ -8,7 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from diag.launch.launchers.command.errors import CommandError
+from diag.text.errors import DiagError
+
+
+class CommandError(DiagError):
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint, exit_code=2)
+
 
 if sys.version_info >= (3, 11):
     import tomllib

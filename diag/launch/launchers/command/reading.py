@@ -11,19 +11,37 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from diag.launch.launchers.command.accelerate import Accelerate, read_accelerate
 from diag.launch.launchers.command.container import ENGINES, Container, run_in
-from diag.launch.launchers.command.deepspeed import read_deepspeed
-from diag.launch.launchers.command.errors import CommandError
-from diag.launch.launchers.command.mpirun import Mpirun, read_mpirun
-from diag.launch.launchers.command.names import ELSEWHERE, MODULES, MPI, before_program, is_shell
-from diag.launch.launchers.command.options import first, last_options, number, read_options, runs_another
+from diag.launch.launchers.command.names import (
+    ELSEWHERE,
+    MODULES,
+    MPI,
+    before_program,
+    is_shell,
+    split_environment,
+)
+from diag.launch.launchers.command.options import (
+    CommandError,
+    first,
+    last_options,
+    number,
+    read_options,
+    runs_another,
+)
 from diag.launch.launchers.command.rendezvous import Rendezvous, flags_among, rendezvous
 from diag.launch.launchers.command.result import Command
 from diag.launch.launchers.command.shell_script import read_script, unseen
-from diag.launch.launchers.command.srun import NO_STEPS, Srun, read_srun
-from diag.launch.launchers.command.variables import split_environment
-from diag.launch.launchers.hostfile import Hostfile
+from diag.launch.launchers.command.starters import (
+    NO_STEPS,
+    Accelerate,
+    Mpirun,
+    Srun,
+    read_accelerate,
+    read_deepspeed,
+    read_mpirun,
+    read_srun,
+)
+from diag.launch.launchers.hostlist import Hostfile
 
 ReadText = Callable[[str], "str | None"]
 

@@ -7,28 +7,20 @@ What CMD's launcher reads decides (diag/launch/launchers/command); the engine th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from diag.launch.launchers import identify
-from diag.launch.launchers.command import Command, read_command, read_file
-from diag.launch.launchers.nodes.facts import (
-    Engine,
-    Environment,
-    JobNodes,
-    ReadText,
-    first,
-    number,
-    same_host,
-)
+from diag.launch.launchers import Environment, identify
+from diag.launch.launchers.command import Command, ReadText, read_command, read_file
+from diag.launch.launchers.nodes.engines import hydra, mpirun, of_slurm, openmpi, slots
+from diag.launch.launchers.nodes.facts import Engine, JobNodes, first, number, same_host
 from diag.launch.launchers.nodes.hostfiles import allocation, deepspeed, given_hosts, world_info
 from diag.launch.launchers.nodes.kubernetes import of_kubernetes, pod_names
-from diag.launch.launchers.nodes.mpi import hydra, mpirun, openmpi
-from diag.launch.launchers.nodes.slurm import of_slurm, slots
 
 __all__ = ["JobNodes", "nodes_of", "nodes_of_rank"]
 
 _ENGINES_OF_RANKS = ("slurm", "openmpi", "pmi")  # those that start ranks themselves, and name no GROUP_RANK
+_NO_ENGINE = Engine("")
 
 
 def nodes_of(
@@ -52,7 +44,7 @@ def nodes_of(
 
     command = read_command(words, env, read_text=text_of)
     env = command.environment
-    engine = _of_command(command, text_of)
+    engine = _of_command(command, text_of) or _NO_ENGINE
     found = _from_launcher(command, engine)
     if given == "off":
         return replace(
@@ -75,29 +67,27 @@ def nodes_of_rank(env: Environment) -> JobNodes | None:
         return None
     address, address_from = first(env, "MASTER_ADDR")
     address = address.strip("[]")
-    engine = _of_environment(env, (), address)
+    engine = _of_environment(env, (), address) or _NO_ENGINE
     if who.launcher in _ENGINES_OF_RANKS:
-        own_count = (engine.count, engine.count_from) if engine is not None else (None, "")
-        own_rank = (engine.node_rank, engine.rank_from) if engine is not None else (None, "")
+        count, count_from = engine.count, engine.count_from
+        node_rank, rank_from = engine.node_rank, engine.rank_from
     else:
         # GROUP_WORLD_SIZE: torch/distributed/elastic/agent/server/local_elastic_agent.py; CROSS_*:
         # deepspeed/launcher/launch.py
-        own_count = number(env, "GROUP_WORLD_SIZE", "CROSS_SIZE")
-        own_rank = number(env, "GROUP_RANK", "CROSS_RANK", "NODE_RANK")
-    count, count_from = own_count
+        count, count_from = number(env, "GROUP_WORLD_SIZE", "CROSS_SIZE")
+        node_rank, rank_from = number(env, "GROUP_RANK", "CROSS_RANK", "NODE_RANK")
     if not count and who.local_world_size and who.world_size % who.local_world_size == 0:
         count, count_from = who.world_size // who.local_world_size, "WORLD_SIZE / LOCAL_WORLD_SIZE"
     run_id = env.get("TORCHELASTIC_RUN_ID", "")
     port, port_from = number(env, "MASTER_PORT")
     found = JobNodes(
         count=count or 1,
-        node_rank=own_rank[0],
+        node_rank=node_rank,
         address=address or None,
         port=port if address else None,
-        launcher=(engine.launcher if engine is not None else "")
-        or (who.launcher if who.launcher != "env" else ""),
-        job=(engine.job if engine is not None else "") or (run_id if run_id != "none" else ""),
-        told=_told(count_from, own_rank[1], address_from, port_from if address else ""),
+        launcher=engine.launcher or (who.launcher if who.launcher != "env" else ""),
+        job=engine.job or (run_id if run_id != "none" else ""),
+        told=_told(count_from, rank_from, address_from, port_from if address else ""),
     )
     return _with_hosts(found, engine, env, static=True)
 
@@ -156,7 +146,7 @@ def _told(count: str, node_rank: str, address: str, port: str) -> tuple[tuple[st
     return tuple((what, who) for what, who in pairs if who)
 
 
-def _from_launcher(command: Command, engine: Engine | None) -> JobNodes:
+def _from_launcher(command: Command, engine: Engine) -> JobNodes:
     meeting = command.meeting
     own = "swift" if meeting.launcher == "megatron" else meeting.launcher
     run_id = meeting.run_id if meeting.run_id != "none" else ""  # torchrun's default
@@ -165,17 +155,17 @@ def _from_launcher(command: Command, engine: Engine | None) -> JobNodes:
     # a script of one's own, whose launcher is the engine, or DeepSpeed's hostfile, of which --num_nodes takes
     # the top
     by_engine = not own and (not count_from or count_from.startswith(("SLURM_", "srun")))
-    if engine is not None and engine.count is not None and (by_engine or engine.launcher == "deepspeed"):
+    if engine.count is not None and (by_engine or engine.launcher == "deepspeed"):
         count, count_from = engine.count, engine.count_from
-    if engine is not None and (node_rank is None or rank_from.startswith("SLURM_")):
+    if engine is not _NO_ENGINE and (node_rank is None or rank_from.startswith("SLURM_")):
         node_rank, rank_from = engine.node_rank, engine.rank_from
     found = JobNodes(
         count=count,
         node_rank=node_rank,
         address=meeting.address,
         port=meeting.port if meeting.address else None,
-        launcher=(engine.launcher if engine is not None else "") or own,
-        job=(engine.job if engine is not None else "") or run_id,
+        launcher=engine.launcher or own,
+        job=engine.job or run_id,
         told=_told(
             count_from,
             rank_from,
@@ -187,15 +177,12 @@ def _from_launcher(command: Command, engine: Engine | None) -> JobNodes:
     return _with_hosts(found, engine, command.environment, static=meeting.backend == "static")
 
 
-def _with_hosts(found: JobNodes, engine: Engine | None, env: Environment, static: bool) -> JobNodes:
+def _with_hosts(found: JobNodes, engine: Engine, env: Environment, static: bool) -> JobNodes:
     """With the names of all nodes, where they surely are those of this job and in the order of its node
     ranks."""
-    if engine is not None:
-        found = replace(found, bad=(*found.bad, *engine.bad))
+    found = replace(found, bad=(*found.bad, *engine.bad))
     if found.count == 1:
         return replace(found, node_rank=0)  # also of the fourth of many jobs of one node each
-    if engine is None:
-        return found
     hosts, who = engine.hosts, engine.hosts_from
     if not hosts and found.address:
         hosts = pod_names(engine, env, found.address, found.count, found.node_rank)
@@ -244,3 +231,34 @@ def _place_in(names: Sequence[str], env: Environment) -> int | None:
     here = first(env, "SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")[0]
     places = [place for place, name in enumerate(names) if here and same_host(name, here)]
     return places[0] if len(places) == 1 else None
+
+
+_LONGEST = 128  # a label value is in every series
+# torchrun's own default of --rdzv_id, which every job without one has.
+_NO_NAME = frozenset({"", "none"})
+
+
+def job_name(setting: str, command: Sequence[str], environment: Mapping[str, str], run_id: str) -> str:
+    """The setting, else Slurm's job, else torchrun's rendezvous id, else this node's run.
+
+    Kubernetes gives a container no name of its job: the manifest hands it over as DIAG_JOB_ID, which is the
+    setting.
+
+    >>> job_name("", ["torchrun", "--rdzv-id=dpo-7", "t.py"], {}, "20261121-120000-abc")
+    'dpo-7'
+    >>> job_name("", ["torchrun", "t.py"], {"TORCHELASTIC_RUN_ID": "none"}, "20261121-120000-abc")
+    '20261121-120000-abc'
+    """
+    candidates = (
+        setting,
+        environment.get("SLURM_JOB_ID", ""),
+        environment.get("TORCHELASTIC_RUN_ID", ""),
+        read_command(command, environment, read_text=lambda path: None).meeting.run_id,
+        environment.get("PET_RDZV_ID", ""),
+        run_id,
+    )
+    names = (
+        "".join(char if char.isprintable() else "_" for char in text.strip())[:_LONGEST]
+        for text in candidates
+    )
+    return next((name for name in names if name.lower() not in _NO_NAME), "")

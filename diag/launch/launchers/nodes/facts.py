@@ -2,26 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from diag.launch.launchers.hostfile import MOST_NODES, Hosts
-
-__all__ = [
-    "MOST_NODES",
-    "Engine",
-    "Environment",
-    "Hosts",
-    "JobNodes",
-    "ReadText",
-    "first",
-    "number",
-    "same_host",
-    "shown",
-]
-
-Environment = Mapping[str, str]
-ReadText = Callable[[str], "str | None"]  # the text of a file, None where it cannot be read
+from diag.launch.launchers import Environment
 
 
 @dataclass(frozen=True, slots=True)

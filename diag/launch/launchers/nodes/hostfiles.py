@@ -10,11 +10,11 @@ import json
 import re
 from collections.abc import Sequence
 
-from diag.launch.launchers.command import Command
-from diag.launch.launchers.command.deepspeed import DEFAULT_HOSTFILE
-from diag.launch.launchers.hostfile import is_host, mpi_hosts
-from diag.launch.launchers.hostlist import BadHostlist, expand_hostlist
-from diag.launch.launchers.nodes.facts import MOST_NODES, Engine, Environment, Hosts, ReadText, first, shown
+from diag.launch.launchers import Environment
+from diag.launch.launchers.command import Command, ReadText
+from diag.launch.launchers.command.starters import DEFAULT_HOSTFILE
+from diag.launch.launchers.hostlist import MOST_HOSTS, BadHostlist, Hosts, expand_hostlist, is_host, mpi_hosts
+from diag.launch.launchers.nodes.facts import Engine, first, shown
 
 _LOWEST_PORT = 1024  # below it a number behind a colon in a hostfile is MPICH's number of processes: no hub listens there
 
@@ -49,7 +49,7 @@ def _list(entries: Sequence[str], name: str, text: str) -> tuple[Hosts, tuple[st
             names = expand_hostlist(host) if "[" in host else (host,)
         except BadHostlist:
             return (), (shown(name, text),)
-        many = len(hosts) + len(names) > MOST_NODES
+        many = len(hosts) + len(names) > MOST_HOSTS
         if many or int(port or 0) > 65535 or not all(map(is_host, names)):
             return (), (shown(name, text),)
         hosts.extend((one, int(port) if port else None) for one in names)
@@ -101,7 +101,7 @@ def world_info(words: Sequence[str]) -> tuple[str, ...]:
     except (ValueError, binascii.Error, RecursionError):
         return ()
     hosts = tuple(str(host) for host in ranks) if isinstance(ranks, dict) else ()
-    return hosts if len(hosts) <= MOST_NODES and all(is_host(host) for host in hosts) else ()
+    return hosts if len(hosts) <= MOST_HOSTS and all(is_host(host) for host in hosts) else ()
 
 
 def allocation(env: Environment, read_text: ReadText) -> tuple[Hosts, str, str, tuple[str, ...]]:
