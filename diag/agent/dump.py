@@ -26,18 +26,6 @@ from diag.outputs.view.steps_view import arrivals_json, steps_json
 from diag.outputs.view.view import ranks_json
 from diag.state.rank_view import RankView
 
-__all__ = [
-    "Timer",
-    "add_native",
-    "described",
-    "dump_document",
-    "dump_text",
-    "finish_document",
-    "manifest_facts",
-    "native_ranks",
-    "write_bundle",
-]
-
 SCHEMA = "diag.dump/1"
 _BUNDLE_SCHEMA = "diag.bundle/1"
 _MOST_NATIVE = 8  # ranks; each is stopped for up to two seconds

@@ -36,8 +36,8 @@ from diag.detectors.precedence import PRECEDENCE
 from diag.detectors.rules.load import for_a_run
 from diag.engine.engine import CHECK_SECONDS, Engine
 from diag.engine.journal import JournalWriter
-from diag.launch.launchers import redacted
 from diag.launch.launchers.nodes import job_name
+from diag.launch.launchers.secrets import redacted
 from diag.launch.malloc import use_few_heaps
 from diag.launch.rundir import RunDir
 from diag.launch.service_discovery import Target

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from diag.agent.process_namespace import JobSeen, Key, Namespace, NamespaceScan
 from diag.agent.rank_finder import Found, RankFinder
-from diag.launch.launchers import redacted
+from diag.launch.launchers.secrets import redacted
 from diag.sources.host.process_tree import Processes, Tree, loads_torch, sees_machine
 from diag.text.errors import DiagError
 from diag.text.units import format_count, format_ranks

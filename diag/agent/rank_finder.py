@@ -18,12 +18,13 @@ from diag.launch.launchers import (
     identify,
     is_spawned,
     launches,
-    redacted,
     relevant,
 )
 from diag.launch.launchers.command import read_command
+from diag.launch.launchers.secrets import redacted
 from diag.model import Placement
 from diag.sources.host.process_tree import (
+    PROC,
     Process,
     Processes,
     Tree,
@@ -36,7 +37,6 @@ from diag.sources.host.process_tree import (
     read_raw,
 )
 
-PROC = Path("/proc")
 # A shell with a rank's variables sets up its environment before it starts Python: 3 s of the hub's quick
 # scans. Ours.
 _SHELL_SCANS = 12

@@ -105,9 +105,11 @@ class Sidecar:
         """Raises KeyError, TypeError or ValueError for what is no order. Dumps have threads of their own: the
         others may be held up when one comes."""
         if "mode" in order:
-            self.rank.note(closer=order["mode"] == "closer")
+            self.rank.closer = order["mode"] == "closer"
+            self.rank.wake("closer")
         if "memory" in order:
-            self.rank.note(watches_memory=bool(order["memory"]))
+            self.rank.watches_memory = bool(order["memory"])
+            self.rank.wake("memory")
         if "other_ranks" in order:
             self.rank.other_ranks = frozenset(map(int, order["other_ranks"]))
         for name, work in (("dump", self._dump), ("native", self._native)):

@@ -43,11 +43,9 @@ class _Sidecar:
     def __init__(self, place: Placement, process: subprocess.Popen[bytes]) -> None:
         self.place = place
         self.process = process
-        self.mode = "normal"
-        self.watches_memory = False
-        self.other_ranks: list[int] = []  # as it was told
         self.ended = False
         self.lock = threading.Lock()
+        self._ordered: dict[str, object] = {"mode": "normal", "memory": False, "other_ranks": []}
 
     def order(self, message: dict[str, Any]) -> bool:
         """Orders are small and the pipe is empty in practice; a sidecar that does not read is given up, not
@@ -60,6 +58,11 @@ class _Sidecar:
             return True
         except (OSError, ValueError):
             return False
+
+    def order_once(self, what: str, value: object) -> None:
+        """Where that is news to it."""
+        if self._ordered[what] != value and self.order({what: value}):
+            self._ordered[what] = value
 
 
 class SidecarPool:
@@ -118,9 +121,7 @@ class SidecarPool:
     def _tell_ranks(self) -> None:
         """Each of the others: one may have started another (Lightning's rank 0 does)."""
         for sidecar in self._sidecars.values():
-            others = self._other_ranks(sidecar.place)
-            if sidecar.other_ranks != others and sidecar.order({"other_ranks": others}):
-                sidecar.other_ranks = others
+            sidecar.order_once("other_ranks", self._other_ranks(sidecar.place))
 
     def _failed(self, place: Placement, reason: str, remedy: str = "") -> None:
         self._reporter.put(run_source.failed("sidecar", reason, remedy, rank=place.rank, host=place.host))
@@ -195,14 +196,11 @@ class SidecarPool:
 
     def set_mode(self, mode: str) -> None:
         for sidecar in self._sidecars.values():
-            if sidecar.mode != mode and sidecar.order({"mode": mode}):
-                sidecar.mode = mode
+            sidecar.order_once("mode", mode)
 
     def set_memory_watchers(self, ranks: set[int]) -> None:
         for rank, sidecar in self._sidecars.items():
-            wanted = rank in ranks
-            if sidecar.watches_memory != wanted and sidecar.order({"memory": wanted}):
-                sidecar.watches_memory = wanted
+            sidecar.order_once("memory", rank in ranks)
 
     def dump(self, name: str, deadline: float) -> DumpWait:
         """Order a dump of all ranks. Wait on `.done`, which is set when all answered, or read `.answers`."""

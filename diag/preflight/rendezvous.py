@@ -10,8 +10,8 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from diag.launch.launchers import redacted
 from diag.launch.launchers.command.shell_script import is_computed
+from diag.launch.launchers.secrets import redacted
 from diag.launch.ports import owner_of
 from diag.preflight.line import Line, line
 from diag.preflight.plan import LaunchPlan, is_own

@@ -19,7 +19,6 @@ from diag.agent.dump import (
     Timer,
     add_native,
     dump_document,
-    dump_text,
     finish_document,
     manifest_facts,
     native_ranks,
@@ -30,6 +29,7 @@ from diag.agent.hub import Hub
 from diag.engine.journal import JournalWriter, segments
 from diag.engine.replay import replay
 from diag.model import Record
+from diag.outputs.terminal.text import dump_text
 from diag.sources.host import run as run_source
 from tests.facts import ALL_REDUCE, DATA, Story, stack, tree
 

@@ -10,45 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
+
+from diag.launch.launchers.tables import read_tables
 
 HIDDEN = "***"
 
-# What each token of an issuer contains, and the token. Letters enough that no ordinary name is one.
-_FORMS = (
-    ("hf_", r"hf_[A-Za-z0-9]{20,}"),  # Hugging Face
-    *((f"gh{kind}_", rf"gh{kind}_[A-Za-z0-9]{{20,}}") for kind in "pousr"),  # GitHub
-    ("github_pat_", r"github_pat_\w{20,}"),
-    *(
-        (f"{kind}-", rf"{kind}-[\w-]{{16,}}") for kind in ("glpat", "gldt", "glptt", "glrt", "glcbt")
-    ),  # GitLab
-    (
-        "sk-",
-        r"sk-(?:(?:proj|ant|or|svcacct|admin|lf)-[\w-]{16,}|[A-Za-z0-9]{20,})",
-    ),  # OpenAI, Anthropic, DeepSeek, DashScope
-    ("xox", r"xox[abeoprs]-[\w-]{10,}"),  # Slack
-    ("xapp-", r"xapp-\d-[\w-]{10,}"),
-    *((kind, rf"{kind}[A-Z0-9]{{16}}(?![A-Za-z0-9])") for kind in ("AKIA", "ASIA", "ABIA", "ACCA")),  # AWS
-    ("LTAI", r"LTAI[A-Za-z0-9]{12,26}(?![A-Za-z0-9])"),  # Alibaba Cloud
-    ("AKID", r"AKID[A-Za-z0-9]{32}(?![A-Za-z0-9])"),  # Tencent Cloud
-    ("eyJ", r"eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*"),  # a JWT
-    ("nvapi-", r"nvapi-[\w-]{20,}"),  # NVIDIA
-    ("npm_", r"npm_[A-Za-z0-9]{30,}"),
-    ("pypi-", r"pypi-AgE[\w-]{20,}"),
-    ("AIza", r"AIza[\w-]{30,}"),  # Google
-    ("ya29.", r"ya29\.[\w.-]{20,}"),
-    ("r8_", r"r8_[A-Za-z0-9]{30,}"),  # Replicate
-    ("gsk_", r"gsk_[A-Za-z0-9]{30,}"),  # Groq
-    ("xai-", r"xai-[A-Za-z0-9]{40,}"),
-    ("wandb_v", r"wandb_v\d_\w{20,}"),  # Weights & Biases
-    ("dapi", r"dapi[a-f0-9]{32}(?![a-f0-9])"),  # Databricks
-    ("dckr_", r"dckr_[po]at_[\w-]{20,}"),  # Docker
-    ("SG.", r"SG\.[\w-]{16,}\.[\w-]{16,}"),  # SendGrid
-    *((f"k_{kind}_", rf"[rs]k_{kind}_[A-Za-z0-9]{{10,}}") for kind in ("live", "test")),  # Stripe
-    ("hvs.", r"hvs\.[\w-]{20,}"),  # Vault
-    ("dop_v1_", r"dop_v1_[a-f0-9]{60,}"),
-    ("AGE-SECRET-KEY-1", r"AGE-SECRET-KEY-1[A-Z0-9]{50,}"),
-)
-_BY_FORM = re.compile(rf"(?<![A-Za-z0-9_-])(?:{'|'.join(form for _, form in _FORMS)})")
 # https://user:PASSWORD@host, https://TOKEN@host, and parameters such as ?token=, ?X-Amz-Signature= and ?sig=
 # (Azure's).
 _OF_URLS = re.compile(
@@ -70,14 +37,28 @@ _HEADERS = re.compile(
     r"|(\b(?:set-)?cookie[\"']?\s{0,3}:\s{0,3}[\"']?)[\w.-]+=[^\"'\n]+",
     re.IGNORECASE,
 )
-_HEADER_HINTS = ("earer ", "EARER ", "uthorization", "UTHORIZATION", "ookie:", 'ookie"', "ookie'", "OOKIE:")
 _PEM_HINT = "PRIVATE KEY"
 _PEM = re.compile(
     r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)(.{1,20000}?)(?=-----END )", re.DOTALL
 )
 _PEM_LINE = re.compile(r"[^\n]+")
 
-HINTS = (*(hint for hint, _ in _FORMS), *_HEADER_HINTS, "://", "api.telegram.org", _PEM_HINT)
+
+@cache
+def table(name: str) -> dict[str, Any]:
+    """Of names.toml."""
+    table: dict[str, Any] = read_tables("names.toml")[name]
+    return table
+
+
+@cache
+def _names(kind: str) -> frozenset[str]:
+    return frozenset(table("names")[kind])
+
+
+@cache
+def _by_form() -> re.Pattern[str]:
+    return re.compile(rf"(?<![A-Za-z0-9_-])(?:{'|'.join(table('forms').values())})")
 
 
 def without_forms(text: str) -> str:
@@ -92,49 +73,13 @@ def without_forms(text: str) -> str:
         text = _OF_URLS.sub(r"\1\2\3***", text)
     if "/" in text:
         text = _WEBHOOKS.sub(r"\1***", text)
-    if any(hint in text for hint in _HEADER_HINTS):
+    if any(hint in text for hint in table("hints")["headers"]):
         text = _HEADERS.sub(r"\1\2\3***", text)
-    return _BY_FORM.sub(HIDDEN, text)
+    return _by_form().sub(HIDDEN, text)
 
 
-def names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# anywhere in a name
-_ALWAYS = names(
-    """
-SECRET PASSW PASSPHRASE CREDENTIAL JWT OAUTH BEARER APIKEY API_KEY ACCESS_KEY ACCESSKEY PRIVATE_KEY
-PRIVATEKEY API_TOKEN ACCESS_TOKEN AUTH_TOKEN
-"""
-)
-_WORDS = names(
-    """
-AUTH AUTHORIZATION AUTHENTICATION PWD PW PAT WEBHOOK COOKIE COOKIES DSN CONNSTR PASSIN PASSOUT
-"""
-)
-_IN_A_ROW = ("CONNECTION_STRING", "CONN_STR", "CONN_STRING")
 # argparse takes any beginning of an option that is no other's: --hub_tok, --wandb_api_k.
 _CUT = re.compile(r"_(?:TOK|TOKE|SECR|SECRE|CRED\w*|API_K|API_KE|ACCESS_K|ACCESS_KE|PASS)$")
-_NO_PASSWORDS = frozenset({"BYPASS", "COMPASS"})
-_DIRECTORIES = frozenset({"PWD", "OLDPWD", "INIT_CWD"})
-# Words beside `token` of names whose value is none: special tokens of tokenizers, numbers of tokens,
-# Megatron's --moe-token-dispatcher-type; and beside `key`: columns of data (OpenRLHF's --input_key, verl's
-# data.prompt_key), attention's.
-_BESIDE_TOKEN = names(
-    """
-BOS EOS EOT EOD PAD UNK MASK CLS SEP IMAGE VIDEO AUDIO VISION SPECIAL START STOP END BEGIN DECODER ENCODER
-ADDED EXTRA FORCED MAX MIN NUM TOTAL TRAIN BATCH BATCHED PER INDEX LEN LENGTH COUNT TYPE DISPATCHER DROP
-BUDGET PROMPT
-"""
-)
-_BESIDE_KEY = names(
-    """
-VALUE VALUES HEAD HEADS SORT PROMPT INPUT OUTPUT LABEL TEXT QUERY RESPONSE CHOSEN REJECTED REWARD ANSWER
-DATASET GROUP MESSAGE MESSAGES COLUMN CONTENT SYSTEM METRIC PADDING NORM PROJ CACHE
-"""
-)
-
 _NAME = r"[\w.\-]{1,200}"  # of an option, a variable, a setting such as Hydra's a.b=c, a key of JSON
 _VALUE = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s"';&|]+)"""
 # NAME=value within a word (`bash -c "export HF_TOKEN=..."`), --name value there, "name": "value" and Name:
@@ -147,22 +92,7 @@ _PLACES = (
         re.compile(rf"(?:(?:bearer|basic|token)\s+)?{_VALUE}", re.IGNORECASE),
     ),
 )
-# Programs whose password is an option of a letter, which others use for other things: after it, or with it in
-# one word.
-_TOOLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "sshpass": (("-p",), ("-p",)),
-    **dict.fromkeys(("mysql", "mysqldump", "mysqladmin", "mariadb", "mariadb-dump"), ((), ("-p",))),
-    "curl": (("-u", "--user", "-U", "--proxy-user", "-b", "--cookie"), ("-u", "-U", "-b")),
-    "redis-cli": (("-a", "--pass"), ()),
-    "ldapsearch": (("-w",), ("-w",)),
-    "smbclient": (("-U",), ("-U",)),
-    "skopeo": (("--creds", "--src-creds", "--dest-creds"), ()),
-    **dict.fromkeys(("docker", "podman", "nerdctl", "helm", "az"), (("-p",), ())),
-}
 _MORE_COMMANDS = frozenset({";", "|", "||", "&&", "&", "--"})
-_LOGINS = frozenset({"wandb", "swanlab", "comet"})  # `wandb login KEY`
-# elsewhere -p is a port: docker run -p 80:80
-_LOGGED_IN_AT = frozenset({"docker", "podman", "nerdctl", "helm", "az"})
 _OPTION = re.compile(r"--[A-Za-z][\w.\-]*(?:=.*)?|-[A-Za-z]", re.DOTALL)
 # A name whose value is a secret in any text. In a log `key`, `tokens` and `pad_token` are
 # words of the trade.
@@ -183,11 +113,6 @@ _NAMED = (
         re.compile(r"""(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""),
     ),
 )
-_LINE_HINTS = (
-    *HINTS, "assw", "ASSW", "ecret", "ECRET", "pi_key", "piKey", "PI_KEY", "pikey", "ccess_key", "ccessKey", "CCESS_KEY",
-    "ccountKey", "_token=", "_token'", '_token"', "_TOKEN", "Token=", "wd=", "WD=", "ebhook", "EBHOOK", "_PASS", 
-    "onnectionString", "onnection_string", "rivate_key",
-)  # fmt: skip
 
 
 def is_secret(name: str) -> bool:
@@ -198,21 +123,21 @@ def is_secret(name: str) -> bool:
     """
     words = _words(name)
     joined = "_".join(words)
-    if name in _DIRECTORIES or name.startswith("NCCL_PAT_"):  # an algorithm of NCCL, no access token
+    if name in _names("directories") or name.startswith("NCCL_PAT_"):  # an algorithm of NCCL, no access token
         return False
     if (
-        any(part in joined for part in (*_ALWAYS, *_IN_A_ROW))
-        or _WORDS.intersection(words)
+        any(part in joined for part in _names("always"))
+        or _names("words").intersection(words)
         or _CUT.search(joined)
     ):
         return True
-    if any(word.endswith("PASS") and word not in _NO_PASSWORDS for word in words):
+    if any(word.endswith("PASS") and word not in _names("no_passwords") for word in words):
         return True
     if any(word.endswith("TOKEN") or word == "TOKENS" for word in words):
-        return not _BESIDE_TOKEN.intersection(words)
+        return not _names("beside_token").intersection(words)
     # {"key": ...} is anything
     key = ("KEY" in words or "KEYS" in words) and (len(words) > 1 or name.startswith("-"))
-    return key and not _BESIDE_KEY.intersection(words)
+    return key and not _names("beside_key").intersection(words)
 
 
 def redacted(words: Sequence[str]) -> list[str]:
@@ -262,24 +187,24 @@ class _Tools:
         if word in _MORE_COMMANDS or word.endswith(";"):
             self._tool, self._login = "", False
         name = plain.rpartition("/")[2]
-        if name in _TOOLS or name in _LOGINS:
+        if name in table("tools") or name in _names("logins"):
             self._tool, self._login = name, False
             return None
         if plain == "login":
             self._login = True
             return None
-        if tool in _LOGINS and self._login and not word.startswith("-"):
+        if tool in _names("logins") and self._login and not word.startswith("-"):
             self._login = False
             return HIDDEN
         if tool == "sshpass" and not word.startswith("-"):  # the command that it runs begins
             self._tool = tool = ""
-        apart, joined = _TOOLS.get(tool, ((), ()))
-        if tool in _LOGGED_IN_AT and not self._login:
+        options = table("tools").get(tool, {"apart": (), "joined": ()})
+        if tool in _names("logged_in_at") and not self._login:
             return None
-        self._next = word in apart
-        for option in joined:
+        self._next = word in options["apart"]
+        for option in options["joined"]:
             if word.startswith(option) and len(word) > len(option) and not word.startswith("--"):
-                return option + HIDDEN
+                return f"{option}{HIDDEN}"
         return None
 
 
@@ -326,7 +251,8 @@ def _look_for_hints() -> Callable[[str], object]:
     """RE2 looks for all of them at once: 0.3 us a line of a chunk, where `in` for each takes 5, and `re` 8."""
     import re2
 
-    pattern = re2.compile("|".join(map(re.escape, _LINE_HINTS)).encode())
+    hints = (*table("forms"), *table("hints")["headers"], *table("hints")["names"])
+    pattern = re2.compile("|".join(map(re.escape, hints)).encode())
     return lambda text: pattern.search(text.encode("utf-8", "replace"))
 
 
@@ -341,8 +267,8 @@ def _is_secret_in_text(name: str) -> bool:
     words = _words(name)
     return (
         bool(_IN_TEXT.search("_".join(words)))
-        and not _BESIDE_TOKEN.intersection(words)
-        and name not in _DIRECTORIES
+        and not _names("beside_token").intersection(words)
+        and name not in _names("directories")
     )
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
+from diag.launch.launchers.tables import read_tables
 from diag.text.errors import DiagError
 
 
@@ -16,16 +14,9 @@ class CommandError(DiagError):
         super().__init__(message, hint=hint, exit_code=2)
 
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-
-@cache
 def tables() -> dict[str, dict[str, dict[str, Any]]]:
     """launchers.toml: kind of table -> program -> its row."""
-    return tomllib.loads(Path(__file__).with_name("launchers.toml").read_text())
+    return read_tables("launchers.toml")
 
 
 def runs_another(program: str) -> bool:
