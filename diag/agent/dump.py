@@ -114,7 +114,6 @@ def finish_document(document: dict[str, Any], timer: Timer) -> None:
 
 
 # --- native frames
-# ---------------------------------------------------------------------------------------------
 
 
 def native_ranks(engine: Engine) -> list[int]:
@@ -174,7 +173,6 @@ def _native_thread(thread: dict[str, Any]) -> dict[str, Any]:
 
 
 # --- the bundle
-# ------------------------------------------------------------------------------------------------
 
 
 def manifest_facts(hub: NodeHub) -> dict[str, Any]:

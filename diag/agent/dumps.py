@@ -25,7 +25,6 @@ from diag.agent.node_hub import NodeHub
 from diag.agent.record_feed import RecordFeed
 from diag.agent.sidecar_pool import SidecarPool
 from diag.launch.rundir import forget_old_bundles
-from diag.outputs.http.daemon_thread import in_daemon_thread
 
 _OWN_SECONDS = 0.5  # left after the other nodes, to put all together
 _NODE_SECONDS = 0.006  # and so much more for each of them
@@ -51,11 +50,7 @@ class DumpTaker:
         self._lock = threading.Lock()
         self._last: Path | None = None  # of the last bundle, which may not be there yet
 
-    async def take(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
-        """`take_now` on a daemon thread: the end of diag does not wait for a dump."""
-        return await in_daemon_thread(lambda: self.take_now(deadline, native=native, scope=scope))
-
-    def take_now(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
+    def take(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
         """Evidence of every rank now, as a `diag.dump/1` document; also written as a bundle into the run
         directory. `scope` node: of the ranks of this node, with its digest, for the hub that puts the job
         together."""

@@ -42,6 +42,7 @@ from diag.launch.malloc import use_few_heaps
 from diag.launch.rundir import RunDir
 from diag.launch.service_discovery import Target
 from diag.model import Change, Placement, Record
+from diag.outputs.http.daemon_thread import in_daemon_thread
 from diag.outputs.view.view import AgentProcess, Counters, FlameWanted
 from diag.settings import Settings
 from diag.sources import digest as digest_source
@@ -150,9 +151,6 @@ class Hub:
         """Hand over a record from any thread; never waits."""
         self._records.put(record)
 
-    def _failed(self, what: str, reason: str, remedy: str) -> None:
-        self.put(run_source.failed(what, reason, remedy, host=self.host))
-
     def _sampled(self, source: str, seconds: float) -> None:
         with self.lock:
             self.counters.sampled(source, seconds)
@@ -227,11 +225,9 @@ class Hub:
         counters.log_lines_dropped_total = self.output.dropped_lines
 
     def _journal_failed(self, problem: str) -> None:
-        self._failed(
-            "journal",
-            f"cannot be written any more: {problem}",
-            "free space in the run directory; findings go on without it",
-        )
+        reason = f"cannot be written any more: {problem}"
+        remedy = "free space in the run directory; findings go on without it"
+        self.put(run_source.failed("journal", reason, remedy, host=self.host))
         self._talk(f"diag: the journal ends here ({problem}); the job and the checks go on")
 
     def finish(self, returncode: int | None) -> list[Change]:
@@ -362,8 +358,8 @@ class Hub:
         return await self._flames.record(place, wanted)
 
     async def dump(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
-        """See HubView."""
-        return await self._dumps.take(deadline, native=native, scope=scope)
+        """See HubView. On a daemon thread: the end of diag does not wait for a dump."""
+        return await in_daemon_thread(lambda: self._dumps.take(deadline, native=native, scope=scope))
 
 
 def _cost(pid: int) -> AgentProcess | None:

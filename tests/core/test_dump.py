@@ -317,7 +317,7 @@ def test_dump_in_a_full_folder_takes_the_place_of_the_oldest(
         taker, "_read", lambda until, native, timer: (document(story), folder / "dump-3.tar.gz")
     )
 
-    assert taker.take_now(8.0)["bundle"] == str(folder / "dump-3.tar.gz")
+    assert taker.take(8.0)["bundle"] == str(folder / "dump-3.tar.gz")
     assert sorted(path.name for path in folder.iterdir()) == ["dump-2.tar.gz", "dump-3.tar.gz"]
 
 

@@ -107,20 +107,16 @@ class Membership:
 
     @property
     def takes_digests(self) -> bool:
-        """See ClusterView."""
         return self.member is not None
 
     def take_digest(self, document: dict[str, Any], address: str) -> dict[str, Any] | None:
-        """See ClusterView."""
         return self.member.take(document, address) if self.member is not None else None
 
     def refuse_digest(self, address: str) -> None:
-        """See ClusterView."""
         if self.member is not None:
             self.member.refuse(address, "another token")
 
     def nodes(self) -> list[dict[str, Any]]:
-        """See ClusterView."""
         member, judging = self.member, self._judging
         if member is None or judging is None:
             return nodes_json(None, member.roster) if member is not None else []
@@ -128,24 +124,21 @@ class Membership:
             return nodes_json(judging.engine, member.roster)
 
     def facts(self) -> ClusterFacts | None:
-        """See ClusterView."""
         member, judging = self.member, self._judging
         if member is None:
             return None
         expected, heard, findings = judging.facts() if judging is not None else (0, 0, ())
-        counts = member.counts
         return ClusterFacts(
             member.is_job_hub,
             expected,
             heard,
             findings,
-            dict(counts.digests),
-            dict(counts.digest_bytes),
+            dict(member.digests),
+            dict(member.digest_bytes),
             member.round_trip,
         )
 
     def other_ranks(self) -> list[dict[str, Any]]:
-        """See ClusterView."""
         judging = self._judging
         if judging is None:
             return []

@@ -3,6 +3,8 @@ all that came is put into one `diag.dump/1` document, with the nodes beside the 
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import threading
 import time
 from collections.abc import Sequence
@@ -70,39 +72,32 @@ class Gathering:
     entries: Sequence[dict[str, Any]]
     until: float
     native: bool = False
-    answers: dict[str, NodeAnswer] = field(default_factory=dict)
-    _left: list[dict[str, Any]] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _done: threading.Event = field(default_factory=threading.Event)
+    _left: queue.SimpleQueue[dict[str, Any]] = field(default_factory=queue.SimpleQueue)
+    _answers: queue.SimpleQueue[NodeAnswer] = field(default_factory=queue.SimpleQueue)
 
     def start(self) -> None:
-        self._left = list(self.entries)
-        if not self._left:
-            self._done.set()
-        for number in range(min(_THREADS, len(self._left))):
+        for entry in self.entries:
+            self._left.put(entry)
+        for number in range(min(_THREADS, len(self.entries))):
             threading.Thread(target=self._work, name=f"gather-{number}", daemon=True).start()
 
     def wait(self) -> list[NodeAnswer]:
         """One of each node, in order."""
-        self._done.wait(max(0.0, self.until - time.monotonic()))
-        with self._lock:
-            return [
-                self.answers.get(entry["run_id"])
-                or NodeAnswer(entry, None, f"its hub at {entry['url']} {_REASONS['timeout']}")
-                for entry in self.entries
-            ]
+        answers: dict[str, NodeAnswer] = {}
+        with contextlib.suppress(queue.Empty):
+            while len(answers) < len(self.entries):
+                answer = self._answers.get(timeout=max(0.0, self.until - time.monotonic()))
+                answers[answer.entry["run_id"]] = answer
+        return [
+            answers.get(entry["run_id"])
+            or NodeAnswer(entry, None, f"its hub at {entry['url']} {_REASONS['timeout']}")
+            for entry in self.entries
+        ]
 
     def _work(self) -> None:
-        while True:
-            with self._lock:
-                if not self._left:
-                    return
-                entry = self._left.pop(0)
-            answer = self._ask(entry)
-            with self._lock:
-                self.answers[entry["run_id"]] = answer
-                if len(self.answers) == len(self.entries):
-                    self._done.set()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._answers.put(self._ask(self._left.get_nowait()))
 
     def _ask(self, entry: dict[str, Any]) -> NodeAnswer:
         began = time.monotonic()
@@ -112,9 +107,8 @@ class Gathering:
         if left <= 0.2:
             return NodeAnswer(entry, None, "there was no time left to ask it")
         try:
-            query = f"/dump?scope=node&deadline={max(0.5, left - 0.3):.2f}" + (
-                "&native=1" if self.native else ""
-            )
+            native = "&native=1" if self.native else ""
+            query = f"/dump?scope=node&deadline={max(0.5, left - 0.3):.2f}{native}"
             document = self.sender.get(entry["url"], query, left)
             if not isinstance(document, dict) or "digest" not in document:
                 raise Failed("no_hub", "no dump of a node")

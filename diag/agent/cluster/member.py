@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from diag.agent.cluster.digest import Collector, DigestMaker
@@ -42,14 +42,6 @@ _MOST_BUSY_SECONDS = 120.0  # a proxy before a hub that is gone says 503 too, fo
 _TOGETHER_SECONDS = 0.2
 
 
-@dataclass(slots=True)
-class Counts:
-    """For metrics."""
-
-    digests: Counter[tuple[str, str]] = field(default_factory=Counter)  # direction, result
-    digest_bytes: Counter[str] = field(default_factory=Counter)
-
-
 class Member:
     """`port` is where this hub listens for the others. `talk` shows a line to the person."""
 
@@ -67,7 +59,9 @@ class Member:
     ) -> None:
         self.known = KnownHubs(hub, nodes, scheme, port, peer_port or port)
         self.nodes = self.known.nodes
-        self.counts = Counts()
+        # for metrics: by direction and result, and by direction
+        self.digests: Counter[tuple[str, str]] = Counter()
+        self.digest_bytes: Counter[str] = Counter()
         self.round_trip: float | None = None
         self.connect: float | None = None
         self.job_hub: JobHub | None = None
@@ -147,18 +141,18 @@ class Member:
         """A digest by HTTP: whoever is reported to is the job hub. Raises KeyError, TypeError, ValueError,
         AttributeError or OverflowError for what is none, and OtherJob."""
         if self.known.is_of_other_job(document, mine := self._job_id()):
-            self.counts.digests["taken", "failed"] += 1
+            self.digests["taken", "failed"] += 1
             raise OtherJob(
                 f"this is the hub of another job ({mine}, not {document['job_id']}) with the same token: give one of them "
                 "another DIAG_PORT, on all of its nodes"
             )
         answer = self._be_job_hub().take(document, address)
-        self.counts.digests["taken", "ok"] += 1
+        self.digests["taken", "ok"] += 1
         return answer
 
     def refuse(self, address: str, why: str) -> None:
         """A hub without the token wanted to report."""
-        self.counts.digests["taken", "failed"] += 1
+        self.digests["taken", "failed"] += 1
         if self.job_hub is not None:
             self.job_hub.refuse(address, why)
 
@@ -263,11 +257,11 @@ class Member:
                     answer = exchange.answer
                     self.round_trip = round(time.monotonic() - began, 4)
                     self.connect = exchange.connect_seconds
-                    self.counts.digest_bytes["sent"] += exchange.sent_bytes
-                    self.counts.digest_bytes["taken"] += exchange.received_bytes
+                    self.digest_bytes["sent"] += exchange.sent_bytes
+                    self.digest_bytes["taken"] += exchange.received_bytes
                 self._hear(answer, url)
             except (Failed, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-                self.counts.digests["sent", "failed"] += 1
+                self.digests["sent", "failed"] += 1
                 self._maker.forget()
                 if isinstance(error, Refused) and error.status == _BUSY and self._is_patient(url):
                     # It lives, and judges: another hub beside it would only see a part of the job.
@@ -282,7 +276,7 @@ class Member:
                 if isinstance(error, Refused) and error.status in (401, 403, 422):
                     self._show(f"diag: the hub at {url} takes no digests from here: {error}")
                 return False
-        self.counts.digests["sent", "ok"] += 1
+        self.digests["sent", "ok"] += 1
         self._busy = False
         return True
 

@@ -228,7 +228,6 @@ def _in_place(tools: _Tools, word: str) -> str:
 
 
 # --- what the job prints
-# ---------------------------------------------------------------------------------------
 
 
 def hidden_in_lines(text: str) -> str:

@@ -12,9 +12,18 @@ from dataclasses import replace
 
 from diag.launch.launchers import Environment, identify
 from diag.launch.launchers.command import Command, ReadText, read_command, read_file
-from diag.launch.launchers.nodes.engines import hydra, mpirun, of_slurm, openmpi, slots
+from diag.launch.launchers.nodes.engines import (
+    allocation,
+    deepspeed,
+    given_hosts,
+    hydra,
+    mpirun,
+    of_slurm,
+    openmpi,
+    slots,
+    world_info,
+)
 from diag.launch.launchers.nodes.facts import Engine, JobNodes, first, number, same_host
-from diag.launch.launchers.nodes.hostfiles import allocation, deepspeed, given_hosts, world_info
 from diag.launch.launchers.nodes.kubernetes import of_kubernetes, pod_names
 
 __all__ = ["JobNodes", "nodes_of", "nodes_of_rank"]
