@@ -52,7 +52,7 @@ class DumpTaker:
         hub, timer, member = self.hub, Timer(), self.cluster.member
         others = self._ask_others(member, until, native) if scope == "job" and member is not None else None
         if not self._lock.acquire(timeout=deadline):
-            raise TimeoutError("another dump has not ended yet")
+            raise TimeoutError("another dump is still running")
         try:  # only what is read here: two nodes that are asked for the whole job at once wait for each other's part
             document, path = self._read(until, native, timer)
         finally:

@@ -109,6 +109,6 @@ class FlameRecorder:
 
 def _displaced() -> DiagError:
     return DiagError(
-        "this recording was ended for one that the run's own user asked for",
+        "this recording was stopped for one that the run's own user requested",
         hint="ask again when that one is done",
     )

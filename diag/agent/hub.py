@@ -226,9 +226,9 @@ class Hub:
 
     def _journal_failed(self, problem: str) -> None:
         reason = f"cannot be written any more: {problem}"
-        remedy = "free space in the run directory; findings go on without it"
+        remedy = "free space in the run directory; findings continue without it"
         self.put(run_source.failed("journal", reason, remedy, host=self.host))
-        self._talk(f"diag: the journal ends here ({problem}); the job and the checks go on")
+        self._talk(f"diag: the journal ends here ({problem}); the job and the checks continue")
 
     def finish(self, returncode: int | None) -> list[Change]:
         """CMD ended (or the watch did): last checks, journal closed, sidecars ended. Returns the last

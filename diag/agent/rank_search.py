@@ -61,9 +61,7 @@ class RankSearch:
         hub = self.hub
         found = self.finder.scan()
         for rank, pid in self.finder.withdrawn:
-            self.talk(
-                f"diag: pid {pid} is no rank: the processes that it started have joined a process group"
-            )
+            self.talk(f"diag: pid {pid} is not a rank: processes that it started have joined a process group")
             hub.withdraw_rank(rank)
             hub.put(run_source.rank_withdrawn(rank, pid, hub.host))
         for one in found:
@@ -100,7 +98,7 @@ class RankSearch:
                 self._failed(
                     f"{format_count(spawned, 'process', 'processes')} below pid {lone.placement.pid} may be ranks "
                     "(multiprocessing started them, torch is in them): none has RANK and LOCAL_RANK, and diag's hook is not in them",
-                    "start the job by `diag run -- CMD`, without --no-inject: each process says then which rank it is",
+                    "start the job with `diag run -- CMD`, without --no-inject: each process then reports its rank",
                 )
         elif self.finder.denied:
             self._failed(

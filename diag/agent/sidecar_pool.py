@@ -108,7 +108,7 @@ class SidecarPool:
             self._failed(place, f"cannot be listened to: {error}", _NO_ROOM)
             return
         self._sidecars[place.rank] = sidecar
-        self._tell_ranks()
+        self._send_other_ranks()
 
     def forget(self, rank: int) -> None:
         old = self._sidecars.pop(rank, None)
@@ -118,7 +118,7 @@ class SidecarPool:
     def _other_ranks(self, place: Placement) -> list[int]:
         return sorted({one.place.pid for one in self._sidecars.values()} - {place.pid})
 
-    def _tell_ranks(self) -> None:
+    def _send_other_ranks(self) -> None:
         """Each of the others: one may have started another (Lightning's rank 0 does)."""
         for sidecar in self._sidecars.values():
             sidecar.order_once("other_ranks", self._other_ranks(sidecar.place))
@@ -173,7 +173,7 @@ class SidecarPool:
             ):
                 continue
             self._restarts[rank] = [*recent, now]
-            self._failed(sidecar.place, f"ended with code {sidecar.process.returncode} and was started again")
+            self._failed(sidecar.place, f"exited with code {sidecar.process.returncode} and was restarted")
             self.watch(sidecar.place)
 
     def close(self) -> None:

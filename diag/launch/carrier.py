@@ -192,8 +192,8 @@ class Carrier:
             why = f" ({how})" if how else ""
             if not self._concluded:  # else it has reported why
                 self.say(
-                    f"diag: the hub ended while CMD runs{why}; CMD is not touched, its output and exit code still come "
-                    f"through, but it is not watched any more (diag watch --pid {command.pid} watches it again)"
+                    f"diag: the hub ended while CMD was running{why}; CMD is not touched, its output and exit code still come "
+                    f"through, but it is no longer watched (diag watch --pid {command.pid} watches it again)"
                 )
         return True
 
@@ -209,10 +209,10 @@ class Carrier:
         concluded = self._concluded
         how = self._drop_hub(1.0)
         if not concluded:
-            what = f"ended ({how})" if how else "was not done"
-            self.say(
-                f"diag: the hub {what} before its last checks were; what it found until then is in the run directory"
+            what = (
+                f"ended ({how}) before its last checks were done" if how else "did not finish its last checks"
             )
+            self.say(f"diag: the hub {what}; what it found until then is in the run directory")
 
     def _take(self, message: dict[str, Any]) -> None:
         if "say" in message:

@@ -192,7 +192,7 @@ def _diags_own(name: str, folder: int) -> bool:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise OSError(errno.EEXIST, "a link is there, which diag does not follow") from None
+        raise OSError(errno.EEXIST, "there is a link, which diag does not follow") from None
     with open(fd, "rb") as file:
         if stat.S_ISREG(os.fstat(fd).st_mode) and _is_ours(file.read(_MOST_BYTES)):
             return True

@@ -41,9 +41,9 @@ class Membership:
         self.of_several |= nodes.count > 1
         if self.member is None and self._settings.nodes not in ("auto", "off"):
             for line in nodes.bad:
-                alone = "; this node is judged by itself" if nodes.count < 2 else ""
+                alone = "; this node is judged on its own" if nodes.count < 2 else ""
                 self._talk(
-                    f"diag: --nodes (DIAG_NODES) cannot be right: {line}; it is host[:port],... or @FILE{alone}"
+                    f"diag: invalid --nodes (DIAG_NODES): {line}; expected host[:port],... or @FILE{alone}"
                 )
         if self.member is not None or nodes.count < 2 or self._settings.nodes == "off":
             return
@@ -56,7 +56,7 @@ class Membership:
                 else "leave out --no-http (DIAG_HTTP, http)"
             )
             self._talk(
-                f"diag: {nodes.count} nodes, and each is watched by itself: {missing} and their hubs judge the job "
+                f"diag: {nodes.count} nodes, each watched on its own: {missing}, and their hubs will judge the job "
                 "together"
             )
             return
@@ -66,7 +66,7 @@ class Membership:
         settings = self._settings
         if not settings.port:
             self._talk(
-                "diag: with port 0 the hubs of other nodes do not find this one: give all nodes the same port (DIAG_PORT)"
+                "diag: with port 0 the hubs of other nodes cannot find this one: give all nodes the same port (DIAG_PORT)"
             )
         scheme = "https" if settings.tls_cert else "http"
         hub = self._hub

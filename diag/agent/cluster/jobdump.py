@@ -29,10 +29,10 @@ _THREADS = 128
 _ROSTER_SECONDS = 2.0
 _REASONS = {
     "timeout": "did not answer in time",
-    "refused": "refuses the connection: no diag listens there any more",
+    "refused": "refused the connection: diag no longer listens there",
     "unreachable": "cannot be reached",
-    "unresolved": "its name is not known",
-    "no_hub": "did not give an answer of diag",
+    "unresolved": "has a name that cannot be resolved",
+    "no_hub": "did not answer as a diag hub",
 }
 
 
@@ -103,7 +103,7 @@ class Gathering:
         began = time.monotonic()
         left = self.until - began
         if not entry["url"]:
-            return NodeAnswer(entry, None, "its hub's address is not known")
+            return NodeAnswer(entry, None, "the address of its hub is unknown")
         if left <= 0.2:
             return NodeAnswer(entry, None, "there was no time left to ask it")
         try:
@@ -209,7 +209,7 @@ def _missing(
     world = int(document["report"]["job"]["world_size"] or 0)
     for number in range(min(world, 16384)):
         if number not in placed:
-            missing.setdefault(str(number), ["on no node that reports, or not started"])
+            missing.setdefault(str(number), ["not on any node that reports, or not started"])
     return dict(sorted(missing.items(), key=lambda item: int(item[0])))
 
 

@@ -147,7 +147,7 @@ class JobHub:
                     Record(digest_source.SOURCE, document, host=str(entry["host"]), emitted=time.time())
                 )
                 self.roster.hubs.setdefault(str(entry["run_id"]), entry)
-        self.roster.tell()
+        self.roster.renew()
 
     def reply(self, run_id: str, seen: dict[str, Any]) -> dict[str, Any]:
         """The answer to a node: how often to report, whether stacks are wanted, the verdict and the roster

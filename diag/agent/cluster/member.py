@@ -31,7 +31,7 @@ _FIRST_SECONDS = 2.0  # between two tries while no job hub was ever reached: the
 _AGAIN_SECONDS = 1.0
 _FAILURES = 2  # in a row before another is tried
 _BACK_SECONDS = 30.0  # how often a better placed hub is tried again
-_LAST_WORDS_SECONDS = 8.0  # a node whose command has failed waits so long for what the others say
+_VERDICT_SECONDS = 8.0  # a node whose command has failed waits so long for what the others say
 # The end of `diag run` waits no longer for other hubs than this, whatever a name server or a peer does; of a
 # failed command more.
 _END_SECONDS, _FAILED_END_SECONDS, _LEAVE_SECONDS = 10.0, 30.0, 5.0
@@ -194,8 +194,8 @@ class Member:
         # the outermost frame of a thread: in silence this node would wait for verdicts
         except Exception as error:
             self._talk(
-                f"diag: reporting to the other nodes ends here, please report this: {type(error).__name__}: {error}; this "
-                "node is watched by itself"
+                f"diag: reporting to the other nodes stops here, please report this: {type(error).__name__}: {error}; this "
+                "node is watched on its own"
             )
             self._lose()
 
@@ -274,7 +274,7 @@ class Member:
                     )
                 # 409: it waits for its own ranks still
                 if isinstance(error, Refused) and error.status in (401, 403, 422):
-                    self._show(f"diag: the hub at {url} takes no digests from here: {error}")
+                    self._show(f"diag: the hub at {url} rejects the digests of this node: {error}")
                 return False
         self.digests["sent", "ok"] += 1
         self._busy = False
@@ -300,7 +300,7 @@ class Member:
         if heard_from == self._me.run_id and url != "self":
             url = "self"  # the rendezvous is here
         if self._target != url and self._ever:
-            self._talk(f"diag: {answer['host']} judges the whole job now")
+            self._talk(f"diag: {answer['host']} now judges the whole job")
         self._target, self.heard_from, self._failures, self._ever = url, heard_from, 0, True
         self._every = max(0.5, min(every, 600.0))
         self.detail_wanted = bool(answer["detail"])
@@ -352,7 +352,7 @@ class Member:
         self._within(seconds, lambda: self._conclude(failed))
 
     def _conclude(self, failed: bool) -> None:
-        until = time.monotonic() + _LAST_WORDS_SECONDS
+        until = time.monotonic() + _VERDICT_SECONDS
         self._ending.set()
         self._wake.set()
         self._thread.join(_TIMEOUT_SECONDS)
@@ -388,7 +388,7 @@ class Member:
         if thread.is_alive():
             self._given_up = True
             self._show(
-                f"diag: the other nodes' hubs are not waited for any longer (no end within {format_seconds(seconds)})"
+                f"diag: no longer waiting for the hubs of the other nodes (not done within {format_seconds(seconds)})"
             )
 
     def _leave(self) -> None:

@@ -148,7 +148,7 @@ def _failed(error: Exception) -> Failed:
     elif isinstance(error, ssl.SSLError):
         text = f"TLS: {text}"
     elif not isinstance(error, OSError):
-        text = f"this is no hub of diag: {text}"
+        text = f"not a diag hub: {text}"
     return Failed(why, text)
 
 

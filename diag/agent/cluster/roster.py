@@ -141,10 +141,10 @@ class Roster:
                     self.hubs.pop(other["run_id"], None)
                     replaced.append(other["run_id"])
         self.hubs[run_id] = entry
-        self.tell()
+        self.renew()
         return replaced
 
-    def tell(self) -> None:
+    def renew(self) -> None:
         """A new version only where that changes what others are sent: at the start of a large job each digest
         is a new entry."""
         entries = sorted(self.hubs.values(), key=_by_node_rank)

@@ -57,7 +57,7 @@ def nodes_of(
     found = _from_launcher(command, engine)
     if given == "off":
         return replace(
-            found, count=1, node_rank=0, address=None, port=None, hosts=(), told=(("count", "nodes=off"),)
+            found, count=1, node_rank=0, address=None, port=None, hosts=(), origins=(("count", "nodes=off"),)
         )
     if given and given != "auto":
         return _given(found, given, env, text_of)
@@ -66,7 +66,7 @@ def nodes_of(
 
 def nodes_of_rank(env: Environment) -> JobNodes | None:
     """The same from the environment of one rank, which is all that a sidecar sees. None for a process that is
-    no rank. Where nothing says how many nodes there are, `count` is 1 and `told` has no count.
+    no rank. Where nothing says how many nodes there are, `count` is 1 and `origins` has no count.
 
     >>> nodes_of_rank({"RANK": "9", "LOCAL_RANK": "1", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "GROUP_RANK": "1"}).count
     2
@@ -96,7 +96,7 @@ def nodes_of_rank(env: Environment) -> JobNodes | None:
         port=port if address else None,
         launcher=engine.launcher or (who.launcher if who.launcher != "env" else ""),
         job=engine.job or (run_id if run_id != "none" else ""),
-        told=_told(count_from, rank_from, address_from, port_from if address else ""),
+        origins=_origins(count_from, rank_from, address_from, port_from if address else ""),
     )
     return _with_hosts(found, engine, env, static=True)
 
@@ -150,7 +150,7 @@ def _of_command(command: Command, read_text: ReadText) -> Engine | None:
     return under
 
 
-def _told(count: str, node_rank: str, address: str, port: str) -> tuple[tuple[str, str], ...]:
+def _origins(count: str, node_rank: str, address: str, port: str) -> tuple[tuple[str, str], ...]:
     pairs = (("count", count), ("node_rank", node_rank), ("address", address), ("port", port))
     return tuple((what, who) for what, who in pairs if who)
 
@@ -175,7 +175,7 @@ def _from_launcher(command: Command, engine: Engine) -> JobNodes:
         port=meeting.port if meeting.address else None,
         launcher=engine.launcher or own,
         job=engine.job or run_id,
-        told=_told(
+        origins=_origins(
             count_from,
             rank_from,
             meeting.address_from if meeting.address else "",
@@ -195,17 +195,17 @@ def _with_hosts(found: JobNodes, engine: Engine, env: Environment, static: bool)
     hosts, who = engine.hosts, engine.hosts_from
     if not hosts and found.address:
         hosts = pod_names(engine, env, found.address, found.count, found.node_rank)
-        who = dict(found.told).get("address", "")
+        who = dict(found.origins).get("address", "")
     if len(hosts) != found.count:
         return found
     if engine.node_rank is not None and found.node_rank is not None and engine.node_rank != found.node_rank:
         return found  # the launcher numbers the nodes in another way than the engine
     if static and found.address and any(same_host(found.address, host) for host in hosts[1:]):
         return found  # node 0 is another than the first of the list
-    told = (*found.told, ("hosts", who))
+    origins = (*found.origins, ("hosts", who))
     if found.address is None:
-        return replace(found, hosts=hosts, address=hosts[0], told=(*told, ("address", who)))
-    return replace(found, hosts=hosts, told=told)
+        return replace(found, hosts=hosts, address=hosts[0], origins=(*origins, ("address", who)))
+    return replace(found, hosts=hosts, origins=origins)
 
 
 def _given(found: JobNodes, given: str, env: Environment, read_text: ReadText) -> JobNodes:
@@ -214,15 +214,15 @@ def _given(found: JobNodes, given: str, env: Environment, read_text: ReadText) -
     if not hosts:
         return replace(found, bad=(*found.bad, *(bad or (f"nodes={given[:120]!r} names no host",))))
     names = tuple(host for host, _ in hosts)
-    told = dict(found.told)
-    if "count" in told and found.count != len(hosts):
-        bad = (*bad, f"nodes={given[:120]!r} names {len(hosts)} hosts, {told['count']} says {found.count}")
-    sure = "node_rank" in told and (told["node_rank"] != "the default" or found.count == len(hosts))
+    origins = dict(found.origins)
+    if "count" in origins and found.count != len(hosts):
+        bad = (*bad, f"nodes={given[:120]!r} names {len(hosts)} hosts, {origins['count']} says {found.count}")
+    sure = "node_rank" in origins and (origins["node_rank"] != "the default" or found.count == len(hosts))
     node_rank = found.node_rank if sure else None
     if node_rank is None or node_rank >= len(hosts):
         node_rank = _place_in(names, env)
-        told["node_rank"] = "its name in the list" if node_rank is not None else ""
-    told |= {"count": "nodes", "hosts": "nodes", "address": "nodes"}
+        origins["node_rank"] = "its name in the list" if node_rank is not None else ""
+    origins |= {"count": "nodes", "hosts": "nodes", "address": "nodes"}
     return replace(
         found,
         count=len(hosts),
@@ -231,7 +231,7 @@ def _given(found: JobNodes, given: str, env: Environment, read_text: ReadText) -
         hosts=names,
         hub_ports=tuple(port for _, port in hosts) if any(port for _, port in hosts) else (),
         launcher="hostfile" if given.startswith("@") else "given",
-        told=tuple((what, who) for what, who in told.items() if who),
+        origins=tuple((what, who) for what, who in origins.items() if who),
         bad=(*found.bad, *bad),
     )
 
