@@ -24,7 +24,6 @@ from diag.outputs.view.classes import stack_classes, thread_classes
 from diag.outputs.view.network_view import network_json
 from diag.outputs.view.steps_view import arrivals_json, steps_json
 from diag.outputs.view.view import ranks_json
-from diag.state.rank_view import RankView
 
 SCHEMA = "diag.dump/1"
 _BUNDLE_SCHEMA = "diag.bundle/1"
@@ -125,12 +124,9 @@ def native_ranks(engine: Engine) -> list[int]:
     classes.sort(key=lambda item: item.count)
     if len(classes) > _MOST_NATIVE:  # and one of the crowd, to compare with
         classes = [*classes[: _MOST_NATIVE - 1], classes[-1]]
-    running = [[rank for rank in item.ranks if not _is_stopped(ranks[rank])] for item in classes]
+    stopped = {number for number, rank in ranks.items() if rank.tree and rank.tree.main.state in "Tt"}
+    running = [[rank for rank in item.ranks if rank not in stopped] for item in classes]
     return sorted(members[0] for members in running if members)
-
-
-def _is_stopped(rank: RankView) -> bool:
-    return rank.tree is not None and rank.tree.main.state in "Tt"
 
 
 def add_native(document: dict[str, Any], ranks: list[int], answers: dict[int, dict[str, Any]]) -> None:

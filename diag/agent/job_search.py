@@ -76,7 +76,8 @@ class JobSearch:
         ready = [
             (job, candidate) for job in scan.jobs if self._is_ready(job, candidate := self._candidate(job))
         ]
-        ready = self._sure(ready)
+        if len(ready) > 1:
+            ready = [one for one in ready if not one[0].only_tasks or self._trains(one[1])] or ready
         if len(ready) > 1:
             self._two_since = self._two_since or self._clock()
             if self._clock() - self._two_since >= _TWO_JOBS_SECONDS:
@@ -138,11 +139,6 @@ class JobSearch:
             or self._trains(candidate)
             or self._clock() - candidate.since >= self._lone_seconds
         )
-
-    def _sure(self, ready: list[tuple[JobSeen, _Candidate]]) -> list[tuple[JobSeen, _Candidate]]:
-        if len(ready) < 2:
-            return ready
-        return [one for one in ready if not one[0].only_tasks or self._trains(one[1])] or ready
 
     def _trains(self, candidate: _Candidate) -> bool:
         return any(

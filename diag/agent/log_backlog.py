@@ -100,7 +100,10 @@ class JobOutput:
         self._home = job_dir or run_dir  # in which the job's own files are
         self._attached = attached
         self._intake = Intake(lambda payload, then: self._put_lines(payload, None, then), self._left_out)
-        self._files = RankFiles(self._put_lines, self._lost_file)
+        self._files = RankFiles(
+            self._put_lines,
+            lambda path, error: self._failed(f"{path.name} cannot be read: {error.strerror}"),
+        )
 
     @property
     def dropped_lines(self) -> int:
@@ -150,9 +153,6 @@ class JobOutput:
             f"{lines:,} lines were left unread: the job printed them faster than diag reads",
             "if they matter, read them in the run directory's output.log",
         )
-
-    def _lost_file(self, path: Path, error: OSError) -> None:
-        self._failed(f"{path.name} cannot be read: {error.strerror}")
 
     def _failed(self, reason: str, remedy: str = "", rank: int | None = None) -> None:
         self._put(run_source.failed("output", reason, remedy, rank=rank, host=self._host), None)

@@ -80,10 +80,12 @@ class Namespace:
 
     def scan(self) -> NamespaceScan:
         """All there is now. Costs one small file a process, and the variables of those that are new."""
-        processes = self._processes()
+        pids = (int(name) for name in os.listdir(self.proc) if name.isdigit())
+        read = ((pid, read_process(pid, self.proc)) for pid in pids)
+        processes = {pid: one for pid, one in read if one is not None and one.state not in "ZX"}
         ours = self._ours(processes)
         others = tuple(pid for pid in processes if pid not in ours and not _is_system(pid, processes))
-        up = self._uptime()
+        up = float((read_raw(f"{self.proc}/uptime") or b"0").split()[0])
         found: dict[int, tuple[Identity, Key]] = {}
         hidden = []
         for pid in (pid for pid in processes if pid not in ours):
@@ -192,15 +194,6 @@ class Namespace:
         """We, whom we started, and who started us."""
         ours = {pid for pid in processes if self._own in ancestors(pid, processes)}
         return ours | {self._own, *ancestors(self._own, processes)}
-
-    def _processes(self) -> dict[int, Process]:
-        pids = (int(name) for name in os.listdir(self.proc) if name.isdigit())
-        found = ((pid, read_process(pid, self.proc)) for pid in pids)
-        return {pid: process for pid, process in found if process is not None and process.state not in "ZX"}
-
-    def _uptime(self) -> float:
-        words = (read_raw(f"{self.proc}/uptime") or b"0").split()
-        return float(words[0])
 
 
 def _jobs(found: Mapping[int, tuple[Identity, Key]], processes: Mapping[int, Process]) -> tuple[JobSeen, ...]:

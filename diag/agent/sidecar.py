@@ -56,7 +56,12 @@ class _ToHub(Reporter):
     """What is read goes to the hub as lines of JSON."""
 
     def __init__(self, rank: int, send: Callable[[dict[str, Any]], None]) -> None:
-        super().__init__(self._put, socket.gethostname(), rank, erred=self._erred)
+        super().__init__(
+            lambda record: self.record(record.source, record.payload),
+            socket.gethostname(),
+            rank,
+            erred=lambda source, reason: send({"error": [source, reason]}),
+        )
         self._send = send
 
     def record(self, source: str, payload: Payload, seconds: float | None = None) -> None:
@@ -64,12 +69,6 @@ class _ToHub(Reporter):
         if seconds is not None:
             message["took"] = round(seconds, 6)
         self._send(message)
-
-    def _put(self, record: Record) -> None:
-        self.record(record.source, record.payload)
-
-    def _erred(self, source: str, word: str) -> None:
-        self._send({"error": [source, word]})
 
 
 class Sidecar:

@@ -108,7 +108,9 @@ class SidecarPool:
             self._failed(place, f"cannot be listened to: {error}", _NO_ROOM)
             return
         self._sidecars[place.rank] = sidecar
-        self._send_other_ranks()
+        # to each of the others: one may have started another (Lightning's rank 0 does)
+        for one in self._sidecars.values():
+            one.order_once("other_ranks", self._other_ranks(one.place))
 
     def forget(self, rank: int) -> None:
         old = self._sidecars.pop(rank, None)
@@ -117,11 +119,6 @@ class SidecarPool:
 
     def _other_ranks(self, place: Placement) -> list[int]:
         return sorted({one.place.pid for one in self._sidecars.values()} - {place.pid})
-
-    def _send_other_ranks(self) -> None:
-        """Each of the others: one may have started another (Lightning's rank 0 does)."""
-        for sidecar in self._sidecars.values():
-            sidecar.order_once("other_ranks", self._other_ranks(sidecar.place))
 
     def _failed(self, place: Placement, reason: str, remedy: str = "") -> None:
         self.reporter.put(run_source.failed("sidecar", reason, remedy, rank=place.rank, host=place.host))

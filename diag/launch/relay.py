@@ -366,17 +366,14 @@ class _Writer:
             except OSError as error:
                 if not reported:
                     reported = True
-                    self._report_error(error)
+                    self._report(
+                        f"cannot write the job's {self.outlet.stream}: {error.strerror}; the job continues, "
+                        f"its output is in {self.outlet.lane.path}"
+                    )
                 if error.errno in _GONE or self._end is not None:
                     self._gone = True
                 else:  # a full disk under `diag run ... > file`: the lane keeps the output until there is room
                     time.sleep(1.0)
-
-    def _report_error(self, error: OSError) -> None:
-        self._report(
-            f"cannot write the job's {self.outlet.stream}: {error.strerror}; the job continues, "
-            f"its output is in {self.outlet.lane.path}"
-        )
 
 
 class _Line:

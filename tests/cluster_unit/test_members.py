@@ -91,7 +91,7 @@ def test_hub_with_another_token_is_sent_away_once_and_the_job_hub_names_its_addr
     stranger = OneNode(2, tmp_path, token="another").start()
     try:
         stranger.join(nodes[0], 3)
-        until(lambda: stranger.member.counts.digests["sent", "failed"] > 2, stranger)
+        until(lambda: stranger.member.digests["sent", "failed"] > 2, stranger)
 
         assert (
             len(

@@ -177,9 +177,10 @@ class DigestMaker:
             document["ranks"].append(wire(fact, now))
             for key, thread in seen.items():
                 if key not in self._sent_frames:
-                    document["frames"][key] = [
-                        [frame.function, frame.file, frame.line] for frame in _cut(thread)
-                    ]
+                    frames, half = thread.frames, _MOST_FRAMES // 2
+                    if len(frames) > _MOST_FRAMES:
+                        frames = (*frames[:half], *frames[-half:])
+                    document["frames"][key] = [[frame.function, frame.file, frame.line] for frame in frames]
                     self._sent_frames.add(key)
         if job.run.rank_argv and job.ranks:  # one tells it for all: they run the same command
             document["commands"] = {str(min(job.ranks)): " ".join(job.run.rank_argv)[:2000]}
@@ -261,7 +262,8 @@ def _rank(
 ) -> RankDigest:
     tree, stack = rank.tree, rank.stack
     looked = detail > 0 and rank.alive and stack is not None
-    standing, cause, child = _standing(rank) if looked or rank.stopped else ("", "", None)
+    standing = classify_rank(rank) if looked or rank.stopped else ""
+    cause, child = cause_of(rank, standing) if standing not in ("", "stopped", "blind") else ("", None)
     children = _children(rank, detail) if looked or detail > 1 else []
     states = {process.pid: process.state for process in tree.children} if tree else {}
     exited = rank.exit
@@ -297,12 +299,6 @@ def _rank(
         tail=tuple(line[:500] for line in list(rank.tail)[-_TAIL:]) if exited is not None else (),
         thread=rank.thread,
     )
-
-
-def _standing(rank: RankView) -> tuple[str, str, int | None]:
-    """What its stack shows, the cause, and the child that this concerns."""
-    standing = classify_rank(rank)
-    return standing, *(cause_of(rank, standing) if standing not in ("", "stopped", "blind") else ("", None))
 
 
 def _children(rank: RankView, detail: int) -> list[StackSample]:
@@ -353,8 +349,3 @@ def _key(thread: ThreadStack) -> str:
         [(frame.function, frame.file, frame.line) for frame in thread.frames], separators=(",", ":")
     )
     return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=12).hexdigest()
-
-
-def _cut(thread: ThreadStack) -> tuple[Any, ...]:
-    frames, half = thread.frames, _MOST_FRAMES // 2
-    return frames if len(frames) <= _MOST_FRAMES else (*frames[:half], *frames[-half:])

@@ -42,16 +42,17 @@ def other_hubs(member: Member) -> list[Entry]:
     if job_hub:
         try:
             rows = member.sender.get(job_hub, "/nodes", _ROSTER_SECONDS)["nodes"]
-            entries = [member.known.placed(_entry_of_row(row), member.heard_from, job_hub) for row in rows]
+            names = ("run_id", "host", "node_rank", "url")
+            known: list[Entry] = [
+                {name: row[name] for name in names}
+                | {"gone": row["state"] == "gone", "ranks": [[rank] for rank in row["ranks"]]}
+                for row in rows
+            ]
+            entries = [member.known.placed(entry, member.heard_from, job_hub) for entry in known]
         except (Failed, KeyError, TypeError):
             pass  # those that are known here
     own = member.known.me.run_id
     return [entry for entry in entries if entry["run_id"] != own and not entry.get("gone")]
-
-
-def _entry_of_row(row: dict[str, Any]) -> Entry:
-    known = {name: row[name] for name in ("run_id", "host", "node_rank", "url")}
-    return {**known, "gone": row["state"] == "gone", "ranks": [[rank] for rank in row["ranks"]]}
 
 
 @dataclass(slots=True)

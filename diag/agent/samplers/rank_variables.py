@@ -56,7 +56,9 @@ class VariableSampler(RankSampler):
         if not is_alive(rank.pid, rank.start_ticks):  # ended meanwhile: what was read may be another's
             return "the process is gone"
         if "failed" in payload:
-            self._note_failure(payload)
+            if payload["failed"] in variables.FAILURES and not self._failed:
+                self._failed = True
+                self.reporter.record(variables.SOURCE, payload)
             return variables.explain(payload)[0]
         self._report(rank.pid, payload, began)
         # workers of a DataLoader first, as their stacks are read
@@ -68,11 +70,6 @@ class VariableSampler(RankSampler):
                 self._report(pid, payload, began)
         self._memory.keep_only({rank.pid, *(pid for pid, _ in children)})
         return ""
-
-    def _note_failure(self, payload: Payload) -> None:
-        if payload["failed"] in variables.FAILURES and not self._failed:
-            self._failed = True
-            self.reporter.record(variables.SOURCE, payload)
 
     def _report(self, pid: int, payload: Payload, began: float) -> None:
         threads = payload["threads"]

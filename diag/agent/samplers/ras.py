@@ -56,7 +56,8 @@ class Refusal:
 
 def refusal(version: str, mode: str) -> Refusal | None:
     """Why this NCCL ("2.28.9"; empty: not known) is not asked with this setting; None when it may be."""
-    numbers = _numbers(version)
+    parts = version.split(".")
+    numbers = tuple(map(int, parts)) if len(parts) == 3 and all(map(str.isdecimal, parts)) else None
     if mode == "off":
         return Refusal("switched off", "leave out --ras off (DIAG_RAS, ras in diag.toml)")
     if numbers is None:
@@ -72,11 +73,6 @@ def refusal(version: str, mode: str) -> Refusal | None:
     if numbers < FIRST_ALLOWED and mode != "force":
         return Refusal(f"NCCL {version} may crash the job when asked", f"use NCCL 2.28.7 or later; {_FORCE}")
     return None
-
-
-def _numbers(version: str) -> tuple[int, ...] | None:
-    parts = version.split(".")
-    return tuple(map(int, parts)) if len(parts) == 3 and all(part.isdecimal() for part in parts) else None
 
 
 @dataclass(slots=True)

@@ -160,18 +160,15 @@ def given_hosts(text: str, read_text: ReadText) -> tuple[Hosts, tuple[str, ...]]
     ((('gpu1', 9095), ('gpu2', 9095), ('fd00::1', 9000), ('fd00::2', None)), ())
     """
     if not text.startswith("@"):
-        return _list(text.split(",") if "[" not in text else _apart(text), "nodes", text)
+        # at the commas outside of brackets
+        apart = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\]|[\[\]])+", text) if "[" in text else text.split(",")
+        return _list(apart, "nodes", text)
     read = read_text(text[1:])
     if read is None:
         return (), (f"nodes={text[:120]!r}: no such file can be read",)
     lines = [line.partition("#")[0].split() for line in read.splitlines()]
     hosts, bad = _list([words[0] for words in lines if words], text, read.strip())
     return tuple((host, port if port is None or port >= _LOWEST_PORT else None) for host, port in hosts), bad
-
-
-def _apart(text: str) -> list[str]:
-    """At the commas outside of brackets."""
-    return re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\]|[\[\]])+", text)
 
 
 def _list(entries: Sequence[str], name: str, text: str) -> tuple[Hosts, tuple[str, ...]]:
