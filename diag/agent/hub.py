@@ -206,7 +206,11 @@ class Hub:
             if away > _AWAY_SECONDS:
                 changes += self._records.feed(run_source.looked_away(away, self.host))
             changes += self._records.take(batch)
-            self._count()
+            counters, journal = self.counters, self._records.journal
+            counters.records_total = self.engine.records
+            counters.journal_bytes_total = journal.bytes_total if journal is not None else 0
+            counters.log_lines_total = self.engine.job.log.lines
+            counters.log_lines_dropped_total = self.output.dropped_lines
             alone: set[tuple[object, ...]] = {
                 (key, finding.klass, finding.ranks) for key, finding in self.engine.withheld.items()
             }
@@ -216,13 +220,6 @@ class Hub:
         for change in changes:
             self.on_change(change)
         self._took_at = time.monotonic()
-
-    def _count(self) -> None:
-        counters, journal = self.counters, self._records.journal
-        counters.records_total = self.engine.records
-        counters.journal_bytes_total = journal.bytes_total if journal is not None else 0
-        counters.log_lines_total = self.engine.job.log.lines
-        counters.log_lines_dropped_total = self.output.dropped_lines
 
     def _journal_failed(self, problem: str) -> None:
         reason = f"cannot be written any more: {problem}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +24,27 @@ _MOST_BYTES = 16 << 20  # ours: read in a second or two, and some 60 MB as lines
 _TAIL_BYTES = 256 << 10  # kept of what is left out: what a job says last tells why it ended
 
 
+@dataclass(eq=False)
 class Intake:
     """`put` takes a payload of lines, and what to call (from any thread) when it has been read; `left_out` takes
     how many lines have been left out by now. Both are called on the thread that calls `take`."""
 
-    def __init__(
-        self,
-        put: Callable[[dict[str, Any], Callable[[], None]], None],
-        left_out: Callable[[int], None],
-        most_bytes: int = _MOST_BYTES,
-    ) -> None:
-        self._put, self._report, self._most = put, left_out, most_bytes
-        self._assemblers: dict[str, LineAssembler] = {}
-        self._bytes = 0  # that wait to be read
-        self._lock = threading.Lock()
-        # of what is left out: its end, lines cut off before that
-        self._tails: dict[str, tuple[bytes, int]] = {}
-        self._left_out = 0
+    put: Callable[[dict[str, Any], Callable[[], None]], None]
+    left_out: Callable[[int], None]
+    most_bytes: int = _MOST_BYTES
+    _assemblers: dict[str, LineAssembler] = field(default_factory=dict)
+    _bytes: int = 0  # that wait to be read
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    # of what is left out: its end, lines cut off before that
+    _tails: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    _lines_left_out: int = 0
 
     @property
     def dropped_lines(self) -> int:
-        return self._left_out + sum(lines.dropped_lines for lines in list(self._assemblers.values()))
+        return self._lines_left_out + sum(lines.dropped_lines for lines in list(self._assemblers.values()))
 
     def take(self, stream: str, data: bytes) -> None:
-        if self._bytes > self._most:
+        if self._bytes > self.most_bytes:
             tail, cut = self._tails.get(stream, (b"", 0))
             tail += data
             more = max(0, len(tail) - _TAIL_BYTES)
@@ -67,14 +65,14 @@ class Intake:
             lines = self._assemblers[stream] = LineAssembler(stream)
             lines.dropped_lines = dropped
             tail = tail.partition(b"\n")[2]
-            self._left_out += cut
+            self._lines_left_out += cut
         payload = lines.feed(tail + data, final=final)
         if payload is not None:
             size = len(tail) + len(data)
             self._now_waiting(size)
-            self._put(payload, lambda: self._now_waiting(-size))
+            self.put(payload, lambda: self._now_waiting(-size))
         if cut:
-            self._report(self._left_out)
+            self.left_out(self._lines_left_out)
 
     def _now_waiting(self, more: int) -> None:
         with self._lock:

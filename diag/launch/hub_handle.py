@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import time
+from dataclasses import dataclass
 
 from diag.launch.isolated import argv
 from diag.launch.signals import FORWARDED
@@ -22,13 +23,13 @@ WIRE_FD = 3  # in the hub's process; 0 is the file of its task, 1 and 2 that of 
 _STDERR_BYTES = 4096
 
 
+@dataclass(eq=False, slots=True)
 class HubHandle:
     """A hub's process. Make it with `start`."""
 
-    def __init__(self, pid: int, wire: Wire, stderr: int) -> None:
-        self.pid = pid
-        self.wire = wire
-        self._stderr = stderr  # a descriptor; -1 where there is no file
+    pid: int
+    wire: Wire
+    _stderr: int  # a descriptor; -1 where there is no file
 
     @classmethod
     def start(cls, task: dict[str, Any]) -> HubHandle:

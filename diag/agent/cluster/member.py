@@ -190,7 +190,14 @@ class Member:
 
     def _work(self) -> None:
         try:
-            self._keep_reporting()
+            while not self._ending.is_set():
+                pause = self._report()
+                self._wake.wait(pause * (1.0 + _JITTER * (_chance() - 0.5)))
+                woken = self._wake.is_set()
+                self._wake.clear()
+                # Several things that happen at once are one digest; what all nodes of a large job want to tell at
+                # once comes spread.
+                self._ending.wait(_TOGETHER_SECONDS + (spread(self._every) * _chance() if woken else 0.0))
         # the outermost frame of a thread: in silence this node would wait for verdicts
         except Exception as error:
             self._talk(
@@ -198,16 +205,6 @@ class Member:
                 "node is watched on its own"
             )
             self._lose()
-
-    def _keep_reporting(self) -> None:
-        while not self._ending.is_set():
-            pause = self._report()
-            self._wake.wait(pause * (1.0 + _JITTER * (_chance() - 0.5)))
-            woken = self._wake.is_set()
-            self._wake.clear()
-            # Several things that happen at once are one digest; what all nodes of a large job want to tell at
-            # once comes spread.
-            self._ending.wait(_TOGETHER_SECONDS + (spread(self._every) * _chance() if woken else 0.0))
 
     def _report(self, *, leaving: bool = False) -> float:
         """Send one digest to whoever takes it. Returns the seconds until the next."""
