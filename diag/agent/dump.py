@@ -116,7 +116,7 @@ def finish_document(document: dict[str, Any], timer: Timer) -> None:
 
 
 def native_ranks(engine: Engine) -> list[int]:
-    """One rank of each class of stacks; where those are too many, the ones that stand apart from the most
+    """One rank of each class of stacks; where those are too many, the ones that differ from the most
     others. None that is stopped: what a ptrace stop within a stop leaves behind is the kernel's secret, and
     it runs no C code now."""
     ranks = engine.job.ranks
@@ -257,7 +257,7 @@ def _digest(file: IO[bytes]) -> tuple[int, str]:
 
 
 def _closed(file: IO[bytes]) -> IO[bytes]:
-    """The newest segment, which grows on, as a whole gzip file: `zcat` reads it without a word."""
+    """The newest segment, which grows on, as a whole gzip file: `zcat` reads it without complaint."""
     kept, end = whole(file, file.seek(0, os.SEEK_END))
     file.seek(0)
     return io.BytesIO(file.read(kept) + end)

@@ -95,7 +95,7 @@ def test_answer_of_something_else_is_no_hub(what: str) -> None:
     with nonsense() as port, pytest.raises(Failed) as failed:
         Sender(TOKEN).get(f"http://127.0.0.1:{port}", f"/{what}", 5.0)
 
-    assert failed.value.word == "no_hub"
+    assert failed.value.kind == "no_hub"
 
 
 def test_connection_is_tried_with_a_word_for_what_came_of_it() -> None:

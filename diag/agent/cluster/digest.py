@@ -81,7 +81,7 @@ class Collector:
                 and fact.line.rank is None
                 and (rank := self._pids.get(fact.line.pid)) is not None
             ):
-                # elsewhere its pid tells nothing
+                # on other nodes its pid means nothing
                 fact = replace(fact, rank=rank, line=replace(fact.line, rank=rank))
             self.stamp += 1
             self._facts.setdefault(rank, deque(maxlen=_MOST_FACTS)).append((self.stamp, fact))
@@ -182,7 +182,7 @@ class DigestMaker:
                         frames = (*frames[:half], *frames[-half:])
                     document["frames"][key] = [[frame.function, frame.file, frame.line] for frame in frames]
                     self._sent_frames.add(key)
-        if job.run.rank_argv and job.ranks:  # one tells it for all: they run the same command
+        if job.run.rank_argv and job.ranks:  # one reports it for all: they run the same command
             document["commands"] = {str(min(job.ranks)): " ".join(job.run.rank_argv)[:2000]}
         if facts and self.collector.stamp != self._sent_facts:
             known, self._sent_facts = self._sent_facts, self.collector.stamp

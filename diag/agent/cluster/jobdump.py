@@ -118,7 +118,7 @@ class Gathering:
             return NodeAnswer(
                 entry,
                 None,
-                f"its hub at {entry['url']} {_REASONS[error.word]} ({error}; {format_seconds(seconds)})",
+                f"its hub at {entry['url']} {_REASONS[error.kind]} ({error}; {format_seconds(seconds)})",
                 seconds,
             )
         return NodeAnswer(entry, document, "", time.monotonic() - began)

@@ -230,7 +230,7 @@ class Member:
         return _FIRST_SECONDS
 
     def _patience(self) -> float:
-        """A job hub of a thousand nodes may be late while all of them start, or stand still, at once."""
+        """A job hub of a thousand nodes may be late while all of them start, or stall, at once."""
         return max(_TIMEOUT_SECONDS, every_of(self.nodes.count) / 2)
 
     def _pause(self) -> float:
@@ -319,7 +319,7 @@ class Member:
             return self.job_hub
 
     def _publish(self) -> None:
-        """On the job hub's thread: its word to the hub that it lives in, as long as that reports to it."""
+        """On the job hub's thread: its verdict for the hub that it lives in, as long as that reports to it."""
         if self.job_hub is None or not (self.is_job_hub or self._target in ("", "self")):
             return
         with self.job_hub.lock:
@@ -343,7 +343,7 @@ class Member:
     # -- the end ------------------------------------------------------------------------------------------
 
     def conclude(self, failed: bool) -> None:
-        """The command has ended: tell it, hear what the others say of it if it failed, and leave. Called by
+        """The command has ended: report it, hear what the others report of it if it failed, and leave. Called by
         the hub's own thread, which takes the verdict after it."""
         seconds = (_FAILED_END_SECONDS if failed else _END_SECONDS) + spread(self._every)
         self._within(seconds, lambda: self._conclude(failed))

@@ -88,7 +88,7 @@ class CheckpointSampler(NodeSampler):
         super().stop()
         self._most_heads = _MOST_HEADS_AT_THE_END
         under_way = self._looking
-        # it tells of before the end
+        # what it reads is of before the end
         if under_way is not None and time.monotonic() - self._look_began < _PATIENCE_SECONDS:
             under_way.join(_LAST_LOOK_SECONDS)
         self._shown.clear()  # reported again even if nothing has changed: what lies there now is what is left

@@ -20,15 +20,14 @@ _LONGEST_SECONDS = 60.0  # but not so seldom that a port that goes down is misse
 @dataclass(eq=False)
 class Reporter:
     """Takes what is read, and what cannot be: that once for each reason, and again when it can. For several
-    threads."""
+    threads. `sampled` takes a source and the seconds that it took, `erred` a source and a code for why it gave
+    nothing."""
 
     put: Callable[[Record], None]
     host: str = ""
     rank: int | None = None
-    sampled: Callable[[str, float], None] = lambda source, seconds: None  # a source and what it took
-    erred: Callable[[str, str], None] = lambda source, reason: (
-        None
-    )  # a source and a word for why it gave nothing
+    sampled: Callable[[str, float], None] = lambda source, seconds: None
+    erred: Callable[[str, str], None] = lambda source, reason: None
     _failing: dict[str, str] = field(default_factory=dict)
 
     def record(self, source: str, payload: Payload, seconds: float | None = None) -> None:
