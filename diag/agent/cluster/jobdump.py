@@ -159,7 +159,12 @@ def job_document(
     engine = job_engine([member.digest(2), *(other["digest"] for other in documents)], time.time())
     document = {**own, **described(engine)}
     document["report"] = with_verdict(document["report"], own["report"])
-    document["report"]["not_checked"] = _notes(own, document)
+    lines = document["report"]["not_checked"]
+    document["report"]["not_checked"] = lines + [
+        line
+        for line in own["report"]["not_checked"]
+        if line not in lines and "the other nodes" in line["what"]
+    ]
     document["report"]["past"] = own["report"].get("past", [])
     retell(document["report"])
     _mark_states(document)
@@ -220,15 +225,6 @@ def _mark_states(document: dict[str, Any]) -> None:
     for row in document["ranks"]:
         if row["state"] in ("running", "starting"):
             row["state"] = named.get(row["rank"], row["state"])
-
-
-def _notes(own: dict[str, Any], document: dict[str, Any]) -> list[dict[str, Any]]:
-    lines = list(document["report"]["not_checked"])
-    return lines + [
-        line
-        for line in own["report"]["not_checked"]
-        if line not in lines and "the other nodes" in line["what"]
-    ]
 
 
 def nodes_json(engine: Engine | None, roster: Sequence[Entry]) -> list[dict[str, Any]]:

@@ -339,15 +339,12 @@ class Reading:
             f"read from {where}: {shlex.join(found.words[:6])} ... (variables expanded where the script sets them)"
         )
         if is_shell(found.words[0]) and found.folder:
-            self._cd(found.folder)
+            if self.container is not None:
+                workdir = str(Path(self.container.workdir or "/", found.folder))
+                self.container = replace(self.container, workdir=workdir)
+            else:
+                self.folder /= found.folder
         return found.words
-
-    def _cd(self, folder: str) -> None:
-        if self.container is not None:
-            workdir = str(Path(self.container.workdir or "/", folder))
-            self.container = replace(self.container, workdir=workdir)
-        else:
-            self.folder /= folder
 
     def _maybe(self, path: str) -> str | None:
         """The text of a file of CMD's, None where it is not there."""
