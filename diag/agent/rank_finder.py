@@ -121,7 +121,7 @@ class RankFinder:
                 continue
             if (known is not None and known.key == key) or self._is_settled(rank, key):
                 self._found[rank] = here
-                new.append(self._describe(pid, key[1], ranks[pid], report=report))
+                new.append(self._describe(pid, key[1], ranks[pid], by=report))
         self._note_inner(identities, stats)
         self._note_shared(ranks, stats)
         return new
@@ -342,18 +342,12 @@ class RankFinder:
         self._inner &= alive
 
     def _describe(
-        self,
-        pid: int,
-        ticks: int,
-        who: Identity,
-        *,
-        distributed: bool = True,
-        report: GroupReport | None = None,
+        self, pid: int, ticks: int, who: Identity, *, distributed: bool = True, by: GroupReport | None = None
     ) -> Found:
-        env = {**(read_environ(pid, self._proc) or {}), **(report.variables if report is not None else {})}
+        env = {**(read_environ(pid, self._proc) or {}), **(by.variables if by is not None else {})}
         command = " ".join(redacted([word for word in self._argv(pid) if word]))
         place = Placement(host=self._host, pid=pid, start_ticks=ticks, **asdict(who))
-        group, thread = (0, ()) if report is None else (report.number, report.thread)
+        group, thread = (0, ()) if by is None else (by.number, by.thread)
         return Found(place, command[:2000], relevant(env), distributed, group, thread)
 
     def _argv(self, pid: int) -> list[str]:
