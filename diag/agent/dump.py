@@ -24,19 +24,6 @@ from diag.outputs.view.classes import stack_classes, thread_classes
 from diag.outputs.view.network_view import network_json
 from diag.outputs.view.steps_view import arrivals_json, steps_json
 from diag.outputs.view.view import ranks_json
-from diag.state.rank_view import RankView
-
-__all__ = [
-    "Timer",
-    "add_native",
-    "described",
-    "dump_document",
-    "dump_text",
-    "finish_document",
-    "manifest_facts",
-    "native_ranks",
-    "write_bundle",
-]
 
 SCHEMA = "diag.dump/1"
 _BUNDLE_SCHEMA = "diag.bundle/1"
@@ -126,11 +113,10 @@ def finish_document(document: dict[str, Any], timer: Timer) -> None:
 
 
 # --- native frames
-# ---------------------------------------------------------------------------------------------
 
 
 def native_ranks(engine: Engine) -> list[int]:
-    """One rank of each class of stacks; where those are too many, the ones that stand apart from the most
+    """One rank of each class of stacks; where those are too many, the ones that differ from the most
     others. None that is stopped: what a ptrace stop within a stop leaves behind is the kernel's secret, and
     it runs no C code now."""
     ranks = engine.job.ranks
@@ -138,12 +124,9 @@ def native_ranks(engine: Engine) -> list[int]:
     classes.sort(key=lambda item: item.count)
     if len(classes) > _MOST_NATIVE:  # and one of the crowd, to compare with
         classes = [*classes[: _MOST_NATIVE - 1], classes[-1]]
-    running = [[rank for rank in item.ranks if not _is_stopped(ranks[rank])] for item in classes]
+    stopped = {number for number, rank in ranks.items() if rank.tree and rank.tree.main.state in "Tt"}
+    running = [[rank for rank in item.ranks if rank not in stopped] for item in classes]
     return sorted(members[0] for members in running if members)
-
-
-def _is_stopped(rank: RankView) -> bool:
-    return rank.tree is not None and rank.tree.main.state in "Tt"
 
 
 def add_native(document: dict[str, Any], ranks: list[int], answers: dict[int, dict[str, Any]]) -> None:
@@ -186,7 +169,6 @@ def _native_thread(thread: dict[str, Any]) -> dict[str, Any]:
 
 
 # --- the bundle
-# ------------------------------------------------------------------------------------------------
 
 
 def manifest_facts(hub: NodeHub) -> dict[str, Any]:
@@ -275,7 +257,7 @@ def _digest(file: IO[bytes]) -> tuple[int, str]:
 
 
 def _closed(file: IO[bytes]) -> IO[bytes]:
-    """The newest segment, which grows on, as a whole gzip file: `zcat` reads it without a word."""
+    """The newest segment, which grows on, as a whole gzip file: `zcat` reads it without complaint."""
     kept, end = whole(file, file.seek(0, os.SEEK_END))
     file.seek(0)
     return io.BytesIO(file.read(kept) + end)

@@ -6,12 +6,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diag.agent.cluster.gather import Gathering, other_hubs
 from diag.agent.cluster.hubside import Membership
-from diag.agent.cluster.jobdump import job_document
+from diag.agent.cluster.jobdump import Gathering, job_document, other_hubs
 from diag.agent.cluster.member import Member
 from diag.agent.dump import (
     Timer,
@@ -26,45 +26,33 @@ from diag.agent.node_hub import NodeHub
 from diag.agent.record_feed import RecordFeed
 from diag.agent.sidecar_pool import SidecarPool
 from diag.launch.rundir import forget_old_bundles
-from diag.outputs.http.daemon_thread import in_daemon_thread
 
 _OWN_SECONDS = 0.5  # left after the other nodes, to put all together
 _NODE_SECONDS = 0.006  # and so much more for each of them
 _NATIVE_SHARE = 5.0  # of a dump's deadline, left for native frames
 
 
+@dataclass(eq=False)
 class DumpTaker:
     """`read_soon` makes the node's samplers read; `records` brings what the sidecars send."""
 
-    def __init__(
-        self,
-        hub: NodeHub,
-        cluster: Membership,
-        pool: SidecarPool,
-        read_soon: Callable[[], None],
-        records: RecordFeed,
-    ) -> None:
-        self._hub = hub
-        self._cluster = cluster
-        self._pool = pool
-        self._read_soon = read_soon
-        self._records = records
-        self._lock = threading.Lock()
-        self._last: Path | None = None  # of the last bundle, which may not be there yet
+    hub: NodeHub
+    cluster: Membership
+    pool: SidecarPool
+    read_soon: Callable[[], None]
+    records: RecordFeed
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _last: Path | None = None  # of the last bundle, which may not be there yet
 
-    async def take(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
-        """`take_now` on a daemon thread: the end of diag does not wait for a dump."""
-        return await in_daemon_thread(lambda: self.take_now(deadline, native=native, scope=scope))
-
-    def take_now(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
+    def take(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
         """Evidence of every rank now, as a `diag.dump/1` document; also written as a bundle into the run
         directory. `scope` node: of the ranks of this node, with its digest, for the hub that puts the job
         together."""
         until = time.monotonic() + deadline
-        hub, timer, member = self._hub, Timer(), self._cluster.member
+        hub, timer, member = self.hub, Timer(), self.cluster.member
         others = self._ask_others(member, until, native) if scope == "job" and member is not None else None
         if not self._lock.acquire(timeout=deadline):
-            raise TimeoutError("another dump has not ended yet")
+            raise TimeoutError("another dump is still running")
         try:  # only what is read here: two nodes that are asked for the whole job at once wait for each other's part
             document, path = self._read(until, native, timer)
         finally:
@@ -77,7 +65,7 @@ class DumpTaker:
         finish_document(document, timer)
         if path is not None:
             with hub.lock:
-                kept = self._records.flush()
+                kept = self.records.flush()
                 facts = manifest_facts(hub)
             if kept:
                 write_bundle(document, facts, path.parent.parent, path)
@@ -88,24 +76,24 @@ class DumpTaker:
 
     def _read(self, until: float, native: bool, timer: Timer) -> tuple[dict[str, Any], Path | None]:
         """What this node has, and where the bundle belongs."""
-        hub = self._hub
-        self._read_soon()
+        hub = self.hub
+        self.read_soon()
         name, path = self._name()
         # The sidecars end before us, so that what they have is there when we must answer.
-        wait = self._pool.dump(name, max(0.3, (until - time.monotonic()) * 0.8 - (_NATIVE_SHARE * native)))
+        wait = self.pool.dump(name, max(0.3, (until - time.monotonic()) * 0.8 - (_NATIVE_SHARE * native)))
         wait.done.wait(until - time.monotonic())
-        self._pool.forget_dump(name)
+        self.pool.forget_dump(name)
         timer.took("sidecars")
-        self._records.await_taken(0.5)
+        self.records.await_taken(0.5)
         timer.took("intake")
         with hub.lock:
             document = dump_document(hub, wait.answers)
             chosen = native_ranks(hub.engine) if native else []
         timer.took("document")
         if chosen:
-            asked = self._pool.native(f"{name}-native", chosen, max(0.3, until - time.monotonic() - 0.5))
+            asked = self.pool.native(f"{name}-native", chosen, max(0.3, until - time.monotonic() - 0.5))
             asked.done.wait(until - time.monotonic())
-            self._pool.forget_dump(f"{name}-native")
+            self.pool.forget_dump(f"{name}-native")
             add_native(document, chosen, asked.answers)
             timer.took("native")
         return document, path
@@ -144,10 +132,10 @@ class DumpTaker:
     def _name(self) -> tuple[str, Path | None]:
         """Two dumps of one second are two bundles."""
         name = stem = time.strftime("dump-%Y%m%d-%H%M%S")
-        if self._hub.run_dir is None:
+        if self.hub.run_dir is None:
             return name, None
         for number in range(2, 100):
-            path = self._hub.run_dir.path / "dumps" / f"{name}.tar.gz"
+            path = self.hub.run_dir.path / "dumps" / f"{name}.tar.gz"
             if path != self._last and not path.exists():
                 break
             name = f"{stem}-{number}"

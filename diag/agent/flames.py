@@ -73,12 +73,11 @@ class FlameRecorder:
         """The place taken, and the recording that has to end first: another user's, where who owns the run
         wants this one."""
         with self._lock:
-            in_the_way = self._in_the_way(place)
-            other = None
-            if in_the_way:
+            same, other = place.pid in self._running, None
+            if same or len(self._running) >= _MOST_AT_ONCE:
+                in_the_way = [place.pid] if same else list(self._running)
                 others = [pid for pid in in_the_way if not self._running[pid].by_owner]
                 if not (wanted.by_owner and others):
-                    same = place.pid in self._running
                     raise DiagError(
                         f"a flame graph of rank {place.rank} is being recorded already"
                         if same
@@ -90,11 +89,6 @@ class FlameRecorder:
                 other.stop.set()
             running = self._running[place.pid] = _Running(wanted.by_owner)
             return running, other
-
-    def _in_the_way(self, place: Placement) -> list[int]:
-        if place.pid in self._running:
-            return [place.pid]
-        return list(self._running) if len(self._running) >= _MOST_AT_ONCE else []
 
     def _end(self, place: Placement, running: _Running) -> None:
         running.ended.set()
@@ -109,6 +103,6 @@ class FlameRecorder:
 
 def _displaced() -> DiagError:
     return DiagError(
-        "this recording was ended for one that the run's own user asked for",
+        "this recording was stopped for one that the run's own user requested",
         hint="ask again when that one is done",
     )

@@ -20,7 +20,7 @@ import diag
 from diag.agent.cluster.hubside import Membership
 from diag.agent.dumps import DumpTaker
 from diag.agent.flames import FlameRecorder
-from diag.agent.job_output import JobOutput
+from diag.agent.log_backlog import JobOutput
 from diag.agent.memory_sampler import watchers
 from diag.agent.rank_finder import Found, RankFinder
 from diag.agent.rank_search import RankSearch
@@ -36,12 +36,13 @@ from diag.detectors.precedence import PRECEDENCE
 from diag.detectors.rules.load import for_a_run
 from diag.engine.engine import CHECK_SECONDS, Engine
 from diag.engine.journal import JournalWriter
-from diag.launch.launchers import redacted
-from diag.launch.launchers.job_name import job_name
+from diag.launch.launchers.nodes import job_name
+from diag.launch.launchers.secrets import redacted
 from diag.launch.malloc import use_few_heaps
 from diag.launch.rundir import RunDir
 from diag.launch.service_discovery import Target
 from diag.model import Change, Placement, Record
+from diag.outputs.http.daemon_thread import in_daemon_thread
 from diag.outputs.view.view import AgentProcess, Counters, FlameWanted
 from diag.settings import Settings
 from diag.sources import digest as digest_source
@@ -150,9 +151,6 @@ class Hub:
         """Hand over a record from any thread; never waits."""
         self._records.put(record)
 
-    def _failed(self, what: str, reason: str, remedy: str) -> None:
-        self.put(run_source.failed(what, reason, remedy, host=self.host))
-
     def _sampled(self, source: str, seconds: float) -> None:
         with self.lock:
             self.counters.sampled(source, seconds)
@@ -208,7 +206,11 @@ class Hub:
             if away > _AWAY_SECONDS:
                 changes += self._records.feed(run_source.looked_away(away, self.host))
             changes += self._records.take(batch)
-            self._count()
+            counters, journal = self.counters, self._records.journal
+            counters.records_total = self.engine.records
+            counters.journal_bytes_total = journal.bytes_total if journal is not None else 0
+            counters.log_lines_total = self.engine.job.log.lines
+            counters.log_lines_dropped_total = self.output.dropped_lines
             alone: set[tuple[object, ...]] = {
                 (key, finding.klass, finding.ranks) for key, finding in self.engine.withheld.items()
             }
@@ -219,20 +221,11 @@ class Hub:
             self.on_change(change)
         self._took_at = time.monotonic()
 
-    def _count(self) -> None:
-        counters, journal = self.counters, self._records.journal
-        counters.records_total = self.engine.records
-        counters.journal_bytes_total = journal.bytes_total if journal is not None else 0
-        counters.log_lines_total = self.engine.job.log.lines
-        counters.log_lines_dropped_total = self.output.dropped_lines
-
     def _journal_failed(self, problem: str) -> None:
-        self._failed(
-            "journal",
-            f"cannot be written any more: {problem}",
-            "free space in the run directory; findings go on without it",
-        )
-        self._talk(f"diag: the journal ends here ({problem}); the job and the checks go on")
+        reason = f"cannot be written any more: {problem}"
+        remedy = "free space in the run directory; findings continue without it"
+        self.put(run_source.failed("journal", reason, remedy, host=self.host))
+        self._talk(f"diag: the journal ends here ({problem}); the job and the checks continue")
 
     def finish(self, returncode: int | None) -> list[Change]:
         """CMD ended (or the watch did): last checks, journal closed, sidecars ended. Returns the last
@@ -362,8 +355,8 @@ class Hub:
         return await self._flames.record(place, wanted)
 
     async def dump(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
-        """See HubView."""
-        return await self._dumps.take(deadline, native=native, scope=scope)
+        """See HubView. On a daemon thread: the end of diag does not wait for a dump."""
+        return await in_daemon_thread(lambda: self._dumps.take(deadline, native=native, scope=scope))
 
 
 def _cost(pid: int) -> AgentProcess | None:

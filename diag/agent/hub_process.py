@@ -12,14 +12,14 @@ import os
 import socket
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from diag.launch.failures import guarded, threads_report_to
 from diag.launch.hub_handle import WIRE_FD
-from diag.launch.link import Link
-from diag.launch.wire import Wire
+from diag.launch.wire import Link, Wire
 from diag.text.errors import DiagError
 
 if TYPE_CHECKING:
@@ -147,39 +147,31 @@ def _variables(
     return found
 
 
+@dataclass(eq=False)
 class _Beside:
     """The hub and what belongs to it, from CMD's start to its end."""
 
-    def __init__(
-        self,
-        task: dict[str, Any],
-        link: Link,
-        settings: Settings,
-        run_dir: RunDir | None,
-        variables: dict[str, str],
-    ) -> None:
-        self._task = task
-        self._words: list[str] = task["words"]
-        self._link = link
-        self._settings = settings
-        self._run_dir = run_dir
-        self._variables = variables
-        self._outputs: Outputs
-        self._follower: Follower | None = None
+    task: dict[str, Any]
+    link: Link
+    settings: Settings
+    run_dir: RunDir | None
+    variables: dict[str, str]
+    _outputs: Outputs = field(init=False)
+    _follower: Follower | None = None
 
     def forget(self) -> None:
         """CMD could not be started: there is no run."""
-        if self._run_dir is not None:
-            self._run_dir.remove()
+        if self.run_dir is not None:
+            self.run_dir.remove()
 
     def watch(self, pid: int, outputs: dict[str, str]) -> None:
         """Until CMD has ended and the last checks are made."""
-        say = self._link.say
+        say = self.link.say
         hub = guarded(say, "the hub cannot start", self._make_hub)
         if hub is None:
             return
         guarded(say, "the watch ends here", lambda: self._watch(hub, pid, outputs))
-        self._link.await_end()  # where the watch failed: the page stays, and CMD's end is still to be written down
+        self.link.await_end()  # where the watch failed: the page stays, and CMD's end is still to be written down
         guarded(say, "the last checks failed", lambda: self._conclude(hub))
 
     def _make_hub(self) -> Hub:
@@ -189,20 +181,20 @@ class _Beside:
         from diag.text.language import language_for
 
         hub = Hub(
-            self._settings,
-            self._run_dir,
-            stack_signal=int(self._variables.get("DIAG_STACK_SIGNAL", "0")),
-            talk=self._link.say,
-            ras_address=self._variables.get("NCCL_RAS_ADDR", os.environ.get("NCCL_RAS_ADDR")),
+            self.settings,
+            self.run_dir,
+            stack_signal=int(self.variables.get("DIAG_STACK_SIGNAL", "0")),
+            talk=self.link.say,
+            ras_address=self.variables.get("NCCL_RAS_ADDR", os.environ.get("NCCL_RAS_ADDR")),
         )
-        encoding = cast("TextIO", SimpleNamespace(encoding=self._task["encoding"]))
+        encoding = cast("TextIO", SimpleNamespace(encoding=self.task["encoding"]))
         self._outputs = Outputs(
             OutputContext(
                 hub,
-                self._link.say,
-                colour=self._task["colour"],
-                width=lambda: self._link.width or self._task["width"],
-                lang=language_for(encoding, self._settings.lang),
+                self.link.say,
+                colour=self.task["colour"],
+                width=lambda: self.link.width or self.task["width"],
+                lang=language_for(encoding, self.settings.lang),
             )
         )
         return hub
@@ -213,26 +205,26 @@ class _Beside:
         from diag.launch.relay import Follower
         from diag.sources.host import run as run_source
 
-        self._link.on_signal = lambda number: hub.put(run_source.interrupted(number, hub.host))
+        self.link.on_signal = lambda number: hub.put(run_source.interrupted(number, hub.host))
         lanes = [(stream, read_output_file(Path(path))) for stream, path in outputs.items()]
-        self._follower = Follower(lanes, hub.output.take, report=self._link.say)
+        self._follower = Follower(lanes, hub.output.take, report=self.link.say)
         self._follower.start()
         hub.output.leave_out(lane.path for _, lane in lanes)
-        hub.watch_job(self._words, pid, _cwd())
-        self._outputs.start(self._words, pid)
-        if not self._task["quiet"]:
-            self._link.say(f"diag {hub.version}: watching pid {pid}{self._outputs.places}")
-        hub.cluster.join(nodes_of(self._words, os.environ, self._settings.nodes))
-        hub.loop(self._link.is_over)
+        hub.watch_job(self.task["words"], pid, _cwd())
+        self._outputs.start(self.task["words"], pid)
+        if not self.task["quiet"]:
+            self.link.say(f"diag {hub.version}: watching pid {pid}{self._outputs.places}")
+        hub.cluster.join(nodes_of(self.task["words"], os.environ, self.settings.nodes))
+        hub.loop(self.link.is_over)
 
     def _conclude(self, hub: Hub) -> None:
         from diag.outputs.report import report
         from diag.outputs.view.sentence import summary_line
 
-        returncode = self._link.returncode
+        returncode = self.link.returncode
         try:
             if self._follower is not None:
-                self._follower.end(self._link.sizes)
+                self._follower.end(self.link.sizes)
                 if self._follower.thread.is_alive():  # there was a thread for it
                     self._follower.thread.join(5.0)
             hub.output.end()
@@ -241,12 +233,12 @@ class _Beside:
             hub.finish(returncode)
         finally:
             self._outputs.close(returncode, ended=returncode is not None)
-        if not self._task["quiet"] and returncode is not None:
+        if not self.task["quiet"] and returncode is not None:
             document = report(hub.engine)
-            seconds = time.time() - (self._link.started or {"at": hub.started_at})["at"]
-            self._link.say(
+            seconds = time.time() - (self.link.started or {"at": hub.started_at})["at"]
+            self.link.say(
                 summary_line(
-                    document, seconds=seconds, run_dir=str(self._run_dir.path) if self._run_dir else ""
+                    document, seconds=seconds, run_dir=str(self.run_dir.path) if self.run_dir else ""
                 )
             )
 

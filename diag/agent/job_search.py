@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from diag.agent.process_namespace import JobSeen, Key, Namespace, NamespaceScan
 from diag.agent.rank_finder import Found, RankFinder
-from diag.launch.launchers import redacted
+from diag.launch.launchers.secrets import redacted
 from diag.sources.host.process_tree import Processes, Tree, loads_torch, sees_machine
 from diag.text.errors import DiagError
 from diag.text.units import format_count, format_ranks
@@ -72,45 +72,46 @@ class JobSearch:
 
     def look(self) -> Chosen | None:
         """Raises DiagError where several jobs run."""
-        look = self._last = self._namespace.look()
+        scan = self._last = self._namespace.scan()
         ready = [
-            (job, candidate) for job in look.jobs if self._is_ready(job, candidate := self._candidate(job))
+            (job, candidate) for job in scan.jobs if self._is_ready(job, candidate := self._candidate(job))
         ]
-        ready = self._sure(ready)
+        if len(ready) > 1:
+            ready = [one for one in ready if not one[0].only_tasks or self._trains(one[1])] or ready
         if len(ready) > 1:
             self._two_since = self._two_since or self._clock()
             if self._clock() - self._two_since >= _TWO_JOBS_SECONDS:
-                raise self._several([candidate for _, candidate in ready], look)
+                raise self._several([candidate for _, candidate in ready], scan)
             return None
         self._two_since = None
         if ready:
-            return self._chosen(*ready[0], look)
-        return self._without_ranks(look) if not look.jobs else None
+            return self._chosen(*ready[0], scan)
+        return self._without_ranks(scan) if not scan.jobs else None
 
     def state(self) -> tuple[str, str]:
         """What is seen while nothing was found, and what to do where that is why."""
-        look = self._last
-        if look is None or not look.seen:
-            return "no process but diag's own is seen", (
+        scan = self._last
+        if scan is None or not scan.seen:
+            return "no processes but diag's own are visible", (
                 "share the job's processes: `shareProcessNamespace: true` in the pod's spec, `pid: \"service:NAME\"` in compose"
                 if self._shared
                 else "start the job, or name it: diag watch --pid PID"
             )
-        seen = format_count(len(look.seen), "process", "processes")
-        if not look.hidden:
+        seen = format_count(len(scan.seen), "process", "processes")
+        if not scan.hidden:
             return (
                 f"no rank yet; {seen} seen, all readable",
                 "",
             )
         if not self._shared:  # on a machine there are always others
             return (
-                f"no rank yet; {seen} seen, {len(look.hidden)} of other users unreadable",
+                f"no rank yet; {seen} seen, {len(scan.hidden)} of other users unreadable",
                 "if the job is another user's, run diag as that user; or name it: diag watch --pid PID",
             )
-        owners = sorted({uid for pid in look.hidden if (uid := self._namespace.owner(pid)) is not None})
+        owners = sorted({uid for pid in scan.hidden if (uid := self._namespace.owner(pid)) is not None})
         whose = f" (of uid {', '.join(map(str, owners[:5]))})" if owners else ""
         return (
-            f"no rank yet; {seen} seen, {len(look.hidden)} unreadable{whose}: "
+            f"no rank yet; {seen} seen, {len(scan.hidden)} unreadable{whose}: "
             "diag needs the same user or SYS_PTRACE"
         ), _remedy(owners)
 
@@ -139,21 +140,16 @@ class JobSearch:
             or self._clock() - candidate.since >= self._lone_seconds
         )
 
-    def _sure(self, ready: list[tuple[JobSeen, _Candidate]]) -> list[tuple[JobSeen, _Candidate]]:
-        if len(ready) < 2:
-            return ready
-        return [one for one in ready if not one[0].only_tasks or self._trains(one[1])] or ready
-
     def _trains(self, candidate: _Candidate) -> bool:
         return any(
             loads_torch(found.placement.pid, self._namespace.proc) for found in candidate.ranks.values()
         )
 
-    def _chosen(self, job: JobSeen, candidate: _Candidate, look: NamespaceScan) -> Chosen:
+    def _chosen(self, job: JobSeen, candidate: _Candidate, scan: NamespaceScan) -> Chosen:
         ranks = {rank: found.placement for rank, found in sorted(candidate.ranks.items())}
         pids = tuple(place.pid for place in ranks.values())
         whole = all(place.world_size == 1 for place in ranks.values())
-        root = self._namespace.root_of(pids, look, whole=whole)
+        root = self._namespace.root_of(pids, scan, whole=whole)
         processes: Processes = Tree(root, self._namespace.proc) if root is not None else self._of(job.keys)
         pid = root or pids[0]
         return Chosen(
@@ -164,26 +160,26 @@ class JobSearch:
         """Of a job without a process that all of it hangs below."""
 
         def pids() -> Iterator[int]:
-            for job in self._namespace.look().jobs:
+            for job in self._namespace.scan().jobs:
                 if job.keys & keys:
                     yield from job.pids
 
         return _Named(pids)
 
-    def _without_ranks(self, look: NamespaceScan) -> Chosen | None:
+    def _without_ranks(self, scan: NamespaceScan) -> Chosen | None:
         """A launcher that waits for other nodes; or `python train.py` on one GPU, in a namespace of
         containers alone: on a machine any Python program might be it."""
-        launchers = self._namespace.launchers(look)
-        alone = launchers or (self._namespace.alone(look) if self._shared else ())
+        launchers = self._namespace.launchers(scan)
+        alone = launchers or (self._namespace.alone(scan) if self._shared else ())
         if len(alone) != 1:
             return None
-        pid, ticks = alone[0], look.processes[alone[0]].ticks
+        pid, ticks = alone[0], scan.processes[alone[0]].ticks
         if self._lone is None or self._lone[:2] != (pid, ticks):
             self._lone = (pid, ticks, self._clock())
         if self._clock() - self._lone[2] < self._lone_seconds:
             return None
         if launchers:
-            root = self._namespace.root_of((pid,), look, whole=True) or pid
+            root = self._namespace.root_of((pid,), scan, whole=True) or pid
             return Chosen(
                 root, root, redacted(self._namespace.argv(root)), (), Tree(root, self._namespace.proc)
             )
@@ -192,11 +188,11 @@ class JobSearch:
         argv = redacted(self._namespace.argv(pid))
         return None if found is None else Chosen(pid, pid, argv, (0,), processes, found)
 
-    def _several(self, candidates: list[_Candidate], look: NamespaceScan) -> DiagError:
+    def _several(self, candidates: list[_Candidate], scan: NamespaceScan) -> DiagError:
         jobs = []
         for candidate in candidates:
             ranks = {rank: found.placement.pid for rank, found in sorted(candidate.ranks.items())}
-            pid = self._namespace.root_of(tuple(ranks.values()), look) or next(iter(ranks.values()))
+            pid = self._namespace.root_of(tuple(ranks.values()), scan) or next(iter(ranks.values()))
             words = " ".join(redacted(self._namespace.argv(pid)))[:100]
             jobs.append((pid, f"pid {pid} ({words}): {format_ranks(list(ranks))}"))
         return DiagError(

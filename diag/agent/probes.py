@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -21,16 +22,16 @@ def probe_row(
     }
 
 
+@dataclass(eq=False, slots=True)
 class Probe:
     """One part. `read` returns why there is nothing, or an empty text; what it raises is a bug in diag."""
 
-    def __init__(self, name: str, read: Callable[[], str]) -> None:
-        self.name = name
-        self.read = read
-        self.done = threading.Event()
-        self.reason = ""  # empty: it worked
-        self.reader = ""
-        self.seconds = 0.0
+    name: str
+    read: Callable[[], str]
+    done: threading.Event = field(default_factory=threading.Event)
+    reason: str = ""  # empty: it worked
+    reader: str = ""
+    seconds: float = 0.0
 
     def run(self) -> None:
         began = time.monotonic()
@@ -46,14 +47,13 @@ class Probe:
         return row | {"reader": self.reader} if self.reader else row
 
 
+@dataclass(eq=False, slots=True)
 class Probes:
     """Those of one dump. Each chain has a thread of its own: the kernel can hold up any reading of a sick
-    process."""
+    process. `until`: the dump's deadline, on the monotonic clock."""
 
-    def __init__(self, until: float) -> None:
-        """`until`: the dump's deadline, on the monotonic clock."""
-        self.until = until
-        self.all: list[Probe] = []
+    until: float
+    all: list[Probe] = field(default_factory=list)
 
     @property
     def left(self) -> float:

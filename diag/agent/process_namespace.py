@@ -66,7 +66,7 @@ class NamespaceScan:
 
 
 class Namespace:
-    """Call `look` about once a second. `environ` are our own variables: what they say of us is no rank."""
+    """Call `scan` about once a second. `environ` are our own variables: what they say of us is no rank."""
 
     def __init__(
         self, proc: Path = PROC, own: int | None = None, environ: Mapping[str, str] | None = None
@@ -78,12 +78,14 @@ class Namespace:
         self._known: dict[int, tuple[Process, tuple[Identity, Key] | None]] = {}
         self._hertz = os.sysconf("SC_CLK_TCK")
 
-    def look(self) -> NamespaceScan:
+    def scan(self) -> NamespaceScan:
         """All there is now. Costs one small file a process, and the variables of those that are new."""
-        processes = self._processes()
+        pids = (int(name) for name in os.listdir(self.proc) if name.isdigit())
+        read = ((pid, read_process(pid, self.proc)) for pid in pids)
+        processes = {pid: one for pid, one in read if one is not None and one.state not in "ZX"}
         ours = self._ours(processes)
         others = tuple(pid for pid in processes if pid not in ours and not _is_system(pid, processes))
-        up = self._uptime()
+        up = float((read_raw(f"{self.proc}/uptime") or b"0").split()[0])
         found: dict[int, tuple[Identity, Key]] = {}
         hidden = []
         for pid in (pid for pid in processes if pid not in ours):
@@ -102,7 +104,7 @@ class Namespace:
                 found[pid] = known[1]
         for pid in [pid for pid in self._known if pid not in processes]:
             del self._known[pid]
-        # the others ended while we looked
+        # the others ended during the scan
         alive = [pid for pid in hidden if Path(f"{self.proc}/{pid}").exists()]
         return NamespaceScan(processes, others, tuple(alive), _jobs(found, processes))
 
@@ -116,23 +118,23 @@ class Namespace:
                 return int(line.split()[1])
         return None
 
-    def root_of(self, ranks: Collection[int], look: NamespaceScan, *, whole: bool = False) -> int | None:
+    def root_of(self, ranks: Collection[int], scan: NamespaceScan, *, whole: bool = False) -> int | None:
         """The process that the job begins with: whose end is the job's, and below which ranks are started
         again. None where they have none of their own: tasks of srun, a shell that somebody goes on typing in,
         containers of one rank each. `whole`: there are no more ranks than these."""
-        ours = self._ours(look.processes)
-        lines = [(pid, *ancestors(pid, look.processes)) for pid in ranks if pid in look.processes]
+        ours = self._ours(scan.processes)
+        lines = [(pid, *ancestors(pid, scan.processes)) for pid in ranks if pid in scan.processes]
         root = next((pid for pid in lines[0] if all(pid in line for line in lines[1:])), 0) if lines else 0
         if (
-            root not in look.processes
+            root not in scan.processes
             or root in ours
-            or not (root in ranks or self._starts_ranks(root, ranks, look.processes))
+            or not (root in ranks or self._starts_ranks(root, ranks, scan.processes))
         ):
             return None
-        while (parent := look.processes[root].parent) in look.processes and parent not in ours:
+        while (parent := scan.processes[root].parent) in scan.processes and parent not in ours:
             # A shell that is typed in gives each command a group of its own; a script, and a tool that calls
             # torchrun, do not.
-            if look.processes[parent].group != look.processes[root].group and not launches(self.argv(parent)):
+            if scan.processes[parent].group != scan.processes[root].group and not launches(self.argv(parent)):
                 break
             root = parent
         return None if root in ranks and not whole else root
@@ -146,10 +148,10 @@ class Namespace:
             return True
         return is_python(pid, self.proc)
 
-    def launchers(self, look: NamespaceScan) -> tuple[int, ...]:
+    def launchers(self, scan: NamespaceScan) -> tuple[int, ...]:
         """Launchers that have started no rank yet (they wait for other nodes), the topmost of each tree."""
-        found = {pid for pid in look.seen if launches(self.argv(pid)) and self._is_of_our_job(pid)}
-        return tuple(pid for pid in sorted(found) if not found & set(ancestors(pid, look.processes)))
+        found = {pid for pid in scan.seen if launches(self.argv(pid)) and self._is_of_our_job(pid)}
+        return tuple(pid for pid in sorted(found) if not found & set(ancestors(pid, scan.processes)))
 
     def _is_of_our_job(self, pid: int) -> bool:
         """Readable, and where we are in a job of Slurm, of that one."""
@@ -163,10 +165,10 @@ class Namespace:
         # or of another node of this one, on the same machine
         return not node or env.get("SLURMD_NODENAME", node) == node
 
-    def alone(self, look: NamespaceScan) -> tuple[int, ...]:
+    def alone(self, scan: NamespaceScan) -> tuple[int, ...]:
         """Processes with torch that have no rank's variables, the topmost of each tree."""
-        torch = {pid for pid in look.seen if is_python(pid, self.proc) and loads_torch(pid, self.proc)}
-        return tuple(pid for pid in sorted(torch) if not torch & set(ancestors(pid, look.processes)))
+        torch = {pid for pid in scan.seen if is_python(pid, self.proc) and loads_torch(pid, self.proc)}
+        return tuple(pid for pid in sorted(torch) if not torch & set(ancestors(pid, scan.processes)))
 
     # -- reading ------------------------------------------------------------------------------------------
 
@@ -192,15 +194,6 @@ class Namespace:
         """We, whom we started, and who started us."""
         ours = {pid for pid in processes if self._own in ancestors(pid, processes)}
         return ours | {self._own, *ancestors(self._own, processes)}
-
-    def _processes(self) -> dict[int, Process]:
-        pids = (int(name) for name in os.listdir(self.proc) if name.isdigit())
-        found = ((pid, read_process(pid, self.proc)) for pid in pids)
-        return {pid: process for pid, process in found if process is not None and process.state not in "ZX"}
-
-    def _uptime(self) -> float:
-        words = (read_raw(f"{self.proc}/uptime") or b"0").split()
-        return float(words[0])
 
 
 def _jobs(found: Mapping[int, tuple[Identity, Key]], processes: Mapping[int, Process]) -> tuple[JobSeen, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from diag.agent.group_words import BY_GROUP, GroupWord, GroupWords, members, named
+from diag.agent.group_reports import BY_GROUP, GroupReport, GroupReports, members, named
 from diag.launch.launchers import (
     Environment,
     Identity,
@@ -18,12 +18,13 @@ from diag.launch.launchers import (
     identify,
     is_spawned,
     launches,
-    redacted,
     relevant,
 )
 from diag.launch.launchers.command import read_command
+from diag.launch.launchers.secrets import redacted
 from diag.model import Placement
 from diag.sources.host.process_tree import (
+    PROC,
     Process,
     Processes,
     Tree,
@@ -36,7 +37,6 @@ from diag.sources.host.process_tree import (
     read_raw,
 )
 
-PROC = Path("/proc")
 # A shell with a rank's variables sets up its environment before it starts Python: 3 s of the hub's quick
 # scans. Ours.
 _SHELL_SCANS = 12
@@ -72,7 +72,7 @@ class RankFinder:
     CMD, is not that rank started again.
 
     What has joined a process group (the hook in it says so, in the run directory) is that rank of it, whatever
-    its environment says (`group_words`). `withdrawn`: who was called a rank, and is none by the last scan. `shared`:
+    its environment says (`group_reports`). `withdrawn`: who was called a rank, and is none by the last scan. `shared`:
     numbers that several processes have side by side, new in the last scan, and their pids.
     """
 
@@ -81,7 +81,7 @@ class RankFinder:
     ) -> None:
         """`where` is the job's root process, or what else gives the processes to search."""
         self._host = host
-        self._words = GroupWords(run_dir, proc)
+        self._reports = GroupReports(run_dir, proc)
         self._lone: tuple[int, int] | None = None  # was taken for rank 0, for want of others
         self.withdrawn: list[tuple[int, int]] = []  # numbers and pids
         self.shared: list[tuple[int, tuple[int, ...]]] = []
@@ -101,41 +101,41 @@ class RankFinder:
     def scan(self) -> list[Found]:
         """Ranks that are new, whose process is another than last time (elastic restart), or whose number or
         world is."""
-        words = self._words.read()
+        reports = self._reports.read()
         below = (*self._tree.roots, *self._tree.scan())
-        pids = (*below, *(pid for pid in words.keys() - set(below) if self._wrote(words[pid])))
+        pids = (*below, *(pid for pid in reports.keys() - set(below) if self._wrote(reports[pid])))
         stats = {pid: found for pid in pids if (found := read_process(pid, self._proc)) is not None}
         read = ((pid, self._identity(pid, process.ticks)) for pid, process in stats.items())
         identities = {pid: identity for pid, identity in read if identity is not None}
         self._forget({(pid, process.ticks) for pid, process in stats.items()})
         launched = self._leave_out(identities, stats)
-        group = members({pid: word for pid, word in words.items() if pid in stats}, launched, stats)
+        group = members({pid: report for pid, report in reports.items() if pid in stats}, launched, stats)
         ranks = named(launched, group, stats)
         chosen = self._topmost(ranks, stats)
         self._withdraw(chosen, group, stats)
         new = []
         for rank, pid in chosen.items():
-            word, key, known = group.get(pid), (pid, stats[pid].ticks), self._found.get(rank)
-            here = _Known(key, ranks[pid], () if word is None else word.thread)
+            report, key, known = group.get(pid), (pid, stats[pid].ticks), self._found.get(rank)
+            here = _Known(key, ranks[pid], () if report is None else report.thread)
             if here == known:
                 continue
             if (known is not None and known.key == key) or self._is_settled(rank, key):
                 self._found[rank] = here
-                new.append(self._describe(pid, key[1], ranks[pid], word=word))
+                new.append(self._describe(pid, key[1], ranks[pid], by=report))
         self._note_inner(identities, stats)
         self._note_shared(ranks, stats)
         return new
 
-    def _wrote(self, word: GroupWord) -> bool:
+    def _wrote(self, report: GroupReport) -> bool:
         """Started by the job and not below its root any more, as Ray's daemons are: no file of the job may name
         another user's process."""
         try:
-            return Path(f"{self._proc}/{word.pid}").stat().st_uid == word.uid
+            return Path(f"{self._proc}/{report.pid}").stat().st_uid == report.uid
         except OSError:
             return False
 
     def _withdraw(
-        self, chosen: Mapping[int, int], group: Mapping[int, GroupWord], stats: Mapping[int, Process]
+        self, chosen: Mapping[int, int], group: Mapping[int, GroupReport], stats: Mapping[int, Process]
     ) -> None:
         """Who was called a rank, lives, and is none now that the ranks are known; who is another rank is no
         news here."""
@@ -342,12 +342,12 @@ class RankFinder:
         self._inner &= alive
 
     def _describe(
-        self, pid: int, ticks: int, who: Identity, *, distributed: bool = True, word: GroupWord | None = None
+        self, pid: int, ticks: int, who: Identity, *, distributed: bool = True, by: GroupReport | None = None
     ) -> Found:
-        env = {**(read_environ(pid, self._proc) or {}), **(word.variables if word is not None else {})}
+        env = {**(read_environ(pid, self._proc) or {}), **(by.variables if by is not None else {})}
         command = " ".join(redacted([word for word in self._argv(pid) if word]))
         place = Placement(host=self._host, pid=pid, start_ticks=ticks, **asdict(who))
-        group, thread = (0, ()) if word is None else (word.number, word.thread)
+        group, thread = (0, ()) if by is None else (by.number, by.thread)
         return Found(place, command[:2000], relevant(env), distributed, group, thread)
 
     def _argv(self, pid: int) -> list[str]:
@@ -381,15 +381,15 @@ class RankFinder:
         except OSError:
             target = ""
         if not target:
-            reason = "where standard output goes may not be looked up"
+            reason = "diag is not permitted to see where standard output goes"
         elif target.startswith(("pipe:", "socket:")):
             reason = (
                 "standard output is a pipe (of the container's runtime, of srun), which has one reader only"
             )
         else:
-            reason = f"standard output is {target}, which is no file that diag can read"
+            reason = f"standard output is {target}, which is not a file that diag can read"
         return reason, (
-            "let it print into files: torchrun --redirects 3 --log-dir DIR, or `CMD > FILE 2>&1`, or start it by "
+            "have it print to files: torchrun --redirects 3 --log-dir DIR, or `CMD > FILE 2>&1`, or start it with "
             "`diag run -- CMD`; afterwards `diag replay LOG` reads what was kept"
         )
 

@@ -11,6 +11,7 @@ import stat
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +29,21 @@ _LOOK_SECONDS = 2.0  # a rank that root started may become another user at any t
 _DESCRIPTORS = {"stdout": 1, "stderr": 2}
 
 
+@dataclass(eq=False)
 class RankFiles:
     """Follows each file once. `put` takes a payload of lines and whose they are, `lost` a file that cannot be
     read any more."""
 
-    def __init__(
-        self, put: Callable[[dict[str, Any] | None, int | None], None], lost: Callable[[Path, OSError], None]
-    ) -> None:
-        self._put = put
-        self._lost = lost
-        self._followers: dict[Path, tuple[int | None, FileFollower]] = {}
-        self._used: dict[Path, float] = {}  # when each was last named by a process, or grew
-        self._left_out: set[Path] = set()
-        # whose, path, rank, not before, until
-        self._awaited: list[tuple[JobFiles, Path, int | None, float, float]] = []
-        self._look_at = 0.0
-        # by pid; followers hold them
-        self._jobs: weakref.WeakValueDictionary[int, JobFiles] = weakref.WeakValueDictionary()
+    put: Callable[[dict[str, Any] | None, int | None], None]
+    lost: Callable[[Path, OSError], None]
+    _followers: dict[Path, tuple[int | None, FileFollower]] = field(default_factory=dict)
+    _used: dict[Path, float] = field(default_factory=dict)  # when each was last named by a process, or grew
+    _left_out: set[Path] = field(default_factory=set)
+    # whose, path, rank, not before, until
+    _awaited: list[tuple[JobFiles, Path, int | None, float, float]] = field(default_factory=list)
+    _look_at: float = 0.0
+    # by pid; followers hold them
+    _jobs: weakref.WeakValueDictionary[int, JobFiles] = field(default_factory=weakref.WeakValueDictionary)
 
     def leave_out(self, paths: Iterable[Path]) -> None:
         for path in paths:
@@ -68,7 +67,7 @@ class RankFiles:
         try:
             follower = self._open(real, stream, pid, from_end=from_end)
         except PermissionError as error:
-            self._lost(path, error)
+            self.lost(path, error)
         except OSError:
             pass
         else:
@@ -151,11 +150,11 @@ class RankFiles:
                 payload = follower.read_new()
             except OSError as error:
                 del self._followers[path]
-                self._lost(path, error)
+                self.lost(path, error)
                 continue
             if payload is not None:
                 self._used[path] = time.monotonic()
-            self._put(payload, rank)
+            self.put(payload, rank)
         self._leave_old()
 
     def _leave_old(self) -> None:
@@ -170,7 +169,7 @@ class RankFiles:
             rank, follower = self._followers.pop(path)
             with contextlib.suppress(OSError):
                 for payload in follower.read_rest():
-                    self._put(payload, rank)
+                    self.put(payload, rank)
             follower.close()
             self._left_out.add(path)
             self._used.pop(path, None)
@@ -181,7 +180,7 @@ class RankFiles:
         for rank, follower in list(self._followers.values()):
             with contextlib.suppress(OSError):
                 for payload in follower.read_rest():
-                    self._put(payload, rank)
+                    self.put(payload, rank)
 
 
 def _is_one_file(path: Path, other: Path) -> bool:

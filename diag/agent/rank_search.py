@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from diag.agent.node_hub import NodeHub
@@ -24,28 +25,22 @@ class RankHub(NodeHub, Protocol):
     def withdraw_rank(self, rank: int) -> None: ...
 
 
+@dataclass(eq=False)
 class RankSearch:
     """Call `scan` every `period`, on the hub's thread: it hands the hub what `finder` finds. After `lone_seconds`
     without ranks it takes a process without any, unless the job `is_of_several` nodes, whose launchers wait for each
     other. `hooked`: processes that join a process group say so."""
 
-    def __init__(
-        self,
-        hub: RankHub,
-        finder: RankFinder,
-        talk: Callable[[str], None],
-        *,
-        lone_seconds: float,
-        is_of_several: Callable[[], bool],
-        hooked: bool,
-    ) -> None:
-        self.finder, self._hooked = finder, hooked
-        self._lone_seconds, self._is_of_several = lone_seconds, is_of_several
-        self._hub, self._talk = hub, talk
-        self._since = time.monotonic()
-        self._has_failed = False
-        self._agents: tuple[tuple[int, int, str], ...] = ()  # of torchrun, as last seen
-        self._lone_at = 0.0  # when it is looked next whether there is a process without ranks
+    hub: RankHub
+    finder: RankFinder
+    talk: Callable[[str], None]
+    lone_seconds: float
+    is_of_several: Callable[[], bool]
+    hooked: bool
+    _since: float = field(default_factory=time.monotonic)
+    _has_failed: bool = False
+    _agents: tuple[tuple[int, int, str], ...] = ()  # of torchrun, as last seen
+    _lone_at: float = 0.0  # when it is looked next whether there is a process without ranks
 
     def period(self) -> float:
         if not self._is_missing():
@@ -56,19 +51,17 @@ class RankSearch:
     def _is_missing(self) -> bool:
         """Ranks of this node that were not found yet, or ended (an elastic launcher may start them anew); and one
         process without ranks may yet start some."""
-        alive = self._hub.engine.job.alive_ranks()
+        alive = self.hub.engine.job.alive_ranks()
         if not alive or not alive[0].distributed:
             return True
         place = alive[0].placement
         return len(alive) < (place.local_world_size or min(place.world_size, 4096))
 
     def scan(self) -> None:
-        hub = self._hub
+        hub = self.hub
         found = self.finder.scan()
         for rank, pid in self.finder.withdrawn:
-            self._talk(
-                f"diag: pid {pid} is no rank: the processes that it started have joined a process group"
-            )
+            self.talk(f"diag: pid {pid} is not a rank: processes that it started have joined a process group")
             hub.withdraw_rank(rank)
             hub.put(run_source.rank_withdrawn(rank, pid, hub.host))
         for one in found:
@@ -80,10 +73,10 @@ class RankSearch:
             hub.put(run_source.works("ranks", host=hub.host))
         # A rank that this scan has found is not in the engine yet; under load it may be the first scan, and
         # late.
-        none = not hub.engine.job.ranks and not hub.environment and not self._is_of_several()
+        none = not hub.engine.job.ranks and not hub.environment and not self.is_of_several()
         now = time.monotonic()
         waited = now - self._since
-        if none and waited >= self._lone_seconds and now >= self._lone_at:
+        if none and waited >= self.lone_seconds and now >= self._lone_at:
             self._lone_at = now + _LONE_SECONDS
             self._look_for_one(waited)
         elif self._agents and now >= self._lone_at and not found:
@@ -95,17 +88,17 @@ class RankSearch:
             return  # the next scan finds them
         lone = self.finder.sole_process()
         if lone is not None:
-            self._talk(
+            self.talk(
                 f"diag: no ranks found below CMD after {format_seconds(waited)} (no RANK and LOCAL_RANK in any process, "
                 f"and none has joined a process group); watching pid {lone.placement.pid} as rank 0"
             )
-            self._hub.add_rank(lone)
+            self.hub.add_rank(lone)
             self._see_agents()
-            if not self._hooked and (spawned := self.finder.spawned(lone.placement.pid)):
+            if not self.hooked and (spawned := self.finder.spawned(lone.placement.pid)):
                 self._failed(
                     f"{format_count(spawned, 'process', 'processes')} below pid {lone.placement.pid} may be ranks "
                     "(multiprocessing started them, torch is in them): none has RANK and LOCAL_RANK, and diag's hook is not in them",
-                    "start the job by `diag run -- CMD`, without --no-inject: each process says then which rank it is",
+                    "start the job with `diag run -- CMD`, without --no-inject: each process then reports its rank",
                 )
         elif self.finder.denied:
             self._failed(
@@ -115,12 +108,12 @@ class RankSearch:
 
     def _see_agents(self) -> None:
         """While the one process that is watched is no rank: more of them may come, and they end."""
-        alive = self._hub.engine.job.alive_ranks()
+        alive = self.hub.engine.job.alive_ranks()
         agents = () if alive and alive[0].distributed else self.finder.agents()
         if agents != self._agents:
             self._agents = agents
-            self._hub.put(run_source.agents_seen(agents, self._hub.host))
+            self.hub.put(run_source.agents_seen(agents, self.hub.host))
 
     def _failed(self, reason: str, remedy: str) -> None:
         self._has_failed = True
-        self._hub.put(run_source.failed("ranks", reason, remedy, host=self._hub.host))
+        self.hub.put(run_source.failed("ranks", reason, remedy, host=self.hub.host))

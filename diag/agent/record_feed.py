@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from diag.engine.engine import Engine
 from diag.engine.journal import JournalWriter
@@ -32,25 +32,18 @@ class HubClock:
         return self._last
 
 
+@dataclass(eq=False)
 class RecordFeed:
     """`put` is for any thread; all else is for the one thread that owns the engine, `take` and `feed` under its
-    lock. `journal_failed` is called with the reason when the journal has to end."""
+    lock. `most`: records taken under one hold of the lock, which others wait for. `journal_failed` is called with
+    the reason when the journal has to end."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        clock: Callable[[], float],
-        journal: JournalWriter | None,
-        most: int,
-        journal_failed: Callable[[str], None] = lambda problem: None,
-    ) -> None:
-        """`most`: records taken under one hold of the lock, which others wait for."""
-        self.journal = journal
-        self._engine = engine
-        self._clock = clock
-        self._most = most
-        self._journal_failed = journal_failed
-        self._queue: queue.SimpleQueue[Queued] = queue.SimpleQueue()
+    engine: Engine
+    clock: Callable[[], float]
+    journal: JournalWriter | None
+    most: int
+    journal_failed: Callable[[str], None] = lambda problem: None
+    _queue: queue.SimpleQueue[Queued] = field(default_factory=queue.SimpleQueue)
 
     def put(self, record: Record | None, then: Callable[[], None] | None = None) -> None:
         """Never waits. `then` is called on the owner's thread once this record, and all that was put before it,
@@ -72,7 +65,7 @@ class RecordFeed:
         found: list[Queued] = []
         with contextlib.suppress(queue.Empty):
             found.append(self._queue.get(timeout=wait) if wait else self._queue.get_nowait())
-            while len(found) < self._most:
+            while len(found) < self.most:
                 found.append(self._queue.get_nowait())
         return found
 
@@ -84,13 +77,13 @@ class RecordFeed:
                 changes += self.feed(record)
             if then is not None:
                 then()
-        return changes + self._engine.advance(self._clock())
+        return changes + self.engine.advance(self.clock())
 
     def feed(self, record: Record) -> list[Change]:
-        stamped = replace(record, at=self._clock())
+        stamped = replace(record, at=self.clock())
         if self.journal is not None:
             self._note(self.journal.write(stamped))
-        return self._engine.feed(stamped)
+        return self.engine.feed(stamped)
 
     def flush(self) -> bool:
         """Make the journal readable by others up to now. Returns whether there is one."""
@@ -100,4 +93,4 @@ class RecordFeed:
 
     def _note(self, problem: str | None) -> None:
         if problem is not None:
-            self._journal_failed(problem)
+            self.journal_failed(problem)

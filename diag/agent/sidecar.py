@@ -18,14 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from diag.agent.memory_sampler import MemorySampler
 from diag.agent.probes import Probe, Probes
-from diag.agent.rdma_sampler import RdmaSampler
-from diag.agent.samplers.rank_collectives import CollectivesSampler
 from diag.agent.samplers.rank_context import RankContext, RankSampler
-from diag.agent.samplers.rank_process import ProcessSampler
-from diag.agent.samplers.rank_samplers import RANK_SAMPLERS
+from diag.agent.samplers.rank_process import ExitSampler, ProcessSampler, RdmaSampler, WrittenSampler
+from diag.agent.samplers.rank_suspicion import CollectivesSampler, WaitSampler
 from diag.agent.samplers.rank_variables import VariableSampler
-from diag.agent.samplers.rank_waits import WaitSampler
 from diag.agent.samplers.sampler import Reporter
 from diag.agent.stack_sampler import StackSampler
 from diag.launch.runs import is_alive
@@ -41,12 +39,29 @@ _WAITS_OVER_SECONDS = 0.2  # of a dump: what did not change meanwhile waits
 
 T = TypeVar("T", bound=RankSampler)
 
+RANK_SAMPLERS: tuple[type[RankSampler], ...] = (
+    ExitSampler,
+    ProcessSampler,
+    StackSampler,
+    WrittenSampler,
+    WaitSampler,
+    VariableSampler,
+    CollectivesSampler,
+    RdmaSampler,
+    MemorySampler,
+)
+
 
 class _ToHub(Reporter):
     """What is read goes to the hub as lines of JSON."""
 
     def __init__(self, rank: int, send: Callable[[dict[str, Any]], None]) -> None:
-        super().__init__(self._put, socket.gethostname(), rank, erred=self._erred)
+        super().__init__(
+            lambda record: self.record(record.source, record.payload),
+            socket.gethostname(),
+            rank,
+            erred=lambda source, reason: send({"error": [source, reason]}),
+        )
         self._send = send
 
     def record(self, source: str, payload: Payload, seconds: float | None = None) -> None:
@@ -54,12 +69,6 @@ class _ToHub(Reporter):
         if seconds is not None:
             message["took"] = round(seconds, 6)
         self._send(message)
-
-    def _put(self, record: Record) -> None:
-        self.record(record.source, record.payload)
-
-    def _erred(self, source: str, word: str) -> None:
-        self._send({"error": [source, word]})
 
 
 class Sidecar:
@@ -95,9 +104,11 @@ class Sidecar:
         """Raises KeyError, TypeError or ValueError for what is no order. Dumps have threads of their own: the
         others may be held up when one comes."""
         if "mode" in order:
-            self.rank.note(closer=order["mode"] == "closer")
+            self.rank.closer = order["mode"] == "closer"
+            self.rank.wake("closer")
         if "memory" in order:
-            self.rank.note(watches_memory=bool(order["memory"]))
+            self.rank.watches_memory = bool(order["memory"])
+            self.rank.wake("memory")
         if "other_ranks" in order:
             self.rank.other_ranks = frozenset(map(int, order["other_ranks"]))
         for name, work in (("dump", self._dump), ("native", self._native)):

@@ -39,15 +39,15 @@ class DumpWait:
             self.done.set()
 
 
+@dataclass(eq=False, slots=True)
 class _Sidecar:
-    def __init__(self, place: Placement, process: subprocess.Popen[bytes]) -> None:
-        self.place = place
-        self.process = process
-        self.mode = "normal"
-        self.watches_memory = False
-        self.other_ranks: list[int] = []  # as it was told
-        self.ended = False
-        self.lock = threading.Lock()
+    place: Placement
+    process: subprocess.Popen[bytes]
+    ended: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    _ordered: dict[str, object] = field(
+        default_factory=lambda: {"mode": "normal", "memory": False, "other_ranks": []}
+    )
 
     def order(self, message: dict[str, Any]) -> bool:
         """Orders are small and the pipe is empty in practice; a sidecar that does not read is given up, not
@@ -61,21 +61,24 @@ class _Sidecar:
         except (OSError, ValueError):
             return False
 
+    def order_once(self, what: str, value: object) -> None:
+        """Where that is news to it."""
+        if self._ordered[what] != value and self.order({what: value}):
+            self._ordered[what] = value
 
+
+@dataclass(eq=False)
 class SidecarPool:
     """`reporter` takes their records from any thread, what each sample took, and why a source gave nothing."""
 
-    def __init__(
-        self, settings: Settings, run_dir: Path | None, stack_signal: int, reporter: Reporter
-    ) -> None:
-        self._settings = settings
-        self._run_dir = run_dir
-        self._signal = stack_signal
-        self._reporter = reporter
-        self._sidecars: dict[int, _Sidecar] = {}
-        self._restarts: dict[int, list[float]] = {}
-        self._dumps: dict[str, DumpWait] = {}
-        self._closing = False
+    settings: Settings
+    run_dir: Path | None
+    stack_signal: int
+    reporter: Reporter
+    _sidecars: dict[int, _Sidecar] = field(default_factory=dict)
+    _restarts: dict[int, list[float]] = field(default_factory=dict)
+    _dumps: dict[str, DumpWait] = field(default_factory=dict)
+    _closing: bool = False
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -105,7 +108,9 @@ class SidecarPool:
             self._failed(place, f"cannot be listened to: {error}", _NO_ROOM)
             return
         self._sidecars[place.rank] = sidecar
-        self._tell_ranks()
+        # to each of the others: one may have started another (Lightning's rank 0 does)
+        for one in self._sidecars.values():
+            one.order_once("other_ranks", self._other_ranks(one.place))
 
     def forget(self, rank: int) -> None:
         old = self._sidecars.pop(rank, None)
@@ -115,24 +120,17 @@ class SidecarPool:
     def _other_ranks(self, place: Placement) -> list[int]:
         return sorted({one.place.pid for one in self._sidecars.values()} - {place.pid})
 
-    def _tell_ranks(self) -> None:
-        """Each of the others: one may have started another (Lightning's rank 0 does)."""
-        for sidecar in self._sidecars.values():
-            others = self._other_ranks(sidecar.place)
-            if sidecar.other_ranks != others and sidecar.order({"other_ranks": others}):
-                sidecar.other_ranks = others
-
     def _failed(self, place: Placement, reason: str, remedy: str = "") -> None:
-        self._reporter.put(run_source.failed("sidecar", reason, remedy, rank=place.rank, host=place.host))
+        self.reporter.put(run_source.failed("sidecar", reason, remedy, rank=place.rank, host=place.host))
 
     def _spawn(self, place: Placement) -> subprocess.Popen[bytes]:
-        settings = self._settings
+        settings = self.settings
         task = {
             "rank": place.rank,
             "pid": place.pid,
             "start_ticks": place.start_ticks,
-            "run_dir": str(self._run_dir) if self._run_dir else None,
-            "stack_signal": self._signal,
+            "run_dir": str(self.run_dir) if self.run_dir else None,
+            "stack_signal": self.stack_signal,
             "stack_seconds": settings.stack_seconds,
             "close_stack_seconds": settings.close_stack_seconds,
             "proc_seconds": settings.proc_seconds,
@@ -142,10 +140,10 @@ class SidecarPool:
         }
         with contextlib.ExitStack() as stack:
             log: int | IO[bytes] = subprocess.DEVNULL
-            if self._run_dir is not None:
+            if self.run_dir is not None:
                 # a full disk, a directory that went: the rank is watched all the same
                 with contextlib.suppress(OSError):
-                    log = stack.enter_context(open(self._run_dir / "sidecars.log", "ab"))
+                    log = stack.enter_context(open(self.run_dir / "sidecars.log", "ab"))
             return subprocess.Popen(
                 isolated.argv("diag.agent.sidecar", json.dumps(task)),
                 stdin=subprocess.PIPE,
@@ -172,7 +170,7 @@ class SidecarPool:
             ):
                 continue
             self._restarts[rank] = [*recent, now]
-            self._failed(sidecar.place, f"ended with code {sidecar.process.returncode} and was started again")
+            self._failed(sidecar.place, f"exited with code {sidecar.process.returncode} and was restarted")
             self.watch(sidecar.place)
 
     def close(self) -> None:
@@ -195,14 +193,11 @@ class SidecarPool:
 
     def set_mode(self, mode: str) -> None:
         for sidecar in self._sidecars.values():
-            if sidecar.mode != mode and sidecar.order({"mode": mode}):
-                sidecar.mode = mode
+            sidecar.order_once("mode", mode)
 
     def set_memory_watchers(self, ranks: set[int]) -> None:
         for rank, sidecar in self._sidecars.items():
-            wanted = rank in ranks
-            if sidecar.watches_memory != wanted and sidecar.order({"memory": wanted}):
-                sidecar.watches_memory = wanted
+            sidecar.order_once("memory", rank in ranks)
 
     def dump(self, name: str, deadline: float) -> DumpWait:
         """Order a dump of all ranks. Wait on `.done`, which is set when all answered, or read `.answers`."""
@@ -239,7 +234,7 @@ class SidecarPool:
             counted = Record(
                 cgroup.SOURCE, cgroup.host_sample(), host=sidecar.place.host, emitted=time.time()
             )
-            self._reporter.put(counted)
+            self.reporter.put(counted)
         sidecar.ended = True
         for wait in list(self._dumps.values()):
             if sidecar.place.rank in wait.wanted and sidecar.place.rank not in wait.answers:
@@ -248,7 +243,7 @@ class SidecarPool:
 
     def _take(self, message: dict[str, Any]) -> None:
         """Raises ValueError, KeyError, TypeError or AttributeError for what is no message of a sidecar."""
-        reporter = self._reporter
+        reporter = self.reporter
         if "source" in message:
             source, payload = message["source"], message["payload"]
             if "took" in message:

@@ -16,7 +16,7 @@ _SIGNAL_SECONDS = 60.0
 _CHILD_STACK_SECONDS = 6.0  # children are sampled less often than their rank, and only under suspicion
 _MOST_CHILDREN = 16
 _MOST_STRANGERS = 4
-_MISSES_TOLD = 3  # of 300 py-spy dumps of a busy loop 8 fail or are torn: three in a row are no accident
+_MISSES_REPORTED = 3  # of 300 py-spy dumps of a busy loop 8 fail or are torn: three in a row are no accident
 
 
 class StackSampler(RankSampler):
@@ -77,7 +77,7 @@ class RankStacks:
             return "", "the process is gone"
         if payload["failed"] == "timed_out":  # py-spy would hang in the same lock of the kernel
             self._misses += 1
-            if self._misses >= _MISSES_TOLD:
+            if self._misses >= _MISSES_REPORTED:
                 self._record(remote_stack.SOURCE, payload)
             return "", ": ".join(filter(None, remote_stack.explain(payload)))
         again = time.monotonic()
@@ -93,7 +93,7 @@ class RankStacks:
         reason = ": ".join(filter(None, pyspy.explain(payload)))
         if why == "gone" or self._gone.is_set() or not self._is_rank():
             return "", "the process is gone"
-        if why not in ("denied", "not_found") and self._misses < _MISSES_TOLD:
+        if why not in ("denied", "not_found") and self._misses < _MISSES_REPORTED:
             return "", reason  # torn, or the machine is busy: the next sample is soon
         self._record(pyspy.SOURCE, payload)
         if not urgent and began - self._signalled_at < _SIGNAL_SECONDS:
@@ -152,7 +152,7 @@ class RankStacks:
                 self._record(remote_stack.SOURCE, payload, time.monotonic() - began)
 
     def _child_stack(self, pid: int, deadline: float) -> None:
-        if self._no_python.get(pid, 0) >= _MISSES_TOLD:
+        if self._no_python.get(pid, 0) >= _MISSES_REPORTED:
             return  # a compiler: not a py-spy process for it each time
         began = time.monotonic()
         payload = self.memory.dump(pid, deadline, parent_pid=self._pid)

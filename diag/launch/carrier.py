@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import dataclass, field
 
 from diag.launch import command as commands
 from diag.launch import signals
@@ -37,22 +38,20 @@ class _NoHub(Exception):
     """There is no hub to watch CMD; the text says why."""
 
 
+@dataclass(eq=False)
 class Carrier:
     """See the module. `task` is for `hub_process`."""
 
-    def __init__(
-        self, words: list[str], task: dict[str, Any], prepared: signals.Prepared, held: tuple[int, ...]
-    ) -> None:
-        self._words = words
-        self._task = task
-        self._prepared = prepared
-        self._held = held
-        self._notes: list[str] = []
-        self._relay: Relay | None = None
-        self._hub: HubHandle | None = None
-        self._plan: dict[str, Any] | None = None
-        self._refused: DiagError | None = None
-        self._concluded = False
+    words: list[str]
+    task: dict[str, Any]
+    prepared: signals.Prepared
+    held: tuple[int, ...]
+    _notes: list[str] = field(default_factory=list)
+    _relay: Relay | None = None
+    _hub: HubHandle | None = None
+    _plan: dict[str, Any] | None = None
+    _refused: DiagError | None = None
+    _concluded: bool = False
 
     def say(self, text: str) -> None:
         if self._relay is None:
@@ -69,8 +68,8 @@ class Carrier:
             relay = self._start_relay(outlets)
         except _NoHub as no:
             self._print_notes()
-            self._prepared.witness.close()
-            return run_alone(self._words, str(no), self._prepared.mask)
+            self.prepared.witness.close()
+            return run_alone(self.words, str(no), self.prepared.mask)
         terminal = commands.terminal_env(os.isatty(1), unbuffered=not plan["hooked"])
         try:
             command = self._start(outlets, {**given_environment(), **terminal, **plan["env"]})
@@ -89,7 +88,7 @@ class Carrier:
         """Start the hub, and hear where the output goes and which variables CMD gets. Raises DiagError where
         the settings cannot be used, and _NoHub."""
         try:
-            hub = self._hub = HubHandle.start(self._task)
+            hub = self._hub = HubHandle.start(self.task)
         except OSError as error:
             raise _NoHub(f"the hub cannot be started: {error.strerror or error}") from None
         deadline = time.monotonic() + _PREPARE_SECONDS
@@ -98,11 +97,11 @@ class Carrier:
                 self._drop_hub()
                 raise _NoHub(f"the hub was not ready within {format_seconds(_PREPARE_SECONDS)}")
             if signal.sigpending() & signals.FORWARDED - {signal.SIGWINCH, signal.SIGCONT}:
-                self._prepared.end_if_signalled()
+                self.prepared.end_if_signalled()
             hub.hear(0.2, self._take)
         if self._refused is not None:
             self._drop_hub()
-            self._prepared.witness.close()
+            self.prepared.witness.close()
             raise self._refused
         if self._plan is None:
             raise _NoHub("the hub cannot start" + (f": {how}" if (how := self._drop_hub()) else ""))
@@ -118,7 +117,7 @@ class Carrier:
             return ()
         try:
             return open_outlets(
-                Path(plan["run_dir"]), keep_bytes=plan["keep_bytes"], report=self.say, closed=self._held
+                Path(plan["run_dir"]), keep_bytes=plan["keep_bytes"], report=self.say, closed=self.held
             )
         except OutputFileError as error:
             self.say(f"diag: {error}; CMD keeps diag's own output, which is then not watched")
@@ -143,13 +142,13 @@ class Carrier:
         outputs = {outlet.stream: outlet for outlet in outlets}
         out = outputs.get("both") or outputs.get("stdout")
         err = outputs.get("both") or outputs.get("stderr")
-        self._prepared.end_if_signalled()
+        self.prepared.end_if_signalled()
         return commands.start(
-            self._words,
+            self.words,
             stdout=out.lane.write_fd if out else None,
             stderr=err.lane.write_fd if err else None,
             env=env,
-            sigmask=self._prepared.mask,
+            sigmask=self.prepared.mask,
         )
 
     def _print_notes(self) -> None:
@@ -166,7 +165,7 @@ class Carrier:
         for note in self._notes:
             relay.say(note)
         forwarder = signals.Forwarder(
-            self._prepared, command, before_stop=lambda: self._before_stop(relay), on_signal=self._on_signal
+            self.prepared, command, before_stop=lambda: self._before_stop(relay), on_signal=self._on_signal
         )
         forwarder.start()
         self._send(
@@ -193,8 +192,8 @@ class Carrier:
             why = f" ({how})" if how else ""
             if not self._concluded:  # else it has reported why
                 self.say(
-                    f"diag: the hub ended while CMD runs{why}; CMD is not touched, its output and exit code still come "
-                    f"through, but it is not watched any more (diag watch --pid {command.pid} watches it again)"
+                    f"diag: the hub ended while CMD was running{why}; CMD is not touched, its output and exit code still come "
+                    f"through, but it is no longer watched (diag watch --pid {command.pid} watches it again)"
                 )
         return True
 
@@ -210,10 +209,10 @@ class Carrier:
         concluded = self._concluded
         how = self._drop_hub(1.0)
         if not concluded:
-            what = f"ended ({how})" if how else "was not done"
-            self.say(
-                f"diag: the hub {what} before its last checks were; what it found until then is in the run directory"
+            what = (
+                f"ended ({how}) before its last checks were done" if how else "did not finish its last checks"
             )
+            self.say(f"diag: the hub {what}; what it found until then is in the run directory")
 
     def _take(self, message: dict[str, Any]) -> None:
         if "say" in message:

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import time
+from dataclasses import dataclass
 
 from diag.launch.isolated import argv
 from diag.launch.signals import FORWARDED
@@ -18,17 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-WIRE_FD = 3  # in the hub's process; 0 is the file of its task, 1 and 2 that of its last words
-_LAST_WORDS_BYTES = 4096
+WIRE_FD = 3  # in the hub's process; 0 is the file of its task, 1 and 2 that of its stderr
+_STDERR_BYTES = 4096
 
 
+@dataclass(eq=False, slots=True)
 class HubHandle:
     """A hub's process. Make it with `start`."""
 
-    def __init__(self, pid: int, wire: Wire, last_words: int) -> None:
-        self.pid = pid
-        self.wire = wire
-        self._last_words = last_words  # a descriptor; -1 where there is no file
+    pid: int
+    wire: Wire
+    _stderr: int  # a descriptor; -1 where there is no file
 
     @classmethod
     def start(cls, task: dict[str, Any]) -> HubHandle:
@@ -40,15 +41,15 @@ class HubHandle:
         it before CMD's end is judged.
         """
         ours, theirs = pair()
-        last_words = _anonymous_file()
+        stderr = _anonymous_file()
         moved = given = -1
         try:
             moved = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 10)  # above what is set below
             given = _file_of(json.dumps(task).encode())
             out = (
                 (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)
-                if last_words < 0
-                else (os.POSIX_SPAWN_DUP2, last_words, 1)
+                if stderr < 0
+                else (os.POSIX_SPAWN_DUP2, stderr, 1)
             )
             command = argv("diag.agent.hub_process")
             pid = os.posix_spawn(
@@ -59,15 +60,15 @@ class HubHandle:
             )  # fmt: skip
         except BaseException:
             ours.close()
-            if last_words >= 0:
-                os.close(last_words)
+            if stderr >= 0:
+                os.close(stderr)
             raise
         finally:
             theirs.close()
             for fd in (moved, given):
                 if fd >= 0:
                     os.close(fd)
-        return cls(pid, ours, last_words)
+        return cls(pid, ours, stderr)
 
     def hear(self, seconds: float, heard: Callable[[dict[str, Any]], None], also: int = -1) -> None:
         """Wait until it sends something, it ends, or descriptor `also` is ready, and pass on its messages."""
@@ -96,7 +97,7 @@ class HubHandle:
         except (ProcessLookupError, ChildProcessError):  # SIGCHLD is ignored: no exit status is kept
             pass
         self.wire.close()
-        lines = self._read_last_words()
+        lines = self._read_stderr()
         if not status:
             return ""
         # Of a Python error the last line is its message; of a library that aborted the one before may be.
@@ -104,18 +105,18 @@ class HubHandle:
         how = _signal_name(-status) if status < 0 else f"exit code {status}"
         return f"{how}: {words}" if words else how
 
-    def _read_last_words(self) -> list[str]:
+    def _read_stderr(self) -> list[str]:
         """The last lines of its stderr."""
-        if self._last_words < 0:
+        if self._stderr < 0:
             return []
         try:
-            size = os.fstat(self._last_words).st_size
-            text = os.pread(self._last_words, _LAST_WORDS_BYTES, max(0, size - _LAST_WORDS_BYTES)).decode(
+            size = os.fstat(self._stderr).st_size
+            text = os.pread(self._stderr, _STDERR_BYTES, max(0, size - _STDERR_BYTES)).decode(
                 "utf-8", "replace"
             )
         finally:
-            os.close(self._last_words)
-            self._last_words = -1
+            os.close(self._stderr)
+            self._stderr = -1
         return [line.strip() for line in text.splitlines() if line.strip()]
 
 

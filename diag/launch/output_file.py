@@ -161,19 +161,19 @@ class OutputFile:
                 if error.errno in _UNSUPPORTED:
                     self.report_once(
                         "no reserve",
-                        f"{self.path.parent} cannot keep disk space in reserve "
+                        f"{self.path.parent} cannot reserve disk space "
                         f"({error.strerror}); if the disk fills up, the job's own writes can fail",
                     )
                     return
                 if error.errno not in _FULL:
                     self.report_once(
                         "reserve",
-                        f"cannot keep disk space in reserve in {self.path.parent}: {error.strerror}",
+                        f"cannot reserve disk space in {self.path.parent}: {error.strerror}",
                     )
                     return
             self.report_once(
                 "full",
-                f"the disk of {self.path} is full; to let the job write on, older output is dropped "
+                f"the disk of {self.path} is full; so that the job can keep writing, older output is dropped "
                 "from this file; hint: free space, or put the run directory elsewhere",
             )
             if keep > 0:  # first give up older output, then be content with a smaller reserve

@@ -16,7 +16,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from diag.launch.output_file import (
@@ -88,6 +88,7 @@ def open_outlets(
     return tuple(outlets)
 
 
+@dataclass(eq=False)
 class Follower:
     """The thread that follows lanes: `on_output(stream, data, offset)` gets each chunk with its place in the
     file.
@@ -96,27 +97,20 @@ class Follower:
     about once a second and each `tend_bytes`.
     """
 
-    def __init__(
-        self,
-        lanes: Sequence[tuple[str, OutputFile]],
-        on_output: OnOutput | None,
-        *,
-        report: Report = lambda text: None,
-        after: Callable[[int, int], object] = lambda i, count: None,
-        tend: Callable[[], object] = lambda: None,
-        tend_bytes: int = 0,
-    ) -> None:
-        self._lanes = lanes
-        self._on_output = on_output
-        self._report = report
-        self._after = after
-        self._tend, self._tend_bytes = tend, tend_bytes
-        self._cursors = [lane.cursor() for _, lane in lanes]
-        self.followed = [0] * len(lanes)  # how far `on_output` has each
-        self._ends: Sequence[int] = ()
-        self._ended = False
-        self._pause = threading.Event()
-        self._watch = Watch([lane for _, lane in lanes])
+    lanes: Sequence[tuple[str, OutputFile]]
+    on_output: OnOutput | None
+    report: Report = lambda text: None
+    after: Callable[[int, int], object] = lambda i, count: None
+    tend: Callable[[], object] = lambda: None
+    tend_bytes: int = 0
+    _ends: Sequence[int] = ()
+    _ended: bool = False
+    _pause: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self._cursors = [lane.cursor() for _, lane in self.lanes]
+        self.followed = [0] * len(self.lanes)  # how far `on_output` has each
+        self._watch = Watch([lane for _, lane in self.lanes])
         self.thread = threading.Thread(target=self._follow, name="relay", daemon=True)
 
     def start(self) -> None:
@@ -138,12 +132,12 @@ class Follower:
         tended, since = 0.0, 0
         woken = True  # whether we read because there was something to read
         while not self._ended:
-            counts = [self._follow_one(i) for i in range(len(self._lanes))]
+            counts = [self._follow_one(i) for i in range(len(self.lanes))]
             since += sum(counts)
             now = time.monotonic()
-            if now - tended >= _MAINTAIN_S or since >= self._tend_bytes > 0:
+            if now - tended >= _MAINTAIN_S or since >= self.tend_bytes > 0:
                 tended, since = now, 0
-                self._tend()
+                self.tend()
             if any(counts):
                 if not woken and self._watch.works:
                     self._watch.give_up()
@@ -157,22 +151,22 @@ class Follower:
                 pass
 
     def _follow_one(self, i: int) -> int:
-        (stream, _), cursor = self._lanes[i], self._cursors[i]
-        if self._on_output is None:
+        (stream, _), cursor = self.lanes[i], self._cursors[i]
+        if self.on_output is None:
             count = cursor.skip()
         else:
             data = cursor.read_new()
             count = len(data)
             if data:
                 try:
-                    self._on_output(stream, data, cursor.offset - count)
+                    self.on_output(stream, data, cursor.offset - count)
                 except Exception:
-                    self._on_output = None
-                    self._report(
+                    self.on_output = None
+                    self.report(
                         f"diag no longer reads the job's output, it is only passed on:\n{traceback.format_exc()}"
                     )
         self.followed[i] = cursor.offset
-        self._after(i, count)
+        self.after(i, count)
         return count
 
 
@@ -366,17 +360,14 @@ class _Writer:
             except OSError as error:
                 if not reported:
                     reported = True
-                    self._report_error(error)
+                    self._report(
+                        f"cannot write the job's {self.outlet.stream}: {error.strerror}; the job continues, "
+                        f"its output is in {self.outlet.lane.path}"
+                    )
                 if error.errno in _GONE or self._end is not None:
                     self._gone = True
                 else:  # a full disk under `diag run ... > file`: the lane keeps the output until there is room
                     time.sleep(1.0)
-
-    def _report_error(self, error: OSError) -> None:
-        self._report(
-            f"cannot write the job's {self.outlet.stream}: {error.strerror}; the job continues, "
-            f"its output is in {self.outlet.lane.path}"
-        )
 
 
 class _Line:

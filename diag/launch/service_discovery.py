@@ -18,7 +18,7 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -86,28 +86,24 @@ def reachable_host(bound: str) -> str:
     return socket.gethostname()
 
 
+@dataclass(eq=False)
 class SdFile:
     """The list as a file, from `start` to `close`: written whole or not at all, anew when it changes.
 
     `targets` gives the hubs of the job, this one first. It is called on the file's own thread, and never waits.
     """
 
-    def __init__(
-        self,
-        place: Path,
-        targets: Callable[[], Sequence[Target]],
-        talk: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        self._place = place
-        self._targets = targets
-        self._talk = talk
-        self._stop = threading.Event()
-        self._written: tuple[Path, os.stat_result] | None = None
-        self._last: tuple[Target, ...] = ()
-        self._reported = ""
-        self._thread = threading.Thread(target=self._keep, name="diag-sd-file", daemon=True)
+    place: Path
+    targets: Callable[[], Sequence[Target]]
+    talk: Callable[[str], None] = lambda text: None
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _written: tuple[Path, os.stat_result] | None = None
+    _last: tuple[Target, ...] = ()
+    _reported: str = ""
+    _thread: threading.Thread = field(init=False)
 
     def start(self) -> SdFile:
+        self._thread = threading.Thread(target=self._keep, name="diag-sd-file", daemon=True)
         self._thread.start()
         return self
 
@@ -123,20 +119,20 @@ class SdFile:
                 self._renew()
                 self._reported = ""
             except OSError as error:
-                reason = f"diag: {self._place} cannot be written for Prometheus: {error.strerror or error}"
+                reason = f"diag: {self.place} cannot be written for Prometheus: {error.strerror or error}"
                 if reason != self._reported:  # once; it is tried again
-                    self._talk(reason)
+                    self.talk(reason)
                 self._reported = reason
             if self._stop.wait(_LOOK_SECONDS):
                 break
         self._remove()
 
     def _renew(self) -> None:
-        targets = tuple(self._targets())
+        targets = tuple(self.targets())
         if not targets:
             return
-        path = sd_path(self._place, targets[0].job_id, targets[0].node)
-        if path != self._place:
+        path = sd_path(self.place, targets[0].job_id, targets[0].node)
+        if path != self.place:
             targets = targets[:1]  # in a directory each hub has a file of its own, which names it alone
         with _folder(path.parent) as folder:
             there = _diags_own(path.name, folder)
@@ -196,7 +192,7 @@ def _diags_own(name: str, folder: int) -> bool:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise OSError(errno.EEXIST, "a link is there, which diag does not follow") from None
+        raise OSError(errno.EEXIST, "there is a link, which diag does not follow") from None
     with open(fd, "rb") as file:
         if stat.S_ISREG(os.fstat(fd).st_mode) and _is_ours(file.read(_MOST_BYTES)):
             return True

@@ -33,14 +33,14 @@ OF_EVIDENCE = frozenset({"lang", "rules"})
 
 _MOST_LINKS = 40
 _MOST_BYTES = 1 << 20
-_HINT = "make it yours (chown, chmod go-w) or remove it; flags and DIAG_* variables are taken in any case"
+_HINT = "make it yours (chown, chmod go-w) or remove it; flags and DIAG_* variables apply in any case"
 
 
 class RefusedFile(DiagError):
     """Somebody else can write what it says."""
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"{Path.cwd() / NAME} is not obeyed: {why}", hint=_HINT, exit_code=2)
+        super().__init__(f"{Path.cwd() / NAME} is ignored: {why}", hint=_HINT, exit_code=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def _open(name: str) -> int | None:
         try:
             found = os.fstat(link)
             if found.st_uid not in (0, os.geteuid()):
-                raise RefusedFile(f"it is a link of {_user(found.st_uid)}")
+                raise RefusedFile(f"it is a link owned by {_user(found.st_uid)}")
             if stat.S_ISLNK(found.st_mode):
                 name = os.path.join(os.path.dirname(name), os.readlink("", dir_fd=link))  # noqa: PTH120 - as above
         finally:

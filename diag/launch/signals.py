@@ -25,7 +25,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -62,14 +62,14 @@ class Mark:
     uid: int
 
 
+@dataclass(eq=False, slots=True)
 class SignalProbe:
     """The process in diag's group that shows what came to the whole group."""
 
-    def __init__(self, pid: int, questions: int, answers: int) -> None:
-        self.pid = pid
-        self.alive = True
-        self._questions = questions
-        self._answers = answers
+    pid: int
+    _questions: int  # descriptors
+    _answers: int
+    alive: bool = True
 
     def take(self) -> tuple[Mark, ...]:
         """What has come to the witness since the last time. After a failure `alive` is False, and this is
@@ -176,6 +176,7 @@ def _rename() -> None:
         pass
 
 
+@dataclass(eq=False)
 class Forwarder:
     """The thread that takes diag's signals and hands on those that CMD did not get by itself.
 
@@ -183,28 +184,19 @@ class Forwarder:
     each signal and whether it was forwarded.
     """
 
-    def __init__(
-        self,
-        prepared: Prepared,
-        target: Command,
-        *,
-        before_stop: Callable[[], object] = lambda: None,
-        on_signal: Callable[[int, bool], object] = lambda signo, forwarded: None,
-        grace_s: float = GRACE_S,
-    ) -> None:
-        self._prepared = prepared
-        self._witness = prepared.witness
-        self._target = target
-        self._before_stop = before_stop
-        self._on_signal = on_signal
-        self._grace_s = grace_s
-        self._marks: list[tuple[float, Mark]] = []
-        self._stop_until = 0.0
-        self._closing = False
-        self._ends: set[int] = set()  # of the signals by which others end a job, those that came
-        self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
+    prepared: Prepared
+    target: Command
+    before_stop: Callable[[], object] = lambda: None
+    on_signal: Callable[[int, bool], object] = lambda signo, forwarded: None
+    grace_s: float = GRACE_S
+    _marks: list[tuple[float, Mark]] = field(default_factory=list)
+    _stop_until: float = 0.0
+    _closing: bool = False
+    _ends: set[int] = field(default_factory=set)  # of the signals by which others end a job, those that came
+    _thread: threading.Thread = field(init=False)
 
     def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -219,14 +211,14 @@ class Forwarder:
         if self._thread.is_alive():
             signal.pthread_kill(self._thread.ident or 0, signal.SIGWINCH)
             self._thread.join(2)
-        self._witness.close()
+        self.prepared.witness.close()
         # What is pending now was sent while CMD lived (it cannot have ended before the walk over its group
         # had): dropped.
         while signal.sigtimedwait(FORWARDED, 0) is not None:
             pass
         if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._prepared.mask | self._ends)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.prepared.mask | self._ends)
 
     def _run(self) -> None:
         while True:
@@ -245,8 +237,8 @@ class Forwarder:
         if mark.signo in (signal.SIGTERM, signal.SIGHUP):
             self._ends.add(mark.signo)
         to_group = self._came_to_group(mark)
-        forwarded = not to_group and self._target.send_signal(mark.signo)
-        self._on_signal(mark.signo, forwarded)
+        forwarded = not to_group and self.target.send_signal(mark.signo)
+        self.on_signal(mark.signo, forwarded)
         if mark.signo == signal.SIGTSTP:
             self._stop_until = time.monotonic() + _STOP_S
             self._stop_with_target()
@@ -264,10 +256,10 @@ class Forwarder:
                 self._marks = [kept for kept in self._marks if kept[1] != mark]
 
     def _came_to_group(self, mark: Mark) -> bool:
-        deadline = time.monotonic() + self._grace_s
+        deadline = time.monotonic() + self.grace_s
         while True:
             self._collect()
-            if not self._witness.alive:
+            if not self.prepared.witness.alive:
                 return mark.code == _SI_KERNEL  # the terminal's; the rest is sent on, twice rather than never
             for kept in self._marks:
                 if kept[1] == mark:
@@ -281,7 +273,7 @@ class Forwarder:
         _let_group_kill_finish()
         now = time.monotonic()
         self._marks = [kept for kept in self._marks if now - kept[0] < _MARK_S]
-        self._marks += [(now, mark) for mark in self._witness.take()]
+        self._marks += [(now, mark) for mark in self.prepared.witness.take()]
 
     def _stop_with_target(self) -> None:
         """The shell waits for diag, not for CMD: it gives its prompt back when diag stops, too.
@@ -291,10 +283,10 @@ class Forwarder:
         """
         if time.monotonic() > self._stop_until:
             self._stop_until = 0.0
-        if not self._target.is_stopped():
+        if not self.target.is_stopped():
             return
         self._stop_until = 0.0
-        self._before_stop()
+        self.before_stop()
         if signal.SIGCONT in signal.sigpending():  # continued meanwhile; our own SIGTSTP would discard that
             return
         signal.pthread_kill(threading.get_ident(), signal.SIGTSTP)

@@ -1,18 +1,19 @@
-"""Messages between the carrier and the hub of one run: JSON objects over a UNIX socket that keeps their
-bounds.
+"""Messages between the carrier and the hub of one run: JSON objects over a UNIX socket that keeps their bounds.
 
-Nobody waits here for the other side. Where the other one is gone, stopped or does not read, a message is
-dropped.
+Nobody waits here for the other side. Where the other one is gone, stopped or does not read, a message is dropped.
 """
 
 from __future__ import annotations
 
 import json
+import select
+import signal
 import socket
 import threading
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _MOST_BYTES = 128 << 10  # below the kernel's usual bound of a datagram (net.core.wmem_default, 208 KiB)
@@ -77,3 +78,71 @@ def pair() -> tuple[Wire, Wire]:
     """Two ends, both closed by exec. Raises OSError where there are no descriptors left."""
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return Wire(one), Wire(other)
+
+
+class Link:
+    """`on_signal` is called on the link's thread with the number of each signal that would end CMD."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self.width = 0  # of the carrier's terminal
+        # CMD's pid ("started"), when it was started ("at"), its "outputs"
+        self.started: dict[str, Any] | None = None
+        self.returncode: int | None = None  # CMD's, once it has ended
+        self.sizes: list[int] = []  # of the output files at that time
+        self.on_signal: Callable[[int], object] = lambda number: None
+        self._ready = threading.Event()
+        self._over = threading.Event()
+        self._running = threading.Event()  # not while a person has stopped job and carrier (Ctrl-Z)
+        self._running.set()
+        self._thread = threading.Thread(target=self._listen, name="carrier", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def say(self, text: str) -> None:
+        self._wire.send(say=text)
+
+    def send(self, **message: Any) -> None:
+        self._wire.send(**message)
+
+    def await_start(self) -> dict[str, Any] | None:
+        """Wait for it; None where CMD was not started."""
+        self._ready.wait()
+        return self.started
+
+    def is_over(self) -> bool:
+        """Whether CMD has ended, or the carrier. Does not return while the job is stopped by Ctrl-Z."""
+        self._running.wait()
+        return self._over.is_set()
+
+    def await_end(self) -> None:
+        self._over.wait()
+
+    def _listen(self) -> None:
+        poll = select.poll()
+        poll.register(self._wire.fileno(), select.POLLIN)
+        while not self._wire.gone:
+            poll.poll()
+            self._take(self._wire.receive())
+        for event in (self._over, self._running, self._ready):
+            event.set()
+
+    def _take(self, messages: list[dict[str, Any]]) -> None:
+        for message in messages:
+            if "width" in message:
+                self.width = int(message["width"])
+            elif "started" in message:
+                self.started = message
+                self._ready.set()
+            elif "paused" in message:
+                (self._running.clear if message["paused"] else self._running.set)()
+            elif message.get("signal") in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+                self.on_signal(message["signal"])
+            elif "ended" in message:
+                self.returncode, self.sizes = message["ended"], message["sizes"]
+                self._running.set()
+                self._over.set()
+            elif "leave" in message:
+                self._over.set()
+                self._ready.set()

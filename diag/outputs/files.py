@@ -103,7 +103,7 @@ class RunJson(Output):
         self._write(None, returncode, ended=ended)
 
     def _write(self, url: str | None, returncode: int | None, *, ended: bool) -> None:
-        from diag.launch.launchers import redacted
+        from diag.launch.launchers.secrets import redacted
 
         hub, pid = self.run.hub, self.run.pid
         assert hub.run_dir is not None

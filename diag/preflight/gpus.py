@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from diag.launch.launchers import redacted
 from diag.launch.launchers.command.shell_script import is_computed
+from diag.launch.launchers.secrets import redacted
 from diag.model import Payload, Record
 from diag.model.observations import GpuHealth, GpuSample, Observation
 from diag.preflight.launch_facts import LaunchFacts

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from diag.launch.launchers.command.errors import CommandError
+from diag.launch.launchers.command.options import CommandError
 from diag.launch.launchers.command.flags import parse_flags
 from diag.launch.launchers.command.shell_script import is_computed
 from diag.preflight.estimate.plan import ParallelSizes, parallel_sizes

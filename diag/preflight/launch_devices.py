@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from diag.launch.launchers.command import Command
 from diag.launch.launchers.command.flags import parse_flags
-from diag.launch.launchers.hostfile import Hostfile
+from diag.launch.launchers.hostlist import Hostfile
 from diag.preflight.launch_facts import LaunchFacts, flag
 from diag.preflight.line import Line, line
 from diag.preflight.visible import Visible, visible_gpus, visible_npus

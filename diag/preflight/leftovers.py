@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diag.launch.launchers import helps, redacted
+from diag.launch.launchers import helps
+from diag.launch.launchers.secrets import redacted
 from diag.preflight import gpus
 from diag.preflight.job_processes import JobGroup, Process, group, processes_here
 from diag.preflight.launch_facts import LaunchFacts

@@ -10,9 +10,9 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from diag.launch.launchers import redacted
 from diag.launch.launchers.command.shell_script import is_computed
-from diag.launch.port_owner import owner_of
+from diag.launch.launchers.secrets import redacted
+from diag.launch.ports import owner_of
 from diag.preflight.line import Line, line
 from diag.preflight.plan import LaunchPlan, is_own
 from diag.preflight.rendezvous_probe import (

@@ -11,8 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from diag.agent.cluster.collector import Collector
-from diag.agent.cluster.digest import DigestMaker
+from diag.agent.cluster.digest import Collector, DigestMaker
 from diag.agent.cluster.jobhub import _is_for
 from diag.agent.cluster.roster import Identity
 from diag.detectors import make_detectors

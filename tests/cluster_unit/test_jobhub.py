@@ -202,7 +202,7 @@ def test_many_nodes_report_less_often_and_are_told_only_of_those_that_could_take
             "node_rank": number,
             "gone": number < 3,
         }
-    job_hub.roster.tell()
+    job_hub.roster.renew()
 
     answer = job_hub.reply("run-999", {})
 

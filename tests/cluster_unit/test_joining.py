@@ -60,7 +60,7 @@ def test_hosts_that_cannot_be_right_are_said(
     hub.cluster.join(nodes_of(["torchrun", "t.py"], {}, given))
 
     assert hub.cluster.member is None
-    assert len(said) == 1 and told in said[0] and said[0].endswith("this node is judged by itself")
+    assert len(said) == 1 and told in said[0] and said[0].endswith("this node is judged on its own")
 
 
 @pytest.mark.parametrize("given", ["auto", "off"])

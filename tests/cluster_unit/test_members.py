@@ -34,7 +34,7 @@ def test_hub_at_the_rendezvous_judges_and_the_next_takes_over_until_it_is_back(
 
     # then the second knows all ranks, those of the lost node too, and says so
     until(lambda: ranks_at(nodes[1]) == [0, 1, 2], *nodes[1:])
-    assert "diag: node-1 judges the whole job now" in nodes[2].said
+    assert "diag: node-1 now judges the whole job" in nodes[2].said
     assert [row["state"] for row in nodes[1].hub.cluster.nodes()][1:] == ["heard", "heard"]
 
     # and a hub that is started anew at the rendezvous is reported to again
@@ -71,14 +71,14 @@ def test_dump_of_one_node_has_all_nodes_and_says_why_one_is_missing(
     nodes = make(3)
     until(lambda: judged(nodes, 0)() and len(nodes[1].member.roster) == 3, *nodes)
 
-    whole = nodes[1].hub._dumps.take_now(8.0)
+    whole = nodes[1].hub._dumps.take(8.0)
     nodes[2].stop_serving()
-    part = nodes[1].hub._dumps.take_now(8.0)
+    part = nodes[1].hub._dumps.take(8.0)
 
     assert [row["rank"] for row in whole["ranks"]] == [0, 1, 2]
     assert [node["reason"] for node in whole["nodes"]] == ["", "", ""]
     assert [row["rank"] for row in part["ranks"]] == [0, 1]
-    assert "refuses the connection" in part["missing"]["2"][0] and part["missing"]["2"][0].startswith(
+    assert "refused the connection" in part["missing"]["2"][0] and part["missing"]["2"][0].startswith(
         "node-2"
     )
 
@@ -91,14 +91,14 @@ def test_hub_with_another_token_is_sent_away_once_and_the_job_hub_names_its_addr
     stranger = OneNode(2, tmp_path, token="another").start()
     try:
         stranger.join(nodes[0], 3)
-        until(lambda: stranger.member.counts.digests["sent", "failed"] > 2, stranger)
+        until(lambda: stranger.member.digests["sent", "failed"] > 2, stranger)
 
         assert (
             len(
                 [
                     line
                     for line in stranger.said
-                    if "takes no digests from here: this needs the run's token" in line
+                    if "rejects the digests of this node: this needs the run's token" in line
                 ]
             )
             == 1

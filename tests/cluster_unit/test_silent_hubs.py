@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from diag.agent.cluster import member as member_module
-from diag.agent.cluster.gather import Gathering, job_engine
+from diag.agent.cluster.jobdump import Gathering, job_engine
 from diag.agent.cluster.member import Member
 from diag.agent.cluster.post import Failed, Sender, try_connection
 from diag.launch.launchers.nodes import JobNodes
@@ -80,10 +80,10 @@ def test_dump_does_not_wait_for_a_node_that_hangs_and_names_each_that_fails(
     )
     assert {name for name, answer in answers.items() if answer.document is None} == {*urls} - {"good"}
     assert "in time" in answers["hangs"].reason
-    assert "refuses the connection" in answers["refuses"].reason
-    assert "address is not known" in answers["nowhere"].reason
-    assert "its name is not known" in answers["no name"].reason
-    assert "did not give an answer of diag" in answers["html"].reason
+    assert "refused the connection" in answers["refuses"].reason
+    assert "the address of its hub is unknown" in answers["nowhere"].reason
+    assert "has a name that cannot be resolved" in answers["no name"].reason
+    assert "did not answer as a diag hub" in answers["html"].reason
     document = answers["good"].document
     assert document is not None
     engine = job_engine([document["digest"]], time.time())
@@ -95,7 +95,7 @@ def test_answer_of_something_else_is_no_hub(what: str) -> None:
     with nonsense() as port, pytest.raises(Failed) as failed:
         Sender(TOKEN).get(f"http://127.0.0.1:{port}", f"/{what}", 5.0)
 
-    assert failed.value.word == "no_hub"
+    assert failed.value.kind == "no_hub"
 
 
 def test_connection_is_tried_with_a_word_for_what_came_of_it() -> None:
@@ -207,7 +207,7 @@ def test_the_end_of_a_command_does_not_wait_for_a_hub_that_never_ends_its_answer
 
     # Then it is let go, with a word
     assert seconds < 3.0
-    assert "are not waited for any longer" in "\n".join(node.said)
+    assert "no longer waiting for the hubs of the other nodes" in "\n".join(node.said)
 
 
 def test_two_nodes_that_are_asked_for_the_whole_job_at_once_both_have_all_of_it(

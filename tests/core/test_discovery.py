@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from diag.agent.hub import Hub
-from diag.launch.launchers.job_name import job_name
+from diag.launch.launchers.nodes import job_name
 from diag.launch.service_discovery import SdFile, Target, reachable_host, sd_document, sd_path
 from diag.settings import Settings
 
@@ -148,7 +148,7 @@ def test_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     keeper.close(10.0)
 
     assert (tmp_path / "diag.json").is_symlink() and targets_in(tmp_path / "mine.json") == [HERE.address]
-    assert "a link is there" in said[0]
+    assert "there is a link" in said[0]
 
 
 def test_file_that_comes_into_its_place_while_it_runs_is_left_alone(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from diag.agent.dump import (
     Timer,
     add_native,
     dump_document,
-    dump_text,
     finish_document,
     manifest_facts,
     native_ranks,
@@ -30,6 +29,7 @@ from diag.agent.hub import Hub
 from diag.engine.journal import JournalWriter, segments
 from diag.engine.replay import replay
 from diag.model import Record
+from diag.outputs.terminal.text import dump_text
 from diag.sources.host import run as run_source
 from tests.facts import ALL_REDUCE, DATA, Story, stack, tree
 
@@ -317,7 +317,7 @@ def test_dump_in_a_full_folder_takes_the_place_of_the_oldest(
         taker, "_read", lambda until, native, timer: (document(story), folder / "dump-3.tar.gz")
     )
 
-    assert taker.take_now(8.0)["bundle"] == str(folder / "dump-3.tar.gz")
+    assert taker.take(8.0)["bundle"] == str(folder / "dump-3.tar.gz")
     assert sorted(path.name for path in folder.iterdir()) == ["dump-2.tar.gz", "dump-3.tar.gz"]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from diag.agent.group_words import GroupWords
+from diag.agent.group_reports import GroupReports
 from diag.agent.rank_finder import RankFinder
 from diag.sources.host.process_tree import read_process
 from tests.core.test_finder import LAUNCHER, WAIT, Job, a_job, pids, torchrun
@@ -302,19 +302,19 @@ def test_file_is_read_again_only_when_it_was_replaced(
 ) -> None:
     pid = starts(job, "one")
     says(tmp_path, pid, 0, 2)
-    words = GroupWords(tmp_path)
+    words = GroupReports(tmp_path)
     assert words.read()[pid].rank == 0
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "read", lambda *given: pytest.fail("read again"))
-        patch.setattr("diag.agent.group_words.read_process", lambda *given: read_process_as(words, pid))
+        patch.setattr("diag.agent.group_reports.read_process", lambda *given: read_process_as(words, pid))
         assert words.read()[pid].rank == 0
     says(tmp_path, pid, 1, 2)
 
     assert words.read()[pid].rank == 1
 
 
-def read_process_as(words: GroupWords, pid: int) -> Any:
+def read_process_as(words: GroupReports, pid: int) -> Any:
     from diag.sources.host.process_tree import Process
 
     ((_, one),) = words._known.values()

@@ -349,7 +349,7 @@ def test_nobody_seen_says_how_to_share_processes(world: World) -> None:
 
     state, remedy = search.state()
 
-    assert state == "no process but diag's own is seen" and "shareProcessNamespace: true" in remedy
+    assert state == "no processes but diag's own are visible" and "shareProcessNamespace: true" in remedy
 
 
 def test_processes_that_may_not_be_read_are_counted_with_their_user_and_the_line_to_add(world: World) -> None:

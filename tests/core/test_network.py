@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from diag.agent.samplers.networks import NetworkSampler
+from diag.agent.samplers.devices import NetworkSampler
 from diag.agent.samplers.sampler import Reporter
 from diag.detectors.relations import Precedence
 from diag.engine.engine import Engine

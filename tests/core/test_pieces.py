@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from diag.agent.samplers.node_samplers import NODE_SAMPLERS
-from diag.agent.samplers.rank_samplers import RANK_SAMPLERS
+from diag.agent.sidecar import RANK_SAMPLERS
 from diag.detectors import DETECTORS
 from diag.detectors.cluster import JOB_DETECTORS, VerdictDetector
 from diag.detectors.signatures import SignatureDetector
@@ -146,7 +146,7 @@ def test_every_sampler_is_started() -> None:
     started = {kind.__name__ for kind in (*NODE_SAMPLERS, *RANK_SAMPLERS)}
     tuples = {
         "NodeSampler": "NODE_SAMPLERS of diag/agent/samplers/node_samplers.py",
-        "RankSampler": "RANK_SAMPLERS of diag/agent/samplers/rank_samplers.py",
+        "RankSampler": "RANK_SAMPLERS of diag/agent/sidecar.py",
     }
 
     assert [

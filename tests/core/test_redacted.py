@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from diag.launch.launchers import redacted
+from diag.launch.launchers.secrets import redacted
 
 SECRET = "s3cret"
 

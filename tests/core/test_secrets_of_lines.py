@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.launch.launchers import redacted, relevant
-from diag.launch.launchers.secrets import hidden_in_lines
+from diag.launch.launchers import relevant
+from diag.launch.launchers.secrets import hidden_in_lines, redacted
 from diag.sources.logs.output import LineAssembler
 from tests.conftest import CAPTURES
 

@@ -205,7 +205,7 @@ def test_link_of_another_user_is_refused_and_one_of_ours_followed(tmp_path: Path
     assert load().port == 1001
 
     os.chown("shared/diag.toml", NOBODY, NOBODY, follow_symlinks=False)
-    with pytest.raises(DiagError, match="it is a link of user"):
+    with pytest.raises(DiagError, match="it is a link owned by user"):
         load()
     Path("diag.toml").unlink()
     Path("diag.toml").symlink_to("nothing")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diag.agent.samplers.rank_context import RankContext
-from diag.agent.samplers.rank_variables import VariableSampler, _Told
+from diag.agent.samplers.rank_variables import VariableSampler, _Reported
 from diag.agent.samplers.sampler import Reporter
 from diag.model import Record
 from diag.sources.host.process_tree import read_process
@@ -99,14 +99,14 @@ def rows(line: int, value: str, function: str = "f") -> list[dict[str, Any]]:
 
 
 def test_values_that_change_all_the_time_are_told_more_and_more_seldom() -> None:
-    told = _Told()
+    told = _Reported()
     due = [second for second in range(300) if told.is_due(rows(1, f"{second}"), float(second))]
 
     assert due[:3] == [0, 8, 20] and len(due) < 12
 
 
 def test_rank_that_is_elsewhere_is_told_soon() -> None:
-    told = _Told()
+    told = _Reported()
     for second in range(200):
         told.is_due(rows(1, f"{second}"), float(second))
 

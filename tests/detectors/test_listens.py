@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from diag.agent.cluster.collector import Collector
+from diag.agent.cluster.digest import Collector
 from diag.detectors import make_detectors
 from diag.detectors.cluster import make_job_detectors
 from diag.detectors.log_end import LogEndDetector

@@ -120,7 +120,7 @@ def test_hosts_are_named_where_the_list_is_surely_that_of_the_nodes(
     found = of(words, env)
 
     assert found.hosts == hosts
-    assert dict(found.told).get("hosts", "") == who
+    assert dict(found.origins).get("hosts", "") == who
 
 
 # accelerate 1.15: what `accelerate config` writes for a node of two
@@ -155,7 +155,7 @@ def test_accelerates_config_file_tells_what_its_flags_leave_out(
 
 def test_config_file_of_accelerate_is_named_as_the_one_who_told() -> None:
     told = dict(
-        of("accelerate launch --config_file /c --machine_rank 1 t.py", {}, files={"/c": ACCELERATE}).told
+        of("accelerate launch --config_file /c --machine_rank 1 t.py", {}, files={"/c": ACCELERATE}).origins
     )
 
     assert (told["count"], told["node_rank"]) == ("--num_machines of /c", "--machine_rank")
@@ -164,7 +164,7 @@ def test_config_file_of_accelerate_is_named_as_the_one_who_told() -> None:
 def test_who_told_what_is_kept() -> None:
     found = of("torchrun --nnodes 4 --rdzv_id run7 --rdzv_backend c10d --rdzv_endpoint gnode10:5 t.py", STEP)
 
-    assert found.told == (
+    assert found.origins == (
         ("count", "--nnodes"),
         ("node_rank", "SLURM_NODEID"),
         ("address", "--rdzv_endpoint"),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.launch.launchers.hostfile import mpi_hosts
+from diag.launch.launchers.hostlist import mpi_hosts
 from diag.launch.launchers.nodes import JobNodes, nodes_of, nodes_of_rank
 
 
@@ -58,7 +58,7 @@ def test_given_hosts_are_in_node_rank_order_and_keep_what_the_launcher_tells() -
     found = of("swift sft", env, "a,b")
 
     assert (found.node_rank, found.port, found.job) == (1, 29501, "7")
-    assert dict(found.told) == {
+    assert dict(found.origins) == {
         "count": "nodes", "node_rank": "NODE_RANK", "address": "nodes", "port": "MASTER_PORT", "hosts": "nodes",
     }  # fmt: skip
 

@@ -34,7 +34,7 @@ def test_output_and_exit_code_come_through_when_the_hub_is_killed(tmp_path: Path
         run.until(lambda: "before" in run.text, 30)
 
         os.kill(told["hub_pid"], signal.SIGKILL)
-        run.until(lambda: "the hub ended while CMD runs (SIGKILL)" in run.text, 30)
+        run.until(lambda: "the hub ended while CMD was running (SIGKILL)" in run.text, 30)
         go_on.touch()
 
         assert run.wait(30) == 7

@@ -114,7 +114,7 @@ def test_parent_of_spawn_that_was_taken_for_rank_0_is_none_once_its_children_hav
         report = fetch(f"{run.run_json()['url']}/findings")
 
     assert ranks == joined(run)
-    assert "is no rank: the processes that it started have joined" in run.text
+    assert "is not a rank: processes that it started have joined" in run.text
     assert report["findings"] == []
 
 

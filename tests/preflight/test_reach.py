@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.launch.port_owner import owner_of
+from diag.launch.ports import owner_of
 from diag.preflight.rendezvous_probe import Met, connect, listen, resolve
 
 ME = {"node_rank": 1, "nodes": 2, "host": "b"}

@@ -49,7 +49,7 @@ def test_job_runs_without_the_settings_of_another_user_and_one_line_says_so(
     done = diag(theirs, "run", "--port", "0", "--", *_JOB)
 
     assert (done.returncode, done.stdout) == (7, "the job ran\n")
-    assert done.stderr.count("is not obeyed") == 1 and f"it belongs to user {NOBODY}" in done.stderr
+    assert done.stderr.count("is ignored") == 1 and f"it belongs to user {NOBODY}" in done.stderr
     assert "page http://127.0.0.1:" in done.stderr and "settings of" not in done.stderr
     assert (place / "secret").read_text() == "of root alone"
     told = json.loads(next((place / "runs").glob("*/run.json")).read_text())
@@ -68,9 +68,7 @@ def test_command_that_it_would_tell_where_to_listen_or_whom_to_ask_ends_with_a_u
     done = diag(theirs, *words)
 
     assert (
-        done.returncode == 2
-        and "is not obeyed: it belongs to user" in done.stderr
-        and "hint: " in done.stderr
+        done.returncode == 2 and "is ignored: it belongs to user" in done.stderr and "hint: " in done.stderr
     )
     assert (place / "secret").read_text() == "of root alone"
 
@@ -85,7 +83,7 @@ def test_command_over_evidence_goes_on_without_it_and_one_line_says_so(
     done = diag(theirs, *words)
 
     assert done.returncode == 0 and done.stdout
-    assert done.stderr.count("is not obeyed") == 1
+    assert done.stderr.count("is ignored") == 1
 
 
 @as_root

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from diag.agent.hub import Hub
-from diag.agent.samplers.gpus import GpuSampler
+from diag.agent.samplers.devices import GpuSampler
 from diag.agent.samplers.sampler import Reporter
 from diag.model import Placement, Record
 from diag.model.observations import GpuSample

@@ -1,34 +1,121 @@
-"""Makes a node's digest from its engine. Pure but for what it forgets: looks that were reported are not
-reported again."""
+"""A node's digest: what of its observations and of its engine goes up to the job hub."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import statistics
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from diag.agent.cluster.collector import Collector
 from diag.agent.cluster.roster import Identity
 from diag.detectors.hang.rank_wait import busy_child, cause_of, classify_rank
 from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
-from diag.model import Finding
+from diag.model import Finding, NotChecked
 from diag.model.observations import (
     FlightRecorder,
+    NcclFact,
     NodeDigest,
     Observation,
     RankDigest,
+    RankFound,
+    RasReading,
+    RunStarted,
     StackSample,
+    StackSampleSummary,
     ThreadSeen,
     ThreadStack,
 )
-from diag.sources.digest import SCHEMA, wire, wire_all
+from diag.model.observations.base import Event
+from diag.sources.digest import FORWARDED, SCHEMA, wire, wire_all
 from diag.state.cluster import MOST_FRAMES
 from diag.state.rank_view import RankView
+from diag.state.reducer import MainStackRead
+from diag.state.stack_activity import Activity, format_frame, read_stack
 from diag.state.stack_digest import living_children
+from diag.state.view import JobView
+
+_MOST_FACTS = 192  # of a rank: NCCL says some dozens while communicators are made
+_MOST_LOOKS = 64  # of a rank between two digests
+_WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.BACKWARD)
+
+
+class Collector:
+    """Fed the same facts as the detectors. `looks` are kept only while `joined`: else they are not asked for."""
+
+    name = "collector"
+    listens = tuple(
+        dict.fromkeys((MainStackRead, RankFound, RunStarted, FlightRecorder, RasReading, *FORWARDED))
+    )
+
+    def __init__(self) -> None:
+        self.joined = False
+        # of a kind that replaces itself
+        self._newest: dict[tuple[str, int | None], tuple[int, Observation]] = {}
+        self._facts: dict[int | None, deque[tuple[int, Observation]]] = {}
+        self._looks: dict[int, deque[StackSampleSummary]] = {}
+        self.stamp = 0  # grows with each fact
+        self._pids: dict[int, int] = {}
+        self._cwd = ""  # of the command on this node
+
+    def observe(self, at: float, fact: Observation | Event) -> None:
+        if isinstance(fact, MainStackRead):
+            if self.joined:
+                self._see(at, fact)
+        elif isinstance(fact, RankFound):
+            self._pids[fact.placement.pid] = fact.placement.rank
+            if fact.rank is not None:
+                self._facts.pop(fact.rank, None)  # another process has this rank now
+        elif isinstance(fact, RunStarted):
+            self._cwd = fact.cwd
+        elif isinstance(fact, (FlightRecorder, RasReading)):
+            self.stamp += 1
+            self._newest[type(fact).__name__, fact.rank] = (self.stamp, fact)
+        elif isinstance(fact, FORWARDED):
+            rank = fact.rank
+            if (
+                isinstance(fact, NcclFact)
+                and fact.line.rank is None
+                and (rank := self._pids.get(fact.line.pid)) is not None
+            ):
+                # on other nodes its pid means nothing
+                fact = replace(fact, rank=rank, line=replace(fact.line, rank=rank))
+            self.stamp += 1
+            self._facts.setdefault(rank, deque(maxlen=_MOST_FACTS)).append((self.stamp, fact))
+
+    def check(self, now: float, job: JobView) -> Iterable[Finding]:
+        return ()
+
+    def not_checked(self, job: JobView) -> Iterable[NotChecked]:
+        return ()
+
+    def facts(self, after: int = -1) -> list[Observation]:
+        """All that a job hub which knows nothing yet needs; `after`: what has come since this stamp."""
+        kept = [*(fact for facts in self._facts.values() for fact in facts), *self._newest.values()]
+        return [fact for stamp, fact in kept if stamp > after]
+
+    def take_looks(self, rank: int) -> tuple[StackSampleSummary, ...]:
+        """Those since the last time."""
+        return tuple(self._looks.pop(rank, ()))
+
+    def _see(self, at: float, event: MainStackRead) -> None:
+        main, reading = event.main, event.reading
+        if main is None or reading is None or not main.frames:
+            return
+        where = reading.where or main.frames[-1]
+        look = StackSampleSummary(
+            at,
+            read_stack(main).activity in _WAITS,  # by its frames
+            reading.activity.value,
+            format_frame(where, self._cwd),
+            Activity.CHECKPOINT in (reading.activity, reading.context),
+            "" if reading.own is None else format_frame(reading.own, self._cwd),
+        )
+        self._looks.setdefault(event.rank, deque(maxlen=_MOST_LOOKS)).append(look)
+
 
 _MOST_FRAMES = 200  # of one stack; a deeper one loses its middle
 _MOST_THREADS = 64
@@ -90,11 +177,12 @@ class DigestMaker:
             document["ranks"].append(wire(fact, now))
             for key, thread in seen.items():
                 if key not in self._sent_frames:
-                    document["frames"][key] = [
-                        [frame.function, frame.file, frame.line] for frame in _cut(thread)
-                    ]
+                    frames, half = thread.frames, _MOST_FRAMES // 2
+                    if len(frames) > _MOST_FRAMES:
+                        frames = (*frames[:half], *frames[-half:])
+                    document["frames"][key] = [[frame.function, frame.file, frame.line] for frame in frames]
                     self._sent_frames.add(key)
-        if job.run.rank_argv and job.ranks:  # one tells it for all: they run the same command
+        if job.run.rank_argv and job.ranks:  # one reports it for all: they run the same command
             document["commands"] = {str(min(job.ranks)): " ".join(job.run.rank_argv)[:2000]}
         if facts and self.collector.stamp != self._sent_facts:
             known, self._sent_facts = self._sent_facts, self.collector.stamp
@@ -174,7 +262,8 @@ def _rank(
 ) -> RankDigest:
     tree, stack = rank.tree, rank.stack
     looked = detail > 0 and rank.alive and stack is not None
-    standing, cause, child = _standing(rank) if looked or rank.stopped else ("", "", None)
+    standing = classify_rank(rank) if looked or rank.stopped else ""
+    cause, child = cause_of(rank, standing) if standing not in ("", "stopped", "blind") else ("", None)
     children = _children(rank, detail) if looked or detail > 1 else []
     states = {process.pid: process.state for process in tree.children} if tree else {}
     exited = rank.exit
@@ -210,12 +299,6 @@ def _rank(
         tail=tuple(line[:500] for line in list(rank.tail)[-_TAIL:]) if exited is not None else (),
         thread=rank.thread,
     )
-
-
-def _standing(rank: RankView) -> tuple[str, str, int | None]:
-    """What its stack shows, the cause, and the child that this concerns."""
-    standing = classify_rank(rank)
-    return standing, *(cause_of(rank, standing) if standing not in ("", "stopped", "blind") else ("", None))
 
 
 def _children(rank: RankView, detail: int) -> list[StackSample]:
@@ -266,8 +349,3 @@ def _key(thread: ThreadStack) -> str:
         [(frame.function, frame.file, frame.line) for frame in thread.frames], separators=(",", ":")
     )
     return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=12).hexdigest()
-
-
-def _cut(thread: ThreadStack) -> tuple[Any, ...]:
-    frames, half = thread.frames, _MOST_FRAMES // 2
-    return frames if len(frames) <= _MOST_FRAMES else (*frames[:half], *frames[-half:])

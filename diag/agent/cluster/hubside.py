@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from diag.agent.cluster.collector import Collector
+from diag.agent.cluster.digest import Collector
 from diag.agent.cluster.jobdump import nodes_json
 from diag.agent.cluster.jobhub import JobHub
 from diag.agent.cluster.member import Member
@@ -41,9 +41,9 @@ class Membership:
         self.of_several |= nodes.count > 1
         if self.member is None and self._settings.nodes not in ("auto", "off"):
             for line in nodes.bad:
-                alone = "; this node is judged by itself" if nodes.count < 2 else ""
+                alone = "; this node is judged on its own" if nodes.count < 2 else ""
                 self._talk(
-                    f"diag: --nodes (DIAG_NODES) cannot be right: {line}; it is host[:port],... or @FILE{alone}"
+                    f"diag: invalid --nodes (DIAG_NODES): {line}; expected host[:port],... or @FILE{alone}"
                 )
         if self.member is not None or nodes.count < 2 or self._settings.nodes == "off":
             return
@@ -56,7 +56,7 @@ class Membership:
                 else "leave out --no-http (DIAG_HTTP, http)"
             )
             self._talk(
-                f"diag: {nodes.count} nodes, and each is watched by itself: {missing} and their hubs judge the job "
+                f"diag: {nodes.count} nodes, each watched on its own: {missing}, and their hubs will judge the job "
                 "together"
             )
             return
@@ -66,7 +66,7 @@ class Membership:
         settings = self._settings
         if not settings.port:
             self._talk(
-                "diag: with port 0 the hubs of other nodes do not find this one: give all nodes the same port (DIAG_PORT)"
+                "diag: with port 0 the hubs of other nodes cannot find this one: give all nodes the same port (DIAG_PORT)"
             )
         scheme = "https" if settings.tls_cert else "http"
         hub = self._hub
@@ -107,20 +107,16 @@ class Membership:
 
     @property
     def takes_digests(self) -> bool:
-        """See ClusterView."""
         return self.member is not None
 
     def take_digest(self, document: dict[str, Any], address: str) -> dict[str, Any] | None:
-        """See ClusterView."""
         return self.member.take(document, address) if self.member is not None else None
 
     def refuse_digest(self, address: str) -> None:
-        """See ClusterView."""
         if self.member is not None:
             self.member.refuse(address, "another token")
 
     def nodes(self) -> list[dict[str, Any]]:
-        """See ClusterView."""
         member, judging = self.member, self._judging
         if member is None or judging is None:
             return nodes_json(None, member.roster) if member is not None else []
@@ -128,24 +124,21 @@ class Membership:
             return nodes_json(judging.engine, member.roster)
 
     def facts(self) -> ClusterFacts | None:
-        """See ClusterView."""
         member, judging = self.member, self._judging
         if member is None:
             return None
         expected, heard, findings = judging.facts() if judging is not None else (0, 0, ())
-        counts = member.counts
         return ClusterFacts(
             member.is_job_hub,
             expected,
             heard,
             findings,
-            dict(counts.digests),
-            dict(counts.digest_bytes),
+            dict(member.digests),
+            dict(member.digest_bytes),
             member.round_trip,
         )
 
     def other_ranks(self) -> list[dict[str, Any]]:
-        """See ClusterView."""
         judging = self._judging
         if judging is None:
             return []

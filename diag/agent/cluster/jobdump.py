@@ -1,20 +1,153 @@
-"""One document of all nodes' dumps: `diag.dump/1` with every rank of the job, and the nodes beside them."""
+"""A dump of the whole job: every node's hub is asked at once, what does not come in time is reported as missing, and
+all that came is put into one `diag.dump/1` document, with the nodes beside the ranks."""
 
 from __future__ import annotations
 
+import contextlib
+import queue
+import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from diag.agent.cluster.gather import NodeAnswer, job_engine, with_verdict
 from diag.agent.cluster.member import Member
+from diag.agent.cluster.post import Failed, Sender
 from diag.agent.cluster.roster import Entry
 from diag.agent.dump import described
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine.engine import Engine
-from diag.model import found
+from diag.engine.importers.policy import JOB
+from diag.model import Record, found
 from diag.outputs.view.sentence import retell
 from diag.outputs.view.view import states_of_findings
+from diag.sources import digest as digest_source
 from diag.state.cluster import NodeState
+from diag.text.units import format_seconds
+
+_THREADS = 128
+_ROSTER_SECONDS = 2.0
+_REASONS = {
+    "timeout": "did not answer in time",
+    "refused": "refused the connection: diag no longer listens there",
+    "unreachable": "cannot be reached",
+    "unresolved": "has a name that cannot be resolved",
+    "no_hub": "did not answer as a diag hub",
+}
+
+
+def other_hubs(member: Member) -> list[Entry]:
+    """Those that live; of a large job only the job hub has all of them, and is asked."""
+    entries, job_hub = member.roster, member.asks_for_roster
+    if job_hub:
+        try:
+            rows = member.sender.get(job_hub, "/nodes", _ROSTER_SECONDS)["nodes"]
+            names = ("run_id", "host", "node_rank", "url")
+            known: list[Entry] = [
+                {name: row[name] for name in names}
+                | {"gone": row["state"] == "gone", "ranks": [[rank] for rank in row["ranks"]]}
+                for row in rows
+            ]
+            entries = [member.known.placed(entry, member.heard_from, job_hub) for entry in known]
+        except (Failed, KeyError, TypeError):
+            pass  # those that are known here
+    own = member.known.me.run_id
+    return [entry for entry in entries if entry["run_id"] != own and not entry.get("gone")]
+
+
+@dataclass(slots=True)
+class NodeAnswer:
+    """One node's part. `document` is None where it did not come; then `reason` says why."""
+
+    entry: dict[str, Any]
+    document: dict[str, Any] | None = None
+    reason: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Gathering:
+    """Asks all nodes, on threads of its own that are not waited for after the deadline."""
+
+    sender: Sender
+    entries: Sequence[dict[str, Any]]
+    until: float
+    native: bool = False
+    _left: queue.SimpleQueue[dict[str, Any]] = field(default_factory=queue.SimpleQueue)
+    _answers: queue.SimpleQueue[NodeAnswer] = field(default_factory=queue.SimpleQueue)
+
+    def start(self) -> None:
+        for entry in self.entries:
+            self._left.put(entry)
+        for number in range(min(_THREADS, len(self.entries))):
+            threading.Thread(target=self._work, name=f"gather-{number}", daemon=True).start()
+
+    def wait(self) -> list[NodeAnswer]:
+        """One of each node, in order."""
+        answers: dict[str, NodeAnswer] = {}
+        with contextlib.suppress(queue.Empty):
+            while len(answers) < len(self.entries):
+                answer = self._answers.get(timeout=max(0.0, self.until - time.monotonic()))
+                answers[answer.entry["run_id"]] = answer
+        return [
+            answers.get(entry["run_id"])
+            or NodeAnswer(entry, None, f"its hub at {entry['url']} {_REASONS['timeout']}")
+            for entry in self.entries
+        ]
+
+    def _work(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._answers.put(self._ask(self._left.get_nowait()))
+
+    def _ask(self, entry: dict[str, Any]) -> NodeAnswer:
+        began = time.monotonic()
+        left = self.until - began
+        if not entry["url"]:
+            return NodeAnswer(entry, None, "the address of its hub is unknown")
+        if left <= 0.2:
+            return NodeAnswer(entry, None, "there was no time left to ask it")
+        try:
+            native = "&native=1" if self.native else ""
+            query = f"/dump?scope=node&deadline={max(0.5, left - 0.3):.2f}{native}"
+            document = self.sender.get(entry["url"], query, left)
+            if not isinstance(document, dict) or "digest" not in document:
+                raise Failed("no_hub", "no dump of a node")
+        except Failed as error:
+            seconds = time.monotonic() - began
+            return NodeAnswer(
+                entry,
+                None,
+                f"its hub at {entry['url']} {_REASONS[error.kind]} ({error}; {format_seconds(seconds)})",
+                seconds,
+            )
+        return NodeAnswer(entry, document, "", time.monotonic() - began)
+
+
+def job_engine(documents: Sequence[dict[str, Any]], at: float) -> Engine:
+    """All nodes' digests of one moment, judged together."""
+    engine = JOB.engine()
+    for place, document in enumerate(documents):
+        host = str(document["node"]["host"])
+        engine.feed(Record(digest_source.SOURCE, document, host=host, at=at + 1e-6 * place))
+    engine.finish()
+    return engine
+
+
+def with_verdict(report: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """What the job hub reported, which has seen more than one moment, in place of what this moment shows of the
+    whole job."""
+    reported = [finding for finding in own["findings"] if finding.get("told_by")]
+    if not reported:
+        return report
+    kept = [
+        finding
+        for finding in report["findings"]
+        if finding["id"] not in PRECEDENCE.whole_job or finding.get("rule")
+    ]
+    known = {(finding["id"], finding["subject"]) for finding in reported}
+    kept = [finding for finding in kept if (finding["id"], finding["subject"]) not in known]
+    return {**report, "findings": [*reported, *kept]}
 
 
 def job_document(
@@ -26,7 +159,12 @@ def job_document(
     engine = job_engine([member.digest(2), *(other["digest"] for other in documents)], time.time())
     document = {**own, **described(engine)}
     document["report"] = with_verdict(document["report"], own["report"])
-    document["report"]["not_checked"] = _notes(own, document)
+    lines = document["report"]["not_checked"]
+    document["report"]["not_checked"] = lines + [
+        line
+        for line in own["report"]["not_checked"]
+        if line not in lines and "the other nodes" in line["what"]
+    ]
     document["report"]["past"] = own["report"].get("past", [])
     retell(document["report"])
     _mark_states(document)
@@ -77,7 +215,7 @@ def _missing(
     world = int(document["report"]["job"]["world_size"] or 0)
     for number in range(min(world, 16384)):
         if number not in placed:
-            missing.setdefault(str(number), ["on no node that reports, or not started"])
+            missing.setdefault(str(number), ["not on any node that reports, or not started"])
     return dict(sorted(missing.items(), key=lambda item: int(item[0])))
 
 
@@ -87,15 +225,6 @@ def _mark_states(document: dict[str, Any]) -> None:
     for row in document["ranks"]:
         if row["state"] in ("running", "starting"):
             row["state"] = named.get(row["rank"], row["state"])
-
-
-def _notes(own: dict[str, Any], document: dict[str, Any]) -> list[dict[str, Any]]:
-    lines = list(document["report"]["not_checked"])
-    return lines + [
-        line
-        for line in own["report"]["not_checked"]
-        if line not in lines and "the other nodes" in line["what"]
-    ]
 
 
 def nodes_json(engine: Engine | None, roster: Sequence[Entry]) -> list[dict[str, Any]]:

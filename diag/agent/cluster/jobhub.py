@@ -147,7 +147,7 @@ class JobHub:
                     Record(digest_source.SOURCE, document, host=str(entry["host"]), emitted=time.time())
                 )
                 self.roster.hubs.setdefault(str(entry["run_id"]), entry)
-        self.roster.tell()
+        self.roster.renew()
 
     def reply(self, run_id: str, seen: dict[str, Any]) -> dict[str, Any]:
         """The answer to a node: how often to report, whether stacks are wanted, the verdict and the roster
@@ -186,13 +186,16 @@ class JobHub:
         findings = [finding for finding in engine.active() if _is_for(finding, own, self.host)]
         notes = engine.not_checked() if own else []
         notes = [line for line in notes if not line.what.startswith("straggler")][:64]
+        # a hub comes again every few seconds; one that does not has the token by now, or was none
+        since = time.monotonic() - _REFUSED_SECONDS
+        refused = [(address, why) for address, (why, at) in list(self.refused.items()) if at > since]
         notes += [
             NotChecked(
                 f"the node at {address}",
                 f"its digests are refused: {why}",
                 "give all nodes the same DIAG_TOKEN",
             )
-            for address, why in (self._refused_lately()[:8] if own else ())
+            for address, why in (refused[:8] if own else ())
         ]
         expected = max(job.cluster.expected(), len(current))
         fact = JobVerdict(
@@ -207,11 +210,6 @@ class JobHub:
             job.progress.total_iterations,
         )
         return digest_source.verdict(fact, engine.now)
-
-    def _refused_lately(self) -> list[tuple[str, str]]:
-        """A hub comes again every few seconds; one that does not has the token by now, or was none."""
-        since = time.monotonic() - _REFUSED_SECONDS
-        return [(address, why) for address, (why, at) in list(self.refused.items()) if at > since]
 
     def facts(self) -> tuple[int, int, tuple[tuple[str, str], ...]]:
         """Nodes expected, nodes heard, and (kind, severity) of each finding that is open."""

@@ -12,11 +12,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from diag.agent.cluster.collector import Collector
-from diag.agent.cluster.digest import DigestMaker
+from diag.agent.cluster.digest import Collector, DigestMaker
 from diag.agent.cluster.jobhub import JobHub, every_of, spread
 from diag.agent.cluster.post import Failed, Refused, Sender
 from diag.agent.cluster.roster import WHOLE_ROSTER, Entry, Identity, KnownHubs
@@ -32,7 +31,7 @@ _FIRST_SECONDS = 2.0  # between two tries while no job hub was ever reached: the
 _AGAIN_SECONDS = 1.0
 _FAILURES = 2  # in a row before another is tried
 _BACK_SECONDS = 30.0  # how often a better placed hub is tried again
-_LAST_WORDS_SECONDS = 8.0  # a node whose command has failed waits so long for what the others say
+_VERDICT_SECONDS = 8.0  # a node whose command has failed waits so long for what the others say
 # The end of `diag run` waits no longer for other hubs than this, whatever a name server or a peer does; of a
 # failed command more.
 _END_SECONDS, _FAILED_END_SECONDS, _LEAVE_SECONDS = 10.0, 30.0, 5.0
@@ -41,14 +40,6 @@ _JITTER = 0.2
 _BUSY, _BUSY_SECONDS = 503, 5.0
 _MOST_BUSY_SECONDS = 120.0  # a proxy before a hub that is gone says 503 too, for ever
 _TOGETHER_SECONDS = 0.2
-
-
-@dataclass(slots=True)
-class Counts:
-    """For metrics."""
-
-    digests: Counter[tuple[str, str]] = field(default_factory=Counter)  # direction, result
-    digest_bytes: Counter[str] = field(default_factory=Counter)
 
 
 class Member:
@@ -68,7 +59,9 @@ class Member:
     ) -> None:
         self.known = KnownHubs(hub, nodes, scheme, port, peer_port or port)
         self.nodes = self.known.nodes
-        self.counts = Counts()
+        # for metrics: by direction and result, and by direction
+        self.digests: Counter[tuple[str, str]] = Counter()
+        self.digest_bytes: Counter[str] = Counter()
         self.round_trip: float | None = None
         self.connect: float | None = None
         self.job_hub: JobHub | None = None
@@ -148,18 +141,18 @@ class Member:
         """A digest by HTTP: whoever is reported to is the job hub. Raises KeyError, TypeError, ValueError,
         AttributeError or OverflowError for what is none, and OtherJob."""
         if self.known.is_of_other_job(document, mine := self._job_id()):
-            self.counts.digests["taken", "failed"] += 1
+            self.digests["taken", "failed"] += 1
             raise OtherJob(
                 f"this is the hub of another job ({mine}, not {document['job_id']}) with the same token: give one of them "
                 "another DIAG_PORT, on all of its nodes"
             )
         answer = self._be_job_hub().take(document, address)
-        self.counts.digests["taken", "ok"] += 1
+        self.digests["taken", "ok"] += 1
         return answer
 
     def refuse(self, address: str, why: str) -> None:
         """A hub without the token wanted to report."""
-        self.counts.digests["taken", "failed"] += 1
+        self.digests["taken", "failed"] += 1
         if self.job_hub is not None:
             self.job_hub.refuse(address, why)
 
@@ -197,24 +190,21 @@ class Member:
 
     def _work(self) -> None:
         try:
-            self._keep_reporting()
+            while not self._ending.is_set():
+                pause = self._report()
+                self._wake.wait(pause * (1.0 + _JITTER * (_chance() - 0.5)))
+                woken = self._wake.is_set()
+                self._wake.clear()
+                # Several things that happen at once are one digest; what all nodes of a large job want to tell at
+                # once comes spread.
+                self._ending.wait(_TOGETHER_SECONDS + (spread(self._every) * _chance() if woken else 0.0))
         # the outermost frame of a thread: in silence this node would wait for verdicts
         except Exception as error:
             self._talk(
-                f"diag: reporting to the other nodes ends here, please report this: {type(error).__name__}: {error}; this "
-                "node is watched by itself"
+                f"diag: reporting to the other nodes stops here, please report this: {type(error).__name__}: {error}; this "
+                "node is watched on its own"
             )
             self._lose()
-
-    def _keep_reporting(self) -> None:
-        while not self._ending.is_set():
-            pause = self._report()
-            self._wake.wait(pause * (1.0 + _JITTER * (_chance() - 0.5)))
-            woken = self._wake.is_set()
-            self._wake.clear()
-            # Several things that happen at once are one digest; what all nodes of a large job want to tell at
-            # once comes spread.
-            self._ending.wait(_TOGETHER_SECONDS + (spread(self._every) * _chance() if woken else 0.0))
 
     def _report(self, *, leaving: bool = False) -> float:
         """Send one digest to whoever takes it. Returns the seconds until the next."""
@@ -240,7 +230,7 @@ class Member:
         return _FIRST_SECONDS
 
     def _patience(self) -> float:
-        """A job hub of a thousand nodes may be late while all of them start, or stand still, at once."""
+        """A job hub of a thousand nodes may be late while all of them start, or stall, at once."""
         return max(_TIMEOUT_SECONDS, every_of(self.nodes.count) / 2)
 
     def _pause(self) -> float:
@@ -264,11 +254,11 @@ class Member:
                     answer = exchange.answer
                     self.round_trip = round(time.monotonic() - began, 4)
                     self.connect = exchange.connect_seconds
-                    self.counts.digest_bytes["sent"] += exchange.sent_bytes
-                    self.counts.digest_bytes["taken"] += exchange.received_bytes
+                    self.digest_bytes["sent"] += exchange.sent_bytes
+                    self.digest_bytes["taken"] += exchange.received_bytes
                 self._hear(answer, url)
             except (Failed, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-                self.counts.digests["sent", "failed"] += 1
+                self.digests["sent", "failed"] += 1
                 self._maker.forget()
                 if isinstance(error, Refused) and error.status == _BUSY and self._is_patient(url):
                     # It lives, and judges: another hub beside it would only see a part of the job.
@@ -281,9 +271,9 @@ class Member:
                     )
                 # 409: it waits for its own ranks still
                 if isinstance(error, Refused) and error.status in (401, 403, 422):
-                    self._show(f"diag: the hub at {url} takes no digests from here: {error}")
+                    self._show(f"diag: the hub at {url} rejects the digests of this node: {error}")
                 return False
-        self.counts.digests["sent", "ok"] += 1
+        self.digests["sent", "ok"] += 1
         self._busy = False
         return True
 
@@ -307,7 +297,7 @@ class Member:
         if heard_from == self._me.run_id and url != "self":
             url = "self"  # the rendezvous is here
         if self._target != url and self._ever:
-            self._talk(f"diag: {answer['host']} judges the whole job now")
+            self._talk(f"diag: {answer['host']} now judges the whole job")
         self._target, self.heard_from, self._failures, self._ever = url, heard_from, 0, True
         self._every = max(0.5, min(every, 600.0))
         self.detail_wanted = bool(answer["detail"])
@@ -329,7 +319,7 @@ class Member:
             return self.job_hub
 
     def _publish(self) -> None:
-        """On the job hub's thread: its word to the hub that it lives in, as long as that reports to it."""
+        """On the job hub's thread: its verdict for the hub that it lives in, as long as that reports to it."""
         if self.job_hub is None or not (self.is_job_hub or self._target in ("", "self")):
             return
         with self.job_hub.lock:
@@ -353,13 +343,13 @@ class Member:
     # -- the end ------------------------------------------------------------------------------------------
 
     def conclude(self, failed: bool) -> None:
-        """The command has ended: tell it, hear what the others say of it if it failed, and leave. Called by
+        """The command has ended: report it, hear what the others report of it if it failed, and leave. Called by
         the hub's own thread, which takes the verdict after it."""
         seconds = (_FAILED_END_SECONDS if failed else _END_SECONDS) + spread(self._every)
         self._within(seconds, lambda: self._conclude(failed))
 
     def _conclude(self, failed: bool) -> None:
-        until = time.monotonic() + _LAST_WORDS_SECONDS
+        until = time.monotonic() + _VERDICT_SECONDS
         self._ending.set()
         self._wake.set()
         self._thread.join(_TIMEOUT_SECONDS)
@@ -395,7 +385,7 @@ class Member:
         if thread.is_alive():
             self._given_up = True
             self._show(
-                f"diag: the other nodes' hubs are not waited for any longer (no end within {format_seconds(seconds)})"
+                f"diag: no longer waiting for the hubs of the other nodes (not done within {format_seconds(seconds)})"
             )
 
     def _leave(self) -> None:

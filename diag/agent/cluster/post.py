@@ -22,11 +22,11 @@ _PACK_ABOVE = 1024  # bytes; smaller ones fit into one packet as they are
 
 
 class Failed(Exception):
-    """No answer, or none that a hub gives. `word` is timeout, refused, unreachable, unresolved or no_hub."""
+    """No answer, or none that a hub gives. `kind` is timeout, refused, unreachable, unresolved or no_hub."""
 
-    def __init__(self, word: str, text: str) -> None:
+    def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
-        self.word = word
+        self.kind = kind
 
 
 class Refused(Failed):
@@ -148,7 +148,7 @@ def _failed(error: Exception) -> Failed:
     elif isinstance(error, ssl.SSLError):
         text = f"TLS: {text}"
     elif not isinstance(error, OSError):
-        text = f"this is no hub of diag: {text}"
+        text = f"not a diag hub: {text}"
     return Failed(why, text)
 
 
@@ -160,4 +160,4 @@ def try_connection(url: str, seconds: float) -> tuple[str, float]:
         socket.create_connection((parts.hostname or "", parts.port or 80), seconds).close()
         return "connected", time.monotonic() - began
     except (OSError, ValueError, OverflowError) as error:
-        return _failed(error).word if isinstance(error, OSError) else "unresolved", time.monotonic() - began
+        return _failed(error).kind if isinstance(error, OSError) else "unresolved", time.monotonic() - began

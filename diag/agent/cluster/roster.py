@@ -37,7 +37,6 @@ class Identity:
 
 
 # --- entries
-# ------------------------------------------------------------------------------------------------------
 
 
 def checked(entry: Mapping[str, Any]) -> Entry:
@@ -118,7 +117,6 @@ def _blank(kind: type[Any]) -> dict[str, Any]:
 
 
 # --- the job hub's
-# ------------------------------------------------------------------------------------------------------
 
 
 class Roster:
@@ -143,10 +141,10 @@ class Roster:
                     self.hubs.pop(other["run_id"], None)
                     replaced.append(other["run_id"])
         self.hubs[run_id] = entry
-        self.tell()
+        self.renew()
         return replaced
 
-    def tell(self) -> None:
+    def renew(self) -> None:
         """A new version only where that changes what others are sent: at the start of a large job each digest
         is a new entry."""
         entries = sorted(self.hubs.values(), key=_by_node_rank)
@@ -167,7 +165,6 @@ def _by_node_rank(entry: Entry) -> tuple[bool, int]:
 
 
 # --- every hub's
-# ------------------------------------------------------------------------------------------------------
 
 
 class KnownHubs:

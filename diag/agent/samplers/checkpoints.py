@@ -19,6 +19,7 @@ from diag.agent.samplers.sampler import Reporter
 from diag.knowledge.checkpoint_args import NamedPath, named_paths, save_root
 from diag.model import Payload
 from diag.sources.host.job_files import Files, JobFiles
+from diag.sources.host.process_tree import read_raw
 from diag.sources.storage import checkpoint, disk
 
 _SECONDS = 10.0
@@ -87,7 +88,7 @@ class CheckpointSampler(NodeSampler):
         super().stop()
         self._most_heads = _MOST_HEADS_AT_THE_END
         under_way = self._looking
-        # it tells of before the end
+        # what it reads is of before the end
         if under_way is not None and time.monotonic() - self._look_began < _PATIENCE_SECONDS:
             under_way.join(_LAST_LOOK_SECONDS)
         self._shown.clear()  # reported again even if nothing has changed: what lies there now is what is left
@@ -105,7 +106,6 @@ class CheckpointSampler(NodeSampler):
         return self._cpu  # of the threads that look
 
     # -- one look
-    # ---------------------------------------------------------------------------------------------
 
     def _look(self, patience: float) -> None:
         if self._looking is None or not self._looking.is_alive():
@@ -268,18 +268,15 @@ class CheckpointSampler(NodeSampler):
     def _words_of(self, view: WatchedJob) -> tuple[str, ...]:
         """The rank's own arguments: `diag run -- bash train.sh` says nothing. Kept when it has ended."""
         if view.rank_pid is not None and view.rank_pid != self._words[0]:
-            try:
-                raw = Path(f"{self._proc}/{view.rank_pid}/cmdline").read_bytes()
-            except OSError:
-                return self._words[1]
-            self._words = (view.rank_pid, tuple(os.fsdecode(word) for word in raw.split(b"\0")[:-1]))
+            raw = read_raw(f"{self._proc}/{view.rank_pid}/cmdline")
+            if raw is not None:
+                self._words = (view.rank_pid, tuple(os.fsdecode(word) for word in raw.split(b"\0")[:-1]))
         return self._words[1]
 
     def _temporary(self, view: WatchedJob) -> str:
         """TMPDIR of the rank, where we may know it."""
-        try:
-            words = Path(f"{self._proc}/{view.rank_pid or view.pid}/environ").read_bytes().split(b"\0")
-        except OSError:
+        raw = read_raw(f"{self._proc}/{view.rank_pid or view.pid}/environ")
+        if raw is None:
             return tempfile.gettempdir()
-        named = next((word[7:] for word in words if word.startswith(b"TMPDIR=")), b"")
+        named = next((word[7:] for word in raw.split(b"\0") if word.startswith(b"TMPDIR=")), b"")
         return os.fsdecode(named) if named.startswith(b"/") else "/tmp"

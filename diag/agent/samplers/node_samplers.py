@@ -7,10 +7,9 @@ from typing import TypeVar
 
 from diag.agent.samplers.checkpoints import CheckpointSampler
 from diag.agent.samplers.context import NodeContext, NodeSampler
+from diag.agent.samplers.devices import GpuSampler, NetworkSampler
 from diag.agent.samplers.estimate import EstimateSampler
-from diag.agent.samplers.gpus import GpuSampler
 from diag.agent.samplers.kernel import KernelLogSampler
-from diag.agent.samplers.networks import NetworkSampler
 from diag.agent.samplers.program import ProgramSampler
 from diag.agent.samplers.ras import RasSampler
 from diag.agent.samplers.store import StoreSampler

@@ -90,15 +90,6 @@ class RankContext:
     def add(self, sampler: RankSampler) -> None:
         self._samplers.append(sampler)
 
-    def note(self, *, closer: bool | None = None, watches_memory: bool | None = None) -> None:
-        """An order of the hub has come."""
-        if closer is not None:
-            self.closer = closer
-            self.wake("closer")
-        if watches_memory is not None:
-            self.watches_memory = watches_memory
-            self.wake("memory")
-
     def wake(self, by: str) -> None:
         """Those that `by` makes read at once: closer, memory or surge."""
         for sampler in self._samplers:

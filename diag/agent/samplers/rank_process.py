@@ -1,4 +1,4 @@
-"""The process of a rank: /proc, the limits that it lives under, and its end."""
+"""The process of a rank: /proc, the limits that it lives under, its own log files, what it has of RDMA, and its end."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from diag.agent.samplers.rank_context import RankContext, RankSampler
 from diag.model import Payload
 from diag.sources.host import cgroup, exits, proc, shm
 from diag.sources.host.process_tree import split_stat
+from diag.sources.logs import written
+from diag.sources.network import rdma_access
 
 _LIMITS_SECONDS = 60.0
 _LEAST_PAUSE_SECONDS = 0.05
@@ -80,3 +82,84 @@ def _child_names(payload: Payload) -> list[tuple[int, str]]:
         with contextlib.suppress(ValueError):
             names.append(split_stat(child.get("stat") or "")[:2])
     return names
+
+
+_WRITTEN_SECONDS = 5.0
+_SEARCH_SECONDS = 10.0  # then twice as long each time: a logger's file is opened at the start
+_LONGEST_SEARCH_SECONDS = 300.0
+
+
+class WrittenSampler(RankSampler):
+    """What the rank writes into files of its own: often read, and seldom searched for. On a thread of its own:
+    the file system of such a file may not answer."""
+
+    name = what = "own log files"
+    sources = (written.SOURCE,)
+    delay_seconds = _WRITTEN_SECONDS
+
+    def __init__(self, rank: RankContext) -> None:
+        super().__init__(rank, _WRITTEN_SECONDS)
+        self._reader = written.WrittenReader(rank.pid)
+        self._search_at = 0.0
+        self._pause = _SEARCH_SECONDS
+
+    def sample(self) -> None:
+        now = time.monotonic()
+        with contextlib.suppress(OSError):  # gone, or not to be looked at: then there is one channel less
+            if now >= self._search_at:
+                self._reader.find()
+                self._search_at = now + self._pause
+                self._pause = min(_LONGEST_SEARCH_SECONDS, 2 * self._pause)
+            payload = self._reader.sample()
+            if payload["files"]:
+                self.reporter.record(written.SOURCE, payload, time.monotonic() - now)
+
+
+_FIRST_RDMA_SECONDS = (
+    60.0  # NCCL opens its devices after the process group is made, most often within a minute
+)
+_RDMA_SECONDS = 300.0  # a reading costs 2 ms of CPU for a torch rank, 45 ms with 10,000 open files
+_RDMA_AGAIN_SECONDS = 10.0  # however often suspicions come and go
+
+
+class RdmaSampler(RankSampler):
+    """Seldom: at the start, a minute later, when a suspicion begins, and each five minutes. On a thread of its own,
+    since a rank's memory map waits for the rank's own changes of it."""
+
+    name = what = "rdma_access"
+    sources = (rdma_access.SOURCE,)
+    woken_by = ("closer",)
+
+    def __init__(self, rank: RankContext) -> None:
+        super().__init__(rank)
+        self._reader = rdma_access.RdmaAccessReader(rank.pid, rank.start_ticks)
+        self._lock = threading.Lock()
+        self._read_at = -_RDMA_AGAIN_SECONDS
+        self._readings = 0
+        self._wait = 0.0
+
+    def sample(self) -> None:
+        since = time.monotonic() - self._read_at
+        if since < _RDMA_AGAIN_SECONDS:  # a suspicion has come soon after a reading
+            self._wait = _RDMA_AGAIN_SECONDS - since
+            return
+        self._read_at = time.monotonic()
+        self._readings += 1
+        self._wait = _FIRST_RDMA_SECONDS if self._readings == 1 else _RDMA_SECONDS
+        self.read_access()
+
+    def period(self, cpu: float, wall: float) -> float:
+        return self._wait
+
+    def read_access(self) -> str:
+        """Returns why it could not be read, empty when it was."""
+        if not self._lock.acquire(timeout=1.0):
+            return "an earlier reading has not come back from the kernel"
+        try:
+            began = time.monotonic()
+            self.reporter.record(rdma_access.SOURCE, self._reader.sample(), time.monotonic() - began)
+            return ""
+        except ProcessLookupError as error:
+            return str(error)
+        finally:
+            self._lock.release()

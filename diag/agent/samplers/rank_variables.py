@@ -33,12 +33,12 @@ class VariableSampler(RankSampler):
     def __init__(self, rank: RankContext) -> None:
         super().__init__(rank)
         self._memory = RemoteStacks()
-        self._told: dict[int, _Told] = {}
+        self._reported: dict[int, _Reported] = {}
         self._failed = False
 
     def sample(self) -> None:
         if not self.rank.closer:
-            self._told.clear()  # what was told of an earlier suspicion is old
+            self._reported.clear()  # what was reported under an earlier suspicion is old
         elif self.rank.reads_variables:
             self.read_variables()
 
@@ -56,32 +56,29 @@ class VariableSampler(RankSampler):
         if not is_alive(rank.pid, rank.start_ticks):  # ended meanwhile: what was read may be another's
             return "the process is gone"
         if "failed" in payload:
-            self._note_failure(payload)
+            if payload["failed"] in variables.FAILURES and not self._failed:
+                self._failed = True
+                self.reporter.record(variables.SOURCE, payload)
             return variables.explain(payload)[0]
-        self._tell(rank.pid, payload, began)
+        self._report(rank.pid, payload, began)
         # workers of a DataLoader first, as their stacks are read
         children = sorted(rank.children, key=lambda child: (child[1] != "pt_data_worker", child[0]))
         for pid, _ in children[:_MOST_CHILDREN]:
             began = time.monotonic()
             payload = self._memory.variables(pid, choose, variables.REDACT, _DEADLINE, parent_pid=rank.pid)
             if "failed" not in payload:
-                self._tell(pid, payload, began)
+                self._report(pid, payload, began)
         self._memory.keep_only({rank.pid, *(pid for pid, _ in children)})
         return ""
 
-    def _note_failure(self, payload: Payload) -> None:
-        if payload["failed"] in variables.FAILURES and not self._failed:
-            self._failed = True
-            self.reporter.record(variables.SOURCE, payload)
-
-    def _tell(self, pid: int, payload: Payload, began: float) -> None:
+    def _report(self, pid: int, payload: Payload, began: float) -> None:
         threads = payload["threads"]
-        if threads and self._told.setdefault(pid, _Told()).is_due(threads, began):
+        if threads and self._reported.setdefault(pid, _Reported()).is_due(threads, began):
             self.reporter.record(variables.SOURCE, payload, time.monotonic() - began)
 
 
-class _Told:
-    """What was last told of one process."""
+class _Reported:
+    """What was last reported of one process."""
 
     def __init__(self) -> None:
         self._places: list[Any] = []

@@ -43,7 +43,7 @@ MOST_RANKS_AS_JSON = 512
 FIRST_WITH_RAS = (2, 24, 0)
 FIRST_ALLOWED = (2, 28, 7)
 
-_FORCE = "--ras force asks all the same, at the job's risk"
+_FORCE = "--ras force asks anyway, at the job's risk"
 _CREATING = (Activity.COMM_INIT, Activity.RENDEZVOUS)
 _EARLY_PHASES = ("launch", "rendezvous", "comm_init")
 
@@ -56,7 +56,8 @@ class Refusal:
 
 def refusal(version: str, mode: str) -> Refusal | None:
     """Why this NCCL ("2.28.9"; empty: not known) is not asked with this setting; None when it may be."""
-    numbers = _numbers(version)
+    parts = version.split(".")
+    numbers = tuple(map(int, parts)) if len(parts) == 3 and all(map(str.isdecimal, parts)) else None
     if mode == "off":
         return Refusal("switched off", "leave out --ras off (DIAG_RAS, ras in diag.toml)")
     if numbers is None:
@@ -72,11 +73,6 @@ def refusal(version: str, mode: str) -> Refusal | None:
     if numbers < FIRST_ALLOWED and mode != "force":
         return Refusal(f"NCCL {version} may crash the job when asked", f"use NCCL 2.28.7 or later; {_FORCE}")
     return None
-
-
-def _numbers(version: str) -> tuple[int, ...] | None:
-    parts = version.split(".")
-    return tuple(map(int, parts)) if len(parts) == 3 and all(part.isdecimal() for part in parts) else None
 
 
 @dataclass(slots=True)
@@ -265,7 +261,7 @@ class RasSampler(NodeSampler):
             self.budget.closed = True
             self._fail(
                 Refusal(
-                    f"what answers at {case.address} has no process of this job: another job's, or another pid namespace",
+                    f"what answers at {case.address} has no process of this job: it belongs to another job or pid namespace",
                     "give each job its own NCCL_RAS_ADDR (`diag run` does); run diag inside the job's container",
                 )
             )
@@ -280,7 +276,9 @@ class RasSampler(NodeSampler):
 def creating(job: JobView) -> Refusal | None:
     """Whether communicators may be under way, as phase, stacks and NCCL's own lines tell."""
     if job.phase in _EARLY_PHASES:
-        return Refusal(f"not asked while communicators may be made: the job is in its {job.phase} phase")
+        return Refusal(
+            f"not asked while communicators may be being created: the job is in its {job.phase} phase"
+        )
     # those of pipeline and tensor groups are made when first used
     if job.phase == "first_step" and not job.nccl.lines:
         return Refusal(
@@ -291,7 +289,7 @@ def creating(job: JobView) -> Refusal | None:
         reading = rank.reading
         creates = reading is not None and (reading.activity in _CREATING or reading.context in _CREATING)
         if creates or job.nccl.being_made(rank.placement.pid) is not None:
-            return Refusal(f"not asked while a communicator is made, as on rank {rank.rank}")
+            return Refusal(f"not asked while a communicator is being created, as on rank {rank.rank}")
     if job.ranks and 0 not in job.ranks and all(rank.placement.node_rank > 0 for rank in job.ranks.values()):
         return Refusal(
             "asked on the node of rank 0 only: its answer is about the whole job", "see diag on that node"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from diag.model import Payload, Record
@@ -16,24 +17,18 @@ _COST_RATIO = 0.01  # of a core: what is dear to read is read less often,
 _LONGEST_SECONDS = 60.0  # but not so seldom that a port that goes down is missed
 
 
+@dataclass(eq=False)
 class Reporter:
     """Takes what is read, and what cannot be: that once for each reason, and again when it can. For several
-    threads."""
+    threads. `sampled` takes a source and the seconds that it took, `erred` a source and a code for why it gave
+    nothing."""
 
-    def __init__(
-        self,
-        put: Callable[[Record], None],
-        host: str = "",
-        rank: int | None = None,
-        sampled: Callable[[str, float], None] = lambda source, seconds: None,
-        erred: Callable[[str, str], None] = lambda source, reason: None,
-    ) -> None:
-        self.host = host
-        self.rank = rank
-        self.put = put
-        self.sampled = sampled  # a source and the seconds that it took
-        self.erred = erred  # a source and a word for why it gave nothing
-        self._failing: dict[str, str] = {}
+    put: Callable[[Record], None]
+    host: str = ""
+    rank: int | None = None
+    sampled: Callable[[str, float], None] = lambda source, seconds: None
+    erred: Callable[[str, str], None] = lambda source, reason: None
+    _failing: dict[str, str] = field(default_factory=dict)
 
     def record(self, source: str, payload: Payload, seconds: float | None = None) -> None:
         """`seconds`: what it took, where that is counted."""

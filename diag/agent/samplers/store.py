@@ -88,7 +88,7 @@ class StoreSampler(NodeSampler):
         self._reported = waiting
 
     def _launchers(self) -> list[tuple[int, store.Place]]:
-        """Those that stand in the call now."""
+        """Those that are in the call now."""
         found: list[tuple[int, store.Place]] = []
         pids = (*self._tree.roots, *self._tree.scan()) if self._tree is not None else ()
         launchers = [pid for pid in pids if is_python(pid, self._proc) and launches(self._argv(pid))][

@@ -10,8 +10,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["STACK_SIGNAL", "environment"]
-
 # Same as diag/launch/inject/_diag_hook.py, where the choice is explained.
 STACK_SIGNAL = 50
 

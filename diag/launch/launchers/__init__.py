@@ -5,20 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from diag.launch.launchers.secrets import is_secret, names, redacted, without_secrets
-
-__all__ = [
-    "LAUNCHERS",
-    "RELEVANT_VARIABLES",
-    "Identity",
-    "helps",
-    "identify",
-    "is_diag",
-    "is_spawned",
-    "launches",
-    "redacted",
-    "relevant",
-]
+from diag.launch.launchers.secrets import is_secret, table, without_secrets
 
 Environment = Mapping[str, str]
 
@@ -135,11 +122,14 @@ def identify(env: Environment) -> Identity | None:
 # Programs that start ranks and never train themselves. `srun torchrun ...` gives them a rank's variables (the
 # task's).
 _PROGRAMS = frozenset({"torchrun", "accelerate", "deepspeed", "swift", "megatron"})
-_MODULES = names(
-    """
-torch.distributed.run torch.distributed.launch accelerate.commands.launch deepspeed.launcher.runner
-deepspeed.launcher.launch
-"""
+_MODULES = frozenset(
+    {
+        "torch.distributed.run",
+        "torch.distributed.launch",
+        "accelerate.commands.launch",
+        "deepspeed.launcher.runner",
+        "deepspeed.launcher.launch",
+    }
 )
 
 
@@ -225,38 +215,18 @@ def _started(argv: Sequence[str]) -> tuple[str, str]:
     return "", ""
 
 
-# What goes into the journal of a rank's environment: nothing else does, so no token or password can.
-_PREFIXES = tuple(
-    names(
-        """
-NCCL_ TORCH_NCCL_ TORCH_FR_ TORCHELASTIC_ GLOO_ OMP_ CUDA_ UCX_ SLURM_ PET_ RDMAV_ MLX5_ MLX4_ IBV_ FI_ OFI_
-HCCL_ RCCL_
-"""
-    )
-)
-_NAMES = names(
-    """
-RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE RAY_LOCAL_RANK RAY_LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK NNODES NPROC_PER_NODE MASTER_ADDR
-MASTER_PORT TORCH_DISTRIBUTED_DEBUG PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF TOKENIZERS_PARALLELISM
-MEGATRON_LM_PATH ASCEND_RT_VISIBLE_DEVICES KUBERNETES_SERVICE_HOST container APPTAINER_NAME SINGULARITY_NAME
-TP_SOCKET_IFNAME NVIDIA_VISIBLE_DEVICES DIAG_FAULT OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE
-"""
-)
-# and is_secret's
-_SECRET = ("TOKEN", "SECRET", "PASSW", "_PASS", "_KEY", "APIKEY", "CREDENTIAL", "AUTH", "JWT")
-RELEVANT_VARIABLES = (_PREFIXES, _NAMES)
-
-
 def relevant(env: Environment) -> dict[str, str]:
     """The variables that matter to diagnosis, by an allow-list, long values cut. A family's secrets are left
     out."""
+    kept = table("kept")
+    prefixes = tuple(kept["prefixes"])
     return {
         name: without_secrets(value[:1000])
         for name, value in sorted(env.items())
-        if name in _NAMES
+        if name in kept["names"]
         or (
-            name.startswith(_PREFIXES)
-            and not any(word in name.upper() for word in _SECRET)
+            name.startswith(prefixes)
+            and not any(word in name.upper() for word in kept["but"])
             and not is_secret(name)
         )
     }

@@ -1,8 +1,8 @@
-"""Secrets of command lines and of what the job prints: which names have a secret as their value, and both
-without those values.
+"""Secrets of command lines and of what the job prints: values that are known by the name before them, or by their own
+form, wherever they occur.
 
 A name is secret by what it contains (TOKEN, PASSWORD, API_KEY), but for the terms of language models: an
-`eos_token` is none.
+`eos_token` is none. Lines of the job are read by the million.
 """
 
 from __future__ import annotations
@@ -10,48 +10,76 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
-from diag.launch.launchers.secret_forms import HIDDEN, HINTS, without_forms
+from diag.launch.launchers.tables import read_tables
 
+HIDDEN = "***"
 
-def names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# anywhere in a name
-_ALWAYS = names(
-    """
-SECRET PASSW PASSPHRASE CREDENTIAL JWT OAUTH BEARER APIKEY API_KEY ACCESS_KEY ACCESSKEY PRIVATE_KEY
-PRIVATEKEY API_TOKEN ACCESS_TOKEN AUTH_TOKEN
-"""
+# https://user:PASSWORD@host, https://TOKEN@host, and parameters such as ?token=, ?X-Amz-Signature= and ?sig=
+# (Azure's).
+_OF_URLS = re.compile(
+    r"(://[^/@\s:'\"]{0,200}:)(?!\d+/)[^@\s'\"]{1,500}(?:@[^@/\s'\"]{1,200}){0,4}(?=@)"
+    r"|(://)(?!git@)[^/@\s:'\"]{1,500}(?=@)"
+    r"|([?&#][^=&#\s]{0,64}?(?:token|secret|sig|key|passw|credential)[^=&#\s]{0,64}=)[^&#\s'\"]+",
+    re.IGNORECASE,
 )
-_WORDS = names(
-    """
-AUTH AUTHORIZATION AUTHENTICATION PWD PW PAT WEBHOOK COOKIE COOKIES DSN CONNSTR PASSIN PASSOUT
-"""
+# Addresses that are a secret as they are: whoever has one can write there. Slack, Discord, Feishu and Lark,
+# Teams, Telegram; those of DingTalk and WeCom have it in a parameter.
+_WEBHOOKS = re.compile(
+    r"(hooks\.slack\.com/(?:services|workflows|triggers)/|discord(?:app)?\.com/api/(?:v\d+/)?webhooks/\d+/"
+    r"|(?:feishu\.cn|larksuite\.com)/open-apis/bot/v2/hook/|webhook\.office\.com/webhookb2/|api\.telegram\.org/bot)[\w/+:@.-]+"
 )
-_IN_A_ROW = ("CONNECTION_STRING", "CONN_STR", "CONN_STRING")
+# After "Authorization:" whatever it is; after a mere "Bearer" what is no word.
+_HEADERS = re.compile(
+    r"(\bauthorization[\"']?\s{0,3}[:=]\s{0,3}[\"']?(?:(?:bearer|basic|token|digest|negotiate)\s+)?)[^\s\"',;]+"
+    r"|(\bbearer\s+)(?=[^\s\"',;]*\d)[\w.~+/-]{8,}=*"
+    r"|(\b(?:set-)?cookie[\"']?\s{0,3}:\s{0,3}[\"']?)[\w.-]+=[^\"'\n]+",
+    re.IGNORECASE,
+)
+_PEM_HINT = "PRIVATE KEY"
+_PEM = re.compile(
+    r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)(.{1,20000}?)(?=-----END )", re.DOTALL
+)
+_PEM_LINE = re.compile(r"[^\n]+")
+
+
+@cache
+def table(name: str) -> dict[str, Any]:
+    """Of names.toml."""
+    table: dict[str, Any] = read_tables("names.toml")[name]
+    return table
+
+
+@cache
+def _names(kind: str) -> frozenset[str]:
+    return frozenset(table("names")[kind])
+
+
+@cache
+def _by_form() -> re.Pattern[str]:
+    return re.compile(rf"(?<![A-Za-z0-9_-])(?:{'|'.join(table('forms').values())})")
+
+
+def without_forms(text: str) -> str:
+    """The same with what is secret by its form as ***; as many lines as before.
+
+    >>> without_forms("pull from https://me:pw@host/a failed, Authorization: Bearer abc")
+    'pull from https://me:***@host/a failed, Authorization: Bearer ***'
+    """
+    if _PEM_HINT in text:
+        text = _PEM.sub(lambda found: found[1] + _PEM_LINE.sub(HIDDEN, found[2]), text)
+    if "://" in text:
+        text = _OF_URLS.sub(r"\1\2\3***", text)
+    if "/" in text:
+        text = _WEBHOOKS.sub(r"\1***", text)
+    if any(hint in text for hint in table("hints")["headers"]):
+        text = _HEADERS.sub(r"\1\2\3***", text)
+    return _by_form().sub(HIDDEN, text)
+
+
 # argparse takes any beginning of an option that is no other's: --hub_tok, --wandb_api_k.
 _CUT = re.compile(r"_(?:TOK|TOKE|SECR|SECRE|CRED\w*|API_K|API_KE|ACCESS_K|ACCESS_KE|PASS)$")
-_NO_PASSWORDS = frozenset({"BYPASS", "COMPASS"})
-_DIRECTORIES = frozenset({"PWD", "OLDPWD", "INIT_CWD"})
-# Words beside `token` of names whose value is none: special tokens of tokenizers, numbers of tokens,
-# Megatron's --moe-token-dispatcher-type; and beside `key`: columns of data (OpenRLHF's --input_key, verl's
-# data.prompt_key), attention's.
-_BESIDE_TOKEN = names(
-    """
-BOS EOS EOT EOD PAD UNK MASK CLS SEP IMAGE VIDEO AUDIO VISION SPECIAL START STOP END BEGIN DECODER ENCODER
-ADDED EXTRA FORCED MAX MIN NUM TOTAL TRAIN BATCH BATCHED PER INDEX LEN LENGTH COUNT TYPE DISPATCHER DROP
-BUDGET PROMPT
-"""
-)
-_BESIDE_KEY = names(
-    """
-VALUE VALUES HEAD HEADS SORT PROMPT INPUT OUTPUT LABEL TEXT QUERY RESPONSE CHOSEN REJECTED REWARD ANSWER
-DATASET GROUP MESSAGE MESSAGES COLUMN CONTENT SYSTEM METRIC PADDING NORM PROJ CACHE
-"""
-)
-
 _NAME = r"[\w.\-]{1,200}"  # of an option, a variable, a setting such as Hydra's a.b=c, a key of JSON
 _VALUE = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s"';&|]+)"""
 # NAME=value within a word (`bash -c "export HF_TOKEN=..."`), --name value there, "name": "value" and Name:
@@ -64,22 +92,7 @@ _PLACES = (
         re.compile(rf"(?:(?:bearer|basic|token)\s+)?{_VALUE}", re.IGNORECASE),
     ),
 )
-# Programs whose password is an option of a letter, which others use for other things: after it, or with it in
-# one word.
-_TOOLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "sshpass": (("-p",), ("-p",)),
-    **dict.fromkeys(("mysql", "mysqldump", "mysqladmin", "mariadb", "mariadb-dump"), ((), ("-p",))),
-    "curl": (("-u", "--user", "-U", "--proxy-user", "-b", "--cookie"), ("-u", "-U", "-b")),
-    "redis-cli": (("-a", "--pass"), ()),
-    "ldapsearch": (("-w",), ("-w",)),
-    "smbclient": (("-U",), ("-U",)),
-    "skopeo": (("--creds", "--src-creds", "--dest-creds"), ()),
-    **dict.fromkeys(("docker", "podman", "nerdctl", "helm", "az"), (("-p",), ())),
-}
 _MORE_COMMANDS = frozenset({";", "|", "||", "&&", "&", "--"})
-_LOGINS = frozenset({"wandb", "swanlab", "comet"})  # `wandb login KEY`
-# elsewhere -p is a port: docker run -p 80:80
-_LOGGED_IN_AT = frozenset({"docker", "podman", "nerdctl", "helm", "az"})
 _OPTION = re.compile(r"--[A-Za-z][\w.\-]*(?:=.*)?|-[A-Za-z]", re.DOTALL)
 # A name whose value is a secret in any text. In a log `key`, `tokens` and `pad_token` are
 # words of the trade.
@@ -100,11 +113,6 @@ _NAMED = (
         re.compile(r"""(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""),
     ),
 )
-_LINE_HINTS = (
-    *HINTS, "assw", "ASSW", "ecret", "ECRET", "pi_key", "piKey", "PI_KEY", "pikey", "ccess_key", "ccessKey", "CCESS_KEY",
-    "ccountKey", "_token=", "_token'", '_token"', "_TOKEN", "Token=", "wd=", "WD=", "ebhook", "EBHOOK", "_PASS", 
-    "onnectionString", "onnection_string", "rivate_key",
-)  # fmt: skip
 
 
 def is_secret(name: str) -> bool:
@@ -115,21 +123,21 @@ def is_secret(name: str) -> bool:
     """
     words = _words(name)
     joined = "_".join(words)
-    if name in _DIRECTORIES or name.startswith("NCCL_PAT_"):  # an algorithm of NCCL, no access token
+    if name in _names("directories") or name.startswith("NCCL_PAT_"):  # an algorithm of NCCL, no access token
         return False
     if (
-        any(part in joined for part in (*_ALWAYS, *_IN_A_ROW))
-        or _WORDS.intersection(words)
+        any(part in joined for part in _names("always"))
+        or _names("words").intersection(words)
         or _CUT.search(joined)
     ):
         return True
-    if any(word.endswith("PASS") and word not in _NO_PASSWORDS for word in words):
+    if any(word.endswith("PASS") and word not in _names("no_passwords") for word in words):
         return True
     if any(word.endswith("TOKEN") or word == "TOKENS" for word in words):
-        return not _BESIDE_TOKEN.intersection(words)
+        return not _names("beside_token").intersection(words)
     # {"key": ...} is anything
     key = ("KEY" in words or "KEYS" in words) and (len(words) > 1 or name.startswith("-"))
-    return key and not _BESIDE_KEY.intersection(words)
+    return key and not _names("beside_key").intersection(words)
 
 
 def redacted(words: Sequence[str]) -> list[str]:
@@ -179,24 +187,24 @@ class _Tools:
         if word in _MORE_COMMANDS or word.endswith(";"):
             self._tool, self._login = "", False
         name = plain.rpartition("/")[2]
-        if name in _TOOLS or name in _LOGINS:
+        if name in table("tools") or name in _names("logins"):
             self._tool, self._login = name, False
             return None
         if plain == "login":
             self._login = True
             return None
-        if tool in _LOGINS and self._login and not word.startswith("-"):
+        if tool in _names("logins") and self._login and not word.startswith("-"):
             self._login = False
             return HIDDEN
         if tool == "sshpass" and not word.startswith("-"):  # the command that it runs begins
             self._tool = tool = ""
-        apart, joined = _TOOLS.get(tool, ((), ()))
-        if tool in _LOGGED_IN_AT and not self._login:
+        options = table("tools").get(tool, {"apart": (), "joined": ()})
+        if tool in _names("logged_in_at") and not self._login:
             return None
-        self._next = word in apart
-        for option in joined:
+        self._next = word in options["apart"]
+        for option in options["joined"]:
             if word.startswith(option) and len(word) > len(option) and not word.startswith("--"):
-                return option + HIDDEN
+                return f"{option}{HIDDEN}"
         return None
 
 
@@ -220,7 +228,6 @@ def _in_place(tools: _Tools, word: str) -> str:
 
 
 # --- what the job prints
-# ---------------------------------------------------------------------------------------
 
 
 def hidden_in_lines(text: str) -> str:
@@ -243,7 +250,8 @@ def _look_for_hints() -> Callable[[str], object]:
     """RE2 looks for all of them at once: 0.3 us a line of a chunk, where `in` for each takes 5, and `re` 8."""
     import re2
 
-    pattern = re2.compile("|".join(map(re.escape, _LINE_HINTS)).encode())
+    hints = (*table("forms"), *table("hints")["headers"], *table("hints")["names"])
+    pattern = re2.compile("|".join(map(re.escape, hints)).encode())
     return lambda text: pattern.search(text.encode("utf-8", "replace"))
 
 
@@ -258,8 +266,8 @@ def _is_secret_in_text(name: str) -> bool:
     words = _words(name)
     return (
         bool(_IN_TEXT.search("_".join(words)))
-        and not _BESIDE_TOKEN.intersection(words)
-        and name not in _DIRECTORIES
+        and not _names("beside_token").intersection(words)
+        and name not in _names("directories")
     )
 
 

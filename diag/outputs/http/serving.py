@@ -180,8 +180,8 @@ def _is_taken(host: str, port: int) -> bool:
 
 def _by(port: int) -> str:
     """Who listens there, as far as this user may know."""
-    from diag.launch.launchers import redacted
-    from diag.launch.port_owner import owner_of
+    from diag.launch.launchers.secrets import redacted
+    from diag.launch.ports import owner_of
     from diag.text.sanitize import clean
 
     owner = owner_of(port)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from diag.launch.launchers.command.variables import split_environment
+from diag.launch.launchers.command.names import split_environment
 from diag.preflight.line import Line, line, table
 from diag.preflight.software import cuda, fits
 from diag.preflight.software.ask import Load, Software, inventory, load, parse

@@ -89,7 +89,7 @@ def test_node_with_another_token_is_noted_and_watched_alone(lab: Lab) -> None:
 
         assert codes == {0: 0, 1: 0, 2: 0, 3: 0}, job.text
         assert said(job) == NOTHING, job.text
-        assert "takes no digests from here" in job[2].text, job[2].text
+        assert "rejects the digests of this node" in job[2].text, job[2].text
 
 
 def test_node_whose_clock_is_an_hour_ahead(lab: Lab) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from diag.agent.cluster.collector import Collector
-from diag.agent.cluster.digest import DigestMaker, _fitting
+from diag.agent.cluster.digest import Collector, DigestMaker, _fitting
 from diag.agent.cluster.roster import WHOLE_ROSTER, Identity
 from diag.detectors import make_detectors
 from diag.detectors.precedence import PRECEDENCE

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from diag.agent.cluster.gather import Gathering
+from diag.agent.cluster.jobdump import Gathering
 from diag.agent.cluster.post import Sender
 from tests.cluster.scale.lab import TOKEN, Lab
 from tests.cluster.scale.nodes import RANKS, NodeTold, Play, packed

@@ -26,11 +26,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from diag.launch.launchers.command.container import Container
-from diag.launch.launchers.command.errors import CommandError
+from diag.launch.launchers.command.options import CommandError
 from diag.launch.launchers.command.reading import Reading, ReadText
 from diag.launch.launchers.command.rendezvous import Rendezvous
 from diag.launch.launchers.command.result import Command
-from diag.launch.launchers.command.srun import Srun
+from diag.launch.launchers.command.starters import Srun
 
 __all__ = [
     "Command",

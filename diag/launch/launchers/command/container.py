@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from diag.launch.launchers.command.errors import CommandError
-from diag.launch.launchers.command.options import read_options
+from diag.launch.launchers.command.options import CommandError, read_options
 
 ENGINES = frozenset({"docker", "podman", "nerdctl"})
 _AS_WRITTEN = ("shm_size", "ipc", "network", "memory", "pids_limit", "workdir")

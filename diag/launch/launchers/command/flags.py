@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from diag.launch.launchers.command.errors import CommandError
+from diag.launch.launchers.command.options import CommandError
 
 _NUMBER_LIKE = re.compile(r"-\d")
 _TRUE, _FALSE = ("true", "1", "yes", "y", "t", "on"), ("false", "0", "no", "n", "f", "off", "none")

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from diag.launch.launchers.command.errors import CommandError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from diag.launch.launchers.tables import read_tables
+from diag.text.errors import DiagError
 
 
-@cache
+class CommandError(DiagError):
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint, exit_code=2)
+
+
 def tables() -> dict[str, dict[str, dict[str, Any]]]:
     """launchers.toml: kind of table -> program -> its row."""
-    return tomllib.loads(Path(__file__).with_name("launchers.toml").read_text())
+    return read_tables("launchers.toml")
 
 
 def runs_another(program: str) -> bool:

@@ -11,19 +11,37 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from diag.launch.launchers.command.accelerate import Accelerate, read_accelerate
 from diag.launch.launchers.command.container import ENGINES, Container, run_in
-from diag.launch.launchers.command.deepspeed import read_deepspeed
-from diag.launch.launchers.command.errors import CommandError
-from diag.launch.launchers.command.mpirun import Mpirun, read_mpirun
-from diag.launch.launchers.command.names import ELSEWHERE, MODULES, MPI, before_program, is_shell
-from diag.launch.launchers.command.options import first, last_options, number, read_options, runs_another
+from diag.launch.launchers.command.names import (
+    ELSEWHERE,
+    MODULES,
+    MPI,
+    before_program,
+    is_shell,
+    split_environment,
+)
+from diag.launch.launchers.command.options import (
+    CommandError,
+    first,
+    last_options,
+    number,
+    read_options,
+    runs_another,
+)
 from diag.launch.launchers.command.rendezvous import Rendezvous, flags_among, rendezvous
 from diag.launch.launchers.command.result import Command
 from diag.launch.launchers.command.shell_script import read_script, unseen
-from diag.launch.launchers.command.srun import NO_STEPS, Srun, read_srun
-from diag.launch.launchers.command.variables import split_environment
-from diag.launch.launchers.hostfile import Hostfile
+from diag.launch.launchers.command.starters import (
+    NO_STEPS,
+    Accelerate,
+    Mpirun,
+    Srun,
+    read_accelerate,
+    read_deepspeed,
+    read_mpirun,
+    read_srun,
+)
+from diag.launch.launchers.hostlist import Hostfile
 
 ReadText = Callable[[str], "str | None"]
 
@@ -321,15 +339,12 @@ class Reading:
             f"read from {where}: {shlex.join(found.words[:6])} ... (variables expanded where the script sets them)"
         )
         if is_shell(found.words[0]) and found.folder:
-            self._cd(found.folder)
+            if self.container is not None:
+                workdir = str(Path(self.container.workdir or "/", found.folder))
+                self.container = replace(self.container, workdir=workdir)
+            else:
+                self.folder /= found.folder
         return found.words
-
-    def _cd(self, folder: str) -> None:
-        if self.container is not None:
-            workdir = str(Path(self.container.workdir or "/", folder))
-            self.container = replace(self.container, workdir=workdir)
-        else:
-            self.folder /= folder
 
     def _maybe(self, path: str) -> str | None:
         """The text of a file of CMD's, None where it is not there."""

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from diag.launch.launchers.command.container import Container
-from diag.launch.launchers.command.mpirun import Mpirun
 from diag.launch.launchers.command.rendezvous import Rendezvous
 from diag.launch.launchers.command.shell_script import is_computed
-from diag.launch.launchers.command.srun import Srun
-from diag.launch.launchers.hostfile import Hostfile
+from diag.launch.launchers.command.starters import Mpirun, Srun
+from diag.launch.launchers.hostlist import Hostfile
 
 _UNREAD = "CMD could not be read (see launch)"
 # Programs whose ranks are started by torch's elastic agent.

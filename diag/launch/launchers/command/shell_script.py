@@ -116,7 +116,8 @@ class _Reader:
         words = _words(line, self._known, self._open_names)
         if words and words[0] in ("else", "elif"):
             self._default = ""
-        words = _behind_keywords(words)
+        while words and words[0] in ("then", "do", "else", "{"):
+            words = words[1:]
         while words and (assignment := _ASSIGNMENT.fullmatch(words[0])) and "(" not in words[0][:2]:
             self._keep(assignment[1], assignment[2])
             words = words[1:]
@@ -143,23 +144,14 @@ class _Reader:
             self.script = words
 
 
-def _behind_keywords(words: list[str]) -> list[str]:
-    while words and words[0] in ("then", "do", "else", "{"):
-        words = words[1:]
-    return words
-
-
 def _started(words: list[str]) -> list[str] | None:
     """From the word on that starts a training; None where none does."""
     names = [word.rpartition("/")[2] for word in words]
     first = next((index for index, name in enumerate(names[:8]) if name in _STARTS), None)
-    return words[first:] if first is not None and _trains(words) else None
-
-
-def _trains(words: Sequence[str]) -> bool:
-    if words[0] in ENGINES and "run" not in words[1:3]:
-        return False
-    return any(word.startswith("--") for word in words) and "pip" not in words[:3]
+    trains = any(word.startswith("--") for word in words) and "pip" not in words[:3]
+    if first is None or not trains or (words[0] in ENGINES and "run" not in words[1:3]):
+        return None
+    return words[first:]
 
 
 def _lines(text: str) -> list[str]:

@@ -7,28 +7,29 @@ What CMD's launcher reads decides (diag/launch/launchers/command); the engine th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from diag.launch.launchers import identify
-from diag.launch.launchers.command import Command, read_command, read_file
-from diag.launch.launchers.nodes.facts import (
-    Engine,
-    Environment,
-    JobNodes,
-    ReadText,
-    first,
-    number,
-    same_host,
+from diag.launch.launchers import Environment, identify
+from diag.launch.launchers.command import Command, ReadText, read_command, read_file
+from diag.launch.launchers.nodes.engines import (
+    allocation,
+    deepspeed,
+    given_hosts,
+    hydra,
+    mpirun,
+    of_slurm,
+    openmpi,
+    slots,
+    world_info,
 )
-from diag.launch.launchers.nodes.hostfiles import allocation, deepspeed, given_hosts, world_info
+from diag.launch.launchers.nodes.facts import Engine, JobNodes, first, number, same_host
 from diag.launch.launchers.nodes.kubernetes import of_kubernetes, pod_names
-from diag.launch.launchers.nodes.mpi import hydra, mpirun, openmpi
-from diag.launch.launchers.nodes.slurm import of_slurm, slots
 
 __all__ = ["JobNodes", "nodes_of", "nodes_of_rank"]
 
 _ENGINES_OF_RANKS = ("slurm", "openmpi", "pmi")  # those that start ranks themselves, and name no GROUP_RANK
+_NO_ENGINE = Engine("")
 
 
 def nodes_of(
@@ -52,11 +53,11 @@ def nodes_of(
 
     command = read_command(words, env, read_text=text_of)
     env = command.environment
-    engine = _of_command(command, text_of)
+    engine = _of_command(command, text_of) or _NO_ENGINE
     found = _from_launcher(command, engine)
     if given == "off":
         return replace(
-            found, count=1, node_rank=0, address=None, port=None, hosts=(), told=(("count", "nodes=off"),)
+            found, count=1, node_rank=0, address=None, port=None, hosts=(), origins=(("count", "nodes=off"),)
         )
     if given and given != "auto":
         return _given(found, given, env, text_of)
@@ -65,7 +66,7 @@ def nodes_of(
 
 def nodes_of_rank(env: Environment) -> JobNodes | None:
     """The same from the environment of one rank, which is all that a sidecar sees. None for a process that is
-    no rank. Where nothing says how many nodes there are, `count` is 1 and `told` has no count.
+    no rank. Where nothing says how many nodes there are, `count` is 1 and `origins` has no count.
 
     >>> nodes_of_rank({"RANK": "9", "LOCAL_RANK": "1", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "GROUP_RANK": "1"}).count
     2
@@ -75,29 +76,27 @@ def nodes_of_rank(env: Environment) -> JobNodes | None:
         return None
     address, address_from = first(env, "MASTER_ADDR")
     address = address.strip("[]")
-    engine = _of_environment(env, (), address)
+    engine = _of_environment(env, (), address) or _NO_ENGINE
     if who.launcher in _ENGINES_OF_RANKS:
-        own_count = (engine.count, engine.count_from) if engine is not None else (None, "")
-        own_rank = (engine.node_rank, engine.rank_from) if engine is not None else (None, "")
+        count, count_from = engine.count, engine.count_from
+        node_rank, rank_from = engine.node_rank, engine.rank_from
     else:
         # GROUP_WORLD_SIZE: torch/distributed/elastic/agent/server/local_elastic_agent.py; CROSS_*:
         # deepspeed/launcher/launch.py
-        own_count = number(env, "GROUP_WORLD_SIZE", "CROSS_SIZE")
-        own_rank = number(env, "GROUP_RANK", "CROSS_RANK", "NODE_RANK")
-    count, count_from = own_count
+        count, count_from = number(env, "GROUP_WORLD_SIZE", "CROSS_SIZE")
+        node_rank, rank_from = number(env, "GROUP_RANK", "CROSS_RANK", "NODE_RANK")
     if not count and who.local_world_size and who.world_size % who.local_world_size == 0:
         count, count_from = who.world_size // who.local_world_size, "WORLD_SIZE / LOCAL_WORLD_SIZE"
     run_id = env.get("TORCHELASTIC_RUN_ID", "")
     port, port_from = number(env, "MASTER_PORT")
     found = JobNodes(
         count=count or 1,
-        node_rank=own_rank[0],
+        node_rank=node_rank,
         address=address or None,
         port=port if address else None,
-        launcher=(engine.launcher if engine is not None else "")
-        or (who.launcher if who.launcher != "env" else ""),
-        job=(engine.job if engine is not None else "") or (run_id if run_id != "none" else ""),
-        told=_told(count_from, own_rank[1], address_from, port_from if address else ""),
+        launcher=engine.launcher or (who.launcher if who.launcher != "env" else ""),
+        job=engine.job or (run_id if run_id != "none" else ""),
+        origins=_origins(count_from, rank_from, address_from, port_from if address else ""),
     )
     return _with_hosts(found, engine, env, static=True)
 
@@ -151,12 +150,12 @@ def _of_command(command: Command, read_text: ReadText) -> Engine | None:
     return under
 
 
-def _told(count: str, node_rank: str, address: str, port: str) -> tuple[tuple[str, str], ...]:
+def _origins(count: str, node_rank: str, address: str, port: str) -> tuple[tuple[str, str], ...]:
     pairs = (("count", count), ("node_rank", node_rank), ("address", address), ("port", port))
     return tuple((what, who) for what, who in pairs if who)
 
 
-def _from_launcher(command: Command, engine: Engine | None) -> JobNodes:
+def _from_launcher(command: Command, engine: Engine) -> JobNodes:
     meeting = command.meeting
     own = "swift" if meeting.launcher == "megatron" else meeting.launcher
     run_id = meeting.run_id if meeting.run_id != "none" else ""  # torchrun's default
@@ -165,18 +164,18 @@ def _from_launcher(command: Command, engine: Engine | None) -> JobNodes:
     # a script of one's own, whose launcher is the engine, or DeepSpeed's hostfile, of which --num_nodes takes
     # the top
     by_engine = not own and (not count_from or count_from.startswith(("SLURM_", "srun")))
-    if engine is not None and engine.count is not None and (by_engine or engine.launcher == "deepspeed"):
+    if engine.count is not None and (by_engine or engine.launcher == "deepspeed"):
         count, count_from = engine.count, engine.count_from
-    if engine is not None and (node_rank is None or rank_from.startswith("SLURM_")):
+    if engine is not _NO_ENGINE and (node_rank is None or rank_from.startswith("SLURM_")):
         node_rank, rank_from = engine.node_rank, engine.rank_from
     found = JobNodes(
         count=count,
         node_rank=node_rank,
         address=meeting.address,
         port=meeting.port if meeting.address else None,
-        launcher=(engine.launcher if engine is not None else "") or own,
-        job=(engine.job if engine is not None else "") or run_id,
-        told=_told(
+        launcher=engine.launcher or own,
+        job=engine.job or run_id,
+        origins=_origins(
             count_from,
             rank_from,
             meeting.address_from if meeting.address else "",
@@ -187,29 +186,26 @@ def _from_launcher(command: Command, engine: Engine | None) -> JobNodes:
     return _with_hosts(found, engine, command.environment, static=meeting.backend == "static")
 
 
-def _with_hosts(found: JobNodes, engine: Engine | None, env: Environment, static: bool) -> JobNodes:
+def _with_hosts(found: JobNodes, engine: Engine, env: Environment, static: bool) -> JobNodes:
     """With the names of all nodes, where they surely are those of this job and in the order of its node
     ranks."""
-    if engine is not None:
-        found = replace(found, bad=(*found.bad, *engine.bad))
+    found = replace(found, bad=(*found.bad, *engine.bad))
     if found.count == 1:
         return replace(found, node_rank=0)  # also of the fourth of many jobs of one node each
-    if engine is None:
-        return found
     hosts, who = engine.hosts, engine.hosts_from
     if not hosts and found.address:
         hosts = pod_names(engine, env, found.address, found.count, found.node_rank)
-        who = dict(found.told).get("address", "")
+        who = dict(found.origins).get("address", "")
     if len(hosts) != found.count:
         return found
     if engine.node_rank is not None and found.node_rank is not None and engine.node_rank != found.node_rank:
         return found  # the launcher numbers the nodes in another way than the engine
     if static and found.address and any(same_host(found.address, host) for host in hosts[1:]):
         return found  # node 0 is another than the first of the list
-    told = (*found.told, ("hosts", who))
+    origins = (*found.origins, ("hosts", who))
     if found.address is None:
-        return replace(found, hosts=hosts, address=hosts[0], told=(*told, ("address", who)))
-    return replace(found, hosts=hosts, told=told)
+        return replace(found, hosts=hosts, address=hosts[0], origins=(*origins, ("address", who)))
+    return replace(found, hosts=hosts, origins=origins)
 
 
 def _given(found: JobNodes, given: str, env: Environment, read_text: ReadText) -> JobNodes:
@@ -218,15 +214,15 @@ def _given(found: JobNodes, given: str, env: Environment, read_text: ReadText) -
     if not hosts:
         return replace(found, bad=(*found.bad, *(bad or (f"nodes={given[:120]!r} names no host",))))
     names = tuple(host for host, _ in hosts)
-    told = dict(found.told)
-    if "count" in told and found.count != len(hosts):
-        bad = (*bad, f"nodes={given[:120]!r} names {len(hosts)} hosts, {told['count']} says {found.count}")
-    sure = "node_rank" in told and (told["node_rank"] != "the default" or found.count == len(hosts))
+    origins = dict(found.origins)
+    if "count" in origins and found.count != len(hosts):
+        bad = (*bad, f"nodes={given[:120]!r} names {len(hosts)} hosts, {origins['count']} says {found.count}")
+    sure = "node_rank" in origins and (origins["node_rank"] != "the default" or found.count == len(hosts))
     node_rank = found.node_rank if sure else None
     if node_rank is None or node_rank >= len(hosts):
         node_rank = _place_in(names, env)
-        told["node_rank"] = "its name in the list" if node_rank is not None else ""
-    told |= {"count": "nodes", "hosts": "nodes", "address": "nodes"}
+        origins["node_rank"] = "its name in the list" if node_rank is not None else ""
+    origins |= {"count": "nodes", "hosts": "nodes", "address": "nodes"}
     return replace(
         found,
         count=len(hosts),
@@ -235,7 +231,7 @@ def _given(found: JobNodes, given: str, env: Environment, read_text: ReadText) -
         hosts=names,
         hub_ports=tuple(port for _, port in hosts) if any(port for _, port in hosts) else (),
         launcher="hostfile" if given.startswith("@") else "given",
-        told=tuple((what, who) for what, who in told.items() if who),
+        origins=tuple((what, who) for what, who in origins.items() if who),
         bad=(*found.bad, *bad),
     )
 
@@ -244,3 +240,34 @@ def _place_in(names: Sequence[str], env: Environment) -> int | None:
     here = first(env, "SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")[0]
     places = [place for place, name in enumerate(names) if here and same_host(name, here)]
     return places[0] if len(places) == 1 else None
+
+
+_LONGEST = 128  # a label value is in every series
+# torchrun's own default of --rdzv_id, which every job without one has.
+_NO_NAME = frozenset({"", "none"})
+
+
+def job_name(setting: str, command: Sequence[str], environment: Mapping[str, str], run_id: str) -> str:
+    """The setting, else Slurm's job, else torchrun's rendezvous id, else this node's run.
+
+    Kubernetes gives a container no name of its job: the manifest hands it over as DIAG_JOB_ID, which is the
+    setting.
+
+    >>> job_name("", ["torchrun", "--rdzv-id=dpo-7", "t.py"], {}, "20261121-120000-abc")
+    'dpo-7'
+    >>> job_name("", ["torchrun", "t.py"], {"TORCHELASTIC_RUN_ID": "none"}, "20261121-120000-abc")
+    '20261121-120000-abc'
+    """
+    candidates = (
+        setting,
+        environment.get("SLURM_JOB_ID", ""),
+        environment.get("TORCHELASTIC_RUN_ID", ""),
+        read_command(command, environment, read_text=lambda path: None).meeting.run_id,
+        environment.get("PET_RDZV_ID", ""),
+        run_id,
+    )
+    names = (
+        "".join(char if char.isprintable() else "_" for char in text.strip())[:_LONGEST]
+        for text in candidates
+    )
+    return next((name for name in names if name.lower() not in _NO_NAME), "")

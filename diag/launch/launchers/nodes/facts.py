@@ -2,26 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from diag.launch.launchers.hostfile import MOST_NODES, Hosts
-
-__all__ = [
-    "MOST_NODES",
-    "Engine",
-    "Environment",
-    "Hosts",
-    "JobNodes",
-    "ReadText",
-    "first",
-    "number",
-    "same_host",
-    "shown",
-]
-
-Environment = Mapping[str, str]
-ReadText = Callable[[str], "str | None"]  # the text of a file, None where it cannot be read
+from diag.launch.launchers import Environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +12,7 @@ class JobNodes:
     """The nodes of one job by this node's environment and command. `hosts[i]` is an address or name at
     which node i can be reached, "" where it is not known; hosts is empty where no list is known. `launcher`
     is the engine that started this node's part (slurm, jobset ...), else CMD's own launcher; `job` is that
-    engine's name of the job. `told` is where each is from: ("count", "NNODES"), ("hosts", "SLURM_JOB_NODELIST");
+    engine's name of the job. `origins` is where each is from: ("count", "NNODES"), ("hosts", "SLURM_JOB_NODELIST");
     `bad` what cannot be read: "SLURM_JOB_NODELIST='gpu[1-'".
     """
 
@@ -41,7 +24,7 @@ class JobNodes:
     hub_ports: tuple[int | None, ...] = ()  # only where a host list gave host:port
     launcher: str = ""
     job: str = ""
-    told: tuple[tuple[str, str], ...] = ()
+    origins: tuple[tuple[str, str], ...] = ()
     bad: tuple[str, ...] = ()
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from diag.launch.launchers.nodes.facts import MOST_NODES, Engine, Environment, first, number, shown
+from diag.launch.launchers import Environment
+from diag.launch.launchers.hostlist import MOST_HOSTS
+from diag.launch.launchers.nodes.facts import Engine, first, number, shown
 
 # kubeflow/training-operator at 5fa872f (1.5), pkg/controller.v1/pytorch (envvar, master, elastic):
 # MASTER_ADDR is <job>-master-0, RANK and WORLD_SIZE are the pod's. Later ones (from users' scripts, not read)
@@ -62,7 +64,7 @@ def _volcano(env: Environment, address: str) -> Engine | None:
     else:
         return Engine("volcano", job, *(own or ()))
     found = Engine("volcano", job, count, count_from, node_rank, rank_from)
-    if len(hosts) > MOST_NODES or len(set(hosts)) != len(hosts):
+    if len(hosts) > MOST_HOSTS or len(set(hosts)) != len(hosts):
         return replace(found, bad=(shown(who, ",".join(hosts[:9])),))
     if not hosts or (address and address != hosts[0]):  # another task's first pod is node 0
         return found
@@ -151,7 +153,7 @@ def pod_names(
     >>> pod_names(Engine("kubernetes-indexed-job", node_rank=1), {"HOSTNAME": "dpo-1"}, "dpo-0.dpo", 2, 1)
     ('dpo-0.dpo', 'dpo-1.dpo')
     """
-    if node_rank is None or not 1 < count <= MOST_NODES or node_rank >= count:
+    if node_rank is None or not 1 < count <= MOST_HOSTS or node_rank >= count:
         return ()
     own, nodes = env.get("HOSTNAME", "").partition(".")[0], range(count)
     pattern = _PATTERNS.get(engine.launcher)

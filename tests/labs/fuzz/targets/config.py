@@ -90,8 +90,7 @@ def _run_json(data: bytes, home: Path) -> None:
 def _launchers(data: bytes, home: Path) -> None:
     """Hostfiles, host lists of Slurm, nccl.conf, pids of a job step, spans of ranks."""
     from diag.knowledge.nccl_filters import parse_conf
-    from diag.launch.launchers.hostfile import parse_hostfile
-    from diag.launch.launchers.hostlist import BadHostlist, expand_hostlist
+    from diag.launch.launchers.hostlist import BadHostlist, expand_hostlist, parse_hostfile
     from diag.sources.host import slurm
     from diag.state.stack_digest import parse_spans
 

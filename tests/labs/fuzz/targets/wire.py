@@ -138,7 +138,7 @@ def _digest(data: bytes, home: Path) -> None:
 
 def _verdict(data: bytes, home: Path) -> None:
     """What a member hears as the answer to its digest."""
-    from diag.agent.cluster.gather import other_hubs
+    from diag.agent.cluster.jobdump import other_hubs
 
     try:
         answer = json.loads(data)

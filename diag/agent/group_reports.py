@@ -1,4 +1,4 @@
-"""What processes say of their own process group: the hook's files in the run directory, as the finder reads them.
+"""What processes report of their own process group: the hook's files in the run directory, as the finder reads them.
 
 The hook (`diag/launch/inject`) writes hook.<pid>.json when `init_process_group` has returned. The files are the
 job's: nothing in them is believed of a process that they cannot be about.
@@ -25,8 +25,8 @@ _MOST_FILES = 4096  # of the largest nodes some hundred
 
 
 @dataclass(frozen=True, slots=True)
-class GroupWord:
-    """One process's word: rank `rank` of `world` in its default process group, the `number`-th that it made."""
+class GroupReport:
+    """One process's report: rank `rank` of `world` in its default process group, the `number`-th that it made."""
 
     pid: int
     ticks: int  # when the process was started, as in /proc/PID/stat
@@ -47,19 +47,19 @@ class GroupWord:
         """What all its ranks have in common."""
         return self.store, self.world
 
-    def is_with(self, other: GroupWord) -> bool:
+    def is_with(self, other: GroupReport) -> bool:
         """Another rank of the same group, as far as it is known where that meets."""
         return bool(self.store) and self.group == other.group and self.rank != other.rank
 
 
-class GroupWords:
+class GroupReports:
     """Call `read` at each scan: a file is opened once, and again when it was replaced."""
 
     def __init__(self, run_dir: Path | None, proc: Path = PROC) -> None:
         self._run_dir, self._proc = run_dir, proc
-        self._known: dict[str, tuple[tuple[int, int], GroupWord | None]] = {}
+        self._known: dict[str, tuple[tuple[int, int], GroupReport | None]] = {}
 
-    def read(self) -> dict[int, GroupWord]:
+    def read(self) -> dict[int, GroupReport]:
         """By pid, of the processes that live."""
         names = [name for name in self._names() if name.startswith("hook.") and name.endswith(".json")]
         # A rank takes its file away at its exit, which may take long or hang: it is that rank until it is gone.
@@ -71,8 +71,8 @@ class GroupWords:
         for name in names[:_MOST_FILES]:
             known[name] = self._read(name, known.get(name))
         self._known = known
-        words = (one for _, one in known.values() if one is not None)
-        return {one.pid: one for one in words if self._lives(one)}
+        reports = (one for _, one in known.values() if one is not None)
+        return {one.pid: one for one in reports if self._lives(one)}
 
     def _names(self) -> list[str]:
         try:
@@ -81,8 +81,8 @@ class GroupWords:
             return []
 
     def _read(
-        self, name: str, known: tuple[tuple[int, int], GroupWord | None] | None
-    ) -> tuple[tuple[int, int], GroupWord | None]:
+        self, name: str, known: tuple[tuple[int, int], GroupReport | None] | None
+    ) -> tuple[tuple[int, int], GroupReport | None]:
         assert self._run_dir is not None
         path = self._run_dir / name
         try:
@@ -103,20 +103,20 @@ class GroupWords:
         finally:
             os.close(fd)
 
-    def _lives(self, one: GroupWord) -> bool:
+    def _lives(self, one: GroupReport) -> bool:
         process = read_process(one.pid, self._proc)
         return process is not None and process.ticks == one.ticks and process.state not in "ZX"
 
 
-def _parse(data: object, uid: int) -> GroupWord | None:
+def _parse(raw: object, uid: int) -> GroupReport | None:
     """None for a process without a process group. Raises one of UNFIT for what the hook did not write."""
-    said = mapping(data)
-    group = mapping(said.get("group"))
+    data = mapping(raw)
+    group = mapping(data.get("group"))
     rank, world = integer(group.get("rank", -1)), integer(group.get("world"))
     if not group or not 0 <= rank < world <= MOST_RANKS:
         return None
-    return GroupWord(
-        integer(said["pid"]),
+    return GroupReport(
+        integer(data["pid"]),
         integer(group["ticks"]),
         uid,
         rank,
@@ -132,15 +132,17 @@ def _parse(data: object, uid: int) -> GroupWord | None:
 
 
 def members(
-    words: Mapping[int, GroupWord], identities: Mapping[int, Identity], processes: Mapping[int, Process]
-) -> dict[int, GroupWord]:
+    reports: Mapping[int, GroupReport], identities: Mapping[int, Identity], processes: Mapping[int, Process]
+) -> dict[int, GroupReport]:
     """Those of the job's own group: one, where there are several. `identities`: who is a rank by its environment.
 
     Not of the job's: another group made below a rank (vLLM's workers below a trainer), whether the rank is known by its
     group or by a launcher that started as many or more. Of groups side by side the one with the most processes
     here is the job's. A rank may have started the others of its own group (Lightning's rank 0 does).
     """
-    own = {pid: one for pid, one in words.items() if not _is_inner(pid, one, words, identities, processes)}
+    own = {
+        pid: one for pid, one in reports.items() if not _is_inner(pid, one, reports, identities, processes)
+    }
     sizes = Counter(one.group for one in own.values())
     job = max(sizes, key=lambda group: (sizes[group], group[1], group[0]), default=None)
     launched = max((who.world_size for pid, who in identities.items() if pid not in own), default=0)
@@ -153,8 +155,8 @@ def members(
 
 def _is_inner(
     pid: int,
-    one: GroupWord,
-    words: Mapping[int, GroupWord],
+    one: GroupReport,
+    reports: Mapping[int, GroupReport],
     identities: Mapping[int, Identity],
     processes: Mapping[int, Process],
 ) -> bool:
@@ -162,17 +164,17 @@ def _is_inner(
     if own is not None and one.world < own.world_size:
         return True  # a part of what the launcher has started
     return any(
-        not one.is_with(words[above])
-        if above in words
+        not one.is_with(reports[above])
+        if above in reports
         else (above in identities and one.world <= identities[above].world_size)
         for above in ancestors(pid, processes)
     )
 
 
 def named(
-    identities: Mapping[int, Identity], group: Mapping[int, GroupWord], processes: Mapping[int, Process]
+    identities: Mapping[int, Identity], group: Mapping[int, GroupReport], processes: Mapping[int, Process]
 ) -> dict[int, Identity]:
-    """Who is which rank, by the group's word where there is one; without whom that shows to be a launcher.
+    """Who is which rank, by its group's report where there is one; without whom that shows to be a launcher.
 
     What started members of the group and is none itself (mp.spawn's parent, a launcher of launchers) is no rank,
     and neither is what another launcher numbered beside a larger group.
@@ -188,7 +190,7 @@ def named(
     return found | {pid: _identity(one, identities.get(pid)) for pid, one in group.items()}
 
 
-def _identity(one: GroupWord, launched: Identity | None) -> Identity:
+def _identity(one: GroupReport, launched: Identity | None) -> Identity:
     if launched is not None and launched.world_size == one.world:
         return replace(launched, rank=one.rank)
 

@@ -1,4 +1,4 @@
-"""The RDMA ports and IP interfaces of the node. A driver that holds up a reading of /sys holds up nothing else."""
+"""The devices of the node: GPUs, RDMA ports and IP interfaces. A driver that holds up a reading holds up nothing else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,42 @@ from collections.abc import Callable
 from diag.agent.samplers.context import NodeContext, NodeSampler
 from diag.agent.samplers.sampler import Reporter
 from diag.model import Payload
+from diag.sources.gpu.nvml import SOURCE, NvmlReader
+from diag.sources.gpu.nvml_health import HEALTH_SECONDS
 from diag.sources.network import infiniband, interfaces
+from diag.state.view import JobView
+
+
+class GpuSampler(NodeSampler):
+    """Under suspicion also what runs on the SMs."""
+
+    name, what, sources = "gpus", "gpu", (SOURCE,)
+
+    def __init__(self, reporter: Reporter, every_seconds: float) -> None:
+        super().__init__(reporter, every_seconds)
+        self.closer = False
+        self._reader = NvmlReader(every_seconds, health_seconds=HEALTH_SECONDS)
+
+    @classmethod
+    def of(cls, node: NodeContext) -> GpuSampler:
+        return cls(node.reporter, node.settings.node_seconds)
+
+    def tend(self, closer: bool, job: JobView) -> None:
+        self.closer = closer
+
+    def sample(self) -> None:
+        self.read(self.what, SOURCE, lambda: self._reader.latest(closer=self.closer), timed=False)
+
+    def period(self, cpu: float, wall: float) -> float:
+        return wall + self.every_seconds
+
+    def tidy(self) -> None:
+        self._reader.close()
+
+    def close(self) -> None:
+        """End the helper that asks NVML."""
+        self.stop()
+        self._reader.end()
 
 
 class NetworkSampler(NodeSampler):
