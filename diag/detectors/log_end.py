@@ -11,15 +11,8 @@ from diag.text.units import format_seconds
 
 
 class LogEndDetector(Detector):
-    """Meaning: the launcher died of an error of its own, with no rank that is known to have failed.
-
-    Evidence: its traceback, which no rank's comes before.
-
-    What to do: its last lines name the rendezvous or the option.
-
-    False alarms: none known. A log that just stops is not judged: nothing in it distinguishes a job that hangs from one
-    that is killed or goes on.
-    """
+    """A log that just stops is not judged: nothing in it distinguishes a job that hangs from one that is killed or goes
+    on."""
 
     name = "log-end"
 

@@ -48,17 +48,6 @@ _GUESSED = ("vanished", "the traceback that the log ends with")
 
 
 class RankDiedDetector(Detector):
-    """Meaning: a rank's process ended with an exit code other than 0, or by a signal.
-
-    Evidence: the exit status read from the kernel (or torchelastic's own table), the rank's last lines, the
-    OOM counter of its cgroup. The first death is named; ranks that the launcher ended after it, or that
-    report a lost connection, are its victims.
-
-    What to do: read the last lines shown; signal 9 without a line is usually the OOM killer or an operator.
-
-    False alarms: none known; a job that was asked to end (Ctrl-C, scancel, kubectl delete) raises nothing.
-    """
-
     name = "rank-died"
     listens = (CgroupMemory, KernelOomKill)
 

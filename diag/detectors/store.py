@@ -60,26 +60,6 @@ class _Waits:
 
 
 class StoreDetector(Detector):
-    """Meaning: nodes or ranks cannot meet: no address is given, nothing answers there, not all nodes came, or the
-    ranks of a node were started with values that do not fit together.
-
-    Evidence: while the job starts, torch's own lines of its tries, the call in which a launcher or rank
-    waits, and the kernel's table of its connections (nothing is sent to that address); RANK, WORLD_SIZE,
-    MASTER_ADDR and MASTER_PORT of the ranks that wait, and on which port one listens. In `diag doctor`,
-    connections that were refused (nothing listens), not answered (a firewall, NetworkPolicy or security group
-    drops them) or have no route; with --wait on all nodes, who came.
-
-    What to do: start node 0 first; `diag doctor --wait 60 -- CMD` on all nodes at once tries the job's own
-    port.
-
-    False alarms: a node 0 that comes later than 40 s after the others is a warning until it comes, and
-    critical after 90 s. Values that differ are reported where the ranks have waited for each other for 15 s, and
-    the kernel shows that one listens elsewhere than another tries: an address may be written in several
-    ways. A program that gives its address and numbers otherwise than by its environment may have values
-    there that mean nothing. In `diag doctor` without --wait nothing listens on node 0 before the job does: a
-    refusal then only shows that the host is there.
-    """
-
     name = "rendezvous-failure"
     listens = (StoreTried, StoreWaited, RankFound)
 

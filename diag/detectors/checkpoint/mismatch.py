@@ -10,17 +10,6 @@ from diag.state.view import JobView
 
 
 class CheckpointArgsMismatchDetector(LineDetector):
-    """Meaning: the checkpoint does not fit the job: other shapes, other parts, another parallel layout, or no
-    optimizer or random state.
-
-    Evidence: the errors of torch, Megatron, ms-swift and DeepSpeed while loading, before the job ended.
-    Megatron-LM ends with exit status 0 in some of these cases, so the launcher calls the job finished.
-
-    What to do: the advice follows the cause: arguments, layout, shape, keys, rng, optimizer, iteration.
-
-    False alarms: none known; a mismatch that the program went on from is not reported.
-    """
-
     name = "checkpoint-args-mismatch"
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:

@@ -18,17 +18,6 @@ from diag.state.view import JobView
 
 
 class CheckpointWriteErrorDetector(LineDetector):
-    """Meaning: a rank could not write its part of a checkpoint, and the disk is not simply full (that is
-    disk-full).
-
-    Evidence: the error in the log, with frames of a save above it or at the time of a save.
-
-    What to do: the advice follows the cause: read_only, permission, stale_handle, io_error, not_connected,
-    too_large, gone, write_failed. The checkpoint that was being written is not whole.
-
-    False alarms: an error that the program handled by itself is a warning only.
-    """
-
     name = "checkpoint-write-error"
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:

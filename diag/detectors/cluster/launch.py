@@ -23,17 +23,7 @@ _DIFFERENCES = (
 
 
 class LaunchMismatchDetector(Detector):
-    """Meaning: the launchers of two nodes were started with values that do not fit together: the job hangs or fails
-    at the rendezvous.
-
-    Evidence: number of this node, count of nodes, ranks a node and rendezvous port, as each node's command
-    line and environment give them.
-
-    What to do: give all nodes the same values, and each its own node rank.
-
-    False alarms: none known. Counts of ranks a node may differ by intent: that is reported only while the job
-    does not come together.
-    """
+    """Counts of ranks a node may differ by intent: that is reported only while the job does not come together."""
 
     name = "launch-mismatch"
 

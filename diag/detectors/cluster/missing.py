@@ -16,16 +16,8 @@ _EARLY = ("launch", "rendezvous")
 
 
 class RendezvousDetector(Detector):
-    """Meaning: nodes of the job have waited for each other for 90 s, and some never came.
-
-    Evidence: each node's launcher says how many nodes there are; the hubs that report to the job hub say
-    which of them run.
-
-    What to do: start the node named, or see why its pod or task does not run.
-
-    False alarms: a node on which the job runs without diag is reported here only while the job waits; later it is
-    `not checked`.
-    """
+    """Nodes have waited for each other for 90 s, and some never came. One on which the job runs without diag is reported
+    here only while the job waits; later it is `not checked`."""
 
     name = "rendezvous-failure"
 

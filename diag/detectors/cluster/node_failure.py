@@ -27,18 +27,8 @@ _ANSWERS = {
 
 
 class NodeFailureDetector(Detector):
-    """Meaning: a node of the job does not answer any more, and the job does not go on without it.
-
-    Evidence: the hub of each node sends a digest every few seconds. One that misses three is tried: its host
-    refuses, or gives no answer at all. Nothing is reported while ranks of other nodes go on: then only diag's hub
-    there is gone.
-
-    What to do: check the node named, take it out, start again from the last checkpoint.
-
-    False alarms: a hub that was killed by itself while the job hangs for another reason is reported as
-    hub_unreachable, a warning. Where all other nodes fall silent at once, this node is the one that is cut
-    off.
-    """
+    """The hub of each node sends a digest every few seconds; one that misses three is tried. Nothing is reported while
+    ranks of other nodes go on: then only diag's hub there is gone."""
 
     name = "node-failure"
 

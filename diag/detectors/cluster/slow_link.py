@@ -24,20 +24,9 @@ _RDMA = ("IB", "AWS Libfabric", "OFI", "GIN")
 
 
 class SlowLinkDetector(Detector):
-    """Meaning: one node's network answers ten times later than that of the others, and the ranks wait for
-    each other.
-
-    Evidence: the time between the first packet to the job hub and its answer, as the kernel measures it (no
-    program of either side is part of it), of five exchanges in a row, beside those of all other nodes; how
-    often ranks wait in collectives.
-
-    What to do: check that node's link: speed, errors, cable, a port that fell back to a lower rate, traffic
-    of others.
-
-    False alarms: where the hubs talk over another network than the training (a management network beside
-    InfiniBand) it is reported as information only. Nothing is reported where the job hub's own link is the slow one:
-    then all others are late alike.
-    """
+    """By the time between the first packet to the job hub and its answer, as the kernel measures it: no program of either
+    side is part of it. Where the job hub's own link is the slow one, all others are late alike and nothing is
+    reported."""
 
     name = "slow-link"
     listens = (NodeDigest, RankDigest)

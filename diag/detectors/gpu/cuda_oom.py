@@ -25,22 +25,6 @@ _GROWS_RATIO = 0.03  # of the GPU's memory between the first and the last third;
 
 
 class CudaOomDetector(Detector):
-    """Meaning: a rank could not allocate GPU memory. Pinned host memory, of which CUDA says the same, is
-    host-oom's.
-
-    Evidence: PyTorch's own message with its numbers, the lines of NCCL, cuBLAS and cuDNN that have none, the
-    processes that NVML shows on the GPU, and its memory over the steps before. What holds the memory is shown
-    apart: tensors, what PyTorch keeps unused (fragments), the CUDA context with NCCL and libraries, other
-    processes, other ranks.
-
-    What to do: the advice follows the cause: expandable_segments where the bytes were there but in pieces;
-    the flags that use less memory where they were not; another GPU, or an end to left-overs, where other
-    processes hold it.
-
-    False alarms: an error that the program catches and survives is not reported. What PyTorch says is of the
-    moment after it gave its free blocks back; a peak just before is not in it.
-    """
-
     name = "cuda-oom"
     listens = (StepMade, GpuSample)
 

@@ -125,19 +125,6 @@ class _ThrottleDetector(Detector):
 
 
 class ThermalThrottleDetector(_ThrottleDetector):
-    """Meaning: GPUs are too hot and lower their clocks while they work; the whole job goes at the pace of the
-    slowest.
-
-    Evidence: NVML's reasons for lower clocks (hardware or software thermal slowdown) in most samples of a
-    minute in which the GPU works, with clocks below its best.
-
-    What to do: cooling: fans, dust, room, a neighbour's load; meanwhile a lower power limit (`nvidia-smi
-    -pl`) for all GPUs keeps them alike.
-
-    False alarms: idle GPUs, application clocks and the power cap of a GPU at full load are no reason, nor is
-    a bit that costs no speed.
-    """
-
     name = "thermal-throttle"
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
@@ -161,18 +148,6 @@ class ThermalThrottleDetector(_ThrottleDetector):
 
 
 class PowerBrakeDetector(_ThrottleDetector):
-    """Meaning: the server's power supply, or the board, makes GPUs run at a fraction of their clocks while
-    they work.
-
-    Evidence: NVML's reason "hardware power brake" (a signal from outside the GPU), or a hardware slowdown
-    that is not for heat, in most samples of a minute in which the GPU works.
-
-    What to do: the power supplies, their redundancy and the node's power cap (BMC); it is nothing that a job
-    can change.
-
-    False alarms: the software's power cap is what a GPU at full load runs into and is not reported.
-    """
-
     name = "power-brake"
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:

@@ -25,21 +25,6 @@ _STAYS = 0.05  # of the rise: less is the readings' own spread
 
 
 class HostOomForecastDetector(Detector):
-    """Meaning: the next checkpoint save, or the one that runs, will need more host memory than the limit
-    allows; or the job's memory grows from step to step and will meet the limit.
-
-    Evidence: the memory that the saves so far needed over what the job needed before them (the kernel's peak
-    counter where it rose, else readings every half second), what they left behind, the growth between saves,
-    and the pace of the save under way; before the first save what the command's arguments say. Page cache is
-    not counted: the kernel takes it back. The bounds are meant to hold 19 of 20 peaks.
-
-    What to do: raise the limit, or let the save need less: the advice names the flags.
-
-    False alarms: a save that was larger than the others for one time lets the next be feared too. What a save
-    takes that is the first of its kind cannot be known: without an earlier save and without an estimate
-    nothing is reported.
-    """
-
     name = "host-oom-forecast"
 
     def __init__(self) -> None:

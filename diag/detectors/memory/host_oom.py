@@ -43,27 +43,6 @@ _PLAINLY, _TIMES = 0.2, 3  # of the limit; as much as those that lost a process
 
 
 class HostOomDetector(Detector):
-    """Meaning: host memory ran out: the kernel killed a process of the job, refused it memory, or holds it up
-    to save memory.
-
-    `cause` names the limit: cgroup_limit (the rank's own cgroup: container), parent_cgroup_limit (the pod,
-    Slurm job or slice above it), global_oom (the host), fork_overcommit (a fork under strict overcommit),
-    rlimit_as (ulimit -v or -d), allocation_refused (any other refusal), pinned_host (page-locked memory),
-    reclaim_stall (nothing is killed, but the cgroup is so full that its processes mostly wait for memory: it
-    looks like a hang).
-
-    Evidence: the kernel's log where it can be read (it names the process and the cgroup), the oom_kill
-    counter of the rank's memory cgroup and of the whole host, all limits above the rank, exit by SIGKILL, the
-    lines of a refused allocation, RLIMIT_AS and RLIMIT_DATA, pressure stall information, and the memory of
-    each process over the last minute: the process that was killed need not be the one that grew.
-
-    What to do: the advice names the limit that was met, and what takes most memory in that phase.
-
-    False alarms: an OOM kill of a neighbour raises the host's counter; it is reported only where a death here
-    belongs to it. A refused allocation that the program survived is none. A page cache that fills the cgroup
-    to its limit is none.
-    """
-
     name = "host-oom"
     listens = (ProcessTree, CgroupMemory, HostMemory, KernelOomKill, KernelRefusal, LogLine)
 

@@ -20,21 +20,6 @@ _READ_SECONDS = 15.0  # so long a reading of the cgroup is waited for, which com
 
 
 class PidsLimitDetector(Detector):
-    """Meaning: no more processes or threads may be started: the cgroup's pids.max, or RLIMIT_NPROC of the
-    user, is met.
-
-    Evidence: pids.current, pids.max and pids.events of the rank's cgroup and its parents, the kernel's "fork
-    rejected by pids controller", lines such as `BlockingIOError: [Errno 11] Resource temporarily unavailable`
-    and `can't start new thread`.
-
-    What to do: docker run --pids-limit=-1 (podman's default is 2048); Kubernetes: podPidsLimit of the
-    kubelet; Slurm and systemd: TasksMax=infinity; ulimit -u. Threads count: OMP_NUM_THREADS=1 and fewer
-    DataLoader workers make fewer.
-
-    False alarms: none known; error 11 alone (a socket, a lock) is not reported unless a counter or limit
-    agrees.
-    """
-
     name = "pids-limit"
     listens = (CgroupPids, KernelRefusal, LogLine)
 

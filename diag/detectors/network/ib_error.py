@@ -42,19 +42,6 @@ class _Error:
 
 
 class IbErrorDetector(Detector):
-    """Meaning: RDMA was used and failed: a transfer ended in an error, or a connection between two ports
-    could not be made.
-
-    Evidence: NCCL's `Got completion ... with status=`, `Call to ibv_modify_qp failed`, fatal events of a
-    device; the counters of lost packets of the node's ports. The first error counts: those that only report a
-    flushed queue follow from another's.
-
-    What to do: the advice follows the status or errno.
-
-    False alarms: a rank that dies takes its peers' transfers with it (status 12): then rank-died names the
-    root.
-    """
-
     name = "ib-error"
     listens = (RdmaPortsSeen,)
 

@@ -38,17 +38,6 @@ _NO_NETWORK = ("Error: network ", "any NET plugin")
 
 
 class NcclInitErrorDetector(Detector):
-    """Meaning: NCCL failed before the first training step, for a reason that has no finding of its own.
-
-    Evidence: PyTorch's `NCCL error in:`, NCCL's warnings and result codes. The rank with an error of its own
-    is named, not those that only lost their connection to it.
-
-    What to do: the first warning names it; the advice follows NCCL's result.
-
-    False alarms: none known; where the cause has its own finding (no interface, locked memory, shared memory,
-    a GPU used twice, RDMA errors), that one is given instead.
-    """
-
     name = "nccl-init-error"
     listens = (LogLine,)
 

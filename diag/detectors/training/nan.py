@@ -20,19 +20,6 @@ _WATCHED_SECONDS = 10.0  # ranks that report so soon after the first: who was fi
 
 
 class LossNanDetector(Detector):
-    """Meaning: the loss is nan or inf. From there on the weights are too, as a rule: the job burns GPU hours.
-
-    Evidence: the loss in the trainer's own lines; checks inside Megatron-LM that name the rank ("found NaN in
-    local forward loss calculation").
-
-    What to do: stop the job, go back to the last checkpoint before that iteration, and try the causes that
-    the advice lists.
-
-    False alarms: a single nan that is followed by three finite values was one step that was left out; the
-    finding is then withdrawn. Where lines come every N steps the loss went wrong in one of the N steps
-    before.
-    """
-
     name = "loss-nan"
     listens = (*PointReader.listens, NonFiniteReported, RankFound)
 
@@ -85,21 +72,6 @@ class LossNanDetector(Detector):
 
 
 class GradNanDetector(Detector):
-    """Meaning: gradients are nan or inf, so that the step is lost, or the weights are.
-
-    Evidence: the gradient norm in the trainer's lines, two in a row with a loss that is a number (with
-    fp16's dynamic loss scale: ten, since overflows belong to it, see fp16-overflow); checks of Megatron-LM,
-    which name the rank ("found NaN in local grad norm for bucket #0"), and PyTorch's anomaly mode, which
-    names the operator.
-
-    What to do: as for loss-nan. Where a rank is named, its own batch or its GPU is to blame: gradients are
-    checked before they are mixed with those of others. The same rank again after a restart points at the GPU.
-    Ranks that compute on one batch together (tensor and context parallelism) are named together: nan passes
-    between them within the step, whoever printed it first.
-
-    False alarms: an inf norm in the first steps of fp16 is how the loss scale is found; it is not reported.
-    """
-
     name = "grad-nan"
     listens = (*PointReader.listens, LossScaleReduced, NonFiniteReported, RankFound)
 
