@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diag.detectors.contract import Detector
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.detectors.findings import finding
+from diag.model import Evidence, Finding, NotChecked
 from diag.state.view import JobView
 from diag.text.units import format_seconds
 
@@ -20,18 +21,12 @@ class LogEndDetector(Detector):
         logs = job.log.ended
         if logs is None or not logs.error or any(rank.failed for rank in job.ranks.values()):
             return
-        yield Finding(
+        yield finding(
             "rank-died",
-            JOB,
-            Severity.CRITICAL,
-            Confidence.MEDIUM,
-            f'the launcher failed before any rank is known to have failed: "{logs.exception}"',
-            "Its last lines are in the evidence: mostly the rendezvous (MASTER_ADDR, MASTER_PORT, --rdzv_endpoint, a node "
-            "that did not come) or a wrong option. `diag doctor -- CMD` tries both.",
-            logs.error_at,
-            cause="launcher_failed",
+            "launcher_failed",
+            summary=f'the launcher failed before any rank is known to have failed: "{logs.exception}"',
+            since=logs.error_at,
             evidence=(Evidence("output", "\n".join(logs.error), logs.error_at),),
-            final=True,
         )
 
     def not_checked(self, job: JobView) -> Iterator[NotChecked]:

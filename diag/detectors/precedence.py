@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from diag.detectors.findings import row, with_words
 from diag.detectors.relations import (
     Becomes,
     Kind,
@@ -47,8 +48,8 @@ def explained(death: Finding, rules: Sequence[Finding], others: Sequence[Finding
     if not root.rule:
         head, _, last = death.summary.partition("; ")
         summary = death.summary if ': "' in last else f"{head}; see finding {root.id} for the reason"
-        advice = f"See finding {root.id} for why {death.subject} failed and what to change; the other ranks' errors follow from it."
-        return replace(death, summary=summary, advice=advice)
+        words = {"finding": root.id, "subject": death.subject}
+        return replace(death, summary=summary, advice=with_words(row(death.id)["explained"], words))
     summary, advice = (
         death.summary.partition("; ")[0],
         f"See {root.id} above; other ranks' errors follow from it.",

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import CASCADE
+from diag.detectors.findings import finding, row, with_words
 from diag.detectors.last_words import CRASHES, NAMED, Heard, heard
-from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
+from diag.model import Confidence, Evidence, Finding, NotChecked
 from diag.model.observations import CgroupMemory, KernelOomKill
 from diag.state.phases import NOT_KNOWN
 from diag.state.rank_view import RankView
@@ -87,19 +88,17 @@ class RankDiedDetector(Detector):
         for_memory = cause == "dataloader_worker_killed" and self._worker_for_memory(root)
         explained = job.gpu_faults.finding_of(root.rank, job.progress.iteration_at)
         guessed = root.exit is None or root.exit.how in _GUESSED
-        yield Finding(
-            id="rank-died",
+        yield finding(
+            self.name,
+            cause,
             subject=f"rank {root.rank}",
-            severity=Severity.WARNING if at_exit else Severity.CRITICAL,
-            confidence=Confidence.MEDIUM if guessed else Confidence.HIGH,
+            confidence=Confidence.MEDIUM if guessed else None,
             ranks=(root.rank,),
             waiting_ranks=_others_involved(job, (root.rank,)),
             since=root.exited_at or now,
-            cause=cause,
             summary=f"rank {root.rank}{_format_pid(root)} {how}{after}; {words.said}",
             advice=_advice("oom_kill" if for_memory else cause, root, explained, words),
             evidence=tuple(_evidence(root, now, words)),
-            final=True,
         )
 
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
@@ -169,21 +168,17 @@ def _left_before(root: RankView, job: JobView) -> list[RankView]:
 def _left_finding(left: list[RankView], root: RankView, job: JobView, words: Heard, now: float) -> Finding:
     ranks = tuple(sorted(rank.rank for rank in left))
     after = f" after {job.progress.step_words()}" if job.iteration is not None else ""
-    return Finding(
-        id="rank-died",
+    return finding(
+        "rank-died",
+        "rank_left_early",
         subject=f"rank {ranks[0]}",
-        severity=Severity.CRITICAL,
-        confidence=Confidence.MEDIUM,
         ranks=ranks,
         waiting_ranks=_others_involved(job, ranks),
         since=min(rank.exited_at or now for rank in left),
-        cause="rank_left_early",
         summary=f"{format_ranks(ranks)} ended with exit code 0 while its peers still trained{after}; rank {root.rank} then failed "
         f"for the lost connection; {words.said}",
-        advice=f"Look for a loop that is one step shorter on {format_ranks(ranks)}: uneven data, drop_last, an early break or "
-        "sys.exit(). All ranks have to make the same number of steps.",
+        words={"ranks": format_ranks(ranks)},
         evidence=(*_evidence(left[0], now), *_evidence(root, now)),
-        final=True,
     )
 
 
@@ -245,42 +240,9 @@ def _evidence(rank: RankView, now: float, words: Heard | None = None) -> Iterato
         yield Evidence("output", "\n".join(lines), rank.exited_at or now, rank.rank)
 
 
-_ADVICE = {
-    "crash_at_exit": "The training is complete; a library crashed while the interpreter ended, most often because of a thread "
-    "that still ran. The launcher takes it for a failure, and may start the job again. Before the program's end: "
-    "destroy_process_group(), and close loggers (wandb.finish()), data loaders and their threads; PYTHONFAULTHANDLER=1 shows "
-    "where it crashed.",
-    "oom_kill": "The kernel killed it for memory: see the host-oom finding for the limit and what used it up.",
-    "signal_9": "SIGKILL comes from the OOM killer, an operator or a scheduler: check the memory findings, `dmesg`, and the "
-    "scheduler's log for this time.",
-}
-_ADVICE_UNEXPLAINED = {  # where no finding says more
-    **dict.fromkeys(
-        ("signal_11", "signal_6", "signal_7", "signal_4", "signal_8"),
-        "A crash in native code: set PYTHONFAULTHANDLER=1 to see where, and check that CUDA, NCCL and extensions match "
-        "(bus error: /dev/shm full, or a mapped file that got shorter or lies on a full disk).",
-    ),
-    "dataloader_worker_killed": "A DataLoader worker was ended by the signal in its last line. Killed: by an operator or a "
-    "scheduler, or for memory, of which nothing was read here (`dmesg -T | grep -i oom`). Bus error: a full /dev/shm, or a "
-    "mapped file that got shorter. Segmentation fault: the data set's native code; --dataloader_num_workers 0 shows where.",
-}
-
-
 def _advice(cause: str, rank: RankView, explained: str, words: Heard) -> str:
-    if cause in _ADVICE:
-        return _ADVICE[cause]
-    if explained:
-        return f"See finding {explained} for why rank {rank.rank} failed and what to change; the other ranks' errors follow from it."
-    if cause in _ADVICE_UNEXPLAINED:
-        return _ADVICE_UNEXPLAINED[cause]
-    if CASCADE.search(words.error):  # and of what it lost nothing is seen: it was on another node, most often
-        return (
-            f"Rank {rank.rank} lost a connection: the rank at its other end (the address in its last line, if there is one) was "
-            "gone before it. Check that node: its diag, its log, its console."
-        )
-    if not words.error:
-        return (
-            f"Nothing that was read shows why rank {rank.rank} ended: check its own output and log files, and start it once "
-            "with PYTHONFAULTHANDLER=1. The other ranks' errors follow from it."
-        )
-    return f"Rank {rank.rank} failed by itself: its last lines are in the evidence. The other ranks' errors follow from it."
+    known = row("rank-died", cause)
+    lost, silent = CASCADE.search(words.error) and "lost", not words.error and "silent"
+    kinds = ("always", explained and "explained", "unexplained", lost, silent, "advice")
+    text = next(known[kind] for kind in kinds if kind and kind in known)
+    return with_words(text, {"rank": str(rank.rank), "subject": f"rank {rank.rank}", "finding": explained})

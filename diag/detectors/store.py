@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from diag.detectors.contract import Detector
 from diag.detectors.disagreement import disagreement_finding
-from diag.model import JOB, Confidence, Evidence, Finding, Severity
+from diag.detectors.findings import finding
+from diag.model import Confidence, Evidence, Finding, Severity
 from diag.model.observations import RankFound, StoreTried, StoreWaited
 from diag.state.meeting import Disagreement, disagreement
 from diag.state.view import JobView
@@ -23,19 +24,6 @@ _MOST = 4096
 
 # errno of Linux
 _CAUSES = {"111": "refused", "104": "refused", "101": "no_route", "113": "no_route", "110": "no_answer"}
-_ADVICE = {
-    "refused": "Nothing listens at {place}: is the command of node 0 running (`ss -ltn 'sport = :{port}'` there), with the same "
-    "port, and is {host} that node's address as this one sees it?",
-    "no_route": "This machine has no way to {host}: an address of another network? `ip route get {host}` here. In docker start "
-    "both with --network=host; in Kubernetes MASTER_ADDR has to be the headless Service's name.",
-    "no_answer": "What is sent to {place} is dropped: open the port and those that NCCL and gloo take (firewall, security "
-    "group, NetworkPolicy; docker: --network=host), and see whether {host} is up: `nc -vz {host} {port}` here.",
-    "gai_error": "`getent hosts {host}` here, in this container. Kubernetes: a headless Service (`clusterIP: None`, "
-    "`publishNotReadyAddresses: true`) and the pod's `hostname`/`subdomain`; a name appears only when its pod runs. "
-    "Otherwise give MASTER_ADDR an IP.",
-    "connect_timeout": "Is node 0 started, and does it listen (`ss -ltn 'sport = :{port}'` there)? From here: "
-    "`nc -vz {host} {port}`.",
-}
 
 
 @dataclass(slots=True)
@@ -127,17 +115,16 @@ def _finding(waits: list[_Waits], now: float, job: JobView) -> Finding:
     waited = now - first.since
     plural = "have" if len(ranks) > 1 else "has"
     grave = waited >= _GRAVE_SECONDS or job.broken
-    return Finding(
-        id="hostname-resolution" if cause == "gai_error" else "rendezvous-failure",
-        subject=JOB,
+    return finding(
+        "hostname-resolution" if cause == "gai_error" else "rendezvous-failure",
+        cause,
         ranks=ranks,
-        cause=cause,
-        severity=Severity.CRITICAL if grave else Severity.WARNING,
-        confidence=Confidence.HIGH if known.why or known.pending else Confidence.MEDIUM,
+        severity=Severity.CRITICAL if grave else None,
+        confidence=Confidence.HIGH if known.why or known.pending else None,
         since=now if job.broken else first.since,
         final=job.broken,
         summary=f"{who} {plural} tried to reach {place} for {format_seconds(waited)} in vain{times}: {why}",
-        advice=_ADVICE[cause].format(place=place, host=first.host, port=first.port),
+        words={"place": place, "host": first.host, "port": str(first.port)},
         evidence=tuple(_evidence(waits)),
     )
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from diag.agent.samplers.node_samplers import NODE_SAMPLERS
 from diag.agent.samplers.rank_samplers import RANK_SAMPLERS
 from diag.detectors import DETECTORS
-from diag.detectors.cluster import JOB_DETECTORS, VerdictDetector
+from diag.detectors.cluster import JOB_DETECTORS
+from diag.detectors.cluster.verdict import VerdictDetector
 from diag.detectors.signatures import SignatureDetector
 from diag.engine.importers.policy import LOG
 from diag.outputs import manual

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.contract import Detector
 from diag.detectors.findings import finding, row, who, with_words
-from diag.detectors.memory.advice import less_after_kill
 from diag.detectors.memory.causes import (
     NEAR_SECONDS,
     Event,
@@ -20,7 +19,14 @@ from diag.detectors.memory.causes import (
     resolve,
 )
 from diag.detectors.memory.growth import Growth
-from diag.detectors.memory.messages import filled_by, format_grower, format_phase, format_victim, phase_of
+from diag.detectors.memory.messages import (
+    filled_by,
+    format_grower,
+    format_phase,
+    format_victim,
+    less_after_kill,
+    phase_of,
+)
 from diag.detectors.memory.refusals import STRICT, Refusal, Refusals
 from diag.detectors.memory.stall import Stall, Stalls
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, numbered

@@ -8,9 +8,8 @@ from fnmatch import fnmatchcase
 
 from diag.detectors.contract import Detector
 from diag.detectors.findings import finding
-from diag.detectors.network.advice import place_of
 from diag.detectors.network.causes import Cause, find_cause, format_port
-from diag.detectors.network.evidence import line_evidence, who
+from diag.detectors.network.evidence import line_evidence, place_of, who
 from diag.detectors.network.transport_mismatch import differing
 from diag.detectors.network.unlogged import Unlogged, UnloggedFallback, one_node, several_nodes
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.contract import Detector
 from diag.detectors.findings import LinePattern, Lines, finding, on_ranks, quoted, ranks_of, since_of
-from diag.detectors.network.advice import place_of
+from diag.detectors.network.evidence import place_of
 from diag.detectors.network.unlogged import several_nodes
 from diag.model import Finding, Severity
 from diag.model.observations import LogLine, NcclVerbsError

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 from diag.detectors.contract import Detector
 from diag.detectors.findings import finding, load, on_ranks, quoted, ranks_of, since_of
-from diag.detectors.network.advice import advice_for
 from diag.detectors.network.causes import find_cause
-from diag.detectors.network.evidence import line_evidence
+from diag.detectors.network.evidence import advice_for, line_evidence
 from diag.detectors.network.memlock import is_memlock
 from diag.detectors.network.no_interface import lost_interfaces
 from diag.detectors.network.transport_mismatch import differing

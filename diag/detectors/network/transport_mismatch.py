@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from diag.detectors.contract import Detector
 from diag.detectors.findings import finding, row
-from diag.detectors.network.advice import advice_for
 from diag.detectors.network.causes import find_cause
-from diag.detectors.network.evidence import line_evidence, who
+from diag.detectors.network.evidence import advice_for, line_evidence, who
 from diag.model import Evidence, Finding
 from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from diag.detectors.contract import Detector
 from diag.detectors.findings import finding
-from diag.detectors.training.recorder_rounds import RecorderRounds
+from diag.detectors.training.recorders import RecorderRounds
 from diag.model import Confidence, Evidence, Finding
 from diag.model.observations import FlightRecorder, RankFound
 from diag.state.collective_fronts import Front, Signature, passed_mismatches

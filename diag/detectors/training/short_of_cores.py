@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from diag.detectors.findings import finding, row
+from diag.detectors.findings import finding
 from diag.detectors.training.core_shares import CoreShares, Starved
 from diag.detectors.training.straggler_samples import RankSample
 from diag.model import JOB, Confidence, Evidence, Finding, Severity, numbered
@@ -110,7 +110,7 @@ def short_of_cores_finding(found: ShortOfCores) -> Finding:
         waiting_ranks=found.others if slower is not None else (),
         since=first.since,
         summary=f"{summary}; {first}",
-        advice=numbered(row("straggler", "cpu_contention")["advice"], count),
+        count=count,
         evidence=[*(one.evidence() for one in found.starved[:2]), *_steps(found)],
     )
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from diag.detectors.contract import Detector
 from diag.detectors.training.core_shares import CoreShares, Starved
-from diag.detectors.training.latecomers import Latecomers
+from diag.detectors.training.recorders import Latecomers
 from diag.detectors.training.short_of_cores import short_of_cores, short_of_cores_finding
 from diag.detectors.training.straggler_samples import GpuWaitSample, RankSample, Split, StepSamples, split
 from diag.detectors.training.straggler_words import Around, StragglerVerdict, straggler_finding
