@@ -3,6 +3,7 @@ in."""
 
 from __future__ import annotations
 
+import statistics
 from collections import deque
 from collections.abc import Iterator
 
@@ -130,8 +131,10 @@ class CudaOomDetector(Detector):
         if gpu is None or len(steady) < _TREND_STEPS or not self._total.get(gpu.index):
             return ""
         third = len(steady) // 3
-        parts = [sorted(used for _, used in steady[begin : begin + third]) for begin in (0, third, 2 * third)]
-        low, middle, high = (part[len(part) // 2] for part in parts)
+        low, middle, high = (
+            statistics.median_high(used for _, used in steady[begin : begin + third])
+            for begin in (0, third, 2 * third)
+        )
         if not low < middle < high or high - low < _GROWS_RATIO * self._total[gpu.index]:
             return ""
         return (

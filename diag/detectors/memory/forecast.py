@@ -36,8 +36,8 @@ class HostOomForecastDetector(Detector):
         self._grave = _save_of(*feared) if feared is not None and self._is_grave(*feared) else None
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        if _is_over(job):
-            return
+        if job.broken or job.returncode is not None:
+            return  # what happened is host-oom's
         feared = _feared(now, job)
         if feared is not None:
             yield self._of_save(now, job, *feared)
@@ -105,19 +105,13 @@ class HostOomForecastDetector(Detector):
         )
 
 
-def _is_over(job: JobView) -> bool:
-    """What happened is host-oom's."""
-    return job.broken or job.returncode is not None
-
-
 def _feared(now: float, job: JobView) -> tuple[LimitMemory, Outlook] | None:
     """The save that will not fit, by the limit that it will not fit into."""
-    if _is_over(job):
+    if job.broken or job.returncode is not None:
         return None
     found = job.saves.memory.outlook(now, job.run.words, estimated(job))
-    return (
-        found if found is not None and found[1].risk >= _WARNS and not _past_the_end(job, found[1]) else None
-    )
+    likely = found is not None and found[1].risk >= _WARNS and not _past_the_end(job, found[1])
+    return found if likely else None
 
 
 def _save_of(limit: LimitMemory, outlook: Outlook) -> tuple[str, int]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from diag.detectors.contract import Detector
 from diag.detectors.training.core_shares import CoreShares, Starved
 from diag.detectors.training.recorders import Latecomers
-from diag.detectors.training.short_of_cores import short_of_cores, short_of_cores_finding
+from diag.detectors.training.short_of_cores import short_of_cores
 from diag.detectors.training.straggler_samples import GpuWaitSample, RankSample, Split, StepSamples, split
 from diag.detectors.training.straggler_words import Around, StragglerVerdict, straggler_finding
 from diag.knowledge.parallel_layout import pipeline_parallel_size
@@ -298,7 +298,7 @@ class StragglerDetector(Detector):
         elif job.phase == "steady":
             short = short_of_cores(self._cores, self._looks.compared, job, now)
             if short is not None:
-                yield short_of_cores_finding(short)
+                yield short
 
     def _may_report(self, now: float, job: JobView) -> bool:
         """Not of a job that stands still, or of which a part is stopped or gone: that is a hang's matter, or

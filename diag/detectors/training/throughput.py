@@ -53,7 +53,7 @@ class ThroughputDropDetector(SurroundedDetector):
         """Looked for anew with each lap until it is found: then it stays, as does the drop."""
         known, laps = self._known, job.progress.steps.pace.laps
         if known is None or known[0] != drop.since or (known[2].name == "unknown" and known[1] != laps):
-            known = self._known = (drop.since, laps, cause_of(drop, job, self._around))
+            known = self._known = (drop.since, laps, cause_of(drop, job, self))
         return known[2]
 
 
@@ -89,7 +89,7 @@ class SlowDetector(SurroundedDetector):
         GPUs."""
         seen = [
             [gpu.utilization_ratio for at, gpu in looks if at >= since and gpu.utilization_ratio is not None]
-            for looks in self._around.gpus.values()
+            for looks in self.gpus.values()
         ]
         return max((sum(each) / len(each) for each in seen if len(each) >= _GPU_SAMPLES), default=None)
 
