@@ -74,7 +74,7 @@ class CudaOomDetector(Detector):
             since=at,
             summary=f"{who(first, 'a rank')} ran out of GPU memory{when(job)}: {_asked(fact)}; {_held(fact, holders, job)}"
             f"{row(self.name, cause).get('short', '')}{grew}{more}",
-            advice=memory_advice(cause, fact, holders, rank, job) + (_LEAK if grew else ""),
+            advice=memory_advice(cause, fact, holders, rank, job) + (row(self.name)["grew"] if grew else ""),
             evidence=[
                 Evidence("output", one.text[:600], when_read, one.rank) for when_read, one, _ in found[:3]
             ],
@@ -141,12 +141,6 @@ class CudaOomDetector(Detector):
             f"; memory in use grew from {format_bytes(low)} to {format_bytes(high)} between iterations "
             f"{steady[0][0]} and {steady[-1][0]}"
         )
-
-
-_LEAK = (
-    " The use grew step after step: look for tensors that are kept (losses summed without .item() or .detach(), lists of "
-    "outputs), or for sequences that get longer."
-)
 
 
 def _asked(fact: CudaOutOfMemory) -> str:

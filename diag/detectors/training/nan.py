@@ -123,19 +123,13 @@ class GradNanDetector(Detector):
             evidence.append(first.evidence())
         if self._before is not None:
             summary += f"; the last good value was {digits(self._before.grad)} {format_iteration(self._before.iteration)}"
-        own = (
-            "It is the named rank's own batch, or its GPU: compare after a restart. " if checks.ranks else ""
-        )
-        if checks.shared:
-            own = (
-                "It is the batch of these ranks, or the GPU or the parameters of one of them: nan passes between them within "
-                "the step. Compare after a restart. "
-            )
+        known = row(self.name)
+        own = known["shared"] if checks.shared else known["named"] if checks.ranks else ""
         yield finding(
             self.name,
             summary=summary,
             since=min(item.at for item in evidence),
-            advice=own + row(self.name)["advice"],
+            advice=own + known["advice"],
             ranks=checks.ranks,
             evidence=evidence,
         )
