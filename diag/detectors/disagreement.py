@@ -26,7 +26,7 @@ def disagreement_finding(found: Disagreement, job: JobView, *, grave: bool) -> F
         confidence=Confidence.HIGH if certain else None,
         since=found.since,
         final=job.broken,
-        summary=f"{found.said}{seen}; they cannot meet",
+        summary=f"{found.said}{seen}; they cannot rendezvous",
         evidence=tuple(_evidence(found, job)),
     )
 

@@ -49,7 +49,7 @@ class LogEndDetector(Detector):
             last += f", {format_seconds(logs.quiet_seconds)} before its last line"
         yield NotChecked(
             "hang",
-            # of a trainer that is not known no line tells that it has ended
+            # an unknown trainer prints no line by which its end is known
             f"{last}, without an error: it {'has ended, ' if job.progress.where else ''}hangs, was killed, or still runs",
             "while it runs: `diag dump --all-ranks` or `py-spy dump` of each rank; later: exit code, scheduler's log, dmesg",
         )

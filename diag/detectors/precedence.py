@@ -67,18 +67,18 @@ def _explains(finding: Finding, death: Finding) -> bool:
 
 
 def _names_the_failure(other: Finding, unrecognised: Finding) -> bool:
-    """How a process ended says less than an exception below its traceback, and more than any other line. What the
-    program went on from is said where nothing else is."""
+    """How a process ended shows less than an exception below its traceback, and more than any other line. What the
+    program went on from is reported where nothing else is."""
     if not unrecognised.severity.counts:
         return other.severity.counts or other.seen_alone
     if other.id in ("hang", "held-up"):
         return False
     if other.id == "rank-died" and not other.rule:
-        told = (
-            any(words in other.summary for words in (' said: "', ' says: "'))
+        printed = (
+            any(words in other.summary for words in (' printed: "', ' shows: "'))
             or other.cause == "launcher_failed"
         )
-        return told or unrecognised.klass != "python" or unrecognised.confidence is Confidence.LOW
+        return printed or unrecognised.klass != "python" or unrecognised.confidence is Confidence.LOW
     return other.final or other.seen_alone
 
 

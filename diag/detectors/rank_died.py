@@ -80,9 +80,9 @@ class RankDiedDetector(Detector):
             yield _left_finding(left, root, job, heard(root, job, alone=True), now)
             return
         how, cause = self._how(root)
-        words = heard(root, job, alone=_alone(root, dead))
+        last = heard(root, job, alone=_alone(root, dead))
         after = _after(root, job, now)
-        at_exit = _crashed_at_exit(root, words.error) and _trained_to_the_end(job)
+        at_exit = _crashed_at_exit(root, last.error) and _trained_to_the_end(job)
         if at_exit:
             cause, after = "crash_at_exit", " at its exit, after the training had finished"
         for_memory = cause == "dataloader_worker_killed" and self._worker_for_memory(root)
@@ -96,9 +96,9 @@ class RankDiedDetector(Detector):
             ranks=(root.rank,),
             waiting_ranks=_others_involved(job, (root.rank,)),
             since=root.exited_at or now,
-            summary=f"rank {root.rank}{_format_pid(root)} {how}{after}; {words.said}",
-            advice=_advice("oom_kill" if for_memory else cause, root, explained, words),
-            evidence=tuple(_evidence(root, now, words)),
+            summary=f"rank {root.rank}{_format_pid(root)} {how}{after}; {last.sentence}",
+            advice=_advice("oom_kill" if for_memory else cause, root, explained, last),
+            evidence=tuple(_evidence(root, now, last)),
         )
 
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
@@ -165,7 +165,7 @@ def _left_before(root: RankView, job: JobView) -> list[RankView]:
     return [rank for rank in ended_well if died - _LEFT_SECONDS <= (rank.exited_at or 0.0) <= died + 1.0]
 
 
-def _left_finding(left: list[RankView], root: RankView, job: JobView, words: Heard, now: float) -> Finding:
+def _left_finding(left: list[RankView], root: RankView, job: JobView, last: Heard, now: float) -> Finding:
     ranks = tuple(sorted(rank.rank for rank in left))
     after = f" after {job.progress.step_words()}" if job.iteration is not None else ""
     return finding(
@@ -176,7 +176,7 @@ def _left_finding(left: list[RankView], root: RankView, job: JobView, words: Hea
         waiting_ranks=_others_involved(job, ranks),
         since=min(rank.exited_at or now for rank in left),
         summary=f"{format_ranks(ranks)} ended with exit code 0 while its peers still trained{after}; rank {root.rank} then failed "
-        f"for the lost connection; {words.said}",
+        f"for the lost connection; {last.sentence}",
         words={"ranks": format_ranks(ranks)},
         evidence=(*_evidence(left[0], now), *_evidence(root, now)),
     )
@@ -226,23 +226,23 @@ def _signal_name(number: int) -> str:
         return f"real-time signal {number}"
 
 
-def _evidence(rank: RankView, now: float, words: Heard | None = None) -> Iterator[Evidence]:
+def _evidence(rank: RankView, now: float, last: Heard | None = None) -> Iterator[Evidence]:
     assert rank.exit is not None
     code = rank.exit.exit_code if rank.exit.signal is None else f"signal {rank.exit.signal}"
     pid = f"pid {rank.exit.pid}: " if rank.exit.pid else "exit code " if rank.exit.signal is None else ""
     yield Evidence("exit", f"{pid}{code}, reported by {rank.exit.how}", rank.exited_at or now, rank.rank)
-    lines = [line for line in (words.lines if words and words.error else rank.tail) if line.strip()]
-    if words and words.error in lines:  # launchers go on below it for pages
-        end = len(lines) - lines[::-1].index(words.error)
-        lines = lines[: min(len(lines), end + 2)] if words.lines else lines
+    lines = [line for line in (last.lines if last and last.error else rank.tail) if line.strip()]
+    if last and last.error in lines:  # launchers go on below it for pages
+        end = len(lines) - lines[::-1].index(last.error)
+        lines = lines[: min(len(lines), end + 2)] if last.lines else lines
     lines = lines[-8:]
     if lines:
         yield Evidence("output", "\n".join(lines), rank.exited_at or now, rank.rank)
 
 
-def _advice(cause: str, rank: RankView, explained: str, words: Heard) -> str:
+def _advice(cause: str, rank: RankView, explained: str, last: Heard) -> str:
     known = row("rank-died", cause)
-    lost, silent = CASCADE.search(words.error) and "lost", not words.error and "silent"
+    lost, silent = CASCADE.search(last.error) and "lost", not last.error and "silent"
     kinds = ("always", explained and "explained", "unexplained", lost, silent, "advice")
     text = next(known[kind] for kind in kinds if kind and kind in known)
     return with_words(text, {"rank": str(rank.rank), "subject": f"rank {rank.rank}", "finding": explained})

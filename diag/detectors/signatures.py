@@ -1,4 +1,4 @@
-"""What a line of the log says by the rules: the first real error, apart from what follows from it."""
+"""What a line of the log shows by the rules: the first real error, apart from what follows from it."""
 
 from __future__ import annotations
 

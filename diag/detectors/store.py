@@ -35,7 +35,7 @@ class _Waits:
     port: int
     since: float
     seen: float | None = None  # the last reading from outside that found it there
-    due: float = 0.0  # by then the log tells of another try, or it has got through
+    due: float = 0.0  # by then the log shows another try, or it is connected
     tries: int = 0
     why: str = ""
     text: str = ""
@@ -111,7 +111,7 @@ def _finding(waits: list[_Waits], now: float, job: JobView) -> Finding:
     who = format_ranks(ranks) if ranks else "the launcher" + (f" of node {node}" if node is not None else "")
     place = f"[{first.host}]:{first.port}" if ":" in first.host else f"{first.host}:{first.port}"
     tries = max(one.tries for one in waits)
-    times = f" ({tries} tries in its log)" if tries > 1 else ""
+    times = f" ({tries} attempts in its log)" if tries > 1 else ""
     waited = now - first.since
     plural = "have" if len(ranks) > 1 else "has"
     grave = waited >= _GRAVE_SECONDS or job.broken
@@ -123,7 +123,7 @@ def _finding(waits: list[_Waits], now: float, job: JobView) -> Finding:
         confidence=Confidence.HIGH if known.why or known.pending else None,
         since=now if job.broken else first.since,
         final=job.broken,
-        summary=f"{who} {plural} tried to reach {place} for {format_seconds(waited)} in vain{times}: {why}",
+        summary=f"{who} {plural} been trying to reach {place} for {format_seconds(waited)} without success{times}: {why}",
         words={"place": place, "host": first.host, "port": str(first.port)},
         evidence=tuple(_evidence(waits)),
     )
@@ -153,7 +153,9 @@ def _reason(one: _Waits, pending: bool) -> str:
     if one.why.startswith("errno: "):
         return text
     if pending:
-        return "no answer comes to what the kernel sends there"
+        return "what the kernel sends there is not answered"
     if one.seen is not None:
-        return "each try ends at once, as where nothing listens yet, and no connection is under way"
-    return one.why or "no connection comes"
+        return (
+            "each attempt fails at once, as when nothing is listening yet, and no connection is in progress"
+        )
+    return one.why or "no connection is made"

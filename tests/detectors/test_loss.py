@@ -123,7 +123,7 @@ def test_rank_that_met_nan_in_its_own_gradients_is_named() -> None:
     found = story.the("grad-nan")
     assert (
         found.ranks == (3,)
-        and "rank 3 met nan or inf in its own gradients (bucket #0) after iteration 10" in found.summary
+        and "rank 3 found nan or inf in its own gradients (bucket #0) after iteration 10" in found.summary
     )
 
 
@@ -142,7 +142,7 @@ def test_under_tensor_parallelism_the_group_is_named_not_the_rank_that_printed_f
 
     found = story.the("grad-nan")
     assert found.ranks == (0, 1)
-    assert "ranks 0-1, which compute on one batch together, met nan or inf" in found.summary
+    assert "ranks 0-1, which compute on one batch together, found nan or inf" in found.summary
     assert found.advice.startswith(
         "It is the batch of these ranks, or the GPU or the parameters of one of them"
     )

@@ -115,6 +115,6 @@ def _order(death: Finding, first: float) -> tuple[bool, bool, float]:
 
 
 def _is_victim(death: Finding) -> bool:
-    last = death.summary.partition("it said: ")[2]
+    last = death.summary.partition("it printed: ")[2]
     output = [item.excerpt for item in death.evidence if item.kind == "output"]
     return any(CASCADE.search(text) for text in ([last] if last else output))

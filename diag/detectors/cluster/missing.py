@@ -39,8 +39,8 @@ class RendezvousDetector(Detector):
             self.name,
             "nodes_missing",
             since=since,
-            summary=f"{len(nodes)} of {expected} nodes have waited for each other for {format_seconds(now - since)}"
-            f"{f' at {where}' if where else ''}; {expected - len(nodes)} never came{named}",
+            summary=f"{len(nodes)} of {expected} nodes have been waiting for each other for {format_seconds(now - since)}"
+            f"{f' at {where}' if where else ''}; {expected - len(nodes)} never joined{named}",
             words={"where": where or "the way"},
             evidence=tuple(_waits(node) for node in nodes[:6]),
         )

@@ -19,11 +19,11 @@ _STANDS_SECONDS = 12.0
 _UNTOLD_SECONDS = 35.0
 _GONE = ("timeout", "unreachable", "unresolved")
 _ANSWERS = {
-    "connected": "its port accepts connections, and nothing answers",
-    "refused": "its host answers, and no diag listens there any more",
+    "connected": "its port accepts connections, but nothing answers",
+    "refused": "its host answers, but diag no longer listens there",
     "timeout": "no answer from its address",
-    "unreachable": "there is no way to its address",
-    "unresolved": "its name is not known any more",
+    "unreachable": "there is no route to its address",
+    "unresolved": "its name no longer resolves",
 }
 
 
@@ -59,7 +59,7 @@ class NodeFailureDetector(Detector):
             yield NotChecked(
                 f"{node.name} ({format_ranks(ranks) if ranks else 'no ranks yet'})",
                 f"{silent}: {answer}" if answer else silent,
-                "see whether diag runs there (`ps`), and that its port can be reached from this node",
+                "check that diag runs there (`ps`) and that its port is reachable from this node",
             )
 
 
@@ -134,7 +134,7 @@ def _cut_off(gone: list[NodeState], speaking: Sequence[NodeState], job: JobView)
         since=min(node.heard_at for node in gone),
         ranks=_ranks(speaking, job),
         waiting_ranks=_ranks(gone, job),
-        summary=f"none of the other {len(gone)} nodes answers {name} any more: this node is cut off from the network, or all of "
+        summary=f"none of the other {len(gone)} nodes answers {name}: this node is cut off from the network, or all of "
         "them are",
         words={"names": name},
         evidence=[_evidence(node) for node in gone[:4]],

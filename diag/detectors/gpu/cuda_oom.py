@@ -148,7 +148,7 @@ def _asked(fact: CudaOutOfMemory) -> str:
     if fact.free_bytes is None or fact.total_bytes is None:
         return f"it asked for {format_bytes(fact.tried_bytes)}{where}"
     missing = fact.tried_bytes - fact.free_bytes
-    short = f", {format_bytes(missing)} too few" if missing > 0 else ""
+    short = f", {format_bytes(missing)} short" if missing > 0 else ""
     return (
         f"it asked for {format_bytes(fact.tried_bytes)}{where} with {format_bytes(fact.free_bytes)} of "
         f"{format_bytes(fact.total_bytes)} free{short}"
@@ -171,9 +171,9 @@ def _held(fact: CudaOutOfMemory, holders: Holders, job: JobView) -> str:
         whose = f" (rank {rank})" if rank is not None else ""
         parts.append(f"process {pid}{whose} holds {format_bytes(size)}")
     if holders.hidden is not None and holders.hidden >= 1 << 30:
-        parts.append(f"{format_bytes(holders.hidden)} are held by what the message does not name")
+        parts.append(f"{format_bytes(holders.hidden)} are held by processes that the message does not name")
     if fact.allowed_bytes is not None:
-        parts.append(f"the program allows itself {format_bytes(fact.allowed_bytes)}")
+        parts.append(f"the program limits itself to {format_bytes(fact.allowed_bytes)}")
     return ", ".join(parts) or "the message has no more numbers"
 
 

@@ -93,6 +93,6 @@ def _rise(before: tuple[NvlinkSeen, ...], after: tuple[NvlinkSeen, ...]) -> str:
         repeats = increase(old.replays, link.replays) + increase(old.crc_errors, link.crc_errors)
         if recoveries or repeats >= _MANY_REPEATS:
             parts.append(
-                f"NVLink {link.link} was set up anew {recoveries} times and repeated {repeats} flits in a minute"
+                f"NVLink {link.link} recovered {recoveries} times and replayed {repeats} flits in a minute"
             )
     return "; ".join(parts[:3])

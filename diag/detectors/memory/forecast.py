@@ -97,7 +97,7 @@ class HostOomForecastDetector(Detector):
             self.name,
             "leak",
             summary=f"{whose} grows from step to step in phase {job.phase}: {needed} of "
-            f"{format_bytes(limit.series.limit)} of {_where(limit)} are needed, and at this rate the limit is met in "
+            f"{format_bytes(limit.series.limit)} of {_where(limit)} are needed, and at this rate the limit is reached in "
             f"{format_seconds(left)}",
             words={"whose": look},
             since=now,

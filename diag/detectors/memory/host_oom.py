@@ -254,7 +254,7 @@ def _stalled(job: JobView, stall: Stall) -> Finding:
     above = f"above memory.high of {limit}" if high is not None else f"at its limit of {limit}"
     share = ""
     if stall.ratio is not None:
-        share = f", all its tasks stood still for {format_ratio(stall.ratio)} of the last 10 s"
+        share = f", all its tasks were stalled for {format_ratio(stall.ratio)} of the last 10 s"
     waits = numbered("[waits|wait]", len(stall.ranks))
     known = row("host-oom", "reclaim_stall")
     return finding(

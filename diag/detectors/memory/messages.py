@@ -63,7 +63,7 @@ def format_phase(job: JobView, at: float, known: str = "") -> str:
         "save_due": f"{done}, when a checkpoint was to be saved",
         "steady": done or "in training",
         "training": done or "in training",
-        "eval": "in an evaluation",
+        "eval": "during an evaluation",
         "model_load": "while the model was loaded",
         "data_prep": "while the data was prepared",
         "compile": "while it compiled",

@@ -88,7 +88,7 @@ class PidsLimitDetector(Detector):
     def _by_line(self, job: JobView) -> Finding:
         assert self._kernel is not None
         at, refusal = self._kernel
-        why = f"the kernel says that cgroup {_path_of(job, refusal.cgroup)} allows no more"
+        why = f"the kernel reports that cgroup {_path_of(job, refusal.cgroup)} allows no more"
         return _finding(job, "cgroup_pids", at, self._lines, why, Evidence("kmsg", refusal.text, at))
 
     def _by_user(self, job: JobView, limit: int) -> Finding:

@@ -30,7 +30,7 @@ class Cause:
 
 
 def find_cause(job: JobView, rank: int, process: NcclProcess | None) -> Cause:
-    """The first that holds, in the order in which NCCL itself would have come to it."""
+    """The first that holds, in the order in which NCCL itself would have met it."""
     view = _View(job, rank, process)
     for cause in (find(view) for find in _LOOKS):
         if cause is not None:

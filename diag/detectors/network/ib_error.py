@@ -95,7 +95,7 @@ def _first_error(job: JobView) -> Iterator[Finding]:
         return
     rank, error = min(first.values(), key=lambda item: item[1].at)
     died = [one.rank for one in job.ranks.values() if one.failed]
-    tries = isinstance(error.fact, NcclRetry)  # it may still come to a connection
+    tries = isinstance(error.fact, NcclRetry)  # it may still connect
     follows = bool(died) and error.cause in ("retry_exceeded", "flushed")
     hit = tuple(sorted(ranks[error.cause]))
     after = f"; {format_ranks(died)} had died, which explains it" if follows else ""

@@ -162,7 +162,7 @@ def _of_events(job: JobView, seen: list[_Seen], ranks: tuple[int, ...]) -> Findi
         severity=severity,
         ranks=ranks,
         since=seen[0].at,
-        summary=f"an RDMA port ({name}) of {event.line.host} {what}, NCCL says{there}",
+        summary=f"an RDMA port ({name}) of {event.line.host} {what}, NCCL reports{there}",
         words={"leave_out": _leave_out(job, event.device)},
         evidence=[_evidence(seen[0])],
     )

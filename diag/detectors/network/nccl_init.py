@@ -109,7 +109,7 @@ class NcclInitErrorDetector(Detector):
             result["cause"],
             ranks=ranks,
             since=at,
-            summary=f"NCCL cannot be set up{on_ranks(ranks)}: {means}; NCCL_DEBUG is not WARN, so it does not say why",
+            summary=f"NCCL cannot be set up{on_ranks(ranks)}: {means}; NCCL_DEBUG is not WARN, so NCCL does not print why",
             advice=f"Run once with NCCL_DEBUG=WARN (`diag run` sets NCCL_DEBUG unless it is set). {result['advice']}",
             final=True,
             evidence=quoted(self._torch),

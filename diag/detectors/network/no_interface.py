@@ -96,7 +96,7 @@ def _wrong(found: dict[int, NcclProcess], now: float) -> Finding:
         "loopback" if loop else "bridge",
         ranks=ranks,
         since=process.told.get(fact.line, now),
-        summary=f"NCCL{on_ranks(ranks)} tells its peers the address {fact.address} of {fact.interface}{why}, which other nodes "
+        summary=f"NCCL{on_ranks(ranks)} gives its peers the address {fact.address} of {fact.interface}{why}, which other nodes "
         f"{'cannot' if loop else 'most likely cannot'} reach",
         words={"remedy": remedy},
         evidence=_evidence(process, rank, now, setting, fact),

@@ -43,7 +43,7 @@ class Starved:
             f"its main thread had {format_ratio(self.cpu_ratio)} of a core for {format_seconds(self.seconds)}"
         )
         if self.ready_ratio is not None:
-            text += f", was ready without one {format_ratio(self.ready_ratio)} of the time"
+            text += f", was ready to run without one {format_ratio(self.ready_ratio)} of the time"
         if self.preemptions >= 1:
             text += f" and was preempted {self.preemptions:.0f} times a second"
         if self.cores:

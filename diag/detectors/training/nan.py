@@ -58,9 +58,9 @@ class LossNanDetector(Detector):
             more = f", and in {self._count} lines in all" if self._count > 1 else ""
             summary = f"the loss is {digits(first.loss)} {format_iteration(first.iteration)}{more}{before}"
             if checks.ranks:
-                summary += f"; {checks.whose()} met it first"
+                summary += f"; {checks.whose()} had it first"
         else:
-            summary = f"{checks.whose()} met nan or inf in its own loss {_after(job)}{before}"
+            summary = f"{checks.whose()} found nan or inf in its own loss {_after(job)}{before}"
         evidence = [*checks.evidence(), *([first.evidence()] if first is not None else [])]
         yield finding(
             self.name,
@@ -114,7 +114,7 @@ class GradNanDetector(Detector):
         evidence = list(checks.evidence())
         if checks.reports:
             where = f" ({checks.where})" if checks.where else ""
-            summary = f"{checks.whose()} met nan or inf in its own gradients{where} {_after(job)}"
+            summary = f"{checks.whose()} found nan or inf in its own gradients{where} {_after(job)}"
         else:
             first = self._row[0]
             since = format_iteration(first.iteration).removeprefix("at ")
@@ -187,7 +187,7 @@ class _ReportedByChecks:
     @property
     def ranks(self) -> tuple[int, ...]:
         """With those that they share their batch with: nan passes between them within the step, and who printed
-        it first says nothing."""
+        it first shows nothing."""
         named = {fact.rank // self._together for _, fact in self.reports if fact.rank is not None}
         return tuple(one * self._together + place for one in sorted(named) for place in range(self._together))
 

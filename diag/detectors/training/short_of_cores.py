@@ -1,4 +1,4 @@
-"""A rank that gets too little of a core while the others get theirs: said by itself, without any sample of who waits
+"""A rank that gets too little of a core while the others get theirs: reported by itself, without any sample of who waits
 for whom, and with what the job's steps take since."""
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def cause_of(drop: Drop, job: JobView, around: SurroundedDetector) -> Cause:
     looked += [f"clocks of {len(around.gpus)} GPUs"] if around.gpus else []
     looked += ["memory pressure"] if around.memory else []
     return Cause(
-        "unknown", f"no cause was seen in {', '.join(looked)}" if looked else "nothing could be checked"
+        "unknown", f"no cause was found in {', '.join(looked)}" if looked else "nothing could be checked"
     )
 
 
