@@ -36,7 +36,7 @@ _JUST_BEFORE_SECONDS, _BEFORE_DEATH_SECONDS = (5.0, 120.0)
 
 
 def failed_soon(job: JobView, at: float) -> bool:
-    """Whether the job, or a rank, failed soon after this moment, or may have, where nothing tells of its end: what a
+    """Whether the job, or a rank, failed soon after this moment, or may have, where its end is not known: what a
     program survives is no failure."""
     if job.run.end_unknown and job.returncode is None:
         return True

@@ -106,29 +106,8 @@ def _nodes(rank: RankView) -> int | None:
 
 
 class EnvHarmfulDetector(_EnvironmentDetector):
-    """Meaning: a variable that makes the job slower, or turns an error into a hang: advice once copied and
-    left in place.
-
-    Evidence: the environment of the ranks as they were started, nccl.conf files; variables set later by the
-    program itself are not seen.
-
-    What to do: as the finding says; most often: unset it.
-
-    False alarms: a variable that was measured on this cluster and is wanted: its finding may be ignored.
-    """
-
     name = "env-harmful"
 
 
 class EnvNoEffectDetector(_EnvironmentDetector):
-    """Meaning: a variable that nothing reads: invented, misspelt, of another version, or overruled by another
-    one.
-
-    Evidence: the environment of the ranks, against the parameters that NCCL and PyTorch have by version.
-
-    What to do: remove it, or use the name that the finding gives.
-
-    False alarms: variables that the training script itself reads; those of NCCL's plugins are left alone.
-    """
-
     name = "env-no-effect"

@@ -10,31 +10,32 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from diag.model import JOB, Confidence, Evidence, Finding, Severity
+from diag.model import JOB, Confidence, Evidence, Finding, Severity, numbered
 from diag.text.tables import load_table
 from diag.text.units import format_ranks
 
 Lines = Mapping[int | None, tuple[float, str]]  # a line of each rank's output: when it came, its text
+_FOLDER = Path(__file__).parent
 _SHOWN = 3  # lines that are kept as evidence
 _LONGEST = 500
 
 
 def load(name: str) -> dict[str, Any]:
     """The mapping in a YAML file of this package, such as `checkpoint/lines.yaml`."""
-    return load_table(Path(__file__).parent / name)
+    return load_table(_FOLDER / name)
 
 
 def load_all() -> None:
     """Read the tables before anything fails: a full disk, or no file that may still be opened, is then too late."""
-    for path in Path(__file__).parent.glob("*/*.yaml"):
-        load(f"{path.parent.name}/{path.name}")
+    for path in (*_FOLDER.glob("*.yaml"), *_FOLDER.glob("*/*.yaml")):
+        load_table(path)
 
 
 @cache
 def table() -> dict[str, dict[str, Any]]:
     """Of each finding its own row; `causes` holds what one cause has otherwise."""
-    files = sorted(Path(__file__).parent.glob("*/findings.yaml"))
-    return {name: row for path in files for name, row in load(f"{path.parent.name}/{path.name}").items()}
+    files = sorted((_FOLDER / "findings.yaml", *_FOLDER.glob("*/findings.yaml")))
+    return {name: row for path in files for name, row in load_table(path).items()}
 
 
 def row(name: str, cause: str = "") -> dict[str, Any]:
@@ -63,11 +64,14 @@ def finding(
     evidence: Sequence[Evidence] = (),
     subject: str = JOB,
     words: Mapping[str, str] | None = None,
+    count: int = 0,
     **given: Any,
 ) -> Finding:
-    """A finding with the fields of its row; `given` are other fields, or the same where they are not None, and
-    `words` are put into the places of its advice: {device}. Raises KeyError for a finding without a row."""
+    """A finding with the fields of its row; `given` are other fields, or the same where they are not None. Of the
+    advice, `words` are put into its places: {device}, and it is `numbered` for so many ranks or nodes. Raises
+    KeyError for a finding without a row."""
     fields = row(name, cause) | {key: value for key, value in given.items() if value is not None}
+    advice = numbered(fields["advice"], count) if count else fields["advice"]
     return Finding(
         id=name,
         subject=subject,
@@ -77,7 +81,7 @@ def finding(
         evidence=tuple(evidence),
         severity=Severity(fields["severity"]),
         confidence=Confidence(fields["confidence"]),
-        advice=with_words(fields["advice"], words or {}),
+        advice=with_words(advice, words or {}),
         klass=fields.get("klass", ""),
         ranks=fields.get("ranks", ()),
         waiting_ranks=fields.get("waiting_ranks", ()),

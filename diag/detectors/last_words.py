@@ -42,12 +42,12 @@ CRASHES = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGIL
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """`error`: the line that shows why it ended, "" where none does. `said`: the same in a sentence, or what
+    """`error`: the line that shows why it ended, "" where none does. `sentence`: the same in a sentence, or what
     is known instead."""
 
     error: str
-    said: str
-    lines: tuple[str, ...] = ()  # in which the error stands
+    sentence: str
+    lines: tuple[str, ...] = ()  # that hold the error
 
 
 def exceptions(lines: Iterable[str]) -> list[str]:
@@ -75,7 +75,7 @@ def exceptions(lines: Iterable[str]) -> list[str]:
 
 
 def native(lines: Sequence[str]) -> str:
-    """What native code said before it aborted, with the exception's own text where it has one."""
+    """What native code printed before it aborted, with the exception's own text where it has one."""
     for place in range(len(lines) - 1, -1, -1):
         text = PREFIX.sub("", lines[place])
         if NATIVE.search(text):
@@ -85,26 +85,26 @@ def native(lines: Sequence[str]) -> str:
 
 
 def heard(rank: RankView, job: JobView, alone: bool) -> Heard:
-    """What the rank said. Where its output is not its own but shared, only a rank that failed `alone` is
+    """What the rank printed. Where its output is not its own but shared, only a rank that failed `alone` is
     taken at its word."""
     own = list(rank.tail)
     error = _why(own, rank)
     if error:
-        return Heard(error, f'it said: "{_trim(error)}"', tuple(own))
+        return Heard(error, f'it printed: "{_trim(error)}"', tuple(own))
     others = {line for one in (*job.ranks.values(), *job.ranks.past) if one is not rank for line in one.tail}
     shared = [line for line in job.log.tail if line not in others]
     error = _why(shared, rank)
     if error:
-        says = "it said" if alone else "the output that the ranks share says"
+        says = "it printed" if alone else "the output that the ranks share shows"
         return Heard(error, f'{says}: "{_trim(error)}"', tuple(shared))
     last = next((line for line in reversed(own) if line.strip()), "")
     if last:
-        return Heard("", f'no exception is in its output, which ends: "{_trim(last)}"')
+        return Heard("", f'its output holds no exception, and ends: "{_trim(last)}"')
     if not job.log.lines or not job.sources.failed.keys().isdisjoint(
         (("output", rank.rank), ("output", None))
     ):
         return Heard("", "none of its output was read")
-    return Heard("", "no exception is in the job's output")
+    return Heard("", "the job's output holds no exception")
 
 
 def _why(lines: list[str], rank: RankView) -> str:

@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diag.detectors.contract import Detector
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.detectors.findings import finding
+from diag.model import Evidence, Finding, NotChecked
 from diag.state.view import JobView
 from diag.text.units import format_seconds
 
 
 class LogEndDetector(Detector):
-    """Meaning: the launcher died of an error of its own, with no rank that is known to have failed.
-
-    Evidence: its traceback, which no rank's comes before.
-
-    What to do: its last lines name the rendezvous or the option.
-
-    False alarms: none known. A log that just stops is not judged: nothing in it distinguishes a job that hangs from one
-    that is killed or goes on.
-    """
+    """A log that just stops is not judged: nothing in it distinguishes a job that hangs from one that is killed or goes
+    on."""
 
     name = "log-end"
 
@@ -27,18 +21,12 @@ class LogEndDetector(Detector):
         logs = job.log.ended
         if logs is None or not logs.error or any(rank.failed for rank in job.ranks.values()):
             return
-        yield Finding(
+        yield finding(
             "rank-died",
-            JOB,
-            Severity.CRITICAL,
-            Confidence.MEDIUM,
-            f'the launcher failed before any rank is known to have failed: "{logs.exception}"',
-            "Its last lines are in the evidence: mostly the rendezvous (MASTER_ADDR, MASTER_PORT, --rdzv_endpoint, a node "
-            "that did not come) or a wrong option. `diag doctor -- CMD` tries both.",
-            logs.error_at,
-            cause="launcher_failed",
+            "launcher_failed",
+            summary=f'the launcher failed before any rank is known to have failed: "{logs.exception}"',
+            since=logs.error_at,
             evidence=(Evidence("output", "\n".join(logs.error), logs.error_at),),
-            final=True,
         )
 
     def not_checked(self, job: JobView) -> Iterator[NotChecked]:
@@ -61,7 +49,7 @@ class LogEndDetector(Detector):
             last += f", {format_seconds(logs.quiet_seconds)} before its last line"
         yield NotChecked(
             "hang",
-            # of a trainer that is not known no line tells that it has ended
+            # an unknown trainer prints no line by which its end is known
             f"{last}, without an error: it {'has ended, ' if job.progress.where else ''}hangs, was killed, or still runs",
             "while it runs: `diag dump --all-ranks` or `py-spy dump` of each rank; later: exit code, scheduler's log, dmesg",
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from diag.detectors.findings import row, with_words
 from diag.detectors.relations import (
     Becomes,
     Kind,
@@ -47,8 +48,8 @@ def explained(death: Finding, rules: Sequence[Finding], others: Sequence[Finding
     if not root.rule:
         head, _, last = death.summary.partition("; ")
         summary = death.summary if ': "' in last else f"{head}; see finding {root.id} for the reason"
-        advice = f"See finding {root.id} for why {death.subject} failed and what to change; the other ranks' errors follow from it."
-        return replace(death, summary=summary, advice=advice)
+        words = {"finding": root.id, "subject": death.subject}
+        return replace(death, summary=summary, advice=with_words(row(death.id)["explained"], words))
     summary, advice = (
         death.summary.partition("; ")[0],
         f"See {root.id} above; other ranks' errors follow from it.",
@@ -66,18 +67,18 @@ def _explains(finding: Finding, death: Finding) -> bool:
 
 
 def _names_the_failure(other: Finding, unrecognised: Finding) -> bool:
-    """How a process ended says less than an exception below its traceback, and more than any other line. What the
-    program went on from is said where nothing else is."""
+    """How a process ended shows less than an exception below its traceback, and more than any other line. What the
+    program went on from is reported where nothing else is."""
     if not unrecognised.severity.counts:
         return other.severity.counts or other.seen_alone
     if other.id in ("hang", "held-up"):
         return False
     if other.id == "rank-died" and not other.rule:
-        told = (
-            any(words in other.summary for words in (' said: "', ' says: "'))
+        printed = (
+            any(words in other.summary for words in (' printed: "', ' shows: "'))
             or other.cause == "launcher_failed"
         )
-        return told or unrecognised.klass != "python" or unrecognised.confidence is Confidence.LOW
+        return printed or unrecognised.klass != "python" or unrecognised.confidence is Confidence.LOW
     return other.final or other.seen_alone
 
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import CASCADE
+from diag.detectors.findings import finding, row, with_words
 from diag.detectors.last_words import CRASHES, NAMED, Heard, heard
-from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
+from diag.model import Confidence, Evidence, Finding, NotChecked
 from diag.model.observations import CgroupMemory, KernelOomKill
 from diag.state.phases import NOT_KNOWN
 from diag.state.rank_view import RankView
@@ -48,17 +49,6 @@ _GUESSED = ("vanished", "the traceback that the log ends with")
 
 
 class RankDiedDetector(Detector):
-    """Meaning: a rank's process ended with an exit code other than 0, or by a signal.
-
-    Evidence: the exit status read from the kernel (or torchelastic's own table), the rank's last lines, the
-    OOM counter of its cgroup. The first death is named; ranks that the launcher ended after it, or that
-    report a lost connection, are its victims.
-
-    What to do: read the last lines shown; signal 9 without a line is usually the OOM killer or an operator.
-
-    False alarms: none known; a job that was asked to end (Ctrl-C, scancel, kubectl delete) raises nothing.
-    """
-
     name = "rank-died"
     listens = (CgroupMemory, KernelOomKill)
 
@@ -90,27 +80,25 @@ class RankDiedDetector(Detector):
             yield _left_finding(left, root, job, heard(root, job, alone=True), now)
             return
         how, cause = self._how(root)
-        words = heard(root, job, alone=_alone(root, dead))
+        last = heard(root, job, alone=_alone(root, dead))
         after = _after(root, job, now)
-        at_exit = _crashed_at_exit(root, words.error) and _trained_to_the_end(job)
+        at_exit = _crashed_at_exit(root, last.error) and _trained_to_the_end(job)
         if at_exit:
             cause, after = "crash_at_exit", " at its exit, after the training had finished"
         for_memory = cause == "dataloader_worker_killed" and self._worker_for_memory(root)
         explained = job.gpu_faults.finding_of(root.rank, job.progress.iteration_at)
         guessed = root.exit is None or root.exit.how in _GUESSED
-        yield Finding(
-            id="rank-died",
+        yield finding(
+            self.name,
+            cause,
             subject=f"rank {root.rank}",
-            severity=Severity.WARNING if at_exit else Severity.CRITICAL,
-            confidence=Confidence.MEDIUM if guessed else Confidence.HIGH,
+            confidence=Confidence.MEDIUM if guessed else None,
             ranks=(root.rank,),
             waiting_ranks=_others_involved(job, (root.rank,)),
             since=root.exited_at or now,
-            cause=cause,
-            summary=f"rank {root.rank}{_format_pid(root)} {how}{after}; {words.said}",
-            advice=_advice("oom_kill" if for_memory else cause, root, explained, words),
-            evidence=tuple(_evidence(root, now, words)),
-            final=True,
+            summary=f"rank {root.rank}{_format_pid(root)} {how}{after}; {last.sentence}",
+            advice=_advice("oom_kill" if for_memory else cause, root, explained, last),
+            evidence=tuple(_evidence(root, now, last)),
         )
 
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
@@ -177,24 +165,20 @@ def _left_before(root: RankView, job: JobView) -> list[RankView]:
     return [rank for rank in ended_well if died - _LEFT_SECONDS <= (rank.exited_at or 0.0) <= died + 1.0]
 
 
-def _left_finding(left: list[RankView], root: RankView, job: JobView, words: Heard, now: float) -> Finding:
+def _left_finding(left: list[RankView], root: RankView, job: JobView, last: Heard, now: float) -> Finding:
     ranks = tuple(sorted(rank.rank for rank in left))
     after = f" after {job.progress.step_words()}" if job.iteration is not None else ""
-    return Finding(
-        id="rank-died",
+    return finding(
+        "rank-died",
+        "rank_left_early",
         subject=f"rank {ranks[0]}",
-        severity=Severity.CRITICAL,
-        confidence=Confidence.MEDIUM,
         ranks=ranks,
         waiting_ranks=_others_involved(job, ranks),
         since=min(rank.exited_at or now for rank in left),
-        cause="rank_left_early",
         summary=f"{format_ranks(ranks)} ended with exit code 0 while its peers still trained{after}; rank {root.rank} then failed "
-        f"for the lost connection; {words.said}",
-        advice=f"Look for a loop that is one step shorter on {format_ranks(ranks)}: uneven data, drop_last, an early break or "
-        "sys.exit(). All ranks have to make the same number of steps.",
+        f"for the lost connection; {last.sentence}",
+        words={"ranks": format_ranks(ranks)},
         evidence=(*_evidence(left[0], now), *_evidence(root, now)),
-        final=True,
     )
 
 
@@ -242,56 +226,23 @@ def _signal_name(number: int) -> str:
         return f"real-time signal {number}"
 
 
-def _evidence(rank: RankView, now: float, words: Heard | None = None) -> Iterator[Evidence]:
+def _evidence(rank: RankView, now: float, last: Heard | None = None) -> Iterator[Evidence]:
     assert rank.exit is not None
     code = rank.exit.exit_code if rank.exit.signal is None else f"signal {rank.exit.signal}"
     pid = f"pid {rank.exit.pid}: " if rank.exit.pid else "exit code " if rank.exit.signal is None else ""
     yield Evidence("exit", f"{pid}{code}, reported by {rank.exit.how}", rank.exited_at or now, rank.rank)
-    lines = [line for line in (words.lines if words and words.error else rank.tail) if line.strip()]
-    if words and words.error in lines:  # launchers go on below it for pages
-        end = len(lines) - lines[::-1].index(words.error)
-        lines = lines[: min(len(lines), end + 2)] if words.lines else lines
+    lines = [line for line in (last.lines if last and last.error else rank.tail) if line.strip()]
+    if last and last.error in lines:  # launchers go on below it for pages
+        end = len(lines) - lines[::-1].index(last.error)
+        lines = lines[: min(len(lines), end + 2)] if last.lines else lines
     lines = lines[-8:]
     if lines:
         yield Evidence("output", "\n".join(lines), rank.exited_at or now, rank.rank)
 
 
-_ADVICE = {
-    "crash_at_exit": "The training is complete; a library crashed while the interpreter ended, most often because of a thread "
-    "that still ran. The launcher takes it for a failure, and may start the job again. Before the program's end: "
-    "destroy_process_group(), and close loggers (wandb.finish()), data loaders and their threads; PYTHONFAULTHANDLER=1 shows "
-    "where it crashed.",
-    "oom_kill": "The kernel killed it for memory: see the host-oom finding for the limit and what used it up.",
-    "signal_9": "SIGKILL comes from the OOM killer, an operator or a scheduler: check the memory findings, `dmesg`, and the "
-    "scheduler's log for this time.",
-}
-_ADVICE_UNEXPLAINED = {  # where no finding says more
-    **dict.fromkeys(
-        ("signal_11", "signal_6", "signal_7", "signal_4", "signal_8"),
-        "A crash in native code: set PYTHONFAULTHANDLER=1 to see where, and check that CUDA, NCCL and extensions match "
-        "(bus error: /dev/shm full, or a mapped file that got shorter or lies on a full disk).",
-    ),
-    "dataloader_worker_killed": "A DataLoader worker was ended by the signal in its last line. Killed: by an operator or a "
-    "scheduler, or for memory, of which nothing was read here (`dmesg -T | grep -i oom`). Bus error: a full /dev/shm, or a "
-    "mapped file that got shorter. Segmentation fault: the data set's native code; --dataloader_num_workers 0 shows where.",
-}
-
-
-def _advice(cause: str, rank: RankView, explained: str, words: Heard) -> str:
-    if cause in _ADVICE:
-        return _ADVICE[cause]
-    if explained:
-        return f"See finding {explained} for why rank {rank.rank} failed and what to change; the other ranks' errors follow from it."
-    if cause in _ADVICE_UNEXPLAINED:
-        return _ADVICE_UNEXPLAINED[cause]
-    if CASCADE.search(words.error):  # and of what it lost nothing is seen: it was on another node, most often
-        return (
-            f"Rank {rank.rank} lost a connection: the rank at its other end (the address in its last line, if there is one) was "
-            "gone before it. Check that node: its diag, its log, its console."
-        )
-    if not words.error:
-        return (
-            f"Nothing that was read shows why rank {rank.rank} ended: check its own output and log files, and start it once "
-            "with PYTHONFAULTHANDLER=1. The other ranks' errors follow from it."
-        )
-    return f"Rank {rank.rank} failed by itself: its last lines are in the evidence. The other ranks' errors follow from it."
+def _advice(cause: str, rank: RankView, explained: str, last: Heard) -> str:
+    known = row("rank-died", cause)
+    lost, silent = CASCADE.search(last.error) and "lost", not last.error and "silent"
+    kinds = ("always", explained and "explained", "unexplained", lost, silent, "advice")
+    text = next(known[kind] for kind in kinds if kind and kind in known)
+    return with_words(text, {"rank": str(rank.rank), "subject": f"rank {rank.rank}", "finding": explained})

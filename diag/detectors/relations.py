@@ -61,7 +61,7 @@ class StandsStill(_Of):
 
 @dataclass(frozen=True, slots=True)
 class WhereUnnamed:
-    """The last word where nothing else tells: withheld beside a finding that `names` what happened; that is given the
+    """The fallback where nothing else names it: withheld beside a finding that `names` what happened; that is given the
     other one, and it."""
 
     finding: str

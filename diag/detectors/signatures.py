@@ -1,4 +1,4 @@
-"""What a line of the log says by the rules: the first real error, apart from what follows from it."""
+"""What a line of the log shows by the rules: the first real error, apart from what follows from it."""
 
 from __future__ import annotations
 
@@ -38,18 +38,8 @@ _PLACE = re.compile(r"\{(\w{1,40})\}")
 
 
 class SignatureDetector(Detector):
-    """Meaning: a line of the log that a rule knows (rules/signatures, and the folder of `--rules`) shows what
-    went wrong.
-
-    Evidence: the line, the traceback above it, and which later errors only follow from it. Of several errors
-    the first that ended the job is named: what the program survived (it made steps, or caught it) is none,
-    nor what it only printed (a sample of the data). Where another check knows more (memory, network, a full
-    disk), that one speaks.
-
-    What to do: as the rule's own page says: `diag explain RULE`.
-
-    False alarms: as the rule's own page says.
-    """
+    """Of several errors the first that ended the job is named: what the program survived (it made steps, or caught it) is
+    none, nor what it only printed (a sample of the data)."""
 
     name = "signatures"
     listens = (LogLine, PlainLines, NcclPlainLines, KernelLine, StepMade, VersionSeen)

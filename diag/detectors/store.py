@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from diag.detectors.contract import Detector
 from diag.detectors.disagreement import disagreement_finding
-from diag.model import JOB, Confidence, Evidence, Finding, Severity
+from diag.detectors.findings import finding
+from diag.model import Confidence, Evidence, Finding, Severity
 from diag.model.observations import RankFound, StoreTried, StoreWaited
 from diag.state.meeting import Disagreement, disagreement
 from diag.state.view import JobView
@@ -23,19 +24,6 @@ _MOST = 4096
 
 # errno of Linux
 _CAUSES = {"111": "refused", "104": "refused", "101": "no_route", "113": "no_route", "110": "no_answer"}
-_ADVICE = {
-    "refused": "Nothing listens at {place}: is the command of node 0 running (`ss -ltn 'sport = :{port}'` there), with the same "
-    "port, and is {host} that node's address as this one sees it?",
-    "no_route": "This machine has no way to {host}: an address of another network? `ip route get {host}` here. In docker start "
-    "both with --network=host; in Kubernetes MASTER_ADDR has to be the headless Service's name.",
-    "no_answer": "What is sent to {place} is dropped: open the port and those that NCCL and gloo take (firewall, security "
-    "group, NetworkPolicy; docker: --network=host), and see whether {host} is up: `nc -vz {host} {port}` here.",
-    "gai_error": "`getent hosts {host}` here, in this container. Kubernetes: a headless Service (`clusterIP: None`, "
-    "`publishNotReadyAddresses: true`) and the pod's `hostname`/`subdomain`; a name appears only when its pod runs. "
-    "Otherwise give MASTER_ADDR an IP.",
-    "connect_timeout": "Is node 0 started, and does it listen (`ss -ltn 'sport = :{port}'` there)? From here: "
-    "`nc -vz {host} {port}`.",
-}
 
 
 @dataclass(slots=True)
@@ -47,7 +35,7 @@ class _Waits:
     port: int
     since: float
     seen: float | None = None  # the last reading from outside that found it there
-    due: float = 0.0  # by then the log tells of another try, or it has got through
+    due: float = 0.0  # by then the log shows another try, or it is connected
     tries: int = 0
     why: str = ""
     text: str = ""
@@ -60,26 +48,6 @@ class _Waits:
 
 
 class StoreDetector(Detector):
-    """Meaning: nodes or ranks cannot meet: no address is given, nothing answers there, not all nodes came, or the
-    ranks of a node were started with values that do not fit together.
-
-    Evidence: while the job starts, torch's own lines of its tries, the call in which a launcher or rank
-    waits, and the kernel's table of its connections (nothing is sent to that address); RANK, WORLD_SIZE,
-    MASTER_ADDR and MASTER_PORT of the ranks that wait, and on which port one listens. In `diag doctor`,
-    connections that were refused (nothing listens), not answered (a firewall, NetworkPolicy or security group
-    drops them) or have no route; with --wait on all nodes, who came.
-
-    What to do: start node 0 first; `diag doctor --wait 60 -- CMD` on all nodes at once tries the job's own
-    port.
-
-    False alarms: a node 0 that comes later than 40 s after the others is a warning until it comes, and
-    critical after 90 s. Values that differ are reported where the ranks have waited for each other for 15 s, and
-    the kernel shows that one listens elsewhere than another tries: an address may be written in several
-    ways. A program that gives its address and numbers otherwise than by its environment may have values
-    there that mean nothing. In `diag doctor` without --wait nothing listens on node 0 before the job does: a
-    refusal then only shows that the host is there.
-    """
-
     name = "rendezvous-failure"
     listens = (StoreTried, StoreWaited, RankFound)
 
@@ -143,21 +111,20 @@ def _finding(waits: list[_Waits], now: float, job: JobView) -> Finding:
     who = format_ranks(ranks) if ranks else "the launcher" + (f" of node {node}" if node is not None else "")
     place = f"[{first.host}]:{first.port}" if ":" in first.host else f"{first.host}:{first.port}"
     tries = max(one.tries for one in waits)
-    times = f" ({tries} tries in its log)" if tries > 1 else ""
+    times = f" ({tries} attempts in its log)" if tries > 1 else ""
     waited = now - first.since
     plural = "have" if len(ranks) > 1 else "has"
     grave = waited >= _GRAVE_SECONDS or job.broken
-    return Finding(
-        id="hostname-resolution" if cause == "gai_error" else "rendezvous-failure",
-        subject=JOB,
+    return finding(
+        "hostname-resolution" if cause == "gai_error" else "rendezvous-failure",
+        cause,
         ranks=ranks,
-        cause=cause,
-        severity=Severity.CRITICAL if grave else Severity.WARNING,
-        confidence=Confidence.HIGH if known.why or known.pending else Confidence.MEDIUM,
+        severity=Severity.CRITICAL if grave else None,
+        confidence=Confidence.HIGH if known.why or known.pending else None,
         since=now if job.broken else first.since,
         final=job.broken,
-        summary=f"{who} {plural} tried to reach {place} for {format_seconds(waited)} in vain{times}: {why}",
-        advice=_ADVICE[cause].format(place=place, host=first.host, port=first.port),
+        summary=f"{who} {plural} been trying to reach {place} for {format_seconds(waited)} without success{times}: {why}",
+        words={"place": place, "host": first.host, "port": str(first.port)},
         evidence=tuple(_evidence(waits)),
     )
 
@@ -186,7 +153,9 @@ def _reason(one: _Waits, pending: bool) -> str:
     if one.why.startswith("errno: "):
         return text
     if pending:
-        return "no answer comes to what the kernel sends there"
+        return "what the kernel sends there is not answered"
     if one.seen is not None:
-        return "each try ends at once, as where nothing listens yet, and no connection is under way"
-    return one.why or "no connection comes"
+        return (
+            "each attempt fails at once, as when nothing is listening yet, and no connection is in progress"
+        )
+    return one.why or "no connection is made"

@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from diag.launch.launchers.command.options import CommandError
 from diag.launch.launchers.command.flags import parse_flags
+from diag.launch.launchers.command.options import CommandError
 from diag.launch.launchers.command.shell_script import is_computed
 from diag.preflight.estimate.plan import ParallelSizes, parallel_sizes
 from diag.preflight.launch_devices import count_devices, device_lines, ranks_here, seen_by_ranks

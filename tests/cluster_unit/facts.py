@@ -62,7 +62,7 @@ def finding(kind: str = "ib-fallback", **changes: Any) -> Finding:
 
 
 def death(number: int, since: float, said: str = "", **changes: Any) -> Finding:
-    words = f'; it said: "{said}"' if said else "; it said nothing that tells why"
+    words = f'; it printed: "{said}"' if said else "; it said nothing that tells why"
     evidence = (
         Evidence("exits", "status", since, number),
         *((Evidence("output", said, since, number),) if said else ()),

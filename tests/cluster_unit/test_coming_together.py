@@ -35,8 +35,11 @@ def test_nodes_that_never_came_are_named_after_ninety_seconds() -> None:
     found = reports.the("rendezvous-failure")
     assert patient == []
     assert found.cause == "nodes_missing"
-    assert "2 of 4 nodes have waited for each other" in found.summary and "at 10.0.0.0:29500" in found.summary
-    assert "2 never came: node 1 (gpu-1), node 3 (gpu-3)" in found.summary
+    assert (
+        "2 of 4 nodes have been waiting for each other" in found.summary
+        and "at 10.0.0.0:29500" in found.summary
+    )
+    assert "2 never joined: node 1 (gpu-1), node 3 (gpu-3)" in found.summary
 
 
 def test_nodes_without_names_or_numbers_are_counted() -> None:
@@ -44,8 +47,8 @@ def test_nodes_without_names_or_numbers_are_counted() -> None:
     waiting(numbered, (1,), 100.0, nodes=4)
     waiting(unnumbered, (1,), 100.0, nodes=4, node_rank=None)
 
-    assert "3 never came: nodes 0, 2-3" in numbered.the("rendezvous-failure").summary
-    assert unnumbered.the("rendezvous-failure").summary.endswith("3 never came")
+    assert "3 never joined: nodes 0, 2-3" in numbered.the("rendezvous-failure").summary
+    assert unnumbered.the("rendezvous-failure").summary.endswith("3 never joined")
 
 
 def test_node_whose_ranks_torchrun_has_started_does_not_wait_for_one_without_diag() -> None:

@@ -115,7 +115,7 @@ def test_two_of_four_nodes_that_are_gone_are_one_finding() -> None:
     found = reports.the("node-failure")
 
     assert (found.cause, found.ranks, found.subject) == ("node_unreachable", (2, 3), "job")
-    assert "gpu-2 (node 2), gpu-3 (node 3) with ranks 2-3 do not answer" in found.summary
+    assert "gpu-2 (node 2), gpu-3 (node 3) with ranks 2-3 no longer answer" in found.summary
 
 
 def test_nothing_is_said_of_a_silent_hub_while_the_job_goes_on() -> None:

@@ -120,7 +120,7 @@ def test_fault_of_another_program_on_the_same_gpu_is_not_this_jobs(host_pids: bo
     assert [*found] == ["rank-died"]
     died = found["rank-died"]
     assert (died.cause, died.ranks) == ("exit_1", (1,))
-    assert 'it said: "StopIteration"' in died.summary and "Xid" not in died.summary
+    assert 'it printed: "StopIteration"' in died.summary and "Xid" not in died.summary
 
 
 def test_fault_of_a_ranks_own_process_is_that_ranks_and_not_of_the_other_on_the_gpu() -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 from diag.agent.samplers.node_samplers import NODE_SAMPLERS
 from diag.agent.sidecar import RANK_SAMPLERS
 from diag.detectors import DETECTORS
-from diag.detectors.cluster import JOB_DETECTORS, VerdictDetector
+from diag.detectors.cluster import JOB_DETECTORS
+from diag.detectors.cluster.verdict import VerdictDetector
 from diag.detectors.signatures import SignatureDetector
 from diag.engine.importers.policy import LOG
 from diag.outputs import manual
@@ -99,7 +100,7 @@ def test_every_detector_has_a_manual_page_and_a_row_in_the_reference() -> None:
         lacking = [name for name in manual.HEADINGS["en"] if not manual.sections(kind.name, "en").get(name)]
         if lacking:
             missing.append(
-                f"{kind.name}: write {', '.join(lacking)} in the docstring or diag/manual/en/{kind.name}.md"
+                f"{kind.name}: write {', '.join(lacking)} in diag/outputs/manual/en/{kind.name}.md"
             )
         if not re.search(rf"^\|[^|]*`{kind.name}`", reference, re.MULTILINE):
             missing.append(f"{kind.name}: add its row, with its causes, to docs/reference/findings.md")

@@ -67,7 +67,7 @@ def test_memory_that_is_simply_full_is_said_with_what_is_missing() -> None:
         "rank 1 ran out of GPU memory after iteration 40: it asked for 16 GiB of GPU 1 with 11.3 GiB of"
         in oom.summary
     )
-    assert "4.71 GiB too few; PyTorch holds 128 GiB in tensors and 0 B unused" in oom.summary
+    assert "4.71 GiB short; PyTorch holds 128 GiB in tensors and 0 B unused" in oom.summary
     assert "522 MiB of the process are outside PyTorch" in oom.summary
     assert oom.advice.startswith("4.71 GiB more were needed for this one allocation.")
 
@@ -166,7 +166,7 @@ def test_memory_that_nobody_in_the_message_has_is_another_containers() -> None:
     oom = died(training(), message("8.00 GiB", "1.00 GiB", "36.00 GiB", "100.00 MiB", "38.00 GiB"))
 
     assert oom.cause == "other_process"
-    assert "40.1 GiB are held by what the message does not name" in oom.summary
+    assert "40.1 GiB are held by processes that the message does not name" in oom.summary
     assert "processes of other containers are not seen" in oom.advice
 
 
@@ -180,7 +180,7 @@ def test_much_memory_outside_pytorch_is_told() -> None:
 def test_limit_that_the_program_sets_itself_is_named_and_not_the_gpu() -> None:
     oom = died(training(), *recorded("oom_fraction"))
 
-    assert oom.cause == "memory_fraction" and "the program allows itself 14 GiB" in oom.summary
+    assert oom.cause == "memory_fraction" and "the program limits itself to 14 GiB" in oom.summary
     assert "set_per_process_memory_fraction" in oom.advice
 
 

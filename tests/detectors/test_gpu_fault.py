@@ -177,7 +177,7 @@ def test_program_xid_of_a_neighbours_process_is_not_a_rank_s_that_died_of_someth
     )
 
     assert "gpu-fault" not in [finding.id for finding in story.findings()]
-    assert 'it said: "StopIteration"' in story.the("rank-died").summary
+    assert 'it printed: "StopIteration"' in story.the("rank-died").summary
 
 
 def test_program_xid_with_a_pid_of_the_host_is_told_with_the_doubt_only_where_pids_differ() -> None:

@@ -160,7 +160,7 @@ def test_a_leak_is_said_with_the_minutes_that_are_left() -> None:
 
     found = job.story.the("host-oom-forecast")
     assert found.cause == "leak"
-    assert "at this rate the limit is met in 2" in found.summary
+    assert "at this rate the limit is reached in 2" in found.summary
 
 
 def test_caches_that_fill_ever_more_slowly_are_no_leak() -> None:

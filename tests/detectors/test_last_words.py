@@ -64,7 +64,7 @@ def test_exception_that_no_rule_knows_is_quoted_also_where_the_line_has_no_rank(
     says(story, rank, "step 1 of 8", *STOP)
     dies(story, 1, code=1)
 
-    assert 'it said: "StopIteration"' in story.the("rank-died").summary
+    assert 'it printed: "StopIteration"' in story.the("rank-died").summary
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_exception_behind_a_bar_that_nobody_ended_is_quoted(bar: str, behind: in
     says(story, None, *lines)
     dies(story, 1, code=1)
 
-    assert 'it said: "StopIteration"' in story.the("rank-died").summary
+    assert 'it printed: "StopIteration"' in story.the("rank-died").summary
 
 
 def test_bar_with_a_word_of_the_program_behind_it_stays_one_line() -> None:
@@ -121,7 +121,7 @@ def test_rank_whose_output_was_not_read_is_not_said_to_have_been_silent() -> Non
         dies(story, 1, code=1)
 
     assert "none of its output was read" in unread.the("rank-died").summary
-    assert 'no exception is in its output, which ends: "step 1 of 8"' in silent.the("rank-died").summary
+    assert 'its output holds no exception, and ends: "step 1 of 8"' in silent.the("rank-died").summary
 
 
 def test_error_in_an_output_of_several_ranks_that_all_failed_is_not_laid_to_one() -> None:
@@ -132,7 +132,7 @@ def test_error_in_an_output_of_several_ranks_that_all_failed_is_not_laid_to_one(
     story.exit(0, code=1)
     story.wait(5)
 
-    assert 'the output that the ranks share says: "StopIteration"' in story.the("rank-died").summary
+    assert 'the output that the ranks share shows: "StopIteration"' in story.the("rank-died").summary
 
 
 def test_native_codes_last_word_is_quoted_with_the_text_of_its_exception() -> None:

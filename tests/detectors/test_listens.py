@@ -53,7 +53,7 @@ def _tree(listener: object) -> ast.AST:
 
 def _tested(listener: object) -> set[type]:
     """The types that `observe` asks for: by isinstance, `type(fact) is`, or a pattern."""
-    space = vars(inspect.getmodule(type(listener)))
+    space = type(listener).observe.__globals__  # type: ignore[attr-defined]
     found: set[type] = set()
 
     def take(node: ast.expr) -> None:

@@ -209,7 +209,11 @@ def test_group_that_nccl_was_seen_in_is_not_said_to_be_missing() -> None:
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("cause", sorted(table()["straggler"]["causes"]))
 def test_every_advice_about_a_straggler_agrees_with_one_and_with_several(cause: str, count: int) -> None:
-    words = {"ranks": {1: "rank 3", 2: "ranks 3-4"}[count], "Ranks": {1: "Rank 3", 2: "Ranks 3-4"}[count]}
+    words = {
+        "ranks": {1: "rank 3", 2: "ranks 3-4"}[count],
+        "Ranks": {1: "Rank 3", 2: "Ranks 3-4"}[count],
+        "host": "gpu-2",
+    }
 
     said = numbered(table()["straggler"]["causes"][cause]["advice"], count).format(**words)
 

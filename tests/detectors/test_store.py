@@ -83,8 +83,8 @@ def test_launcher_that_cannot_reach_the_store_is_named_after_40_seconds_with_the
         Severity.WARNING,
         Confidence.HIGH,
     )
-    assert "the launcher has tried to reach 10.9.9.9:29500 for 4" in found.summary
-    assert "Network is unreachable" in found.summary and "tries in its log" in found.summary
+    assert "the launcher has been trying to reach 10.9.9.9:29500 for 4" in found.summary
+    assert "Network is unreachable" in found.summary and "attempts in its log" in found.summary
     assert "ip route get 10.9.9.9" in found.advice
 
 
@@ -132,7 +132,7 @@ def test_launcher_that_prints_nothing_of_refused_tries_is_known_by_its_stack_and
 
     (found,) = launch.found()
     assert (found.cause, found.confidence) == ("refused", Confidence.MEDIUM)
-    assert "the launcher of node 1 has tried to reach 10.9.9.9:29500 for 4" in found.summary
+    assert "the launcher of node 1 has been trying to reach 10.9.9.9:29500 for 4" in found.summary
     assert "ss -ltn 'sport = :29500'" in found.advice
 
 
@@ -176,7 +176,7 @@ def test_lines_that_come_each_second_are_one_wait(line: str, finding: str, cause
 
     (found,) = launch.found()
     assert (found.id, found.cause) == (finding, cause)
-    assert "(4" in found.summary and "tries in its log)" in found.summary
+    assert "(4" in found.summary and "attempts in its log)" in found.summary
 
 
 def test_line_of_a_try_in_a_job_that_trains_is_nothing() -> None:
@@ -226,7 +226,9 @@ def test_rank_that_tried_in_vain_is_named_and_its_death_refers_to_it() -> None:
 
     found, died = story.the("rendezvous-failure"), story.the("rank-died")
     assert (
-        found.ranks == (1,) and not found.rule and "rank 1 has tried to reach 10.9.9.9:29500" in found.summary
+        found.ranks == (1,)
+        and not found.rule
+        and "rank 1 has been trying to reach 10.9.9.9:29500" in found.summary
     )
     assert "See finding rendezvous-failure for why rank 1 failed" in died.advice
     assert [one.id for one in story.findings()].count("rendezvous-failure") == 1

@@ -75,7 +75,7 @@ def test_rank_that_comes_last_and_gets_no_core_is_named_with_who_has_its_core() 
 
     assert (found.ranks, found.waiting_ranks, found.cause) == ((1,), (0,), "cpu_contention")
     assert "it came last to 60 of 60 collectives, 60 ms after the first" in found.summary
-    assert "was ready without one 80 % of the time" in found.summary
+    assert "was ready to run without one 80 % of the time" in found.summary
     assert "it may use core 5, where pid 4242 (`sh -c while :; do :; done`), pid 4243" in found.summary
 
 

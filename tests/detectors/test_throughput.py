@@ -83,7 +83,7 @@ def test_steps_that_take_twice_as_long_are_said_within_two_minutes_with_both_spe
         and abs(told.engine.job.progress.steps.pace.drop.iteration - 400) <= 6
     )
     assert "since iteration" in found.summary and "2 times the 1 s before" in found.summary
-    assert "no cause was seen in stacks of 2 ranks" in found.summary and found.confidence.value == "low"
+    assert "no cause was found in stacks of 2 ranks" in found.summary and found.confidence.value == "low"
 
 
 def test_rank_that_holds_up_the_others_since_then_is_named() -> None:

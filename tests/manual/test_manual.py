@@ -42,7 +42,7 @@ def is_head(text: str) -> bool:
 def test_every_finding_has_an_english_page_and_nothing_else_lies_there() -> None:
     wanted = {f"{finding}.md" for finding in FINDING_IDS}
 
-    assert sorted(wanted - files("en")) == [], "write diag/manual/en/ID.md: what the docstring has not"
+    assert sorted(wanted - files("en")) == [], "write diag/outputs/manual/en/ID.md"
     assert files("en") | files("zh") <= wanted
     assert {path.name for path in FOLDER.iterdir()} - {"__pycache__"} == {"__init__.py", "en", "zh"}
 

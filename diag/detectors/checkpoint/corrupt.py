@@ -20,21 +20,6 @@ _WHILE_SECONDS = 30.0
 
 
 class CheckpointCorruptDetector(FolderDetector):
-    """Meaning: a checkpoint cannot be loaded: a save was cut off, a file in it is truncated, or the job could
-    not read the one that it was to begin from.
-
-    Evidence: the files that are there against those that its kind needs (`.metadata`, metadata.json, each
-    __R_I.distcp that `.metadata` names, each shard of an index, the length in the header of safetensors, the
-    end of torch's zip files), checked when no process writes it any more; the errors of torch, safetensors,
-    Megatron and DeepSpeed while loading.
-
-    What to do: go on from the whole one that is named, with the flags shown, and put the broken one away: the
-    tracker may name it.
-
-    False alarms: a checkpoint that another program is still copying. An asynchronous save is left alone while
-    it may still end.
-    """
-
     name = "checkpoint-corrupt"
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:

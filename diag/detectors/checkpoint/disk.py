@@ -28,21 +28,6 @@ _HOLDS_SECONDS = 60.0
 
 
 class DiskFullDetector(LineDetector):
-    """Meaning: a disk that the job writes to is full, its user's quota or its inodes are used up, or the next
-    checkpoint does not fit on what is left.
-
-    Evidence: the error of the write in the log; statvfs and the user's quota of the folder that checkpoints
-    go to and of the temporary one; the size of the last whole checkpoint, or what `diag estimate` expects,
-    against what is free. Rotation (--save_total_limit) deletes the oldest after the new one is written, so a
-    save always needs the whole room.
-
-    What to do: free space, or save to another disk (--output_dir, --save); fewer and smaller checkpoints:
-    --save_steps, --save_total_limit, --no_save_optim true.
-
-    False alarms: a checkpoint much smaller than the one before it. A quota of NFS or Lustre is known by its
-    error only.
-    """
-
     name = "disk-full"
     without = ("</torch_", "/dev/shm", "shared memory", "NCCL WARN")  # shm-too-small's
 

@@ -1,19 +1,19 @@
 """Lines of a log that report that a checkpoint could not be written or loaded, with what was printed around
-them. Their patterns are in lines.yaml."""
+them, and the detectors that judge by nothing else. Their patterns are in lines.yaml."""
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
 from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import failed_soon, is_traced, only_quoted
-from diag.detectors.findings import finding, load, who
-from diag.model import Evidence, Finding
+from diag.detectors.findings import finding, load, row, who
+from diag.model import Confidence, Evidence, Finding, Severity
 from diag.model.observations import LogLine
 from diag.state.view import JobView
 
@@ -167,3 +167,37 @@ def line_finding(name: str, cause: str, lines: Sequence[QuotedLine], summary: st
 def after_iteration(job: JobView) -> str:
     """` after iteration 7`, or nothing before the first."""
     return "" if job.iteration is None else f" after {job.progress.step_words()}"
+
+
+class CheckpointWriteErrorDetector(LineDetector):
+    name = "checkpoint-write-error"
+
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
+        if any(line.cause == "full" for line in self._lines.found):
+            return
+        lines = sharpest([line for line in self._lines.found if in_a_save(job, line)])
+        if not lines:
+            return
+        first = lines[0]
+        path = next((line.match[1] for line in lines if line.match.lastindex and line.match[1]), "")
+        what = row(self.name, first.cause)["what"] + (f" ({path})" if path else "")
+        yield line_finding(
+            self.name,
+            first.cause,
+            lines,
+            f"{{who}} could not write a checkpoint{after_iteration(job)}: {what}",
+            severity=Severity.CRITICAL if failed_by(job, first) else Severity.WARNING,
+            confidence=Confidence.HIGH if first.saving else Confidence.MEDIUM,
+        )
+
+
+class CheckpointArgsMismatchDetector(LineDetector):
+    name = "checkpoint-args-mismatch"
+
+    def check(self, now: float, job: JobView) -> Iterator[Finding]:
+        quiet = ended_quietly(job)
+        fatal = [line for line in self._lines.found if failed_by(job, line) or (quiet and line.ends_with_0)]
+        if fatal:
+            quietly = "; the job ended with status 0 all the same" if job.returncode == 0 else ""
+            text = f"{{who}} could not load the checkpoint: {fatal[0].match[1].strip()[:240]}{quietly}"
+            yield line_finding(self.name, fatal[0].cause, fatal, text)

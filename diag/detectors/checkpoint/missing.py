@@ -17,20 +17,6 @@ from diag.state.view import JobView
 
 
 class CheckpointMissingDetector(FolderDetector):
-    """Meaning: a checkpoint that is named is not there: by an argument of the job, or by the tracker file
-    beside the checkpoints (latest_checkpointed_iteration.txt, latest, last-checkpoint), which may also name
-    one that is not whole.
-
-    Evidence: the folder on disk, checked when no process writes there any more; the lines of Megatron,
-    DeepSpeed and transformers.
-
-    What to do: name a whole checkpoint, or correct the tracker. Megatron-LM and DeepSpeed start from random
-    weights without a further message when they find none.
-
-    False alarms: a first start with --load and --save at one path is none, and is not reported. ms-swift
-    writes its tracker before an asynchronous save begins: it is judged when that save is over.
-    """
-
     name = "checkpoint-missing"
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:

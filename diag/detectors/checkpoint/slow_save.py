@@ -17,17 +17,6 @@ _EARLIER = 3
 
 
 class SlowSaveDetector(Detector):
-    """Meaning: the checkpoint that is being written takes more than five times as long as any before it, and
-    still moves.
-
-    Evidence: the times of the saves so far (three or more), bytes on disk and how fast they grow.
-
-    What to do: check the file system: other jobs that write to it, its quota and its health; the last save
-    is the one to compare with.
-
-    False alarms: a last save that writes more than the others did (all of the optimizer, a merged model).
-    """
-
     name = "slow"
     listens = ()
 

@@ -8,13 +8,10 @@ from diag.detectors.cluster.missing import RendezvousDetector
 from diag.detectors.cluster.node_failure import NodeFailureDetector
 from diag.detectors.cluster.node_findings import NodeFindingsDetector
 from diag.detectors.cluster.slow_link import SlowLinkDetector
-from diag.detectors.cluster.verdict import VerdictDetector
 from diag.detectors.contract import Detector
 from diag.detectors.hang import HangDetector
-from diag.detectors.network import TransportMismatchDetector
+from diag.detectors.network.transport_mismatch import TransportMismatchDetector
 from diag.detectors.training.straggler import StragglerDetector
-
-__all__ = ["JOB_DETECTORS", "VerdictDetector", "make_job_detectors"]
 
 # Of the engine that is given digests. The first three are those of a single node, given all ranks.
 JOB_DETECTORS: tuple[type[Detector], ...] = (

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import CASCADE
-from diag.model import Confidence, Finding, Severity
+from diag.detectors.findings import finding
+from diag.model import Finding
 from diag.state.cluster import NodeState
 from diag.state.view import JobView
 from diag.text.units import format_ranks
@@ -93,21 +94,17 @@ def _gone(node: NodeState, job: JobView, deaths: list[Finding], first: float) ->
     one = len(ranks) == 1
     who = f"{format_ranks(ranks)} on {node.digest.host}" if ranks else f"the ranks of {node.digest.host}"
     after = f" after {job.progress.step_words()}" if job.iteration is not None else ""
-    return Finding(
-        id="rank-died",
+    return finding(
+        "rank-died",
+        "node_silent",
         subject=f"rank {ranks[0]}" if one else node.digest.host,
-        severity=Severity.CRITICAL,
-        confidence=Confidence.MEDIUM,
-        cause="node_silent",
         ranks=ranks,
         waiting_ranks=victims,
         since=first,
         summary=f"{who} {'is' if one else 'are'} gone{after}, and diag there with {'it' if one else 'them'}: "
         f"{format_ranks(victims)} lost the connection to {address}, and nothing has been heard from {node.digest.host} since",
-        advice=f"Check on {node.digest.host} what ended all processes there: `dmesg`, the scheduler's log, `last -x`, the "
-        "pod's events (`kubectl describe pod`). The other ranks' errors follow from it.",
+        words={"host": node.digest.host},
         evidence=tuple(item for death in deaths[:3] for item in death.evidence if item.kind == "output")[:6],
-        final=True,
     )
 
 
@@ -118,6 +115,6 @@ def _order(death: Finding, first: float) -> tuple[bool, bool, float]:
 
 
 def _is_victim(death: Finding) -> bool:
-    last = death.summary.partition("it said: ")[2]
+    last = death.summary.partition("it printed: ")[2]
     output = [item.excerpt for item in death.evidence if item.kind == "output"]
     return any(CASCADE.search(text) for text in ([last] if last else output))

@@ -7,33 +7,18 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 
 from diag.detectors.contract import Detector
-from diag.model import JOB, Confidence, Evidence, Finding, Severity
+from diag.detectors.findings import finding, row
+from diag.model import Evidence, Finding
 from diag.model.observations import NodeDigest
 from diag.state.cluster import NodeState
 from diag.state.view import JobView
 
 _EARLY = ("launch", "rendezvous")
-_DIFFERENCES = (
-    ("nnodes_differ", "count of nodes", "Give all nodes the same --nnodes / NNODES."),
-    ("nproc_differ", "count of ranks on a node",
-     "Give all nodes the same --nproc_per_node / NPROC_PER_NODE, and as many GPUs."),
-    ("port_differs", "rendezvous port",
-     "Give all nodes the same MASTER_ADDR and MASTER_PORT (--master_port, --rdzv_endpoint)."),
-)  # fmt: skip
+_DIFFERENCES = ("nnodes_differ", "nproc_differ", "port_differs")
 
 
 class LaunchMismatchDetector(Detector):
-    """Meaning: the launchers of two nodes were started with values that do not fit together: the job hangs or fails
-    at the rendezvous.
-
-    Evidence: number of this node, count of nodes, ranks a node and rendezvous port, as each node's command
-    line and environment give them.
-
-    What to do: give all nodes the same values, and each its own node rank.
-
-    False alarms: none known. Counts of ranks a node may differ by intent: that is reported only while the job
-    does not come together.
-    """
+    """Counts of ranks a node may differ by intent: that is reported only while the job does not come together."""
 
     name = "launch-mismatch"
 
@@ -49,8 +34,6 @@ class LaunchMismatchDetector(Detector):
                 "duplicate_node_rank",
                 f"{hosts} were all started as node {number}",
                 same,
-                "Give each node its own --node_rank / NODE_RANK: 0 on the node of MASTER_ADDR, then 1, 2, ... (Kubernetes: "
-                "from JOB_COMPLETION_INDEX; Slurm: SLURM_NODEID).",
             )
             return
         if any(node.digest.phase in _EARLY for node in nodes):
@@ -61,7 +44,7 @@ class LaunchMismatchDetector(Detector):
 
 
 def _differences(nodes: list[NodeState], met: Collection[str]) -> Iterator[Finding]:
-    for cause, what, advice in _DIFFERENCES:
+    for cause in _DIFFERENCES:
         by_value: dict[object, list[NodeState]] = {}
         for node in nodes:
             value = _value(cause, node, met)
@@ -73,8 +56,8 @@ def _differences(nodes: list[NodeState], met: Collection[str]) -> Iterator[Findi
                 + (" ..." if len(there) > 3 else "")
                 for value, there in sorted(by_value.items(), key=lambda item: -len(item[1]))
             )
-            summary = f"the nodes were started with different values of the {what}: {values}"
-            yield _finding(cause, summary, min(by_value.values(), key=len), advice)
+            summary = f"the nodes were started with different values of the {row('launch-mismatch', cause)['what']}: {values}"
+            yield _finding(cause, summary, min(by_value.values(), key=len))
 
 
 def _value(cause: str, node: NodeState, met: Collection[str]) -> object:
@@ -86,17 +69,13 @@ def _value(cause: str, node: NodeState, met: Collection[str]) -> object:
     return node.digest.rendezvous.rpartition(":")[2] or None
 
 
-def _finding(cause: str, summary: str, nodes: list[NodeState], advice: str) -> Finding:
-    return Finding(
-        id="launch-mismatch",
-        subject=JOB,
-        severity=Severity.CRITICAL,
-        confidence=Confidence.HIGH,
-        cause=cause,
+def _finding(cause: str, summary: str, nodes: list[NodeState]) -> Finding:
+    return finding(
+        "launch-mismatch",
+        cause,
         summary=summary,
-        advice=advice,
         since=max(node.first_at for node in nodes),
-        evidence=tuple(Evidence("digest", _started(node.digest), node.first_at) for node in nodes[:6]),
+        evidence=[Evidence("digest", _started(node.digest), node.first_at) for node in nodes[:6]],
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.contract import Detector
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.detectors.findings import finding
+from diag.model import Evidence, Finding, NotChecked
 from diag.state.cluster import NodeState
 from diag.state.view import JobView
 from diag.text.units import format_ranks, format_seconds
@@ -16,16 +17,8 @@ _EARLY = ("launch", "rendezvous")
 
 
 class RendezvousDetector(Detector):
-    """Meaning: nodes of the job have waited for each other for 90 s, and some never came.
-
-    Evidence: each node's launcher says how many nodes there are; the hubs that report to the job hub say
-    which of them run.
-
-    What to do: start the node named, or see why its pod or task does not run.
-
-    False alarms: a node on which the job runs without diag is reported here only while the job waits; later it is
-    `not checked`.
-    """
+    """Nodes have waited for each other for 90 s, and some never came. One on which the job runs without diag is reported
+    here only while the job waits; later it is `not checked`."""
 
     name = "rendezvous-failure"
 
@@ -42,17 +35,13 @@ class RendezvousDetector(Detector):
         missing = _missing(nodes, expected)
         named = f": {missing}" if missing else ""
         where = next((node.digest.rendezvous for node in nodes if node.digest.rendezvous), "")
-        yield Finding(
-            id="rendezvous-failure",
-            subject=JOB,
-            severity=Severity.CRITICAL,
-            confidence=Confidence.MEDIUM,
+        yield finding(
+            self.name,
+            "nodes_missing",
             since=since,
-            cause="nodes_missing",
-            summary=f"{len(nodes)} of {expected} nodes have waited for each other for {format_seconds(now - since)}"
-            f"{f' at {where}' if where else ''}; {expected - len(nodes)} never came{named}",
-            advice="Start the missing node's command, or see why it does not run (`kubectl get pods`, `squeue`, its own log). If "
-            f"it runs, it does not reach this node: on it, `diag doctor --wait 60 -- CMD ...` tests {where or 'the way'}.",
+            summary=f"{len(nodes)} of {expected} nodes have been waiting for each other for {format_seconds(now - since)}"
+            f"{f' at {where}' if where else ''}; {expected - len(nodes)} never joined{named}",
+            words={"where": where or "the way"},
             evidence=tuple(_waits(node) for node in nodes[:6]),
         )
 

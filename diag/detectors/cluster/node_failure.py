@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from diag.detectors.contract import Detector
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.detectors.findings import finding, row, with_words
+from diag.model import JOB, Evidence, Finding, NotChecked, numbered
 from diag.state.cluster import NodeState
 from diag.state.view import JobView
 from diag.text.units import format_ranks, format_seconds
@@ -18,27 +19,17 @@ _STANDS_SECONDS = 12.0
 _UNTOLD_SECONDS = 35.0
 _GONE = ("timeout", "unreachable", "unresolved")
 _ANSWERS = {
-    "connected": "its port accepts connections, and nothing answers",
-    "refused": "its host answers, and no diag listens there any more",
+    "connected": "its port accepts connections, but nothing answers",
+    "refused": "its host answers, but diag no longer listens there",
     "timeout": "no answer from its address",
-    "unreachable": "there is no way to its address",
-    "unresolved": "its name is not known any more",
+    "unreachable": "there is no route to its address",
+    "unresolved": "its name no longer resolves",
 }
 
 
 class NodeFailureDetector(Detector):
-    """Meaning: a node of the job does not answer any more, and the job does not go on without it.
-
-    Evidence: the hub of each node sends a digest every few seconds. One that misses three is tried: its host
-    refuses, or gives no answer at all. Nothing is reported while ranks of other nodes go on: then only diag's hub
-    there is gone.
-
-    What to do: check the node named, take it out, start again from the last checkpoint.
-
-    False alarms: a hub that was killed by itself while the job hangs for another reason is reported as
-    hub_unreachable, a warning. Where all other nodes fall silent at once, this node is the one that is cut
-    off.
-    """
+    """The hub of each node sends a digest every few seconds; one that misses three is tried. Nothing is reported while
+    ranks of other nodes go on: then only diag's hub there is gone."""
 
     name = "node-failure"
 
@@ -54,9 +45,9 @@ class NodeFailureDetector(Detector):
         if len(gone) > 1 and len(speaking) <= 1 and len(gone) == len(silent):
             yield _cut_off(gone, speaking, job)
         elif gone:
-            yield _finding(gone, job, "node_unreachable", Severity.CRITICAL)
+            yield _finding(gone, job, "node_unreachable")
         if here:
-            yield _finding(here, job, "hub_unreachable", Severity.WARNING)
+            yield _finding(here, job, "hub_unreachable")
 
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         # `now` is not given here: the newest thing heard is used.
@@ -68,7 +59,7 @@ class NodeFailureDetector(Detector):
             yield NotChecked(
                 f"{node.name} ({format_ranks(ranks) if ranks else 'no ranks yet'})",
                 f"{silent}: {answer}" if answer else silent,
-                "see whether diag runs there (`ps`), and that its port can be reached from this node",
+                "check that diag runs there (`ps`) and that its port is reachable from this node",
             )
 
 
@@ -112,59 +103,41 @@ def _ranks_left(ids: set[str], job: JobView) -> list[int]:
     return left
 
 
-def _finding(nodes: list[NodeState], job: JobView, cause: str, severity: Severity) -> Finding:
+def _finding(nodes: list[NodeState], job: JobView, cause: str) -> Finding:
     ranks = _ranks(nodes, job)
     names = ", ".join(node.name for node in nodes[:4])
     names += f" and {len(nodes) - 4} more" if len(nodes) > 4 else ""
-    one = len(nodes) == 1
-    heard = max(node.heard_at for node in nodes)
     whose = f" with {format_ranks(ranks)}" if ranks else ""
     answer = _ANSWERS[nodes[0].probe.answer] if nodes[0].probe is not None else ""
-    if cause == "node_unreachable":
-        what = f"{'does' if one else 'do'} not answer any more ({answer}), and the job does not move"
-        advice = (
-            f"See whether {names} {'runs' if one else 'run'}: console, `ping`, `kubectl get node`, `scontrol show node`; "
-            "link and switch port. End the job, take the node out (--exclude, `kubectl cordon`), and start again from the last "
-            "checkpoint."
-        )
-    else:
-        what = f"{'has' if one else 'have'} no diag that answers ({answer}): of {'its' if one else 'their'} ranks nothing is known"
-        advice = f"Check on {names} whether the job's processes run (`ps`), and attach again there: diag watch --pid PID."
-    return Finding(
-        id="node-failure",
-        subject=nodes[0].digest.host if one else JOB,
-        severity=severity,
-        confidence=Confidence.HIGH if cause == "node_unreachable" else Confidence.MEDIUM,
-        cause=cause,
-        since=heard,
+    what = with_words(numbered(row("node-failure", cause)["what"], len(nodes)), {"answer": answer})
+    return finding(
+        "node-failure",
+        cause,
+        subject=nodes[0].digest.host if len(nodes) == 1 else JOB,
+        since=max(node.heard_at for node in nodes),
         summary=f"{names}{whose} {what}",
-        advice=advice,
+        words={"names": names},
+        count=len(nodes),
         ranks=ranks,
         waiting_ranks=tuple(sorted({rank.rank for rank in job.alive_ranks()} - set(ranks))),
-        evidence=tuple(_evidence(node) for node in nodes[:4]),
-        holds_seconds=5.0,
+        evidence=[_evidence(node) for node in nodes[:4]],
     )
 
 
 def _cut_off(gone: list[NodeState], speaking: Sequence[NodeState], job: JobView) -> Finding:
     own = speaking[0] if speaking else None
     name = own.name if own is not None else "this node"
-    ranks = _ranks(speaking, job)
-    return Finding(
-        id="node-failure",
+    return finding(
+        "node-failure",
+        "this_node_cut_off",
         subject=own.digest.host if own is not None else JOB,
-        severity=Severity.CRITICAL,
-        confidence=Confidence.MEDIUM,
-        cause="this_node_cut_off",
         since=min(node.heard_at for node in gone),
-        ranks=ranks,
+        ranks=_ranks(speaking, job),
         waiting_ranks=_ranks(gone, job),
-        summary=f"none of the other {len(gone)} nodes answers {name} any more: this node is cut off from the network, or all of "
+        summary=f"none of the other {len(gone)} nodes answers {name}: this node is cut off from the network, or all of "
         "them are",
-        advice=f"Check the network of {name} first (`ip -br link`, cable, switch port, VLAN): what the other nodes' diag reports "
-        "is more likely to be right than this report.",
-        evidence=tuple(_evidence(node) for node in gone[:4]),
-        holds_seconds=5.0,
+        words={"names": name},
+        evidence=[_evidence(node) for node in gone[:4]],
     )
 
 

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Iterator
 
 from diag.detectors.contract import Detector
-from diag.model import Confidence, Evidence, Finding, Severity
+from diag.detectors.findings import finding
+from diag.model import Evidence, Finding, Severity
 from diag.model.observations import NodeDigest, RankDigest
 from diag.state.cluster import NodeState
 from diag.state.view import JobView
@@ -24,20 +25,9 @@ _RDMA = ("IB", "AWS Libfabric", "OFI", "GIN")
 
 
 class SlowLinkDetector(Detector):
-    """Meaning: one node's network answers ten times later than that of the others, and the ranks wait for
-    each other.
-
-    Evidence: the time between the first packet to the job hub and its answer, as the kernel measures it (no
-    program of either side is part of it), of five exchanges in a row, beside those of all other nodes; how
-    often ranks wait in collectives.
-
-    What to do: check that node's link: speed, errors, cable, a port that fell back to a lower rate, traffic
-    of others.
-
-    False alarms: where the hubs talk over another network than the training (a management network beside
-    InfiniBand) it is reported as information only. Nothing is reported where the job hub's own link is the slow one:
-    then all others are late alike.
-    """
+    """By the time between the first packet to the job hub and its answer, as the kernel measures it: no program of either
+    side is part of it. Where the job hub's own link is the slow one, all others are late alike and nothing is
+    reported."""
 
     name = "slow-link"
     listens = (NodeDigest, RankDigest)
@@ -76,22 +66,19 @@ class SlowLinkDetector(Detector):
         whose = f" with {format_ranks(ranks)}" if ranks else ""
         share = f"; ranks are found waiting for each other in {format_ratio(waiting)} of samples"
         wait = share if self._waits else ""
-        return Finding(
-            id="straggler",
+        return finding(
+            "straggler",
+            "slow_link",
             subject=node.digest.host,
-            severity=Severity.WARNING if matters else Severity.INFO,
-            confidence=Confidence.MEDIUM,
-            cause="slow_link",
+            severity=None if matters else Severity.INFO,
             ranks=ranks,
             since=since,
             waiting_ranks=tuple(sorted(set(job.ranks) - set(ranks))) if matters else (),
             summary=f"the network of {node.name}{whose} answers late: a connection takes {format_seconds(seconds)} there, "
             f"{format_seconds(usual)} on the other nodes{wait}",
-            advice=f"On {node.digest.host}: `ethtool DEV | grep Speed`, `ip -s link show DEV` (errors, drops), `tc qdisc show`, "
-            "other traffic on the same link (`sar -n DEV 1`); compare with another node, then the switch port and cable.",
+            words={"host": node.digest.host},
             evidence=tuple(
                 Evidence("digest", f"connection to the job hub in {format_seconds(value)}", at)
                 for at, value in list(self._seconds[node.digest.run_id])[-3:]
             ),
-            holds_seconds=30.0,
         )

@@ -3,6 +3,7 @@ in."""
 
 from __future__ import annotations
 
+import statistics
 from collections import deque
 from collections.abc import Iterator
 
@@ -25,22 +26,6 @@ _GROWS_RATIO = 0.03  # of the GPU's memory between the first and the last third;
 
 
 class CudaOomDetector(Detector):
-    """Meaning: a rank could not allocate GPU memory. Pinned host memory, of which CUDA says the same, is
-    host-oom's.
-
-    Evidence: PyTorch's own message with its numbers, the lines of NCCL, cuBLAS and cuDNN that have none, the
-    processes that NVML shows on the GPU, and its memory over the steps before. What holds the memory is shown
-    apart: tensors, what PyTorch keeps unused (fragments), the CUDA context with NCCL and libraries, other
-    processes, other ranks.
-
-    What to do: the advice follows the cause: expandable_segments where the bytes were there but in pieces;
-    the flags that use less memory where they were not; another GPU, or an end to left-overs, where other
-    processes hold it.
-
-    False alarms: an error that the program catches and survives is not reported. What PyTorch says is of the
-    moment after it gave its free blocks back; a peak just before is not in it.
-    """
-
     name = "cuda-oom"
     listens = (StepMade, GpuSample)
 
@@ -89,7 +74,7 @@ class CudaOomDetector(Detector):
             since=at,
             summary=f"{who(first, 'a rank')} ran out of GPU memory{when(job)}: {_asked(fact)}; {_held(fact, holders, job)}"
             f"{row(self.name, cause).get('short', '')}{grew}{more}",
-            advice=memory_advice(cause, fact, holders, rank, job) + (_LEAK if grew else ""),
+            advice=memory_advice(cause, fact, holders, rank, job) + (row(self.name)["grew"] if grew else ""),
             evidence=[
                 Evidence("output", one.text[:600], when_read, one.rank) for when_read, one, _ in found[:3]
             ],
@@ -146,8 +131,10 @@ class CudaOomDetector(Detector):
         if gpu is None or len(steady) < _TREND_STEPS or not self._total.get(gpu.index):
             return ""
         third = len(steady) // 3
-        parts = [sorted(used for _, used in steady[begin : begin + third]) for begin in (0, third, 2 * third)]
-        low, middle, high = (part[len(part) // 2] for part in parts)
+        low, middle, high = (
+            statistics.median_high(used for _, used in steady[begin : begin + third])
+            for begin in (0, third, 2 * third)
+        )
         if not low < middle < high or high - low < _GROWS_RATIO * self._total[gpu.index]:
             return ""
         return (
@@ -156,18 +143,12 @@ class CudaOomDetector(Detector):
         )
 
 
-_LEAK = (
-    " The use grew step after step: look for tensors that are kept (losses summed without .item() or .detach(), lists of "
-    "outputs), or for sequences that get longer."
-)
-
-
 def _asked(fact: CudaOutOfMemory) -> str:
     where = f" of GPU {fact.device}" if fact.device is not None else ""
     if fact.free_bytes is None or fact.total_bytes is None:
         return f"it asked for {format_bytes(fact.tried_bytes)}{where}"
     missing = fact.tried_bytes - fact.free_bytes
-    short = f", {format_bytes(missing)} too few" if missing > 0 else ""
+    short = f", {format_bytes(missing)} short" if missing > 0 else ""
     return (
         f"it asked for {format_bytes(fact.tried_bytes)}{where} with {format_bytes(fact.free_bytes)} of "
         f"{format_bytes(fact.total_bytes)} free{short}"
@@ -190,9 +171,9 @@ def _held(fact: CudaOutOfMemory, holders: Holders, job: JobView) -> str:
         whose = f" (rank {rank})" if rank is not None else ""
         parts.append(f"process {pid}{whose} holds {format_bytes(size)}")
     if holders.hidden is not None and holders.hidden >= 1 << 30:
-        parts.append(f"{format_bytes(holders.hidden)} are held by what the message does not name")
+        parts.append(f"{format_bytes(holders.hidden)} are held by processes that the message does not name")
     if fact.allowed_bytes is not None:
-        parts.append(f"the program allows itself {format_bytes(fact.allowed_bytes)}")
+        parts.append(f"the program limits itself to {format_bytes(fact.allowed_bytes)}")
     return ", ".join(parts) or "the message has no more numbers"
 
 

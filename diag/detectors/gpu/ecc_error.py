@@ -19,18 +19,6 @@ _MANY_CORRECTED = 1000  # since the job's first reading; single ones are what EC
 
 
 class EccErrorDetector(Detector):
-    """Meaning: a GPU's memory had errors while the job ran, or has rows that wait to be mapped out.
-
-    Evidence: NVML's counters each minute against the first reading of this job, the row remapper, Xid 63 and
-    92. An error that ended a program (Xid 48, 94, 95 ...) is a gpu-fault.
-
-    What to do: a pending remapping needs a reset of the GPU, at best when the job is over; a failed one means
-    that the spare rows are used up and the GPU has to be replaced.
-
-    False alarms: errors of earlier days (aggregate counters, rows remapped long ago) are not reported: the
-    GPU has dealt with them.
-    """
-
     name = "ecc-error"
     listens = (GpuHealth,)
 

@@ -57,23 +57,6 @@ class _Error:
 
 
 class GpuFaultDetector(Detector):
-    """Meaning: the driver reported an error of a GPU or NVSwitch (Xid, SXid), or a CUDA call of a rank
-    failed.
-
-    Evidence: the kernel log, NVML's events, the program's own last lines. An Xid that follows from something
-    else (43 and 45 after a program's error, 154 after any) is reported as a consequence, never as the cause.
-    cause: xid_N or sxid_N where the hardware is to blame, and CUDA's error in short (device_assert,
-    illegal_address ...) where the program is.
-
-    What to do: by the catalogue of Xids: start the job again, reset the GPU, reboot, or take the node out. An
-    Xid 13 or 31 is the program's, unless it comes again and again on one GPU with programs that are known to
-    be sound.
-
-    False alarms: an error that the program catches and survives is not reported, nor is an Xid of a GPU that
-    the job does not use. A GPU that the job uses may have been hit by a neighbour's program; then no rank
-    fails.
-    """
-
     name = "gpu-fault"
     listens = (GpuDumpStarted,)
 

@@ -20,19 +20,6 @@ _REPORTED_SECONDS = 150.0  # a rise is reported for that long: two readings and 
 
 
 class NvlinkFaultDetector(Detector):
-    """Meaning: a GPU has lost NVLinks, or its links repeat transfers: collectives within the node are slow,
-    or fail.
-
-    Evidence: NVML's state and error counters of each link once a minute. A link counts as lost where it was
-    up before in this job, or where GPUs of the same kind in this node have more links up.
-
-    What to do: check the fabric manager, then reset all GPUs of the node or reboot; a link that stays down is
-    a matter of the board, its seat or the NVSwitch.
-
-    False alarms: links that no GPU of the node has up are taken as not connected (bridges between some GPUs,
-    virtual machines).
-    """
-
     name = "nvlink-fault"
     listens = (GpuHealth,)
 
@@ -106,6 +93,6 @@ def _rise(before: tuple[NvlinkSeen, ...], after: tuple[NvlinkSeen, ...]) -> str:
         repeats = increase(old.replays, link.replays) + increase(old.crc_errors, link.crc_errors)
         if recoveries or repeats >= _MANY_REPEATS:
             parts.append(
-                f"NVLink {link.link} was set up anew {recoveries} times and repeated {repeats} flits in a minute"
+                f"NVLink {link.link} recovered {recoveries} times and replayed {repeats} flits in a minute"
             )
     return "; ".join(parts[:3])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 from diag.detectors.findings import row, with_words
 from diag.model.observations import CudaOutOfMemory
@@ -107,8 +108,7 @@ def memory_advice(
         return with_words(advice, {"name": name})
     if cause == "other_process":
         pids = ",".join(str(pid) for pid, _ in holders.others[:8])
-        shows = f"`ps -o pid,user,lstart,cmd -p {pids}` on the host shows what they are" if pids else _UNSEEN
-        return with_words(advice, {"holders": shows})
+        return with_words(known["advice" if pids else "unseen"], {"pids": pids})
     if cause != "capacity":
         return advice
     needs = ""
@@ -118,56 +118,22 @@ def memory_advice(
     return with_words(advice, {"needs": needs, "steps": "; ".join(_steps(job))})
 
 
-_UNSEEN = "`nvidia-smi` on the host shows them (processes of other containers are not seen from within one)"
-_SPLIT = "split the model further (--tensor_model_parallel_size, --pipeline_model_parallel_size, --expert_model_parallel_size)"
-_SHARD = "shard the model (--deepspeed zero3 or --fsdp), or load it quantised (--quant_bits 4)"
-_ANY_TRAINER = (
-    "recompute activations (--recompute_granularity full --recompute_method uniform --recompute_num_layers 1; outside Megatron "
-    "--gradient_checkpointing true)",
-    "a smaller micro-batch (--micro_batch_size, --per_device_train_batch_size)",
-    "a smaller --max_length",
-    "more tensor or pipeline parallelism, ZeRO, or an optimizer in host memory (--optimizer_cpu_offload true, --deepspeed "
-    "zero3_offload)",
-)
-_SWIFT = (
-    "--gradient_checkpointing true",
-    "--per_device_train_batch_size 1 with more --gradient_accumulation_steps",
-    "a smaller --max_length",
-    "--deepspeed zero2 or zero3 (zero3_offload puts the optimizer into host memory)",
-)
-_OFFLOAD = (
-    "--optimizer_cpu_offload true --use_precision_aware_optimizer true --optimizer_offload_fraction 1 (the optimizer goes into "
-    "host memory)"
-)
-
-
 def _steps(job: JobView) -> Sequence[str]:
-    """The flags of ms-swift 3.7-4.6 that save most for their price, those that are not set yet first."""
     command = " ".join(job.run.argv)
+    steps: dict[str, Any] = row("cuda-oom", "capacity")["steps"]
     if job.phase in ("model_load", "launch", "rendezvous", "comm_init"):
-        return (_SPLIT,) if "megatron" in command else (_SHARD,)
-    if "megatron" in command:
-        return _of_megatron(command)
-    return _SWIFT if "swift" in command else _ANY_TRAINER
+        return cast("list[str]", steps["load_megatron" if "megatron" in command else "load"])
+    if "megatron" not in command:
+        return cast("list[str]", steps["swift" if "swift" in command else "other"])
+    flags = command.replace("-", "_").replace("__", "--")
 
-
-def _of_megatron(command: str) -> list[str]:
     def value(name: str) -> str:
-        match = re.search(rf"--{name}[= ](\S{{1,20}})", command.replace("-", "_").replace("__", "--"))
+        match = re.search(rf"--{name}[= ](\S{{1,20}})", flags)
         return match[1] if match else ""
 
-    steps = []
-    if value("recompute_granularity") != "full":
-        steps.append("--recompute_granularity full --recompute_method uniform --recompute_num_layers 1")
-    if value("micro_batch_size") not in ("", "1"):
-        steps.append("--micro_batch_size 1")
-    if value("tensor_model_parallel_size") not in ("", "1") and value("sequence_parallel") != "true":
-        steps.append("--sequence_parallel true")
-    if value("use_distributed_optimizer") == "false":
-        steps.append("--use_distributed_optimizer true")
-    if value("optimizer_cpu_offload") != "true":
-        steps.append(_OFFLOAD)
-    parallel = (
-        "a larger --tensor_model_parallel_size, --pipeline_model_parallel_size or --context_parallel_size"
-    )
-    return [*steps, parallel, "a smaller --max_length"]
+    return [
+        step["step"]
+        for step in steps["megatron"]
+        if all(value(flag) in values for flag, values in step.get("where", {}).items())
+        and not any(value(flag) in values for flag, values in step.get("unless", {}).items())
+    ]

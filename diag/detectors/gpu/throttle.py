@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -69,15 +70,15 @@ class _ThrottleDetector(Detector):
         found = {}
         for index in {gpu.index for gpu in gpus_of_ranks(job).values()}:
             hit = self._hit(index, mask, now)
-            clocks = sorted(one.sm_clock_hertz for _, one in hit if one.sm_clock_hertz)
+            clocks = [one.sm_clock_hertz for _, one in hit if one.sm_clock_hertz]
             health = job.machine.gpu_health.get(index)
             best = max(self._best.get(index, 0.0), (health[1].max_sm_clock_hertz or 0.0) if health else 0.0)
-            if not clocks or clocks[len(clocks) // 2] > _SLOWER * best:
+            if not clocks or (clock := statistics.median_high(clocks)) > _SLOWER * best:
                 continue
             bits = reduce(or_, ((one.throttle_reasons or 0) & mask for _, one in hit))
             last = hit[-1][1]
             found[index] = _Held(
-                index, bits, clocks[len(clocks) // 2], best, last.temperature_celsius,
+                index, bits, clock, best, last.temperature_celsius,
                 hit[-1][0] - hit[0][0], hit[0][0], last.power_watts,
             )  # fmt: skip
         return found
@@ -92,11 +93,11 @@ class _ThrottleDetector(Detector):
     def _clocks(self, indexes: Iterable[int]) -> list[float]:
         """The last clocks of these GPUs, where they work."""
         last = [self._samples[index][-1][1] for index in indexes if self._samples.get(index)]
-        return sorted(
+        return [
             one.sm_clock_hertz
             for one in last
             if one.sm_clock_hertz and (one.utilization_ratio or 0.0) >= _BUSY
-        )
+        ]
 
     def _finding(self, cause: str, held: Mapping[int, _Held], job: JobView) -> Finding:
         used = gpus_of_ranks(job)
@@ -109,7 +110,7 @@ class _ThrottleDetector(Detector):
             slowest = f"GPU {worst.index} "
         heat = f" at {format_quantity(worst.celsius, '°C')}" if worst.celsius is not None else ""
         others = self._clocks(gpus - set(held))
-        rest = f"; the others run at {_megahertz(others[len(others) // 2])}" if others else ""
+        rest = f"; the others run at {_megahertz(statistics.median_high(others))}" if others else ""
         return finding(
             self.name,
             cause,
@@ -125,19 +126,6 @@ class _ThrottleDetector(Detector):
 
 
 class ThermalThrottleDetector(_ThrottleDetector):
-    """Meaning: GPUs are too hot and lower their clocks while they work; the whole job goes at the pace of the
-    slowest.
-
-    Evidence: NVML's reasons for lower clocks (hardware or software thermal slowdown) in most samples of a
-    minute in which the GPU works, with clocks below its best.
-
-    What to do: cooling: fans, dust, room, a neighbour's load; meanwhile a lower power limit (`nvidia-smi
-    -pl`) for all GPUs keeps them alike.
-
-    False alarms: idle GPUs, application clocks and the power cap of a GPU at full load are no reason, nor is
-    a bit that costs no speed.
-    """
-
     name = "thermal-throttle"
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
@@ -161,18 +149,6 @@ class ThermalThrottleDetector(_ThrottleDetector):
 
 
 class PowerBrakeDetector(_ThrottleDetector):
-    """Meaning: the server's power supply, or the board, makes GPUs run at a fraction of their clocks while
-    they work.
-
-    Evidence: NVML's reason "hardware power brake" (a signal from outside the GPU), or a hardware slowdown
-    that is not for heat, in most samples of a minute in which the GPU works.
-
-    What to do: the power supplies, their redundancy and the node's power cap (BMC); it is nothing that a job
-    can change.
-
-    False alarms: the software's power cap is what a GPU at full load runs into and is not reported.
-    """
-
     name = "power-brake"
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:

@@ -25,21 +25,6 @@ _STAYS = 0.05  # of the rise: less is the readings' own spread
 
 
 class HostOomForecastDetector(Detector):
-    """Meaning: the next checkpoint save, or the one that runs, will need more host memory than the limit
-    allows; or the job's memory grows from step to step and will meet the limit.
-
-    Evidence: the memory that the saves so far needed over what the job needed before them (the kernel's peak
-    counter where it rose, else readings every half second), what they left behind, the growth between saves,
-    and the pace of the save under way; before the first save what the command's arguments say. Page cache is
-    not counted: the kernel takes it back. The bounds are meant to hold 19 of 20 peaks.
-
-    What to do: raise the limit, or let the save need less: the advice names the flags.
-
-    False alarms: a save that was larger than the others for one time lets the next be feared too. What a save
-    takes that is the first of its kind cannot be known: without an earlier save and without an estimate
-    nothing is reported.
-    """
-
     name = "host-oom-forecast"
 
     def __init__(self) -> None:
@@ -51,8 +36,8 @@ class HostOomForecastDetector(Detector):
         self._grave = _save_of(*feared) if feared is not None and self._is_grave(*feared) else None
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        if _is_over(job):
-            return
+        if job.broken or job.returncode is not None:
+            return  # what happened is host-oom's
         feared = _feared(now, job)
         if feared is not None:
             yield self._of_save(now, job, *feared)
@@ -112,7 +97,7 @@ class HostOomForecastDetector(Detector):
             self.name,
             "leak",
             summary=f"{whose} grows from step to step in phase {job.phase}: {needed} of "
-            f"{format_bytes(limit.series.limit)} of {_where(limit)} are needed, and at this rate the limit is met in "
+            f"{format_bytes(limit.series.limit)} of {_where(limit)} are needed, and at this rate the limit is reached in "
             f"{format_seconds(left)}",
             words={"whose": look},
             since=now,
@@ -120,19 +105,13 @@ class HostOomForecastDetector(Detector):
         )
 
 
-def _is_over(job: JobView) -> bool:
-    """What happened is host-oom's."""
-    return job.broken or job.returncode is not None
-
-
 def _feared(now: float, job: JobView) -> tuple[LimitMemory, Outlook] | None:
     """The save that will not fit, by the limit that it will not fit into."""
-    if _is_over(job):
+    if job.broken or job.returncode is not None:
         return None
     found = job.saves.memory.outlook(now, job.run.words, estimated(job))
-    return (
-        found if found is not None and found[1].risk >= _WARNS and not _past_the_end(job, found[1]) else None
-    )
+    likely = found is not None and found[1].risk >= _WARNS and not _past_the_end(job, found[1])
+    return found if likely else None
 
 
 def _save_of(limit: LimitMemory, outlook: Outlook) -> tuple[str, int]:

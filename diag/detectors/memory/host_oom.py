@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.contract import Detector
 from diag.detectors.findings import finding, row, who, with_words
-from diag.detectors.memory.advice import less_after_kill
 from diag.detectors.memory.causes import (
     NEAR_SECONDS,
     Event,
@@ -20,7 +19,14 @@ from diag.detectors.memory.causes import (
     resolve,
 )
 from diag.detectors.memory.growth import Growth
-from diag.detectors.memory.messages import filled_by, format_grower, format_phase, format_victim, phase_of
+from diag.detectors.memory.messages import (
+    filled_by,
+    format_grower,
+    format_phase,
+    format_victim,
+    less_after_kill,
+    phase_of,
+)
 from diag.detectors.memory.refusals import STRICT, Refusal, Refusals
 from diag.detectors.memory.stall import Stall, Stalls
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, numbered
@@ -43,27 +49,6 @@ _PLAINLY, _TIMES = 0.2, 3  # of the limit; as much as those that lost a process
 
 
 class HostOomDetector(Detector):
-    """Meaning: host memory ran out: the kernel killed a process of the job, refused it memory, or holds it up
-    to save memory.
-
-    `cause` names the limit: cgroup_limit (the rank's own cgroup: container), parent_cgroup_limit (the pod,
-    Slurm job or slice above it), global_oom (the host), fork_overcommit (a fork under strict overcommit),
-    rlimit_as (ulimit -v or -d), allocation_refused (any other refusal), pinned_host (page-locked memory),
-    reclaim_stall (nothing is killed, but the cgroup is so full that its processes mostly wait for memory: it
-    looks like a hang).
-
-    Evidence: the kernel's log where it can be read (it names the process and the cgroup), the oom_kill
-    counter of the rank's memory cgroup and of the whole host, all limits above the rank, exit by SIGKILL, the
-    lines of a refused allocation, RLIMIT_AS and RLIMIT_DATA, pressure stall information, and the memory of
-    each process over the last minute: the process that was killed need not be the one that grew.
-
-    What to do: the advice names the limit that was met, and what takes most memory in that phase.
-
-    False alarms: an OOM kill of a neighbour raises the host's counter; it is reported only where a death here
-    belongs to it. A refused allocation that the program survived is none. A page cache that fills the cgroup
-    to its limit is none.
-    """
-
     name = "host-oom"
     listens = (ProcessTree, CgroupMemory, HostMemory, KernelOomKill, KernelRefusal, LogLine)
 
@@ -269,7 +254,7 @@ def _stalled(job: JobView, stall: Stall) -> Finding:
     above = f"above memory.high of {limit}" if high is not None else f"at its limit of {limit}"
     share = ""
     if stall.ratio is not None:
-        share = f", all its tasks stood still for {format_ratio(stall.ratio)} of the last 10 s"
+        share = f", all its tasks were stalled for {format_ratio(stall.ratio)} of the last 10 s"
     waits = numbered("[waits|wait]", len(stall.ranks))
     known = row("host-oom", "reclaim_stall")
     return finding(

@@ -78,21 +78,6 @@ class _Seen:
 
 
 class ShmDetector(Detector):
-    """Meaning: /dev/shm is too small or full; DataLoader workers die of a bus error, NCCL cannot make its
-    segments.
-
-    Evidence: statvfs of /dev/shm as the rank sees it; the lines that PyTorch and NCCL print when it is full;
-    a rank's end by SIGBUS, or PyTorch's line for that of a worker, where it is full or not above 1 GiB.
-
-    What to do: docker --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir with medium: Memory on
-    /dev/shm.
-
-    False alarms: a small /dev/shm that nothing uses is reported only as info. A bus error is also what a
-    mapped file gives that got shorter or lies on a full disk: it counts for nothing here where /dev/shm is
-    above 1 GiB and was never seen 80 % full, nor where a disk is full, and is reported with medium confidence where
-    /dev/shm was not seen full.
-    """
-
     name = "shm-too-small"
     listens = (LogLine, SharedMemory)
 
@@ -178,16 +163,6 @@ class ShmDetector(Detector):
 
 
 class FdLimitDetector(Detector):
-    """Meaning: a rank is at, or near, its limit of open files.
-
-    Evidence: entries of /proc/PID/fd against `Max open files`; the line Too many open files.
-
-    What to do: `ulimit -n 65536` before the launcher, or the container's or unit's LimitNOFILE.
-
-    False alarms: a rank that really keeps 90 % of its limit open for good. The line alone, as in a sample of
-    data, only counts where a rank fails soon after and prints no other error.
-    """
-
     name = "fd-limit"
     listens = (LogLine,)
 

@@ -1,4 +1,4 @@
-"""Processes and phases as the summaries of memory findings name them."""
+"""Processes, phases and what to use less of, as memory findings name them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Mapping
 
+from diag.detectors.findings import row
 from diag.detectors.memory.causes import Event, Verdict
 from diag.detectors.memory.growth import Holders, Seen, held_bytes
 from diag.knowledge.flags import flag_values
@@ -20,6 +21,7 @@ _WORKER_NAMED = re.compile(
 _MIB = 1 << 20
 _SAVE_FLAGS = ("save_steps", "save_interval")
 _NOTABLE = 0.05  # of the limit: what holds less is not named
+_MUCH = 0.2  # of the limit: what holds less needs no advice
 
 
 def flag(job: JobView, name: str) -> str | None:
@@ -61,7 +63,7 @@ def format_phase(job: JobView, at: float, known: str = "") -> str:
         "save_due": f"{done}, when a checkpoint was to be saved",
         "steady": done or "in training",
         "training": done or "in training",
-        "eval": "in an evaluation",
+        "eval": "during an evaluation",
         "model_load": "while the model was loaded",
         "data_prep": "while the data was prepared",
         "compile": "while it compiled",
@@ -187,3 +189,27 @@ def _kinds(event: Event, verdict: Verdict) -> Mapping[str, int]:
     return {
         "anon": full.anon_bytes, "cache": full.cache_bytes, "dirty": full.dirty_bytes, "shmem": full.shmem_bytes
     }  # fmt: skip
+
+
+def less_after_kill(job: JobView, verdict: Verdict, phase: str, grower: str) -> str:
+    """How to use less, and what else fills a cgroup."""
+    texts = row("host-oom")
+    parts = [_use_less(job, phase, grower)]
+    group = verdict.group
+    if group is not None and group.limit_bytes:
+        notable = _MUCH * group.limit_bytes
+        kinds = (("dirty", group.dirty_bytes), ("shmem", group.shmem_bytes))
+        parts += [texts["beside"][name] for name, size in kinds if size > notable]
+    return " ".join(parts)
+
+
+def _use_less(job: JobView, phase: str, grower: str) -> str:
+    texts = row("host-oom")
+    use: dict[str, str] = texts["use"]
+    if "DataLoader worker" in grower:
+        return use["workers"]
+    if phase in ("ckpt_save", "save_due"):
+        flags = texts["save_flags"].items()
+        given = [f"{text}; " for name, text in flags if flag(job, name) not in (None, "false", "False")]
+        return use["ckpt_save"].replace("{flags}", "".join(given))
+    return use.get(phase, use["other"])

@@ -20,21 +20,6 @@ _READ_SECONDS = 15.0  # so long a reading of the cgroup is waited for, which com
 
 
 class PidsLimitDetector(Detector):
-    """Meaning: no more processes or threads may be started: the cgroup's pids.max, or RLIMIT_NPROC of the
-    user, is met.
-
-    Evidence: pids.current, pids.max and pids.events of the rank's cgroup and its parents, the kernel's "fork
-    rejected by pids controller", lines such as `BlockingIOError: [Errno 11] Resource temporarily unavailable`
-    and `can't start new thread`.
-
-    What to do: docker run --pids-limit=-1 (podman's default is 2048); Kubernetes: podPidsLimit of the
-    kubelet; Slurm and systemd: TasksMax=infinity; ulimit -u. Threads count: OMP_NUM_THREADS=1 and fewer
-    DataLoader workers make fewer.
-
-    False alarms: none known; error 11 alone (a socket, a lock) is not reported unless a counter or limit
-    agrees.
-    """
-
     name = "pids-limit"
     listens = (CgroupPids, KernelRefusal, LogLine)
 
@@ -103,7 +88,7 @@ class PidsLimitDetector(Detector):
     def _by_line(self, job: JobView) -> Finding:
         assert self._kernel is not None
         at, refusal = self._kernel
-        why = f"the kernel says that cgroup {_path_of(job, refusal.cgroup)} allows no more"
+        why = f"the kernel reports that cgroup {_path_of(job, refusal.cgroup)} allows no more"
         return _finding(job, "cgroup_pids", at, self._lines, why, Evidence("kmsg", refusal.text, at))
 
     def _by_user(self, job: JobView, limit: int) -> Finding:

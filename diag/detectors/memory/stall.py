@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from diag.detectors.memory.causes import is_full
 from diag.model.observations import CgroupMemory
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
@@ -89,8 +90,7 @@ def waits_for(rank: RankView) -> str:
         return ""
     if _high(group) is not None:
         return "memory_high"
-    full = group.limit_bytes is not None and group.usage_bytes >= 0.9 * group.limit_bytes
-    return "memory_reclaim" if full else ""
+    return "memory_reclaim" if is_full(group) else ""
 
 
 def _high(group: CgroupMemory) -> int | None:

@@ -30,7 +30,7 @@ class Cause:
 
 
 def find_cause(job: JobView, rank: int, process: NcclProcess | None) -> Cause:
-    """The first that holds, in the order in which NCCL itself would have come to it."""
+    """The first that holds, in the order in which NCCL itself would have met it."""
     view = _View(job, rank, process)
     for cause in (find(view) for find in _LOOKS):
         if cause is not None:
@@ -40,6 +40,16 @@ def find_cause(job: JobView, rank: int, process: NcclProcess | None) -> Cause:
         "NCCL found no RDMA device, and diag could not check whether the machine has any",
         view.of(view.devices),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    value: str
+    origin: str
+    evidence: tuple[Evidence, ...]
+
+    def __str__(self) -> str:
+        return f"{self.value.strip()} is set in {self.origin}"
 
 
 class _View:
@@ -61,17 +71,19 @@ class _View:
     def found_devices(self) -> bool:
         return self.devices is not None and bool(self.devices.devices)
 
-    def variable(self, name: str) -> tuple[str, str, Evidence | None] | None:
-        """(value, where it comes from, evidence): NCCL's own echo, the rank's environment, or an nccl.conf."""
+    def variable(self, name: str) -> _Setting | None:
+        """By NCCL's own echo, the rank's environment, or an nccl.conf."""
         if self.process is not None and name in self.process.environment:
             fact = self.process.environment[name]
-            return fact.value, "the environment", self.of(fact)[0]
+            return _Setting(fact.value, "the environment", self.of(fact))
         value = self.variables.get(name)
         if value is not None:
-            return value, "the environment", Evidence("environ", f"{name}={value}", 0.0, self.rank)
+            shown = Evidence("environ", f"{name}={value}", 0.0, self.rank)
+            return _Setting(value, "the environment", (shown,))
         for path, key, setting in self.access.nccl_conf if self.access else ():
             if key == name:
-                return setting, path, Evidence("nccl.conf", f"{path}: {name}={setting}", 0.0, self.rank)
+                shown = Evidence("nccl.conf", f"{path}: {name}={setting}", 0.0, self.rank)
+                return _Setting(setting, path, (shown,))
         return None
 
     def of(self, *facts: NcclFact | None) -> tuple[Evidence, ...]:
@@ -96,11 +108,9 @@ def format_port(port: RdmaPort) -> str:
 
 def _disabled(view: _View) -> Cause | None:
     setting = view.variable("NCCL_IB_DISABLE")
-    if setting is None or number(setting[0]) == 0:  # NCCL takes any text, `true` too, for 0
+    if setting is None or number(setting.value) == 0:  # NCCL takes any text, `true` too, for 0
         return None
-    return Cause(
-        "ib_disabled", f"NCCL_IB_DISABLE={setting[0].strip()} is set in {setting[1]}", _kept(setting[2]), True
-    )
+    return Cause("ib_disabled", f"NCCL_IB_DISABLE={setting}", setting.evidence, True)
 
 
 def _forced(view: _View) -> Cause | None:
@@ -108,10 +118,8 @@ def _forced(view: _View) -> Cause | None:
     its trace is that NCCL found devices and took sockets all the same, or printed nothing of RDMA at all
     (captured with 2.18-2.31)."""
     setting = view.variable("NCCL_NET")
-    if setting is not None and setting[0].strip().lower() == "socket":
-        return Cause(
-            "net_forced", f"NCCL_NET={setting[0].strip()} is set in {setting[1]}", _kept(setting[2]), True
-        )
+    if setting is not None and setting.value.strip().lower() == "socket":
+        return Cause("net_forced", f"NCCL_NET={setting}", setting.evidence, True)
     if view.devices is not None and view.devices.devices and view.process and not view.process.failed:
         names = ", ".join(f"{one.name}:{one.port}" for one in view.devices.devices[:4])
         return Cause(
@@ -230,16 +238,16 @@ def _filter(view: _View) -> Cause | None:
             return None
         return Cause(
             "hca_filter",
-            f"NCCL_IB_HCA={setting[0]} and no device is left: it may select nothing here",
-            (*_kept(setting[2]), *view.of(view.devices)),
+            f"NCCL_IB_HCA={setting.value} and no device is left: it may select nothing here",
+            (*setting.evidence, *view.of(view.devices)),
         )
     usable = [port for port in view.ports if port.active]
-    if not usable or any(matches(port.device, setting[0], port.port) for port in usable):
+    if not usable or any(matches(port.device, setting.value, port.port) for port in usable):
         return None
     return Cause(
         "hca_filter",
-        f"NCCL_IB_HCA={setting[0]} selects none of the active ports ({_devices(tuple(usable))})",
-        (*_kept(setting[2]), *view.ports_evidence()),
+        f"NCCL_IB_HCA={setting.value} selects none of the active ports ({_devices(usable)})",
+        (*setting.evidence, *view.ports_evidence()),
         True,
     )
 
@@ -287,7 +295,7 @@ def _efa(view: _View) -> Cause | None:
     line = next(iter(view.plugins), None)  # none of them is loaded
     return Cause(
         "efa_plugin_missing",
-        f"this node's {_devices(tuple(devices))} is EFA, which NCCL reaches only through the "
+        f"this node's {_devices(devices)} is EFA, which NCCL reaches only through the "
         "aws-ofi-nccl plugin, and that was not loaded",
         (*view.of(line), *view.ports_evidence()),
         True,
@@ -347,11 +355,6 @@ _LOOKS = (
 )
 
 
-def _devices(ports: tuple[RdmaPort, ...]) -> str:
-    return ", ".join(format_port(port) for port in ports[:4]) + (
-        f" and {len(ports) - 4} more" if len(ports) > 4 else ""
-    )
-
-
-def _kept(evidence: Evidence | None) -> tuple[Evidence, ...]:
-    return () if evidence is None else (evidence,)
+def _devices(ports: Sequence[RdmaPort]) -> str:
+    more = f" and {len(ports) - 4} more" if len(ports) > 4 else ""
+    return ", ".join(format_port(port) for port in ports[:4]) + more

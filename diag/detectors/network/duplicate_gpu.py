@@ -13,17 +13,6 @@ from diag.state.view import JobView
 
 
 class DuplicateGpuDetector(Detector):
-    """Meaning: two ranks of one communicator run on the same GPU, which NCCL refuses.
-
-    Evidence: NCCL's `Duplicate GPU detected`; from 2.30 on `Multiple Ranks are using the same GPU/Partition`,
-    which names no rank: then the GPUs that the communicator's members reported.
-
-    What to do: one GPU a rank: torch.cuda.set_device(LOCAL_RANK) before the first call, and as many GPUs as
-    ranks on the node.
-
-    False alarms: none known.
-    """
-
     name = "duplicate-gpu"
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:

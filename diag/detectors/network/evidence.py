@@ -1,12 +1,15 @@
-"""Lines of NCCL as evidence."""
+"""What findings about the network share: NCCL's lines as evidence, and what to change where a rank runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import cast
 
+from diag.detectors.findings import load, row, with_words
 from diag.model import Evidence
 from diag.model.observations import NcclLine
 from diag.state.ncclprocess import NcclProcess
+from diag.state.view import JobView
 from diag.text.units import format_ranks
 
 
@@ -37,3 +40,22 @@ def who(ranks: Sequence[int], others: Sequence[NcclProcess]) -> str:
         shown = ", ".join(hosts[:4]) + (" ..." if len(hosts) > 4 else "")
         parts.append(f"{len(others)} process{'es' if len(others) > 1 else ''} on {shown}")
     return " and ".join(parts)
+
+
+def place_of(job: JobView, rank: int) -> Mapping[str, str]:
+    """How to change things where this rank runs (kubernetes, docker, podman, slurm, else bare or not known):
+    words for the advice of a finding."""
+    state = job.ranks.get(rank)
+    place = ""
+    if state is not None and state.rdma is not None and state.rdma.container:
+        place = state.rdma.container
+    elif state is not None and "KUBERNETES_SERVICE_HOST" in state.variables:
+        place = "kubernetes"
+    elif state is not None and "SLURM_JOB_ID" in state.variables:
+        place = "slurm"
+    return cast("Mapping[str, str]", load("network/places.yaml")[place])
+
+
+def advice_for(cause: str, job: JobView, rank: int) -> str:
+    """The remedy for a cause of docs/reference/network.md, for the place where this rank runs."""
+    return with_words(row("ib-fallback", cause)["advice"], place_of(job, rank))

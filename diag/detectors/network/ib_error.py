@@ -42,19 +42,6 @@ class _Error:
 
 
 class IbErrorDetector(Detector):
-    """Meaning: RDMA was used and failed: a transfer ended in an error, or a connection between two ports
-    could not be made.
-
-    Evidence: NCCL's `Got completion ... with status=`, `Call to ibv_modify_qp failed`, fatal events of a
-    device; the counters of lost packets of the node's ports. The first error counts: those that only report a
-    flushed queue follow from another's.
-
-    What to do: the advice follows the status or errno.
-
-    False alarms: a rank that dies takes its peers' transfers with it (status 12): then rank-died names the
-    root.
-    """
-
     name = "ib-error"
     listens = (RdmaPortsSeen,)
 
@@ -108,7 +95,7 @@ def _first_error(job: JobView) -> Iterator[Finding]:
         return
     rank, error = min(first.values(), key=lambda item: item[1].at)
     died = [one.rank for one in job.ranks.values() if one.failed]
-    tries = isinstance(error.fact, NcclRetry)  # it may still come to a connection
+    tries = isinstance(error.fact, NcclRetry)  # it may still connect
     follows = bool(died) and error.cause in ("retry_exceeded", "flushed")
     hit = tuple(sorted(ranks[error.cause]))
     after = f"; {format_ranks(died)} had died, which explains it" if follows else ""

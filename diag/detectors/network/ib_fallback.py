@@ -8,9 +8,8 @@ from fnmatch import fnmatchcase
 
 from diag.detectors.contract import Detector
 from diag.detectors.findings import finding
-from diag.detectors.network.advice import place_of
 from diag.detectors.network.causes import Cause, find_cause, format_port
-from diag.detectors.network.evidence import line_evidence, who
+from diag.detectors.network.evidence import line_evidence, place_of, who
 from diag.detectors.network.transport_mismatch import differing
 from diag.detectors.network.unlogged import Unlogged, UnloggedFallback, one_node, several_nodes
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
@@ -34,23 +33,6 @@ class _Fallen:
 
 
 class IbFallbackDetector(Detector):
-    """Meaning: NCCL's traffic between nodes goes over TCP sockets, not InfiniBand, RoCE or EFA: steps take
-    many times longer.
-
-    Evidence: NCCL's lines (`Using network Socket` of a communicator that spans nodes, `via NET/Socket`
-    connections), and what explains them: the rank's environment and nccl.conf, /dev/infiniband and libibverbs
-    as the rank sees them, the node's RDMA ports. Without NCCL_DEBUG=INFO: no RDMA device held open by ranks
-    that train over several nodes, while ports are active and bytes flow over Ethernet. Critical where an RDMA
-    port is active; warning where the ports are down, or it could not be checked (a log replayed elsewhere); info
-    where the machine has no RDMA device at all. On one node nothing is reported.
-
-    What to do: the advice follows the cause (the reference lists them) and the place: container, Kubernetes,
-    Slurm, bare.
-
-    False alarms: a cluster that is meant to use sockets although its nodes have RDMA: --expect-net Socket
-    says so.
-    """
-
     name = "ib-fallback"
     listens = (GpuSample, NcclVersion)
 

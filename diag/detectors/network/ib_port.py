@@ -34,19 +34,6 @@ class _Seen:
 
 
 class IbPortDetector(Detector):
-    """Meaning: an RDMA port went down while the job ran, flaps, runs slower than its like, or is down and in
-    NCCL_IB_HCA.
-
-    Evidence: /sys/class/infiniband/*/ports/*/state and rate, the link_downed counter, NCCL's `port error`
-    events.
-
-    What to do: cable, transceiver, switch port, subnet manager; take the node out of the job until the port
-    stays up.
-
-    False alarms: a port that was never active and that no setting names is not reported: cards have ports
-    without cables.
-    """
-
     name = "ib-port"
     listens = (NcclPortEvent,)
 
@@ -175,7 +162,7 @@ def _of_events(job: JobView, seen: list[_Seen], ranks: tuple[int, ...]) -> Findi
         severity=severity,
         ranks=ranks,
         since=seen[0].at,
-        summary=f"an RDMA port ({name}) of {event.line.host} {what}, NCCL says{there}",
+        summary=f"an RDMA port ({name}) of {event.line.host} {what}, NCCL reports{there}",
         words={"leave_out": _leave_out(job, event.device)},
         evidence=[_evidence(seen[0])],
     )

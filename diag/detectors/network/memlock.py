@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.contract import Detector
 from diag.detectors.findings import LinePattern, Lines, finding, on_ranks, quoted, ranks_of, since_of
-from diag.detectors.network.advice import place_of
+from diag.detectors.network.evidence import place_of
 from diag.detectors.network.unlogged import several_nodes
 from diag.model import Finding, Severity
 from diag.model.observations import LogLine, NcclVerbsError
@@ -27,19 +27,6 @@ _ENOMEM, _EPERM = 12, 1
 
 
 class MemlockDetector(Detector):
-    """Meaning: the limit of locked memory is too low for RDMA: registering buffers fails, and with it NCCL's
-    start.
-
-    Evidence: `Max locked memory` of a rank that has RDMA devices in its /dev/infiniband and no CAP_IPC_LOCK;
-    failed ibv_reg_mr, ibv_create_qp and ibv_create_cq with Cannot allocate memory (over the limit) or
-    Operation not permitted (the limit is 0).
-
-    What to do: `ulimit -l unlimited`; docker --ulimit memlock=-1; Kubernetes: capability IPC_LOCK.
-
-    False alarms: without RDMA devices, or with CAP_IPC_LOCK, nothing is reported; on one node, where NCCL uses no
-    RDMA, it is info.
-    """
-
     name = "memlock-limit"
     listens = (LogLine,)
 

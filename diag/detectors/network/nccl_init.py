@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 from diag.detectors.contract import Detector
 from diag.detectors.findings import finding, load, on_ranks, quoted, ranks_of, since_of
-from diag.detectors.network.advice import advice_for
 from diag.detectors.network.causes import find_cause
-from diag.detectors.network.evidence import line_evidence
+from diag.detectors.network.evidence import advice_for, line_evidence
 from diag.detectors.network.memlock import is_memlock
 from diag.detectors.network.no_interface import lost_interfaces
 from diag.detectors.network.transport_mismatch import differing
@@ -38,17 +37,6 @@ _NO_NETWORK = ("Error: network ", "any NET plugin")
 
 
 class NcclInitErrorDetector(Detector):
-    """Meaning: NCCL failed before the first training step, for a reason that has no finding of its own.
-
-    Evidence: PyTorch's `NCCL error in:`, NCCL's warnings and result codes. The rank with an error of its own
-    is named, not those that only lost their connection to it.
-
-    What to do: the first warning names it; the advice follows NCCL's result.
-
-    False alarms: none known; where the cause has its own finding (no interface, locked memory, shared memory,
-    a GPU used twice, RDMA errors), that one is given instead.
-    """
-
     name = "nccl-init-error"
     listens = (LogLine,)
 
@@ -121,7 +109,7 @@ class NcclInitErrorDetector(Detector):
             result["cause"],
             ranks=ranks,
             since=at,
-            summary=f"NCCL cannot be set up{on_ranks(ranks)}: {means}; NCCL_DEBUG is not WARN, so it does not say why",
+            summary=f"NCCL cannot be set up{on_ranks(ranks)}: {means}; NCCL_DEBUG is not WARN, so NCCL does not print why",
             advice=f"Run once with NCCL_DEBUG=WARN (`diag run` sets NCCL_DEBUG unless it is set). {result['advice']}",
             final=True,
             evidence=quoted(self._torch),

@@ -22,17 +22,6 @@ _NOWHERE = re.compile(
 
 
 class NoInterfaceDetector(Detector):
-    """Meaning: NCCL has no network interface over which its ranks can find each other, or has chosen one that
-    leads nowhere.
-
-    Evidence: `no socket interface found`, `Bootstrap : Using lo:...` (or docker0 and its like) of a job on
-    several nodes.
-
-    What to do: set NCCL_SOCKET_IFNAME to an interface that all nodes reach, or remove a wrong one.
-
-    False alarms: none known; `lo` on one node is fine and is not reported.
-    """
-
     name = "nccl-no-interface"
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
@@ -107,7 +96,7 @@ def _wrong(found: dict[int, NcclProcess], now: float) -> Finding:
         "loopback" if loop else "bridge",
         ranks=ranks,
         since=process.told.get(fact.line, now),
-        summary=f"NCCL{on_ranks(ranks)} tells its peers the address {fact.address} of {fact.interface}{why}, which other nodes "
+        summary=f"NCCL{on_ranks(ranks)} gives its peers the address {fact.address} of {fact.interface}{why}, which other nodes "
         f"{'cannot' if loop else 'most likely cannot'} reach",
         words={"remedy": remedy},
         evidence=_evidence(process, rank, now, setting, fact),

@@ -7,30 +7,14 @@ from dataclasses import dataclass
 
 from diag.detectors.contract import Detector
 from diag.detectors.findings import finding, row
-from diag.detectors.network.advice import advice_for
 from diag.detectors.network.causes import find_cause
-from diag.detectors.network.evidence import line_evidence, who
+from diag.detectors.network.evidence import advice_for, line_evidence, who
 from diag.model import Evidence, Finding
 from diag.state.ncclprocess import NcclProcess
 from diag.state.view import JobView
 
 
 class TransportMismatchDetector(Detector):
-    """Meaning: ranks of one communicator that spans nodes chose different networks: InfiniBand here, sockets
-    there.
-
-    NCCL does not notice it in time: the job hangs while the communicator is made or at its first call, or
-    fails there with an internal error (`wrong type 3 != 4`).
-
-    Evidence: `Using network` of each member, by the communicator's id; or, where only one node is seen,
-    connections of the wrong type. The ranks named are those on sockets, or else the fewer (in a tie none);
-    why they differ is found as for ib-fallback.
-
-    What to do: make the nodes alike: the same image, devices, environment and plugin on all.
-
-    False alarms: none known; on one node nothing is reported, since NCCL does not use the network there.
-    """
-
     name = "transport-mismatch"
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from diag.knowledge.log_prefix import message_of, strip_outer
 from diag.text.units import format_seconds
 
 _PLACE = re.compile(r"\{(\w{1,40})\}")
-# A literal that stands in ordinary lines is no prefilter. Of ms-swift 4.6, Megatron-LM, transformers,
+# A literal that occurs in ordinary lines is no prefilter. Of ms-swift 4.6, Megatron-LM, transformers,
 # torchrun, NCCL, tqdm.
 _ORDINARY = (
     "{'loss': 0.69314718, 'grad_norm': 1.10422194, 'learning_rate': 9.847e-05, 'iteration': '4/100', 'elapsed_time': '2s'}",
@@ -75,8 +75,8 @@ def _form(item: Loaded) -> Iterator[Problem]:
         for text, keys in ((getattr(rule, part), (part,)), (getattr(rule.zh, part), ("zh", part))):
             for name in _PLACE.findall(text):
                 if name not in names:
-                    said = f"{'.'.join(keys)}: {{{name}}} is a group of no regex, or not of all; known are"
-                    yield Problem(item.path, item.line(*keys), f"{said} {', '.join(sorted(names))}")
+                    problem = f"{'.'.join(keys)}: {{{name}}} is a group of no regex, or not of all; known are"
+                    yield Problem(item.path, item.line(*keys), f"{problem} {', '.join(sorted(names))}")
 
 
 def _groups(pattern: Pattern) -> set[str]:

@@ -106,24 +106,10 @@ class LogReader:
                 ends = _ends(message.text, above, uncaught) if ends is None else ends
                 if ends is _Ends.NOTHING or (ends is _Ends.SEEN_ALONE and message.level in _NO_FAILURE):
                     continue
-            length = len(rule.match[match.number].literal)
             alone = rule.kind == "exception" and ends is _Ends.SEEN_ALONE
-            groups = match.groups
-            self._note(
-                Hit(
-                    rule,
-                    at,
-                    self.lines,
-                    rank,
-                    text,
-                    groups,
-                    uncaught,
-                    alone,
-                    tuple(above),
-                    length,
-                    last_at=at,
-                )
-            )
+            literal = len(rule.match[match.number].literal)
+            around = (uncaught, alone, tuple(above), literal)
+            self._note(Hit(rule, at, self.lines, rank, text, match.groups, *around, last_at=at))
 
     def _note(self, hit: Hit) -> None:
         if hit.rank is not None:

@@ -39,21 +39,16 @@ class Starved:
     since: float = 0.0
 
     def __str__(self) -> str:
-        ready = (
-            ""
-            if self.ready_ratio is None
-            else f", was ready without one {format_ratio(self.ready_ratio)} of the time"
-        )
-        preempted = (
-            f" and was preempted {self.preemptions:.0f} times a second" if self.preemptions >= 1 else ""
-        )
-        place = (
-            f"; it may use core {self.cores}" if self.cores.isdigit() else f"; it may use cores {self.cores}"
-        )
-        return (
+        text = (
             f"its main thread had {format_ratio(self.cpu_ratio)} of a core for {format_seconds(self.seconds)}"
-            f"{ready}{preempted}{place if self.cores else ''}{self._others()}"
         )
+        if self.ready_ratio is not None:
+            text += f", was ready to run without one {format_ratio(self.ready_ratio)} of the time"
+        if self.preemptions >= 1:
+            text += f" and was preempted {self.preemptions:.0f} times a second"
+        if self.cores:
+            text += f"; it may use core{'' if self.cores.isdigit() else 's'} {self.cores}"
+        return text + self._others()
 
     def _others(self) -> str:
         if not self.beside:
@@ -99,9 +94,7 @@ class CoreShares:
         """The rank's own process and those below it, as last read."""
         kept = self._readings.get(rank)
         return (
-            frozenset((kept[-1][1].main.pid, *(one.pid for one in kept[-1][1].children)))
-            if kept
-            else frozenset()
+            frozenset(one.pid for one in (kept[-1][1].main, *kept[-1][1].children)) if kept else frozenset()
         )
 
     def starved(self, ranks: Collection[int]) -> tuple[Starved, ...]:

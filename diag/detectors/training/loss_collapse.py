@@ -18,21 +18,6 @@ _HIDDEN = 3  # zeros in lines whose gradients are no numbers
 
 
 class LossCollapseDetector(LossDetector):
-    """Meaning: the loss has the same value in line after line: nothing is learnt.
-
-    Evidence: 10 lines of the same loss to the last digit with a gradient norm of 0; 50 lines with a learning
-    rate of 0 (in a warm-up it may be rounded), or where neither shows why and the rate is printed and no
-    longer rises (a warm-up moves bf16 weights too little at first); 0 in 3 lines whose gradient norm is nan
-    or inf. A DPO loss that stays 0.6931 is policy and reference being the same: each run begins there. A loss
-    of 0 with gradients is an info.
-
-    What to do: the advice follows the cause: no_gradient, no_learning_rate, nan_hidden (transformers prints 0
-    for nan), zero, stuck.
-
-    False alarms: a loss that is printed with few digits and has converged; losses of reinforcement learning
-    are not judged.
-    """
-
     name = "loss-collapse"
 
     def __init__(self) -> None:

@@ -22,20 +22,6 @@ _FALSE_ALARM = 1e-7
 
 
 class LossSpikeDetector(LossDetector):
-    """Meaning: the loss jumped: three lines in a row are far above all of the fifty before.
-
-    Evidence: three values in a row, each 20 % above the highest of the last 50, at least twice their median,
-    0.25 above it and ten of their spreads (median of absolute deviations). Withdrawn when three in a row are
-    back.
-
-    What to do: mostly it comes back by itself. Where it does not within a hundred steps, go back to the last
-    checkpoint before it and skip those batches, or lower the learning rate; see whether the gradient norm
-    jumped with it (--max_grad_norm, --clip_grad 1.0).
-
-    False alarms: another data set or curriculum stage that is harder. Losses of reinforcement learning are
-    not judged.
-    """
-
     name = "loss-spike"
 
     def __init__(self) -> None:
@@ -110,19 +96,6 @@ class _Rise:
 
 
 class LossDivergenceDetector(LossDetector):
-    """Meaning: the loss rises for long: the model gets worse by training.
-
-    Evidence: the median of the last 30 lines is twice the lowest median of 30 before, by 0.25 at least, and
-    is either above that of the first 30 lines or three times the lowest; the two differ by Fisher's exact
-    test beyond one in ten million.
-
-    What to do: lower the learning rate (a tenth), give it a warm-up, check beta (DPO) and that labels fit the
-    template.
-
-    False alarms: data that get harder by order (no shuffling, a curriculum, several data sets one after
-    another). Losses of reinforcement learning, and those around zero, are not judged.
-    """
-
     name = "loss-divergence"
 
     def __init__(self) -> None:

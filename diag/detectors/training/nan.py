@@ -20,19 +20,6 @@ _WATCHED_SECONDS = 10.0  # ranks that report so soon after the first: who was fi
 
 
 class LossNanDetector(Detector):
-    """Meaning: the loss is nan or inf. From there on the weights are too, as a rule: the job burns GPU hours.
-
-    Evidence: the loss in the trainer's own lines; checks inside Megatron-LM that name the rank ("found NaN in
-    local forward loss calculation").
-
-    What to do: stop the job, go back to the last checkpoint before that iteration, and try the causes that
-    the advice lists.
-
-    False alarms: a single nan that is followed by three finite values was one step that was left out; the
-    finding is then withdrawn. Where lines come every N steps the loss went wrong in one of the N steps
-    before.
-    """
-
     name = "loss-nan"
     listens = (*PointReader.listens, NonFiniteReported, RankFound)
 
@@ -71,9 +58,9 @@ class LossNanDetector(Detector):
             more = f", and in {self._count} lines in all" if self._count > 1 else ""
             summary = f"the loss is {digits(first.loss)} {format_iteration(first.iteration)}{more}{before}"
             if checks.ranks:
-                summary += f"; {checks.whose()} met it first"
+                summary += f"; {checks.whose()} had it first"
         else:
-            summary = f"{checks.whose()} met nan or inf in its own loss {_after(job)}{before}"
+            summary = f"{checks.whose()} found nan or inf in its own loss {_after(job)}{before}"
         evidence = [*checks.evidence(), *([first.evidence()] if first is not None else [])]
         yield finding(
             self.name,
@@ -85,21 +72,6 @@ class LossNanDetector(Detector):
 
 
 class GradNanDetector(Detector):
-    """Meaning: gradients are nan or inf, so that the step is lost, or the weights are.
-
-    Evidence: the gradient norm in the trainer's lines, two in a row with a loss that is a number (with
-    fp16's dynamic loss scale: ten, since overflows belong to it, see fp16-overflow); checks of Megatron-LM,
-    which name the rank ("found NaN in local grad norm for bucket #0"), and PyTorch's anomaly mode, which
-    names the operator.
-
-    What to do: as for loss-nan. Where a rank is named, its own batch or its GPU is to blame: gradients are
-    checked before they are mixed with those of others. The same rank again after a restart points at the GPU.
-    Ranks that compute on one batch together (tensor and context parallelism) are named together: nan passes
-    between them within the step, whoever printed it first.
-
-    False alarms: an inf norm in the first steps of fp16 is how the loss scale is found; it is not reported.
-    """
-
     name = "grad-nan"
     listens = (*PointReader.listens, LossScaleReduced, NonFiniteReported, RankFound)
 
@@ -142,7 +114,7 @@ class GradNanDetector(Detector):
         evidence = list(checks.evidence())
         if checks.reports:
             where = f" ({checks.where})" if checks.where else ""
-            summary = f"{checks.whose()} met nan or inf in its own gradients{where} {_after(job)}"
+            summary = f"{checks.whose()} found nan or inf in its own gradients{where} {_after(job)}"
         else:
             first = self._row[0]
             since = format_iteration(first.iteration).removeprefix("at ")
@@ -151,19 +123,13 @@ class GradNanDetector(Detector):
             evidence.append(first.evidence())
         if self._before is not None:
             summary += f"; the last good value was {digits(self._before.grad)} {format_iteration(self._before.iteration)}"
-        own = (
-            "It is the named rank's own batch, or its GPU: compare after a restart. " if checks.ranks else ""
-        )
-        if checks.shared:
-            own = (
-                "It is the batch of these ranks, or the GPU or the parameters of one of them: nan passes between them within "
-                "the step. Compare after a restart. "
-            )
+        known = row(self.name)
+        own = known["shared"] if checks.shared else known["named"] if checks.ranks else ""
         yield finding(
             self.name,
             summary=summary,
             since=min(item.at for item in evidence),
-            advice=own + row(self.name)["advice"],
+            advice=own + known["advice"],
             ranks=checks.ranks,
             evidence=evidence,
         )
@@ -221,7 +187,7 @@ class _ReportedByChecks:
     @property
     def ranks(self) -> tuple[int, ...]:
         """With those that they share their batch with: nan passes between them within the step, and who printed
-        it first says nothing."""
+        it first shows nothing."""
         named = {fact.rank // self._together for _, fact in self.reports if fact.rank is not None}
         return tuple(one * self._together + place for one in sorted(named) for place in range(self._together))
 

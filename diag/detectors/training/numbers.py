@@ -113,7 +113,7 @@ def _first(numbers: Mapping[str, float], names: Iterable[str]) -> float | None:
 
 
 def format_iteration(iteration: int | None) -> str:
-    return "in a step whose number is not printed" if iteration is None else f"at iteration {iteration}"
+    return "in a step whose number was not printed" if iteration is None else f"at iteration {iteration}"
 
 
 def digits(value: float | None) -> str:

@@ -21,19 +21,6 @@ _MINIMUM = 1.0
 
 
 class Fp16OverflowDetector(Detector):
-    """Meaning: gradients do not fit into fp16: steps are skipped again and again, or the loss scale has
-    reached its end.
-
-    Evidence: DeepSpeed's OVERFLOW lines, Megatron-LM's `loss scale` and `number of skipped iterations`.
-    Warning where after the first 50 steps half of the last 20 were skipped, or the scale fell to 1; critical
-    where it can fall no further and steps are skipped still: nothing is learnt any more.
-
-    What to do: train in bf16. ms-swift takes fp16 by itself where config.json says float32.
-
-    False alarms: the first tens of steps of fp16 are skipped by design, as the scale begins too high; that is
-    not reported.
-    """
-
     name = "fp16-overflow"
     listens = (LossScaleReduced, *PointReader.listens)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from diag.detectors.contract import Detector
 from diag.detectors.findings import finding
-from diag.detectors.training.recorder_rounds import RecorderRounds
+from diag.detectors.training.recorders import RecorderRounds
 from diag.model import Confidence, Evidence, Finding
 from diag.model.observations import FlightRecorder, RankFound
 from diag.state.collective_fronts import Front, Signature, passed_mismatches
@@ -18,21 +18,6 @@ _MOST_SHOWN = 3
 
 
 class PassedMismatchDetector(Detector):
-    """Meaning: ranks called different collectives, or one with different sizes, and NCCL let it pass: nobody
-    waits, and what came out is wrong.
-
-    Evidence: the calls that all ranks of a group have ended, side by side in their Flight Recorders: of one
-    number in one group the operation, the number of elements and the type must be the same. NCCL checks none of
-    it; where both sides happen to move as many chunks, the smaller call overwrites a part and reads what it
-    finds. Calls whose sizes may differ (all_to_all, uneven gathers, barriers) are not compared. The recorders
-    are read under suspicion and for a dump.
-
-    What to do: see both calls' lines: a branch on the rank or the data, a last batch of another size, a shard
-    that is not padded. TORCH_DISTRIBUTED_DEBUG=DETAIL checks each call in a short run.
-
-    False alarms: none known.
-    """
-
     name = "rank-desync"
     listens = (FlightRecorder, RankFound)
 

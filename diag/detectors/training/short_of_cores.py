@@ -1,4 +1,4 @@
-"""A rank that gets too little of a core while the others get theirs: said by itself, without any sample of who waits
+"""A rank that gets too little of a core while the others get theirs: reported by itself, without any sample of who waits
 for whom, and with what the job's steps take since."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from diag.detectors.findings import finding, row
+from diag.detectors.findings import finding
 from diag.detectors.training.core_shares import CoreShares, Starved
 from diag.detectors.training.straggler_samples import RankSample
 from diag.model import JOB, Confidence, Evidence, Finding, Severity, numbered
@@ -34,20 +34,9 @@ class Slower:
     after: float
 
 
-@dataclass(frozen=True, slots=True)
-class ShortOfCores:
-    starved: tuple[Starved, ...]
-    others: tuple[int, ...]
-    slower: Slower | None  # None: there were too few steps before to compare with
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        return tuple(one.rank for one in self.starved)
-
-
 def short_of_cores(
     shares: CoreShares, compared: Callable[[], Mapping[int, Sequence[RankSample]]], job: JobView, now: float
-) -> ShortOfCores | None:
+) -> Finding | None:
     """None where all ranks are as badly off, where nobody waits for those that are, and where steps take what they
     took before."""
     ranks = [rank for rank in job.alive_ranks() if rank.distributed]
@@ -67,10 +56,9 @@ def short_of_cores(
     before = job.progress.steps.seconds(0.0, since)[-_COMPARED:]
     after = job.progress.steps.seconds(since, now)[-_COMPARED:]
     if len(before) < _LEAST_BEFORE:
-        lasted = now - since >= _ALONE_SECONDS
-        return ShortOfCores(starved, others, None) if lasted else None
+        return _finding(starved, others, None) if now - since >= _ALONE_SECONDS else None
     slower = _slower(before, after)
-    return ShortOfCores(starved, others, slower) if slower is not None else None
+    return _finding(starved, others, slower) if slower is not None else None
 
 
 def _slower(before: list[float], after: list[float]) -> Slower | None:
@@ -84,40 +72,31 @@ def _slower(before: list[float], after: list[float]) -> Slower | None:
     return found if fisher(quick_after, len(after), quick_before, len(before)) < _CHANCE else None
 
 
-def short_of_cores_finding(found: ShortOfCores) -> Finding:
-    """A warning where steps are slower since; else only what the kernel counts."""
-    count, slower, first = len(found.ranks), found.slower, found.starved[0]
-    others = numbered("[rank|ranks]", len(found.others))
-    summary = (
-        f"{format_ranks(found.ranks)} {numbered('[gets|get]', count)} too little of a core, and the other {others} "
-        f"{numbered('[gets|get]', len(found.others))} what {numbered('[it asks|they ask]', len(found.others))} for"
-    )
+def _finding(starved: tuple[Starved, ...], others: tuple[int, ...], slower: Slower | None) -> Finding:
+    """A warning where steps are slower since; else, where too few were made before to compare with, only what the
+    kernel counts."""
+    ranks, first = tuple(one.rank for one in starved), starved[0]
+    served = numbered("the other [rank gets what it asks|ranks get what they ask] for", len(others))
+    summary = f"{format_ranks(ranks)} {numbered('[gets|get]', len(ranks))} too little of a core, and {served}"
+    evidence = [one.evidence() for one in starved[:2]]
     if slower is not None:
+        before, after = format_seconds(slower.before), format_seconds(slower.after)
         ratio = slower.after / slower.before
-        summary += (
-            f"; since then a step takes {format_seconds(slower.after)}, {ratio:.2g} times the "
-            f"{format_seconds(slower.before)} before"
-        )
+        summary += f"; since then a step takes {after}, {ratio:.2g} times the {before} before"
+        text = f"{before} a step before, {after} since (medians)"
+        evidence.append(Evidence("output", text, first.since))
     else:
         summary += "; whether that slows the job is not known: no steps were measured before"
     return finding(
         "straggler",
         "cpu_contention",
-        subject=f"rank {found.ranks[0]}" if count == 1 else JOB,
+        subject=f"rank {ranks[0]}" if len(ranks) == 1 else JOB,
         severity=None if slower is not None else Severity.INFO,
         confidence=Confidence.MEDIUM,
-        ranks=found.ranks,
-        waiting_ranks=found.others if slower is not None else (),
+        ranks=ranks,
+        waiting_ranks=others if slower is not None else (),
         since=first.since,
         summary=f"{summary}; {first}",
-        advice=numbered(row("straggler", "cpu_contention")["advice"], count),
-        evidence=[*(one.evidence() for one in found.starved[:2]), *_steps(found)],
+        count=len(ranks),
+        evidence=evidence,
     )
-
-
-def _steps(found: ShortOfCores) -> list[Evidence]:
-    if found.slower is None:
-        return []
-    before, after = format_seconds(found.slower.before), format_seconds(found.slower.after)
-    text = f"{before} a step before, {after} since (medians)"
-    return [Evidence("output", text, found.starved[0].since)]

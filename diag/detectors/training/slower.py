@@ -43,8 +43,8 @@ class Cause:
     evidence: tuple[Evidence, ...] = ()
 
 
-class Surroundings:
-    """GPUs and host memory of the last half hour."""
+class SurroundedDetector(Detector):
+    """One that is handed what is around the ranks: GPUs and host memory of the last half hour."""
 
     listens = (GpuSample, HostMemory, CgroupMemory)
 
@@ -63,19 +63,7 @@ class Surroundings:
             self.memory.append((at, fact.pressure_full_ratio, -1))
 
 
-class SurroundedDetector(Detector):
-    """One that is handed what is around the ranks."""
-
-    listens = Surroundings.listens
-
-    def __init__(self) -> None:
-        self._around = Surroundings()
-
-    def observe(self, at: float, fact: GpuSample | HostMemory | CgroupMemory) -> None:
-        self._around.observe(at, fact)
-
-
-def cause_of(drop: Drop, job: JobView, around: Surroundings) -> Cause:
+def cause_of(drop: Drop, job: JobView, around: SurroundedDetector) -> Cause:
     """The first of these that the evidence shows; `unknown` says what was checked."""
     before, after = job.residence.counts(until=drop.since), job.residence.counts(since=drop.since)
     for found in (
@@ -89,7 +77,7 @@ def cause_of(drop: Drop, job: JobView, around: Surroundings) -> Cause:
     looked += [f"clocks of {len(around.gpus)} GPUs"] if around.gpus else []
     looked += ["memory pressure"] if around.memory else []
     return Cause(
-        "unknown", f"no cause was seen in {', '.join(looked)}" if looked else "nothing could be checked"
+        "unknown", f"no cause was found in {', '.join(looked)}" if looked else "nothing could be checked"
     )
 
 
@@ -132,7 +120,7 @@ def _data(before: Mapping[int, Counter[str]], after: Mapping[int, Counter[str]])
     return Cause("data_loading", text, () if len(slow) == len(after) else slow)
 
 
-def _clocks(drop: Drop, around: Surroundings) -> Cause | None:
+def _clocks(drop: Drop, around: SurroundedDetector) -> Cause | None:
     slower = []
     for index, seen in sorted(around.gpus.items()):
         then, now = (
@@ -162,7 +150,7 @@ def _clocks(drop: Drop, around: Surroundings) -> Cause | None:
     return Cause("gpu_clocks", text, evidence=(Evidence("nvml", excerpt, around.gpus[index][-1][0]),))
 
 
-def _memory(drop: Drop, around: Surroundings) -> Cause | None:
+def _memory(drop: Drop, around: SurroundedDetector) -> Cause | None:
     then, now = (
         [item for item in around.memory if (item[0] >= drop.since) is later] for later in (False, True)
     )

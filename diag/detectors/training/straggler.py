@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from diag.detectors.contract import Detector
 from diag.detectors.training.core_shares import CoreShares, Starved
-from diag.detectors.training.latecomers import Latecomers
-from diag.detectors.training.short_of_cores import short_of_cores, short_of_cores_finding
+from diag.detectors.training.recorders import Latecomers
+from diag.detectors.training.short_of_cores import short_of_cores
 from diag.detectors.training.straggler_samples import GpuWaitSample, RankSample, Split, StepSamples, split
 from diag.detectors.training.straggler_words import Around, StragglerVerdict, straggler_finding
 from diag.knowledge.flags import pipeline_parallel_size
@@ -64,34 +64,6 @@ _BEARS_OUT = 1e-2
 
 
 class StragglerDetector(Detector):
-    """Meaning: one rank (or few) takes longer for each step than its peers, which wait for it; the job runs,
-    at its pace.
-
-    Evidence: how often each rank is found waiting for its peers when its stack is sampled in steady state.
-    The slow one is hardly ever found waiting, all others often: an exact test over the last samples (at most
-    one a step, 128 a rank), with a chance of a false alarm of one in a million a look. Beside it the GPUs:
-    those that wait in NCCL are busy at low power, the slow rank's is not. Ranks are compared within their
-    pipeline stage. It needs 12 samples of each rank when the others always wait, 35 when half of the time, 80
-    for a quarter: a minute and more at one sample in 5 s (--stack-seconds makes them denser). A sample of a
-    GPU that others use too does not count; in a container without the host's pids the GPUs only bear out what
-    else shows. Where Flight Recorders were read, the strongest sign is who came last to nearly all collectives,
-    as soon as stacks, GPUs or the share of a core that its main thread got show that it matters. Confidence is
-    high where two of these agree. Steps count whoever reports them, a known trainer or a loop whose lines were
-    learned. A rank that spins for its GPU in `.item()` waits, where the others come to that line too.
-
-    A main thread that is ready and without a core for 30 % of the time, while the other ranks get what they ask
-    for and are found waiting, is reported by itself (cpu_contention): as a warning where steps take 25 % longer
-    since, as an info where none were measured before, and not at all where they take what they took.
-
-    What to do: the advice follows the cause: data loading, a GPU with low clocks, others on the cores that it
-    may use, or the line of code in which the rank spends the time that the others spend waiting.
-
-    False alarms: work that one rank does by design in every step (rank 0 writes metrics) and that costs the
-    others a quarter of the step or more is named too. Nothing is reported of a pipeline whose layout neither
-    command line nor log shows, of stages of one rank, while steps are overdue (that is a hang's matter), or
-    of a rank that is slow in a backward pass under DDP on gloo, where work and waiting look the same.
-    """
-
     name = "straggler"
     listens = (
         MainStackRead,
@@ -326,7 +298,7 @@ class StragglerDetector(Detector):
         elif job.phase == "steady":
             short = short_of_cores(self._cores, self._looks.compared, job, now)
             if short is not None:
-                yield short_of_cores_finding(short)
+                yield short
 
     def _may_report(self, now: float, job: JobView) -> bool:
         """Not of a job that stands still, or of which a part is stopped or gone: that is a hang's matter, or

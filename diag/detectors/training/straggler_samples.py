@@ -22,8 +22,6 @@ from diag.state.exact import fisher
 from diag.state.own_code import own_places
 from diag.state.stack_activity import Activity, Reading, format_frame, read_stack
 
-__all__ = ["Excess", "GpuWaitSample", "RankSample", "Split", "StepSamples", "fisher", "split"]
-
 _WINDOW = 128  # samples of a rank that are tested together
 _OLDEST_SECONDS = 1800.0
 _WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.BACKWARD)

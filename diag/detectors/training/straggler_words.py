@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from diag.detectors.findings import finding, row
+from diag.detectors.findings import finding
 from diag.detectors.training.core_shares import Starved
-from diag.detectors.training.latecomers import in_words
+from diag.detectors.training.recorders import in_words
 from diag.detectors.training.straggler_samples import Excess, GpuWaitSample, RankSample, Split
 from diag.model import JOB, Confidence, Evidence, Finding, numbered
 from diag.state.arrivals import Latecomer
@@ -67,7 +67,7 @@ def straggler_finding(verdict: StragglerVerdict, around: Around, since: float) -
         waiting_ranks=tuple(sorted((*found.waiting, *verdict.elsewhere))),
         since=since,
         summary="; ".join(_sentences(verdict, cause, around)),
-        advice=numbered(row("straggler", cause)["advice"], count),
+        count=count,
         evidence=tuple(_evidence(verdict, around)),
     )
 

@@ -13,22 +13,6 @@ from diag.text.units import format_ratio, format_seconds
 
 
 class ThroughputDropDetector(SurroundedDetector):
-    """Meaning: steps take longer than they did in the same run, and have for a minute or more.
-
-    Evidence: seconds a step over laps of five seconds and more, by the arrival of the lines that report
-    steps, without saves, evaluations and stops (Megatron's own `elapsed time per iteration` where it is
-    printed). Reported are 25 % and more; how noise is told from a drop, and what was measured, is in
-    diag/state/pace.py: one alarm in 5,000 hours of healthy jobs, 60-100 s from the change for 1.5 times and
-    more. What changed at that time in stacks, GPU clocks and memory gives the cause.
-
-    What to do: the advice follows the cause: straggler, data_loading, gpu_clocks, memory_pressure,
-    checkpoint_writer, communication, compile and other parts of a step, or unknown.
-
-    False alarms: data with longer sequences from some step on look the same. Without a cause, less than 1.45
-    times and for less than five minutes it is an info. A slow rise (a leak) is not reported: laps are compared
-    with all before, and half of them rise too.
-    """
-
     name = "throughput-drop"
 
     def __init__(self) -> None:
@@ -69,7 +53,7 @@ class ThroughputDropDetector(SurroundedDetector):
         """Looked for anew with each lap until it is found: then it stays, as does the drop."""
         known, laps = self._known, job.progress.steps.pace.laps
         if known is None or known[0] != drop.since or (known[2].name == "unknown" and known[1] != laps):
-            known = self._known = (drop.since, laps, cause_of(drop, job, self._around))
+            known = self._known = (drop.since, laps, cause_of(drop, job, self))
         return known[2]
 
 
@@ -80,20 +64,6 @@ _GPU_SAMPLES = 12
 
 
 class SlowDetector(SurroundedDetector):
-    """Meaning: one part of each step takes so much of it that the GPUs wait, from the start on.
-
-    Evidence: of the last samples of every rank (40 at least, half an hour at most) 30 % and more are in the
-    same part: waiting for a batch, or the optimizer's work on the CPU. Where there are GPUs, none is in use
-    for more than 80 % of the time. There is no normal speed to compare with: what is not found here is not
-    reported as fast. `GET /ranks` has all shares.
-
-    What to do: data: more DataLoader workers, quicker storage, tokenising beforehand. CPU optimizer: offload
-    less.
-
-    False alarms: a job that is meant to be bound by its data (a rollout, streaming). CPU offload is an info:
-    it was asked for.
-    """
-
     name = "slow"
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
@@ -119,7 +89,7 @@ class SlowDetector(SurroundedDetector):
         GPUs."""
         seen = [
             [gpu.utilization_ratio for at, gpu in looks if at >= since and gpu.utilization_ratio is not None]
-            for looks in self._around.gpus.values()
+            for looks in self.gpus.values()
         ]
         return max((sum(each) / len(each) for each in seen if len(each) >= _GPU_SAMPLES), default=None)
 

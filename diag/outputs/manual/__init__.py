@@ -1,15 +1,12 @@
 """The manual pages of findings, in English and Chinese: what `diag explain` prints.
 
-A page is the sections of en/ID.md or zh/ID.md. In English what the file leaves out comes from the docstring
-of the finding's detector, so that nothing is written twice; a Chinese page
-is in its file as a whole. What is not translated yet is shown in English below the Chinese headings. In
-"What to do" a list item that begins with causes in backticks (and the class of a hang in brackets) is the
-advice for these; those of a hang are in its catalogue.
+A page is the sections of en/ID.md or zh/ID.md. What is not translated yet is shown in English below the Chinese
+headings. In "What to do" a list item that begins with causes in backticks (and the class of a hang in brackets)
+is the advice for these; those of a hang are in its catalogue.
 """
 
 from __future__ import annotations
 
-import inspect
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -46,7 +43,9 @@ class Advice:
 
 def ids() -> list[str]:
     """Every finding: those of a run in the order in which they are judged, then the others by name."""
-    judged = dict.fromkeys(_written_in_code())
+    from diag.detectors import DETECTORS
+
+    judged = dict.fromkeys(kind.name for kind in DETECTORS if kind.name in _names("en"))
     return [*judged, *sorted({path.stem for path in (_FOLDER / "en").glob("*.md")} - set(judged))]
 
 
@@ -59,9 +58,7 @@ def sections(finding: str, lang: str) -> dict[str, str]:
         from diag.detectors.hang.catalogue import manual_items
 
         found[HEADINGS[lang][2]] = "\n".join((found[HEADINGS[lang][2]], *manual_items(lang)))
-    if lang == "en":
-        found = {**_of(_written_in_code().get(finding, ""), lang), **found}
-    elif not found:
+    if not found and lang != "en":
         english = sections(finding, "en")
         found = {
             own: english[name]
@@ -113,16 +110,6 @@ def _file(finding: str, lang: str) -> str:
 @cache
 def _names(lang: str) -> frozenset[str]:
     return frozenset(path.stem for path in (_FOLDER / lang).glob("*.md"))
-
-
-@cache
-def _written_in_code() -> dict[str, str]:
-    from diag.detectors import DETECTORS
-    from diag.detectors.signatures import SignatureDetector  # it has no finding of its own: rules name them
-
-    return {
-        kind.name: inspect.cleandoc(kind.__doc__ or "") for kind in DETECTORS if kind is not SignatureDetector
-    }
 
 
 def _of(page: str, lang: str) -> dict[str, str]:

@@ -39,7 +39,7 @@ in Python, and says which rule it was.""",
 15 s it is some hundredth of a percent of a core.""",
     "P13 idle": "the hub looks for ranks below the command several times a second, as they may appear any moment.",
     "P14 help": "Python's own start and argparse are most of it.",
-    "P14 explain": "English pages are in part the detectors' own docstrings, so their modules are loaded.",
+    "P14 explain": "the advice by cause of a hang is in its catalogue, so its modules are loaded.",
     "nccl file": "`grep` counts lines; diag makes facts of them.",
     "replay speed": """a line that says something goes past every detector, some tens of microseconds; in this log many
 do: a step's numbers, and lines near a word of an error.""",

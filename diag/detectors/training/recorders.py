@@ -1,14 +1,39 @@
-"""Which rank comes last to the collectives, reading of the Flight Recorders after reading."""
+"""Flight Recorders of all ranks as one reading, and which rank comes last to the collectives in it."""
 
 from __future__ import annotations
 
-from diag.detectors.training.recorder_rounds import RecorderRounds
+from collections.abc import Mapping
+
 from diag.model import Evidence
 from diag.model.observations import FlightRecorder
 from diag.state.arrivals import Arrivals, Latecomer, arrivals
 from diag.text.units import format_seconds
 
+_ONE_ROUND_SECONDS = 20.0
+_MOST_RANKS = 256  # ours: comparing all calls of more takes seconds
 _FRESH_SECONDS = 300.0
+
+
+class RecorderRounds:
+    """Keeps the newest recorder of each rank: they are asked one after the other."""
+
+    def __init__(self) -> None:
+        self._recorders: dict[int, tuple[float, FlightRecorder]] = {}
+        self._done = 0.0
+
+    def observe(self, at: float, fact: FlightRecorder, ranks: int) -> Mapping[int, FlightRecorder] | None:
+        """All of them, with the last answer of a round of so many ranks."""
+        if fact.rank is None or (fact.rank not in self._recorders and len(self._recorders) >= _MOST_RANKS):
+            return None
+        self._recorders[fact.rank] = (at, fact)
+        oldest = min(seen for seen, _ in self._recorders.values())
+        if not 1 < ranks <= len(self._recorders) or at - oldest > _ONE_ROUND_SECONDS or oldest <= self._done:
+            return None
+        self._done = at
+        return {rank: recorder for rank, (_, recorder) in self._recorders.items()}
+
+    def start_over(self) -> None:
+        self._recorders.clear()
 
 
 class Latecomers:
