@@ -59,11 +59,8 @@ def find_enders(rank: RankView, chain: Chain, since: float, job: OfJob) -> Ender
 
 
 def _python_threads(rank: RankView, pid: int) -> frozenset[int]:
-    sample = rank.stack
-    if pid != rank.placement.pid:
-        sample = rank.child_stacks[pid][1] if pid in rank.child_stacks else None
-    threads = sample.threads if sample is not None and sample.pid == pid else ()
-    return frozenset(thread.thread_id for thread in threads)
+    sample = rank.sample(pid)
+    return frozenset(thread.thread_id for thread in sample.threads) if sample is not None else frozenset()
 
 
 def _runs_calls_of_others(rank: RankView) -> bool:

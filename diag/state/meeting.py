@@ -188,7 +188,7 @@ def _unmet(rank: RankView) -> bool:
 
 def _listening(rank: RankView) -> set[str]:
     """The ports on which a thread of its process waits for connections; empty where nobody looked."""
-    process = rank.waits.process(rank.placement.pid) if rank.waits is not None else None
+    process = rank.process_waits()
     return {
         port for thread in (process.threads if process is not None else ()) for port in _ports(thread.wait)
     }

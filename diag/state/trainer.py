@@ -107,8 +107,7 @@ def beginning(thread: ThreadStack) -> tuple[str, ...]:
 
 def _awaits_events(main: ThreadStack, waits: WaitsRead | None, pid: int) -> bool:
     """Others give it something to do, as its frames or the kernel show."""
-    process = waits.process(pid) if waits is not None else None
-    thread = process.thread() if process is not None else None
+    thread = waits.thread(pid) if waits is not None else None
     return is_in_lock(main) or (thread is not None and thread.wait.kind in _EVENTS)
 
 
@@ -139,8 +138,7 @@ def _first(threads: list[ThreadStack]) -> ThreadStack | None:
 
 def _joined(waits: WaitsRead | None, pid: int) -> int:
     """The thread whose end the main one waits for, as the interpreter's memory shows; 0 where it does not."""
-    process = waits.process(pid) if waits is not None else None
-    main = process.thread() if process is not None else None
+    main = waits.thread(pid) if waits is not None else None
     if main is None or main.wait.kind != "join" or not main.wait.others:
         return 0
     other = main.wait.others[0]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from diag.detectors.hang.computing import with_work
+from diag.detectors.hang.at_rest import with_work
 from diag.detectors.hang.verdict import Verdict
 from diag.model import Confidence, Finding
 from diag.model.observations import CollectiveEntry, CollectiveGroup, FlightRecorder, StackSample, ThreadStack

@@ -4,7 +4,7 @@ others compute."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from diag.detectors.hang.rank_wait import WAITS
 from diag.detectors.hang.verdict import Note, Verdict, blaming
@@ -79,13 +79,11 @@ def with_core_dumps(
     nobody."""
     if not running or verdict.klass not in _MAY_BE_A_KERNEL or verdict.cause.startswith("xid_"):
         return verdict
-    everyone = tuple(sorted({*verdict.culprits, *verdict.waiting}))
+    everyone = tuple(sorted(set(verdict.everyone)))
     seen = [rank for rank in everyone if rank in running]
     busy = tuple(rank for rank in seen if running[rank].other)
     shown = (*busy[:3], *[rank for rank in seen if rank not in busy][:2])
-    noted = replace(
-        verdict, notes=(*verdict.notes, *(Note("cuda_coredump", str(running[rank]), rank) for rank in shown))
-    )
+    noted = verdict.noted(*(Note("cuda_coredump", str(running[rank]), rank) for rank in shown))
     lone = len(everyone) == 1 and len(busy) == 1
     if (
         not busy

@@ -15,19 +15,46 @@ from diag.detectors.hang.core_dumps import Kernels, with_core_dumps
 from diag.detectors.hang.endless_kernel import with_endless_kernel
 from diag.detectors.hang.gpus import Gpus, computes, reported_readings, with_gpus
 from diag.detectors.hang.last_words import with_last_words
-from diag.detectors.hang.network import Network
 from diag.detectors.hang.outcries import Outcries
 from diag.detectors.hang.rank_wait import WAITS
 from diag.detectors.hang.ras import Ras, RasExplanation, not_made
 from diag.detectors.hang.verdict import Note, Verdict, blaming, raised, undecided
 from diag.detectors.hang.watchdog import Watchdog, with_watchdog
 from diag.model import Confidence
-from diag.model.observations import Observation
+from diag.model.observations import NcclCompletionError, NcclLine, NcclPortEvent, Observation
 from diag.model.observations.base import by_type
 from diag.state.view import JobView
 
 # What one node alone may decide, whoever waits on the others.
 _OF_A_NODE = ("gpu_side", "network_transport", "resource_wait")
+
+
+class Network:
+    """Per rank the first error of the network in its NCCL lines, and when."""
+
+    listens = (NcclCompletionError, NcclPortEvent)
+
+    def __init__(self) -> None:
+        self._errors: list[tuple[float, NcclLine]] = []
+
+    def observe(self, at: float, fact: NcclCompletionError | NcclPortEvent) -> None:
+        if len(self._errors) < 1000 and _is_error(fact):
+            self._errors.append((at, fact.line))
+
+    def errors(self, job: JobView) -> dict[int, NcclLine]:
+        found: dict[int, NcclLine] = {}
+        for at, line in self._errors:
+            rank = job.ranks.rank_of_pid(line.pid) if line.rank is None else line.rank
+            if rank is not None and rank in job.ranks and at >= job.ranks[rank].found_at:
+                found.setdefault(rank, line)
+        return found
+
+
+def _is_error(fact: NcclCompletionError | NcclPortEvent) -> bool:
+    """A port that came up, or whose table changed, is none."""
+    return fact.line.level == "WARN" and (
+        isinstance(fact, NcclCompletionError) or fact.fatal or fact.event == "port error"
+    )
 
 
 class EvidenceFusion:
@@ -40,16 +67,11 @@ class EvidenceFusion:
     )
 
     def __init__(self) -> None:
-        self.collectives = Collectives()
-        self.ras = Ras()
-        self.watchdog = Watchdog()
-        self.gpus = Gpus()
-        self.kernels = Kernels()
-        self.network = Network()
-        self.outcries = Outcries()
-        self._parts = by_type(
-            (self.collectives, self.ras, self.watchdog, self.gpus, self.kernels, self.network, self.outcries)
+        parts = Collectives(), Ras(), Watchdog(), Gpus(), Kernels(), Network(), Outcries()
+        self.collectives, self.ras, self.watchdog, self.gpus, self.kernels, self.network, self.outcries = (
+            parts
         )
+        self._parts = by_type(parts)
 
     def observe(self, at: float, fact: Observation) -> None:
         for observe in self._parts[type(fact)]:
@@ -85,9 +107,8 @@ class EvidenceFusion:
             return verdict
         ranks = tuple(sorted(faults))
         first = faults[ranks[0]]
-        notes = tuple(Note("kmsg", faults[rank].text, rank) for rank in ranks[:3])
-        verdict = replace(verdict, blamed_child=None, notes=(*verdict.notes, *notes))
-        return blaming(verdict, ranks, "gpu_side", f"xid_{first.xid}", Confidence.HIGH)
+        noted = verdict.noted(*(Note("kmsg", faults[rank].text, rank) for rank in ranks[:3]))
+        return blaming(noted, ranks, "gpu_side", f"xid_{first.xid}", Confidence.HIGH, blamed_child=None)
 
     def _with_network(self, verdict: Verdict, job: JobView) -> Verdict:
         if not undecided(verdict):
@@ -96,9 +117,8 @@ class EvidenceFusion:
         if not errors:
             return verdict
         ranks = tuple(sorted(errors))
-        notes = tuple(Note("output", errors[rank].text[:300], rank) for rank in ranks[:3])
-        verdict = replace(verdict, notes=(*verdict.notes, *notes))
-        return blaming(verdict, ranks, "network_transport", "transport_error", Confidence.MEDIUM)
+        noted = verdict.noted(*(Note("output", errors[rank].text[:300], rank) for rank in ranks[:3]))
+        return blaming(noted, ranks, "network_transport", "transport_error", Confidence.MEDIUM)
 
 
 def _with_nodes(verdict: Verdict, job: JobView, now: float) -> Verdict:
@@ -117,9 +137,9 @@ def _with_nodes(verdict: Verdict, job: JobView, now: float) -> Verdict:
     if not said or len(ranks) >= len(verdict.waiting):
         return verdict
     first = said[0]
-    notes = tuple(Note(item.kind, item.excerpt, item.rank) for hang in said[:2] for item in hang.evidence[:2])
-    verdict = replace(verdict, notes=(*verdict.notes, *notes))
-    return blaming(verdict, ranks, first.klass, first.cause, first.confidence)
+    evidence = [item for hang in said[:2] for item in hang.evidence[:2]]
+    noted = verdict.noted(*(Note(item.kind, item.excerpt, item.rank) for item in evidence))
+    return blaming(noted, ranks, first.klass, first.cause, first.confidence)
 
 
 def _with_ras(
@@ -130,7 +150,7 @@ def _with_ras(
     if says is None:
         return verdict
     told = [*says.words[:3], not_made(says, verdict.waiting, job)]
-    noted = replace(verdict, notes=(*verdict.notes, *(Note("nccl_ras", text) for text in told if text)))
+    noted = verdict.noted(*(Note("nccl_ras", text) for text in told if text))
     suspects = tuple(sorted({*says.dead, *says.lagging}))
     if not undecided(verdict):
         agrees = bool(suspects) and set(verdict.culprits) == set(suspects) and verdict.collectives is None
@@ -150,9 +170,6 @@ def _with_ras(
         if culprits:
             return blaming(replace(noted, waiting=everyone), culprits, klass, cause, Confidence.MEDIUM)
     if says.elsewhere:
-        return replace(
-            noted,
-            cause="culprit_not_seen",
-            notes=(*noted.notes, Note("nccl_ras", ", ".join(says.elsewhere[:4]))),
-        )
+        noted = noted.noted(Note("nccl_ras", ", ".join(says.elsewhere[:4])))
+        return replace(noted, cause="culprit_not_seen")
     return noted

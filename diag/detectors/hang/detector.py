@@ -6,26 +6,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from diag.detectors.hang.at_rest import with_nobody_sending
+from diag.detectors.hang.at_rest import with_nobody_sending, with_service_at_rest, with_work
 from diag.detectors.hang.attribution import attribute_hang
-from diag.detectors.hang.awaited_messages import standing_of
 from diag.detectors.hang.catalogue import catalogue
-from diag.detectors.hang.computing import with_work
 from diag.detectors.hang.corroborate import EvidenceFusion
 from diag.detectors.hang.endless_waits import with_endless_wait
 from diag.detectors.hang.evidence import evidence_of
 from diag.detectors.hang.grounds import grounds_of
 from diag.detectors.hang.kernel_waits import last_fed, with_kernel_waits
-from diag.detectors.hang.left_early import with_ended_ranks
+from diag.detectors.hang.last_words import with_ended_ranks
 from diag.detectors.hang.messages import advice_for, describe
 from diag.detectors.hang.moment import began_still, proven, unproven, with_unseen
 from diag.detectors.hang.partings import path_of
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
-from diag.detectors.hang.printing import last_printed
+from diag.detectors.hang.pipeline import standing_of
 from diag.detectors.hang.program_lines import with_program_lines
 from diag.detectors.hang.rank_wait import PEER_WAITS, WAITS
-from diag.detectors.hang.services import with_service_at_rest
-from diag.detectors.hang.silence import RESTED_SECONDS, held_since, is_blind, rested_since, silent_since
+from diag.detectors.hang.silence import (
+    RESTED_SECONDS,
+    held_since,
+    is_blind,
+    last_printed,
+    rested_since,
+    silent_since,
+)
 from diag.detectors.hang.time_limits import with_known_end
 from diag.detectors.hang.variables import with_variables
 from diag.detectors.hang.verdict import Verdict, others
@@ -272,8 +276,8 @@ def _moved_since(verdict: Verdict, job: JobView) -> bool:
     """A busy culprit came to where it is after those who wait for it were last looked at."""
     if not verdict.busy:
         return False
-    culprits = [job.ranks[rank] for rank in verdict.culprits if rank in job.ranks]
-    waiting = [job.ranks[rank] for rank in verdict.waiting if rank in job.ranks]
+    culprits = job.ranks.known(verdict.culprits)
+    waiting = job.ranks.known(verdict.waiting)
     came = max((rank.moved.get("stack", 0.0) for rank in culprits), default=0.0)
     return any(rank.stack_at < came - _TOGETHER_SECONDS and not rank.told_every for rank in waiting)
 
@@ -299,7 +303,7 @@ def _failed(job: JobView) -> list[RankView]:
 def _are_alike(verdict: Verdict, job: JobView) -> bool:
     """All ranks of the job wait at one line, or in a circle of messages: none of them is to blame more than another. Of a
     node's ranks the job hub judges."""
-    ranks = [job.ranks[number] for number in verdict.culprits if number in job.ranks]
+    ranks = job.ranks.known(verdict.culprits)
     if verdict.waiting or len(ranks) < 2 or len(ranks) < max(job.world_size, len(job.ranks)):
         return False
     if verdict.cause == "messages_do_not_match":

@@ -60,7 +60,7 @@ def _wait_alike(verdict: Verdict, found: Explanation | None, job: JobView) -> bo
             return False
         if found.certain:
             return True
-    stacks = {job.ranks[rank].stack_signature for rank in verdict.waiting if rank in job.ranks}
+    stacks = {rank.stack_signature for rank in job.ranks.known(verdict.waiting)}
     return len(stacks) == 1 and "" not in stacks
 
 

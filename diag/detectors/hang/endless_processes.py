@@ -4,13 +4,19 @@ read in the wrong order, what a fork has kept open."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from diag.detectors.hang.kernel_causes import circle_cause
-from diag.detectors.hang.peer_process import in_the_peer
-from diag.detectors.hang.scene import Endless, Scene
+from diag.detectors.hang.scene import Endless, Scene, format_wait_of
+from diag.detectors.hang.wait_text import format_wait
+from diag.model import numbered
 from diag.model.observations.waits import ProcessWaits, ThreadWait
+from diag.state.own_code import own_frames
 from diag.state.python_waits import PythonWait, waits_of
+from diag.state.stack_activity import format_frame
+from diag.state.wait_chain import Step
 
 _PIPES = ("pipe_read", "pipe_write", "unix_receive", "unix_send")
 _COMMAND = 60
@@ -45,7 +51,7 @@ def lock_of_a_dead_process(scene: Scene) -> Endless | None:
         return None
     if not stuck or stuck[0][0].pid == scene.rank.placement.pid:
         return None  # its queue may be one of another rank, or of who started it
-    if any(scene.sample(one.pid) is None or one.threads_left_out for one in scene.family()):
+    if any(scene.rank.sample(one.pid) is None or one.threads_left_out for one in scene.family()):
         return None  # whose stacks are not known may be the one
     for process, thread, other in readers:
         if thread.wait.kind != "semaphore" and _may_be_one_queue(scene, stuck[0], (process, thread, other)):
@@ -66,7 +72,7 @@ _Reader = tuple[ProcessWaits, ThreadWait, PythonWait]
 def _at_queues(scene: Scene) -> Iterator[_Reader]:
     """Who of the rank and the processes below it is in Queue.get of multiprocessing."""
     for process in scene.family():
-        waits = waits_of(scene.sample(process.pid))
+        waits = waits_of(scene.rank.sample(process.pid))
         for thread in process.threads:
             wait = waits.get(thread.tid)
             if wait is not None and wait.kind == "channel_get":
@@ -115,8 +121,7 @@ def lock_left_to_a_fork(scene: Scene) -> Endless | None:
         if wait.kind != "file_lock" or not wait.others:
             continue
         holder = wait.others[0]
-        read = scene.rank.waits
-        process = read.process(holder.pid) if read is not None else None
+        process = scene.rank.process_waits(holder.pid)
         own = scene.is_below(holder.pid, step.process.pid)
         if wait.taken_by:
             left = wait.taken_by not in {one.pid for one in wait.others}
@@ -149,12 +154,8 @@ def circle_of_pipes(scene: Scene) -> Endless | None:
 def pipe_kept_open(scene: Scene) -> Endless | None:
     """It reads the output of a program to its end, and that was left to somebody whom the program started."""
     first = scene.chain.steps[0]
-    thread = scene.sample(first.process.pid)
-    frames = (
-        next((one.frames for one in thread.threads if one.thread_id == first.thread.tid), ())
-        if thread
-        else ()
-    )
+    thread = scene.rank.thread_stack(first.process.pid, first.thread.tid)
+    frames = thread.frames if thread is not None else ()
     waits = [one for one in (first.wait, *first.wait.watched) if one.kind == "pipe_read"]
     holders = [other for one in waits for other in one.others]
     if not holders or not any(frame.file.endswith("subprocess.py") for frame in frames):
@@ -172,3 +173,80 @@ def in_a_peer(scene: Scene) -> Endless | None:
     if found is None:
         return None
     return Endless("peer_queue_is_full" if found.full else "", found.words)
+
+
+_SHOWN = 2
+_INSIDE = 8  # frames of a library between the program's own line and the wait
+# At rest by trade: who has these awaits others, or is about to look again.
+_AT_REST = (
+    "tcp_accept",
+    "poll",
+    "signal",
+    "sleep",
+    "io_uring",
+    "ended",
+    "running",
+    "unreadable",
+    "exiting",
+    "other",
+)
+_HELD_UP = ("queue_put", "semaphore", "event", "condition", "barrier", "future", "result")
+
+
+@dataclass(frozen=True, slots=True)
+class InThePeer:
+    """`full`: one of its threads waits to put into a queue from which no other takes."""
+
+    words: str
+    full: bool
+
+
+def in_the_peer(scene: Scene) -> InThePeer | None:
+    """None where nothing of it may be read, or nothing there is held up."""
+    if scene.chain.end not in ("outside", "several") or len({one.pid for one in scene.last.wait.others}) != 1:
+        return None
+    process = scene.rank.process_waits(scene.last.wait.others[0].pid)
+    if process is None or process.job or process.threads_left_out:
+        return None
+    return _of(scene, process)
+
+
+def _of(scene: Scene, process: ProcessWaits) -> InThePeer | None:
+    sample = scene.rank.sample(process.pid)
+    waits = waits_of(sample)
+    threads = {one.thread_id: one for one in sample.threads} if sample is not None else {}
+    clauses: Counter[str] = Counter()
+    names: dict[str, str] = {}
+    putting = taking = False
+    for one in process.threads:
+        wait = waits.get(one.tid)
+        taking = taking or (wait is not None and wait.kind == "queue_get")
+        if one.wait.kind in _AT_REST or one.wait.timed:  # it was read once: that it lasts, its stack shows
+            continue
+        thread = threads.get(one.tid)
+        if thread is None or (wait is not None and wait.kind not in _HELD_UP):
+            continue  # a library's own; or it waits for others, as a thread does that takes work from a queue
+        putting = putting or (wait is not None and wait.kind == "queue_put")
+        if wait is not None:
+            clause = f"waits in {format_wait_of(wait, scene.cwd)}"
+        elif own := own_frames(thread.frames[-_INSIDE:]):
+            clause = f"{format_wait(Step(process, one))} in {format_frame(own[-1], scene.cwd)}"
+        else:
+            continue
+        clauses[clause] += 1
+        names.setdefault(
+            clause, "its main thread" if one.tid == process.pid else f"its thread {one.name} (tid {one.tid})"
+        )
+    if not clauses:
+        return None
+    full = putting and not taking
+    parts = [
+        f"{names[clause]} {clause}"
+        if count == 1
+        else f"{count} of its threads {clause.replace('waits', 'wait', 1)}"
+        for clause, count in clauses.most_common(_SHOWN)
+    ]
+    more = len(clauses) - _SHOWN
+    tail = numbered(f" and {more} more elsewhere", more) if more > 0 else ""
+    why = ": that queue is full, and none of its threads takes from it" if full else ""
+    return InThePeer(f"in pid {process.pid} {' and '.join(parts)}{tail}{why}", full)

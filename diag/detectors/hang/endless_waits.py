@@ -63,11 +63,8 @@ def with_endless_wait(verdict: Verdict, job: JobView) -> Verdict:
     if scene is None or reason is None:
         return verdict
     said = replace(
-        verdict,
-        words=reason.words or verdict.words,
-        chain=scene.chain if reason.chain else None,
-        notes=(*verdict.notes, *_notes(scene, reason)),
-    )
+        verdict, words=reason.words or verdict.words, chain=scene.chain if reason.chain else None
+    ).noted(*_notes(scene, reason))
     if verdict.cause in _LATE or not reason.cause:
         return replace(said, words=" and ".join(filter(None, (verdict.words, reason.words))))
     klass = verdict.klass if verdict.klass in _KEPT else "lock_deadlock"
@@ -90,7 +87,7 @@ _OF_PROCESSES = (
 
 
 def _notes(scene: Scene, reason: Endless) -> Iterator[Note]:
-    sample = scene.sample(scene.process.pid)
+    sample = scene.rank.sample(scene.process.pid)
     for tid in reason.tids[:_SHOWN]:
         thread = scene.threads.get(tid)
         if thread is not None and sample is not None:

@@ -23,18 +23,12 @@ except ImportError:  # Python 3.10
     import sre_parse
 
 POLLS = (
-    "polls",
-    "retries",
-    "polls_for_file",
-    "polls_for_lock_file",
-    "polls_for_process",
-    "polls_for_thread",
+    "polls", "retries", "polls_for_file", "polls_for_lock_file", "polls_for_process", "polls_for_thread",
     "polls_for_service",
-)
+)  # fmt: skip
 REASONS = frozenset(
     (*POLLS, "file_locked", "file_lock_not_free", "regular_expression", "database_query", "loops")
 )
-OUTWARDS = 3  # own frames in which the loop is sought
 _LONGEST = 160  # characters of a value that is quoted
 _CALLS = re.compile(r"(?P<name>(?<![\w.])[A-Za-z_][\w.]*|\.\w+) ?\(")
 _PATTERNS = ("search", "match", "fullmatch", "sub", "subn", "findall", "split", "finditer")
@@ -222,8 +216,7 @@ def _is_query(text: str) -> bool:
 def loop_at(frames: Sequence[Frame], program: Program) -> tuple[ProgramPlace, Block] | None:
     """The nearest one around the innermost of these lines that nothing bounds which it goes over. None where it hands out
     something in each round."""
-    places = [place for frame in reversed(frames[-OUTWARDS:]) if (place := program.at(frame)) is not None]
-    loops = ((place, block) for place in places for block in place.around if block.is_loop)
+    loops = (one for one in program.around(frames) if one[1].is_loop)
     found = next((one for one in loops if one[1].yields or not _is_bounded(one[1])), None)
     return None if found is None or found[1].yields else found
 

@@ -111,18 +111,6 @@ def _connect(wait: Wait, step: Step) -> str:
     return f"connects to {wait.peer or 'a socket'}, which does not answer{again}"
 
 
-def _accept(wait: Wait, step: Step) -> str:
-    return f"waits for somebody to connect to {wait.local}" if wait.local else "waits for a connection"
-
-
-def _child(wait: Wait, step: Step) -> str:
-    return f"waits for {'child ' + _parties(wait, step) if wait.others else 'a child process'} to end"
-
-
-def _join(wait: Wait, step: Step) -> str:
-    return f"waits for {_parties(wait, step) or 'a thread'} to end"
-
-
 def _condition(wait: Wait) -> str:
     if wait.dead_end == "alone":
         why = ": it was forked without its parent's" if wait.forked else ""
@@ -165,10 +153,6 @@ def _file(wait: Wait, step: Step) -> str:
     return f"is in {wait.call or 'a page fault'} of {wait.path or 'a file'}{where}" + (
         answers[wait.mount_answers] if wait.mount_answers is not None else ""
     )
-
-
-def _file_lock(wait: Wait, step: Step) -> str:
-    return _held(f"waits for a lock on {wait.path or 'a file'}", wait, step)
 
 
 def _held(text: str, wait: Wait, step: Step) -> str:
@@ -225,9 +209,13 @@ _FORMATS: dict[str, Callable[[Wait, Step], str]] = {
     "tcp_connect": _connect,
     "unix_connect": _connect,
     "connect": _connect,
-    "tcp_accept": _accept,
-    "child": _child,
-    "join": _join,
+    "tcp_accept": lambda wait, step: (
+        f"waits for somebody to connect to {wait.local}" if wait.local else "waits for a connection"
+    ),
+    "child": lambda wait, step: (
+        f"waits for {'child ' + _parties(wait, step) if wait.others else 'a child process'} to end"
+    ),
+    "join": lambda wait, step: f"waits for {_parties(wait, step) or 'a thread'} to end",
     "mutex": _mutex,
     "gil": lambda wait, step: _held("waits for Python's interpreter lock", wait, step),
     "semaphore": lambda wait, step: f"waits for a lock between processes ({wait.path or 'unnamed'})",
@@ -240,7 +228,7 @@ _FORMATS: dict[str, Callable[[Wait, Step], str]] = {
     "terminal": lambda wait, step: f"reads from {f'terminal {wait.path}' if wait.path else 'a terminal'}",
     "file_io": _file,
     "page_fault": _file,
-    "file_lock": _file_lock,
+    "file_lock": lambda wait, step: _held(f"waits for a lock on {wait.path or 'a file'}", wait, step),
     "sleep": _sleep,
     "poll": _poll,
     "running": _running,

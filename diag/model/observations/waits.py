@@ -116,3 +116,7 @@ class WaitsRead(Observation):
 
     def process(self, pid: int) -> ProcessWaits | None:
         return next((one for one in self.processes if one.pid == pid), None)
+
+    def thread(self, pid: int, tid: int = 0) -> ThreadWait | None:
+        process = self.process(pid)
+        return process.thread(tid) if process is not None else None
