@@ -190,7 +190,7 @@ class _Family:
         if wait.kind == "poll":
             return self._of_watched(wait)
         if wait.others:
-            return "passive" if self._pids & {other.pid for other in wait.others} else "outside"
+            return "passive" if self._pids & wait.pids else "outside"
         return "passive" if wait.kind in _OF_ITS_OWN else "outside"
 
     def _of_watched(self, wait: Wait) -> str:
@@ -220,8 +220,7 @@ def _below(read: WaitsRead, pid: int) -> Iterator[ProcessWaits]:
 def _whom(chain: Chain) -> object:
     """The same of threads that wait for an answer of one process: then it does not matter which of them it is."""
     first = chain.steps[0].wait
-    pids = {other.pid for other in first.others}
-    return (first.kind, *pids) if first.kind in _ANSWERS and len(pids) == 1 else id(chain)
+    return (first.kind, *first.pids) if first.kind in _ANSWERS and len(first.pids) == 1 else id(chain)
 
 
 def whole_chain(chain: Chain, found: Enders | None) -> Chain:

@@ -37,5 +37,5 @@ def asks_for_work(process: ProcessWaits, wait: Wait, rank_pid: int) -> bool | No
     if wait.dead_end or wait.kind in _AT_WORK:
         return False
     if wait.kind in _ASKS and wait.others:
-        return not {rank_pid, process.parent}.isdisjoint(other.pid for other in wait.others)
+        return not wait.pids.isdisjoint((rank_pid, process.parent))
     return None

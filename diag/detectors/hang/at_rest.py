@@ -97,11 +97,10 @@ def with_service_at_rest(verdict: Verdict, job: JobView) -> Verdict:
     first = steps[0].wait if steps else None
     if verdict.cause not in _ASKED or first is None or first.kind not in _RECEIVES:
         return verdict
-    pids = {other.pid for other in first.others}
     rank = verdict.culprit(job)
-    if rank is None or len(pids) != 1 or any(other.rank is not None for other in first.others):
+    if rank is None or len(first.pids) != 1 or any(other.rank is not None for other in first.others):
         return verdict
-    process = rank.process_waits(pids.pop())
+    process = rank.process_waits(*first.pids)
     if process is None or not _rests(process, rank, job):
         return verdict
     words = f"pid {process.pid} itself works at nothing: it waits for new requests, or for a lock"
@@ -138,14 +137,14 @@ def _comes_from_askers(wait: Wait, pid: int, askers: set[int]) -> bool:
     """It has read all that they have sent."""
     if wait.kind == "tcp_accept" or _is_own(wait, pid):
         return True
-    others = {other.pid for other in wait.others}
-    return wait.kind in _RECEIVES and bool(others) and others <= askers and not wait.unread_bytes
+    return wait.kind in _RECEIVES and bool(wait.pids) and wait.pids <= askers and not wait.unread_bytes
 
 
 def _is_own(wait: Wait, pid: int) -> bool:
     """Its own wake-up."""
-    own = bool(wait.others) and {other.pid for other in wait.others} == {pid}
-    return own or wait.dead_end == "only_self" or (wait.kind == "other" and wait.path == _WAKE_UP)
+    return (
+        wait.pids == {pid} or wait.dead_end == "only_self" or (wait.kind == "other" and wait.path == _WAKE_UP)
+    )
 
 
 _COMPUTES_CPU_RATIO = 0.05  # of a crowded machine that is all that one may get

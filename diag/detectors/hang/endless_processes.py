@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from diag.detectors.hang.kernel_causes import circle_cause
 from diag.detectors.hang.scene import Endless, Scene, format_wait_of
@@ -29,9 +28,7 @@ def queue_without_reader(scene: Scene) -> Endless | None:
     wait, last = scene.wait, scene.last.wait
     if thread is None or wait is None or wait.kind != "channel_feed" or last.kind != "pipe_write":
         return None
-    alone = last.dead_end == "only_self" or (
-        last.others and all(one.pid == scene.process.pid for one in last.others)
-    )
+    alone = last.dead_end == "only_self" or last.pids == {scene.process.pid}
     if not alone or any(one.kind == "channel_get" for one in scene.waits.values()):
         return None
     words = ", ".join(filter(None, ("nobody is left who takes from that queue", scene.ended_child())))
@@ -124,7 +121,7 @@ def lock_left_to_a_fork(scene: Scene) -> Endless | None:
         process = scene.rank.process_waits(holder.pid)
         own = scene.is_below(holder.pid, step.process.pid)
         if wait.taken_by:
-            left = wait.taken_by not in {one.pid for one in wait.others}
+            left = wait.taken_by not in wait.pids
         else:  # by whom was not recorded
             left = own and process is not None and process.forked
         if not left:
@@ -138,13 +135,11 @@ def lock_left_to_a_fork(scene: Scene) -> Endless | None:
 def circle_of_pipes(scene: Scene) -> Endless | None:
     """Two processes at pipes between them, where every other thread of theirs is a library's, or waits as well."""
     chain = scene.chain
-    circle = chain.steps[chain.at :] if chain.end == "cycle" else ()
+    circle = chain.circle
     kinds = {step.wait.kind for step in circle}
     if len({step.process.pid for step in circle}) != 2 or len(circle) != 2 or "pipe_write" not in kinds:
         return None
-    if not kinds <= {*_PIPES, "child"} or any(
-        len({one.pid for one in step.wait.others}) != 1 for step in circle
-    ):
+    if not kinds <= {*_PIPES, "child"} or any(len(step.wait.pids) != 1 for step in circle):
         return None
     if any(step.wait.timed or step.wait.seconds is not None or scene.may_act(step) for step in circle):
         return None
@@ -168,13 +163,6 @@ def pipe_kept_open(scene: Scene) -> Endless | None:
     return Endless("pipe_kept_open", words)
 
 
-def in_a_peer(scene: Scene) -> Endless | None:
-    found = in_the_peer(scene)
-    if found is None:
-        return None
-    return Endless("peer_queue_is_full" if found.full else "", found.words)
-
-
 _SHOWN = 2
 _INSIDE = 8  # frames of a library between the program's own line and the wait
 # At rest by trade: who has these awaits others, or is about to look again.
@@ -193,25 +181,14 @@ _AT_REST = (
 _HELD_UP = ("queue_put", "semaphore", "event", "condition", "barrier", "future", "result")
 
 
-@dataclass(frozen=True, slots=True)
-class InThePeer:
-    """`full`: one of its threads waits to put into a queue from which no other takes."""
-
-    words: str
-    full: bool
-
-
-def in_the_peer(scene: Scene) -> InThePeer | None:
-    """None where nothing of it may be read, or nothing there is held up."""
-    if scene.chain.end not in ("outside", "several") or len({one.pid for one in scene.last.wait.others}) != 1:
+def in_a_peer(scene: Scene) -> Endless | None:
+    """What the threads of a process of this machine do, where it is none of the job's; its queue is full where one of them
+    waits to put into one from which no other takes. None where nothing of it may be read, or nothing there is held up."""
+    if scene.chain.end not in ("outside", "several") or len(scene.last.wait.pids) != 1:
         return None
     process = scene.rank.process_waits(scene.last.wait.others[0].pid)
     if process is None or process.job or process.threads_left_out:
         return None
-    return _of(scene, process)
-
-
-def _of(scene: Scene, process: ProcessWaits) -> InThePeer | None:
     sample = scene.rank.sample(process.pid)
     waits = waits_of(sample)
     threads = {one.thread_id: one for one in sample.threads} if sample is not None else {}
@@ -249,4 +226,6 @@ def _of(scene: Scene, process: ProcessWaits) -> InThePeer | None:
     more = len(clauses) - _SHOWN
     tail = numbered(f" and {more} more elsewhere", more) if more > 0 else ""
     why = ": that queue is full, and none of its threads takes from it" if full else ""
-    return InThePeer(f"in pid {process.pid} {' and '.join(parts)}{tail}{why}", full)
+    return Endless(
+        "peer_queue_is_full" if full else "", f"in pid {process.pid} {' and '.join(parts)}{tail}{why}"
+    )

@@ -127,7 +127,7 @@ def _event_loop_is_blocked(scene: Scene) -> Endless | None:
     words = (
         f"{who} runs an event loop, which has called {scene.at(found[0])} and stands still until that returns"
     )
-    return Endless("event_loop_is_blocked", words, chain=len(scene.chain.steps) > 1, tids=tuple(found))
+    return Endless("event_loop_is_blocked", words, chain=scene.leads_on, tids=tuple(found))
 
 
 def _lock_of_the_program(scene: Scene) -> Endless | None:
@@ -145,21 +145,11 @@ def _lock_of_the_program(scene: Scene) -> Endless | None:
     if back is not None and back.tid == tid and thread.wait.kind == "condition" and not thread.wait.timed:
         where = format_frame(back.frame, scene.cwd)
         words += f" and waits for `{back.lock}`, which {scene.name(tid)} took in {where}"
-        return Endless(
-            "threads_wait_for_each_other", words, scene.nobody, len(scene.chain.steps) > 1, (holder.tid,)
-        )
-    does = (
-        f"waits in {scene.at(holder.tid)}"
-        if holder.tid in scene.waits
-        else format_wait(Step(scene.process, thread))
-    )
-    return Endless(
-        "lock_held",
-        f"{words}, and {does}{', which nobody is left to end' if scene.nobody else ''}",
-        False,
-        len(scene.chain.steps) > 1,
-        (holder.tid,),
-    )
+        return Endless("threads_wait_for_each_other", words, scene.nobody, scene.leads_on, (holder.tid,))
+    waits = holder.tid in scene.waits
+    does = f"waits in {scene.at(holder.tid)}" if waits else format_wait(Step(scene.process, thread))
+    words += f", and {does}{', which nobody is left to end' if scene.nobody else ''}"
+    return Endless("lock_held", words, chain=scene.leads_on, tids=(holder.tid,))
 
 
 def _queue_is_joined(scene: Scene) -> Endless | None:
@@ -173,9 +163,9 @@ def _queue_is_joined(scene: Scene) -> Endless | None:
     ]
     if not takers:
         words = "no thread is left that takes from that queue"
-        return Endless("nobody_takes", words, chain=len(scene.chain.steps) > 1)
+        return Endless("nobody_takes", words, chain=scene.leads_on)
     words = f"nothing is left in that queue: {_some(scene, takers)}"
-    return Endless("task_done_missing", words, True, len(scene.chain.steps) > 1, tuple(takers))
+    return Endless("task_done_missing", words, True, scene.leads_on, tuple(takers))
 
 
 def _inherited(scene: Scene) -> Endless | None:
@@ -186,9 +176,9 @@ def _inherited(scene: Scene) -> Endless | None:
     if wait.kind not in _INHERITED or scene.last.wait.kind != "condition" or not scene.nobody:
         return None
     words = f"pid {process.pid} waits in {scene.at(scene.last.thread.tid)}"
-    if scene.last.wait.dead_end != "alone" or len(scene.chain.steps) == 1:
+    if scene.last.wait.dead_end != "alone" or not scene.leads_on:
         words += ", is a fork, and no other thread of it could give that"
-    return Endless("inherited_by_fork", words, True, chain=len(scene.chain.steps) > 1)
+    return Endless("inherited_by_fork", words, True, chain=scene.leads_on)
 
 
 def _thread_at_the_end(scene: Scene) -> Endless | None:
@@ -211,18 +201,14 @@ def _nobody_is_left(scene: Scene) -> Endless | None:
     cause = NOBODY.get(wait.kind, "") if wait is not None else ""
     if not cause or scene.last.wait.kind not in ("condition", "semaphore") or not scene.nobody:
         return None
-    tids = (
-        [tid for tid, one in scene.waits.items() if one.kind == "barrier"]
-        if cause == "barrier_is_short"
-        else []
-    )
-    words = (
-        f"{len(tids)} {numbered('[thread waits|threads wait]', len(tids))} at that barrier" if tids else ""
-    )
+    words = ""
+    if cause == "barrier_is_short":
+        count = sum(one.kind == "barrier" for one in scene.waits.values())
+        words = numbered(f"{count} [thread waits|threads wait] at that barrier", count)
     passive = [step.thread.tid for step in scene.found.passive] if scene.found is not None else []
     if not words and (others := [tid for tid in passive if tid in scene.waits]):
         words = f"{_some(scene, others)} as well"
-    return Endless(cause, words, chain=len(scene.chain.steps) > 1, tids=tuple(passive))
+    return Endless(cause, words, chain=scene.leads_on, tids=tuple(passive))
 
 
 def _some(scene: Scene, tids: list[int]) -> str:

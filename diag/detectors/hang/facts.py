@@ -17,6 +17,7 @@ from diag.detectors.hang.rank_wait import (
     classify_rank,
 )
 from diag.detectors.hang.verdict import Verdict, format_who
+from diag.detectors.hang.wait_text import thread_of
 from diag.knowledge.checkpoint_args import named_paths
 from diag.knowledge.worker_flags import workers_flag
 from diag.model import numbered
@@ -202,7 +203,7 @@ def _waiter_waits(verdict: Verdict, job: JobView) -> str:
     if chain is None or (len(chain.steps) == 1 and not child):
         return format_who(verdict.culprits, "[waits|wait]")
     same = chain.last.process.pid == chain.steps[0].process.pid and not child
-    return f"{_thread_of(chain.last) if same else _process_of(chain.last)} waits"
+    return f"{thread_of(chain.last) if same else _process_of(chain.last)} waits"
 
 
 def _sleeper_sleeps(verdict: Verdict, job: JobView) -> str:
@@ -210,7 +211,7 @@ def _sleeper_sleeps(verdict: Verdict, job: JobView) -> str:
     if chain is None or chain.behind is None:
         return format_who(verdict.culprits, "[sleeps|sleep]")
     same = chain.last.process.pid == chain.behind.last.process.pid
-    return f"{_thread_of(chain.last) if same else _process_of(chain.last)} sleeps"
+    return f"{thread_of(chain.last) if same else _process_of(chain.last)} sleeps"
 
 
 def _other(verdict: Verdict) -> Step | Party | None:
@@ -227,12 +228,8 @@ def _other(verdict: Verdict) -> Step | Party | None:
 def _thread(verdict: Verdict, job: JobView) -> str:
     other = _other(verdict)
     if isinstance(other, Step):
-        return _thread_of(other)
+        return thread_of(other)
     return f"the thread with tid {other.tid}" if other is not None and other.tid else "another thread"
-
-
-def _thread_of(step: Step) -> str:
-    return "the main thread" if step.main else f"thread {step.thread.name} (tid {step.thread.tid})"
 
 
 def _process(verdict: Verdict, job: JobView) -> str:
@@ -290,7 +287,7 @@ def _held_by(verdict: Verdict, job: JobView) -> str:
     at_exit = any(
         one is not None and any(each.function == "_shutdown" for each in one.frames) for one in judged
     )
-    return f", since {_thread_of(steps[1])}{', a thread that is no daemon,' if at_exit else ''} is waited for"
+    return f", since {thread_of(steps[1])}{', a thread that is no daemon,' if at_exit else ''} is waited for"
 
 
 def _of_tokenizers(verdict: Verdict, job: JobView) -> str:

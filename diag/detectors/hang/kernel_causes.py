@@ -85,13 +85,12 @@ def kernel_cause(chain: Chain) -> str:
 def is_closed(chain: Chain) -> bool:
     """A circle of several processes, where no other thread of theirs, and no other process, could use the pipes at
     which they wait."""
-    circle = chain.steps[chain.at :] if chain.end == "cycle" else ()
-    return len({step.process.pid for step in circle}) > 1 and all(map(_is_bound, circle))
+    return len({step.process.pid for step in chain.circle}) > 1 and all(map(_is_bound, chain.circle))
 
 
 def circle_cause(chain: Chain) -> str:
     """Of processes that wait for each other."""
-    circle = chain.steps[chain.at :]
+    circle = chain.circle
     if len(circle) == 2 and all(step.wait.kind in _READS for step in circle):
         return "both_read"
     kind = circle[0].wait.kind if len(circle) == 2 else ""
@@ -101,7 +100,7 @@ def circle_cause(chain: Chain) -> str:
 def _is_bound(step: Step) -> bool:
     """To one other, whatever time passes."""
     wait = step.wait
-    if len({other.pid for other in wait.others}) != 1 or wait.seconds is not None:
+    if len(wait.pids) != 1 or wait.seconds is not None:
         return False
     if wait.kind in ("child", "join", "mutex"):
         return not wait.timed

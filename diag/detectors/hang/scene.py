@@ -50,6 +50,11 @@ class Scene:
         return self.chain.last
 
     @property
+    def leads_on(self) -> bool:
+        """From the culprit's own wait to somebody else's."""
+        return len(self.chain.steps) > 1
+
+    @property
     def process(self) -> ProcessWaits:
         return self.chain.last.process
 

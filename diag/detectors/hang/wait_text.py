@@ -31,10 +31,11 @@ def format_chain(chain: Chain, name: str = "the main thread") -> str:
     if len(clauses) > _MOST_STEPS:
         text += f", and so on over {len(clauses) - _MOST_STEPS} more, the last of which {clauses[-1]}"
     first = chain.steps[chain.at].process.pid
-    if chain.end == "cycle" and len({step.process.pid for step in chain.steps[chain.at :]}) > 1:
+    if len({step.process.pid for step in chain.circle}) > 1:
         text += f", and so pid {first} waits for itself{': a deadlock' if is_closed(chain) else ''}"
     elif chain.end == "cycle":
-        whom = name if chain.at == 0 else _thread(chain.steps[chain.at])
+        one = chain.steps[chain.at]
+        whom = name if chain.at == 0 else f"pid {one.process.pid}" if one.main else _named(one.thread)
         text += f", and that one waits for {whom}: a deadlock"
     elif chain.end == "store":
         text += ": the job's own store (MASTER_ADDR:MASTER_PORT)"
@@ -50,16 +51,14 @@ def format_wait(step: Step) -> str:
     return _FORMATS.get(wait.kind, _other)(wait, step)
 
 
-def _thread(step: Step) -> str:
-    if step.main:
-        return f"pid {step.process.pid}"
-    return _named(step.thread)
+def thread_of(step: Step) -> str:
+    return "the main thread" if step.main else _named(step.thread)
 
 
 def name_of(step: Step, waiter: Step) -> str:
     """As one who waits for it says: "thread reader (tid 7)", or "child pid 9 (`sh up.sh`)"."""
     if step.process.pid == waiter.process.pid:
-        return "the main thread" if step.main else _named(step.thread)
+        return thread_of(step)
     child = "child " if step.process.parent == waiter.process.pid else ""
     thread = "" if step.main else f"{_named(step.thread)} of "
     return f"{thread}{child}{_party(Party(step.process.pid, 0, step.process.command), waiter)}"
@@ -142,7 +141,7 @@ def _end(text: str, wait: Wait) -> str:
 
 
 def _only_itself(wait: Wait, step: Step) -> bool:
-    return bool(wait.others) and all(other.pid == step.process.pid for other in wait.others)
+    return wait.pids == {step.process.pid}
 
 
 def _file(wait: Wait, step: Step) -> str:

@@ -70,6 +70,11 @@ class Wait:
         None  # packages with native code that it has loaded; None: not looked at
     )
 
+    @property
+    def pids(self) -> frozenset[int]:
+        """Of those who could end it."""
+        return frozenset(other.pid for other in self.others)
+
 
 @dataclass(frozen=True, slots=True)
 class ThreadWait:
