@@ -84,7 +84,7 @@ def test_rank_in_a_synchronisation_that_has_not_come_to_the_call_waits_for_its_o
     hang = story.the("held-up")
     assert said(hang) == ("gpu_side", "waits_for_gpu", (1,), (0,))
     assert "inside synchronize" in hang.summary and "for its GPU" in hang.summary
-    assert "has not come to the call in which rank 0 waits" in hang.advice
+    assert "has not entered the call in which rank 0 waits" in hang.advice
     assert f"pid {pid_of(1)}" in hang.advice and "diag dump --native" in hang.advice
 
 

@@ -103,7 +103,7 @@ def with_service_at_rest(verdict: Verdict, job: JobView) -> Verdict:
     process = rank.process_waits(*first.pids)
     if process is None or not _rests(process, rank, job):
         return verdict
-    words = f"pid {process.pid} itself works at nothing: it waits for new requests, or for a lock"
+    words = f"pid {process.pid} is itself idle: it waits for new requests, or for a lock"
     return replace(
         verdict,
         cause="service_is_idle",

@@ -119,7 +119,7 @@ def _with_passed(
 
 
 def with_collectives(
-    verdict: Verdict, found: Explanation | None, standing: dict[int, str], job: JobView
+    verdict: Verdict, found: Explanation | None, states: dict[int, str], job: JobView
 ) -> Verdict:
     """Stacks show where ranks are, the Flight Recorder who has not come: two channels that should agree.
 
@@ -129,10 +129,10 @@ def with_collectives(
     if found is None or verdict.klass in ("peer_lost", "stopped", "teardown", "rendezvous"):
         return verdict
     everyone = verdict.everyone
-    own = [rank for rank in everyone if standing.get(rank) not in (*WAITS, "blind")]
+    own = [rank for rank in everyone if states.get(rank) not in (*WAITS, "blind")]
     all_wait = not own or (
         found.kind in ("mismatch", "order_cycle")
-        and all(standing.get(rank) == "outside" and _waits_unnamed(rank, found, job) for rank in own)
+        and all(states.get(rank) == "outside" and _waits_unnamed(rank, found, job) for rank in own)
     )
     in_order = bool(found.passed) and all(one.seen_next for one in found.passed)
     if all_wait and (in_order or (found.passed and found.kind == "order_cycle")):
@@ -150,7 +150,7 @@ def with_collectives(
         return _decided(verdict, found, "collective_mismatch", "messages_do_not_match", sure)
     if found.kind == "absent_rank":
         unrecorded = tuple(
-            rank for rank in found.culprits if standing.get(rank) == "joined" and _is_in_a_call(rank, job)
+            rank for rank in found.culprits if states.get(rank) == "joined" and _is_in_a_call(rank, job)
         )
         if all_wait and unrecorded:
             return _unanswered(verdict, found, unrecorded, job)

@@ -71,9 +71,7 @@ class Kernels:
         return found
 
 
-def with_core_dumps(
-    verdict: Verdict, running: dict[int, RunningKernels], standing: dict[int, str]
-) -> Verdict:
+def with_core_dumps(verdict: Verdict, running: dict[int, RunningKernels], states: dict[int, str]) -> Verdict:
     """A kernel of the program's own on some GPUs, while those of the others have none: it does not end, and
     the rest wait for it. Where all have one it is a way of their own to talk to each other, and blames
     nobody."""
@@ -88,7 +86,7 @@ def with_core_dumps(
     if (
         not busy
         or (len(busy) == len(seen) and not lone)
-        or any(standing.get(rank, "blind") not in _AT_THE_GPU for rank in busy)
+        or any(states.get(rank, "blind") not in _AT_THE_GPU for rank in busy)
     ):
         return noted
     if verdict.culprits and not set(verdict.culprits) & set(busy):

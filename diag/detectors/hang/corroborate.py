@@ -78,31 +78,31 @@ class EvidenceFusion:
             observe(at, fact)
 
     def join(
-        self, verdict: Verdict, now: float, job: JobView, standing: dict[int, str], *, once: bool = False
+        self, verdict: Verdict, now: float, job: JobView, states: dict[int, str], *, once: bool = False
     ) -> Verdict | None:
         """The verdict that all evidence gives together; None where a GPU shows that the job computes.
 
         `once`: the evidence is one moment; a single reading of the Flight Recorder has to do.
         """
         found = self.collectives.explain(now, job, once=once)
-        verdict = with_communicators(with_collectives(verdict, found, standing, job), found, job)
+        verdict = with_communicators(with_collectives(verdict, found, states, job), found, job)
         says = self.ras.explain(now, job)
         if says is not None and says.moving and undecided(verdict):
             return None  # ranks launch collectives: whatever stands, the job does not
-        verdict = _with_ras(verdict, says, standing, job)
-        verdict = with_watchdog(verdict, self.watchdog.explain(job), standing)
+        verdict = _with_ras(verdict, says, states, job)
+        verdict = with_watchdog(verdict, self.watchdog.explain(job), states)
         readings = self.gpus.read(now, job, 0.0 if once else verdict.since) or reported_readings(job)
         if computes(verdict, readings):
             return None
-        verdict = self._with_driver(verdict, job, standing)
+        verdict = self._with_driver(verdict, job, states)
         verdict = with_endless_kernel(with_gpus(verdict, readings), readings, found, job)
-        verdict = with_core_dumps(verdict, self.kernels.read(job, verdict.since), standing)
+        verdict = with_core_dumps(verdict, self.kernels.read(job, verdict.since), states)
         verdict = _with_nodes(self._with_network(verdict, job), job, now)
         return with_last_words(verdict, self.outcries, now, job)
 
-    def _with_driver(self, verdict: Verdict, job: JobView, standing: dict[int, str]) -> Verdict:
+    def _with_driver(self, verdict: Verdict, job: JobView, states: dict[int, str]) -> Verdict:
         may = (*WAITS, "blind", "outside")
-        faults = {rank: fault for rank, fault in self.gpus.faults(job).items() if standing.get(rank) in may}
+        faults = {rank: fault for rank, fault in self.gpus.faults(job).items() if states.get(rank) in may}
         if not faults or not (undecided(verdict) or set(verdict.culprits) & set(faults)):
             return verdict
         ranks = tuple(sorted(faults))
@@ -142,9 +142,7 @@ def _with_nodes(verdict: Verdict, job: JobView, now: float) -> Verdict:
     return blaming(noted, ranks, first.klass, first.cause, first.confidence)
 
 
-def _with_ras(
-    verdict: Verdict, says: RasExplanation | None, standing: dict[int, str], job: JobView
-) -> Verdict:
+def _with_ras(verdict: Verdict, says: RasExplanation | None, states: dict[int, str], job: JobView) -> Verdict:
     """RAS sees processes that are gone on other nodes too, and who launched fewer calls; never why. It counts
     the same calls as the recorder: where that has spoken, RAS only adds its words."""
     if says is None:
@@ -157,7 +155,7 @@ def _with_ras(
         return replace(noted, confidence=raised(verdict.confidence)) if agrees else noted
     everyone = tuple(sorted({*verdict.waiting, *suspects}))
     if says.dead:
-        alive = any(standing.get(rank, "blind") != "blind" for rank in says.dead)
+        alive = any(states.get(rank, "blind") != "blind" for rank in says.dead)
         sure = Confidence.MEDIUM if alive else Confidence.HIGH
         return blaming(replace(noted, waiting=everyone), says.dead, "peer_lost", "ras_dead", sure)
     if verdict.collectives is not None:

@@ -19,7 +19,7 @@ from diag.detectors.hang.messages import advice_for, describe
 from diag.detectors.hang.moment import began_still, proven, unproven, with_unseen
 from diag.detectors.hang.partings import path_of
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
-from diag.detectors.hang.pipeline import standing_of
+from diag.detectors.hang.pipeline import state_of
 from diag.detectors.hang.program_lines import with_program_lines
 from diag.detectors.hang.rank_wait import PEER_WAITS, WAITS
 from diag.detectors.hang.silence import (
@@ -217,29 +217,29 @@ def judge(
     alive, lost = _taking_part(job, now)
     if _is_over(job) or not alive:
         return None
-    standing = {
-        rank.rank: "blind" if is_blind(rank, now) and not rank.stopped else standing_of(rank, job)
+    states = {
+        rank.rank: "blind" if is_blind(rank, now) and not rank.stopped else state_of(rank, job)
         for rank in alive
     }
     since = began_still(moment, alive) if moment else silent_since(now, job, alive, reported)
     busy = since is None and not moment
-    held = None if moment else held_since(now, job, alive, standing)
+    held = None if moment else held_since(now, job, alive, states)
     if since is not None and held is not None:
         since = min(since, held)  # one that tries again may be found at one line for a while
     if busy:
         since = held
         if since is None and (since := rested_since(now, job, alive)) is not None:
             busy = False
-            if not any(state in (*WAITS, "blind", "stopped") for state in standing.values()):
-                standing = dict.fromkeys(standing, "goes_round")
+            if not any(state in (*WAITS, "blind", "stopped") for state in states.values()):
+                states = dict.fromkeys(states, "goes_round")
     if since is None:
         return None
     dead = _failed(job)
-    seen = [rank for rank in alive if standing[rank.rank] != "blind"]
-    verdict = attribute_hang(job, (seen if moment else alive) or alive, dead, standing, since, lost)
+    seen = [rank for rank in alive if states[rank.rank] != "blind"]
+    verdict = attribute_hang(job, (seen if moment else alive) or alive, dead, states, since, lost)
     if moment and seen and not dead:
         verdict = with_unseen(verdict, alive)
-    found = joined.join(verdict, now, job, standing, once=moment is not None)
+    found = joined.join(verdict, now, job, states, once=moment is not None)
     if found is None:
         return None
     verdict = with_endless_wait(with_kernel_waits(_held_up_by_memory(found, alive), job), job)
@@ -252,7 +252,7 @@ def judge(
     verdict = replace(verdict, busy=verdict.busy or busy)
     if moment:
         missing = len(seen) + len(dead) < max(job.world_size, len(job.ranks))
-        shown = proven(verdict, moment, seen, missing, standing, now)
+        shown = proven(verdict, moment, seen, missing, states, now)
         return None if shown is None else _with_grounds(shown, job, now)
     if may_be_idle(job, alive, verdict):
         return None

@@ -59,7 +59,7 @@ def lock_of_a_dead_process(scene: Scene) -> Endless | None:
         if wait is not None and wait.kind == "channel_get"
         else f"pid {stuck[0][0].pid} waits for the lock of a queue, "
     )
-    words = f"{whose}nobody who lives is reading from that queue, so who took its lock has ended{': ' + ended if ended else ''}"
+    words = f"{whose}no living process is reading from that queue, so whoever took its lock has ended{': ' + ended if ended else ''}"
     return Endless("lock_holder_ended", words, bool(ended))
 
 

@@ -125,7 +125,7 @@ def _event_loop_is_blocked(scene: Scene) -> Endless | None:
         return None
     who = "it" if found[0] == scene.last.thread.tid else scene.name(found[0])
     words = (
-        f"{who} runs an event loop, which has called {scene.at(found[0])} and stands still until that returns"
+        f"{who} runs an event loop, which has called {scene.at(found[0])} and is blocked until that returns"
     )
     return Endless("event_loop_is_blocked", words, chain=scene.leads_on, tids=tuple(found))
 

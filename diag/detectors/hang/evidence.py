@@ -122,7 +122,7 @@ def _recorded(verdict: Verdict, found: Explanation) -> str:
     ]
     late = calls_that_differ(verdict) if found.signatures else ""
     if found.kind == "absent_rank":
-        late = f"; {format_who(found.culprits, '[has|have] not come to it')}"
+        late = f"; {format_who(found.culprits, '[has|have] not entered it')}"
     return ", ".join(waits) + late
 
 

@@ -34,7 +34,7 @@ from diag.text.units import format_path, format_ranks, format_ratio
 _MOST_GROUPS = 4  # of ranks that are listed with their places; of the rest, how many they are
 _MOST_PIDS = 32
 _COMMAND = 80
-_BLOCKED = {"child_waits_for_lock": "blocked in a lock"}  # by cause, of a child that is to blame
+_BLOCKED = {"child_waits_for_lock": "blocked on a lock"}  # by cause, of a child that is to blame
 
 Fact = Callable[[Verdict, JobView], "str | Each"]
 

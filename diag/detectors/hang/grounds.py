@@ -20,7 +20,10 @@ _DEAD_ENDS = {
         "stopped",
         "the process waited for is stopped by a signal: only another signal lets it go on",
     ),
-    "frozen": ("frozen", "the process waited for is frozen with its cgroup: only who froze it lets it go on"),
+    "frozen": (
+        "frozen",
+        "the process waited for is frozen with its cgroup: only whoever froze it can let it go on",
+    ),
 }
 _WITHOUT_OTHERS = {  # by the kind of that wait, where nobody is known who could end it
     "fifo_open": ("dead_end", "no process has opened the other end of the FIFO"),

@@ -1,4 +1,5 @@
-"""What the kernel says that a culprit waits for, put into the verdict: it outranks what functions are called."""
+"""What the kernel says that a culprit waits for, put into the verdict: it outranks what functions are called. Where that
+is a lock, a condition or an event loop, which name nobody: who is left that could end the wait."""
 
 from __future__ import annotations
 
@@ -271,14 +272,16 @@ def _at_work(rank: RankView, cwd: str, steps: tuple[Step, ...], chain: Chain) ->
 
 
 def _asking(rank: RankView, steps: tuple[Step, ...], since: float) -> str:
-    """ "its 2 child processes wait for work; 4 others have ended, the last 2 s before it stood still"."""
+    """ "its 2 child processes wait for work; 4 others have ended, the last 2 s before it stopped moving"."""
     count = len(steps)
     text = f"its {f'{count} ' if count > 1 else ''}child {numbered('[process waits|processes wait]', count)} for work"
     command = rank.tree.main.comm if rank.tree is not None else ""
     ended = [at for at, _, comm in rank.ended_children if comm == command and at >= since - _CHILDREN_SECONDS]
     if ended:
         apart = format_seconds(abs(since - ended[-1]))
-        when = f"{apart} {'before it stood still' if ended[-1] <= since else 'after it had stopped moving'}"
+        when = (
+            f"{apart} {'before it stopped moving' if ended[-1] <= since else 'after it had stopped moving'}"
+        )
         gone = f"{len(ended)} others have ended, the last" if len(ended) > 1 else "another has ended"
         text += f"; {gone} {when}"
     limits = [limit for step in steps if (limit := step.process.cpu_limit_seconds) is not None]

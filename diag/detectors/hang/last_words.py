@@ -63,7 +63,9 @@ def with_last_words(verdict: Verdict, outcries: Iterable[Outcry], now: float, jo
             words=shown[0],
         )
     if last and verdict.cause == "teardown_blocked" and last[0].kind == "traceback":
-        words = f'it ends after "{last[0].error}", printed {format_seconds(max(0.0, now - last[0].at))} ago'
+        words = (
+            f'it is ending after "{last[0].error}", printed {format_seconds(max(0.0, now - last[0].at))} ago'
+        )
         return replace(verdict, cause="exception_before_shutdown", words=words)
     return replace(verdict, words=said[0]) if said and verdict.cause in (*_OPEN, *_ENDING) else verdict
 
@@ -181,8 +183,8 @@ _SOON_SECONDS = 30.0
 
 
 def with_ended_ranks(verdict: Verdict, job: JobView) -> Verdict:
-    """All others look for the same thing since a rank ended well. One rank that works on alone after the others, and
-    ranks that look for different things, tell nothing: they wait for somebody outside."""
+    """All others poll in a loop of their own, for the same thing, since a rank ended well. One rank that works on alone
+    after the others, and ranks that look for different things, tell nothing: they wait for somebody outside."""
     pollers = job.ranks.known(verdict.culprits)
     if verdict.cause not in POLLS or verdict.waiting or len(pollers) < 2:
         return verdict

@@ -38,7 +38,7 @@ def describe(verdict: Verdict, job: JobView, now: float) -> str:
     """One sentence with numbers: who, what, since when, who waits."""
     parts = [f"{claim(verdict, job, now)} {_phase(verdict, job)}".rstrip(" ,")]
     if job.phase in _QUOTED_PHASES and job.phases.line and verdict.cause != "nodes_missing":
-        parts.append(f', its last line on that "{job.phases.line.strip()[:120]}"')
+        parts.append(f', the last log line of that phase is "{job.phases.line.strip()[:120]}"')
     if verdict.chain is not None and (first := verdict.culprit(job)) is not None:
         whose = "its" if len(verdict.culprits) == 1 else f"rank {first.rank}'s"
         who = f"pid {verdict.blamed_child}" if verdict.blamed_child else f"{whose} {first.thread_name}"
@@ -79,7 +79,7 @@ def _nobody_apart(verdict: Verdict, job: JobView) -> str:
     place = place_of(verdict.waiting, job)
     seen = job.ranks.known(verdict.waiting)
     if len(seen) == 1 and not seen[0].distributed:
-        return f"the process {seen[0].placement.pid} has waited{place}"
+        return f"process {seen[0].placement.pid} has waited{place}"
     count = len(verdict.waiting)
     name = numbered(f"[the only rank|all {count} ranks] seen [has|have]", count)
     joined = _joined_call(verdict, job)

@@ -117,14 +117,15 @@ _BEGINS = re.compile(r"\b(?:isend|irecv|batch_isend_irecv|P2POp)\b")  # of torch
 _WAITS = re.compile(r"\.wait\(")
 
 
-def standing_of(rank: RankView, job: JobView) -> str:
+def state_of(rank: RankView, job: JobView) -> str:
     """That of its stack; "joined" also where the text says that it waits for a peer."""
     found = classify_rank(rank)
     return "joined" if found in ("outside", "gpu") and awaited_message(rank, job) else found
 
 
 def awaited_message(rank: RankView, job: JobView) -> str:
-    """The statement that began it; empty where it waits for something else, or that is not known."""
+    """The statement that began a send or receive which it waits for (isend, irecv): the wait itself is C code without a
+    name, so the program's text has to show it. Empty where it waits for something else, or that is not known."""
     thread = rank.judged
     own = path_of(thread)
     if thread is None or not own or thread.frames[-1] != own[-1]:

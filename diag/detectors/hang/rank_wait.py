@@ -73,11 +73,11 @@ def _in_a_lock_or_elsewhere(rank: RankView, reading: Reading) -> str:
     return "outside"
 
 
-def cause_of(rank: RankView, standing: str) -> tuple[str, int | None]:
+def cause_of(rank: RankView, state: str) -> tuple[str, int | None]:
     """The cause, one of a fixed set, and the child process that is to blame, when one is."""
-    if rank.told is not None and rank.told[0] == standing and rank.told[1]:
+    if rank.told is not None and rank.told[0] == state and rank.told[1]:
         return rank.told[1], rank.told[2]
-    if standing == "data_loading":
+    if state == "data_loading":
         stopped = _stopped_child(rank)
         if stopped is not None:
             return "dataloader_worker_stopped", stopped
@@ -88,13 +88,13 @@ def cause_of(rank: RankView, standing: str) -> tuple[str, int | None]:
             return "dataloader_worker_busy", child.pid
         goes_on = child_switches(rank, child.pid) >= _GOES_ON_SWITCHES
         return "dataloader_worker_slow" if goes_on else "dataloader_worker_blocked", child.pid
-    if standing == "checkpoint_io":
+    if state == "checkpoint_io":
         child = busy_child(rank)
         if child is None:
             return "checkpoint_write_blocked", None
         computes = _computes(rank, child.pid)
         return "checkpoint_writer_busy" if computes else "checkpoint_writer_blocked", child.pid
-    if standing == "lock_deadlock":
+    if state == "lock_deadlock":
         if rank.activity is Activity.FILE_LOCK:
             return "stale_file_lock", None
         forked = _child_in_a_lock(rank)
@@ -110,7 +110,7 @@ def cause_of(rank: RankView, standing: str) -> tuple[str, int | None]:
         "preprocess_wait": "preprocess_blocked",
         "compile_wait": "compiler_stalled",
         "teardown": "teardown_blocked",
-    }.get(standing, "unknown"), None
+    }.get(state, "unknown"), None
 
 
 def has_left_the_group(rank: RankView) -> bool:

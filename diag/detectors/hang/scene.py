@@ -159,7 +159,7 @@ class Scene:
 
     def ended_child(self) -> str:
         """The last of its children that ended, where that was not long before it stood still: "its child process pid 7
-        ended 3 s before it stood still"."""
+        ended 3 s before it stopped moving"."""
         since, comm = self.verdict.since, self.rank.tree.main.comm if self.rank.tree is not None else ""
         ended = [
             (at, pid)
@@ -169,7 +169,7 @@ class Scene:
         if not ended:
             return ""
         at, pid = ended[-1]
-        when = "before it stood still" if at <= since else "after it had stopped moving"
+        when = "before it stopped moving" if at <= since else "after it had stopped moving"
         return f"its child process pid {pid} ended {format_seconds(abs(since - at))} {when}"
 
 

@@ -122,8 +122,12 @@ _HELD_UP_SECONDS = 120.0
 
 
 def last_printed(verdict: Verdict, job: JobView, now: float) -> float:
-    """When one of them did last; 0 where that is no evidence. Where all wait alike and nothing but their
-    stacks says so, each may be on its way: a step that is one long call shows no other line."""
+    """When one of them last printed something new, so that it moves, and the job with it; 0 where that is no evidence.
+
+    Of a rank that waits for others in a call it does not count: other threads of it print then, a watchdog or a monitor
+    of memory. Where all wait alike and nothing but their stacks shows it, each may be on its way: a step that is one
+    long call shows no other line.
+    """
     held_up = bool(verdict.culprits) and any(
         classify_rank(rank) in WAITS for rank in job.ranks.known(verdict.waiting)
     )

@@ -98,14 +98,14 @@ class Watchdog:
         return {rank: fact for rank, fact in last.items() if fact.seq == seq}
 
 
-def with_watchdog(verdict: Verdict, says: WatchdogReport | None, standing: dict[int, str]) -> Verdict:
+def with_watchdog(verdict: Verdict, says: WatchdogReport | None, states: dict[int, str]) -> Verdict:
     if says is None:
         return verdict
     noted = verdict.noted(Note("output", says.text))
     if not undecided(verdict):
         agrees = bool(verdict.culprits) and set(verdict.culprits) == set(says.culprits)
         return replace(noted, confidence=raised(verdict.confidence)) if agrees else noted
-    joined_elsewhere = any(standing.get(rank) in WAITS for rank in says.culprits)
+    joined_elsewhere = any(states.get(rank) in WAITS for rank in says.culprits)
     if says.kind not in _BY_WATCHDOG or (joined_elsewhere and says.kind != "mismatch"):
         return noted
     klass, cause, confidence = _BY_WATCHDOG[says.kind]
