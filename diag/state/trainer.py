@@ -99,7 +99,7 @@ class Trainer:
 
 
 def beginning(thread: ThreadStack) -> tuple[str, ...]:
-    """By what it is told from other threads of the same program: its name, and where it enters the program."""
+    """By what it differs from other threads of the same program: its name, and where it enters the program."""
     inside = (place for place, frame in enumerate(thread.frames) if not frame.file.endswith("threading.py"))
     frames = thread.frames[: next(inside, 0) + 1]
     return (_NUMBER.sub("#", thread.name), *(f"{frame.function} {frame.file}" for frame in frames))

@@ -145,8 +145,8 @@ def with_collectives(
         return _decided(verdict, found, "collective_order_deadlock", "groups_in_opposite_order", sure)
     if found.kind == "message_circle" and all_wait:
         # That they wait for each other is certain; whose call is wrong is concluded from what the others wait for.
-        told = found.circle is not None and len(found.culprits) < len(found.circle.ranks)
-        sure = Confidence.MEDIUM if told or not found.certain else Confidence.HIGH
+        named = found.circle is not None and len(found.culprits) < len(found.circle.ranks)
+        sure = Confidence.MEDIUM if named or not found.certain else Confidence.HIGH
         return _decided(verdict, found, "collective_mismatch", "messages_do_not_match", sure)
     if found.kind == "absent_rank":
         unrecorded = tuple(

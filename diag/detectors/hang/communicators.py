@@ -66,15 +66,15 @@ def with_communicators(verdict: Verdict, found: Explanation | None, job: JobView
         culprits = _culprits(needs, making, stuck)
         cause = "communicators_wait_for_each_other"
         sure = Confidence.HIGH if making.begun and making.fetching else Confidence.MEDIUM
-        return _told(blaming(verdict, culprits, "comm_init", cause, sure), making, job)
+        return _described(blaming(verdict, culprits, "comm_init", cause, sure), making, job)
     if not undecided:
         return verdict
     late = tuple(rank for rank in everyone if rank not in making.ranks)
     if late and all(_waits_for_its_gpu(rank, job) for rank in late):
-        told, cause = _told(verdict, making, job), "not_in_collective"
-        return blaming(told, late, "peer_not_joined", cause, Confidence.MEDIUM, words="")
+        described, cause = _described(verdict, making, job), "not_in_collective"
+        return blaming(described, late, "peer_not_joined", cause, Confidence.MEDIUM, words="")
     cause = "communicator_not_made" if verdict.cause == "all_ranks_wait" else verdict.cause
-    return _told(replace(verdict, cause=cause), making, job)
+    return _described(replace(verdict, cause=cause), making, job)
 
 
 def _making(verdict: Verdict, job: JobView) -> _Making:
@@ -86,7 +86,7 @@ def _making(verdict: Verdict, job: JobView) -> _Making:
         if rank is None or not rank.alive or not _is_in_a_call(rank):
             continue
         for communicator in process.communicators.values():
-            # one that was given up earlier has no line that says so
+            # one that was given up earlier has no line for that
             if communicator.began is None or communicator.began[0] < rank.stack_since - _SAMPLED_SECONDS:
                 continue
             in_one.add(number)
@@ -180,7 +180,7 @@ def _waits_for_its_gpu(number: int, job: JobView) -> bool:
 # --- in words
 
 
-def _told(verdict: Verdict, making: _Making, job: JobView) -> Verdict:
+def _described(verdict: Verdict, making: _Making, job: JobView) -> Verdict:
     parts = []
     notes = []
     for members in making.begun.values():
@@ -206,7 +206,7 @@ def _told(verdict: Verdict, making: _Making, job: JobView) -> Verdict:
 
 
 def _in_call(ranks: tuple[int, ...], verdict: Verdict, job: JobView) -> str:
-    """Not of those of which the sentence says it anyhow."""
+    """Not of those for which the sentence has it anyhow."""
     if verdict.culprits and ranks[0] in verdict.waiting:
         return ""
     call = call_of(job.ranks[ranks[0]].reading, job.run.cwd)

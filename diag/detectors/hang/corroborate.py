@@ -86,10 +86,10 @@ class EvidenceFusion:
         """
         found = self.collectives.explain(now, job, once=once)
         verdict = with_communicators(with_collectives(verdict, found, states, job), found, job)
-        says = self.ras.explain(now, job)
-        if says is not None and says.moving and undecided(verdict):
+        report = self.ras.explain(now, job)
+        if report is not None and report.moving and undecided(verdict):
             return None  # ranks launch collectives: whatever stands, the job does not
-        verdict = _with_ras(verdict, says, states, job)
+        verdict = _with_ras(verdict, report, states, job)
         verdict = with_watchdog(verdict, self.watchdog.explain(job), states)
         readings = self.gpus.read(now, job, 0.0 if once else verdict.since) or reported_readings(job)
         if computes(verdict, readings):
@@ -126,48 +126,50 @@ def _with_nodes(verdict: Verdict, job: JobView, now: float) -> Verdict:
     digests do not carry."""
     if not undecided(verdict) or not job.cluster.nodes:
         return verdict
-    said = [
+    reported = [
         hang
         for node in job.cluster.current()
         if now - node.heard_at <= node.silent_after()
         for hang in node.digest.hangs
         if hang.ranks and hang.klass in _OF_A_NODE
     ]
-    ranks = tuple(sorted({rank for hang in said for rank in hang.ranks}))
-    if not said or len(ranks) >= len(verdict.waiting):
+    ranks = tuple(sorted({rank for hang in reported for rank in hang.ranks}))
+    if not reported or len(ranks) >= len(verdict.waiting):
         return verdict
-    first = said[0]
-    evidence = [item for hang in said[:2] for item in hang.evidence[:2]]
+    first = reported[0]
+    evidence = [item for hang in reported[:2] for item in hang.evidence[:2]]
     noted = verdict.noted(*(Note(item.kind, item.excerpt, item.rank) for item in evidence))
     return blaming(noted, ranks, first.klass, first.cause, first.confidence)
 
 
-def _with_ras(verdict: Verdict, says: RasExplanation | None, states: dict[int, str], job: JobView) -> Verdict:
+def _with_ras(
+    verdict: Verdict, report: RasExplanation | None, states: dict[int, str], job: JobView
+) -> Verdict:
     """RAS sees processes that are gone on other nodes too, and who launched fewer calls; never why. It counts
     the same calls as the recorder: where that has spoken, RAS only adds its words."""
-    if says is None:
+    if report is None:
         return verdict
-    told = [*says.words[:3], not_made(says, verdict.waiting, job)]
-    noted = verdict.noted(*(Note("nccl_ras", text) for text in told if text))
-    suspects = tuple(sorted({*says.dead, *says.lagging}))
+    texts = [*report.words[:3], not_made(report, verdict.waiting, job)]
+    noted = verdict.noted(*(Note("nccl_ras", text) for text in texts if text))
+    suspects = tuple(sorted({*report.dead, *report.lagging}))
     if not undecided(verdict):
         agrees = bool(suspects) and set(verdict.culprits) == set(suspects) and verdict.collectives is None
         return replace(noted, confidence=raised(verdict.confidence)) if agrees else noted
     everyone = tuple(sorted({*verdict.waiting, *suspects}))
-    if says.dead:
-        alive = any(states.get(rank, "blind") != "blind" for rank in says.dead)
+    if report.dead:
+        alive = any(states.get(rank, "blind") != "blind" for rank in report.dead)
         sure = Confidence.MEDIUM if alive else Confidence.HIGH
-        return blaming(replace(noted, waiting=everyone), says.dead, "peer_lost", "ras_dead", sure)
+        return blaming(replace(noted, waiting=everyone), report.dead, "peer_lost", "ras_dead", sure)
     if verdict.collectives is not None:
         return noted
     for klass, cause, culprits in (
-        ("collective_mismatch", "calls_differ", says.calls_differ),
-        ("peer_not_joined", "not_in_collective", says.lagging),
-        ("collective_order_deadlock", "groups_in_opposite_order", says.crossed),
+        ("collective_mismatch", "calls_differ", report.calls_differ),
+        ("peer_not_joined", "not_in_collective", report.lagging),
+        ("collective_order_deadlock", "groups_in_opposite_order", report.crossed),
     ):
         if culprits:
             return blaming(replace(noted, waiting=everyone), culprits, klass, cause, Confidence.MEDIUM)
-    if says.elsewhere:
-        noted = noted.noted(Note("nccl_ras", ", ".join(says.elsewhere[:4])))
+    if report.elsewhere:
+        noted = noted.noted(Note("nccl_ras", ", ".join(report.elsewhere[:4])))
         return replace(noted, cause="culprit_not_seen")
     return noted

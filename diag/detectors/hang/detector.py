@@ -86,7 +86,7 @@ class HangDetector:
         self._judged: tuple[float, Verdict | None] | None = None  # as of the last tick
         self._released_at = _NEVER  # when what could not end by itself was last found over
         self._snapshot: SnapshotTaken | None = None
-        self._said: Finding | None = None  # of the verdict before, as long as that stands
+        self._reported: Finding | None = None  # of the verdict before, as long as that stands
 
     def observe(self, at: float, fact: Observation) -> None:
         """Of all else that this detector needs the job state keeps track."""
@@ -115,14 +115,14 @@ class HangDetector:
             reported = self._last.after_stirs(now, job).standing
             verdict = judge(now, job, self._joined, reported, self._snapshot)
         if verdict is not None and self._snapshot is None and _moved_since(verdict, job):
-            # Whoever held the others up has just gone on, and they may have too: what is told of one moment would
+            # Whoever held the others up has just gone on, and they may have too: what is reported of one moment would
             # be put together from two.
-            if self._said is not None and self._said.ranks == verdict.culprits:
-                yield self._said
+            if self._reported is not None and self._reported.ranks == verdict.culprits:
+                yield self._reported
             return
-        self._said = None if verdict is None else self._finding(verdict, job, now)
-        if self._said is not None:
-            yield self._said
+        self._reported = None if verdict is None else self._finding(verdict, job, now)
+        if self._reported is not None:
+            yield self._reported
 
     def _finding(self, verdict: Verdict, job: JobView, now: float) -> Finding:
         alike = _are_alike(verdict, job)

@@ -1,4 +1,4 @@
-"""A kernel that does not end, among GPUs that all spin: told from NCCL's kernels, in which the others wait for it."""
+"""A kernel that does not end, among GPUs that all spin: distinguished from NCCL's kernels, in which the others wait for it."""
 
 from __future__ import annotations
 

@@ -62,15 +62,15 @@ def with_endless_wait(verdict: Verdict, job: JobView) -> Verdict:
     reason = next((found for rule in rules if (found := rule(scene))), None) if scene is not None else None
     if scene is None or reason is None:
         return verdict
-    said = replace(
+    described = replace(
         verdict, words=reason.words or verdict.words, chain=scene.chain if reason.chain else None
     ).noted(*_notes(scene, reason))
     if verdict.cause in _LATE or not reason.cause:
-        return replace(said, words=" and ".join(filter(None, (verdict.words, reason.words))))
+        return replace(described, words=" and ".join(filter(None, (verdict.words, reason.words))))
     klass = verdict.klass if verdict.klass in _KEPT else "lock_deadlock"
     if reason.cause in _OF_PROCESSES and klass == "lock_deadlock":
         klass = "peer_not_joined" if verdict.waiting else "unknown"
-    return replace(said, klass=klass, cause=reason.cause, by_kernel=reason.proven)
+    return replace(described, klass=klass, cause=reason.cause, by_kernel=reason.proven)
 
 
 _OF_PROCESSES = (

@@ -103,7 +103,7 @@ def _waiting_main(rank: RankView, cwd: str) -> Iterator[Evidence]:
 
 
 def _stacks_along(rank: RankView, chain: Chain, cwd: str) -> Iterator[Evidence]:
-    """Where in its code each one stands that the rank waits for."""
+    """Where in its code each one is that the rank waits for."""
     for step in chain.steps[:3] if chain.behind is not None else chain.steps[1:4]:
         at, sample = rank.stack_at, rank.stack
         if step.process.pid != rank.placement.pid:

@@ -105,11 +105,11 @@ def place_of(ranks: Sequence[int], job: JobView) -> str:
         return _joined(own, inside) + ("," if inside else "")
     own = next(iter(found))[0] if len({own for own, _ in found}) == 1 else ""
     groups = sorted(found.items(), key=lambda item: (not item[0][0], -len(item[1])))
-    told = []
+    parts = []
     for (place, inside), of in groups:
         words = inside or " at the line itself" if own else _joined(place, inside) or " not known where"
-        told.append(format_ranks(of) + words)
-    return f"{own}: {cut(told, [of for _, of in groups])},"
+        parts.append(format_ranks(of) + words)
+    return f"{own}: {cut(parts, [of for _, of in groups])},"
 
 
 def _place_of(rank: RankView | None, cwd: str) -> tuple[str, str]:
@@ -291,7 +291,7 @@ def _held_by(verdict: Verdict, job: JobView) -> str:
 
 
 def _of_tokenizers(verdict: Verdict, job: JobView) -> str:
-    """Its pool of threads does not survive a fork: said where it is loaded, or nobody looked."""
+    """Its pool of threads does not survive a fork: mentioned where it is loaded, or that is not known."""
     loaded = verdict.chain.last.wait.libraries if verdict.chain is not None else None
     for rank in job.ranks.known(verdict.culprits[:1]):
         sample = rank.sample(verdict.blamed_child or -1)

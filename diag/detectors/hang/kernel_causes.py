@@ -107,12 +107,12 @@ def _is_bound(step: Step) -> bool:
     return wait.others[0].only_main or wait.kind == "gil"
 
 
-def explains(cause: str, chain: Chain, said: str, open_causes: tuple[str, ...]) -> bool:
-    """Whether what the kernel says outranks what the stacks `said`. `open_causes`: those that say no more than where
+def explains(cause: str, chain: Chain, by_stacks: str, open_causes: tuple[str, ...]) -> bool:
+    """Whether what the kernel says outranks the cause that the stacks gave. `open_causes`: those that say no more than where
     a rank is."""
-    if said in _OF_A_CHILD:
+    if by_stacks in _OF_A_CHILD:
         return chain.end == "dead_end"
-    return said in open_causes and not (cause in _OF_A_PEER and _leads_to_rank(chain))
+    return by_stacks in open_causes and not (cause in _OF_A_PEER and _leads_to_rank(chain))
 
 
 def _leads_to_rank(chain: Chain) -> bool:

@@ -51,9 +51,9 @@ def with_last_words(verdict: Verdict, outcries: Iterable[Outcry], now: float, jo
     ended = _ended_thread(rank, heard, verdict.since, now, job)
     gone = _ended_worker(rank, verdict.since, now) if not ended else ""
     last = _last_of(rank, heard, verdict.since, job)[-1:]
-    said = [_quote(one, now) for one in last]
+    quoted = [_quote(one, now) for one in last]
     shown = [text for text in (ended, gone) if text]
-    verdict = verdict.noted(*(Note("output", text, rank.rank) for text in (*shown, *said)))
+    verdict = verdict.noted(*(Note("output", text, rank.rank) for text in (*shown, *quoted)))
     if shown and verdict.cause in _OPEN and verdict.blamed_child is None and _awaits_word(rank, verdict, job):
         return replace(
             verdict,
@@ -67,7 +67,7 @@ def with_last_words(verdict: Verdict, outcries: Iterable[Outcry], now: float, jo
             f'it is ending after "{last[0].error}", printed {format_seconds(max(0.0, now - last[0].at))} ago'
         )
         return replace(verdict, cause="exception_before_shutdown", words=words)
-    return replace(verdict, words=said[0]) if said and verdict.cause in (*_OPEN, *_ENDING) else verdict
+    return replace(verdict, words=quoted[0]) if quoted and verdict.cause in (*_OPEN, *_ENDING) else verdict
 
 
 def _who_cried_out(verdict: Verdict, heard: list[Outcry], now: float, job: JobView) -> Verdict:
@@ -81,9 +81,9 @@ def _who_cried_out(verdict: Verdict, heard: list[Outcry], now: float, job: JobVi
     if not culprits or 2 * len(culprits) > len(ranks):
         return verdict
     noted = verdict.noted(*(Note("output", _quote(found[number], now), number) for number in culprits[:3]))
-    said = _quote(found[culprits[0]], now)
+    quoted = _quote(found[culprits[0]], now)
     cause = "exception_before_wait"
-    return blaming(noted, culprits, "peer_not_joined", cause, Confidence.MEDIUM, words=said)
+    return blaming(noted, culprits, "peer_not_joined", cause, Confidence.MEDIUM, words=quoted)
 
 
 def _last_of(rank: RankView, heard: list[Outcry], since: float, job: JobView) -> list[Outcry]:

@@ -276,14 +276,14 @@ _COUNTED = frozenset({
 })  # fmt: skip
 
 
-def not_made(says: RasExplanation, ranks: Iterable[int], job: JobView) -> str:
+def not_made(report: RasExplanation, ranks: Iterable[int], job: JobView) -> str:
     """What to report of ranks that are in a call of a group whose communicator does not exist yet; "" where it
     may.
 
     A call is counted before it can be waited for. Where the world's communicator is the only one and all its
     members launched the same, the call that a rank is in is none of its: it is still making its group's.
     """
-    if job.iteration is not None or says.sole_size < max(2, job.world_size):
+    if job.iteration is not None or report.sole_size < max(2, job.world_size):
         return ""
     calls: dict[str, list[int]] = {}
     for number in sorted(set(ranks)):
@@ -295,7 +295,7 @@ def not_made(says: RasExplanation, ranks: Iterable[int], job: JobView) -> str:
         return ""
     who = ", ".join(f"{format_ranks(tuple(found))} in {call}" for call, found in sorted(calls.items()))
     return (
-        f"no communicator has counted the call of {who}: the only one there is, of all {says.sole_size} ranks, is at rest. "
+        f"no communicator has counted the call of {who}: the only one there is, of all {report.sole_size} ranks, is at rest. "
         "torch makes a group's at its first call: unless it is of another backend, this one is not made yet, and RAS cannot "
         "show who is missing in it"
     )

@@ -188,10 +188,10 @@ def _repeats(parsed: Any, *, inside: bool) -> bool:
 
 def _query(place: ProgramPlace, cwd: str) -> Reason:
     text = " ".join((place.text, *(one.text for one in place.names)))
-    told = next((one for one in place.names if _is_query(one.text) and one.name in place.text), None)
+    query = next((one for one in place.names if _is_query(one.text) and one.name in place.text), None)
     words = "its time goes into a query of a database"
-    if told is not None:
-        words += f": {told.name} ({format_path(told.file, cwd)}:{told.line}) is `{_cut(told.text.strip(chr(34) + ' '))}`"
+    if query is not None:
+        words += f": {query.name} ({format_path(query.file, cwd)}:{query.line}) is `{_cut(query.text.strip(chr(34) + ' '))}`"
     recursive = re.search(r"\bwith\s+recursive\b", text, re.IGNORECASE)
     endless = recursive and re.search(r"\bunion\s+all\b", text, re.IGNORECASE)
     if endless:
@@ -265,7 +265,7 @@ def is_common(loop: Block, place: ProgramPlace, others: Sequence[Sequence[Frame]
 
 
 def polls(place: ProgramPlace, loop: Block, cwd: str) -> Reason:
-    """Of a thread that sleeps in it. What it looks at is told by the functions that its condition calls, or by that of a
+    """Of a thread that sleeps in it. What it looks at follows from the functions that its condition calls, or by that of a
     way out; of a loop that only tries, by what it tries."""
     words = f"it sleeps again and again in the loop {loop_words(place, loop, cwd)}"
     looked = [loop.text, *_conditions(place, loop)]
@@ -333,11 +333,11 @@ def _meanings(place: ProgramPlace, texts: Sequence[str], cwd: str) -> str:
     within = [
         one for one in place.names if one not in known and _is_in(one.name, [two.text for two in known])
     ]
-    told = []
+    shown = []
     for one in (*known, *within):
         says = "returns" if one.kind == "function" else "is"
-        told.append(f"{one.name} {says} `{_cut(one.text)}` ({format_path(one.file, cwd)}:{one.line})")
-    return " and ".join(told[:2])
+        shown.append(f"{one.name} {says} `{_cut(one.text)}` ({format_path(one.file, cwd)}:{one.line})")
+    return " and ".join(shown[:2])
 
 
 def lock_of(thread: ThreadStack, place: ProgramPlace, cwd: str) -> Reason | None:

@@ -26,7 +26,7 @@ _HELPERS = ("_handle_workers", "multiprocessing/pool.py")  # looks every 0.1 s w
 
 @dataclass(frozen=True, slots=True)
 class Endless:
-    """`proven`: nobody is left who could end it. `chain`: whether what the kernel shows is to be said too. `tids`:
+    """`proven`: nobody is left who could end it. `chain`: whether what the kernel shows is to be reported too. `tids`:
     whose stacks show it."""
 
     cause: str

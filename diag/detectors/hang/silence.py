@@ -13,7 +13,7 @@ from diag.state.view import JobView
 # Children or IO that keep moving without any step, stack or log line moving (a side process, a service).
 _BUSY_WITHOUT_PROGRESS = {"steady": 600.0, "training": 600.0}
 _BUSY_WITHOUT_PROGRESS_SECONDS = 7200.0  # DLRover's ceiling for the first step
-_AT_WORK_SECONDS = 120.0  # ours: then it is said who holds the others up, whatever else moves in it
+_AT_WORK_SECONDS = 120.0  # ours: then it is reported who holds the others up, whatever else moves in it
 _OF_WORK = ("io", "child_io", "memory")
 _BUT_STACKS = tuple(channel for channel in CHANNELS if channel != "stack")
 RESTED_SECONDS = 120.0  # ours: as long as a service may let all ranks wait
@@ -69,7 +69,7 @@ def rested_since(now: float, job: JobView, alive: list[RankView]) -> float | Non
     """Since when no rank has done more than to look, or ask, again and again: its stack moves, and nothing else of the job
     does. None for a while, and where too little was seen of it."""
     if job.cluster.nodes:
-        return None  # of ranks of other nodes too little is told
+        return None  # of ranks of other nodes too little is known
     worked = max(max(rank.worked_at, rank.last_moved((*_BUT_STACKS, PRINTED))) for rank in alive)
     since = max(worked, job.progress.log_moved_at or 0.0, job.saves.moved_at or 0.0)
     if now - since < RESTED_SECONDS:
@@ -98,7 +98,7 @@ def is_blind(rank: RankView, now: float) -> bool:
 
 
 def _well_seen(alive: list[RankView], now: float, quiet: float) -> bool:
-    """Enough independent looks during the silence: a verdict needs eyes, not only silence."""
+    """Enough independent samples during the silence: a verdict needs more than silence."""
     for rank in alive:
         late = rank.told_every  # of another node the last digest is known
         if rank.tree is None or now - rank.tree_at > 15.0 + late:

@@ -83,10 +83,10 @@ class _Place:
         """Whose values do not follow from the rank's number alone."""
         for name, text in self.values.items():
             texts = {rank: text} | {other: of[name] for other, of in self.elsewhere.items() if name in of}
-            told = not any(
+            comparable = not any(
                 one.startswith("<") or one == _HIDDEN or _FLOAT.fullmatch(one) for one in texts.values()
             )
-            if told and len({_without_rank(one, of) for of, one in texts.items()}) > 1:
+            if comparable and len({_without_rank(one, of) for of, one in texts.items()}) > 1:
                 yield name
 
 
@@ -116,8 +116,8 @@ def with_variables(verdict: Verdict, job: JobView) -> Verdict:
         for number, (there, whole) in list(compared.items())[:_MOST_IN_CALLS]:
             notes += [Note("variables", text, number) for text in _called(there, whole, cwd)]
     shown = _shown(places, verdict)
-    told, clause, of_name = _difference(places, shown, rank, verdict)
-    clauses = [verdict.words, _at_its_line(shown, verdict, told) if shown is not None else "", clause]
+    differs, clause, of_name = _difference(places, shown, rank, verdict)
+    clauses = [verdict.words, _at_its_line(shown, verdict, differs) if shown is not None else "", clause]
     if shown is not None and verdict.cause in _LOOPS:
         first = job.program.first_variables(rank.rank, read.pid, shown.frame)
         clauses.append(_growing(shown.values, _values(first)) if first is not None else "")
@@ -126,12 +126,12 @@ def with_variables(verdict: Verdict, job: JobView) -> Verdict:
         of_name
         and verdict.cause in {*POLLS} - {"retries"}
         and shown is not None
-        and told not in shown.conditions
+        and differs not in shown.conditions
     ):
         verdict = replace(verdict, cause="polls_for_a_name_of_its_own", reason=None)
     kept = [note for note in verdict.notes if note.kind == "program"]
     rest = [note for note in verdict.notes if note.kind != "program"]
-    return replace(verdict, words=words, apart=told, notes=(*kept, *notes[:_MOST_NOTES], *rest))
+    return replace(verdict, words=words, apart=differs, notes=(*kept, *notes[:_MOST_NOTES], *rest))
 
 
 def _shown(places: Sequence[_Place], verdict: Verdict) -> _Place | None:
@@ -345,7 +345,7 @@ def _brief(text: str) -> str:
     return inner if inner and "Path(" in text and inner[:1] in "'\"" else text
 
 
-def _at_its_line(place: _Place, verdict: Verdict, told: str) -> str:
+def _at_its_line(place: _Place, verdict: Verdict, differs: str) -> str:
     """ "its line is `PATTERN.search(text)`, `text` was 'aaaa' when read": what the loop or the line reads."""
     line = place.texts[0] if place.texts else ""
     loop = any(f"the loop `{text}`" in verdict.words for text in place.texts[1:])
@@ -353,7 +353,7 @@ def _at_its_line(place: _Place, verdict: Verdict, told: str) -> str:
     known = [
         f"`{name}` was {text}"
         for name in (place.named if goes_round else place.line)
-        if name != told and (text := _brief(place.values[name])) != _HIDDEN and not _says_little(text)
+        if name != differs and (text := _brief(place.values[name])) != _HIDDEN and not _says_little(text)
         if name in place.conditions or "=" not in text or not text.startswith("<")
         if len(text) <= _LONGEST_IN_WORDS
     ]

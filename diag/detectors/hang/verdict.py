@@ -18,7 +18,7 @@ _LEVELS = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What one more kind of evidence says to a verdict, as it is shown: `kind` is the source's name."""
+    """What one more kind of evidence adds to a verdict, as it is shown: `kind` is the source's name."""
 
     kind: str
     text: str
@@ -40,7 +40,7 @@ class Verdict:
     """Who holds the job up. `culprits` is empty for a symmetric hang; `cause` is one of a fixed set within the
     class.
 
-    `collectives` is what the Flight Recorder says to it, when it was asked and agrees or decides; `notes`
+    `collectives` is what the Flight Recorder shows of it, where it agrees or decides; `notes`
     what other evidence adds. `seconds` is set for a snapshot: how long its evidence shows the silence, 0 when
     it does not tell.
     """

@@ -22,7 +22,7 @@ def format_chain(chain: Chain, name: str = "the main thread") -> str:
     """
     steps = chain.steps
     if len(steps) > 1 and chain.end == "no_owner" and _is_rank(steps[-1], steps[-2].wait):
-        steps = steps[:-1]  # where a rank waits is said of that rank
+        steps = steps[:-1]  # where a rank waits is reported with that rank
     clauses = [format_wait(step) for step in steps]
     if chain.behind is not None:
         before = format_chain(chain.behind, name).removesuffix(_NO_OWNER)

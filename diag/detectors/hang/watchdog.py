@@ -98,16 +98,16 @@ class Watchdog:
         return {rank: fact for rank, fact in last.items() if fact.seq == seq}
 
 
-def with_watchdog(verdict: Verdict, says: WatchdogReport | None, states: dict[int, str]) -> Verdict:
-    if says is None:
+def with_watchdog(verdict: Verdict, report: WatchdogReport | None, states: dict[int, str]) -> Verdict:
+    if report is None:
         return verdict
-    noted = verdict.noted(Note("output", says.text))
+    noted = verdict.noted(Note("output", report.text))
     if not undecided(verdict):
-        agrees = bool(verdict.culprits) and set(verdict.culprits) == set(says.culprits)
+        agrees = bool(verdict.culprits) and set(verdict.culprits) == set(report.culprits)
         return replace(noted, confidence=raised(verdict.confidence)) if agrees else noted
-    joined_elsewhere = any(states.get(rank) in WAITS for rank in says.culprits)
-    if says.kind not in _BY_WATCHDOG or (joined_elsewhere and says.kind != "mismatch"):
+    joined_elsewhere = any(states.get(rank) in WAITS for rank in report.culprits)
+    if report.kind not in _BY_WATCHDOG or (joined_elsewhere and report.kind != "mismatch"):
         return noted
-    klass, cause, confidence = _BY_WATCHDOG[says.kind]
-    noted = replace(noted, waiting=tuple(sorted({*verdict.waiting, *says.waiting})))
-    return blaming(noted, says.culprits, klass or verdict.klass, cause, confidence)
+    klass, cause, confidence = _BY_WATCHDOG[report.kind]
+    noted = replace(noted, waiting=tuple(sorted({*verdict.waiting, *report.waiting})))
+    return blaming(noted, report.culprits, klass or verdict.klass, cause, confidence)
