@@ -31,8 +31,8 @@ class Traffic:
     """Of the whole node, other jobs' included. Bytes a second; None for what was not or cannot be counted.
 
     `rdma_*` without what IP over InfiniBand takes of the ports; `socket_*` what the IP interfaces that carry
-    bytes moved. `rdma_packets`: packets a second of all ports, both
-    ways; soft-RoCE counts only these, and its bytes are in `socket_*`.
+    bytes moved. `rdma_packets`: packets a second of all ports, both ways; soft-RoCE counts only these, and its
+    bytes are in `socket_*`.
     """
 
     seconds: float

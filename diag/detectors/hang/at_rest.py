@@ -80,6 +80,8 @@ def _is_silent(wait: Wait) -> bool:
     return silent and not (wait.unsent_bytes or wait.unread_bytes)
 
 
+# --- the process that is asked for an answer
+
 _ASKED = ("external_service", "process_is_silent")  # causes
 _RECEIVES = ("tcp_receive", "unix_receive")
 _IDLE_THREADS = ("condition", "tcp_accept", "signal")  # of a pool, of a server that takes what comes
@@ -146,6 +148,8 @@ def _is_own(wait: Wait, pid: int) -> bool:
         wait.pids == {pid} or wait.dead_end == "only_self" or (wait.kind == "other" and wait.path == _WAKE_UP)
     )
 
+
+# --- a culprit of which neither a known function nor the kernel says what it waits for
 
 _COMPUTES_CPU_RATIO = 0.05  # of a crowded machine that is all that one may get
 

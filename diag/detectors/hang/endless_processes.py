@@ -163,6 +163,8 @@ def pipe_kept_open(scene: Scene) -> Endless | None:
     return Endless("pipe_kept_open", words)
 
 
+# --- a process of this machine that is none of the job's
+
 _SHOWN = 2
 _INSIDE = 8  # frames of a library between the program's own line and the wait
 # At rest by trade: who has these awaits others, or is about to look again.

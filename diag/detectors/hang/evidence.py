@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from diag.detectors.hang.call_words import calls_that_differ
 from diag.detectors.hang.kernel_waits import wait_of
-from diag.detectors.hang.verdict import format_who
+from diag.detectors.hang.verdict import Verdict, format_who
 from diag.detectors.hang.wait_text import format_chain
 from diag.model import Evidence, numbered
 from diag.model.observations import ThreadStack
@@ -20,7 +20,6 @@ from diag.state.wait_chain import Chain
 from diag.text.units import format_bytes, format_ratio, format_seconds
 
 if TYPE_CHECKING:
-    from diag.detectors.hang.verdict import Verdict
     from diag.state.wait_graph import Explanation
 
 # Of /proc/PID/stat, as ps(1) names them.

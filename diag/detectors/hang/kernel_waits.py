@@ -192,6 +192,8 @@ def _of_class(rank: RankView, before: Verdict, verdict: Verdict, chain: Chain) -
     return replace(verdict, klass=klass, chain=chain, by_kernel=True)
 
 
+# --- a wait that names nobody
+
 _NAMED = 2  # in the sentence
 _LISTED = 6  # in the evidence
 _FRAMES = 4

@@ -178,6 +178,8 @@ def _awaits_word(rank: RankView, verdict: Verdict, job: JobView) -> bool:
     )
 
 
+# --- a rank that ended, while the others poll
+
 # Ours: whoever went on for longer after that one had ended did not need it.
 _SOON_SECONDS = 30.0
 

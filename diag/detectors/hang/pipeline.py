@@ -113,6 +113,8 @@ def _call(rank: RankView) -> str:
     return ""
 
 
+# --- a send or receive that was begun before
+
 _BEGINS = re.compile(r"\b(?:isend|irecv|batch_isend_irecv|P2POp)\b")  # of torch.distributed
 _WAITS = re.compile(r"\.wait\(")
 

@@ -113,6 +113,8 @@ def _well_seen(alive: list[RankView], now: float, quiet: float) -> bool:
     return True
 
 
+# --- what ranks print
+
 # Ours: where the log shows steps, so long of other lines is no training; nor is it, of lines that diag cannot
 # see, any progress for sure. Without either what is printed is all that is known of a job.
 _NO_STEPS_SECONDS = 600.0

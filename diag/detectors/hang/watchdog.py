@@ -59,9 +59,8 @@ class Watchdog:
         seq = next(iter(front.values())).seq
         seconds = max(fact.seconds for fact in front.values())
         waiting = tuple(sorted(front))
-        calls: dict[
-            tuple[str, int, int], list[int]
-        ] = {}  # ranks by the operation and its numbers of elements
+        # ranks by the operation and its numbers of elements
+        calls: dict[tuple[str, int, int], list[int]] = {}
         for rank, fact in sorted(front.items()):
             calls.setdefault((fact.op, fact.numel_in, fact.numel_out), []).append(rank)
         if len({op for op, _, _ in calls}) > 1:
