@@ -173,13 +173,14 @@ class RankView:
         sample = self.sample(pid)
         return next((one for one in sample.threads if one.thread_id == tid), None) if sample else None
 
-    def process_waits(self, pid: int = 0) -> ProcessWaits | None:
+    def process_waits(self, pid: int | None = None) -> ProcessWaits | None:
         """Of its own process, or of one that was read with it; None where the kernel was not asked."""
-        return self.waits.process(pid or self.placement.pid) if self.waits is not None else None
+        return None if self.waits is None else self.waits.process(self.placement.pid if pid is None else pid)
 
-    def thread_wait(self, pid: int = 0, tid: int = 0) -> ThreadWait | None:
+    def thread_wait(self, pid: int | None = None, tid: int = 0) -> ThreadWait | None:
         """Of one of its threads, the main one by default."""
-        return self.waits.thread(pid or self.placement.pid, tid) if self.waits is not None else None
+        process = self.process_waits(pid)
+        return process.thread(tid) if process is not None else None
 
     @property
     def activity(self) -> Activity | None:

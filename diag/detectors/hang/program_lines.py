@@ -311,7 +311,7 @@ def _with_lock(
 
 def _in_lock(rank: RankView, child: int | None) -> bool:
     """By the kernel."""
-    main = rank.thread_wait(child or 0)
+    main = rank.thread_wait(child)
     if main is not None:
         return main.wait.kind in LOCK_WAITS
     return child is None and rank.on_futex
