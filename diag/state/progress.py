@@ -1,4 +1,4 @@
-"""How far the job is, as its log shows: its steps and what they took. Judges nothing.
+"""How far the job is, as its log shows: its steps and what they took.
 
 Phases that the log names are handed to `Phases`; saves are in `Saves`.
 """

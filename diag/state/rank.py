@@ -1,4 +1,4 @@
-"""One rank as its process, stacks and exit are observed: what of it moved last. Judges nothing."""
+"""One rank as its process, stacks and exit are observed: what of it moved last."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The memory of the job's saves so far against the tightest limit, and what the next one will need. Judges
-nothing.
+"""The memory of the job's saves so far against the tightest limit, and what the next one will need.
 
 Filled by `Saves`; read by the forecast's detector and by the metrics. The models are `save_shape` and
 `memory_series`.

@@ -1,5 +1,5 @@
 """What the job did over its whole life, in few enough points to be drawn: phases, steps, GPUs, memory,
-networks. Judges nothing.
+networks.
 
 All series share one grid of moments. When it is full, two neighbours become one and each is twice as long: an
 hour and a week take the same memory. Observations and their times alone fill it, so live and replay show the same.

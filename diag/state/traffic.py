@@ -1,5 +1,5 @@
 """Where the bytes go: from two readings of the node's networks, bytes a second over RDMA and over sockets.
-Pure; judges nothing.
+Pure.
 
 RDMA passes by the IP interfaces: a RoCE card's bytes are in its port's counters and not in /proc/net/dev. IP
 over InfiniBand is in both: NCCL's sockets prefer ib0, and would look like RDMA by the port's counters alone.

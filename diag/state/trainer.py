@@ -1,5 +1,4 @@
-"""Which of a rank's threads trains: the main one, unless that waits while another is at the collectives. Judges
-nothing."""
+"""Which of a rank's threads trains: the main one, unless that waits while another is at the collectives."""
 
 from __future__ import annotations
 
