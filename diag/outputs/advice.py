@@ -15,7 +15,7 @@ from diag.outputs.view.classes import StackClass, stack_classes
 # then. `/proc/PID/maps` and the like in general advice say how to look next time, and stay.
 _LIVE = re.compile(
     r"/proc/(?:\d|PID/(?:fd|stack))|\bkill -\w+ |(?:--pid|-[pt]) ?\d|--pid PID|\(pid \d|\bdiag (?:dump|watch|top)\b"
-    r"|\bstill lives?\b|\bprocess lives\b|\btake its stack\b"
+    r"|\bstill (?:lives?|alive)\b|\bprocess (?:lives|is alive)\b|\btake its stack\b"
 )
 _OPENS, _CLOSES = "([", ")]"
 

@@ -1,4 +1,4 @@
-"""The nodes of the job as their hubs report them, and what the job hub reports to this one. Judges nothing."""
+"""The nodes of the job as their hubs report them, and what the job hub reports to this one."""
 
 from __future__ import annotations
 

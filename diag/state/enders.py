@@ -59,11 +59,8 @@ def find_enders(rank: RankView, chain: Chain, since: float, job: OfJob) -> Ender
 
 
 def _python_threads(rank: RankView, pid: int) -> frozenset[int]:
-    sample = rank.stack
-    if pid != rank.placement.pid:
-        sample = rank.child_stacks[pid][1] if pid in rank.child_stacks else None
-    threads = sample.threads if sample is not None and sample.pid == pid else ()
-    return frozenset(thread.thread_id for thread in threads)
+    sample = rank.sample(pid)
+    return frozenset(thread.thread_id for thread in sample.threads) if sample is not None else frozenset()
 
 
 def _runs_calls_of_others(rank: RankView) -> bool:
@@ -92,10 +89,10 @@ class _Family:
         read_before = self._rank.waits_at - since + _LATE_SECONDS
         found: dict[str, list[Step]] = {}
         for step in (*self._own, *self._watched()):
-            found.setdefault(self._standing(step, read_before), []).append(step)
+            found.setdefault(self._state(step, read_before), []).append(step)
         below: dict[str, list[Step]] = {}
         for step in self._of_children():
-            below.setdefault(self._standing(step, read_before), []).append(step)
+            below.setdefault(self._state(step, read_before), []).append(step)
         sleep = below.pop("wakes", [])
         # Those that compute a little between short sleeps are found at either.
         at_work = [*below.get("at work", ()), *(sleep if below.get("at work") else ())]
@@ -165,16 +162,16 @@ class _Family:
             least = _CHILD_CPU_RATIO if is_python and self._awaited else _PROGRAM_CPU_RATIO
         return step.wait.kind == "running" or step.thread.cpu_ratio >= least
 
-    def _standing(self, step: Step, read_before: float) -> str:
+    def _state(self, step: Step, read_before: float) -> str:
         own = step.process is self._waiter.process
         if self._computes(step):
             return "at work"
-        standing = self._of_wait(step.wait)
-        if standing == "outside" and (step.wait.silent_seconds or 0.0) > read_before:
+        state = self._of_wait(step.wait)
+        if state == "outside" and (step.wait.silent_seconds or 0.0) > read_before:
             return "listens"
-        if standing not in ("outside", "passive"):
-            return standing
-        return standing if step.thread.same or not own else "wakes"
+        if state not in ("outside", "passive"):
+            return state
+        return state if step.thread.same or not own else "wakes"
 
     def _of_wait(self, wait: Wait) -> str:
         """passive: one of the family has to end it; listens: it gives nobody an answer before somebody comes."""
@@ -193,12 +190,12 @@ class _Family:
         if wait.kind == "poll":
             return self._of_watched(wait)
         if wait.others:
-            return "passive" if self._pids & {other.pid for other in wait.others} else "outside"
+            return "passive" if self._pids & wait.pids else "outside"
         return "passive" if wait.kind in _OF_ITS_OWN else "outside"
 
     def _of_watched(self, wait: Wait) -> str:
-        standings = {self._of_wait(one) for one in wait.watched} or {"unknown"}
-        return next((one for one in ("outside", "unknown", "wakes") if one in standings), "passive")
+        states = {self._of_wait(one) for one in wait.watched} or {"unknown"}
+        return next((one for one in ("outside", "unknown", "wakes") if one in states), "passive")
 
     def _to_outside(self, chain: Chain) -> Chain:
         """Cut where it would come back to the family by way of a process's main thread: any of that one's may be who
@@ -223,8 +220,7 @@ def _below(read: WaitsRead, pid: int) -> Iterator[ProcessWaits]:
 def _whom(chain: Chain) -> object:
     """The same of threads that wait for an answer of one process: then it does not matter which of them it is."""
     first = chain.steps[0].wait
-    pids = {other.pid for other in first.others}
-    return (first.kind, *pids) if first.kind in _ANSWERS and len(pids) == 1 else id(chain)
+    return (first.kind, *first.pids) if first.kind in _ANSWERS and len(first.pids) == 1 else id(chain)
 
 
 def whole_chain(chain: Chain, found: Enders | None) -> Chain:

@@ -38,7 +38,7 @@ def rank_of_bus(bus: str, job: JobView) -> tuple[int, ...]:
 def is_its_own(pids: Iterable[int], rank: int, job: JobView) -> bool:
     """Of these processes on its GPU none is another rank's or another job's: then a sample shows this rank.
 
-    Where the driver shows no process of the job (a container without the host's pids) that cannot be told, and
+    Where the driver shows no process of the job (a container without the host's pids) that is not known, and
     what the sample shows is taken for the rank's: see `pids_are_seen`.
     """
     return not pids_are_seen(job) or all(job.ranks.rank_of_pid(pid) == rank for pid in pids)

@@ -23,7 +23,7 @@ def is_idle_child(rank: RankView, sample: StackSample) -> bool:
     it waits for them. One that reads from a process of its own (a decoder), or from a pipe that nobody writes to any
     more, is not idle. What the kernel does not show is guessed from the frames.
     """
-    process = rank.waits.process(sample.pid) if rank.waits is not None else None
+    process = rank.process_waits(sample.pid)
     thread = process.thread() if process is not None else None
     at = rank.child_stacks.get(sample.pid, (0.0, sample))[0]
     if process is None or thread is None or not thread.same or abs(rank.waits_at - at) > _SECONDS:
@@ -37,5 +37,5 @@ def asks_for_work(process: ProcessWaits, wait: Wait, rank_pid: int) -> bool | No
     if wait.dead_end or wait.kind in _AT_WORK:
         return False
     if wait.kind in _ASKS and wait.others:
-        return not {rank_pid, process.parent}.isdisjoint(other.pid for other in wait.others)
+        return not wait.pids.isdisjoint((rank_pid, process.parent))
     return None

@@ -1,4 +1,4 @@
-"""The job's state as it is observed: each observation goes to the reducers that take it. Judges nothing.
+"""The job's state as it is observed: each observation goes to the reducers that take it.
 
 Everything follows from the observations and their times, so live and replay hold the same state.
 """

@@ -48,7 +48,7 @@ class LearnedSteps(Reducer):
         self._looks = (0, 0)  # in which second, how many
         self._lines = 0  # of a log on disk
         self._unread: deque[tuple[str, int | None]] = deque(maxlen=_LOOKS)  # the last of it
-        self._told = False  # a trainer that diag knows reports its steps
+        self._trainer_known = False  # a trainer that diag knows reports its steps
         self._steps: Series | None = None  # the counter that counts them
         self._steps_growths = 0  # of any other, since it grew
         self._trained: dict[int, float] = {}  # by rank: when its stack last showed a part of a training step
@@ -65,7 +65,7 @@ class LearnedSteps(Reducer):
 
     @takes(LogLine)
     def _line(self, at: float, fact: LogLine) -> None:
-        if self._told or fact.stream.startswith("nccl:"):
+        if self._trainer_known or fact.stream.startswith("nccl:"):
             return
         if not fact.number:
             if self._has_time(int(at)):
@@ -75,7 +75,7 @@ class LearnedSteps(Reducer):
 
     @takes(PlainLines)
     def _plain_lines(self, at: float, fact: PlainLines) -> None:
-        if not self._told:
+        if not self._trainer_known:
             self._on_disk(at, fact.count, fact.last, fact.rank)
 
     def _on_disk(self, at: float, count: int, last: tuple[str, ...], rank: int | None) -> None:
@@ -95,7 +95,7 @@ class LearnedSteps(Reducer):
     @takes(LinesWritten)
     def _written(self, at: float, fact: LinesWritten) -> None:
         """Seen some seconds later; of each form of line the last was written then."""
-        if self._told:
+        if self._trainer_known:
             return
         last = {line.template: (line, text) for text in fact.lines if (line := read(text)) is not None}
         for line, text in last.values():
@@ -105,7 +105,7 @@ class LearnedSteps(Reducer):
 
     @takes(LogsEnded)
     def _ended(self, at: float, fact: LogsEnded) -> None:
-        for text, rank in () if self._told else tuple(self._unread):
+        for text, rank in () if self._trainer_known else tuple(self._unread):
             self._look(at, text, rank, timed=False)
 
     def _look(self, at: float, text: str, rank: int | None, *, timed: bool = True) -> None:
@@ -141,7 +141,7 @@ class LearnedSteps(Reducer):
     def _trainer_tells(self, at: float, fact: Iteration) -> None:
         if not fact.text:
             return  # another node's word, which may have learned it too
-        self._told = True
+        self._trainer_known = True
         self._counters.start_over()
         self._steps = None
 

@@ -1,4 +1,4 @@
-"""What is read of the machines beneath the job, the newest reading of each thing. Judges nothing.
+"""What is read of the machines beneath the job, the newest reading of each thing.
 
 Readings of one rank (its limits, its cgroup) are in `RankState`, networks in `NetworkState`.
 """

@@ -84,8 +84,8 @@ def _out_of_range(ranks: Ranks, waiting: Sequence[RankView]) -> Disagreement | N
     if not beyond:
         return None
     count = beyond[0].variables["WORLD_SIZE"]
-    said = f"{format_ranks([rank.rank for rank in beyond])} {'was' if len(beyond) == 1 else 'were'} started with WORLD_SIZE {count}"
-    return _found("rank_out_of_range", beyond, waiting, f"{said}, whose ranks are 0 to {int(count) - 1}")
+    text = f"{format_ranks([rank.rank for rank in beyond])} {'was' if len(beyond) == 1 else 'were'} started with WORLD_SIZE {count}"
+    return _found("rank_out_of_range", beyond, waiting, f"{text}, whose ranks are 0 to {int(count) - 1}")
 
 
 def _duplicate(ranks: Ranks, waiting: Sequence[RankView]) -> Disagreement | None:
@@ -100,8 +100,8 @@ def _duplicate(ranks: Ranks, waiting: Sequence[RankView]) -> Disagreement | None
         f"{len(rank.shared)} processes were started as rank {rank.rank} (pids {', '.join(map(str, rank.shared[:_MOST_SHOWN]))})"
         for rank in twice[:_MOST_SHOWN]
     ]
-    said = f"{', '.join(parts)}, and none as {format_ranks(missing)} of WORLD_SIZE {world}"
-    return _found("duplicate_rank", twice, waiting, said)
+    text = f"{', '.join(parts)}, and none as {format_ranks(missing)} of WORLD_SIZE {world}"
+    return _found("duplicate_rank", twice, waiting, text)
 
 
 def _other_port(waiting: Sequence[RankView]) -> Disagreement | None:
@@ -154,16 +154,16 @@ def _differing(
     shown = [f"{value} ({format_ranks([rank.rank for rank in of])})" for value, of in groups[:_MOST_SHOWN]]
     left = sum(len(of) for _, of in groups[_MOST_SHOWN:])
     more = f" and others ({left} more ranks)" if left else ""
-    said = f"the ranks were started with different values of {name}: {', '.join(shown)}{more}"
-    return _found(cause, apart, waiting, said, seen)
+    text = f"the ranks were started with different values of {name}: {', '.join(shown)}{more}"
+    return _found(cause, apart, waiting, text, seen)
 
 
 def _found(
-    cause: str, apart: Sequence[RankView], waiting: Sequence[RankView], said: str, seen: str = ""
+    cause: str, apart: Sequence[RankView], waiting: Sequence[RankView], text: str, seen: str = ""
 ) -> Disagreement:
     ranks = tuple(sorted(rank.rank for rank in apart))
     compared = tuple(sorted({*ranks, *(rank.rank for rank in waiting)}))
-    return Disagreement(cause, ranks, compared, max(rank.stack_since for rank in waiting), said, seen)
+    return Disagreement(cause, ranks, compared, max(rank.stack_since for rank in waiting), text, seen)
 
 
 def _seen(ranks: Sequence[RankView]) -> Iterator[str]:
@@ -188,7 +188,7 @@ def _unmet(rank: RankView) -> bool:
 
 def _listening(rank: RankView) -> set[str]:
     """The ports on which a thread of its process waits for connections; empty where nobody looked."""
-    process = rank.waits.process(rank.placement.pid) if rank.waits is not None else None
+    process = rank.process_waits()
     return {
         port for thread in (process.threads if process is not None else ()) for port in _ports(thread.wait)
     }

@@ -1,4 +1,4 @@
-"""Needed memory of one limit over time, as readings show it. Pure; judges nothing.
+"""Needed memory of one limit over time, as readings show it. Pure.
 
 Readings come when the memory changed, else seldom (`diag/agent/memory_sampler.py`): between two of them the first one
 holds.

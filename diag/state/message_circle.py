@@ -13,8 +13,8 @@ from diag.model.observations import Exchange
 
 @dataclass(frozen=True, slots=True)
 class MessageCircle:
-    """`ranks` in the order in which each waits for the next; `turned` are those of them to blame, all where that cannot
-    be told. `behind` wait for one of them directly."""
+    """`ranks` in the order in which each waits for the next; `turned` are those of them to blame, all where that is
+    not known. `behind` wait for one of them directly."""
 
     ranks: tuple[int, ...]
     behind: tuple[int, ...]

@@ -1,5 +1,4 @@
-"""What one process's NCCL reported of itself and of the network. Judges nothing; all of them are in
-`ncclprocesses`."""
+"""What one process's NCCL reported of itself and of the network. All of them are in `ncclprocesses`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NCCL reported: of the job as a whole, and each process of it with the rank it is. Judges nothing.
+"""What NCCL reported: of the job as a whole, and each process of it with the rank it is.
 
 Processes are keyed by the host and pid that NCCL writes: in a log of many nodes pids repeat. Which rank one is
 follows from the line, the pid, or its number in the communicator of the world.

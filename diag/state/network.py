@@ -26,10 +26,6 @@ class Readings(Generic[T]):
     def last(self) -> tuple[float, T] | None:
         return self.latest[-1] if self.latest else None
 
-    @property
-    def previous(self) -> tuple[float, T] | None:
-        return self.latest[-2] if len(self.latest) > 1 else None
-
     def since(self, at: float) -> tuple[float, T] | None:
         """The oldest reading that is kept and not from before `at`."""
         return next((reading for reading in self.latest if reading[0] >= at), None)

@@ -68,7 +68,7 @@ def is_own_file(path: str) -> bool:
     >>> is_own_file("/srv/diag/diag/launch/inject/_diag_hook.py")
     False
 
-    py-spy prints paths without their folders: a file alone is told from the standard library by its name, one in a
+    py-spy prints paths without their folders: a file alone is recognised as the standard library's by its name, one in a
     folder may be of any package.
 
     >>> [is_own_file(each) for each in ("train.py", "ssl.py", "multiprocessing/connection.py", "torch/cuda/streams.py")]

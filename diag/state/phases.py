@@ -20,7 +20,7 @@ Four sources move the phase, each for a reason of its own:
 - other nodes, for a node whose own log tells no steps: the job hub's word, which is not `own`.
 
 What processes show is a guess: a job whose log is not understood and whose stacks are in no part of a step would
-be in its rendezvous for hours. `shown` is what people are told, "not_known" where nothing has shown the phase.
+be in its rendezvous for hours. `shown` is what people see, "not_known" where nothing has shown the phase.
 
 Each change is announced as `PhaseChanged`: a save begins and ends with its phase, the longest of each phase is kept
 for the patience with the next, and time outside of steady belongs to no step.
@@ -60,7 +60,7 @@ class Phases(Reducer):
         self.history: deque[tuple[float, str]] = deque(maxlen=64)  # when each began
 
     def shown(self, now: float) -> str:
-        """The phase as people are told it."""
+        """The phase as people see it."""
         known = not self.guessed or not (
             self._joined or self.now == "model_load" or self.since is None or self._is_old(now)
         )

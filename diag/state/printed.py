@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 
 from diag.model.observations import LogLine, RunStarted
-from diag.state.clocks import BETWEEN, CLOCK
+from diag.state.line_template import BETWEEN, CLOCK
 from diag.state.rank import OWN_TRACE_SECONDS, RankState
 
 # Channels of `RankState.moved`: text that diag saw change, and bytes of output that it cannot see (a

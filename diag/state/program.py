@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from diag.model.observations import Frame, FrameVariables, ProgramPlace, ProgramRead, VariablesRead
+from collections.abc import Iterator, Sequence
+
+from diag.model.observations import Block, Frame, FrameVariables, ProgramPlace, ProgramRead, VariablesRead
 from diag.state.reducer import AttemptBegan, Reducer, takes
 
 _MOST = 2048
+_OUTWARDS = 3  # frames in which a block is sought
 _Function = tuple[int, str, str]
 
 
@@ -18,6 +21,11 @@ class Program(Reducer):
     def at(self, frame: Frame | None) -> ProgramPlace | None:
         """None where its text was not read, or is not what the process runs."""
         return None if frame is None else self._places.get((frame.file, frame.line, frame.function))
+
+    def around(self, frames: Sequence[Frame]) -> Iterator[tuple[ProgramPlace, Block]]:
+        """The blocks around the innermost of these lines, the nearest first."""
+        places = (place for frame in reversed(frames[-_OUTWARDS:]) if (place := self.at(frame)) is not None)
+        return ((place, block) for place in places for block in place.around)
 
     def variables(self, rank: int, pid: int) -> VariablesRead | None:
         """Of a process of this rank, as last read. None where they were not."""

@@ -1,4 +1,4 @@
-"""How far the job is, as its log shows: its steps and what they took. Judges nothing.
+"""How far the job is, as its log shows: its steps and what they took.
 
 Phases that the log names are handed to `Phases`; saves are in `Saves`.
 """
@@ -63,7 +63,7 @@ class Progress(Reducer):
         self.log_moved_at: float | None = None  # when a line last showed something new
         self.attempts: deque[tuple[float, int | None]] = deque(maxlen=64)  # when each past one ended, how far
         self._bar: tuple[int, int] | None = None  # done and total of the bar that moved last
-        self._told = False  # a trainer that is known reports the steps
+        self._trainer_known = False  # a trainer that is known reports the steps
         self._planned_steps = 0  # of the training: the bar with this total is the training's
 
     # -- reading ------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class Progress(Reducer):
     @takes(CounterGrew)
     def _counter_grew(self, at: float, event: CounterGrew) -> None:
         """A line of a trainer that is not known."""
-        if self._told:
+        if self._trainer_known:
             return
         if not event.steps:
             self.log_moved_at = at
@@ -171,10 +171,10 @@ class Progress(Reducer):
 
     def _by_trainer(self) -> None:
         """A trainer that is known reports its steps: what was learned before of other lines is no longer asked."""
-        if not self._told and self.where:
+        if not self._trainer_known and self.where:
             self.iteration = self.iteration_at = None
             self.where = ""
-        self._told = True
+        self._trainer_known = True
 
     @takes(StepsPlanned)
     def _steps_planned(self, at: float, fact: StepsPlanned) -> None:

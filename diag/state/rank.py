@@ -1,4 +1,4 @@
-"""One rank as its process, stacks and exit are observed: what of it moved last. Judges nothing."""
+"""One rank as its process, stacks and exit are observed: what of it moved last."""
 
 from __future__ import annotations
 
@@ -146,8 +146,7 @@ class RankState(RankView):
     def _thread_cpu_ratio(self, at: float) -> float | None:
         """Of the thread that trains, where it is not the main one: the whole process's where its threads were not
         read lately."""
-        process = self.waits.process(self.placement.pid) if self.waits is not None else None
-        one = process.thread(self.thread) if process is not None else None
+        one = self.thread_wait(tid=self.thread)
         if one is None or one.cpu_ratio is None or at - self.waits_at > _WAITS_SECONDS:
             return self.cpu_ratio
         return one.cpu_ratio
@@ -230,8 +229,7 @@ class RankState(RankView):
     def see_waits(self, at: float, fact: WaitsRead) -> None:
         """What its threads and its children's wait for. Of one and the same sleep each reading shows the same end."""
         self.waits, self.waits_at, self.feed = fact, at, fed(self.feed, fact, at)
-        process = fact.process(self.placement.pid)
-        thread = process.thread(self.thread) if process is not None else None
+        thread = self.thread_wait(tid=self.thread)
         if thread is None or thread.wait.kind != "sleep" or thread.wait.seconds is None:
             return
         ends = at + thread.wait.seconds

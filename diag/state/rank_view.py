@@ -22,7 +22,7 @@ from diag.model.observations import (
     StoreWaited,
     ThreadStack,
 )
-from diag.model.observations.waits import WaitsRead
+from diag.model.observations.waits import ProcessWaits, ThreadWait, WaitsRead
 from diag.state.feeds import Feed
 from diag.state.stack_activity import Activity, Reading
 
@@ -148,6 +148,39 @@ class RankView:
             return None
         found = (one for one in self.stack.threads if self.thread and one.thread_id == self.thread)
         return next(found, self.stack.main)
+
+    @property
+    def thread_name(self) -> str:
+        """ "main thread", or "thread trainer" where another trains."""
+        if not self.thread:
+            return "main thread"
+        judged = self.judged
+        return f"thread {judged.name or judged.thread_id}" if judged is not None else f"thread {self.thread}"
+
+    @property
+    def on_futex(self) -> bool:
+        """Its main thread sleeps in a lock, or until another thread wakes it."""
+        return self.tree is not None and self.tree.main.wchan.startswith("futex")
+
+    def sample(self, pid: int) -> StackSample | None:
+        """The last stacks of its own process, or of one below it."""
+        if pid == self.placement.pid:
+            return self.stack
+        return self.child_stacks[pid][1] if pid in self.child_stacks else None
+
+    def thread_stack(self, pid: int, tid: int) -> ThreadStack | None:
+        """Of one thread of those processes."""
+        sample = self.sample(pid)
+        return next((one for one in sample.threads if one.thread_id == tid), None) if sample else None
+
+    def process_waits(self, pid: int | None = None) -> ProcessWaits | None:
+        """Of its own process, or of one that was read with it; None where the kernel was not asked."""
+        return None if self.waits is None else self.waits.process(self.placement.pid if pid is None else pid)
+
+    def thread_wait(self, pid: int | None = None, tid: int = 0) -> ThreadWait | None:
+        """Of one of its threads, the main one by default."""
+        process = self.process_waits(pid)
+        return process.thread(tid) if process is not None else None
 
     @property
     def activity(self) -> Activity | None:

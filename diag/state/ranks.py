@@ -8,8 +8,7 @@ What is known of one rank is its `RankState`; here observations find their rank.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 
 from diag.model import Placement
 from diag.model.observations import (
@@ -77,8 +76,6 @@ class Ranks(Reducer, Mapping[int, RankView]):
         self._past: list[RankState] = []  # of earlier attempts (elastic restarts)
         # that of the process group; until one is known the largest that the command, a rank or a node reported
         self.world_size = 0
-        # by torchrun
-        self.failures: deque[tuple[float, WorkerFailureReported]] = deque(maxlen=_MOST_FAILURES)
         self.training: set[int] = set()  # living ranks whose stacks show a part of a training step
         self.saving: set[int] = set()  # and those whose stacks show a save
         self._printed = Printed()
@@ -116,6 +113,10 @@ class Ranks(Reducer, Mapping[int, RankView]):
     def past(self) -> Sequence[RankView]:
         """Of earlier attempts."""
         return self._past
+
+    def known(self, numbers: Iterable[int]) -> list[RankView]:
+        """Those of these numbers that were seen."""
+        return [self._known[number] for number in numbers if number in self._known]
 
     def alive(self) -> list[RankView]:
         if len(self._numbers) != len(self._known):
@@ -241,7 +242,6 @@ class Ranks(Reducer, Mapping[int, RankView]):
 
     @takes(WorkerFailureReported)
     def _failure(self, at: float, fact: WorkerFailureReported) -> None:
-        self.failures.append((at, fact))
         number = self.rank_of_pid(fact.pid) if fact.pid else fact.rank
         rank = self._known.get(number if number is not None else -1)
         if rank is not None and not rank.status_known:

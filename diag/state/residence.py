@@ -1,4 +1,4 @@
-"""Where each rank's main thread was found while steps were made: shares of a step's time. Judges nothing.
+"""Where each rank's main thread was found while steps were made: shares of a step's time.
 
 On a GPU the thread runs ahead of the device: what it waits for there shows as gpu_sync, or in whatever call
 comes next.

@@ -1,4 +1,4 @@
-"""How often something comes, by its own history, and how late the next is. Judges nothing."""
+"""How often something comes, by its own history, and how late the next is."""
 
 from __future__ import annotations
 

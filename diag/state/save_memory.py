@@ -1,5 +1,4 @@
-"""The memory of the job's saves so far against the tightest limit, and what the next one will need. Judges
-nothing.
+"""The memory of the job's saves so far against the tightest limit, and what the next one will need.
 
 Filled by `Saves`; read by the forecast's detector and by the metrics. The models are `save_shape` and
 `memory_series`.
@@ -47,7 +46,6 @@ class Outlook:
     number: int
     iteration: int | None  # after which the save is, or was begun
     base: int
-    drift: int  # of the base up to the save, part of the prediction
     basis: str  # saves, estimate
 
     @property
@@ -139,7 +137,7 @@ class LimitMemory:
             if not self.shapes:
                 return None  # how far a first save will go is not known
             mixture = in_save(list(self.shapes), running)
-            return Outlook(limit, mixture, True, number, self._progress.iteration, running.base, 0, "saves")
+            return Outlook(limit, mixture, True, number, self._progress.iteration, running.base, "saves")
         base = self._base(now)
         if base is None:
             return None
@@ -151,11 +149,11 @@ class LimitMemory:
             if every and following is not None and not self._is_due(every):
                 following = (following // every + 1) * every
             mixture = before_save(list(self.shapes), base + drift, unsure)
-            return Outlook(limit, mixture, False, number, following, base, int(drift), "saves")
+            return Outlook(limit, mixture, False, number, following, base, "saves")
         if estimate and self._progress.iteration is not None:
             every = save_every(argv, [])
             spread = Component(1.0, float(base + estimate), _ESTIMATE_SPREAD * estimate)
-            return Outlook(limit, Mixture((spread,)), False, number, every, base, 0, "estimate")
+            return Outlook(limit, Mixture((spread,)), False, number, every, base, "estimate")
         return None
 
     def _is_due(self, every: int) -> bool:

@@ -1,5 +1,4 @@
-"""The save under way in numbers, for the outputs: since when, how much is written, when it should end. Judges
-nothing."""
+"""The save under way in numbers, for the outputs: since when, how much is written, when it should end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checkpoint saves of the job so far: when each began and ended, and how we know. Judges nothing."""
+"""The checkpoint saves of the job so far: when each began and ended, and how we know."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Stacks of very many ranks as classes: hashes with one copy of each class, ranges of ranks, one prefix tree.
 
-Pure; judges nothing. A hub reports its ranks to others as `picture(...)`, JSON of hashes and ranges; whoever hears
+Pure. A hub reports its ranks to others as `picture(...)`, JSON of hashes and ranges; whoever hears
 many of them puts them together with `merge` and reads them as a tree, each node with its ranks and how many
 of them move in it. What others sent is not trusted: it is bounded, and a class must have the hash it comes
 under.

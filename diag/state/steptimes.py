@@ -1,5 +1,4 @@
 """How long training steps take, by the arrival of the lines that report them.
-Judges nothing.
 
 Time in which something else happened than steps (a save, an evaluation, a rank that was stopped) belongs to
 no step. What came before the first report (set-up, the first step with its compilation) is never counted.

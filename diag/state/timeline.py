@@ -1,5 +1,5 @@
 """What the job did over its whole life, in few enough points to be drawn: phases, steps, GPUs, memory,
-networks. Judges nothing.
+networks.
 
 All series share one grid of moments. When it is full, two neighbours become one and each is twice as long: an
 hour and a week take the same memory. Observations and their times alone fill it, so live and replay show the same.
@@ -152,18 +152,16 @@ class Timeline:
         if fact.memory_total_bytes is not None:
             self._limits["gpu_memory_bytes"] = fact.memory_total_bytes
 
-    def _cgroup(self, at: float, fact: CgroupMemory, job: JobView) -> None:
-        self._add(at, "memory_bytes", None, float(fact.needed_bytes))
-        if fact.limit_bytes is not None:
-            self._limits["memory_bytes"] = fact.limit_bytes
-
-    def _host(self, at: float, fact: HostMemory, job: JobView) -> None:
-        self._add(at, "host_memory_bytes", None, float(fact.total_bytes - fact.available_bytes))
-        self._limits["host_memory_bytes"] = fact.total_bytes
-
-    def _shm(self, at: float, fact: SharedMemory, job: JobView) -> None:
-        self._add(at, "shm_bytes", None, float(fact.size_bytes - fact.available_bytes))
-        self._limits["shm_bytes"] = fact.size_bytes
+    def _memory(self, at: float, fact: CgroupMemory | HostMemory | SharedMemory, job: JobView) -> None:
+        if isinstance(fact, CgroupMemory):
+            name, used, limit = "memory_bytes", fact.needed_bytes, fact.limit_bytes
+        elif isinstance(fact, HostMemory):
+            name, used, limit = "host_memory_bytes", fact.total_bytes - fact.available_bytes, fact.total_bytes
+        else:
+            name, used, limit = "shm_bytes", fact.size_bytes - fact.available_bytes, fact.size_bytes
+        self._add(at, name, None, float(used))
+        if limit is not None:
+            self._limits[name] = limit
 
     def _network(self, at: float, fact: RdmaPortsSeen | InterfacesSeen, job: JobView) -> None:
         traffic = recent(job.network, at - _TRAFFIC_SECONDS)
@@ -252,9 +250,9 @@ def _short(value: float) -> float:
 _TAKES: Mapping[type[Observation | Event], Callable[[Timeline, float, Any, JobView], None]] = {
     ProcessTree: Timeline._tree,
     GpuSample: Timeline._gpu,
-    CgroupMemory: Timeline._cgroup,
-    HostMemory: Timeline._host,
-    SharedMemory: Timeline._shm,
+    CgroupMemory: Timeline._memory,
+    HostMemory: Timeline._memory,
+    SharedMemory: Timeline._memory,
     RdmaPortsSeen: Timeline._network,
     InterfacesSeen: Timeline._network,
     StepMade: Timeline._step,

@@ -1,5 +1,5 @@
 """Where the bytes go: from two readings of the node's networks, bytes a second over RDMA and over sockets.
-Pure; judges nothing.
+Pure.
 
 RDMA passes by the IP interfaces: a RoCE card's bytes are in its port's counters and not in /proc/net/dev. IP
 over InfiniBand is in both: NCCL's sockets prefer ib0, and would look like RDMA by the port's counters alone.
@@ -31,8 +31,8 @@ class Traffic:
     """Of the whole node, other jobs' included. Bytes a second; None for what was not or cannot be counted.
 
     `rdma_*` without what IP over InfiniBand takes of the ports; `socket_*` what the IP interfaces that carry
-    bytes moved, `ipoib_*` the part of it on InfiniBand. `rdma_packets`: packets a second of all ports, both
-    ways; soft-RoCE counts only these, and its bytes are in `socket_*`.
+    bytes moved. `rdma_packets`: packets a second of all ports, both ways; soft-RoCE counts only these, and its
+    bytes are in `socket_*`.
     """
 
     seconds: float
@@ -40,8 +40,6 @@ class Traffic:
     rdma_received: float | None = None
     socket_sent: float | None = None
     socket_received: float | None = None
-    ipoib_sent: float | None = None
-    ipoib_received: float | None = None
     rdma_packets: float | None = None
 
     @property
@@ -80,9 +78,7 @@ def between(ports: _Pair[RdmaPortsSeen] | None, interfaces: _Pair[InterfacesSeen
         sent = _native(_rate(earlier, later, _SENT, ended - began), ipoib_sent)
         received = _native(_rate(earlier, later, _RECEIVED, ended - began), ipoib_received)
         packets = _sum(*(_rate(earlier, later, names, ended - began) for names in _PACKETS))
-    return Traffic(
-        max(spans), sent, received, socket_sent, socket_received, ipoib_sent, ipoib_received, packets
-    )
+    return Traffic(max(spans), sent, received, socket_sent, socket_received, packets)
 
 
 def port_bytes(port: RdmaPort) -> tuple[int | None, int | None]:

@@ -1,5 +1,4 @@
-"""Which of a rank's threads trains: the main one, unless that waits while another is at the collectives. Judges
-nothing."""
+"""Which of a rank's threads trains: the main one, unless that waits while another is at the collectives."""
 
 from __future__ import annotations
 
@@ -99,7 +98,7 @@ class Trainer:
 
 
 def beginning(thread: ThreadStack) -> tuple[str, ...]:
-    """By what it is told from other threads of the same program: its name, and where it enters the program."""
+    """By what it differs from other threads of the same program: its name, and where it enters the program."""
     inside = (place for place, frame in enumerate(thread.frames) if not frame.file.endswith("threading.py"))
     frames = thread.frames[: next(inside, 0) + 1]
     return (_NUMBER.sub("#", thread.name), *(f"{frame.function} {frame.file}" for frame in frames))
@@ -107,8 +106,7 @@ def beginning(thread: ThreadStack) -> tuple[str, ...]:
 
 def _awaits_events(main: ThreadStack, waits: WaitsRead | None, pid: int) -> bool:
     """Others give it something to do, as its frames or the kernel show."""
-    process = waits.process(pid) if waits is not None else None
-    thread = process.thread() if process is not None else None
+    thread = waits.thread(pid) if waits is not None else None
     return is_in_lock(main) or (thread is not None and thread.wait.kind in _EVENTS)
 
 
@@ -139,8 +137,7 @@ def _first(threads: list[ThreadStack]) -> ThreadStack | None:
 
 def _joined(waits: WaitsRead | None, pid: int) -> int:
     """The thread whose end the main one waits for, as the interpreter's memory shows; 0 where it does not."""
-    process = waits.process(pid) if waits is not None else None
-    main = process.thread() if process is not None else None
+    main = waits.thread(pid) if waits is not None else None
     if main is None or main.wait.kind != "join" or not main.wait.others:
         return 0
     other = main.wait.others[0]

@@ -64,6 +64,11 @@ class Chain:
         return self.steps[-1]
 
     @property
+    def circle(self) -> tuple[Step, ...]:
+        """Those that wait for each other."""
+        return self.steps[self.at :] if self.end == "cycle" else ()
+
+    @property
     def stays_in_job(self) -> bool:
         """It leads to the job's own store, or to another rank."""
         return self.end == "store" or any(
@@ -160,7 +165,7 @@ def _next(reads: tuple[WaitsRead, ...], step: Step) -> Step | str:
         if wait.kind in ("condition", "semaphore", "mutex"):
             return "no_owner"
         return "several" if wait.watched else "outside"
-    if len({other.pid for other in wait.others}) > 1:
+    if len(wait.pids) > 1:
         return _of_several(reads, step)
     return _step(reads, step, wait.others[0])
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from diag.model.observations import Exchange, FlightRecorder
 from diag.state.call_order import Passed
 from diag.state.collective_fronts import Front, Signature, fronts_of
 from diag.state.message_circle import MessageCircle, find_circle
 
+_One = TypeVar("_One")
 _STANDS_OUT = 1.5  # times as much waited for as the next
 
 
@@ -73,7 +75,8 @@ class WaitGraph:
         mismatched = [front for front in self.fronts if front.signatures]
         if mismatched:
             front = max(mismatched, key=lambda front: (not front.missing, len(front.waiting)))
-            return Explanation("mismatch", minority(front.signatures), waiting, front.signatures, front)
+            blamed = tuple(sorted(minority([item.ranks for item in front.signatures])))
+            return Explanation("mismatch", blamed, waiting, front.signatures, front)
         if not self.fronts:
             return Explanation("no_pending", (), {}, certain=not self.no_dump)
         certain = all(front.whole and not front.no_dump for front in self.fronts)
@@ -174,12 +177,11 @@ def most_waited_for(fronts: Sequence[Front], inside: set[int]) -> tuple[int, ...
     return top if stands_out else tuple(weight)
 
 
-def minority(signatures: Sequence[Signature]) -> tuple[int, ...]:
-    """Whoever differs from the largest camp; all of them when no camp is the largest."""
-    most = max(len(item.ranks) for item in signatures)
-    largest = [item for item in signatures if len(item.ranks) == most]
-    blamed = signatures if len(largest) > 1 else [item for item in signatures if item is not largest[0]]
-    return tuple(sorted(rank for item in blamed for rank in item.ranks))
+def minority(camps: Sequence[Sequence[_One]]) -> list[_One]:
+    """Whoever is not in the largest camp; all of them where no camp is the largest."""
+    most = max(map(len, camps))
+    largest = [camp for camp in camps if len(camp) == most]
+    return [one for camp in camps if len(largest) > 1 or camp is not largest[0] for one in camp]
 
 
 def build(dumps: Mapping[int, FlightRecorder], world_size: int = 0) -> WaitGraph:

@@ -84,7 +84,7 @@ def test_evidence_that_needs_both_nodes_is_joined(name: str) -> None:
     hang = job.hang()
 
     assert {item.kind for item in hang.evidence} >= {"remote_stack", "flight_recorder", "nccl_ras"}
-    assert "rank 1 has not come to it" in " ".join(item.excerpt for item in hang.evidence)
+    assert "rank 1 has not entered it" in " ".join(item.excerpt for item in hang.evidence)
 
 
 def test_the_words_of_a_hang_are_those_of_one_who_saw_the_stacks() -> None:

@@ -53,7 +53,7 @@ def test_verdict_joins_stacks_recorder_ras_and_gpus(name: str) -> None:
     hang = next(finding for finding in engine.active() if finding.id in HANGS)
     assert {item.kind for item in hang.evidence} >= {"remote_stack", "flight_recorder", "nccl_ras", "nvml"}
     said = " ".join(item.excerpt for item in hang.evidence)
-    assert "rank 1 has not come to it" in said and " launched " in said
+    assert "rank 1 has not entered it" in said and " launched " in said
 
 
 @pytest.mark.parametrize(

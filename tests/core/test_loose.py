@@ -366,7 +366,7 @@ def test_one_stack_of_each_rank_is_said_to_prove_no_standstill(tmp_path: Path) -
     engine, _, _ = replay([tmp_path])
 
     assert engine.active() == []
-    assert [line.what for line in engine.not_checked()] == ["whether the job stands still"]
+    assert [line.what for line in engine.not_checked()] == ["whether the job is stuck"]
 
 
 def test_log_that_just_ends_is_no_hang(tmp_path: Path) -> None:

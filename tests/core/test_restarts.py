@@ -34,7 +34,7 @@ def test_restarts_of_weeks_leave_the_first_failure_and_the_latest() -> None:
     for attempt in range(2, RESTARTS):
         restart(story, attempt, culprit=attempt % 3)
 
-    assert len(job.ranks.past) <= 2 * (RANKS + 64) and len(job.ranks.failures) <= 64
+    assert len(job.ranks.past) <= 2 * (RANKS + 64)
     failed = [rank for rank in job.ranks.past if rank.failed and not rank.was_ended]
     assert (failed[0].rank, failed[-1].rank) == (3, (RESTARTS - 1) % 3)
     assert {rank.rank for rank in job.ranks.past[-RANKS:]} == set(range(RANKS))  # the last attempt, whole

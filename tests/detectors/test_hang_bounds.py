@@ -145,7 +145,7 @@ def test_moment_with_one_stack_and_no_times_does_not_show_whether_the_job_stands
         story.tell(*(stack(rank, story.now, ALL_REDUCE) for rank in range(2)))
 
     said = [line.what for line in story.engine.not_checked()]
-    assert ("whether the job stands still" in said) == unproven
+    assert ("whether the job is stuck" in said) == unproven
 
 
 def test_confidence_goes_one_level_down_or_up_and_no_further() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from diag.detectors.hang.computing import with_work
+from diag.detectors.hang.at_rest import with_work
 from diag.detectors.hang.verdict import Verdict
 from diag.model import Confidence, Finding
 from diag.model.observations import CollectiveEntry, CollectiveGroup, FlightRecorder, StackSample, ThreadStack
@@ -84,7 +84,7 @@ def test_rank_in_a_synchronisation_that_has_not_come_to_the_call_waits_for_its_o
     hang = story.the("held-up")
     assert said(hang) == ("gpu_side", "waits_for_gpu", (1,), (0,))
     assert "inside synchronize" in hang.summary and "for its GPU" in hang.summary
-    assert "has not come to the call in which rank 0 waits" in hang.advice
+    assert "has not entered the call in which rank 0 waits" in hang.advice
     assert f"pid {pid_of(1)}" in hang.advice and "diag dump --native" in hang.advice
 
 

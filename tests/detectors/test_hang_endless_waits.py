@@ -354,7 +354,7 @@ def test_lock_of_a_queue_that_nobody_who_lives_reads_went_with_its_holder() -> N
     hang = waiting_for_the_lock()
 
     assert (hang.id, hang.cause, hang.ranks) == ("hang", "lock_holder_ended", (1,))
-    assert "who took its lock has ended: its child process pid 4711 ended" in hang.summary
+    assert "whoever took its lock has ended: its child process pid 4711 ended" in hang.summary
     assert "Do not terminate a process that shares a queue" in hang.advice
 
 

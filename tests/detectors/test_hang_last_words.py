@@ -344,7 +344,7 @@ def test_exception_that_a_rank_cannot_end_after_is_quoted_with_the_thread_that_k
     hang = story.hang()
     assert (hang.klass, hang.cause, hang.ranks) == ("teardown", "exception_before_shutdown", (1,))
     assert "waits for thread journal (tid 7002) to end" in hang.summary
-    assert "it ends after \"KeyError: 'hén'\", printed 40 s ago" in hang.summary
+    assert "it is ending after \"KeyError: 'hén'\", printed 40 s ago" in hang.summary
     assert "since thread journal (tid 7002), a thread that is no daemon, is waited for" in hang.advice
 
 

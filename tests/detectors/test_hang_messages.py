@@ -38,7 +38,7 @@ def test_stage_that_left_its_forward_pass_early_is_named_with_the_circle() -> No
     assert (hang.klass, hang.cause, hang.ranks) == ("collective_mismatch", "messages_do_not_match", (1,))
     assert hang.waiting_ranks == (0, 2) and hang.confidence.value == "medium"
     assert (
-        "rank 1 has gone on to a send or receive that its peers have not come to: rank 1 waits to receive from rank 2, "
+        "rank 1 has gone on to a send or receive that its peers have not entered: rank 1 waits to receive from rank 2, "
         "which waits to receive from rank 1; rank 0 waits to send to rank 1, for"
     ) in hang.summary
     assert "in a circle" in hang.grounds[0].fact

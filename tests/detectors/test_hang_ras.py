@@ -72,16 +72,7 @@ def standstill(scenario: str, name: str) -> RasExplanation:
 
 
 def accused(found: RasExplanation) -> dict[str, tuple[object, ...]]:
-    names = (
-        "dead",
-        "unresponsive",
-        "failed",
-        "lagging",
-        "calls_differ",
-        "crossed",
-        "elsewhere",
-        "initialising_ranks",
-    )
+    names = ("dead", "lagging", "calls_differ", "crossed", "elsewhere")
     return {name: getattr(found, name) for name in names if getattr(found, name)}
 
 
@@ -94,13 +85,7 @@ def test_rank_that_launched_fewer_collectives_lags_and_its_peer_waits(scenario: 
     found = standstill(scenario, name)
 
     assert accused(found) == {"lagging": (1,)}
-    assert (found.waiting, found.stands, found.moving, found.all_joined, found.initialising) == (
-        (0,),
-        True,
-        False,
-        False,
-        False,
-    )
+    assert not found.moving
     assert "AllReduce" in found.words[0] and str(PIDS[scenario][1]) in found.words[0]
 
 
@@ -109,8 +94,6 @@ def test_rank_of_a_communicator_is_not_taken_for_the_jobs_rank(name: str) -> Non
     found = standstill("mega4_data_hang", name)  # "Rank 0 has launched ... process 1230"
 
     assert accused(found) == {"lagging": (2,)}
-    # ranks 0 and 1 wait in P2P calls, which RAS does not count
-    assert found.waiting == (3,) and not found.all_joined
 
 
 @pytest.mark.parametrize("name", ["ras_json.txt", "ras_verbose.txt"])
@@ -122,10 +105,10 @@ def test_other_calls_are_told_from_fewer_calls(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ras_json.txt", "ras_verbose.txt"])
-def test_killed_rank_is_unresponsive(name: str) -> None:
+def test_killed_rank_that_does_not_answer_is_named_as_ras_has_it(name: str) -> None:
     found = standstill("rank_killed", name)
 
-    assert accused(found) == {"unresponsive": (1,)} and not found.all_joined
+    assert accused(found) == {}
     assert "1339" in " ".join(found.words)
 
 
@@ -136,15 +119,14 @@ def test_killed_rank_is_found_though_the_job_knows_that_it_ended() -> None:
 
     found = told(job, reading, reading)
 
-    assert found is not None and found.unresponsive == (1,)
+    assert found is not None and "1339" in " ".join(found.words)
 
 
 def test_hang_that_ras_calls_ok_accuses_nobody() -> None:
     # rank 1 waits for data, before a communicator RAS knows of
     found = standstill("megatron_data_hang", "hang_ras.json")
 
-    assert accused(found) == {} and found.words == ()
-    assert found.all_joined and found.stands
+    assert accused(found) == {} and found.words == () and not found.moving
 
 
 def test_text_that_names_no_process_says_nothing() -> None:
@@ -164,9 +146,9 @@ def test_difference_in_one_reading_accuses_nobody() -> None:
         job = job_of(*PIDS[name.split("/")[0]])
         reading = read(captured(name))
         found = told(job, reading)
-        assert found is not None and accused(found) == {} and not found.stands and not found.all_joined
+        assert found is not None and accused(found) == {} and not found.moving
         again = told(job, reading, reading, apart=2.0)  # two at nearly one moment are one
-        assert again is not None and accused(again) == {} and not again.stands
+        assert again is not None and accused(again) == {} and not again.moving
 
 
 @pytest.mark.parametrize("name", ["megatron_healthy/steps_ras.json", "megatron_healthy/steps_ras.txt"])
@@ -178,20 +160,20 @@ def test_straggler_whose_counts_move_is_left_alone_though_it_is_behind_in_both_r
     found = told(job_of(*PIDS["megatron_healthy"]), read(text), read(later))
 
     assert found is not None and accused(found) == {}
-    assert found.moving and not found.stands and not found.all_joined
+    assert found.moving
 
 
-def test_healthy_job_at_rest_all_joined() -> None:
+def test_healthy_job_at_rest_accuses_nobody() -> None:
     text = captured("megatron_healthy/steps_ras.json").replace('"AllGather": 329', '"AllGather": 330')
     found = told(job_of(*PIDS["megatron_healthy"]), read(text), read(text))
-    assert found is not None and accused(found) == {} and found.all_joined
+    assert found is not None and accused(found) == {} and not found.moving
 
 
 def test_readings_of_two_suspicions_are_not_compared() -> None:
     reading = read(captured("skip_collective/ras_json.txt"))
     moved = read(captured("skip_collective/ras_json.txt").replace('"AllReduce": 2', '"AllReduce": 12'))
     found = told(job_of(*PIDS["skip_collective"]), moved, reading, apart=300.0)
-    assert found is not None and not found.moving and not found.stands and accused(found) == {}
+    assert found is not None and not found.moving and accused(found) == {}
 
 
 def test_restarted_rank_has_no_part_in_what_was_told_of_the_old_process() -> None:
@@ -244,11 +226,11 @@ def test_nothing_told_is_nothing_said() -> None:
     assert Ras().explain(AT, job_of(1, 2)) is None
 
 
-def test_torn_answers_are_no_proof_that_all_joined() -> None:
+def test_torn_answers_accuse_nobody() -> None:
     text = captured("mega4_data_hang/hang_ras.json")
     reading = read(text[: text.index('"hash": "0x5e32fbed976b033b"')])  # before the communicators that differ
     found = told(job_of(*PIDS["mega4_data_hang"]), reading, reading)
-    assert found is not None and accused(found) == {} and not found.all_joined
+    assert found is not None and accused(found) == {}
 
 
 # --- whose processes
@@ -281,11 +263,7 @@ def test_culprit_on_another_node_is_told_by_its_process() -> None:
     found = told(job_of(500, 501, host="node-a"), two_hosts((500, 501)), two_hosts((500, 501)))
 
     assert found is not None
-    assert (found.lagging, found.elsewhere, found.waiting) == (
-        (),
-        ("process 1230 on node 192.0.2.3",),
-        (0, 1),
-    )
+    assert (found.lagging, found.elsewhere) == ((), ("process 1230 on node 192.0.2.3",))
 
 
 def test_same_pids_on_two_hosts_map_to_nothing_unless_the_address_tells() -> None:
@@ -326,7 +304,7 @@ def test_rank_that_lags_only_because_it_waits_elsewhere_is_no_culprit() -> None:
     world = communicator("world", {0: 3, 1: 3, 2: 3, 3: 3})
     reading = of(communicator("tp", {0: 10, 1: 9}), communicator("dp", {1: 5, 2: 4}), world)
     found = told(job_of(2000, 2001, 2002, 2003), reading, reading)
-    assert found is not None and accused(found) == {"lagging": (2,)} and found.waiting == (0, 1)
+    assert found is not None and accused(found) == {"lagging": (2,)}
 
 
 def test_ranks_that_are_behind_each_other_are_crossed() -> None:
@@ -338,7 +316,7 @@ def test_ranks_that_are_behind_each_other_are_crossed() -> None:
 def test_the_fewest_calls_are_behind_those_between_wait_too() -> None:
     reading = of(communicator("a", {0: 29, 1: 25, 2: 29, 3: 27}))
     found = told(job_of(2000, 2001, 2002, 2003), reading, reading)
-    assert found is not None and accused(found) == {"lagging": (1,)} and found.waiting == (0, 2, 3)
+    assert found is not None and accused(found) == {"lagging": (1,)}
 
 
 def test_minority_that_called_something_else_is_named() -> None:
@@ -354,16 +332,16 @@ def test_minority_that_called_something_else_is_named() -> None:
     assert found is not None and accused(found) == {"calls_differ": (2,)}
 
 
-def test_communicator_that_is_being_made_is_said_at_once() -> None:
+def test_communicator_that_is_being_made_is_no_error() -> None:
     text = captured("skip_collective/ras_json.txt").replace('"init_state": 0', '"init_state": 7', 1)
     found = told(job_of(*PIDS["skip_collective"]), read(text))
-    assert found is not None and found.initialising and accused(found) == {"initialising_ranks": (0,)}
+    assert found is not None and accused(found) == {} and "init_state" not in " ".join(found.words)
 
 
 def test_error_of_a_communicator_is_said_at_once() -> None:
     text = captured("skip_collective/ras_json.txt").replace('"async_error": 0', '"async_error": 6', 1)
     found = told(job_of(*PIDS["skip_collective"]), read(text))
-    assert found is not None and accused(found) == {"failed": (0,)} and "async_error 6" in found.words[0]
+    assert found is not None and "async_error 6" in found.words[0]
 
 
 def test_dead_rank_is_said_at_once_and_a_silent_one_only_when_it_stays_silent() -> None:
@@ -384,14 +362,7 @@ def test_crowd_of_the_text_report_counts_as_those_who_are_ahead() -> None:
     found = told(job, reading, reading)
 
     assert found is not None
-    assert accused(found) == {
-        "dead": (15,),
-        "unresponsive": (14,),
-        "failed": (4, 5, 6),
-        "lagging": (7,),
-        "initialising_ranks": (13,),
-    }
-    assert found.waiting == (2, 3)  # two that it names are ahead of it, of ten it tells the number
+    assert accused(found) == {"dead": (15,), "lagging": (7,)}
 
 
 # --- communicators that are not made yet

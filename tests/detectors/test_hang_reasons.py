@@ -326,7 +326,7 @@ def test_worker_that_goes_round_keeps_its_cause_and_gets_advice_on_the_loop(path
         ("goes-away", "polls_for_lock_file", "left behind"),
         ("made-alone", "polls_for_lock_file", "left behind"),
         ("process", "polls_for_process", "zombie"),
-        ("flag", "polls_for_thread", "still lives"),
+        ("flag", "polls_for_thread", "is still alive"),
         ("service", "polls_for_service", "what it answers"),
         ("returned", "polls_for_file", "both mean the same path"),
         ("number", "polls", "who should change it"),

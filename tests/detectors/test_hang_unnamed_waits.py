@@ -270,7 +270,7 @@ def test_children_that_all_wait_for_work_have_lost_the_task() -> None:
 
     assert (hang.klass, hang.cause) == ("peer_not_joined", "children_wait_for_work")
     assert "its 2 child processes wait for work; 4 others have ended, the last" in hang.summary
-    assert "before it stood still" in hang.summary
+    assert "before it stopped moving" in hang.summary
     assert "the kernel ends each after 2 s of CPU time (RLIMIT_CPU)" in hang.summary
     assert shown(hang, "child pid 90004 (`work 90004`) waits for a lock between processes")
 

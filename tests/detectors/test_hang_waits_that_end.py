@@ -164,7 +164,7 @@ def test_service_that_waits_for_requests_alone_has_put_this_one_aside(threads: t
     hang = asks(*threads).hang()
 
     assert (hang.id, hang.cause, hang.severity.value) == ("held-up", "service_is_idle", "warning")
-    assert "pid 640 itself works at nothing" in hang.summary and "reward_service.py" in hang.advice
+    assert "pid 640 is itself idle" in hang.summary and "reward_service.py" in hang.advice
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,7 @@ def test_save_that_was_critical_is_not_called_a_mere_warning_by_the_next_reading
     def told(risk: float, number: int) -> Severity:
         peak = Component(1.0, 40 * GIB, GIB)
         limit = next(size for size in range(30 * GIB, 50 * GIB, GIB >> 6) if peak.above(size) <= risk)
-        outlook = Outlook(limit, Mixture((peak,)), True, number, 10, JOB, 0, "saves")
+        outlook = Outlook(limit, Mixture((peak,)), True, number, 10, JOB, "saves")
         monkeypatch.setattr(state.saves.memory, "outlook", lambda *asked: (memory, outlook))
         before = next(detector.check(1000.0, state)).severity
         detector.tick(1000.0, state)

@@ -1,9 +1,9 @@
 """The hang detector: `detector` decides whether, `attribution` who as the stacks show, `corroborate` what other
 evidence adds.
 
-The state of each rank is in `rank_wait`, how long is waited in `patience`, the sentence in `messages`, the remedy
-in `advice`. `collectives`, `watchdog`, `gpus`, `endless_kernel` and `core_dumps` each keep one more kind of evidence
-and say what it makes of a verdict; `ras` and `network` keep theirs for `corroborate`.
+The state of each rank is in `rank_wait`, how long is waited in `patience`, the sentence and the advice in `messages`, by
+the texts of `catalogue`. `collectives`, `watchdog`, `gpus`, `endless_kernel` and `core_dumps` each keep one more kind
+of evidence and decide what it makes of a verdict; `ras` keeps its own for `corroborate`.
 """
 
 from diag.detectors.hang.detector import HangDetector, judge, wants_closer_look

@@ -1,14 +1,16 @@
-"""Ranks that all wait to receive, while nobody sends: what the kernel shows of them leaves no other way to go on."""
+"""Who works, and who is at rest: a culprit that computes, the process that ranks ask for an answer, and all ranks at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from diag.detectors.hang.awaited_messages import awaited_message
+from diag.detectors.hang.pipeline import awaited_message
 from diag.detectors.hang.verdict import Verdict
+from diag.model import Confidence
 from diag.model.observations.waits import ProcessWaits, Wait
 from diag.state.rank_view import RankView
+from diag.state.stack_activity import Activity, read_stack
 from diag.state.view import JobView
 
 _FRESH_SECONDS = 45.0  # under suspicion the waits are read every 30 s
@@ -36,7 +38,7 @@ def with_nobody_sending(verdict: Verdict, job: JobView, now: float) -> Verdict:
 
 def _at_rest(rank: RankView, since: float, now: float) -> ProcessWaits | None:
     """Its process, where none of its threads works and none of Python's will go on by itself."""
-    process = rank.waits.process(rank.placement.pid) if rank.waits is not None else None
+    process = rank.process_waits()
     judged, known = rank.judged, rank.stack.threads if rank.stack is not None else ()
     if process is None or judged is None or now - rank.waits_at > _FRESH_SECONDS or not _is_in_gloo(rank):
         return None
@@ -76,3 +78,101 @@ def _connections(process: ProcessWaits) -> Iterator[Wait]:
 def _is_silent(wait: Wait) -> bool:
     silent = wait.silent_seconds is not None and wait.silent_seconds >= _SILENT_SECONDS
     return silent and not (wait.unsent_bytes or wait.unread_bytes)
+
+
+# --- the process that is asked for an answer
+
+_ASKED = ("external_service", "process_is_silent")  # causes
+_RECEIVES = ("tcp_receive", "unix_receive")
+_IDLE_THREADS = ("condition", "tcp_accept", "signal")  # of a pool, of a server that takes what comes
+_LOOKS_SECONDS = (
+    300.0  # ours: a timer that is farther away is no pause in its work, but somebody's time limit
+)
+_WAKE_UP = "anon_inode:[eventfd]"
+
+
+def with_service_at_rest(verdict: Verdict, job: JobView) -> Verdict:
+    """By the kernel: every thread of the process waits for connections, for what its askers send next, or for a lock.
+    One that computes, sleeps for a moment, or asks somebody else in its turn is at work, and so is one that has
+    started others."""
+    steps = verdict.chain.steps if verdict.chain is not None else ()
+    first = steps[0].wait if steps else None
+    if verdict.cause not in _ASKED or first is None or first.kind not in _RECEIVES:
+        return verdict
+    rank = verdict.culprit(job)
+    if rank is None or len(first.pids) != 1 or any(other.rank is not None for other in first.others):
+        return verdict
+    process = rank.process_waits(*first.pids)
+    if process is None or not _rests(process, rank, job):
+        return verdict
+    words = f"pid {process.pid} is itself idle: it waits for new requests, or for a lock"
+    return replace(
+        verdict,
+        cause="service_is_idle",
+        confidence=Confidence.MEDIUM,
+        by_kernel=True,
+        words=verdict.words or words,
+    )
+
+
+def _rests(process: ProcessWaits, rank: RankView, job: JobView) -> bool:
+    askers = {one.placement.pid for one in job.alive_ranks()}
+    below = rank.waits.processes if rank.waits is not None else ()
+    if process.job or process.threads_left_out or any(one.parent == process.pid for one in below):
+        return False
+    return all(_idles(thread.wait, process.pid, askers) for thread in process.threads)
+
+
+def _idles(wait: Wait, pid: int, askers: set[int]) -> bool:
+    if wait.kind == "poll":
+        passes = wait.seconds is not None and wait.seconds < _LOOKS_SECONDS
+        only_listens = all(one.kind == "tcp_accept" or _is_own(one, pid) for one in wait.watched)
+        if not wait.watched or (passes and not only_listens):
+            return False
+        return all(_comes_from_askers(one, pid, askers) for one in wait.watched)
+    if wait.kind in _RECEIVES:
+        return _comes_from_askers(wait, pid, askers)
+    return wait.kind in _IDLE_THREADS and (wait.kind == "tcp_accept" or not wait.timed)
+
+
+def _comes_from_askers(wait: Wait, pid: int, askers: set[int]) -> bool:
+    """It has read all that they have sent."""
+    if wait.kind == "tcp_accept" or _is_own(wait, pid):
+        return True
+    return wait.kind in _RECEIVES and bool(wait.pids) and wait.pids <= askers and not wait.unread_bytes
+
+
+def _is_own(wait: Wait, pid: int) -> bool:
+    """Its own wake-up."""
+    return (
+        wait.pids == {pid} or wait.dead_end == "only_self" or (wait.kind == "other" and wait.path == _WAKE_UP)
+    )
+
+
+# --- a culprit of which neither a known function nor the kernel says what it waits for
+
+_COMPUTES_CPU_RATIO = 0.05  # of a crowded machine that is all that one may get
+
+
+def with_work(verdict: Verdict, job: JobView) -> Verdict:
+    ranks = job.ranks.known(verdict.culprits)
+    if verdict.cause != "not_in_collective" or not ranks:
+        return verdict
+    if all(map(_synchronizes, ranks)):
+        return replace(verdict, klass="gpu_side", cause="waits_for_gpu")
+    if not all(map(_computes, ranks)):
+        calls = all(rank.reading is not None and rank.reading.own is not None for rank in ranks)
+        return replace(verdict, cause="call_does_not_return") if calls else verdict
+    in_c = all(rank.activity is Activity.GPU_SYNC for rank in ranks)
+    return replace(verdict, cause="busy_in_c" if in_c else "busy", busy=True)
+
+
+def _synchronizes(rank: RankView) -> bool:
+    """By its frames. One that spins in C without any may as well compute."""
+    judged = rank.judged
+    return judged is not None and read_stack(judged).activity is Activity.GPU_SYNC
+
+
+def _computes(rank: RankView) -> bool:
+    runs = rank.tree is not None and rank.tree.main.state == "R"
+    return runs or (rank.main_cpu_ratio or 0.0) > _COMPUTES_CPU_RATIO

@@ -1,5 +1,4 @@
-"""Who holds up a silent job, as far as its processes and stacks show. Other evidence is joined to it in
-`joined`."""
+"""Who holds up a silent job, as far as its processes and stacks show. Other evidence is added in `corroborate`."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ def attribute_hang(  # noqa: PLR0917 - one caller
     job: JobView,
     alive: list[RankView],
     dead: list[RankView],
-    standing: dict[int, str],
+    states: dict[int, str],
     since: float,
     lost: tuple[int, ...] = (),
 ) -> Verdict:
@@ -40,18 +39,18 @@ def attribute_hang(  # noqa: PLR0917 - one caller
     seen_all = len(job.ranks) >= job.world_size
     if dead:
         return _of_dead(dead, everyone, since)
-    stopped = tuple(rank for rank in everyone if standing[rank] == "stopped")
+    stopped = tuple(rank for rank in everyone if states[rank] == "stopped")
     if stopped:
         return Verdict("stopped", stopped, others(everyone, stopped), "sigstop", since, Confidence.HIGH)
-    blocked = [rank for rank in everyone if standing[rank] not in (*WAITS, "blind")]
-    joining = [rank for rank in everyone if standing[rank] in ("rendezvous", "comm_init")]
+    blocked = [rank for rank in everyone if states[rank] not in (*WAITS, "blind")]
+    joining = [rank for rank in everyone if states[rank] in ("rendezvous", "comm_init")]
     if blocked:
-        return _blocked(job, blocked, everyone, joining, standing, since, lost)
+        return _blocked(job, blocked, everyone, joining, states, since, lost)
     if joining:
-        return _joining(job, joining, everyone, standing, since)
+        return _joining(job, joining, everyone, states, since)
     if lost:
         return _of_lost_nodes(job, lost, everyone, since)
-    blind = tuple(rank for rank in everyone if standing[rank] == "blind")
+    blind = tuple(rank for rank in everyone if states[rank] == "blind")
     if blind and len(blind) < len(everyone):
         return Verdict("unknown", blind, others(everyone, blind), "no_stack", since, Confidence.LOW)
     gone = tuple(sorted(rank.rank for rank in job.ranks.values() if not rank.alive))
@@ -78,9 +77,9 @@ def _of_lost_nodes(job: JobView, lost: tuple[int, ...], everyone: tuple[int, ...
 
 
 def _joining(
-    job: JobView, joining: list[int], everyone: tuple[int, ...], standing: dict[int, str], since: float
+    job: JobView, joining: list[int], everyone: tuple[int, ...], states: dict[int, str], since: float
 ) -> Verdict:
-    klass = "rendezvous" if any(standing[rank] == "rendezvous" for rank in joining) else "comm_init"
+    klass = "rendezvous" if any(states[rank] == "rendezvous" for rank in joining) else "comm_init"
     if words := _too_few_agents(job):
         return Verdict("rendezvous", (), everyone, "nodes_missing", since, Confidence.HIGH, words=words)
     apart = disagreement(job.ranks) if job.iteration is None else None
@@ -122,17 +121,17 @@ def _blocked(  # noqa: PLR0917 - one caller, beside it
     blocked: list[int],
     everyone: tuple[int, ...],
     joining: list[int],
-    standing: dict[int, str],
+    states: dict[int, str],
     since: float,
     lost: tuple[int, ...] = (),
 ) -> Verdict:
-    klass = min((standing[rank] for rank in blocked), key=_ORDER.index)
-    culprits = tuple(rank for rank in blocked if standing[rank] == klass)
+    klass = min((states[rank] for rank in blocked), key=_ORDER.index)
+    culprits = tuple(rank for rank in blocked if states[rank] == klass)
     waiting = others(everyone, culprits)
     cause, child = cause_of(job.ranks[culprits[0]], klass)
     if klass == "teardown" and waiting and all(has_left_the_group(job.ranks[rank]) for rank in culprits):
         cause = "left_before_the_others"
-    certain = bool(waiting) and all(standing[rank] in WAITS for rank in waiting)
+    certain = bool(waiting) and all(states[rank] in WAITS for rank in waiting)
     confidence = Confidence.HIGH if certain and len(job.ranks) >= job.world_size else Confidence.MEDIUM
     if klass == "resource_wait" and cause == "external_service":
         confidence = Confidence.MEDIUM

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from diag.detectors.hang.pipeline import format_circle
-from diag.detectors.hang.verdict import Verdict
-from diag.model import numbered
+from diag.detectors.hang.verdict import Verdict, format_who
 from diag.state.collective_fronts import Front
 from diag.state.stack_activity import Activity
 from diag.state.view import JobView
@@ -23,8 +22,7 @@ def calls_that_differ(verdict: Verdict) -> str:
     parts = []
     for call in found.signatures[:4]:
         sizes = " ".join(str(list(size)) for size in call.sizes[:2])
-        calls = numbered("[calls|call]", len(call.ranks))
-        parts.append(f"{format_ranks(call.ranks)} {calls} {call.op} {sizes}".rstrip())
+        parts.append(f"{format_who(call.ranks, '[calls|call]')} {call.op} {sizes}".rstrip())
     place = f" ({found.front.desc or found.front.group} {found.front.seq})" if found.front else ""
     return ": " + ", ".join(parts) + place
 
@@ -72,7 +70,7 @@ def _past(verdict: Verdict, job: JobView) -> str:
 
 def waits_in_backward(verdict: Verdict, job: JobView) -> bool:
     """Those who wait do so for gradients: in the autograd engine, no call of Python's below it."""
-    waiting = [job.ranks[number] for number in verdict.waiting if number in job.ranks]
+    waiting = job.ranks.known(verdict.waiting)
     return bool(waiting) and all(rank.activity is Activity.BACKWARD for rank in waiting)
 
 

@@ -1,6 +1,6 @@
 """The causes of a hang, one entry each, in `causes/*.yaml`: its classes, sentence, advice, and paragraph of the manual.
 
-`summary` follows "rank 3 has", `advice` is said of the ranks to blame; `alone` replaces either where nobody is seen to
+`summary` follows "rank 3 has", `advice` is for the ranks to blame; `alone` replaces either where nobody is seen to
 wait for them. [one|several] is chosen by the number of these ranks. Places such as {child} are those of `facts.FACTS`,
 which has words for each of them for every verdict. `manual` has the paragraph in each language, or the name of the cause whose
 paragraph it shares.
@@ -32,7 +32,7 @@ FILES = (
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What is said of a verdict."""
+    """What is reported of a verdict."""
 
     summary: str
     advice: str

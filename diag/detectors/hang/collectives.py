@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from diag.detectors.hang.awaited_messages import awaited_message
 from diag.detectors.hang.partings import path_of
-from diag.detectors.hang.pipeline import Messages, is_between_stages, pipeline_fronts
+from diag.detectors.hang.pipeline import Messages, awaited_message, is_between_stages, pipeline_fronts
 from diag.detectors.hang.rank_wait import WAITS
 from diag.detectors.hang.verdict import Verdict, blaming, others, undecided
 from diag.knowledge.flags import pipeline_parallel_size
@@ -110,7 +109,7 @@ def _with_passed(
     if found.kind == "mismatch":
         passed = [one for one in passed if one.front == found.front]
     ranks = tuple(one.rank for one in passed)
-    paths = [path_of(job.ranks[rank].judged) for rank in sorted(involved) if rank in job.ranks]
+    paths = [path_of(rank.judged) for rank in job.ranks.known(sorted(involved))]
     at_one_line = bool(paths) and bool(paths[0]) and all(path == paths[0] for path in paths)
     if not ranks or 2 * len(ranks) > len(involved):
         return found
@@ -120,7 +119,7 @@ def _with_passed(
 
 
 def with_collectives(
-    verdict: Verdict, found: Explanation | None, standing: dict[int, str], job: JobView
+    verdict: Verdict, found: Explanation | None, states: dict[int, str], job: JobView
 ) -> Verdict:
     """Stacks show where ranks are, the Flight Recorder who has not come: two channels that should agree.
 
@@ -129,30 +128,29 @@ def with_collectives(
     """
     if found is None or verdict.klass in ("peer_lost", "stopped", "teardown", "rendezvous"):
         return verdict
-    everyone = (*verdict.culprits, *verdict.waiting)
-    own = [rank for rank in everyone if standing.get(rank) not in (*WAITS, "blind")]
+    everyone = verdict.everyone
+    own = [rank for rank in everyone if states.get(rank) not in (*WAITS, "blind")]
     all_wait = not own or (
         found.kind in ("mismatch", "order_cycle")
-        and all(standing.get(rank) == "outside" and _waits_unnamed(rank, found, job) for rank in own)
+        and all(states.get(rank) == "outside" and _waits_unnamed(rank, found, job) for rank in own)
     )
-    if found.passed and all_wait and all(one.seen_next for one in found.passed):
+    in_order = bool(found.passed) and all(one.seen_next for one in found.passed)
+    if all_wait and (in_order or (found.passed and found.kind == "order_cycle")):
         return _decided(verdict, found, "collective_mismatch", "call_skipped", Confidence.MEDIUM)
     if found.kind == "mismatch" and all_wait:
         sure = Confidence.HIGH if 2 * len(found.culprits) < len(everyone) else Confidence.MEDIUM
         return _decided(verdict, found, "collective_mismatch", "calls_differ", sure)
-    if found.kind == "order_cycle" and all_wait and found.passed:
-        return _decided(verdict, found, "collective_mismatch", "call_skipped", Confidence.MEDIUM)
     if found.kind == "order_cycle" and all_wait:
         sure = Confidence.HIGH if found.certain else Confidence.MEDIUM
         return _decided(verdict, found, "collective_order_deadlock", "groups_in_opposite_order", sure)
     if found.kind == "message_circle" and all_wait:
         # That they wait for each other is certain; whose call is wrong is concluded from what the others wait for.
-        told = found.circle is not None and len(found.culprits) < len(found.circle.ranks)
-        sure = Confidence.MEDIUM if told or not found.certain else Confidence.HIGH
+        named = found.circle is not None and len(found.culprits) < len(found.circle.ranks)
+        sure = Confidence.MEDIUM if named or not found.certain else Confidence.HIGH
         return _decided(verdict, found, "collective_mismatch", "messages_do_not_match", sure)
     if found.kind == "absent_rank":
         unrecorded = tuple(
-            rank for rank in found.culprits if standing.get(rank) == "joined" and _is_in_a_call(rank, job)
+            rank for rank in found.culprits if states.get(rank) == "joined" and _is_in_a_call(rank, job)
         )
         if all_wait and unrecorded:
             return _unanswered(verdict, found, unrecorded, job)
@@ -168,8 +166,7 @@ def with_collectives(
 def _waits_unnamed(number: int, found: Explanation, job: JobView) -> bool:
     """In a call that no table names, which looks like code of its own. On a GPU calls are made ahead: a rank that is
     elsewhere has one pending as well, and is not on a futex, as whoever waits in gloo."""
-    tree = job.ranks[number].tree if number in job.ranks else None
-    return number in found.waiting and tree is not None and tree.main.wchan.startswith("futex")
+    return number in found.waiting and number in job.ranks and job.ranks[number].on_futex
 
 
 def _without_those_in_a_call(verdict: Verdict, found: Explanation) -> Verdict:
@@ -197,14 +194,9 @@ def _unanswered(verdict: Verdict, found: Explanation, ranks: tuple[int, ...], jo
     nobody answers this call."""
     absent = tuple(rank for rank in found.culprits if rank not in ranks)
     if absent:
-        return _decided(
-            verdict,
-            replace(found, culprits=absent),
-            "peer_not_joined",
-            "not_in_collective",
-            Confidence.MEDIUM,
-        )
-    if any(is_between_stages(job.ranks[rank]) for rank in ranks if rank in job.ranks):
+        found = replace(found, culprits=absent)
+        return _decided(verdict, found, "peer_not_joined", "not_in_collective", Confidence.MEDIUM)
+    if any(map(is_between_stages, job.ranks.known(ranks))):
         return verdict
     if found.waiting and len(found.waiting) < len(ranks):
         # As many as have gone on to a collective: the fewer of two kinds of ranks are more likely wrong.

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from diag.detectors.hang.kernel_waits import lasting_wait
 from diag.detectors.hang.messages import call_of
-from diag.detectors.hang.verdict import Note, Verdict, others
-from diag.model import Confidence, numbered
+from diag.detectors.hang.verdict import Note, Verdict, blaming, format_who
+from diag.model import Confidence
 from diag.state.collective_fronts import Front
 from diag.state.ncclprocess import Communicator
 from diag.state.rank_view import RankView
@@ -59,38 +59,22 @@ def with_communicators(verdict: Verdict, found: Explanation | None, job: JobView
     making = _making(verdict, job)
     if not making.ranks or not (undecided or making.ranks.issuperset(verdict.culprits)):
         return verdict
-    everyone = tuple(sorted({*verdict.culprits, *verdict.waiting}))
+    everyone = tuple(sorted(set(verdict.everyone)))
     needs = _needs(making, found, job)
     stuck = _stuck(needs)
     if stuck and stuck.issuperset(everyone):
         culprits = _culprits(needs, making, stuck)
-        return _told(
-            replace(
-                verdict,
-                klass="comm_init",
-                cause="communicators_wait_for_each_other",
-                culprits=culprits,
-                waiting=others(everyone, culprits),
-                confidence=Confidence.HIGH if making.begun and making.fetching else Confidence.MEDIUM,
-            ),
-            making,
-            job,
-        )
+        cause = "communicators_wait_for_each_other"
+        sure = Confidence.HIGH if making.begun and making.fetching else Confidence.MEDIUM
+        return _described(blaming(verdict, culprits, "comm_init", cause, sure), making, job)
     if not undecided:
         return verdict
     late = tuple(rank for rank in everyone if rank not in making.ranks)
     if late and all(_waits_for_its_gpu(rank, job) for rank in late):
-        return replace(
-            _told(verdict, making, job),
-            klass="peer_not_joined",
-            cause="not_in_collective",
-            culprits=late,
-            waiting=others(everyone, late),
-            confidence=Confidence.MEDIUM,
-            words="",
-        )
+        described, cause = _described(verdict, making, job), "not_in_collective"
+        return blaming(described, late, "peer_not_joined", cause, Confidence.MEDIUM, words="")
     cause = "communicator_not_made" if verdict.cause == "all_ranks_wait" else verdict.cause
-    return _told(replace(verdict, cause=cause), making, job)
+    return _described(replace(verdict, cause=cause), making, job)
 
 
 def _making(verdict: Verdict, job: JobView) -> _Making:
@@ -102,7 +86,7 @@ def _making(verdict: Verdict, job: JobView) -> _Making:
         if rank is None or not rank.alive or not _is_in_a_call(rank):
             continue
         for communicator in process.communicators.values():
-            # one that was given up earlier has no line that says so
+            # one that was given up earlier has no line for that
             if communicator.began is None or communicator.began[0] < rank.stack_since - _SAMPLED_SECONDS:
                 continue
             in_one.add(number)
@@ -114,7 +98,7 @@ def _making(verdict: Verdict, job: JobView) -> _Making:
         for name, members in begun.items()
         if len(members) < max(member.size for member in members.values())
     }
-    fetching = (number for number in (*verdict.culprits, *verdict.waiting) if number not in in_one)
+    fetching = (number for number in verdict.everyone if number not in in_one)
     return _Making(missed, tuple(sorted(rank for rank in fetching if _fetches_an_id(rank, latest, job))))
 
 
@@ -196,14 +180,14 @@ def _waits_for_its_gpu(number: int, job: JobView) -> bool:
 # --- in words
 
 
-def _told(verdict: Verdict, making: _Making, job: JobView) -> Verdict:
+def _described(verdict: Verdict, making: _Making, job: JobView) -> Verdict:
     parts = []
     notes = []
     for members in making.begun.values():
         ranks = tuple(sorted(members))
         size = max(member.size for member in members.values())
         parts.append(
-            f"{_who(ranks, '[has|have]')} begun a communicator of {size} ranks{_in_call(ranks, verdict, job)}"
+            f"{format_who(ranks, '[has|have]')} begun a communicator of {size} ranks{_in_call(ranks, verdict, job)}"
         )
         began = members[ranks[0]].began
         if began is not None:
@@ -212,21 +196,17 @@ def _told(verdict: Verdict, making: _Making, job: JobView) -> Verdict:
     for rank in making.fetching:
         calls.setdefault(_in_call((rank,), verdict, job), []).append(rank)
     parts += [
-        f"{_who(tuple(ranks), '[waits|wait]')}{call} for another rank to begin a communicator"
+        f"{format_who(ranks, '[waits|wait]')}{call} for another rank to begin a communicator"
         for call, ranks in calls.items()
     ]
     words = ", ".join(parts[:_MOST_GROUPS]) + (" ..." if len(parts) > _MOST_GROUPS else "")
     if unread := _without_log(making, job):
         words += f" (not checked: NCCL's log of {format_ranks(unread)}, which NCCL_DEBUG=INFO writes)"
-    return replace(verdict, words=words, notes=(*verdict.notes, *notes[:3]))
-
-
-def _who(ranks: tuple[int, ...], verb: str) -> str:
-    return f"{format_ranks(ranks)} {numbered(verb, len(ranks))}"
+    return replace(verdict, words=words).noted(*notes[:3])
 
 
 def _in_call(ranks: tuple[int, ...], verdict: Verdict, job: JobView) -> str:
-    """Not of those of which the sentence says it anyhow."""
+    """Not of those for which the sentence has it anyhow."""
     if verdict.culprits and ranks[0] in verdict.waiting:
         return ""
     call = call_of(job.ranks[ranks[0]].reading, job.run.cwd)

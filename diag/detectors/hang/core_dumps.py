@@ -4,7 +4,7 @@ others compute."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from diag.detectors.hang.rank_wait import WAITS
 from diag.detectors.hang.verdict import Note, Verdict, blaming
@@ -71,26 +71,22 @@ class Kernels:
         return found
 
 
-def with_core_dumps(
-    verdict: Verdict, running: dict[int, RunningKernels], standing: dict[int, str]
-) -> Verdict:
+def with_core_dumps(verdict: Verdict, running: dict[int, RunningKernels], states: dict[int, str]) -> Verdict:
     """A kernel of the program's own on some GPUs, while those of the others have none: it does not end, and
     the rest wait for it. Where all have one it is a way of their own to talk to each other, and blames
     nobody."""
     if not running or verdict.klass not in _MAY_BE_A_KERNEL or verdict.cause.startswith("xid_"):
         return verdict
-    everyone = tuple(sorted({*verdict.culprits, *verdict.waiting}))
+    everyone = tuple(sorted(set(verdict.everyone)))
     seen = [rank for rank in everyone if rank in running]
     busy = tuple(rank for rank in seen if running[rank].other)
     shown = (*busy[:3], *[rank for rank in seen if rank not in busy][:2])
-    noted = replace(
-        verdict, notes=(*verdict.notes, *(Note("cuda_coredump", str(running[rank]), rank) for rank in shown))
-    )
+    noted = verdict.noted(*(Note("cuda_coredump", str(running[rank]), rank) for rank in shown))
     lone = len(everyone) == 1 and len(busy) == 1
     if (
         not busy
         or (len(busy) == len(seen) and not lone)
-        or any(standing.get(rank, "blind") not in _AT_THE_GPU for rank in busy)
+        or any(states.get(rank, "blind") not in _AT_THE_GPU for rank in busy)
     ):
         return noted
     if verdict.culprits and not set(verdict.culprits) & set(busy):

@@ -15,19 +15,46 @@ from diag.detectors.hang.core_dumps import Kernels, with_core_dumps
 from diag.detectors.hang.endless_kernel import with_endless_kernel
 from diag.detectors.hang.gpus import Gpus, computes, reported_readings, with_gpus
 from diag.detectors.hang.last_words import with_last_words
-from diag.detectors.hang.network import Network
 from diag.detectors.hang.outcries import Outcries
 from diag.detectors.hang.rank_wait import WAITS
 from diag.detectors.hang.ras import Ras, RasExplanation, not_made
 from diag.detectors.hang.verdict import Note, Verdict, blaming, raised, undecided
 from diag.detectors.hang.watchdog import Watchdog, with_watchdog
 from diag.model import Confidence
-from diag.model.observations import Observation
+from diag.model.observations import NcclCompletionError, NcclLine, NcclPortEvent, Observation
 from diag.model.observations.base import by_type
 from diag.state.view import JobView
 
 # What one node alone may decide, whoever waits on the others.
 _OF_A_NODE = ("gpu_side", "network_transport", "resource_wait")
+
+
+class Network:
+    """Per rank the first error of the network in its NCCL lines, and when."""
+
+    listens = (NcclCompletionError, NcclPortEvent)
+
+    def __init__(self) -> None:
+        self._errors: list[tuple[float, NcclLine]] = []
+
+    def observe(self, at: float, fact: NcclCompletionError | NcclPortEvent) -> None:
+        if len(self._errors) < 1000 and _is_error(fact):
+            self._errors.append((at, fact.line))
+
+    def errors(self, job: JobView) -> dict[int, NcclLine]:
+        found: dict[int, NcclLine] = {}
+        for at, line in self._errors:
+            rank = job.ranks.rank_of_pid(line.pid) if line.rank is None else line.rank
+            if rank is not None and rank in job.ranks and at >= job.ranks[rank].found_at:
+                found.setdefault(rank, line)
+        return found
+
+
+def _is_error(fact: NcclCompletionError | NcclPortEvent) -> bool:
+    """A port that came up, or whose table changed, is none."""
+    return fact.line.level == "WARN" and (
+        isinstance(fact, NcclCompletionError) or fact.fatal or fact.event == "port error"
+    )
 
 
 class EvidenceFusion:
@@ -40,54 +67,48 @@ class EvidenceFusion:
     )
 
     def __init__(self) -> None:
-        self.collectives = Collectives()
-        self.ras = Ras()
-        self.watchdog = Watchdog()
-        self.gpus = Gpus()
-        self.kernels = Kernels()
-        self.network = Network()
-        self.outcries = Outcries()
-        self._parts = by_type(
-            (self.collectives, self.ras, self.watchdog, self.gpus, self.kernels, self.network, self.outcries)
+        parts = Collectives(), Ras(), Watchdog(), Gpus(), Kernels(), Network(), Outcries()
+        self.collectives, self.ras, self.watchdog, self.gpus, self.kernels, self.network, self.outcries = (
+            parts
         )
+        self._parts = by_type(parts)
 
     def observe(self, at: float, fact: Observation) -> None:
         for observe in self._parts[type(fact)]:
             observe(at, fact)
 
     def join(
-        self, verdict: Verdict, now: float, job: JobView, standing: dict[int, str], *, once: bool = False
+        self, verdict: Verdict, now: float, job: JobView, states: dict[int, str], *, once: bool = False
     ) -> Verdict | None:
         """The verdict that all evidence gives together; None where a GPU shows that the job computes.
 
         `once`: the evidence is one moment; a single reading of the Flight Recorder has to do.
         """
         found = self.collectives.explain(now, job, once=once)
-        verdict = with_communicators(with_collectives(verdict, found, standing, job), found, job)
-        says = self.ras.explain(now, job)
-        if says is not None and says.moving and undecided(verdict):
+        verdict = with_communicators(with_collectives(verdict, found, states, job), found, job)
+        report = self.ras.explain(now, job)
+        if report is not None and report.moving and undecided(verdict):
             return None  # ranks launch collectives: whatever stands, the job does not
-        verdict = _with_ras(verdict, says, standing, job)
-        verdict = with_watchdog(verdict, self.watchdog.explain(job), standing)
+        verdict = _with_ras(verdict, report, states, job)
+        verdict = with_watchdog(verdict, self.watchdog.explain(job), states)
         readings = self.gpus.read(now, job, 0.0 if once else verdict.since) or reported_readings(job)
         if computes(verdict, readings):
             return None
-        verdict = self._with_driver(verdict, job, standing)
+        verdict = self._with_driver(verdict, job, states)
         verdict = with_endless_kernel(with_gpus(verdict, readings), readings, found, job)
-        verdict = with_core_dumps(verdict, self.kernels.read(job, verdict.since), standing)
+        verdict = with_core_dumps(verdict, self.kernels.read(job, verdict.since), states)
         verdict = _with_nodes(self._with_network(verdict, job), job, now)
         return with_last_words(verdict, self.outcries, now, job)
 
-    def _with_driver(self, verdict: Verdict, job: JobView, standing: dict[int, str]) -> Verdict:
+    def _with_driver(self, verdict: Verdict, job: JobView, states: dict[int, str]) -> Verdict:
         may = (*WAITS, "blind", "outside")
-        faults = {rank: fault for rank, fault in self.gpus.faults(job).items() if standing.get(rank) in may}
+        faults = {rank: fault for rank, fault in self.gpus.faults(job).items() if states.get(rank) in may}
         if not faults or not (undecided(verdict) or set(verdict.culprits) & set(faults)):
             return verdict
         ranks = tuple(sorted(faults))
         first = faults[ranks[0]]
-        notes = tuple(Note("kmsg", faults[rank].text, rank) for rank in ranks[:3])
-        verdict = replace(verdict, blamed_child=None, notes=(*verdict.notes, *notes))
-        return blaming(verdict, ranks, "gpu_side", f"xid_{first.xid}", Confidence.HIGH)
+        noted = verdict.noted(*(Note("kmsg", faults[rank].text, rank) for rank in ranks[:3]))
+        return blaming(noted, ranks, "gpu_side", f"xid_{first.xid}", Confidence.HIGH, blamed_child=None)
 
     def _with_network(self, verdict: Verdict, job: JobView) -> Verdict:
         if not undecided(verdict):
@@ -96,9 +117,8 @@ class EvidenceFusion:
         if not errors:
             return verdict
         ranks = tuple(sorted(errors))
-        notes = tuple(Note("output", errors[rank].text[:300], rank) for rank in ranks[:3])
-        verdict = replace(verdict, notes=(*verdict.notes, *notes))
-        return blaming(verdict, ranks, "network_transport", "transport_error", Confidence.MEDIUM)
+        noted = verdict.noted(*(Note("output", errors[rank].text[:300], rank) for rank in ranks[:3]))
+        return blaming(noted, ranks, "network_transport", "transport_error", Confidence.MEDIUM)
 
 
 def _with_nodes(verdict: Verdict, job: JobView, now: float) -> Verdict:
@@ -106,53 +126,50 @@ def _with_nodes(verdict: Verdict, job: JobView, now: float) -> Verdict:
     digests do not carry."""
     if not undecided(verdict) or not job.cluster.nodes:
         return verdict
-    said = [
+    reported = [
         hang
         for node in job.cluster.current()
         if now - node.heard_at <= node.silent_after()
         for hang in node.digest.hangs
         if hang.ranks and hang.klass in _OF_A_NODE
     ]
-    ranks = tuple(sorted({rank for hang in said for rank in hang.ranks}))
-    if not said or len(ranks) >= len(verdict.waiting):
+    ranks = tuple(sorted({rank for hang in reported for rank in hang.ranks}))
+    if not reported or len(ranks) >= len(verdict.waiting):
         return verdict
-    first = said[0]
-    notes = tuple(Note(item.kind, item.excerpt, item.rank) for hang in said[:2] for item in hang.evidence[:2])
-    verdict = replace(verdict, notes=(*verdict.notes, *notes))
-    return blaming(verdict, ranks, first.klass, first.cause, first.confidence)
+    first = reported[0]
+    evidence = [item for hang in reported[:2] for item in hang.evidence[:2]]
+    noted = verdict.noted(*(Note(item.kind, item.excerpt, item.rank) for item in evidence))
+    return blaming(noted, ranks, first.klass, first.cause, first.confidence)
 
 
 def _with_ras(
-    verdict: Verdict, says: RasExplanation | None, standing: dict[int, str], job: JobView
+    verdict: Verdict, report: RasExplanation | None, states: dict[int, str], job: JobView
 ) -> Verdict:
     """RAS sees processes that are gone on other nodes too, and who launched fewer calls; never why. It counts
     the same calls as the recorder: where that has spoken, RAS only adds its words."""
-    if says is None:
+    if report is None:
         return verdict
-    told = [*says.words[:3], not_made(says, verdict.waiting, job)]
-    noted = replace(verdict, notes=(*verdict.notes, *(Note("nccl_ras", text) for text in told if text)))
-    suspects = tuple(sorted({*says.dead, *says.lagging}))
+    texts = [*report.words[:3], not_made(report, verdict.waiting, job)]
+    noted = verdict.noted(*(Note("nccl_ras", text) for text in texts if text))
+    suspects = tuple(sorted({*report.dead, *report.lagging}))
     if not undecided(verdict):
         agrees = bool(suspects) and set(verdict.culprits) == set(suspects) and verdict.collectives is None
         return replace(noted, confidence=raised(verdict.confidence)) if agrees else noted
     everyone = tuple(sorted({*verdict.waiting, *suspects}))
-    if says.dead:
-        alive = any(standing.get(rank, "blind") != "blind" for rank in says.dead)
+    if report.dead:
+        alive = any(states.get(rank, "blind") != "blind" for rank in report.dead)
         sure = Confidence.MEDIUM if alive else Confidence.HIGH
-        return blaming(replace(noted, waiting=everyone), says.dead, "peer_lost", "ras_dead", sure)
+        return blaming(replace(noted, waiting=everyone), report.dead, "peer_lost", "ras_dead", sure)
     if verdict.collectives is not None:
         return noted
     for klass, cause, culprits in (
-        ("collective_mismatch", "calls_differ", says.calls_differ),
-        ("peer_not_joined", "not_in_collective", says.lagging),
-        ("collective_order_deadlock", "groups_in_opposite_order", says.crossed),
+        ("collective_mismatch", "calls_differ", report.calls_differ),
+        ("peer_not_joined", "not_in_collective", report.lagging),
+        ("collective_order_deadlock", "groups_in_opposite_order", report.crossed),
     ):
         if culprits:
             return blaming(replace(noted, waiting=everyone), culprits, klass, cause, Confidence.MEDIUM)
-    if says.elsewhere:
-        return replace(
-            noted,
-            cause="culprit_not_seen",
-            notes=(*noted.notes, Note("nccl_ras", ", ".join(says.elsewhere[:4]))),
-        )
+    if report.elsewhere:
+        noted = noted.noted(Note("nccl_ras", ", ".join(report.elsewhere[:4])))
+        return replace(noted, cause="culprit_not_seen")
     return noted

@@ -6,26 +6,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from diag.detectors.hang.at_rest import with_nobody_sending
+from diag.detectors.hang.at_rest import with_nobody_sending, with_service_at_rest, with_work
 from diag.detectors.hang.attribution import attribute_hang
-from diag.detectors.hang.awaited_messages import standing_of
 from diag.detectors.hang.catalogue import catalogue
-from diag.detectors.hang.computing import with_work
 from diag.detectors.hang.corroborate import EvidenceFusion
 from diag.detectors.hang.endless_waits import with_endless_wait
 from diag.detectors.hang.evidence import evidence_of
 from diag.detectors.hang.grounds import grounds_of
 from diag.detectors.hang.kernel_waits import last_fed, with_kernel_waits
-from diag.detectors.hang.left_early import with_ended_ranks
+from diag.detectors.hang.last_words import with_ended_ranks
 from diag.detectors.hang.messages import advice_for, describe
 from diag.detectors.hang.moment import began_still, proven, unproven, with_unseen
 from diag.detectors.hang.partings import path_of
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
-from diag.detectors.hang.printing import last_printed
+from diag.detectors.hang.pipeline import state_of
 from diag.detectors.hang.program_lines import with_program_lines
 from diag.detectors.hang.rank_wait import PEER_WAITS, WAITS
-from diag.detectors.hang.services import with_service_at_rest
-from diag.detectors.hang.silence import RESTED_SECONDS, held_since, is_blind, rested_since, silent_since
+from diag.detectors.hang.silence import (
+    RESTED_SECONDS,
+    held_since,
+    is_blind,
+    last_printed,
+    rested_since,
+    silent_since,
+)
 from diag.detectors.hang.time_limits import with_known_end
 from diag.detectors.hang.variables import with_variables
 from diag.detectors.hang.verdict import Verdict, others
@@ -82,7 +86,7 @@ class HangDetector:
         self._judged: tuple[float, Verdict | None] | None = None  # as of the last tick
         self._released_at = _NEVER  # when what could not end by itself was last found over
         self._snapshot: SnapshotTaken | None = None
-        self._said: Finding | None = None  # of the verdict before, as long as that stands
+        self._reported: Finding | None = None  # of the verdict before, as long as that stands
 
     def observe(self, at: float, fact: Observation) -> None:
         """Of all else that this detector needs the job state keeps track."""
@@ -111,14 +115,14 @@ class HangDetector:
             reported = self._last.after_stirs(now, job).standing
             verdict = judge(now, job, self._joined, reported, self._snapshot)
         if verdict is not None and self._snapshot is None and _moved_since(verdict, job):
-            # Whoever held the others up has just gone on, and they may have too: what is told of one moment would
+            # Whoever held the others up has just gone on, and they may have too: what is reported of one moment would
             # be put together from two.
-            if self._said is not None and self._said.ranks == verdict.culprits:
-                yield self._said
+            if self._reported is not None and self._reported.ranks == verdict.culprits:
+                yield self._reported
             return
-        self._said = None if verdict is None else self._finding(verdict, job, now)
-        if self._said is not None:
-            yield self._said
+        self._reported = None if verdict is None else self._finding(verdict, job, now)
+        if self._reported is not None:
+            yield self._reported
 
     def _finding(self, verdict: Verdict, job: JobView, now: float) -> Finding:
         alike = _are_alike(verdict, job)
@@ -213,29 +217,29 @@ def judge(
     alive, lost = _taking_part(job, now)
     if _is_over(job) or not alive:
         return None
-    standing = {
-        rank.rank: "blind" if is_blind(rank, now) and not rank.stopped else standing_of(rank, job)
+    states = {
+        rank.rank: "blind" if is_blind(rank, now) and not rank.stopped else state_of(rank, job)
         for rank in alive
     }
     since = began_still(moment, alive) if moment else silent_since(now, job, alive, reported)
     busy = since is None and not moment
-    held = None if moment else held_since(now, job, alive, standing)
+    held = None if moment else held_since(now, job, alive, states)
     if since is not None and held is not None:
         since = min(since, held)  # one that tries again may be found at one line for a while
     if busy:
         since = held
         if since is None and (since := rested_since(now, job, alive)) is not None:
             busy = False
-            if not any(state in (*WAITS, "blind", "stopped") for state in standing.values()):
-                standing = dict.fromkeys(standing, "goes_round")
+            if not any(state in (*WAITS, "blind", "stopped") for state in states.values()):
+                states = dict.fromkeys(states, "goes_round")
     if since is None:
         return None
     dead = _failed(job)
-    seen = [rank for rank in alive if standing[rank.rank] != "blind"]
-    verdict = attribute_hang(job, (seen if moment else alive) or alive, dead, standing, since, lost)
+    seen = [rank for rank in alive if states[rank.rank] != "blind"]
+    verdict = attribute_hang(job, (seen if moment else alive) or alive, dead, states, since, lost)
     if moment and seen and not dead:
         verdict = with_unseen(verdict, alive)
-    found = joined.join(verdict, now, job, standing, once=moment is not None)
+    found = joined.join(verdict, now, job, states, once=moment is not None)
     if found is None:
         return None
     verdict = with_endless_wait(with_kernel_waits(_held_up_by_memory(found, alive), job), job)
@@ -248,7 +252,7 @@ def judge(
     verdict = replace(verdict, busy=verdict.busy or busy)
     if moment:
         missing = len(seen) + len(dead) < max(job.world_size, len(job.ranks))
-        shown = proven(verdict, moment, seen, missing, standing, now)
+        shown = proven(verdict, moment, seen, missing, states, now)
         return None if shown is None else _with_grounds(shown, job, now)
     if may_be_idle(job, alive, verdict):
         return None
@@ -272,8 +276,8 @@ def _moved_since(verdict: Verdict, job: JobView) -> bool:
     """A busy culprit came to where it is after those who wait for it were last looked at."""
     if not verdict.busy:
         return False
-    culprits = [job.ranks[rank] for rank in verdict.culprits if rank in job.ranks]
-    waiting = [job.ranks[rank] for rank in verdict.waiting if rank in job.ranks]
+    culprits = job.ranks.known(verdict.culprits)
+    waiting = job.ranks.known(verdict.waiting)
     came = max((rank.moved.get("stack", 0.0) for rank in culprits), default=0.0)
     return any(rank.stack_at < came - _TOGETHER_SECONDS and not rank.told_every for rank in waiting)
 
@@ -299,7 +303,7 @@ def _failed(job: JobView) -> list[RankView]:
 def _are_alike(verdict: Verdict, job: JobView) -> bool:
     """All ranks of the job wait at one line, or in a circle of messages: none of them is to blame more than another. Of a
     node's ranks the job hub judges."""
-    ranks = [job.ranks[number] for number in verdict.culprits if number in job.ranks]
+    ranks = job.ranks.known(verdict.culprits)
     if verdict.waiting or len(ranks) < 2 or len(ranks) < max(job.world_size, len(job.ranks)):
         return False
     if verdict.cause == "messages_do_not_match":

@@ -1,4 +1,4 @@
-"""A kernel that does not end, among GPUs that all spin: told from NCCL's kernels, in which the others wait for it."""
+"""A kernel that does not end, among GPUs that all spin: distinguished from NCCL's kernels, in which the others wait for it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _wait_alike(verdict: Verdict, found: Explanation | None, job: JobView) -> bo
             return False
         if found.certain:
             return True
-    stacks = {job.ranks[rank].stack_signature for rank in verdict.waiting if rank in job.ranks}
+    stacks = {rank.stack_signature for rank in job.ranks.known(verdict.waiting)}
     return len(stacks) == 1 and "" not in stacks
 
 

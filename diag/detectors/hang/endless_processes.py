@@ -4,13 +4,18 @@ read in the wrong order, what a fork has kept open."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from diag.detectors.hang.kernel_causes import circle_cause
-from diag.detectors.hang.peer_process import in_the_peer
-from diag.detectors.hang.scene import Endless, Scene
+from diag.detectors.hang.scene import Endless, Scene, format_wait_of
+from diag.detectors.hang.wait_text import format_wait
+from diag.model import numbered
 from diag.model.observations.waits import ProcessWaits, ThreadWait
+from diag.state.own_code import own_frames
 from diag.state.python_waits import PythonWait, waits_of
+from diag.state.stack_activity import format_frame
+from diag.state.wait_chain import Step
 
 _PIPES = ("pipe_read", "pipe_write", "unix_receive", "unix_send")
 _COMMAND = 60
@@ -23,9 +28,7 @@ def queue_without_reader(scene: Scene) -> Endless | None:
     wait, last = scene.wait, scene.last.wait
     if thread is None or wait is None or wait.kind != "channel_feed" or last.kind != "pipe_write":
         return None
-    alone = last.dead_end == "only_self" or (
-        last.others and all(one.pid == scene.process.pid for one in last.others)
-    )
+    alone = last.dead_end == "only_self" or last.pids == {scene.process.pid}
     if not alone or any(one.kind == "channel_get" for one in scene.waits.values()):
         return None
     words = ", ".join(filter(None, ("nobody is left who takes from that queue", scene.ended_child())))
@@ -45,7 +48,7 @@ def lock_of_a_dead_process(scene: Scene) -> Endless | None:
         return None
     if not stuck or stuck[0][0].pid == scene.rank.placement.pid:
         return None  # its queue may be one of another rank, or of who started it
-    if any(scene.sample(one.pid) is None or one.threads_left_out for one in scene.family()):
+    if any(scene.rank.sample(one.pid) is None or one.threads_left_out for one in scene.family()):
         return None  # whose stacks are not known may be the one
     for process, thread, other in readers:
         if thread.wait.kind != "semaphore" and _may_be_one_queue(scene, stuck[0], (process, thread, other)):
@@ -56,7 +59,7 @@ def lock_of_a_dead_process(scene: Scene) -> Endless | None:
         if wait is not None and wait.kind == "channel_get"
         else f"pid {stuck[0][0].pid} waits for the lock of a queue, "
     )
-    words = f"{whose}nobody who lives is reading from that queue, so who took its lock has ended{': ' + ended if ended else ''}"
+    words = f"{whose}no living process is reading from that queue, so whoever took its lock has ended{': ' + ended if ended else ''}"
     return Endless("lock_holder_ended", words, bool(ended))
 
 
@@ -66,7 +69,7 @@ _Reader = tuple[ProcessWaits, ThreadWait, PythonWait]
 def _at_queues(scene: Scene) -> Iterator[_Reader]:
     """Who of the rank and the processes below it is in Queue.get of multiprocessing."""
     for process in scene.family():
-        waits = waits_of(scene.sample(process.pid))
+        waits = waits_of(scene.rank.sample(process.pid))
         for thread in process.threads:
             wait = waits.get(thread.tid)
             if wait is not None and wait.kind == "channel_get":
@@ -115,11 +118,10 @@ def lock_left_to_a_fork(scene: Scene) -> Endless | None:
         if wait.kind != "file_lock" or not wait.others:
             continue
         holder = wait.others[0]
-        read = scene.rank.waits
-        process = read.process(holder.pid) if read is not None else None
+        process = scene.rank.process_waits(holder.pid)
         own = scene.is_below(holder.pid, step.process.pid)
         if wait.taken_by:
-            left = wait.taken_by not in {one.pid for one in wait.others}
+            left = wait.taken_by not in wait.pids
         else:  # by whom was not recorded
             left = own and process is not None and process.forked
         if not left:
@@ -133,13 +135,11 @@ def lock_left_to_a_fork(scene: Scene) -> Endless | None:
 def circle_of_pipes(scene: Scene) -> Endless | None:
     """Two processes at pipes between them, where every other thread of theirs is a library's, or waits as well."""
     chain = scene.chain
-    circle = chain.steps[chain.at :] if chain.end == "cycle" else ()
+    circle = chain.circle
     kinds = {step.wait.kind for step in circle}
     if len({step.process.pid for step in circle}) != 2 or len(circle) != 2 or "pipe_write" not in kinds:
         return None
-    if not kinds <= {*_PIPES, "child"} or any(
-        len({one.pid for one in step.wait.others}) != 1 for step in circle
-    ):
+    if not kinds <= {*_PIPES, "child"} or any(len(step.wait.pids) != 1 for step in circle):
         return None
     if any(step.wait.timed or step.wait.seconds is not None or scene.may_act(step) for step in circle):
         return None
@@ -149,12 +149,8 @@ def circle_of_pipes(scene: Scene) -> Endless | None:
 def pipe_kept_open(scene: Scene) -> Endless | None:
     """It reads the output of a program to its end, and that was left to somebody whom the program started."""
     first = scene.chain.steps[0]
-    thread = scene.sample(first.process.pid)
-    frames = (
-        next((one.frames for one in thread.threads if one.thread_id == first.thread.tid), ())
-        if thread
-        else ()
-    )
+    thread = scene.rank.thread_stack(first.process.pid, first.thread.tid)
+    frames = thread.frames if thread is not None else ()
     waits = [one for one in (first.wait, *first.wait.watched) if one.kind == "pipe_read"]
     holders = [other for one in waits for other in one.others]
     if not holders or not any(frame.file.endswith("subprocess.py") for frame in frames):
@@ -167,8 +163,71 @@ def pipe_kept_open(scene: Scene) -> Endless | None:
     return Endless("pipe_kept_open", words)
 
 
+# --- a process of this machine that is none of the job's
+
+_SHOWN = 2
+_INSIDE = 8  # frames of a library between the program's own line and the wait
+# At rest by trade: who has these awaits others, or is about to look again.
+_AT_REST = (
+    "tcp_accept",
+    "poll",
+    "signal",
+    "sleep",
+    "io_uring",
+    "ended",
+    "running",
+    "unreadable",
+    "exiting",
+    "other",
+)
+_HELD_UP = ("queue_put", "semaphore", "event", "condition", "barrier", "future", "result")
+
+
 def in_a_peer(scene: Scene) -> Endless | None:
-    found = in_the_peer(scene)
-    if found is None:
+    """What the threads of a process of this machine do, where it is none of the job's; its queue is full where one of them
+    waits to put into one from which no other takes. None where nothing of it may be read, or nothing there is held up."""
+    if scene.chain.end not in ("outside", "several") or len(scene.last.wait.pids) != 1:
         return None
-    return Endless("peer_queue_is_full" if found.full else "", found.words)
+    process = scene.rank.process_waits(scene.last.wait.others[0].pid)
+    if process is None or process.job or process.threads_left_out:
+        return None
+    sample = scene.rank.sample(process.pid)
+    waits = waits_of(sample)
+    threads = {one.thread_id: one for one in sample.threads} if sample is not None else {}
+    clauses: Counter[str] = Counter()
+    names: dict[str, str] = {}
+    putting = taking = False
+    for one in process.threads:
+        wait = waits.get(one.tid)
+        taking = taking or (wait is not None and wait.kind == "queue_get")
+        if one.wait.kind in _AT_REST or one.wait.timed:  # it was read once: that it lasts, its stack shows
+            continue
+        thread = threads.get(one.tid)
+        if thread is None or (wait is not None and wait.kind not in _HELD_UP):
+            continue  # a library's own; or it waits for others, as a thread does that takes work from a queue
+        putting = putting or (wait is not None and wait.kind == "queue_put")
+        if wait is not None:
+            clause = f"waits in {format_wait_of(wait, scene.cwd)}"
+        elif own := own_frames(thread.frames[-_INSIDE:]):
+            clause = f"{format_wait(Step(process, one))} in {format_frame(own[-1], scene.cwd)}"
+        else:
+            continue
+        clauses[clause] += 1
+        names.setdefault(
+            clause, "its main thread" if one.tid == process.pid else f"its thread {one.name} (tid {one.tid})"
+        )
+    if not clauses:
+        return None
+    full = putting and not taking
+    parts = [
+        f"{names[clause]} {clause}"
+        if count == 1
+        else f"{count} of its threads {clause.replace('waits', 'wait', 1)}"
+        for clause, count in clauses.most_common(_SHOWN)
+    ]
+    more = len(clauses) - _SHOWN
+    tail = numbered(f" and {more} more elsewhere", more) if more > 0 else ""
+    why = ": that queue is full, and none of its threads takes from it" if full else ""
+    return Endless(
+        "peer_queue_is_full" if full else "", f"in pid {process.pid} {' and '.join(parts)}{tail}{why}"
+    )

@@ -62,18 +62,15 @@ def with_endless_wait(verdict: Verdict, job: JobView) -> Verdict:
     reason = next((found for rule in rules if (found := rule(scene))), None) if scene is not None else None
     if scene is None or reason is None:
         return verdict
-    said = replace(
-        verdict,
-        words=reason.words or verdict.words,
-        chain=scene.chain if reason.chain else None,
-        notes=(*verdict.notes, *_notes(scene, reason)),
-    )
+    described = replace(
+        verdict, words=reason.words or verdict.words, chain=scene.chain if reason.chain else None
+    ).noted(*_notes(scene, reason))
     if verdict.cause in _LATE or not reason.cause:
-        return replace(said, words=" and ".join(filter(None, (verdict.words, reason.words))))
+        return replace(described, words=" and ".join(filter(None, (verdict.words, reason.words))))
     klass = verdict.klass if verdict.klass in _KEPT else "lock_deadlock"
     if reason.cause in _OF_PROCESSES and klass == "lock_deadlock":
         klass = "peer_not_joined" if verdict.waiting else "unknown"
-    return replace(said, klass=klass, cause=reason.cause, by_kernel=reason.proven)
+    return replace(described, klass=klass, cause=reason.cause, by_kernel=reason.proven)
 
 
 _OF_PROCESSES = (
@@ -90,7 +87,7 @@ _OF_PROCESSES = (
 
 
 def _notes(scene: Scene, reason: Endless) -> Iterator[Note]:
-    sample = scene.sample(scene.process.pid)
+    sample = scene.rank.sample(scene.process.pid)
     for tid in reason.tids[:_SHOWN]:
         thread = scene.threads.get(tid)
         if thread is not None and sample is not None:
@@ -128,9 +125,9 @@ def _event_loop_is_blocked(scene: Scene) -> Endless | None:
         return None
     who = "it" if found[0] == scene.last.thread.tid else scene.name(found[0])
     words = (
-        f"{who} runs an event loop, which has called {scene.at(found[0])} and stands still until that returns"
+        f"{who} runs an event loop, which has called {scene.at(found[0])} and is blocked until that returns"
     )
-    return Endless("event_loop_is_blocked", words, chain=len(scene.chain.steps) > 1, tids=tuple(found))
+    return Endless("event_loop_is_blocked", words, chain=scene.leads_on, tids=tuple(found))
 
 
 def _lock_of_the_program(scene: Scene) -> Endless | None:
@@ -148,21 +145,11 @@ def _lock_of_the_program(scene: Scene) -> Endless | None:
     if back is not None and back.tid == tid and thread.wait.kind == "condition" and not thread.wait.timed:
         where = format_frame(back.frame, scene.cwd)
         words += f" and waits for `{back.lock}`, which {scene.name(tid)} took in {where}"
-        return Endless(
-            "threads_wait_for_each_other", words, scene.nobody, len(scene.chain.steps) > 1, (holder.tid,)
-        )
-    does = (
-        f"waits in {scene.at(holder.tid)}"
-        if holder.tid in scene.waits
-        else format_wait(Step(scene.process, thread))
-    )
-    return Endless(
-        "lock_held",
-        f"{words}, and {does}{', which nobody is left to end' if scene.nobody else ''}",
-        False,
-        len(scene.chain.steps) > 1,
-        (holder.tid,),
-    )
+        return Endless("threads_wait_for_each_other", words, scene.nobody, scene.leads_on, (holder.tid,))
+    waits = holder.tid in scene.waits
+    does = f"waits in {scene.at(holder.tid)}" if waits else format_wait(Step(scene.process, thread))
+    words += f", and {does}{', which nobody is left to end' if scene.nobody else ''}"
+    return Endless("lock_held", words, chain=scene.leads_on, tids=(holder.tid,))
 
 
 def _queue_is_joined(scene: Scene) -> Endless | None:
@@ -176,9 +163,9 @@ def _queue_is_joined(scene: Scene) -> Endless | None:
     ]
     if not takers:
         words = "no thread is left that takes from that queue"
-        return Endless("nobody_takes", words, chain=len(scene.chain.steps) > 1)
+        return Endless("nobody_takes", words, chain=scene.leads_on)
     words = f"nothing is left in that queue: {_some(scene, takers)}"
-    return Endless("task_done_missing", words, True, len(scene.chain.steps) > 1, tuple(takers))
+    return Endless("task_done_missing", words, True, scene.leads_on, tuple(takers))
 
 
 def _inherited(scene: Scene) -> Endless | None:
@@ -189,9 +176,9 @@ def _inherited(scene: Scene) -> Endless | None:
     if wait.kind not in _INHERITED or scene.last.wait.kind != "condition" or not scene.nobody:
         return None
     words = f"pid {process.pid} waits in {scene.at(scene.last.thread.tid)}"
-    if scene.last.wait.dead_end != "alone" or len(scene.chain.steps) == 1:
+    if scene.last.wait.dead_end != "alone" or not scene.leads_on:
         words += ", is a fork, and no other thread of it could give that"
-    return Endless("inherited_by_fork", words, True, chain=len(scene.chain.steps) > 1)
+    return Endless("inherited_by_fork", words, True, chain=scene.leads_on)
 
 
 def _thread_at_the_end(scene: Scene) -> Endless | None:
@@ -214,18 +201,14 @@ def _nobody_is_left(scene: Scene) -> Endless | None:
     cause = NOBODY.get(wait.kind, "") if wait is not None else ""
     if not cause or scene.last.wait.kind not in ("condition", "semaphore") or not scene.nobody:
         return None
-    tids = (
-        [tid for tid, one in scene.waits.items() if one.kind == "barrier"]
-        if cause == "barrier_is_short"
-        else []
-    )
-    words = (
-        f"{len(tids)} {numbered('[thread waits|threads wait]', len(tids))} at that barrier" if tids else ""
-    )
+    words = ""
+    if cause == "barrier_is_short":
+        count = sum(one.kind == "barrier" for one in scene.waits.values())
+        words = numbered(f"{count} [thread waits|threads wait] at that barrier", count)
     passive = [step.thread.tid for step in scene.found.passive] if scene.found is not None else []
     if not words and (others := [tid for tid in passive if tid in scene.waits]):
         words = f"{_some(scene, others)} as well"
-    return Endless(cause, words, chain=len(scene.chain.steps) > 1, tids=tuple(passive))
+    return Endless(cause, words, chain=scene.leads_on, tids=tuple(passive))
 
 
 def _some(scene: Scene, tids: list[int]) -> str:

@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING
 
 from diag.detectors.hang.call_words import calls_that_differ
 from diag.detectors.hang.kernel_waits import wait_of
-from diag.detectors.hang.threads import name_judged
+from diag.detectors.hang.verdict import Verdict, format_who
 from diag.detectors.hang.wait_text import format_chain
 from diag.model import Evidence, numbered
 from diag.model.observations import ThreadStack
 from diag.state.rank_view import RankView
-from diag.state.stack_activity import Reading, format_frame, read_stack
+from diag.state.stack_activity import format_frame, read_stack
 from diag.state.view import JobView
 from diag.state.wait_chain import Chain
-from diag.text.units import format_bytes, format_ranks, format_ratio, format_seconds
+from diag.text.units import format_bytes, format_ratio, format_seconds
 
 if TYPE_CHECKING:
-    from diag.detectors.hang.verdict import Verdict
     from diag.state.wait_graph import Explanation
 
 # Of /proc/PID/stat, as ps(1) names them.
@@ -34,6 +33,7 @@ _STATES = {
     "I": "[idles|idle]",
 }
 _MOST_NOTES = 12
+_FRAMES = 6  # of a stack
 
 
 def evidence_of(verdict: Verdict, job: JobView, now: float) -> list[Evidence]:
@@ -48,31 +48,23 @@ def evidence_of(verdict: Verdict, job: JobView, now: float) -> list[Evidence]:
 
 def _evidence_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Evidence]:
     """The culprits' stacks and process states, the child to blame, one victim, the last sign of life."""
-    for number in verdict.culprits[:3]:
-        rank = job.ranks.get(number)
-        if rank is not None:
-            yield from _of_culprit(rank, verdict, job)
-    for number in [rank for rank in verdict.waiting if rank in job.ranks and job.ranks[rank].stack][:1]:
-        yield from _judged_stack(job.ranks[number], job.run.cwd)
+    for rank in job.ranks.known(verdict.culprits[:3]):
+        yield from _of_culprit(rank, verdict, job)
+    for rank in [one for one in job.ranks.known(verdict.waiting) if one.stack][:1]:
+        yield from _judged_stack(rank, job.run.cwd)
     found = verdict.collectives
     if found is not None and (found.circle is None or found.front is not None):
         yield Evidence("flight_recorder", _recorded(verdict, found), now)
     save = job.saves.log.current
     if verdict.klass == "checkpoint_io" and save is not None and save.growth:
         at, size = save.growth[-1]
-        yield Evidence(
-            "checkpoint",
-            f"{format_bytes(size)} on disk, and not a byte more for {format_seconds(now - at)}",
-            at,
-        )
+        text = f"{format_bytes(size)} on disk, and not a byte more for {format_seconds(now - at)}"
+        yield Evidence("checkpoint", text, at)
     for note in verdict.notes[:_MOST_NOTES]:
         yield Evidence(note.kind, note.text, now, note.rank)
     if verdict.seconds is None and job.progress.log_moved_at is not None and job.log.tail:
-        yield Evidence(
-            "output",
-            f"last sign of progress {format_seconds(now - job.progress.log_moved_at)} ago",
-            job.progress.log_moved_at,
-        )
+        moved_at = job.progress.log_moved_at
+        yield Evidence("output", f"last sign of progress {format_seconds(now - moved_at)} ago", moved_at)
 
 
 def _of_culprit(rank: RankView, verdict: Verdict, job: JobView) -> Iterator[Evidence]:
@@ -83,16 +75,12 @@ def _of_culprit(rank: RankView, verdict: Verdict, job: JobView) -> Iterator[Evid
         yield from _other_thread(rank, verdict, cwd)
     child = rank.child_stacks.get(verdict.blamed_child or -1)
     if child is not None and child[1].main is not None:
-        text = f"child pid {child[1].pid}: " + stack_excerpt(child[1].main, read_stack(child[1].main), cwd)
+        text = f"child pid {child[1].pid}: " + _excerpt(child[1].main, cwd)
         yield Evidence(child[1].how, text, child[0], rank.rank)
     if (chain := wait_of(rank, verdict, job)) is not None:
         yield from _stacks_along(rank, chain, cwd)
-        yield Evidence(
-            "waits",
-            f"pid {(chain.behind or chain).steps[0].process.pid}: {format_chain(chain)}",
-            rank.waits_at,
-            rank.rank,
-        )
+        text = f"pid {(chain.behind or chain).steps[0].process.pid}: {format_chain(chain)}"
+        yield Evidence("waits", text, rank.waits_at, rank.rank)
     if rank.tree is not None:
         yield Evidence("proc", _format_process(rank), rank.tree_at, rank.rank)
 
@@ -100,8 +88,8 @@ def _of_culprit(rank: RankView, verdict: Verdict, job: JobView) -> Iterator[Evid
 def _judged_stack(rank: RankView, cwd: str) -> Iterator[Evidence]:
     judged = rank.judged
     if rank.stack is not None and judged is not None:
-        whose = f"{name_judged(rank)}: " if rank.thread else ""
-        text = whose + stack_excerpt(judged, read_stack(judged), cwd)
+        whose = f"{rank.thread_name}: " if rank.thread else ""
+        text = whose + _excerpt(judged, cwd)
         yield Evidence(rank.stack.how, text, rank.stack_at, rank.rank)
 
 
@@ -109,12 +97,12 @@ def _waiting_main(rank: RankView, cwd: str) -> Iterator[Evidence]:
     """Where another thread trains: what the main one does meanwhile."""
     main = rank.stack.main if rank.stack else None
     if rank.thread and rank.stack is not None and main is not None and main is not rank.judged:
-        text = f"its main thread: {stack_excerpt(main, read_stack(main), cwd)}"
+        text = f"its main thread: {_excerpt(main, cwd)}"
         yield Evidence(rank.stack.how, text, rank.stack_at, rank.rank)
 
 
 def _stacks_along(rank: RankView, chain: Chain, cwd: str) -> Iterator[Evidence]:
-    """Where in its code each one stands that the rank waits for."""
+    """Where in its code each one is that the rank waits for."""
     for step in chain.steps[:3] if chain.behind is not None else chain.steps[1:4]:
         at, sample = rank.stack_at, rank.stack
         if step.process.pid != rank.placement.pid:
@@ -122,7 +110,7 @@ def _stacks_along(rank: RankView, chain: Chain, cwd: str) -> Iterator[Evidence]:
         for thread in sample.threads if sample is not None else ():
             if thread.thread_id == step.thread.tid and sample is not None and thread.frames:
                 name = "main thread" if step.main else f"thread {step.thread.name}"
-                text = f"{name} of pid {step.process.pid}: " + stack_excerpt(thread, read_stack(thread), cwd)
+                text = f"{name} of pid {step.process.pid}: " + _excerpt(thread, cwd)
                 yield Evidence(sample.how, text, at, rank.rank)
 
 
@@ -133,9 +121,7 @@ def _recorded(verdict: Verdict, found: Explanation) -> str:
     ]
     late = calls_that_differ(verdict) if found.signatures else ""
     if found.kind == "absent_rank":
-        late = f"; {format_ranks(found.culprits)} " + numbered(
-            "[has|have] not come to it", len(found.culprits)
-        )
+        late = f"; {format_who(found.culprits, '[has|have] not entered it')}"
     return ", ".join(waits) + late
 
 
@@ -145,8 +131,7 @@ def _other_thread(rank: RankView, verdict: Verdict, cwd: str) -> Iterator[Eviden
     judged = rank.judged
     others = [thread for thread in rank.stack.threads if thread is not judged and len(thread.frames) > 2]
     for thread in others[:2]:
-        excerpt = stack_excerpt(thread, read_stack(thread), cwd)
-        text = f"thread {thread.name or thread.thread_id}: {excerpt}"
+        text = f"thread {thread.name or thread.thread_id}: {_excerpt(thread, cwd)}"
         yield Evidence(rank.stack.how, text, rank.stack_at, rank.rank)
 
 
@@ -180,9 +165,9 @@ def _children(states: Counter[str]) -> str:
     )
 
 
-def stack_excerpt(thread: ThreadStack, reading: Reading, cwd: str, depth: int = 6) -> str:
+def _excerpt(thread: ThreadStack, cwd: str) -> str:
     """The innermost frames, innermost first, each `function (file:line)`, the deciding one and its caller included."""
-    frames = list(thread.frames[-depth:])
+    frames, reading = list(thread.frames[-_FRAMES:]), read_stack(thread)
     if reading.where is not None and reading.where not in frames:
         frames = [reading.where, *frames[1:]]
         if reading.caller is not None:

@@ -16,8 +16,8 @@ from diag.detectors.hang.rank_wait import (
     child_switches,
     classify_rank,
 )
-from diag.detectors.hang.threads import name_judged
-from diag.detectors.hang.verdict import Verdict
+from diag.detectors.hang.verdict import Verdict, format_who
+from diag.detectors.hang.wait_text import thread_of
 from diag.knowledge.checkpoint_args import named_paths
 from diag.knowledge.flags import workers_flag
 from diag.model import numbered
@@ -34,7 +34,7 @@ from diag.text.units import format_path, format_ranks, format_ratio
 _MOST_GROUPS = 4  # of ranks that are listed with their places; of the rest, how many they are
 _MOST_PIDS = 32
 _COMMAND = 80
-_BLOCKED = {"child_waits_for_lock": "blocked in a lock"}  # by cause, of a child that is to blame
+_BLOCKED = {"child_waits_for_lock": "blocked on a lock"}  # by cause, of a child that is to blame
 
 Fact = Callable[[Verdict, JobView], "str | Each"]
 
@@ -55,14 +55,15 @@ class Each:
         if not children:
             return place_of(self.verdict.culprits, self.job)
         for number, child in children.items():
-            sample = self.job.ranks[number].child_stacks.get(child) if number in self.job.ranks else None
-            place = _innermost(sample[1], self.job.run.cwd) if sample else ""
+            rank = self.job.ranks.get(number)
+            sample = rank.sample(child) if rank is not None else None
+            place = _innermost(sample, self.job.run.cwd) if sample else ""
             does = _BLOCKED.get(self.verdict.cause, "blocked")
             if self.verdict.cause in BUSY_CHILD:
-                cpu = child_cpu(self.job.ranks[number], child) if number in self.job.ranks else None
+                cpu = child_cpu(rank, child) if rank is not None else None
                 does = "busy" + (f" at {format_ratio(cpu)} CPU" if cpu is not None else "")
-            if self.verdict.cause == "dataloader_worker_slow" and number in self.job.ranks:
-                often = child_switches(self.job.ranks[number], child)
+            if self.verdict.cause == "dataloader_worker_slow" and rank is not None:
+                often = child_switches(rank, child)
                 does = f"awake {often:.0f} times a second" if often else "not blocked"
             shown = place or does != "blocked"
             parts.append(f" {how} {child}" + (f", which is {does}{place}" if shown else ""))
@@ -85,7 +86,7 @@ def anybody_waits(verdict: Verdict, job: JobView) -> bool:
     sooner or later."""
     if verdict.cause not in ("not_in_collective", "call_does_not_return") or verdict.collectives is not None:
         return bool(verdict.waiting)
-    return any(classify_rank(rank) in WAITS for rank in _seen(verdict.waiting, job))
+    return any(classify_rank(rank) in WAITS for rank in job.ranks.known(verdict.waiting))
 
 
 # --- ranks and their processes
@@ -104,18 +105,18 @@ def place_of(ranks: Sequence[int], job: JobView) -> str:
         return _joined(own, inside) + ("," if inside else "")
     own = next(iter(found))[0] if len({own for own, _ in found}) == 1 else ""
     groups = sorted(found.items(), key=lambda item: (not item[0][0], -len(item[1])))
-    told = []
+    parts = []
     for (place, inside), of in groups:
         words = inside or " at the line itself" if own else _joined(place, inside) or " not known where"
-        told.append(format_ranks(of) + words)
-    return f"{own}: {cut(told, [of for _, of in groups])},"
+        parts.append(format_ranks(of) + words)
+    return f"{own}: {cut(parts, [of for _, of in groups])},"
 
 
 def _place_of(rank: RankView | None, cwd: str) -> tuple[str, str]:
     if rank is None or rank.reading is None:
         return "", ""
     place, inside = _place(rank.reading.where, rank.reading.own, cwd)
-    return (f"{place} of its {name_judged(rank)}" if place and rank.thread else place), inside
+    return (f"{place} of its {rank.thread_name}" if place and rank.thread else place), inside
 
 
 def _place(where: Frame | None, own: Frame | None, cwd: str) -> tuple[str, str]:
@@ -138,22 +139,20 @@ def cut(parts: Sequence[str], groups: Iterable[Sequence[int]]) -> str:
     )
 
 
-def _seen(ranks: Sequence[int], job: JobView) -> list[RankView]:
-    return [job.ranks[rank] for rank in ranks if rank in job.ranks]
-
-
 def _pids(verdict: Verdict, job: JobView, most: int = _MOST_PIDS) -> str:
-    ranks = _seen(verdict.culprits, job)
+    ranks = job.ranks.known(verdict.culprits)
     return " ".join(str(rank.placement.pid) for rank in ranks[:most]) + (" ..." if len(ranks) > most else "")
 
 
 def _at_cpu(verdict: Verdict, job: JobView) -> str:
-    ratios = [rank.main_cpu_ratio for rank in _seen(verdict.culprits, job) if rank.main_cpu_ratio is not None]
+    ratios = [
+        rank.main_cpu_ratio for rank in job.ranks.known(verdict.culprits) if rank.main_cpu_ratio is not None
+    ]
     return f" at {format_ratio(min(1.0, sum(ratios) / len(ratios)))} CPU" if ratios else ""
 
 
 def _hosts_have(verdict: Verdict, job: JobView) -> str:
-    hosts = sorted({rank.placement.host for rank in _seen(verdict.culprits, job)} - {""})
+    hosts = sorted({rank.placement.host for rank in job.ranks.known(verdict.culprits)} - {""})
     more = f" and {len(hosts) - 4} more" if len(hosts) > 4 else ""
     return numbered("[has|have] ", len(hosts) or 1) + (", ".join(hosts[:4]) + more or "the node")
 
@@ -181,7 +180,7 @@ def _children(verdict: Verdict, job: JobView) -> dict[int, int]:
     if verdict.blamed_child is None or not verdict.culprits:
         return {}
     found = {verdict.culprits[0]: verdict.blamed_child}
-    for rank in _seen(verdict.culprits[1:], job):
+    for rank in job.ranks.known(verdict.culprits[1:]):
         cause, child = cause_of(rank, classify_rank(rank))
         if child is not None and cause == verdict.cause:
             found[rank.rank] = child
@@ -202,17 +201,17 @@ def _waiter_waits(verdict: Verdict, job: JobView) -> str:
     chain = verdict.chain
     child = verdict.blamed_child is not None
     if chain is None or (len(chain.steps) == 1 and not child):
-        return format_ranks(verdict.culprits) + numbered(" [waits|wait]", len(verdict.culprits))
+        return format_who(verdict.culprits, "[waits|wait]")
     same = chain.last.process.pid == chain.steps[0].process.pid and not child
-    return f"{_thread_of(chain.last) if same else _process_of(chain.last)} waits"
+    return f"{thread_of(chain.last) if same else _process_of(chain.last)} waits"
 
 
 def _sleeper_sleeps(verdict: Verdict, job: JobView) -> str:
     chain = verdict.chain
     if chain is None or chain.behind is None:
-        return format_ranks(verdict.culprits) + numbered(" [sleeps|sleep]", len(verdict.culprits))
+        return format_who(verdict.culprits, "[sleeps|sleep]")
     same = chain.last.process.pid == chain.behind.last.process.pid
-    return f"{_thread_of(chain.last) if same else _process_of(chain.last)} sleeps"
+    return f"{thread_of(chain.last) if same else _process_of(chain.last)} sleeps"
 
 
 def _other(verdict: Verdict) -> Step | Party | None:
@@ -229,12 +228,8 @@ def _other(verdict: Verdict) -> Step | Party | None:
 def _thread(verdict: Verdict, job: JobView) -> str:
     other = _other(verdict)
     if isinstance(other, Step):
-        return _thread_of(other)
+        return thread_of(other)
     return f"the thread with tid {other.tid}" if other is not None and other.tid else "another thread"
-
-
-def _thread_of(step: Step) -> str:
-    return "the main thread" if step.main else f"thread {step.thread.name} (tid {step.thread.tid})"
 
 
 def _process(verdict: Verdict, job: JobView) -> str:
@@ -288,18 +283,18 @@ def _held_by(verdict: Verdict, job: JobView) -> str:
         return ""
     if steps[0].wait.kind == "child":
         return f", since {_process_of(steps[1])}, a process that it started, is waited for"
-    judged = [rank.judged for rank in _seen(verdict.culprits[:1], job)]
+    judged = [rank.judged for rank in job.ranks.known(verdict.culprits[:1])]
     at_exit = any(
         one is not None and any(each.function == "_shutdown" for each in one.frames) for one in judged
     )
-    return f", since {_thread_of(steps[1])}{', a thread that is no daemon,' if at_exit else ''} is waited for"
+    return f", since {thread_of(steps[1])}{', a thread that is no daemon,' if at_exit else ''} is waited for"
 
 
 def _of_tokenizers(verdict: Verdict, job: JobView) -> str:
-    """Its pool of threads does not survive a fork: said where it is loaded, or nobody looked."""
+    """Its pool of threads does not survive a fork: mentioned where it is loaded, or that is not known."""
     loaded = verdict.chain.last.wait.libraries if verdict.chain is not None else None
-    for rank in _seen(verdict.culprits[:1], job):
-        _, sample = rank.child_stacks.get(verdict.blamed_child or -1, (0.0, None))
+    for rank in job.ranks.known(verdict.culprits[:1]):
+        sample = rank.sample(verdict.blamed_child or -1)
         main = sample.main if sample is not None else None
         if main is not None and main.frames and format_path(main.frames[-1].file).startswith("torch/"):
             return ""  # it waits in torch, whose threads are those of OpenMP
@@ -312,11 +307,11 @@ def _of_tokenizers(verdict: Verdict, job: JobView) -> str:
 def _lock(verdict: Verdict, job: JobView) -> str:
     """The kernel tells what Python's own stack does not show: a thread that waits for another one sleeps on a
     futex."""
-    seen = _seen(verdict.culprits, job)
-    held = [rank.rank for rank in seen if rank.tree and rank.tree.main.wchan.startswith("futex")]
+    seen = job.ranks.known(verdict.culprits)
+    held = [rank.rank for rank in seen if rank.on_futex]
     if not held:
         return " (an event, a file, a service, another process)"
-    return f": {format_ranks(held)} {numbered('[waits|wait]', len(held))} for a lock or a thread"
+    return f": {format_who(held, '[waits|wait]')} for a lock or a thread"
 
 
 # --- who waits, and the job's own command
@@ -326,7 +321,7 @@ def _so_victims(verdict: Verdict, job: JobView) -> str:
     if not verdict.waiting:
         return ""
     whom = numbered("for [it|them]", len(verdict.culprits))
-    return f"; {format_ranks(verdict.waiting)} {_wait(verdict, job)} {whom}, NCCL is not at fault"
+    return f"; {format_who(verdict.waiting, '[waits|wait]')} {whom}, NCCL is not at fault"
 
 
 def _wait(verdict: Verdict, job: JobView) -> str:

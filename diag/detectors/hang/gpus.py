@@ -146,8 +146,9 @@ def with_gpus(verdict: Verdict, readings: dict[int, GpuReading]) -> Verdict:
     idle = tuple(sorted(rank for rank, reading in readings.items() if reading.state == "idle"))
     spins = tuple(sorted(rank for rank, reading in readings.items() if reading.state == "spins"))
     if undecided(verdict):
-        notes = tuple(Note("nvml", str(readings[rank]), rank) for rank in (*idle[:2], *spins[:1]))
-        verdict = replace(verdict, notes=(*verdict.notes, *notes))
+        verdict = verdict.noted(
+            *(Note("nvml", str(readings[rank]), rank) for rank in (*idle[:2], *spins[:1]))
+        )
         if idle and spins and len(idle) <= len(spins) and set(verdict.waiting) == set(readings):
             return blaming(verdict, idle, "gpu_side", "gpu_idle_among_waiting", Confidence.MEDIUM)
         return verdict
@@ -159,9 +160,6 @@ def with_gpus(verdict: Verdict, readings: dict[int, GpuReading]) -> Verdict:
         and len(culprits) == len(verdict.culprits)
         and len(waiting) == len(verdict.waiting)
     ):
-        notes = (
-            Note("nvml", str(readings[culprits[0]]), culprits[0]),
-            Note("nvml", str(readings[waiting[0]]), waiting[0]),
-        )
-        return replace(verdict, confidence=raised(verdict.confidence), notes=(*verdict.notes, *notes))
+        shown = (Note("nvml", str(readings[rank]), rank) for rank in (culprits[0], waiting[0]))
+        return replace(verdict, confidence=raised(verdict.confidence)).noted(*shown)
     return verdict

@@ -16,13 +16,14 @@ _DEAD_ENDS = {
     "owner_ended": ("dead_end", "the thread that holds the lock has ended"),
     "only_self": ("dead_end", "no other process is left at the other end of the pipe"),
     "alone": ("dead_end", "no other thread is left in the process that could release the lock"),
-    "peer_closed": ("dead_end", "the other side has closed the connection"),
-    "no_child": ("dead_end", "there is no child left to wait for"),
     "stopped": (
         "stopped",
         "the process waited for is stopped by a signal: only another signal lets it go on",
     ),
-    "frozen": ("frozen", "the process waited for is frozen with its cgroup: only who froze it lets it go on"),
+    "frozen": (
+        "frozen",
+        "the process waited for is frozen with its cgroup: only whoever froze it can let it go on",
+    ),
 }
 _WITHOUT_OTHERS = {  # by the kind of that wait, where nobody is known who could end it
     "fifo_open": ("dead_end", "no process has opened the other end of the FIFO"),
@@ -40,7 +41,7 @@ def grounds_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Ground]:
     entry = entry_of(verdict.cause)
     if entry.ground is not None and (verdict.by_kernel or not entry.by_kernel_alone):
         kind, fact = entry.ground
-        everyone = format_ranks(tuple(sorted({*verdict.culprits, *verdict.waiting})))
+        everyone = format_ranks(tuple(sorted(set(verdict.everyone))))
         culprits, xid = format_ranks(verdict.culprits), verdict.cause.replace("xid_", "Xid ")
         yield Ground(kind, fact.format(culprits=culprits, everyone=everyone, xid=xid))
     elif (end := _dead_end(verdict)) is not None:
@@ -58,11 +59,9 @@ def grounds_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Ground]:
 
 
 def _dead_end(verdict: Verdict) -> Ground | None:
-    wait = verdict.chain.last.wait if verdict.chain is not None else None
-    if wait is None or (
-        verdict.chain is not None and verdict.chain.behind is not None
-    ):  # or only probably there
+    if verdict.chain is None or verdict.chain.behind is not None:  # or only probably there
         return None
+    wait = verdict.chain.last.wait
     found = _DEAD_ENDS.get(wait.dead_end) or (None if wait.others else _WITHOUT_OTHERS.get(wait.kind))
     return None if found is None else Ground(*found)
 

@@ -85,13 +85,12 @@ def kernel_cause(chain: Chain) -> str:
 def is_closed(chain: Chain) -> bool:
     """A circle of several processes, where no other thread of theirs, and no other process, could use the pipes at
     which they wait."""
-    circle = chain.steps[chain.at :] if chain.end == "cycle" else ()
-    return len({step.process.pid for step in circle}) > 1 and all(map(_is_bound, circle))
+    return len({step.process.pid for step in chain.circle}) > 1 and all(map(_is_bound, chain.circle))
 
 
 def circle_cause(chain: Chain) -> str:
     """Of processes that wait for each other."""
-    circle = chain.steps[chain.at :]
+    circle = chain.circle
     if len(circle) == 2 and all(step.wait.kind in _READS for step in circle):
         return "both_read"
     kind = circle[0].wait.kind if len(circle) == 2 else ""
@@ -101,19 +100,19 @@ def circle_cause(chain: Chain) -> str:
 def _is_bound(step: Step) -> bool:
     """To one other, whatever time passes."""
     wait = step.wait
-    if len({other.pid for other in wait.others}) != 1 or wait.seconds is not None:
+    if len(wait.pids) != 1 or wait.seconds is not None:
         return False
     if wait.kind in ("child", "join", "mutex"):
         return not wait.timed
     return wait.others[0].only_main or wait.kind == "gil"
 
 
-def explains(cause: str, chain: Chain, said: str, open_causes: tuple[str, ...]) -> bool:
-    """Whether what the kernel says outranks what the stacks `said`. `open_causes`: those that say no more than where
+def explains(cause: str, chain: Chain, by_stacks: str, open_causes: tuple[str, ...]) -> bool:
+    """Whether what the kernel says outranks the cause that the stacks gave. `open_causes`: those that say no more than where
     a rank is."""
-    if said in _OF_A_CHILD:
+    if by_stacks in _OF_A_CHILD:
         return chain.end == "dead_end"
-    return said in open_causes and not (cause in _OF_A_PEER and _leads_to_rank(chain))
+    return by_stacks in open_causes and not (cause in _OF_A_PEER and _leads_to_rank(chain))
 
 
 def _leads_to_rank(chain: Chain) -> bool:

@@ -1,18 +1,22 @@
-"""What the kernel says that a culprit waits for, put into the verdict: it outranks what functions are called."""
+"""What the kernel says that a culprit waits for, put into the verdict: it outranks what functions are called. Where that
+is a lock, a condition or an event loop, which name nobody: who is left that could end the wait."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from diag.detectors.hang.kernel_causes import explains, kernel_cause
-from diag.detectors.hang.unnamed_waits import with_enders
+from diag.detectors.hang.rank_wait import BLOCKED
 from diag.detectors.hang.verdict import Note, Verdict
+from diag.detectors.hang.wait_text import format_wait, name_of
+from diag.model import numbered
 from diag.model.observations.waits import WaitsRead
 from diag.state.enders import Enders, find_enders, whole_chain
 from diag.state.rank_view import RankView
-from diag.state.stack_activity import Activity
+from diag.state.stack_activity import Activity, format_frame
 from diag.state.view import JobView
-from diag.state.wait_chain import Chain, OfJob, follow
+from diag.state.wait_chain import Chain, OfJob, Step, follow
 from diag.text.units import format_bytes, format_seconds
 
 # What stacks alone say of a rank that is in its own code, or in a lock: "look there". Other classes have a cause of
@@ -30,14 +34,8 @@ _TRICKLE_SECONDS = 120.0
 _LOCKS = ("threads_wait_for_each_other", "lock_held", "lock_owner_ended", "nobody_releases_lock")
 
 
-# What a rank is at, and the class of a hang in it.
-_CLASS_OF_WORK = {
-    Activity.CHECKPOINT: "checkpoint_io",
-    Activity.DATA: "data_loading",
-    Activity.PREPROCESS: "preprocess_wait",
-    Activity.COMPILE: "compile_wait",
-    Activity.TEARDOWN: "teardown",
-}
+# What a rank is at, which gives a hang in it its class.
+_WORK = (Activity.CHECKPOINT, Activity.DATA, Activity.PREPROCESS, Activity.COMPILE, Activity.TEARDOWN)
 
 
 def _work(rank: RankView) -> Activity | None:
@@ -121,9 +119,9 @@ def _what_comes(rank: RankView, chain: Chain) -> tuple[Note, ...]:
 
 def with_kernel_waits(verdict: Verdict, job: JobView) -> Verdict:
     """By the first culprit: the others of one class wait alike."""
-    if not verdict.culprits or verdict.klass not in _DESCRIBED or verdict.culprits[0] not in job.ranks:
+    rank = verdict.culprit(job)
+    if rank is None or verdict.klass not in _DESCRIBED:
         return verdict
-    rank = job.ranks[verdict.culprits[0]]
     chain = lasting_wait(rank, verdict.since, job, verdict.blamed_child or 0)
     if (stuck := _stuck_child(rank, chain, verdict, job)) is not None:
         return stuck
@@ -136,7 +134,7 @@ def with_kernel_waits(verdict: Verdict, job: JobView) -> Verdict:
     cause = kernel_cause(chain)
     if not cause and not chain.stays_in_job and chain.behind is None:
         return verdict
-    described = replace(verdict, chain=chain, notes=(*verdict.notes, *_what_comes(rank, chain)))
+    described = replace(verdict, chain=chain).noted(*_what_comes(rank, chain))
     if not cause or not explains(cause, chain, verdict.cause, _REFINED):
         return described
     if verdict.cause == "gil_held" and cause == "sleeps":
@@ -187,8 +185,108 @@ def _of_class(rank: RankView, before: Verdict, verdict: Verdict, chain: Chain) -
         klass = "lock_deadlock"
     elif verdict.cause == "gil_held_by_thread":
         klass = "gil_deadlock"
-    elif (work := _work(rank)) in _CLASS_OF_WORK:
-        klass = _CLASS_OF_WORK[work]  # that it holds the interpreter's lock meanwhile is a remark
+    elif (work := _work(rank)) in _WORK:
+        klass = BLOCKED[work]  # that it holds the interpreter's lock meanwhile is a remark
     elif klass in ("lock_deadlock", "gil_deadlock"):
         klass = "peer_not_joined" if verdict.waiting else "unknown"
     return replace(verdict, klass=klass, chain=chain, by_kernel=True)
+
+
+# --- a wait that names nobody
+
+_NAMED = 2  # in the sentence
+_LISTED = 6  # in the evidence
+_FRAMES = 4
+_CHILDREN_SECONDS = 600.0  # one that ended so long before the silence may have had what is waited for
+
+
+def with_enders(verdict: Verdict, rank: RankView, cwd: str, chain: Chain, found: Enders) -> Verdict:
+    """Where not one alone could end it."""
+    if found.at_work:
+        text = _at_work(rank, cwd, found.at_work, chain)
+        verdict = replace(verdict, cause="helpers_at_work", busy=True, words=verdict.words or text)
+        return _listed(verdict, rank, cwd, found.at_work, chain)
+    if len(found.chains) > 1:
+        waiter = (chain.last.process.pid, chain.last.thread.tid)  # its own descriptors are in its clause
+        steps = [one.steps[0] for one in found.chains]
+        steps = [one for one in steps if (one.process.pid, one.thread.tid) != waiter]
+        if not steps:
+            return verdict
+        text = f"what it waits for may come from {_some(steps, chain, 'or')}"
+        return _listed(replace(verdict, words=verdict.words or text), rank, cwd, steps, chain)
+    if not found.nobody or chain.last.wait.timed:
+        return _listed(verdict, rank, cwd, found.wakes, chain)
+    if chain.last.wait.kind == "poll" and not found.asking:
+        own = all(one.dead_end == "only_self" for one in chain.last.wait.watched)
+        return replace(verdict, cause="event_loop_is_empty") if own else verdict
+    if found.asking:
+        text = _asking(rank, found.asking, verdict.since)
+        verdict = replace(verdict, cause="children_wait_for_work", words=verdict.words or text)
+        return _listed(verdict, rank, cwd, found.asking, chain)
+    if verdict.cause == "threads_wait_for_each_other":
+        return verdict  # which says more
+    text = f"so {numbered('[does|do]', len(found.passive))} {_some(found.passive, chain, 'and')}"
+    return replace(
+        verdict, cause="nobody_releases_lock", words=verdict.words or (text if found.passive else "")
+    )
+
+
+def _listed(verdict: Verdict, rank: RankView, cwd: str, steps: Iterable[Step], chain: Chain) -> Verdict:
+    """With each of these as evidence: what it waits for, and where in its code."""
+    notes = []
+    for step in [*steps][:_LISTED]:
+        name = name_of(step, chain.last)
+        notes.append(Note("waits", f"{name} {format_wait(step)}", rank.rank))
+        sample, place = rank.sample(step.process.pid), _place(rank, step, cwd, _FRAMES)
+        if sample is not None and place:
+            notes.append(Note(sample.how, f"{name}: {place}", rank.rank))
+    return verdict.noted(*notes)
+
+
+def _place(rank: RankView, step: Step, cwd: str, depth: int) -> str:
+    thread = rank.thread_stack(step.process.pid, step.thread.tid)
+    frames = thread.frames if thread is not None else ()
+    return " < ".join(format_frame(frame, cwd) for frame in reversed(frames[-depth:]))
+
+
+def _some(steps: Iterable[Step], chain: Chain, word: str) -> str:
+    """ "thread reader (tid 7), which waits for data from ..., or child pid 9 (`sh up.sh`), which sleeps"."""
+    every = [*steps]
+    shown = [f"{name_of(step, chain.last)}, which {format_wait(step)}" for step in every[:_NAMED]]
+    more = f" ({len(every) - _NAMED} more)" if len(every) > _NAMED else ""
+    return f", {word} ".join(shown) + more
+
+
+def _at_work(rank: RankView, cwd: str, steps: tuple[Step, ...], chain: Chain) -> str:
+    """ "its 2 child processes work: pid 7 sleeps (0.1 s left) in read (a.py:7), pid 8 computes in ..."."""
+    own = all(step.process is chain.last.process for step in steps)
+    count = len(steps) if own else len({step.process.pid for step in steps})
+    shown = []
+    for step in steps[:_NAMED]:
+        name = name_of(step, chain.last) if own else f"pid {step.process.pid}"
+        place = _place(rank, step, cwd, 1)
+        shown.append(f"{name} {format_wait(step)}{' in ' + place if place else ''}")
+    what = numbered("thread [works|work]" if own else "child [process works|processes work]", count)
+    if own and count > 1:
+        what = "threads work"
+    more = f" and {len(steps) - _NAMED} more" if len(steps) > _NAMED else ""
+    return f"its {f'{count} ' if count > 1 else ''}{what}: {', '.join(shown)}{more}"
+
+
+def _asking(rank: RankView, steps: tuple[Step, ...], since: float) -> str:
+    """ "its 2 child processes wait for work; 4 others have ended, the last 2 s before it stopped moving"."""
+    count = len(steps)
+    text = f"its {f'{count} ' if count > 1 else ''}child {numbered('[process waits|processes wait]', count)} for work"
+    command = rank.tree.main.comm if rank.tree is not None else ""
+    ended = [at for at, _, comm in rank.ended_children if comm == command and at >= since - _CHILDREN_SECONDS]
+    if ended:
+        apart = format_seconds(abs(since - ended[-1]))
+        when = (
+            f"{apart} {'before it stopped moving' if ended[-1] <= since else 'after it had stopped moving'}"
+        )
+        gone = f"{len(ended)} others have ended, the last" if len(ended) > 1 else "another has ended"
+        text += f"; {gone} {when}"
+    limits = [limit for step in steps if (limit := step.process.cpu_limit_seconds) is not None]
+    if limits:
+        text += f"; the kernel ends each after {format_seconds(min(limits))} of CPU time (RLIMIT_CPU)"
+    return text

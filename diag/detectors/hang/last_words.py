@@ -15,13 +15,15 @@ from diag.detectors.echoed_errors import CASCADE
 from diag.detectors.hang.kernel_causes import kernel_cause
 from diag.detectors.hang.kernel_waits import lasting_wait
 from diag.detectors.hang.outcries import Outcry
+from diag.detectors.hang.partings import head_of, path_of
 from diag.detectors.hang.patience import patience
-from diag.detectors.hang.verdict import Note, Verdict, others
+from diag.detectors.hang.reasons import POLLS
+from diag.detectors.hang.verdict import Note, Verdict, at_most, blaming
 from diag.model import Confidence
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import child_role, is_in_lock
 from diag.state.view import JobView
-from diag.text.units import format_seconds
+from diag.text.units import format_ranks, format_seconds
 
 # Causes that say no more than that the rank waits, or is, somewhere.
 _OPEN = ("not_in_collective", "lock_not_released", "threads_wait_for_each_other", "unknown")
@@ -34,7 +36,6 @@ _LOST_SECONDS = 60.0  # between two stacks of a rank that is calm
 # A stack is read every few seconds: what moved so soon after the words moved before them.
 _MOVED_SECONDS = 15.0
 _TOGETHER_SECONDS = 5.0
-_LEVELS = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 _NUMBERS = re.compile(r"\d+|0x[0-9a-f]+")
 
 
@@ -44,29 +45,29 @@ def with_last_words(verdict: Verdict, outcries: Iterable[Outcry], now: float, jo
     heard = list(outcries)
     if not verdict.culprits:
         return _who_cried_out(verdict, heard, now, job) if verdict.klass == "unknown" else verdict
-    rank = job.ranks.get(verdict.culprits[0])
+    rank = verdict.culprit(job)
     if rank is None:
         return verdict
     ended = _ended_thread(rank, heard, verdict.since, now, job)
     gone = _ended_worker(rank, verdict.since, now) if not ended else ""
     last = _last_of(rank, heard, verdict.since, job)[-1:]
-    said = [_quote(one, now) for one in last]
+    quoted = [_quote(one, now) for one in last]
     shown = [text for text in (ended, gone) if text]
-    verdict = replace(
-        verdict, notes=(*verdict.notes, *(Note("output", text, rank.rank) for text in (*shown, *said)))
-    )
+    verdict = verdict.noted(*(Note("output", text, rank.rank) for text in (*shown, *quoted)))
     if shown and verdict.cause in _OPEN and verdict.blamed_child is None and _awaits_word(rank, verdict, job):
         return replace(
             verdict,
             klass="peer_not_joined" if verdict.waiting else "unknown",
             cause="thread_ended" if ended else "worker_ended",
-            confidence=min(verdict.confidence, Confidence.MEDIUM, key=_LEVELS.index),
+            confidence=at_most(verdict.confidence, Confidence.MEDIUM),
             words=shown[0],
         )
     if last and verdict.cause == "teardown_blocked" and last[0].kind == "traceback":
-        words = f'it ends after "{last[0].error}", printed {format_seconds(max(0.0, now - last[0].at))} ago'
+        words = (
+            f'it is ending after "{last[0].error}", printed {format_seconds(max(0.0, now - last[0].at))} ago'
+        )
         return replace(verdict, cause="exception_before_shutdown", words=words)
-    return replace(verdict, words=said[0]) if said and verdict.cause in (*_OPEN, *_ENDING) else verdict
+    return replace(verdict, words=quoted[0]) if quoted and verdict.cause in (*_OPEN, *_ENDING) else verdict
 
 
 def _who_cried_out(verdict: Verdict, heard: list[Outcry], now: float, job: JobView) -> Verdict:
@@ -74,25 +75,15 @@ def _who_cried_out(verdict: Verdict, heard: list[Outcry], now: float, job: JobVi
     they would be reported without a culprit: a long kernel looks the same, and an exception may have been handled."""
     if now - verdict.since < patience(job, verdict):
         return verdict
-    ranks = [job.ranks[number] for number in verdict.waiting if number in job.ranks]
+    ranks = job.ranks.known(verdict.waiting)
     found = {rank.rank: words[-1] for rank in ranks if (words := _last_of(rank, heard, verdict.since, job))}
     culprits = tuple(found)
     if not culprits or 2 * len(culprits) > len(ranks):
         return verdict
-    said = _quote(found[culprits[0]], now)
-    return replace(
-        verdict,
-        klass="peer_not_joined",
-        cause="exception_before_wait",
-        culprits=culprits,
-        waiting=others(verdict.waiting, culprits),
-        confidence=Confidence.MEDIUM,
-        words=said,
-        notes=(
-            *verdict.notes,
-            *(Note("output", _quote(found[number], now), number) for number in culprits[:3]),
-        ),
-    )
+    noted = verdict.noted(*(Note("output", _quote(found[number], now), number) for number in culprits[:3]))
+    quoted = _quote(found[culprits[0]], now)
+    cause = "exception_before_wait"
+    return blaming(noted, culprits, "peer_not_joined", cause, Confidence.MEDIUM, words=quoted)
 
 
 def _last_of(rank: RankView, heard: list[Outcry], since: float, job: JobView) -> list[Outcry]:
@@ -151,7 +142,7 @@ def _ended_worker(rank: RankView, since: float, now: float) -> str:
     if rank.tree is None or not rank.ended_children:
         return ""
     at, pid, comm = rank.ended_children[-1]
-    sample = rank.child_stacks[pid][1] if pid in rank.child_stacks else None
+    sample = rank.sample(pid)
     role = child_role(sample) if sample is not None else "child process"
     if (comm != rank.tree.main.comm and sample is None) or role == "DataLoader worker":
         return ""
@@ -185,3 +176,46 @@ def _awaits_word(rank: RankView, verdict: Verdict, job: JobView) -> bool:
         not known
         or known in ("pipe_without_other_end", "threads_wait_for_each_other", "lock_of_a_lone_thread")
     )
+
+
+# --- a rank that ended, while the others poll
+
+# Ours: whoever went on for longer after that one had ended did not need it.
+_SOON_SECONDS = 30.0
+
+
+def with_ended_ranks(verdict: Verdict, job: JobView) -> Verdict:
+    """All others poll in a loop of their own, for the same thing, since a rank ended well. One rank that works on alone
+    after the others, and ranks that look for different things, tell nothing: they wait for somebody outside."""
+    pollers = job.ranks.known(verdict.culprits)
+    if verdict.cause not in POLLS or verdict.waiting or len(pollers) < 2:
+        return verdict
+    places = {(frame.file, frame.function) for rank in pollers for frame in path_of(rank.judged)[-1:]}
+    ended = tuple(sorted(rank.rank for rank in job.ranks.values() if _ended_well(rank, before=verdict.since)))
+    if not ended or len(places) != 1:
+        return verdict
+    loop = _loop(pollers[0], job)
+    since = max([verdict.since, *(job.ranks[number].exited_at or 0.0 for number in ended)])
+    return replace(
+        verdict,
+        klass="peer_lost",
+        culprits=ended,
+        waiting=verdict.culprits,
+        cause="left_while_others_poll",
+        since=since,
+        confidence=Confidence.MEDIUM,
+        chain=None,
+        by_kernel=False,
+        reason=None,
+        words=f"{format_ranks(verdict.culprits)} sleep again and again in the loop {loop}" if loop else "",
+    )
+
+
+def _ended_well(rank: RankView, before: float) -> bool:
+    code = rank.exit.exit_code if rank.exit is not None else None
+    return code == 0 and abs(before - (rank.exited_at or 0.0)) <= _SOON_SECONDS
+
+
+def _loop(rank: RankView, job: JobView) -> str:
+    around = job.program.around(path_of(rank.judged))
+    return next((head_of(block, place.file, job.run.cwd) for place, block in around if block.is_loop), "")

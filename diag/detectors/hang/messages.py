@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from diag.detectors.hang.catalogue import entry_of
 from diag.detectors.hang.facts import anybody_waits, cut, filled, place_of
-from diag.detectors.hang.threads import name_judged
-from diag.detectors.hang.verdict import Verdict
+from diag.detectors.hang.verdict import Verdict, format_who
 from diag.detectors.hang.wait_text import format_chain
 from diag.model import numbered
 from diag.state.stack_activity import Activity, Reading
 from diag.state.view import JobView
-from diag.text.units import format_path, format_ranks, format_seconds
+from diag.text.units import format_path, format_seconds
 
 # Phases of which people know the line that the log stopped at, not the name.
 _QUOTED_PHASES = ("launch", "rendezvous", "model_load", "comm_init")
@@ -39,11 +38,10 @@ def describe(verdict: Verdict, job: JobView, now: float) -> str:
     """One sentence with numbers: who, what, since when, who waits."""
     parts = [f"{claim(verdict, job, now)} {_phase(verdict, job)}".rstrip(" ,")]
     if job.phase in _QUOTED_PHASES and job.phases.line and verdict.cause != "nodes_missing":
-        parts.append(f', its last line on that "{job.phases.line.strip()[:120]}"')
-    if verdict.chain is not None and verdict.culprits[0] in job.ranks:
-        first = job.ranks[verdict.culprits[0]]
+        parts.append(f', the last log line of that phase is "{job.phases.line.strip()[:120]}"')
+    if verdict.chain is not None and (first := verdict.culprit(job)) is not None:
         whose = "its" if len(verdict.culprits) == 1 else f"rank {first.rank}'s"
-        who = f"pid {verdict.blamed_child}" if verdict.blamed_child else f"{whose} {name_judged(first)}"
+        who = f"pid {verdict.blamed_child}" if verdict.blamed_child else f"{whose} {first.thread_name}"
         parts.append(f": {format_chain(verdict.chain, who)}")
     if verdict.words:
         parts.append(f"{', and' if verdict.chain is not None else ':'} {verdict.words}")
@@ -70,7 +68,7 @@ def _subject(verdict: Verdict, job: JobView) -> str:
     ranks = verdict.culprits
     if not ranks:
         return _nobody_apart(verdict, job)
-    name = f"{format_ranks(ranks)} {numbered('[has|have]', len(ranks))}"
+    name = format_who(ranks, "[has|have]")
     if ranks[0] not in job.ranks:
         return f"{name} not appeared"
     entry = entry_of(verdict.cause)
@@ -79,9 +77,9 @@ def _subject(verdict: Verdict, job: JobView) -> str:
 
 def _nobody_apart(verdict: Verdict, job: JobView) -> str:
     place = place_of(verdict.waiting, job)
-    seen = [job.ranks[rank] for rank in verdict.waiting if rank in job.ranks]
+    seen = job.ranks.known(verdict.waiting)
     if len(seen) == 1 and not seen[0].distributed:
-        return f"the process {seen[0].placement.pid} has waited{place}"
+        return f"process {seen[0].placement.pid} has waited{place}"
     count = len(verdict.waiting)
     name = numbered(f"[the only rank|all {count} ranks] seen [has|have]", count)
     joined = _joined_call(verdict, job)
@@ -94,7 +92,7 @@ def _joined_call(verdict: Verdict, job: JobView) -> str:
     if found is None or found.front is None or found.kind != "all_joined":
         return ""
     front = found.front
-    hosts = sorted({job.ranks[rank].placement.host for rank in front.waiting if rank in job.ranks} - {""})
+    hosts = sorted({rank.placement.host for rank in job.ranks.known(front.waiting)} - {""})
     where = f" (hosts {', '.join(hosts[:8])}{' ...' if len(hosts) > 8 else ''})" if len(hosts) > 1 else ""
     return f", {len(front.waiting)} of them joined in {front.op} {front.seq} of {front.desc or front.group}{where}"
 
@@ -150,10 +148,7 @@ def _waiting(verdict: Verdict, job: JobView) -> str:
         reading = job.ranks[number].reading if number in job.ranks else None
         calls.setdefault(call_of(reading, job.run.cwd), []).append(number)
     groups = sorted(calls.items(), key=lambda item: -len(item[1]))
-    parts = [
-        f"{format_ranks(ranks)} {numbered('[waits|wait]', len(ranks))}{' in ' + call if call else ''}"
-        for call, ranks in groups
-    ]
+    parts = [f"{format_who(ranks, '[waits|wait]')}{' in ' + call if call else ''}" for call, ranks in groups]
     return cut(parts, [ranks for _, ranks in groups])
 
 

@@ -35,7 +35,7 @@ def proven(  # noqa: PLR0917 - one caller
     snapshot: SnapshotTaken,
     seen: list[RankView],
     missing: bool,
-    standing: dict[int, str],
+    states: dict[int, str],
     now: float,
 ) -> Verdict | None:
     """The verdict as sure as one moment can make it: one that names no rank needs times. `missing`: not all ranks
@@ -46,7 +46,7 @@ def proven(  # noqa: PLR0917 - one caller
     confidence = verdict.confidence
     if silent < STEADY_SECONDS:
         twice = bool(seen) and all(rank.stack_samples >= _SAMPLES for rank in seen)
-        if undecided(verdict) or not (twice or _tells_by_itself(verdict, standing)):
+        if undecided(verdict) or not (twice or _tells_by_itself(verdict, states)):
             return None
         if verdict.klass != "peer_lost":
             confidence = lowered(confidence) if twice else Confidence.LOW
@@ -61,17 +61,17 @@ def unproven(snapshot: SnapshotTaken, job: JobView) -> Iterator[NotChecked]:
     timeless = (snapshot.silent_seconds or 0.0) < STEADY_SECONDS
     if snapshot.final and once and timeless and job.returncode is None:
         yield NotChecked(
-            "whether the job stands still",
-            "there is one stack of a rank, and nothing with times",
-            "take `py-spy dump` of each rank a second time some seconds later, and put it beside the first",
+            "whether the job is stuck",
+            "there is only one stack of a rank, and nothing with timestamps",
+            "run `py-spy dump` on each rank again some seconds later, and put its output next to the first",
         )
 
 
-def _tells_by_itself(verdict: Verdict, standing: dict[int, str]) -> bool:
+def _tells_by_itself(verdict: Verdict, states: dict[int, str]) -> bool:
     """One stack of each rank, and no times: only where the recorder has a call that some did not come to, or
     where one is blocked in what training does not pass through in a moment while all others seen wait for it.
     """
     if verdict.collectives is not None or verdict.klass in ("peer_lost", "stopped"):
         return True
-    waiting = [standing[rank] for rank in verdict.waiting if standing.get(rank, "blind") != "blind"]
+    waiting = [states[rank] for rank in verdict.waiting if states.get(rank, "blind") != "blind"]
     return verdict.klass in _BLOCKED_FOR_LONG and bool(waiting) and all(state in WAITS for state in waiting)

@@ -7,12 +7,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diag.model import numbered
+from diag.detectors.hang.verdict import format_who
 from diag.model.observations import Block, Frame, ProgramPlace, ThreadStack
 from diag.state.own_code import own_frames
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
-from diag.text.units import format_path, format_ranks
+from diag.text.units import format_path
 
 _CONDITIONS = ("if", "elif", "else")
 _LOOPS = ("while", "for")
@@ -86,7 +86,7 @@ def has_passed(rank: RankView, everybody_else: Sequence[int], job: JobView) -> b
 
 
 def _sides(rank: RankView, everybody_else: Sequence[int], job: JobView) -> tuple[_Side, _Side] | None:
-    others = [job.ranks[number] for number in everybody_else if number in job.ranks]
+    others = job.ranks.known(everybody_else)
     ours = path_of(rank.judged)
     for other in others:
         theirs = path_of(other.judged)
@@ -117,7 +117,7 @@ class _Side:
     path: list[ProgramPlace]
 
     def verb(self, forms: str) -> str:
-        return f"{format_ranks(self.ranks)} {numbered(forms, len(self.ranks))}"
+        return format_who(self.ranks, forms)
 
 
 def _left_loop(one: _Side, other: _Side, cwd: str) -> Parting | None:

@@ -60,8 +60,8 @@ def _come_through(job: JobView, verdict: Verdict) -> float:
     """Of ranks that wait for busy ones: as long as they did before, and went on."""
     if not verdict.busy:
         return 0.0
-    waiting = [job.ranks[rank] for rank in verdict.waiting if rank in job.ranks]
-    culprits = [job.ranks[rank] for rank in verdict.culprits if rank in job.ranks]
+    waiting = job.ranks.known(verdict.waiting)
+    culprits = job.ranks.known(verdict.culprits)
     works = any(rank.last_moved(("child_cpu",)) > verdict.since for rank in culprits)
     return max(
         _SILENCES * max((rank.came_through for rank in waiting), default=0.0),

@@ -3,6 +3,10 @@ knows none."""
 
 from __future__ import annotations
 
+import re
+
+from diag.detectors.hang.partings import path_of
+from diag.detectors.hang.rank_wait import classify_rank
 from diag.knowledge.flags import peer_stage
 from diag.model.observations import Exchange
 from diag.state.collective_fronts import Front
@@ -107,3 +111,29 @@ def _call(rank: RankView) -> str:
         if _FILE in frame.file and name in _CALLS:
             return name
     return ""
+
+
+# --- a send or receive that was begun before
+
+_BEGINS = re.compile(r"\b(?:isend|irecv|batch_isend_irecv|P2POp)\b")  # of torch.distributed
+_WAITS = re.compile(r"\.wait\(")
+
+
+def state_of(rank: RankView, job: JobView) -> str:
+    """That of its stack; "joined" also where the text says that it waits for a peer."""
+    found = classify_rank(rank)
+    return "joined" if found in ("outside", "gpu") and awaited_message(rank, job) else found
+
+
+def awaited_message(rank: RankView, job: JobView) -> str:
+    """The statement that began a send or receive which it waits for (isend, irecv): the wait itself is C code without a
+    name, so the program's text has to show it. Empty where it waits for something else, or that is not known."""
+    thread = rank.judged
+    own = path_of(thread)
+    if thread is None or not own or thread.frames[-1] != own[-1]:
+        return ""  # what is called there has frames of its own
+    place = job.program.at(own[-1])
+    if place is None or not _WAITS.search(place.text):
+        return ""
+    made = place.made or place.text
+    return made if _BEGINS.search(made) else ""

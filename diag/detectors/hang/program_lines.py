@@ -6,14 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from diag.detectors.hang.awaited_messages import awaited_message
 from diag.detectors.hang.call_words import waits_in_backward
 from diag.detectors.hang.endless_waits import NOBODY
 from diag.detectors.hang.own_locks import is_inside, lock_taken
 from diag.detectors.hang.partings import Parting, has_passed, head_of, parting, path_of
-from diag.detectors.hang.rank_wait import BUSY_CHILD
+from diag.detectors.hang.pipeline import awaited_message
+from diag.detectors.hang.rank_wait import BUSY_CHILD, LOCK_WAITS
 from diag.detectors.hang.reasons import (
-    OUTWARDS,
     called_by,
     goes_round,
     is_common,
@@ -70,12 +69,11 @@ _BARE = (
 )
 _NOBODY = "nobody_releases_lock"
 _MOST_CLAUSES = 2
-_LOCK_WAITS = ("condition", "mutex", "semaphore")  # of `Wait.kind`
 
 
 def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
     """By the first culprit, and the first rank elsewhere; where nobody is to blame, by the first rank."""
-    everybody = (*verdict.culprits, *verdict.waiting)
+    everybody = verdict.everyone
     rank = job.ranks.get(everybody[0]) if everybody else None
     if rank is None:
         return verdict
@@ -86,11 +84,12 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
         return verdict
     clauses: list[str] = []
     cwd = job.run.cwd
-    if verdict.culprits and place is None:
-        clauses += _handlers(frames, job.program, cwd)  # of whoever called the function that is not read yet
-    elif verdict.culprits and place is not None:
-        verdict = replace(verdict, notes=(Note("program", _shown(place, cwd), rank.rank), *verdict.notes))
-        clauses += _handlers(frames, job.program, cwd)
+    if verdict.culprits:
+        if place is not None:
+            verdict = replace(verdict, notes=(Note("program", _shown(place, cwd), rank.rank), *verdict.notes))
+        clauses += _handlers(
+            frames, job.program, cwd
+        )  # also of whoever called a function that is not read yet
     if (held := _locked(verdict, rank, thread, place)) is not None:
         verdict = replace(verdict, reason=held, cause=held.kind)
         clauses.append(held.words)
@@ -133,11 +132,13 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
 
 def _with_holder(verdict: Verdict, rank: RankView, frames: Sequence[Frame], cwd: str) -> Verdict:
     """Of a lock on a file that one rank keeps, waits with it for the others, and another rank cannot come before it has."""
-    last = verdict.chain.last if verdict.chain is not None and verdict.cause == "file_locked" else None
-    holder = last.wait.others[0].rank if last is not None else None
-    if last is None or holder is None or holder not in verdict.waiting:
+    chain = verdict.chain
+    if chain is None or verdict.cause != "file_locked":
         return verdict
-    everybody = (*verdict.culprits, *verdict.waiting)
+    last, holder = chain.last, chain.last.wait.others[0].rank
+    if holder is None or holder not in verdict.waiting:
+        return verdict
+    everybody = verdict.everyone
     at = f" in {format_frame(frames[-1], cwd)}" if frames else ""
     return replace(
         verdict,
@@ -147,13 +148,7 @@ def _with_holder(verdict: Verdict, rank: RankView, frames: Sequence[Frame], cwd:
         chain=None,
         reason=None,
         words=f"rank {rank.rank} tries again and again to lock {last.wait.path}{at}",
-        notes=(
-            *verdict.notes,
-            Note("waits", format_chain(verdict.chain, f"pid {rank.placement.pid}"), rank.rank),
-        )
-        if verdict.chain is not None
-        else verdict.notes,
-    )
+    ).noted(Note("waits", format_chain(chain, f"pid {rank.placement.pid}"), rank.rank))
 
 
 def _apart(verdict: Verdict, parted: Parting) -> Verdict:
@@ -162,7 +157,7 @@ def _apart(verdict: Verdict, parted: Parting) -> Verdict:
     """
     if verdict.cause == "all_ranks_wait" and parted.for_good:
         return replace(verdict, cause="ways_differ")
-    everybody = (*verdict.culprits, *verdict.waiting)
+    everybody = verdict.everyone
     if verdict.cause in _UNLIKE_CALLS and not parted.apart and 2 * len(verdict.culprits) == len(everybody):
         # nobody is to say who was to go round once more
         return replace(verdict, cause="calls_differ", culprits=tuple(sorted(everybody)), waiting=())
@@ -185,13 +180,13 @@ def _apart(verdict: Verdict, parted: Parting) -> Verdict:
 def thread_of(rank: RankView, verdict: Verdict) -> ThreadStack | None:
     """The one to blame: of the rank, of its child, or the one that its main thread waits for."""
     if verdict.blamed_child is not None:
-        child = rank.child_stacks.get(verdict.blamed_child)
-        return None if child is None else child[1].main
+        child = rank.sample(verdict.blamed_child)
+        return None if child is None else child.main
     last = verdict.chain.last if verdict.chain is not None else None
     if verdict.cause == "child_computes" and last is not None and last.process.pid in rank.child_stacks:
         return rank.child_stacks[last.process.pid][1].main
-    if last is not None and last.process.pid == rank.placement.pid and rank.stack is not None:
-        return next((one for one in rank.stack.threads if one.thread_id == last.thread.tid), rank.judged)
+    if last is not None and last.process.pid == rank.placement.pid:
+        return rank.thread_stack(last.process.pid, last.thread.tid) or rank.judged
     return rank.judged
 
 
@@ -206,16 +201,15 @@ def _shown(place: ProgramPlace, cwd: str) -> str:
 
 def _handlers(frames: Sequence[Frame], program: Program, cwd: str) -> Iterator[str]:
     """What it is at only since an exception was caught."""
-    for block, file in _caught(frames, program):
+    if (caught := _caught(frames, program)) is not None:
+        place, block = caught
         tried = f" of `{block.deciding[0]}`" if block.deciding else ""
-        yield f"it has caught an exception at {head_of(block, file, cwd)}{tried}"
-        return
+        yield f"it has caught an exception at {head_of(block, place.file, cwd)}{tried}"
 
 
-def _caught(frames: Sequence[Frame], program: Program) -> Iterator[tuple[Block, str]]:
-    """Of the innermost lines, the nearest first, with the file."""
-    places = (place for frame in reversed(frames[-OUTWARDS:]) if (place := program.at(frame)) is not None)
-    return ((block, place.file) for place in places for block in place.around if block.kind == "except")
+def _caught(frames: Sequence[Frame], program: Program) -> tuple[ProgramPlace, Block] | None:
+    """The nearest handler around the innermost lines."""
+    return next((one for one in program.around(frames) if one[1].kind == "except"), None)
 
 
 def _reason(
@@ -234,10 +228,10 @@ def _reason(
     if found is not None and is_common(found[1], found[0], elsewhere, job.program):
         found = None
     if verdict.cause == "sleeps":
-        handled = next((block for block, _ in _caught(frames, job.program)), None)
+        caught = _caught(frames, job.program)
         reason = polls(*found, cwd) if found is not None else None
-        if handled is not None and (reason is None or reason.kind == "polls"):
-            return replace(tries_again(handled), words=reason.words if reason is not None else "")
+        if caught is not None and (reason is None or reason.kind == "polls"):
+            return replace(tries_again(caught[1]), words=reason.words if reason is not None else "")
         return reason
     if verdict.cause not in (*_BUSY, *_BUSY_CHILD) or not verdict.culprits:
         return None
@@ -271,7 +265,7 @@ def _locked(
     tried = any(block.kind == "except" for block in place.around)  # what it tries again has failed
     if (by_itself or inner.function == "sleep") and not tried:
         return None
-    holder = rank.waits.process(last.wait.others[0].pid) if rank.waits is not None else None
+    holder = rank.process_waits(last.wait.others[0].pid)
     main = holder.thread() if holder is not None else None
     step = Step(holder, main) if holder is not None and main is not None else None
     return Reason("file_locked", format_locked(last, step))
@@ -317,9 +311,7 @@ def _with_lock(
 
 def _in_lock(rank: RankView, child: int | None) -> bool:
     """By the kernel."""
-    pid = child or rank.placement.pid
-    process = rank.waits.process(pid) if rank.waits is not None else None
-    main = process.thread(pid) if process is not None else None
+    main = rank.thread_wait(child)
     if main is not None:
-        return main.wait.kind in _LOCK_WAITS
-    return child is None and rank.tree is not None and rank.tree.main.wchan.startswith("futex")
+        return main.wait.kind in LOCK_WAITS
+    return child is None and rank.on_futex

@@ -13,7 +13,7 @@ _WAITS_FOR_CHILD = ("multiprocessing/popen_fork.py", "multiprocessing/popen_spaw
 
 # The state of a rank that waits for others. On a GPU the wait for a peer's kernel shows as a wait for the GPU.
 WAITS = ("joined", "gpu", "rendezvous", "comm_init")
-_BLOCKED = {
+BLOCKED = {
     Activity.DATA: "data_loading",
     Activity.PREPROCESS: "preprocess_wait",
     Activity.CHECKPOINT: "checkpoint_io",
@@ -35,10 +35,11 @@ _WITH_OTHERS = {
 
 PEER_WAITS = tuple(_WITH_OTHERS)
 BUSY_CHILD = ("dataloader_worker_busy", "checkpoint_writer_busy")
-_GOES_ON_SWITCHES = 2.0  # ours, a second: between two readings half a second apart one waking up is none
+# Ours, a second: who works between short waits wakes up so often. Between two readings half a second apart one waking up is none.
+_GOES_ON_SWITCHES = 2.0
 _COMPUTES_RATIO = 0.5  # of the time, on a core or ready for one
 _FRESH_SECONDS = 30.0  # between a child's stack and what the kernel says of it
-_LOCK_WAITS = ("condition", "mutex", "semaphore")  # of `Wait.kind`
+LOCK_WAITS = ("condition", "mutex", "semaphore")  # of `Wait.kind`
 
 
 def classify_rank(rank: RankView) -> str:
@@ -53,13 +54,13 @@ def classify_rank(rank: RankView) -> str:
     activity = rank.reading.activity
     if activity in _WITH_OTHERS:
         return _WITH_OTHERS[activity]
-    if _resource_starved(rank):
+    if _starved_of(rank):
         return "resource_wait"
     if _holds_gil_idle(rank):
         return "gil_deadlock"
     if activity in (Activity.LOCK, Activity.OTHER):
         return _in_a_lock_or_elsewhere(rank, rank.reading)
-    return _BLOCKED[activity]
+    return BLOCKED[activity]
 
 
 def _in_a_lock_or_elsewhere(rank: RankView, reading: Reading) -> str:
@@ -72,29 +73,28 @@ def _in_a_lock_or_elsewhere(rank: RankView, reading: Reading) -> str:
     return "outside"
 
 
-def cause_of(rank: RankView, standing: str) -> tuple[str, int | None]:
+def cause_of(rank: RankView, state: str) -> tuple[str, int | None]:
     """The cause, one of a fixed set, and the child process that is to blame, when one is."""
-    if rank.told is not None and rank.told[0] == standing and rank.told[1]:
+    if rank.told is not None and rank.told[0] == state and rank.told[1]:
         return rank.told[1], rank.told[2]
-    if standing == "data_loading":
+    if state == "data_loading":
         stopped = _stopped_child(rank)
         if stopped is not None:
             return "dataloader_worker_stopped", stopped
         child = busy_child(rank)
-        if child is not None:
-            if _computes(rank, child.pid):
-                return "dataloader_worker_busy", child.pid
-            return "dataloader_worker_slow" if _goes_on(
-                rank, child.pid
-            ) else "dataloader_worker_blocked", child.pid
-        return "dataloader_main_process", None
-    if standing == "checkpoint_io":
+        if child is None:
+            return "dataloader_main_process", None
+        if _computes(rank, child.pid):
+            return "dataloader_worker_busy", child.pid
+        goes_on = child_switches(rank, child.pid) >= _GOES_ON_SWITCHES
+        return "dataloader_worker_slow" if goes_on else "dataloader_worker_blocked", child.pid
+    if state == "checkpoint_io":
         child = busy_child(rank)
         if child is None:
             return "checkpoint_write_blocked", None
         computes = _computes(rank, child.pid)
         return "checkpoint_writer_busy" if computes else "checkpoint_writer_blocked", child.pid
-    if standing == "lock_deadlock":
+    if state == "lock_deadlock":
         if rank.activity is Activity.FILE_LOCK:
             return "stale_file_lock", None
         forked = _child_in_a_lock(rank)
@@ -110,7 +110,7 @@ def cause_of(rank: RankView, standing: str) -> tuple[str, int | None]:
         "preprocess_wait": "preprocess_blocked",
         "compile_wait": "compiler_stalled",
         "teardown": "teardown_blocked",
-    }.get(standing, "unknown"), None
+    }.get(state, "unknown"), None
 
 
 def has_left_the_group(rank: RankView) -> bool:
@@ -144,9 +144,8 @@ def child_cpu(rank: RankView, pid: int) -> float | None:
 
 
 def _main_of_child(rank: RankView, pid: int) -> ThreadWait | None:
-    process = rank.waits.process(pid) if rank.waits is not None else None
     fresh = abs(rank.waits_at - rank.child_stacks.get(pid, (rank.tree_at, None))[0]) <= _FRESH_SECONDS
-    return process.thread() if process is not None and fresh else None
+    return rank.thread_wait(pid) if fresh else None
 
 
 def _computes(rank: RankView, pid: int) -> bool:
@@ -157,11 +156,6 @@ def _computes(rank: RankView, pid: int) -> bool:
         return ready >= _COMPUTES_RATIO
     runs = rank.tree is not None and any(one.pid == pid and one.state == "R" for one in rank.tree.children)
     return runs and rank.moved.get("child_cpu") == rank.tree_at
-
-
-def _goes_on(rank: RankView, pid: int) -> bool:
-    """It waits for a moment only, and works between: its thread wakes up from one second to the next."""
-    return child_switches(rank, pid) >= _GOES_ON_SWITCHES
 
 
 def child_switches(rank: RankView, pid: int) -> float:
@@ -208,10 +202,9 @@ def _deadlocked_threads(rank: RankView) -> bool:
 
 def _on_a_futex(rank: RankView, tid: int) -> bool:
     if rank.thread:  # the tree has the main thread's wait channel only
-        process = rank.waits.process(rank.placement.pid) if rank.waits is not None else None
-        thread = process.thread(tid) if process is not None else None
-        return thread is not None and thread.wait.kind in _LOCK_WAITS
-    return rank.tree is not None and rank.tree.main.wchan.startswith("futex")
+        thread = rank.thread_wait(tid=tid)
+        return thread is not None and thread.wait.kind in LOCK_WAITS
+    return rank.on_futex
 
 
 def _child_in_a_lock(rank: RankView) -> int | None:
@@ -228,9 +221,9 @@ def _child_in_a_lock(rank: RankView) -> int | None:
     child = busy_child(rank)
     if child is None:
         return None
-    process = rank.waits.process(child.pid) if rank.waits is not None else None
+    process = rank.process_waits(child.pid)
     kinds = [thread.wait.kind for thread in process.threads] if process is not None else []
-    if len(kinds) > 1 or not {*kinds} <= {*_LOCK_WAITS, "unreadable"}:
+    if len(kinds) > 1 or not {*kinds} <= {*LOCK_WAITS, "unreadable"}:
         return None  # another of its threads may release it, or it is in no lock: the kernel says what it waits for
     held = any(one.pid == child.pid and one.wchan.startswith("futex") for one in rank.tree.children)
     return child.pid if held else None
@@ -238,9 +231,8 @@ def _child_in_a_lock(rank: RankView) -> int | None:
 
 def _may_be_in_a_lock(rank: RankView, tid: int) -> bool:
     """By the kernel, where it was asked: a thread that sleeps or reads waits for no lock."""
-    process = rank.waits.process(rank.placement.pid) if rank.waits is not None else None
-    thread = process.thread(tid) if process is not None else None
-    return thread is None or thread.wait.kind in _LOCK_WAITS
+    thread = rank.thread_wait(tid=tid)
+    return thread is None or thread.wait.kind in LOCK_WAITS
 
 
 def _may_hold_a_lock(name: str) -> bool:
@@ -255,10 +247,6 @@ def _idle_loop(function: str, file: str) -> bool:
         or "selectors.py" in file
         or (function in ("_pin_memory_loop", "_monitor_loop", "_async_loop"))
     )
-
-
-def _resource_starved(rank: RankView) -> bool:
-    return bool(_starved_of(rank))
 
 
 def _at_a_lock(rank: RankView) -> bool:

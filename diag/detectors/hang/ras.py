@@ -1,5 +1,4 @@
-"""What NCCL RAS says of a job that stands still: who is gone, who is behind, and whether
-all joined.
+"""What NCCL RAS says of a job that stands still: who is gone, and who is behind.
 
 RAS counts calls that ranks launched, not those that ended, and of five collectives only: no send, no receive,
 no all-to-all, no replayed graph. So it names who is behind and never why, and "all joined" is no proof of
@@ -11,13 +10,13 @@ first step may have that of the world alone.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from diag.model.observations import RasCommunicator, RasRank, RasReading
 from diag.state.stack_activity import Activity
 from diag.state.view import JobView
+from diag.state.wait_graph import minority
 from diag.text.units import format_ranks
 
 _APART_SECONDS = 4.5  # they are asked 5 s apart
@@ -32,21 +31,12 @@ Process = tuple[str, int]  # (host as RAS has it, pid)
 class RasExplanation:
     """Ranks are the job's. What could not be mapped to one is in `elsewhere`, as RAS writes it."""
 
-    at: float  # time of the last reading
     dead: tuple[int, ...] = ()  # unreachable for so long that RAS gave their processes up
-    unresponsive: tuple[int, ...] = ()  # gave no answer, in two readings
-    failed: tuple[int, ...] = ()  # a communicator of theirs has an error
-    initialising: bool = False  # some communicator is being made
-    initialising_ranks: tuple[int, ...] = ()
-    stands: bool = (
-        False  # two readings, and no count that both tell moved between them; what follows is said only then
-    )
     moving: bool = False  # two readings, and counts moved between them
+    # Only of two readings in which no count moved that both have:
     lagging: tuple[int, ...] = ()  # launched fewer collectives than their peers and are ahead of none
-    waiting: tuple[int, ...] = ()  # their peers, which are ahead
     calls_differ: tuple[int, ...] = ()  # launched other collectives than their peers, neither more nor fewer
     crossed: tuple[int, ...] = ()  # each behind in one communicator and ahead in another
-    all_joined: bool = False  # every rank of every communicator launched the same
     elsewhere: tuple[str, ...] = ()  # culprits that are no known ranks: "process 77 on node 192.0.2.3"
     sole_size: int = 0  # ranks of the only communicator that there is, in which all launched the same; 0 where there are others
     words: tuple[str, ...] = ()
@@ -86,7 +76,7 @@ class Ras:
         before = None
         if self._before is not None and _APART_SECONDS <= at - self._before[0] <= _TOGETHER_SECONDS:
             before = self._before[1]
-        return _Judge(at, reading, before, ranks).explanation()
+        return _Judge(reading, before, ranks).explanation()
 
 
 def _both(first: RasReading, second: RasReading) -> RasReading:
@@ -148,10 +138,8 @@ def _processes(reading: RasReading) -> Iterator[Process]:
 
 
 class _Judge:
-    def __init__(
-        self, at: float, reading: RasReading, before: RasReading | None, ranks: dict[Process, int]
-    ) -> None:
-        self.at, self.reading, self.before, self.ranks = at, reading, before, ranks
+    def __init__(self, reading: RasReading, before: RasReading | None, ranks: dict[Process, int]) -> None:
+        self.reading, self.before, self.ranks = reading, before, ranks
         self.behind: set[Process] = set()
         self.ahead: set[Process] = set()
         self.differ: set[Process] = set()
@@ -161,26 +149,16 @@ class _Judge:
         dead = _dead(reading)
         silent = _silent(reading)
         unresponsive = silent & _silent(self.before) - dead if self.before is not None else set()
-        stands, moving = self._movement()
+        moving = self._moves()
         lagging = self.behind - self.ahead - self.differ
         crossed = self.behind & self.ahead - self.differ if not lagging else set()
-        creating = {process for process, rank in _members(reading) if rank.init_state == _IN_PROGRESS}
         culprits = dead | unresponsive | lagging | self.differ
         return RasExplanation(
-            at=self.at,
             dead=self._known(dead),
-            unresponsive=self._known(unresponsive),
-            failed=self._known({process for process, rank in _members(reading) if _has_error(rank)}),
-            initialising=bool(creating) or any(item.status == "INIT" for item in reading.communicators),
-            initialising_ranks=self._known(creating),
-            stands=stands,
             moving=moving,
             lagging=self._known(lagging),
-            waiting=self._known(self.ahead - lagging - crossed - self.differ),
             calls_differ=self._known(self.differ),
             crossed=self._known(crossed),
-            all_joined=not moving
-            and all(one is not None and _all_joined(one) for one in (reading, self.before)),
             elsewhere=tuple(
                 f"process {pid} on node {host}"
                 for host, pid in sorted(culprits)
@@ -190,21 +168,19 @@ class _Judge:
             words=tuple(_words(reading)),
         )
 
-    def _movement(self) -> tuple[bool, bool]:
-        """Whether its counters stand, and whether they move; neither, where there is no earlier reading. What
-        stands is compared among its members."""
+    def _moves(self) -> bool:
+        """Whether its counters have moved since the earlier reading. Those that have not are compared among members."""
         if self.before is None:
-            return False, False
+            return False
         earlier, later = _counts(self.before), _counts(self.reading)
         both = earlier.keys() & later.keys()
         moving = any(earlier[key] != later[key] for key in both)
         if all(one.detailed and one.whole for one in (self.reading, self.before)):
             moving = moving or earlier.keys() != later.keys()  # a communicator was made or destroyed
-        stands = bool(both) and not moving
-        for communicator in self.reading.communicators if stands else ():
+        for communicator in self.reading.communicators if not moving else ():
             if communicator.hash in both:
                 self._compare(communicator)
-        return stands, moving
+        return moving
 
     def _known(self, processes: set[Process]) -> tuple[int, ...]:
         return tuple(sorted({self.ranks[process] for process in processes if process in self.ranks}))
@@ -212,16 +188,14 @@ class _Judge:
     def _compare(self, communicator: RasCommunicator) -> None:
         """Who of a communicator's members has launched less than another, or other calls."""
         rows = _rows(communicator)
-        if len({row for _, row in rows}) < 2:
+        kinds = {row for _, row in rows}
+        if len(kinds) < 2:
             return
         top = tuple(map(max, zip(*(row for _, row in rows), strict=True)))
         if all(row != top for _, row in rows):  # no rank has launched all that the others have
-            number = Counter(row for _, row in rows)
-            (most, of_most), *others = number.most_common()
-            usual = most if others and of_most > others[0][1] else None
-            self.differ |= {process for process, row in rows if process is not None and row != usual}
+            camps = [[process for process, row in rows if row == kind] for kind in kinds]
+            self.differ |= {process for process in minority(camps) if process is not None}
             return
-        kinds = {row for _, row in rows}
         least = {
             row
             for row in kinds
@@ -242,10 +216,12 @@ def _rows(communicator: RasCommunicator) -> list[tuple[Process | None, tuple[int
     crowd: dict[str, tuple[int, int]] = {}
     for name, count, ranks in communicator.unnamed:
         crowd[name] = max(crowd.get(name, (0, 0)), (ranks, count))
-    usual = {name: crowd[name][1] if name in crowd else 0 for name in names}
-    for name in names:
-        if name not in crowd:
-            usual[name] = max(dict(rank.counts).get(name, 0) for rank in communicator.ranks)
+    usual = {
+        name: crowd[name][1]
+        if name in crowd
+        else max(dict(rank.counts).get(name, 0) for rank in communicator.ranks)
+        for name in names
+    }
     rows: list[tuple[Process | None, tuple[int, ...]]] = []
     for rank in communicator.ranks:
         if not rank.counts and communicator.unnamed:
@@ -255,12 +231,6 @@ def _rows(communicator: RasCommunicator) -> list[tuple[Process | None, tuple[int
     if communicator.unnamed:
         rows.append((None, tuple(usual[name] for name in names)))
     return rows
-
-
-def _members(reading: RasReading) -> Iterator[tuple[Process, RasRank]]:
-    for communicator in reading.communicators:
-        for rank in communicator.ranks:
-            yield (rank.host, rank.pid), rank
 
 
 def _has_error(rank: RasRank) -> bool:
@@ -290,19 +260,6 @@ def _counts(reading: RasReading) -> dict[str, tuple[object, ...]]:
     }
 
 
-def _all_joined(reading: RasReading) -> bool:
-    return (
-        reading.whole
-        and bool(reading.communicators)
-        and all(
-            communicator.status == "RUNNING"
-            and not communicator.errors
-            and (not reading.detailed or len(communicator.ranks) == communicator.size)
-            for communicator in reading.communicators
-        )
-    )
-
-
 def _sole_size(reading: RasReading) -> int:
     if not reading.whole or len(reading.communicators) != 1:
         return 0
@@ -319,14 +276,14 @@ _COUNTED = frozenset({
 })  # fmt: skip
 
 
-def not_made(says: RasExplanation, ranks: Iterable[int], job: JobView) -> str:
+def not_made(report: RasExplanation, ranks: Iterable[int], job: JobView) -> str:
     """What to report of ranks that are in a call of a group whose communicator does not exist yet; "" where it
     may.
 
     A call is counted before it can be waited for. Where the world's communicator is the only one and all its
     members launched the same, the call that a rank is in is none of its: it is still making its group's.
     """
-    if job.iteration is not None or says.sole_size < max(2, job.world_size):
+    if job.iteration is not None or report.sole_size < max(2, job.world_size):
         return ""
     calls: dict[str, list[int]] = {}
     for number in sorted(set(ranks)):
@@ -338,7 +295,7 @@ def not_made(says: RasExplanation, ranks: Iterable[int], job: JobView) -> str:
         return ""
     who = ", ".join(f"{format_ranks(tuple(found))} in {call}" for call, found in sorted(calls.items()))
     return (
-        f"no communicator has counted the call of {who}: the only one there is, of all {says.sole_size} ranks, is at rest. "
+        f"no communicator has counted the call of {who}: the only one there is, of all {report.sole_size} ranks, is at rest. "
         "torch makes a group's at its first call: unless it is of another backend, this one is not made yet, and RAS cannot "
         "show who is missing in it"
     )

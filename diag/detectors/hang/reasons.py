@@ -23,18 +23,12 @@ except ImportError:  # Python 3.10
     import sre_parse
 
 POLLS = (
-    "polls",
-    "retries",
-    "polls_for_file",
-    "polls_for_lock_file",
-    "polls_for_process",
-    "polls_for_thread",
+    "polls", "retries", "polls_for_file", "polls_for_lock_file", "polls_for_process", "polls_for_thread",
     "polls_for_service",
-)
+)  # fmt: skip
 REASONS = frozenset(
     (*POLLS, "file_locked", "file_lock_not_free", "regular_expression", "database_query", "loops")
 )
-OUTWARDS = 3  # own frames in which the loop is sought
 _LONGEST = 160  # characters of a value that is quoted
 _CALLS = re.compile(r"(?P<name>(?<![\w.])[A-Za-z_][\w.]*|\.\w+) ?\(")
 _PATTERNS = ("search", "match", "fullmatch", "sub", "subn", "findall", "split", "finditer")
@@ -194,10 +188,10 @@ def _repeats(parsed: Any, *, inside: bool) -> bool:
 
 def _query(place: ProgramPlace, cwd: str) -> Reason:
     text = " ".join((place.text, *(one.text for one in place.names)))
-    told = next((one for one in place.names if _is_query(one.text) and one.name in place.text), None)
+    query = next((one for one in place.names if _is_query(one.text) and one.name in place.text), None)
     words = "its time goes into a query of a database"
-    if told is not None:
-        words += f": {told.name} ({format_path(told.file, cwd)}:{told.line}) is `{_cut(told.text.strip(chr(34) + ' '))}`"
+    if query is not None:
+        words += f": {query.name} ({format_path(query.file, cwd)}:{query.line}) is `{_cut(query.text.strip(chr(34) + ' '))}`"
     recursive = re.search(r"\bwith\s+recursive\b", text, re.IGNORECASE)
     endless = recursive and re.search(r"\bunion\s+all\b", text, re.IGNORECASE)
     if endless:
@@ -222,8 +216,7 @@ def _is_query(text: str) -> bool:
 def loop_at(frames: Sequence[Frame], program: Program) -> tuple[ProgramPlace, Block] | None:
     """The nearest one around the innermost of these lines that nothing bounds which it goes over. None where it hands out
     something in each round."""
-    places = [place for frame in reversed(frames[-OUTWARDS:]) if (place := program.at(frame)) is not None]
-    loops = ((place, block) for place in places for block in place.around if block.is_loop)
+    loops = (one for one in program.around(frames) if one[1].is_loop)
     found = next((one for one in loops if one[1].yields or not _is_bounded(one[1])), None)
     return None if found is None or found[1].yields else found
 
@@ -272,7 +265,7 @@ def is_common(loop: Block, place: ProgramPlace, others: Sequence[Sequence[Frame]
 
 
 def polls(place: ProgramPlace, loop: Block, cwd: str) -> Reason:
-    """Of a thread that sleeps in it. What it looks at is told by the functions that its condition calls, or by that of a
+    """Of a thread that sleeps in it. What it looks at follows from the functions that its condition calls, or by that of a
     way out; of a loop that only tries, by what it tries."""
     words = f"it sleeps again and again in the loop {loop_words(place, loop, cwd)}"
     looked = [loop.text, *_conditions(place, loop)]
@@ -340,11 +333,11 @@ def _meanings(place: ProgramPlace, texts: Sequence[str], cwd: str) -> str:
     within = [
         one for one in place.names if one not in known and _is_in(one.name, [two.text for two in known])
     ]
-    told = []
+    shown = []
     for one in (*known, *within):
         says = "returns" if one.kind == "function" else "is"
-        told.append(f"{one.name} {says} `{_cut(one.text)}` ({format_path(one.file, cwd)}:{one.line})")
-    return " and ".join(told[:2])
+        shown.append(f"{one.name} {says} `{_cut(one.text)}` ({format_path(one.file, cwd)}:{one.line})")
+    return " and ".join(shown[:2])
 
 
 def lock_of(thread: ThreadStack, place: ProgramPlace, cwd: str) -> Reason | None:

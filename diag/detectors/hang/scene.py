@@ -9,7 +9,7 @@ from functools import cached_property
 
 from diag.detectors.hang.kernel_waits import job_around, lasting_wait
 from diag.detectors.hang.verdict import Verdict
-from diag.model.observations import StackSample, ThreadStack
+from diag.model.observations import ThreadStack
 from diag.model.observations.waits import ProcessWaits
 from diag.state.enders import Enders, find_enders
 from diag.state.own_code import own_frames
@@ -26,7 +26,7 @@ _HELPERS = ("_handle_workers", "multiprocessing/pool.py")  # looks every 0.1 s w
 
 @dataclass(frozen=True, slots=True)
 class Endless:
-    """`proven`: nobody is left who could end it. `chain`: whether what the kernel shows is to be said too. `tids`:
+    """`proven`: nobody is left who could end it. `chain`: whether what the kernel shows is to be reported too. `tids`:
     whose stacks show it."""
 
     cause: str
@@ -50,6 +50,11 @@ class Scene:
         return self.chain.last
 
     @property
+    def leads_on(self) -> bool:
+        """From the culprit's own wait to somebody else's."""
+        return len(self.chain.steps) > 1
+
+    @property
     def process(self) -> ProcessWaits:
         return self.chain.last.process
 
@@ -57,19 +62,14 @@ class Scene:
     def cwd(self) -> str:
         return self.job.run.cwd
 
-    def sample(self, pid: int) -> StackSample | None:
-        if pid == self.rank.placement.pid:
-            return self.rank.stack
-        return self.rank.child_stacks[pid][1] if pid in self.rank.child_stacks else None
-
     @cached_property
     def threads(self) -> dict[int, ThreadStack]:
-        sample = self.sample(self.process.pid)
+        sample = self.rank.sample(self.process.pid)
         return {one.thread_id: one for one in sample.threads} if sample is not None else {}
 
     @cached_property
     def waits(self) -> dict[int, PythonWait]:
-        return dict(waits_of(self.sample(self.process.pid)))
+        return dict(waits_of(self.rank.sample(self.process.pid)))
 
     @property
     def wait(self) -> PythonWait | None:
@@ -110,7 +110,7 @@ class Scene:
     def may_act(self, step: Step) -> bool:
         """Whether another thread of Python's of that process could use a pipe at which this one waits: one that runs code
         of the program's own, and does not wait for a lock, for good."""
-        sample = self.sample(step.process.pid)
+        sample = self.rank.sample(step.process.pid)
         if sample is None or step.process.threads_left_out:
             return len(step.process.threads) > 1
         for one in sample.threads:
@@ -159,7 +159,7 @@ class Scene:
 
     def ended_child(self) -> str:
         """The last of its children that ended, where that was not long before it stood still: "its child process pid 7
-        ended 3 s before it stood still"."""
+        ended 3 s before it stopped moving"."""
         since, comm = self.verdict.since, self.rank.tree.main.comm if self.rank.tree is not None else ""
         ended = [
             (at, pid)
@@ -169,7 +169,7 @@ class Scene:
         if not ended:
             return ""
         at, pid = ended[-1]
-        when = "before it stood still" if at <= since else "after it had stopped moving"
+        when = "before it stopped moving" if at <= since else "after it had stopped moving"
         return f"its child process pid {pid} ended {format_seconds(abs(since - at))} {when}"
 
 
@@ -181,7 +181,7 @@ def format_wait_of(wait: PythonWait, cwd: str) -> str:
 def scene_of(verdict: Verdict, job: JobView) -> Scene | None:
     """Of the first culprit, or the child of it that is to blame; None where the kernel was not asked what it waits
     for, or it has moved since."""
-    rank = job.ranks.get(verdict.culprits[0]) if verdict.culprits else None
+    rank = verdict.culprit(job)
     if rank is None:
         return None
     chain = verdict.chain or lasting_wait(rank, verdict.since, job, verdict.blamed_child or 0)

@@ -4,16 +4,16 @@ others that do move."""
 from __future__ import annotations
 
 from diag.detectors.hang.patience import STEADY_SECONDS
-from diag.detectors.hang.rank_wait import WAITS
+from diag.detectors.hang.rank_wait import WAITS, classify_rank
 from diag.detectors.hang.verdict import Verdict
-from diag.state.printed import PRINTED
+from diag.state.printed import PRINTED, WROTE
 from diag.state.rank_view import CHANNELS, STRONG, RankView
 from diag.state.view import JobView
 
 # Children or IO that keep moving without any step, stack or log line moving (a side process, a service).
 _BUSY_WITHOUT_PROGRESS = {"steady": 600.0, "training": 600.0}
 _BUSY_WITHOUT_PROGRESS_SECONDS = 7200.0  # DLRover's ceiling for the first step
-_AT_WORK_SECONDS = 120.0  # ours: then it is said who holds the others up, whatever else moves in it
+_AT_WORK_SECONDS = 120.0  # ours: then it is reported who holds the others up, whatever else moves in it
 _OF_WORK = ("io", "child_io", "memory")
 _BUT_STACKS = tuple(channel for channel in CHANNELS if channel != "stack")
 RESTED_SECONDS = 120.0  # ours: as long as a service may let all ranks wait
@@ -69,7 +69,7 @@ def rested_since(now: float, job: JobView, alive: list[RankView]) -> float | Non
     """Since when no rank has done more than to look, or ask, again and again: its stack moves, and nothing else of the job
     does. None for a while, and where too little was seen of it."""
     if job.cluster.nodes:
-        return None  # of ranks of other nodes too little is told
+        return None  # of ranks of other nodes too little is known
     worked = max(max(rank.worked_at, rank.last_moved((*_BUT_STACKS, PRINTED))) for rank in alive)
     since = max(worked, job.progress.log_moved_at or 0.0, job.saves.moved_at or 0.0)
     if now - since < RESTED_SECONDS:
@@ -98,7 +98,7 @@ def is_blind(rank: RankView, now: float) -> bool:
 
 
 def _well_seen(alive: list[RankView], now: float, quiet: float) -> bool:
-    """Enough independent looks during the silence: a verdict needs eyes, not only silence."""
+    """Enough independent samples during the silence: a verdict needs more than silence."""
     for rank in alive:
         late = rank.told_every  # of another node the last digest is known
         if rank.tree is None or now - rank.tree_at > 15.0 + late:
@@ -111,3 +111,33 @@ def _well_seen(alive: list[RankView], now: float, quiet: float) -> bool:
         elif rank.stack_samples < _SAMPLES or now - rank.stack_at > 30.0 + late:
             return False
     return True
+
+
+# --- what ranks print
+
+# Ours: where the log shows steps, so long of other lines is no training; nor is it, of lines that diag cannot
+# see, any progress for sure. Without either what is printed is all that is known of a job.
+_NO_STEPS_SECONDS = 600.0
+# Ours: where other ranks wait in a call for who prints. A loop of tries prints each of them; an evaluation that takes
+# longer does hold the others up.
+_HELD_UP_SECONDS = 120.0
+
+
+def last_printed(verdict: Verdict, job: JobView, now: float) -> float:
+    """When one of them last printed something new, so that it moves, and the job with it; 0 where that is no evidence.
+
+    Of a rank that waits for others in a call it does not count: other threads of it print then, a watchdog or a monitor
+    of memory. Where all wait alike and nothing but their stacks shows it, each may be on its way: a step that is one
+    long call shows no other line.
+    """
+    held_up = bool(verdict.culprits) and any(
+        classify_rank(rank) in WAITS for rank in job.ranks.known(verdict.waiting)
+    )
+    if held_up and now - verdict.since >= _HELD_UP_SECONDS:
+        return 0.0
+    ranks = job.ranks.known(verdict.everyone)
+    if verdict.culprits or verdict.collectives is not None or verdict.klass != "unknown":
+        ranks = [rank for rank in ranks if classify_rank(rank) not in (*WAITS, "stopped")]
+    for_long = now - verdict.since >= _NO_STEPS_SECONDS
+    channels = [PRINTED] * (not for_long or job.iteration is None) + [WROTE] * (not for_long)
+    return max((rank.last_moved(channels) for rank in ranks), default=0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diag.detectors.hang.kernel_waits import wait_of
-from diag.detectors.hang.verdict import Verdict
+from diag.detectors.hang.verdict import Verdict, at_most
 from diag.model import Confidence
 from diag.model.observations.waits import Wait
 from diag.state.rank_view import RankView
@@ -34,7 +34,7 @@ _LONGEST_FOR_OTHERS = 60.0
 
 def with_known_end(verdict: Verdict, job: JobView, now: float) -> Verdict:
     """By the first culprit: the others of one class wait alike."""
-    rank = job.ranks.get(verdict.culprits[0]) if verdict.culprits else None
+    rank = verdict.culprit(job)
     if rank is None or verdict.blamed_child is not None:
         return verdict
     wait = _wait(rank, verdict, job)
@@ -63,7 +63,7 @@ def patience_to_end(verdict: Verdict) -> float:
 
 def _ending(verdict: Verdict, cause: str, words: str, ends: float, now: float) -> Verdict:
     text = f"{words} {format_time(ends, now)} ({format_seconds(max(0.0, ends - now))} from now)"
-    confidence = min(verdict.confidence, Confidence.MEDIUM, key=list(Confidence).index)
+    confidence = at_most(verdict.confidence, Confidence.MEDIUM)
     words = " and ".join(filter(None, (text, verdict.words)))
     # One step of the chain is that wait itself, with what was left of it when it was read.
     chain = verdict.chain if verdict.chain is not None and len(verdict.chain.steps) > 1 else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from diag.detectors.hang.partings import path_of
 from diag.detectors.hang.program_lines import thread_of
+from diag.detectors.hang.reasons import POLLS
 from diag.detectors.hang.verdict import Note, Verdict
 from diag.model.observations import Frame, FrameVariables, ProgramPlace, ThreadStack
 from diag.state.program import Program
@@ -26,15 +27,7 @@ _MOST_NOTES = 5
 _MOST_IN_CALLS = 2  # more ranks, of a hang in which all wait
 _MOST_OTHERS = 16  # ranks compared
 _MOST_IN_WORDS, _MOST_APART = 2, 3
-_POLLS = (
-    "polls",
-    "polls_for_file",
-    "polls_for_lock_file",
-    "polls_for_service",
-    "polls_for_thread",
-    "polls_for_process",
-)
-_LOOPS = (*_POLLS, "sleeps", "busy", "loops", "retries", "goes_round", "dataloader_worker_slow")
+_LOOPS = (*POLLS, "sleeps", "busy", "loops", "goes_round", "dataloader_worker_slow")
 # Causes of a rank of which its line may tell why it is there.
 _AT_A_LINE = (
     "busy",
@@ -90,16 +83,16 @@ class _Place:
         """Whose values do not follow from the rank's number alone."""
         for name, text in self.values.items():
             texts = {rank: text} | {other: of[name] for other, of in self.elsewhere.items() if name in of}
-            told = not any(
+            comparable = not any(
                 one.startswith("<") or one == _HIDDEN or _FLOAT.fullmatch(one) for one in texts.values()
             )
-            if told and len({_without_rank(one, of) for of, one in texts.items()}) > 1:
+            if comparable and len({_without_rank(one, of) for of, one in texts.items()}) > 1:
                 yield name
 
 
 def with_variables(verdict: Verdict, job: JobView) -> Verdict:
     """Of the first culprit; where nobody is to blame, of the first rank."""
-    everybody = (*verdict.culprits, *verdict.waiting)
+    everybody = verdict.everyone
     rank = job.ranks.get(everybody[0]) if everybody else None
     thread = thread_of(rank, verdict) if rank is not None else None
     if rank is None or thread is None:
@@ -123,17 +116,22 @@ def with_variables(verdict: Verdict, job: JobView) -> Verdict:
         for number, (there, whole) in list(compared.items())[:_MOST_IN_CALLS]:
             notes += [Note("variables", text, number) for text in _called(there, whole, cwd)]
     shown = _shown(places, verdict)
-    told, clause, of_name = _difference(places, shown, rank, verdict)
-    clauses = [verdict.words, _at_its_line(shown, verdict, told) if shown is not None else "", clause]
+    differs, clause, of_name = _difference(places, shown, rank, verdict)
+    clauses = [verdict.words, _at_its_line(shown, verdict, differs) if shown is not None else "", clause]
     if shown is not None and verdict.cause in _LOOPS:
         first = job.program.first_variables(rank.rank, read.pid, shown.frame)
         clauses.append(_growing(shown.values, _values(first)) if first is not None else "")
     words = ", ".join(filter(None, clauses))
-    if of_name and verdict.cause in _POLLS and shown is not None and told not in shown.conditions:
+    if (
+        of_name
+        and verdict.cause in {*POLLS} - {"retries"}
+        and shown is not None
+        and differs not in shown.conditions
+    ):
         verdict = replace(verdict, cause="polls_for_a_name_of_its_own", reason=None)
     kept = [note for note in verdict.notes if note.kind == "program"]
     rest = [note for note in verdict.notes if note.kind != "program"]
-    return replace(verdict, words=words, apart=told, notes=(*kept, *notes[:_MOST_NOTES], *rest))
+    return replace(verdict, words=words, apart=differs, notes=(*kept, *notes[:_MOST_NOTES], *rest))
 
 
 def _shown(places: Sequence[_Place], verdict: Verdict) -> _Place | None:
@@ -154,17 +152,17 @@ def _places(
 ) -> Iterator[_Place]:
     """Innermost first, where the rank still is in the functions in which it was when they were read."""
     for frame in list(reversed(path_of(thread)))[:_OUTWARDS]:
-        found = next((one for one in read if _is_at(one, frame) and one.thread_id == thread.thread_id), None)
-        # of one that goes round, at another line of the same function
-        found = found or next((one for one in read if _is_same_function(one, frame)), None)
-        if found is None:
+        there = [one for one in read if _is_same_function(one, frame)]
+        if not there:
             continue
+        here = [one for one in there if (one.line, one.thread_id) == (frame.line, thread.thread_id)]
+        found = (here or there)[0]  # of one that goes round, at another line of the same function
         values = _values(found)
         places = [program.at(frame)]
         elsewhere: dict[int, Mapping[str, str]] = {}
         level = True
-        for other, (there, whole) in compared.items():
-            same = next((one for one in there if _is_same_function(one, frame)), None)
+        for other, (of_other, whole) in compared.items():
+            same = next((one for one in of_other if _is_same_function(one, frame)), None)
             at = next(
                 (one for one in path_of(whole) if (one.file, one.function) == (frame.file, frame.function)),
                 None,
@@ -173,8 +171,8 @@ def _places(
                 elsewhere[other] = _values(same)
                 level = level and at.line == frame.line
                 places.append(program.at(at))
-        here = places[0]
-        texts = (here.text, *(block.text for block in here.around)) if here is not None else ()
+        place = places[0]
+        texts = (place.text, *(block.text for block in place.around)) if place is not None else ()
         line = _read_by(values, texts[:1])
         conditions = _read_by(values, [text for place in places for text in _conditions(place)])
         yield _Place(found, values, texts, line, conditions, elsewhere, level)
@@ -188,10 +186,6 @@ def _of_others(others: Sequence[int], job: JobView) -> Compared:
         if rank is not None and read is not None and rank.judged is not None:
             found[number] = read.frames, rank.judged
     return found
-
-
-def _is_at(read: FrameVariables, frame: Frame) -> bool:
-    return _is_same_function(read, frame) and read.line == frame.line
 
 
 def _is_same_function(read: FrameVariables, frame: Frame) -> bool:
@@ -351,7 +345,7 @@ def _brief(text: str) -> str:
     return inner if inner and "Path(" in text and inner[:1] in "'\"" else text
 
 
-def _at_its_line(place: _Place, verdict: Verdict, told: str) -> str:
+def _at_its_line(place: _Place, verdict: Verdict, differs: str) -> str:
     """ "its line is `PATTERN.search(text)`, `text` was 'aaaa' when read": what the loop or the line reads."""
     line = place.texts[0] if place.texts else ""
     loop = any(f"the loop `{text}`" in verdict.words for text in place.texts[1:])
@@ -359,7 +353,7 @@ def _at_its_line(place: _Place, verdict: Verdict, told: str) -> str:
     known = [
         f"`{name}` was {text}"
         for name in (place.named if goes_round else place.line)
-        if name != told and (text := _brief(place.values[name])) != _HIDDEN and not _says_little(text)
+        if name != differs and (text := _brief(place.values[name])) != _HIDDEN and not _says_little(text)
         if name in place.conditions or "=" not in text or not text.startswith("<")
         if len(text) <= _LONGEST_IN_WORDS
     ]

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from diag.model import Confidence, Ground
+from diag.model import Confidence, Ground, numbered
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
 from diag.state.wait_chain import Chain
 from diag.state.wait_graph import Explanation
+from diag.text.units import format_ranks
 
 _LEVELS = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What one more kind of evidence says to a verdict, as it is shown: `kind` is the source's name."""
+    """What one more kind of evidence adds to a verdict, as it is shown: `kind` is the source's name."""
 
     kind: str
     text: str
@@ -37,7 +40,7 @@ class Verdict:
     """Who holds the job up. `culprits` is empty for a symmetric hang; `cause` is one of a fixed set within the
     class.
 
-    `collectives` is what the Flight Recorder says to it, when it was asked and agrees or decides; `notes`
+    `collectives` is what the Flight Recorder shows of it, where it agrees or decides; `notes`
     what other evidence adds. `seconds` is set for a snapshot: how long its evidence shows the silence, 0 when
     it does not tell.
     """
@@ -62,6 +65,19 @@ class Verdict:
     ends_at: float | None = None  # when what it waits for is over by itself, where the kernel shows it
     grounds: tuple[Ground, ...] = ()  # why it will not go on by itself; none: it is only held up
 
+    @property
+    def everyone(self) -> tuple[int, ...]:
+        """The culprits first."""
+        return (*self.culprits, *self.waiting)
+
+    def noted(self, *notes: Note) -> Verdict:
+        """With these besides those that it has."""
+        return replace(self, notes=(*self.notes, *notes))
+
+    def culprit(self, job: JobView) -> RankView | None:
+        """The first, where it was seen."""
+        return job.ranks.get(self.culprits[0]) if self.culprits else None
+
 
 def others(everyone: tuple[int, ...], culprits: tuple[int, ...]) -> tuple[int, ...]:
     blamed = set(culprits)
@@ -82,6 +98,15 @@ def blaming(
 def undecided(verdict: Verdict) -> bool:
     """Everybody seen waits: the stacks blame no rank."""
     return not verdict.culprits and verdict.klass == "unknown"
+
+
+def at_most(confidence: Confidence, most: Confidence) -> Confidence:
+    return min(confidence, most, key=_LEVELS.index)
+
+
+def format_who(ranks: Sequence[int], verb: str) -> str:
+    """ "rank 1 waits", "ranks 0,2 wait" of "[waits|wait]"."""
+    return f"{format_ranks(ranks)} {numbered(verb, len(ranks))}"
 
 
 def lowered(confidence: Confidence) -> Confidence:

@@ -22,7 +22,7 @@ def format_chain(chain: Chain, name: str = "the main thread") -> str:
     """
     steps = chain.steps
     if len(steps) > 1 and chain.end == "no_owner" and _is_rank(steps[-1], steps[-2].wait):
-        steps = steps[:-1]  # where a rank waits is said of that rank
+        steps = steps[:-1]  # where a rank waits is reported with that rank
     clauses = [format_wait(step) for step in steps]
     if chain.behind is not None:
         before = format_chain(chain.behind, name).removesuffix(_NO_OWNER)
@@ -31,10 +31,11 @@ def format_chain(chain: Chain, name: str = "the main thread") -> str:
     if len(clauses) > _MOST_STEPS:
         text += f", and so on over {len(clauses) - _MOST_STEPS} more, the last of which {clauses[-1]}"
     first = chain.steps[chain.at].process.pid
-    if chain.end == "cycle" and len({step.process.pid for step in chain.steps[chain.at :]}) > 1:
+    if len({step.process.pid for step in chain.circle}) > 1:
         text += f", and so pid {first} waits for itself{': a deadlock' if is_closed(chain) else ''}"
     elif chain.end == "cycle":
-        whom = name if chain.at == 0 else _thread(chain.steps[chain.at])
+        one = chain.steps[chain.at]
+        whom = name if chain.at == 0 else f"pid {one.process.pid}" if one.main else _named(one.thread)
         text += f", and that one waits for {whom}: a deadlock"
     elif chain.end == "store":
         text += ": the job's own store (MASTER_ADDR:MASTER_PORT)"
@@ -50,16 +51,14 @@ def format_wait(step: Step) -> str:
     return _FORMATS.get(wait.kind, _other)(wait, step)
 
 
-def _thread(step: Step) -> str:
-    if step.main:
-        return f"pid {step.process.pid}"
-    return _named(step.thread)
+def thread_of(step: Step) -> str:
+    return "the main thread" if step.main else _named(step.thread)
 
 
 def name_of(step: Step, waiter: Step) -> str:
     """As one who waits for it says: "thread reader (tid 7)", or "child pid 9 (`sh up.sh`)"."""
     if step.process.pid == waiter.process.pid:
-        return "the main thread" if step.main else _named(step.thread)
+        return thread_of(step)
     child = "child " if step.process.parent == waiter.process.pid else ""
     thread = "" if step.main else f"{_named(step.thread)} of "
     return f"{thread}{child}{_party(Party(step.process.pid, 0, step.process.command), waiter)}"
@@ -111,18 +110,6 @@ def _connect(wait: Wait, step: Step) -> str:
     return f"connects to {wait.peer or 'a socket'}, which does not answer{again}"
 
 
-def _accept(wait: Wait, step: Step) -> str:
-    return f"waits for somebody to connect to {wait.local}" if wait.local else "waits for a connection"
-
-
-def _child(wait: Wait, step: Step) -> str:
-    return f"waits for {'child ' + _parties(wait, step) if wait.others else 'a child process'} to end"
-
-
-def _join(wait: Wait, step: Step) -> str:
-    return f"waits for {_parties(wait, step) or 'a thread'} to end"
-
-
 def _condition(wait: Wait) -> str:
     if wait.dead_end == "alone":
         why = ": it was forked without its parent's" if wait.forked else ""
@@ -154,7 +141,7 @@ def _end(text: str, wait: Wait) -> str:
 
 
 def _only_itself(wait: Wait, step: Step) -> bool:
-    return bool(wait.others) and all(other.pid == step.process.pid for other in wait.others)
+    return wait.pids == {step.process.pid}
 
 
 def _file(wait: Wait, step: Step) -> str:
@@ -165,10 +152,6 @@ def _file(wait: Wait, step: Step) -> str:
     return f"is in {wait.call or 'a page fault'} of {wait.path or 'a file'}{where}" + (
         answers[wait.mount_answers] if wait.mount_answers is not None else ""
     )
-
-
-def _file_lock(wait: Wait, step: Step) -> str:
-    return _held(f"waits for a lock on {wait.path or 'a file'}", wait, step)
 
 
 def _held(text: str, wait: Wait, step: Step) -> str:
@@ -225,9 +208,13 @@ _FORMATS: dict[str, Callable[[Wait, Step], str]] = {
     "tcp_connect": _connect,
     "unix_connect": _connect,
     "connect": _connect,
-    "tcp_accept": _accept,
-    "child": _child,
-    "join": _join,
+    "tcp_accept": lambda wait, step: (
+        f"waits for somebody to connect to {wait.local}" if wait.local else "waits for a connection"
+    ),
+    "child": lambda wait, step: (
+        f"waits for {'child ' + _parties(wait, step) if wait.others else 'a child process'} to end"
+    ),
+    "join": lambda wait, step: f"waits for {_parties(wait, step) or 'a thread'} to end",
     "mutex": _mutex,
     "gil": lambda wait, step: _held("waits for Python's interpreter lock", wait, step),
     "semaphore": lambda wait, step: f"waits for a lock between processes ({wait.path or 'unnamed'})",
@@ -240,7 +227,7 @@ _FORMATS: dict[str, Callable[[Wait, Step], str]] = {
     "terminal": lambda wait, step: f"reads from {f'terminal {wait.path}' if wait.path else 'a terminal'}",
     "file_io": _file,
     "page_fault": _file,
-    "file_lock": _file_lock,
+    "file_lock": lambda wait, step: _held(f"waits for a lock on {wait.path or 'a file'}", wait, step),
     "sleep": _sleep,
     "poll": _poll,
     "running": _running,

@@ -10,9 +10,8 @@ from diag.detectors.hang.verdict import Note, Verdict, blaming, raised, undecide
 from diag.model import Confidence
 from diag.model.observations import CollectiveTimedOut, WatchdogState
 from diag.state.view import JobView
+from diag.state.wait_graph import minority
 from diag.text.units import format_ranks, format_seconds
-
-_Calls = dict[tuple[str, int, int], list[int]]  # ranks by the operation and its numbers of elements
 
 # What the watchdog's lines make of a verdict that blames no rank: class ("": as it was), cause, how sure.
 _BY_WATCHDOG = {
@@ -60,14 +59,16 @@ class Watchdog:
         seq = next(iter(front.values())).seq
         seconds = max(fact.seconds for fact in front.values())
         waiting = tuple(sorted(front))
-        calls: _Calls = {}
+        # ranks by the operation and its numbers of elements
+        calls: dict[tuple[str, int, int], list[int]] = {}
         for rank, fact in sorted(front.items()):
             calls.setdefault((fact.op, fact.numel_in, fact.numel_out), []).append(rank)
         if len({op for op, _, _ in calls}) > 1:
             text = ", ".join(
                 f"{format_ranks(ranks)} {op} of {numel} elements" for (op, numel, _), ranks in calls.items()
             )
-            return WatchdogReport("mismatch", _fewer(calls), waiting, seconds, f"at call {seq}: {text}")
+            fewer = tuple(sorted(minority([*calls.values()])))
+            return WatchdogReport("mismatch", fewer, waiting, seconds, f"at call {seq}: {text}")
         op = next(iter(front.values())).op
         text = f"{format_ranks(waiting)} waited {format_seconds(seconds)} in {op} {seq}"
         behind = tuple(
@@ -77,13 +78,8 @@ class Watchdog:
         )
         if behind:
             reached = max(self._states[rank].last_enqueued for rank in behind)
-            return WatchdogReport(
-                "absent",
-                behind,
-                waiting,
-                seconds,
-                f"{text}; {format_ranks(behind)} had issued {reached} calls",
-            )
+            text += f"; {format_ranks(behind)} had issued {reached} calls"
+            return WatchdogReport("absent", behind, waiting, seconds, text)
         silent = tuple(sorted(rank for rank in job.ranks if rank not in front and rank not in self._states))
         if silent and len(silent) <= len(front):
             text += f"; the watchdog of {format_ranks(silent)} reports nothing"
@@ -101,24 +97,16 @@ class Watchdog:
         return {rank: fact for rank, fact in last.items() if fact.seq == seq}
 
 
-def _fewer(calls: _Calls) -> tuple[int, ...]:
-    """Those who made another call than most; all, where no call is that of most."""
-    most = max(map(len, calls.values()))
-    camps = [ranks for ranks in calls.values() if len(ranks) == most]
-    blamed = [ranks for ranks in calls.values() if len(camps) > 1 or ranks is not camps[0]]
-    return tuple(sorted(rank for ranks in blamed for rank in ranks))
-
-
-def with_watchdog(verdict: Verdict, says: WatchdogReport | None, standing: dict[int, str]) -> Verdict:
-    if says is None:
+def with_watchdog(verdict: Verdict, report: WatchdogReport | None, states: dict[int, str]) -> Verdict:
+    if report is None:
         return verdict
-    noted = replace(verdict, notes=(*verdict.notes, Note("output", says.text)))
+    noted = verdict.noted(Note("output", report.text))
     if not undecided(verdict):
-        agrees = bool(verdict.culprits) and set(verdict.culprits) == set(says.culprits)
+        agrees = bool(verdict.culprits) and set(verdict.culprits) == set(report.culprits)
         return replace(noted, confidence=raised(verdict.confidence)) if agrees else noted
-    joined_elsewhere = any(standing.get(rank) in WAITS for rank in says.culprits)
-    if says.kind not in _BY_WATCHDOG or (joined_elsewhere and says.kind != "mismatch"):
+    joined_elsewhere = any(states.get(rank) in WAITS for rank in report.culprits)
+    if report.kind not in _BY_WATCHDOG or (joined_elsewhere and report.kind != "mismatch"):
         return noted
-    klass, cause, confidence = _BY_WATCHDOG[says.kind]
-    noted = replace(noted, waiting=tuple(sorted({*verdict.waiting, *says.waiting})))
-    return blaming(noted, says.culprits, klass or verdict.klass, cause, confidence)
+    klass, cause, confidence = _BY_WATCHDOG[report.kind]
+    noted = replace(noted, waiting=tuple(sorted({*verdict.waiting, *report.waiting})))
+    return blaming(noted, report.culprits, klass or verdict.klass, cause, confidence)

@@ -47,7 +47,7 @@ class PassedMismatchDetector(Detector):
         if not self._found:
             return
         newest, count = self._found[0], len(self._found)
-        ranks = minority(newest.signatures)
+        ranks = tuple(sorted(minority([item.ranks for item in newest.signatures])))
         yield finding(
             self.name,
             "collectives_differ",

@@ -70,6 +70,11 @@ class Wait:
         None  # packages with native code that it has loaded; None: not looked at
     )
 
+    @property
+    def pids(self) -> frozenset[int]:
+        """Of those who could end it."""
+        return frozenset(other.pid for other in self.others)
+
 
 @dataclass(frozen=True, slots=True)
 class ThreadWait:
@@ -116,3 +121,7 @@ class WaitsRead(Observation):
 
     def process(self, pid: int) -> ProcessWaits | None:
         return next((one for one in self.processes if one.pid == pid), None)
+
+    def thread(self, pid: int, tid: int = 0) -> ThreadWait | None:
+        process = self.process(pid)
+        return process.thread(tid) if process is not None else None

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diag.detectors.hang.kernel_causes import kernel_cause
-from diag.detectors.hang.threads import name_judged
 from diag.detectors.hang.wait_text import format_chain
 from diag.engine.engine import Engine
 from diag.model.observations import Frame, StackSample, ThreadStack
@@ -174,7 +173,7 @@ def _of_ranks(engine: Engine, members: list[tuple[int, float, StackSample]], rea
     if ranks[0].activity is not None:
         found = replace(found, activity=ranks[0].activity.value)
     if ranks[0].thread:
-        found = replace(found, thread=name_judged(ranks[0]).removeprefix("thread "))
+        found = replace(found, thread=ranks[0].thread_name.removeprefix("thread "))
     kept = [(rank.rank, shared) for rank in ranks if (shared := standing_steps(rank.series)) is not None]
     moving = [(number, shared) for number, shared in kept if shared < len(found.path)]
     all_stand = len(kept) == len(ranks) and not moving
