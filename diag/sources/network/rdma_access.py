@@ -19,7 +19,14 @@ from diag.knowledge.nccl_filters import parse_conf
 from diag.model import Payload, Record
 from diag.model.observations import Observation, RdmaAccess, Unparsed
 from diag.sources.host.job_files import JobFiles
-from diag.sources.host.process_tree import PROC, read_environ, read_raw, stat_fields
+from diag.sources.host.process_tree import (
+    PROC,
+    colon_fields,
+    read_environ,
+    read_raw,
+    read_text,
+    stat_fields,
+)
 from diag.sources.payload import mapping, sequence, texts, whole, word
 
 SOURCE = "rdma_access"
@@ -164,8 +171,7 @@ class RdmaAccessReader:
             for name in ("KUBERNETES_SERVICE_HOST", "SLURM_JOB_ID")
             if environment is not None and name in environment
         ]
-        groups = (read_raw(f"{self._base}/cgroup") or b"")[:8192].decode("utf-8", "replace")
-        return {"marks": marks, "environment": names, "cgroup": groups}
+        return {"marks": marks, "environment": names, "cgroup": read_text(f"{self._base}/cgroup")[:8192]}
 
     def _nccl_conf(self, view: _RankFiles, environment: Environment | None) -> list[list[str]]:
         """[file, name, value] as NCCL sets them: the user's file before the machine's, what is set already
@@ -203,7 +209,7 @@ class RdmaAccessReader:
                 return uid
         except OSError:
             return uid
-        for line in (read_raw(f"{self._base}/uid_map") or b"").decode("ascii", "replace").split("\n"):
+        for line in read_text(f"{self._base}/uid_map").split("\n"):
             words = line.split()
             if len(words) == 3 and all(word.isdecimal() for word in words):
                 inner, outer, count = map(int, words)
@@ -213,7 +219,7 @@ class RdmaAccessReader:
 
     def _home(self, view: _RankFiles) -> str:
         """As getpwuid says it, for NCCL does not read HOME; empty where the user is in no file (LDAP)."""
-        uids = (_status_line(self._base, b"Uid") or "").split()
+        uids = colon_fields(read_text(f"{self._base}/status")).get("Uid", "").split()
         uid = self._uid_inside(int(uids[0])) if uids and uids[0].isdecimal() else None
         for line in (view.read("/etc/passwd", 1 << 20) or b"").decode("utf-8", "replace").split("\n"):
             fields = line.split(":")
@@ -238,14 +244,11 @@ def device_nodes(pid: int, proc: str | os.PathLike[str] = PROC) -> list[str] | N
 
 def lock_rights(base: str) -> dict[str, str | None]:
     """What decides whether a process may lock memory beyond its limit, by its /proc folder: see `ipc_lock`."""
-    return {"cap_eff": _status_line(base, b"CapEff"), "uid_map": _words(read_raw(f"{base}/uid_map"))}
-
-
-def _status_line(base: str, name: bytes) -> str | None:
-    for line in (read_raw(f"{base}/status") or b"").split(b"\n"):
-        if line.startswith(name + b":"):
-            return line.partition(b":")[2].decode("ascii", "replace").strip()
-    return None
+    uid_map = read_raw(f"{base}/uid_map")
+    return {
+        "cap_eff": colon_fields(read_text(f"{base}/status")).get("CapEff"),
+        "uid_map": None if uid_map is None else " ".join(uid_map[:400].decode("ascii", "replace").split()),
+    }
 
 
 # /proc/PID/fd of a process with a context of soft-RoCE, Linux 6.1, 2026-11-20:
@@ -323,10 +326,6 @@ class _RankFiles:
             return self._files.read(path, most)
         except (OSError, ValueError):
             return None
-
-
-def _words(raw: bytes | None) -> str | None:
-    return None if raw is None else " ".join(raw[:400].decode("ascii", "replace").split())
 
 
 # --- understanding it

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from diag.model import Payload, Record
 from diag.model.observations import Frame, Observation, ThreadStack, Unparsed
+from diag.sources.host.process_tree import colon_fields
 from diag.sources.payload import guarded
 from diag.sources.stacks.facts import asked_of, failure, owner, sample
 
@@ -152,8 +153,7 @@ class _Target:
         #   State:	S (sleeping)
         #   ShdPnd:	0000000000000000
         #   SigCgt:	0000000100000002
-        lines = path.read_text("utf-8", "replace").splitlines()
-        fields = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        fields = colon_fields(path.read_text("utf-8", "replace"))
 
         def has(*names: str) -> bool:
             return any(int(fields.get(name) or "0", 16) >> (self.number - 1) & 1 for name in names)

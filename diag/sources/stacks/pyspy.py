@@ -10,7 +10,6 @@ the caller, because py-spy's own `--subprocesses` leaves them out of its JSON. W
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -23,6 +22,7 @@ from typing import Any
 
 from diag.model import NotChecked, Payload, Record
 from diag.model.observations import Frame, Observation, ThreadStack
+from diag.sources.host.process_tree import colon_fields, read_text
 from diag.sources.payload import guarded
 from diag.sources.stacks.facts import asked_of, failure, owner, sample
 
@@ -144,26 +144,21 @@ class PySpy:
 
 def _access(pid: int, proc: Path) -> dict[str, Any] | None:
     """What decides about ptrace; None when the process has ended."""
+    fields = colon_fields(read_text(f"{proc}/{pid}/status"))
     try:
-        text = (proc / str(pid) / "status").read_text("utf-8", "replace")
-        fields = {
-            name: value.split() for name, _, value in (line.partition(":") for line in text.splitlines())
-        }
-        uid = int(fields["Uid"][0])
+        uid = int(fields["Uid"].split()[0])
         owner = (proc / str(pid)).stat().st_uid
         if fields["State"][0] in "ZX":
             return None
     except (OSError, KeyError, ValueError, IndexError):
         return None
     access: dict[str, Any] = {"uid": uid, "our_uid": os.geteuid()}
-    with contextlib.suppress(OSError):  # mode 2: a filter, as docker's default profile
-        access["seccomp"] = "Seccomp:\t2" in (proc / "self/status").read_text("utf-8", "replace")
+    if own := colon_fields(read_text(f"{proc}/self/status")):  # mode 2: a filter, as docker's default profile
+        access["seccomp"] = own.get("Seccomp") == "2"
     if owner != uid:
         access["dumpable"] = False  # then its files in /proc belong to root
-    try:
-        access["ptrace_scope"] = int((proc / "sys/kernel/yama/ptrace_scope").read_text())
-    except (OSError, ValueError):
-        pass
+    if (scope := read_text(f"{proc}/sys/kernel/yama/ptrace_scope").strip()).isdecimal():
+        access["ptrace_scope"] = int(scope)
     return access
 
 

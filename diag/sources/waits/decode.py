@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-from diag.sources.waits.calls import Call
+from diag.sources.host.process_tree import split_stat
+from diag.sources.waits.calls import Call, parse_call
 
 _EXITING = 0x4  # PF_EXITING of include/linux/sched.h, in field 9 of stat
 
@@ -70,6 +73,28 @@ class Blocked:
     shared: bool = False  # a futex that other processes may wait for too
     in_file_system: bool = False  # by its state or wait channel, whatever the call is
     reason: str = ""
+
+
+class Seen(NamedTuple):
+    name: str
+    fields: list[str]  # of stat, from the state on
+    wchan: str | None
+    call: Call | None
+    blocked: Blocked
+
+
+def read_thread(thread: Mapping[str, Any], machine: str = "") -> Seen | None:
+    """A thread's raw lines of /proc; None for what is no thread's."""
+    try:
+        _, name, fields = split_stat(thread["stat"])
+        flags = int(fields[6])
+    except (KeyError, ValueError, IndexError):
+        return None
+    wchan: str | None = str(thread.get("wchan", ""))
+    if wchan in ("", "0") and fields[0] in ("S", "D"):
+        wchan = None  # a refusal (field 35 of stat is 0 there, else 1)
+    call = parse_call(thread.get("syscall", ""), machine)
+    return Seen(name, fields, wchan, call, blocked_in(fields[0], flags, wchan, call))
 
 
 def blocked_in(state: str, flags: int, wchan: str | None, call: Call | None) -> Blocked:

@@ -6,9 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from diag.sources.host.process_tree import split_stat
-from diag.sources.waits.calls import parse_call
-from diag.sources.waits.collect import readable_wchan
-from diag.sources.waits.decode import Blocked, blocked_in
+from diag.sources.waits.decode import Blocked, read_thread
 
 # Of signal(7): what a timer, a file or a child that ends sends without anybody's doing.
 _ALARMS = (14, 26, 27, 29)  # SIGALRM, SIGVTALRM, SIGPROF, SIGIO
@@ -62,12 +60,8 @@ class Relatives:
         return False
 
     def blocked(self, thread: dict[str, Any]) -> Blocked | None:
-        try:
-            fields = split_stat(thread["stat"])[2]
-            call = parse_call(thread.get("syscall", ""), self._machine)
-            return blocked_in(fields[0], int(fields[6]), readable_wchan(thread, fields), call)
-        except (KeyError, ValueError, IndexError):
-            return None
+        seen = read_thread(thread, self._machine)
+        return seen.blocked if seen is not None else None
 
     def _row(self, pid: int) -> dict[str, Any]:
         return self._processes.get(str(pid)) or {}
