@@ -32,7 +32,7 @@ from diag.model.observations import (
 )
 from diag.settings import Settings
 from diag.sources.collectives import nccl_ras
-from diag.sources.collectives.nccl_library import library_of, version_of
+from diag.sources.host.versions import library_of, version_of
 from diag.sources.logs import output
 from diag.sources.parsers import PARSERS
 from diag.state.job import JobState

@@ -1,9 +1,5 @@
 """The program's own text at the lines at which its threads are: what stands there, and which loops and conditions lead
-there.
-
-It is read by its tokens and their indentation, not parsed: text of a newer Python, or a part of one, tells as much,
-and no nesting is too deep.
-"""
+there."""
 
 from __future__ import annotations
 
@@ -16,8 +12,7 @@ from diag.model import Payload, Record
 from diag.model.observations import Block, Leave, Meaning, Observation, ProgramPlace, ProgramRead
 from diag.sources.host.job_files import Files
 from diag.sources.payload import from_mapping, guarded, integer, mapping, sequence
-from diag.sources.stacks.awaited import made_by
-from diag.sources.stacks.meanings import MOST_MEANINGS, Meanings
+from diag.sources.stacks.meanings import MOST_MEANINGS, Meanings, made_by
 from diag.sources.stacks.statements import (
     FUNCTIONS,
     LOOPS,
