@@ -18,6 +18,7 @@ from diag.model import Payload, Record
 from diag.model.observations import Observation, RasReading, SourceFailed, SourceWorks
 from diag.sources.collectives.ras_json import load, read_communicators
 from diag.sources.collectives.ras_text import read_text
+from diag.sources.collectives.worker_server import NoAnswer
 from diag.sources.payload import explained, guarded, integer, mapping, sequence, word
 
 SOURCE = "nccl_ras"
@@ -54,14 +55,6 @@ _RAS_SECONDS = 5  # RAS gives up on a silent process after this long; its own de
 _PROTOCOL = 2
 
 
-class _NoAnswer(Exception):
-    """`failed` is a key of FAILURES."""
-
-    def __init__(self, failed: str, detail: str = "") -> None:
-        super().__init__(f"{failed}: {detail}")
-        self.failed, self.detail = failed, detail
-
-
 # --- asking
 
 
@@ -84,8 +77,8 @@ def read(
             return {"address": address, **_talk(connection, want_json), "addresses": list(own_addresses)}
         finally:
             connection.close()
-    except _NoAnswer as failure:
-        return {"address": address, "failed": failure.failed, "detail": failure.detail[:300]}
+    except NoAnswer as failure:
+        return {"address": address, "failed": failure.word, "detail": failure.detail[:300]}
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -99,7 +92,7 @@ def split_address(address: str) -> tuple[str, int]:
     )
     port = int(found[3] or found[4]) if found else 0
     if found is None or not 0 < port < 65536:
-        raise _NoAnswer("no_address", repr(address[:80]))
+        raise NoAnswer("no_address", repr(address[:80]))
     host = found[1] or found[2] or "localhost"
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
 
@@ -108,7 +101,7 @@ def _talk(connection: _Connection, want_json: bool) -> dict[str, str]:
     connection.send(f"CLIENT PROTOCOL {_PROTOCOL}")
     hello = connection.line()
     if not hello.startswith(b"SERVER PROTOCOL "):
-        raise _NoAnswer("not_ras", repr(hello[:80]))
+        raise NoAnswer("not_ras", repr(hello[:80]))
     connection.send(f"TIMEOUT {_RAS_SECONDS}")
     connection.line()  # OK; a server that does not know it says so and keeps its own
     kind = "text"
@@ -118,14 +111,14 @@ def _talk(connection: _Connection, want_json: bool) -> dict[str, str]:
     connection.send("VERBOSE STATUS")
     report = connection.rest()
     if not report.strip():
-        raise _NoAnswer("closed")
+        raise NoAnswer("closed")
     if kind == "json":
         report = re.sub(rb"\n +", b"\n", report)  # its indentation is half of it
     return {kind: report.decode("utf-8", "replace")}
 
 
 class _Connection:
-    """One connection with one deadline for all that is done on it. Raises _NoAnswer."""
+    """One connection with one deadline for all that is done on it. Raises NoAnswer."""
 
     def __init__(self, address: tuple[str, int], end: float) -> None:
         self._end = end
@@ -134,18 +127,18 @@ class _Connection:
         try:  # to this host, as a rule: it takes a millisecond
             self._socket = socket.create_connection(address, min(self._left(), 2.0))
         except (socket.gaierror, UnicodeError) as error:
-            raise _NoAnswer("no_address", f"{address[0][:80]}: {error}") from None
+            raise NoAnswer("no_address", f"{address[0][:80]}: {error}") from None
         except ConnectionRefusedError:
-            raise _NoAnswer("refused", shown) from None
+            raise NoAnswer("refused", shown) from None
         except TimeoutError:
-            raise _NoAnswer("timed_out", f"no connection to {shown}") from None
+            raise NoAnswer("timed_out", f"no connection to {shown}") from None
         except OSError as error:
-            raise _NoAnswer("failed", f"{shown}: {error}") from None
+            raise NoAnswer("failed", f"{shown}: {error}") from None
 
     def _left(self) -> float:
         left = self._end - time.monotonic()
         if left <= 0:
-            raise _NoAnswer("timed_out")
+            raise NoAnswer("timed_out")
         return left
 
     def send(self, line: str) -> None:
@@ -153,30 +146,27 @@ class _Connection:
         try:
             self._socket.sendall(line.encode() + b"\n")
         except TimeoutError:
-            raise _NoAnswer("timed_out", line) from None
+            raise NoAnswer("timed_out", line) from None
         except OSError as error:
-            raise _NoAnswer("closed", f"{line}: {error.strerror}") from None
+            raise NoAnswer("closed", f"{line}: {error.strerror}") from None
 
     def _more(self) -> bytes:
         self._socket.settimeout(self._left())
         try:
             return self._socket.recv(1 << 16)
         except TimeoutError:
-            raise _NoAnswer("timed_out") from None
+            raise NoAnswer("timed_out") from None
         except OSError as error:
-            raise _NoAnswer("closed", error.strerror or "") from None
+            raise NoAnswer("closed", error.strerror or "") from None
 
     def line(self) -> bytes:
         while b"\n" not in self._buffer:
             data = self._more()
             if not data:
-                raise _NoAnswer(
-                    "closed" if not self._buffer else "not_ras",
-                    repr(self._buffer[:80]) if self._buffer else "",
-                )
+                raise NoAnswer("not_ras", repr(self._buffer[:80])) if self._buffer else NoAnswer("closed")
             self._buffer += data
             if len(self._buffer) > _MAX_LINE and b"\n" not in self._buffer:
-                raise _NoAnswer("not_ras", repr(self._buffer[:80]))
+                raise NoAnswer("not_ras", repr(self._buffer[:80]))
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line.rstrip(b"\r")
 
@@ -188,9 +178,9 @@ class _Connection:
             while chunk := self._more():
                 data += chunk
                 if len(data) > MAX_BYTES:
-                    raise _NoAnswer("too_large", f"more than {MAX_BYTES} bytes")
-        except _NoAnswer as failure:
-            if failure.failed == "too_large" or not data.strip():
+                    raise NoAnswer("too_large", f"more than {MAX_BYTES} bytes")
+        except NoAnswer as failure:
+            if failure.word == "too_large" or not data.strip():
                 raise
         return bytes(data)
 
@@ -227,7 +217,7 @@ def parse(record: Record) -> Iterator[Observation]:
         return
     raw = payload["json"] if "json" in payload else payload["text"]
     body = raw[_match_end(raw) :]
-    found = (_from_json if body.lstrip().startswith("{") else _from_text)(body)
+    found = _from_json(body) if body.lstrip().startswith("{") else read_text(body)
     addresses = tuple(word(item) for item in sequence(payload.get("addresses"))[:1000])
     yield SourceWorks(record.rank, SOURCE)
     yield RasReading(rank=None, emitted=record.read_at, host=record.host, addresses=addresses, **found)
@@ -243,17 +233,4 @@ def _from_json(body: str) -> Payload:
         "timeouts": integer(mapping(report.get("ras")).get("timeouts_count")),
         "whole": whole,
         "detailed": True,
-    }
-
-
-def _from_text(body: str) -> Payload:
-    report = read_text(body)
-    return {
-        "nccl_version": report.version,
-        "communicators": report.communicators,
-        "timeouts": report.timeouts,
-        "whole": report.whole,
-        "detailed": False,
-        "dead": report.dead,
-        "excerpts": report.excerpts,
     }
