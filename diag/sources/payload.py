@@ -11,7 +11,8 @@ import reprlib
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from diag.model import Payload, Record
 from diag.model.observations import Observation, Parser, Unparsed
@@ -37,6 +38,15 @@ def guarded(source: str, what: str = "not a payload of this source") -> Callable
         return parse
 
     return decorate
+
+
+def failures_of(source: str) -> Mapping[str, tuple[str, str]]:
+    """Reason and remedy by the word in the payload, of failures.yaml."""
+    from diag.text.tables import load_table
+
+    return cast(
+        "Mapping[str, tuple[str, str]]", load_table(Path(__file__).with_name("failures.yaml"))[source]
+    )
 
 
 def explained(failures: Mapping[str, tuple[str, str]], payload: Payload) -> tuple[str, str]:

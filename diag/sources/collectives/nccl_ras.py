@@ -8,7 +8,6 @@ can cost the job.
 
 from __future__ import annotations
 
-import functools
 import re
 import socket
 import time
@@ -19,32 +18,10 @@ from diag.model.observations import Observation, RasReading, SourceFailed, Sourc
 from diag.sources.collectives.ras_json import load, read_communicators
 from diag.sources.collectives.ras_text import read_text
 from diag.sources.collectives.worker_server import NoAnswer
-from diag.sources.payload import explained, guarded, integer, mapping, sequence, word
+from diag.sources.payload import explained, failures_of, guarded, integer, mapping, sequence, word
 
 SOURCE = "nccl_ras"
 DEFAULT_ADDRESS = "localhost:28028"  # NCCL's own
-
-# What can go wrong, by the word in the payload: reason and remedy.
-FAILURES = {
-    "no_address": ("NCCL_RAS_ADDR is not an address", "unset it, or set it to localhost:PORT"),
-    "refused": (
-        "nothing listens at the address of NCCL RAS",
-        "no rank has made a communicator yet, or RAS could not take its port: "
-        "set NCCL_RAS_ADDR to a free one (`diag run` does)",
-    ),
-    "timed_out": (
-        "NCCL RAS did not answer in time",
-        "the machine may be overloaded, or the process that holds the port is stopped",
-    ),
-    "not_ras": (
-        "what listens at the address of NCCL RAS is something else",
-        "set NCCL_RAS_ADDR to a free port (`diag run` does)",
-    ),
-    "too_large": ("the answer of NCCL RAS is larger than diag reads", ""),
-    "closed": ("NCCL RAS closed the connection without an answer", ""),
-    "failed": ("NCCL RAS could not be asked", ""),
-}
-explain = functools.partial(explained, FAILURES)
 
 # ours: a member of a communicator takes 540 bytes of JSON, and a GPU is in 25 of Megatron's
 MAX_BYTES = 8 << 20
@@ -66,7 +43,7 @@ def read(
     own_addresses: Sequence[str] = (),
 ) -> Payload:
     """{"address", "json" or "text": the report, "addresses": own_addresses}, or {"address", "failed": a key
-    of FAILURES, "detail"}.
+    of failures.yaml, "detail"}.
 
     Protocol 2 of NCCL 2.24 and later; JSON from 2.28.7 on, else text. The ranks' Python threads are not
     needed: a thread of NCCL's answers for the whole job.
@@ -213,7 +190,7 @@ def parse(record: Record) -> Iterator[Observation]:
     is is seen."""
     payload = record.payload
     if "failed" in payload:
-        yield SourceFailed(record.rank, SOURCE, *explain(payload))
+        yield SourceFailed(record.rank, SOURCE, *explained(failures_of(SOURCE), payload))
         return
     raw = payload["json"] if "json" in payload else payload["text"]
     body = raw[_match_end(raw) :]
