@@ -68,7 +68,7 @@ def ask_pipe(rank: int, pid: int, end: float, root: Path = Path("/proc")) -> byt
             if now is not None and now != before:
                 if now[1] == size:  # it did not grow since we looked
                     with contextlib.suppress(OSError):
-                        return _whole(files, dump)
+                        return files.read(str(dump), MAX_BYTES + 1)
                 size = now[1]
             time.sleep(_POLL_SECONDS)
     raise NoAnswer("timed_out", f"no new {dump.name} after a byte into {pipe.name}")
@@ -89,11 +89,6 @@ def _knock(files: JobFiles, pipe: Path) -> None:
         raise NoAnswer("failed", f"{pipe.name}: {error.strerror}") from None
     finally:
         os.close(fd)
-
-
-def _whole(files: JobFiles, dump: Path) -> bytes:
-    with open(files.open_file(str(dump)), "rb") as file:
-        return file.read(MAX_BYTES + 1)
 
 
 def _mark(files: JobFiles, path: Path) -> tuple[int, int] | None:

@@ -27,7 +27,7 @@ from diag.launch import isolated
 from diag.model import Payload, Record
 from diag.model.observations import GpuSample, Observation, Unparsed
 from diag.sources.gpu.nvml_gpm import Gpm
-from diag.sources.gpu.nvml_health import HealthWatch, parse_events, parse_health
+from diag.sources.gpu.nvml_health import HealthWatch, parse_events, parse_health, text_of
 from diag.sources.payload import scaled, whole
 from diag.text.errors import SourceUnavailable
 from diag.text.units import format_seconds
@@ -292,7 +292,7 @@ def _ask(nvml: Any, question: Callable[..., Any], *args: Any) -> Any:
         answer = question(*args)
     except nvml.NVMLError:
         return None
-    return answer.decode(errors="replace") if isinstance(answer, bytes) else answer  # old pynvml: bytes
+    return text_of(answer)
 
 
 def _sample(nvml: Any, index: int, fixed: dict[int, dict[str, Any]], gpm: Gpm | None) -> Payload:
@@ -303,12 +303,10 @@ def _sample(nvml: Any, index: int, fixed: dict[int, dict[str, Any]], gpm: Gpm | 
     except nvml.NVMLError as error:
         return {"index": index, "error": str(error)}
     if index not in fixed:
-        pci = _ask(nvml, nvml.nvmlDeviceGetPciInfo, gpu)
-        bus_id = getattr(pci, "busId", None)
         fixed[index] = {
             "index": index,
             "uuid": _ask(nvml, nvml.nvmlDeviceGetUUID, gpu),
-            "pci": bus_id.decode(errors="replace") if isinstance(bus_id, bytes) else bus_id,
+            "pci": text_of(getattr(_ask(nvml, nvml.nvmlDeviceGetPciInfo, gpu), "busId", None)),
             "name": _ask(nvml, nvml.nvmlDeviceGetName, gpu),
         }
     memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, gpu)

@@ -79,8 +79,8 @@ class HealthWatch:
         return {
             "index": index,
             "t": time.time(),
-            "uuid": _text(ask("UUID")),
-            "pci": _text(getattr(pci, "busId", None)),
+            "uuid": text_of(ask("UUID")),
+            "pci": text_of(getattr(pci, "busId", None)),
             "ecc_mode": ask("EccMode"),
             "ecc": {name: ask("TotalEccErrors", *divmod(number, 2)) for number, name in enumerate(_ECC)},
             "remapped": ask("RemappedRows"),
@@ -168,12 +168,13 @@ class HealthWatch:
                 return
             raise
         pci = self._ask((), nvml.nvmlDeviceGetPciInfo, data.device)
-        event = {"t": time.time(), "pci": _text(getattr(pci, "busId", None)), "xid": data.eventData}
+        event = {"t": time.time(), "pci": text_of(getattr(pci, "busId", None)), "xid": data.eventData}
         with self._lock:
             self._events = [*self._events[-_MOST_WAITING:], event]
 
 
-def _text(value: Any) -> Any:
+def text_of(value: Any) -> Any:
+    """Of an old pynvml, whose texts are bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 

@@ -7,6 +7,7 @@ no records; what a rank is, the launchers decide.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +51,24 @@ def read_raw(path: str) -> bytes | None:
 def read_text(path: str) -> str:
     """The same as text; empty when it is gone or denied."""
     return (read_raw(path) or b"").decode(errors="replace")
+
+
+def as_text(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode(errors="replace")
+
+
+def lines_of(raw: bytes | None, wanted: tuple[bytes, ...]) -> bytes | None:
+    """Those that begin so."""
+    return None if raw is None else b"\n".join(line for line in raw.split(b"\n") if line.startswith(wanted))
+
+
+# io "rchar: 42652463", status "VmHWM:\t 1444340 kB", memory.stat and memory.events "inactive_file 2946433024",
+# meminfo "MemTotal:       263998500 kB", vmstat "oom_kill 0": H200 host (Linux 6.13 or later), 2026-11-20
+_NAMED_NUMBER = re.compile(r"^(\w{1,40}):?[ \t]+(\d{1,20})\b", re.ASCII | re.MULTILINE)
+
+
+def named_numbers(text: object) -> dict[str, int]:
+    return {name: int(value) for name, value in _NAMED_NUMBER.findall(text)} if isinstance(text, str) else {}
 
 
 def colon_fields(text: str) -> dict[str, str]:

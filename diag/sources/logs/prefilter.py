@@ -52,7 +52,9 @@ def plain_lines(
     The first and last lines are in none: what is around them is in another piece of the log.
     """
     found = _hits(text, _words() if words is None else words)
-    found += [_widened(text, begin, end) for begin, end in _hits(text, errors)]
+    found += [
+        (_backward(text, begin, _BEFORE), _forward(text, end, _AFTER)) for begin, end in _hits(text, errors)
+    ]
     found.append((0, _forward(text, 0, _AFTER)))
     found.append((_backward(text, len(text), _BEFORE), len(text)))
     found.sort()
@@ -74,10 +76,6 @@ def _hits(text: str, words: Iterable[str]) -> list[tuple[int, int]]:
             lines.append((rfind("\n", 0, hit) + 1, end))
             hit = find(word, end)
     return lines
-
-
-def _widened(text: str, begin: int, end: int) -> tuple[int, int]:
-    return _backward(text, begin, _BEFORE), _forward(text, end, _AFTER)
 
 
 def _forward(text: str, at: int, lines: int) -> int:

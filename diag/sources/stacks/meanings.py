@@ -56,9 +56,8 @@ class Meanings:
             return None
         first, dot, _ = name.partition(".")
         if first in ("self", "cls") and dot:
-            return _the_only(_assigned(self._lines, name), name, self._path, self._lines) or self._method(
-                name
-            )
+            found = _the_only(_assigned(self._lines, name), name, self._path, self._lines)
+            return found or _function(self._lines, name.rpartition(".")[2], name, self._path)
         if not dot:
             own, found = self._local(name, at)
             if own:
@@ -78,9 +77,6 @@ class Meanings:
             return True, _the_only(before[-1:], name, self._path, self._lines)
         parameter = re.search(rf"[(,] ?\**{re.escape(name)} ?[,:=)]", self._lines[head].text)
         return parameter is not None, None
-
-    def _method(self, name: str) -> Meaning | None:
-        return _function(self._lines, name.rpartition(".")[2], name, self._path)
 
     def _of_module(self, lines: Sequence[Line], path: str, name: str, called: str = "") -> Meaning | None:
         own = [at for at in _assigned(lines, name) if lines[at].depth == 0]

@@ -110,15 +110,12 @@ def _place(
     leaves = _leaves(lines, heads, around)[:_MOST_LEAVES]
     loop = next((head for head in heads if lines[head].word in LOOPS), None)
     asked = [*(lines[loop].names if loop is not None else ()), *lines[at].names]
-    asked += [name for leave in leaves for name in _names_at(lines, leave.under.line)]
+    for leave in leaves:
+        asked += next((one.names for one in lines if one.first == leave.under.line), ())
     meanings = tuple(names.of(asked, at))
     made = shown(made_by(lines, heads, lines[at].text))
     text = shown(lines[at].text)
     return ProgramPlace(file, line, function, text, tuple(around), tuple(leaves), meanings, made)
-
-
-def _names_at(lines: Sequence[Line], number: int) -> Sequence[str]:
-    return next((one.names for one in lines if one.first == number), ())
 
 
 def _block(lines: Sequence[Line], head: int) -> Block:

@@ -7,12 +7,13 @@ what has the form of one nor what looks random.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from diag.launch.launchers.secrets import hidden_in_lines, is_secret, without_secrets
-from diag.model import Payload, Record
+from diag.model import Record
 from diag.model.observations import FrameVariables, Observation, SourceWorks, Variable, VariablesRead
 from diag.sources.payload import explained, guarded, integer, mapping, sequence, word
 from diag.sources.stacks.facts import failure, owner
@@ -61,9 +62,7 @@ def _looks_random(run: str) -> bool:
 REDACT = Redact(hidden, hides)
 
 
-def explain(payload: Payload) -> tuple[str, str]:
-    """Reason and remedy of a payload that says "failed", for people."""
-    return explained(FAILURES, payload)
+explain = functools.partial(explained, FAILURES)
 
 
 @guarded(SOURCE)

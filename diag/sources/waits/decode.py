@@ -45,11 +45,8 @@ class Call:
     name: str
     args: tuple[int, ...] = ()
 
-    def fd(self, index: int = 0) -> int:
-        """An argument as a descriptor: registers have 64 bits, a descriptor 32, and a sign."""
-        return self.signed(index)
-
-    def signed(self, index: int) -> int:
+    def signed(self, index: int = 0) -> int:
+        """An argument as a descriptor has it: registers have 64 bits, a descriptor 32, and a sign."""
         value = self.args[index] & 0xFFFFFFFF if index < len(self.args) else 0
         return value - (1 << 32) if value >= 1 << 31 else value
 
@@ -221,13 +218,13 @@ def _with_arguments(kind: str, call: Call) -> Blocked:
     if kind == "poll":
         return _poll(call)
     if (at := _PATH_ARGUMENT.get(call.name)) is not None:
-        return Blocked(kind, fd=call.fd() if at else -100, address=call.word(at))  # -100: AT_FDCWD
-    return Blocked(kind, fd=call.fd() if call.name in _FD_ARGUMENT else -1)
+        return Blocked(kind, fd=call.signed() if at else -100, address=call.word(at))  # -100: AT_FDCWD
+    return Blocked(kind, fd=call.signed() if call.name in _FD_ARGUMENT else -1)
 
 
 def _poll(call: Call) -> Blocked:
     if call.name in ("epoll_wait", "epoll_pwait", "epoll_pwait2"):
-        return Blocked("poll", fd=call.fd(), timeout_ms=-1 if call.name[-1] == "2" else call.signed(3))
+        return Blocked("poll", fd=call.signed(), timeout_ms=-1 if call.name[-1] == "2" else call.signed(3))
     if call.name in ("poll", "restart_syscall"):
         return Blocked("poll", address=call.word(0), count=call.word(1), timeout_ms=call.signed(2))
     if call.name == "ppoll":
