@@ -86,6 +86,24 @@ def integer(value: Any) -> int:
     return value if type(value) is int and abs(value) < 1 << 63 else 0
 
 
+@functools.lru_cache(
+    maxsize=4096
+)  # a world's ranks are the same in the dump of every rank, and are kept once
+def numbers_in(text: str) -> tuple[int, ...]:
+    """None of more than a million.
+
+    >>> numbers_in("[0, 1, 2]"), numbers_in("0-2,8")
+    ((0, 1, 2), (0, 1, 2, 8))
+    """
+    found: list[int] = []
+    for begin, end in re.findall(r"(\d{1,7})(?:-(\d{1,7}))?", text):
+        first, last = int(begin), int(end or begin)
+        if last - first + len(found) >= 1 << 20:
+            return ()
+        found.extend(range(first, last + 1))
+    return tuple(found)
+
+
 def whole(value: Any, most: int = 1 << 64) -> int | None:
     """A count: no negative number, no bool."""
     return value if type(value) is int and 0 <= value < most else None

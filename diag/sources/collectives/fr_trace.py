@@ -4,15 +4,12 @@ of their types."""
 from __future__ import annotations
 
 import dataclasses
-import functools
-import re
 from typing import Any
 
 from diag.model.observations import CollectiveEntry
-from diag.sources.payload import integer, mapping, sequence, word
+from diag.sources.payload import integer, mapping, numbers_in, sequence, word
 
 MAX_TENSORS = 64
-_MAX_RANKS = 1 << 20
 
 
 def _entry(raw: dict[str, Any]) -> CollectiveEntry:
@@ -101,18 +98,6 @@ def _numbered(raw: list[dict[str, Any]]) -> list[CollectiveEntry]:
 # --- words and numbers of strangers
 
 
-@functools.lru_cache(maxsize=4096)  # the world's is the same in the dump of every rank, and is kept once
-def _ranks(text: str) -> tuple[int, ...]:
-    # "[0, 1, 2]" as torch writes it, "0-2" as we do
-    found: list[int] = []
-    for part in re.findall(r"(\d{1,7})(?:-(\d{1,7}))?", text):
-        first, last = int(part[0]), int(part[1] or part[0])
-        if last - first + len(found) >= _MAX_RANKS:
-            return ()
-        found.extend(range(first, last + 1))
-    return tuple(found)
-
-
 def status_of(status: dict[Any, Any], entry: dict[str, Any]) -> dict[Any, Any]:
     """pg_status goes by the process's own number of the group, which only the entries connect with its name."""
     number = entry.get("pg_id")
@@ -120,7 +105,7 @@ def status_of(status: dict[Any, Any], entry: dict[str, Any]) -> dict[Any, Any]:
 
 
 def members_of(value: Any) -> tuple[int, ...]:
-    return _ranks(value) if isinstance(value, str) else ()
+    return numbers_in(value) if isinstance(value, str) else ()
 
 
 def count(value: Any) -> int | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.sources.host.process_tree import PROC, stat_fields
+from diag.sources.host.process_tree import PROC, read_process
 from diag.text.errors import DiagError
 
 # A job step may start minutes after its job (srun waits for its nodes); what is longer has not been started
@@ -91,10 +91,10 @@ def root_of(tasks: tuple[StepProcess, ...], proc: Path = PROC) -> int:
     are."""
     if len(tasks) == 1:
         return tasks[0].pid
-    fields = stat_fields(tasks[0].pid, proc)
-    if fields is None:
+    process = read_process(tasks[0].pid, proc)
+    if process is None:
         raise DiagError(f"the processes of step {tasks[0].step} have just ended", exit_code=2)
-    return int(fields[1])
+    return process.parent
 
 
 def _ask(command: list[str]) -> str:

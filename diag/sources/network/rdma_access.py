@@ -23,9 +23,9 @@ from diag.sources.host.process_tree import (
     PROC,
     colon_fields,
     read_environ,
+    read_process,
     read_raw,
     read_text,
-    stat_fields,
 )
 from diag.sources.payload import mapping, sequence, texts, whole, word
 
@@ -87,12 +87,10 @@ class RdmaAccessReader:
         return payload
 
     def _same_process(self) -> None:
-        fields = stat_fields(self.pid, self._proc)
-        if fields is None or len(fields) < 20 or not fields[19].isdecimal() or fields[0] in "ZX":
+        process = read_process(self.pid, self._proc)
+        if process is None or process.state in "ZX" or self._start_ticks not in (0, process.ticks):
             raise ProcessLookupError(f"process {self.pid} is gone")
-        self._start_ticks = self._start_ticks or int(fields[19])
-        if int(fields[19]) != self._start_ticks:
-            raise ProcessLookupError(f"process {self.pid} is gone")
+        self._start_ticks = process.ticks
 
     def _open_nodes(self) -> list[str] | None:
         """Device nodes of RDMA among its open files; None where it has too many to read all, and none was

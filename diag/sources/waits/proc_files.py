@@ -8,7 +8,7 @@ from pathlib import Path
 from diag.launch.launchers.secrets import redacted
 from diag.sources.host import mountinfo
 from diag.sources.host.cgroup_paths import find
-from diag.sources.host.process_tree import colon_fields, read_text, stat_fields
+from diag.sources.host.process_tree import colon_fields, read_process, read_text
 
 _COMMAND = 160
 _QUOTA = {1: "cpu.cfs_quota_us", 2: "cpu.max"}
@@ -22,11 +22,8 @@ def command_of(proc: str, pid: int) -> str:
 
 def parent_and_start(proc: str, pid: int) -> tuple[int, float]:
     """Its parent, and when it began, in ticks since boot; zeros for one that is gone."""
-    fields = stat_fields(pid, proc) or []
-    try:
-        return int(fields[1]), float(fields[19])
-    except (ValueError, IndexError):
-        return 0, 0.0
+    process = read_process(pid, proc)
+    return (process.parent, float(process.ticks)) if process is not None else (0, 0.0)
 
 
 def cpu_limit(proc: str, pid: int) -> int | None:

@@ -22,7 +22,7 @@ from diag.sources.stacks.remote_stack.arguments import (
     slots_of,
     uses_isend,
 )
-from diag.sources.stacks.remote_stack.image import Unsupported, find_image
+from diag.sources.stacks.remote_stack.image import Unsupported, find_symbols
 from diag.sources.stacks.remote_stack.layouts import DEBUG_COOKIE, DEBUG_SIZE, Layout, layout_of, published
 from diag.sources.stacks.remote_stack.lines import line_of
 from diag.sources.stacks.remote_stack.memory import Memory, Torn
@@ -81,7 +81,7 @@ class ProcessStacks:
         self.lock = threading.Lock()
         self._memory = Memory(pid, proc)
         try:
-            self._symbols = symbols = find_image(pid, proc).symbols
+            self._symbols = symbols = find_symbols(pid, proc)
             missing = [
                 name for name in ("PyCode_Type", "PyUnicode_Type", "PyBytes_Type") if name not in symbols
             ]
