@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from diag.model import Record
 from diag.model.observations import Interface, InterfacesSeen, Unparsed
 from diag.sources.host.job_files import Files
-from diag.sources.network.interfaces import InterfacesReader, InterfacesUnavailable, parse
+from diag.sources.network.interfaces import InterfacesReader, parse
+from diag.text.errors import SourceUnavailable
 
 HEAD = """Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
@@ -152,7 +153,7 @@ def test_process_that_is_gone_says_so() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
 
-    with pytest.raises(InterfacesUnavailable):
+    with pytest.raises(SourceUnavailable):
         InterfacesReader().sample(child.pid)
 
 

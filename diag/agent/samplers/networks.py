@@ -8,6 +8,7 @@ from diag.agent.samplers.context import NodeContext, NodeSampler
 from diag.agent.samplers.sampler import Reporter
 from diag.model import Payload
 from diag.sources.network import infiniband, interfaces
+from diag.text.errors import SourceUnavailable
 
 
 class NetworkSampler(NodeSampler):
@@ -42,6 +43,6 @@ class NetworkSampler(NodeSampler):
         if pid is not None:
             try:
                 return self._net.sample(pid)
-            except interfaces.InterfacesUnavailable:
+            except SourceUnavailable:
                 pass  # it ended meanwhile, or hides: ours are most often the same
         return self._net.sample()

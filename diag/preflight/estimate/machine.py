@@ -12,6 +12,7 @@ from diag.model.observations import CgroupMemory, GpuSample, HostMemory
 from diag.preflight.estimate.errors import EstimateError
 from diag.sources.gpu import nvml
 from diag.sources.host import cgroup
+from diag.text.errors import SourceUnavailable
 
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _NVML_SECONDS = 20.0
@@ -70,7 +71,7 @@ def _gpus_seen() -> list[GpuSample]:
     reader = nvml.NvmlReader()
     try:
         facts = list(nvml.parse(Record(nvml.SOURCE, reader.latest(_NVML_SECONDS))))
-    except nvml.NvmlUnavailable:
+    except SourceUnavailable:
         return []
     finally:
         reader.close()

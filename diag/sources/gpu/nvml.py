@@ -43,10 +43,6 @@ _CORES_PER_SM = 128
 START_SECONDS = 60.0  # nvmlInit wakes all GPUs: some seconds each without the persistence daemon
 
 
-class NvmlUnavailable(SourceUnavailable):
-    """No sample now; `reason` and `remedy` as SourceFailed wants them."""
-
-
 class NvmlReader:
     """Owns the helper. Nothing starts before the first `latest`. Not for two threads at once."""
 
@@ -84,13 +80,13 @@ class NvmlReader:
         self._failure = ("NVML was not asked yet", "")
 
     def latest(self, deadline: float = 5.0, *, closer: bool = False) -> Payload:
-        """A sample of all GPUs, at most `deadline` seconds from now. Raises NvmlUnavailable.
+        """A sample of all GPUs, at most `deadline` seconds from now. Raises SourceUnavailable.
 
         `closer`: with what runs on the SMs since the last closer one, of GPUs that have it.
         """
         now = self._clock()
         if self._hopeless:
-            raise NvmlUnavailable(*self._failure)
+            raise SourceUnavailable(*self._failure)
         if self._last is not None and now - self._last_at < self._interval:
             return self._last
         until = time.monotonic() + deadline
@@ -130,12 +126,12 @@ class NvmlReader:
     def _start(self, now: float) -> None:
         self._abandoned = [helper for helper in self._abandoned if helper.poll() is None]
         if self._abandoned:
-            raise NvmlUnavailable(
+            raise SourceUnavailable(
                 f"NVML is stuck in the kernel (helper process {self._abandoned[0].pid} cannot be killed)",
                 _SICK,
             )
         if now < self._retry_at:
-            raise NvmlUnavailable(*self._failure)
+            raise SourceUnavailable(*self._failure)
         try:
             self._helper = subprocess.Popen(
                 isolated.argv(
@@ -165,10 +161,10 @@ class NvmlReader:
         elif time.monotonic() >= self._started + self._start_seconds:
             raise self._give_up(f"NVML did not start within {format_seconds(self._start_seconds)}", _SICK)
         else:
-            raise NvmlUnavailable("NVML is still starting")
+            raise SourceUnavailable("NVML is still starting")
 
     def _message(self, until: float) -> dict[str, Any] | None:
-        """The helper's next line; None when there is none in time. Raises NvmlUnavailable when it died or
+        """The helper's next line; None when there is none in time. Raises SourceUnavailable when it died or
         gave up."""
         assert self._helper is not None and self._helper.stdout is not None
         poll = select.poll()
@@ -198,7 +194,7 @@ class NvmlReader:
             return f"NVML crashed its process (signal {-returncode}: {signal.strsignal(-returncode)})"
         return f"the NVML helper ended with exit code {returncode}"
 
-    def _give_up(self, reason: str, remedy: str) -> NvmlUnavailable:
+    def _give_up(self, reason: str, remedy: str) -> SourceUnavailable:
         self._drop_helper()
         if self._asked == _CLOSER:
             self._may_look_closer = False  # samples matter more than these calls, which may have done it
@@ -207,7 +203,7 @@ class NvmlReader:
         self._retry_at = self._clock() + backoff
         self._last = None
         self._failure = (reason, remedy)
-        return NvmlUnavailable(reason, remedy)
+        return SourceUnavailable(reason, remedy)
 
     def _drop_helper(self) -> None:
         helper, self._helper, self._ready = self._helper, None, None

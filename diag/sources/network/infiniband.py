@@ -55,11 +55,6 @@ _HOPELESS = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES
 _NO_ANSWER = "N/A"  # "N/A (no PMA)": mlx4 virtual functions and i40iw, kernels before 5.6
 
 
-class InfinibandUnavailable(SourceUnavailable):
-    """It cannot be read; `reason` and `remedy` as SourceFailed wants them. A node without RDMA is no
-    reason."""
-
-
 class InfinibandReader:
     """Reads all ports again and again. Not for two threads at once."""
 
@@ -74,7 +69,7 @@ class InfinibandReader:
     def sample(self) -> Payload:
         """All ports of all devices now: {"devices": {name: {port: {file: text}}}}, no device at all included.
 
-        Raises InfinibandUnavailable.
+        Raises SourceUnavailable.
         """
         now = self._clock()
         devices = self._list_devices()
@@ -89,9 +84,9 @@ class InfinibandReader:
         except FileNotFoundError:
             if Path(self._root).parent.is_dir():  # /sys/class is there: the kernel has no RDMA device
                 return []
-            raise InfinibandUnavailable(f"{self._root} cannot be seen: /sys is not mounted", _MOUNT) from None
+            raise SourceUnavailable(f"{self._root} cannot be seen: /sys is not mounted", _MOUNT) from None
         except OSError as error:
-            raise InfinibandUnavailable(f"{self._root} cannot be read: {error.strerror}", _MOUNT) from error
+            raise SourceUnavailable(f"{self._root} cannot be read: {error.strerror}", _MOUNT) from error
 
     def _device(self, device: str, now: float) -> Payload:
         ports = _listed(f"{self._root}/{device}/ports")

@@ -31,10 +31,6 @@ _MOST_DEFAULTS = 8
 _SELDOM_SECONDS = 300.0  # `speed` asks the driver under the kernel's lock of all interfaces
 
 
-class InterfacesUnavailable(SourceUnavailable):
-    """They cannot be read; `reason` and `remedy` as SourceFailed wants them."""
-
-
 def own_addresses() -> dict[str, list[str]]:
     """Addresses by interface of our own network namespace, IPv4 first."""
     import socket
@@ -67,15 +63,15 @@ class InterfacesReader:
         self._described: dict[tuple[int, str], tuple[float, str, dict[str, Any]]] = {}
 
     def sample(self, pid: int | None = None) -> Payload:
-        """The interfaces that process `pid` sees (None: ours). Raises InterfacesUnavailable."""
+        """The interfaces that process `pid` sees (None: ours). Raises SourceUnavailable."""
         who = "self" if pid is None else str(pid)
         raw = read_raw(f"{self._proc}/{who}/net/dev")
         if raw is None and pid is not None:
-            raise InterfacesUnavailable(
+            raise SourceUnavailable(
                 f"the interfaces of process {pid} cannot be read", "mount /proc without hidepid"
             )
         if raw is None:
-            raise InterfacesUnavailable(f"{self._proc} shows no network", "mount /proc")
+            raise SourceUnavailable(f"{self._proc} shows no network", "mount /proc")
         dev = raw.decode("ascii", "replace")
         names = [found[1] for found in _LINE.finditer(dev)][:_MOST_INTERFACES]
         ours = pid is None or self._same_namespace(pid)

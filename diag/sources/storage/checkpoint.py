@@ -47,10 +47,6 @@ _ZIP_TAIL = 22  # the end record of a zip file without a comment, as torch.save 
 _NAMES = re.compile(rb"__\d{1,7}_\d{1,7}\.distcp")
 
 
-class CheckpointUnavailable(SourceUnavailable):
-    """The folder cannot be read; `reason` and `remedy` as SourceFailed wants them."""
-
-
 def version_folders(path: str, since: float, files: Files = OURS) -> list[str]:
     """Folders of runs of ms-swift below its --output_dir that were changed after `since`, newest first.
     Raises OSError."""
@@ -89,11 +85,11 @@ class CheckpointReader:
 
     def sample(self, most_heads: int = MOST_HEADS, files: Files = OURS) -> Payload:
         """`most_heads`: files opened in this look; the others are read in the next ones. Raises
-        CheckpointUnavailable."""
+        SourceUnavailable."""
         payload = {"root": self.root, "role": self._role, "flag": self._flag}
         try:
             if not stat.S_ISDIR(files.stat(self.root).st_mode):
-                raise CheckpointUnavailable(
+                raise SourceUnavailable(
                     f"{_shown(self.root)} is not a directory", "give a directory to save to"
                 )
             folders, tracker = self._list(files)
@@ -101,7 +97,7 @@ class CheckpointReader:
             return {**payload, "exists": False, "tracker": None, "folders": []}
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             why = getattr(error, "strerror", None) or str(error)
-            raise CheckpointUnavailable(
+            raise SourceUnavailable(
                 f"{_shown(self.root)} cannot be read: {why}",
                 "run diag as the user that owns the job, on a node that has it mounted",
             ) from error

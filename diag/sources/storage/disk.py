@@ -27,10 +27,6 @@ _QIF_LIMITS, _QIF_USAGE = 0x1 | 0x4, 0x2 | 0x8
 _QUOTA_FILE_SYSTEMS = ("ext2", "ext3", "ext4", "xfs", "f2fs", "jfs", "reiserfs", "ocfs2")
 
 
-class DiskUnavailable(SourceUnavailable):
-    """The file system cannot be asked; `reason` and `remedy` as SourceFailed wants them."""
-
-
 class _Quota(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_uint64)
@@ -39,7 +35,7 @@ class _Quota(ctypes.Structure):
 
 
 def read(path: str, purpose: str, uid: int | None = None, files: Files = OURS) -> Payload:
-    """statvfs of `path` or of the nearest folder above that is there. Raises DiskUnavailable."""
+    """statvfs of `path` or of the nearest folder above that is there. Raises SourceUnavailable."""
     there = Path(path)
     try:
         while True:
@@ -53,7 +49,7 @@ def read(path: str, purpose: str, uid: int | None = None, files: Files = OURS) -
         device, kind = _mount_of(number)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise DiskUnavailable(
+        raise SourceUnavailable(
             f"{path} cannot be asked for its free space: {why}", "run diag as the user that owns the job"
         ) from error
     return {
