@@ -7,6 +7,7 @@ import os
 import re
 
 from diag.model import observations as facts
+from diag.sources.logs.nccl_log.head import reads
 
 # NCCL prints glibc's own text, sometimes without the number.
 _ERRNO = {os.strerror(number): number for number in errno.errorcode}
@@ -214,12 +215,8 @@ def _other_net(line: facts.NcclLine) -> facts.NcclFact | None:
 #   2.18-2.31  init.cc:126 -> 5
 #   2.18-2.31  group.cc:75 -> 6 [Async thread]            proxy.cc:874 -> 6 [Progress Thread]
 #   2.30-2.31  init.cc:126 (ncclCommInitRankFunc) -> 5
-_RESULT = re.compile(r"[\w./+~-]{1,200}:\d{1,6}(?: \([^\s]{1,200}\))? -> (\d{1,3})(?!\S)")
-
-
-def result(line: facts.NcclLine) -> facts.NcclFact | None:
-    match = _RESULT.match(line.text)
-    return facts.NcclResult(line.rank, line, int(match[1])) if match and match[1] != "0" else None
+_RESULT = re.compile(r"[\w./+~-]{1,200}:\d{1,6}(?: \([^\s]{1,200}\))? -> (?P<code>(?!0(?!\S))\d{1,3})(?!\S)")
+result = reads(facts.NcclResult, _RESULT)
 
 
 # rdma-core 44, stderr of a container without the provider of its device, seen with soft-RoCE:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from diag.model.observations import NcclFact, NcclLine
+from diag.sources.payload import from_mapping
 
 _MARK = " NCCL "
 # a host name of 253, a path of 200, a timestamp of 256 (NCCL's own bound), and some prefix
@@ -37,14 +38,17 @@ _BARE_VERSION = re.compile(
 
 
 def reads(
-    kind: type[NcclFact], pattern: re.Pattern[str], **known: str
+    kind: type[NcclFact], pattern: re.Pattern[str], **unnamed: object
 ) -> Callable[[NcclLine], NcclFact | None]:
-    """A reader of texts that one pattern understands: its named groups are fields of the fact, text all of
-    them."""
+    """A reader of texts that one pattern understands: its named groups are fields of the fact. `unnamed`: what a field
+    is where the text has no such group."""
 
     def read(line: NcclLine) -> NcclFact | None:
         match = pattern.match(line.text)
-        return kind(line.rank, line, **known, **match.groupdict("")) if match else None
+        if match is None:
+            return None
+        named = {name: text for name, text in match.groupdict().items() if text is not None}
+        return from_mapping(kind, {**unnamed, **named}, rank=line.rank, line=line)
 
     return read
 

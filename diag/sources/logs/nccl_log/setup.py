@@ -64,10 +64,10 @@ def _bootstrap(line: facts.NcclLine) -> facts.NcclFact | None:
 
 # src/misc/socket.cc, WARN, 2.18-2.26 (NCCL_COMM_ID names an address of another subnet):
 #   Net : No interface found in the same subnet as remote address 10.0.0.1<5000>
-def net_interface(line: facts.NcclLine) -> facts.NcclFact | None:
-    if line.text.startswith("Net : No interface found in the same subnet as remote address "):
-        return facts.NcclInterfaceMissing(line.rank, line, "bootstrap", line.text.rpartition(" ")[2])
-    return None
+_NO_INTERFACE = re.compile(
+    r"Net : No interface found in the same subnet as remote address (?:.* )?(?P<wanted>[^ ]*)$"
+)
+net_interface = reads(facts.NcclInterfaceMissing, _NO_INTERFACE, use="bootstrap")
 
 
 # src/bootstrap.cc, NCCL_OOB_NET_IFNAME, WARN:
