@@ -345,7 +345,7 @@ def test_default_address_is_that_of_nccl() -> None:
     )
     watched.seconds(30)
     assert asked == [nccl_ras.DEFAULT_ADDRESS]
-    assert watched.errors == [("nccl_ras", "refused")] and "nothing listens" in watched.reasons()[0]
+    assert watched.errors == [("nccl_ras", "refused")] and "nothing is listening" in watched.reasons()[0]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

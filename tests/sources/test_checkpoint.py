@@ -181,7 +181,7 @@ def test_file_of_zeros_as_a_crashed_node_leaves_it_is_damaged(tmp_path: Path) ->
         path.write_bytes(b"\0" * path.stat().st_size)
 
     assert the(tmp_path).damaged == (
-        "model-00001-of-00002.safetensors (no header of safetensors)",
+        "model-00001-of-00002.safetensors (no safetensors header)",
         "optimizer.pt (begins and ends with zeros)",
     )
 

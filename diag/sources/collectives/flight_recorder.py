@@ -37,15 +37,15 @@ SOURCE = "flight_recorder"
 # What can go wrong, by the word in the payload: reason and remedy.
 FAILURES = {
     "no_socket": (
-        "the rank has opened no worker server",
+        "the rank has not opened a worker server",
         "start the job with `diag run` without --no-inject; needs torch 2.4 or later, after init_process_group",
     ),
     "gone": ("the process has ended", ""),
     "timed_out": (
         "the worker server did not answer in time",
-        "the machine may be overloaded, or the rank stopped; it is tried again",
+        "the machine may be overloaded, or the rank stopped; diag tries again",
     ),
-    "no_handler": ("this torch shows no Flight Recorder over its worker server", ""),
+    "no_handler": ("this version of torch does not expose the Flight Recorder through its worker server", ""),
     "too_large": (
         "the Flight Recorder's dump is larger than diag reads",
         "set TORCH_FR_BUFFER_SIZE to 2000 or less",
@@ -169,11 +169,11 @@ def _decode(data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         if data.startswith(b"\xef\xbf\xbd"):
             raise NoAnswer(
-                "failed", "a pickle that was saved as text: bytes that are no UTF-8 are lost"
+                "failed", "a pickle that was saved as text: bytes that are not UTF-8 are lost"
             ) from None
-        raise NoAnswer("failed", f"no dump of the Flight Recorder: {error!r}") from None
+        raise NoAnswer("failed", f"not a dump of the Flight Recorder: {error!r}") from None
     if not isinstance(trace, dict):
-        raise NoAnswer("failed", "no dump of the Flight Recorder")
+        raise NoAnswer("failed", "not a dump of the Flight Recorder")
     return trace
 
 

@@ -115,7 +115,7 @@ def _rows(data: _Data) -> list[dict[str, Any]]:
         if section.kind in (_RELOCATED_IMAGE, _GRIDS, _BLOCKS, _MODULES):
             by_kind.setdefault(section.kind, []).append(section)
     if any(sum(section.size for section in sections) > len(data) for sections in by_kind.values()):
-        raise NoCoreDump("it is damaged: its sections are larger than itself")
+        raise NoCoreDump("it is damaged: its sections are larger than the file")
     handles = {
         (table.number, row): data.unpack(_WORD, at)[0]
         for table in by_kind.get(_MODULES, ())

@@ -77,7 +77,7 @@ class NvmlReader:
         self._hopeless = False
         self._asked = _SAMPLE
         self._may_look_closer = True
-        self._failure = ("NVML was not asked yet", "")
+        self._failure = ("NVML has not been queried yet", "")
 
     def latest(self, deadline: float = 5.0, *, closer: bool = False) -> Payload:
         """A sample of all GPUs, at most `deadline` seconds from now. Raises SourceUnavailable.
@@ -147,7 +147,7 @@ class NvmlReader:
             )
         except OSError as error:  # no process or no descriptor left
             raise self._give_up(
-                f"the helper that asks NVML cannot be started: {error.strerror}",
+                f"the helper that queries NVML cannot be started: {error.strerror}",
                 "raise the limits of processes and files (ulimit -u, ulimit -n)",
             ) from None
         self._buffer = b""

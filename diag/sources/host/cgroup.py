@@ -91,7 +91,7 @@ class CgroupReader:
                 os.close(levels.pop().fd)
 
     def sample(self) -> Payload:
-        """The cgroup now, leaf first, and the host. Raises nothing: what is missing is said under `missing`."""
+        """The cgroup now, leaf first, and the host. Raises nothing: `missing` names what is missing."""
         membership = read_raw(f"{self._root}/{self.pid}/cgroup")
         if membership and membership != self._membership and not (self._membership and self._is_ending()):
             self._membership = membership

@@ -104,8 +104,8 @@ def _ask(command: list[str]) -> str:
         ).stdout
     except FileNotFoundError:
         raise DiagError(
-            "scontrol is not here, so the step's processes cannot be found",
-            hint="diag watch --pid PID, with the pid of the launcher by `ps`",
+            "scontrol is not installed here, so the processes of the step cannot be found",
+            hint="diag watch --pid PID, with the launcher's pid from `ps`",
             exit_code=2,
         ) from None
     except (OSError, subprocess.TimeoutExpired):

@@ -15,7 +15,7 @@ _TORCH = re.compile(rb"(/[^\n]*/torch)/lib/libtorch[^/\n]*\.so")
 _NCCL = re.compile(rb"(/[^\n]*)/nvidia/nccl/lib/libnccl\.so")
 _PYTHON = re.compile(rb"/lib(?:python|/python)(3\.\d+)")
 #   __version__ = '2.13.0+cpu'                                                   torch/version.py, torch 2.13
-_SAID = re.compile(rb"^__version__ = ['\"]([\w.+-]{1,64})['\"]", re.MULTILINE)
+_VERSION = re.compile(rb"^__version__ = ['\"]([\w.+-]{1,64})['\"]", re.MULTILINE)
 _MOST_BYTES = 8 << 20
 
 
@@ -31,12 +31,12 @@ def versions(pid: int, proc: Path = Path("/proc")) -> dict[str, str]:
     with JobFiles(pid, proc) as files:
         if torch := _TORCH.search(maps):
             with contextlib.suppress(OSError):  # a build that was moved, or a package without the file
-                if said := _SAID.search(files.read(f"{os.fsdecode(torch[1])}/version.py", 1 << 16)):
-                    found["torch"] = said[1].decode()
+                if version := _VERSION.search(files.read(f"{os.fsdecode(torch[1])}/version.py", 1 << 16)):
+                    found["torch"] = version[1].decode()
         if nccl := _NCCL.search(maps):
             with contextlib.suppress(OSError):
-                if version := wheel_version(files, os.fsdecode(nccl[1])):
-                    found["nccl"] = version
+                if wheel := wheel_version(files, os.fsdecode(nccl[1])):
+                    found["nccl"] = wheel
     return found
 
 

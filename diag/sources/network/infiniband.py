@@ -84,7 +84,7 @@ class InfinibandReader:
         except FileNotFoundError:
             if Path(self._root).parent.is_dir():  # /sys/class is there: the kernel has no RDMA device
                 return []
-            raise SourceUnavailable(f"{self._root} cannot be seen: /sys is not mounted", _MOUNT) from None
+            raise SourceUnavailable(f"{self._root} is not visible: /sys is not mounted", _MOUNT) from None
         except OSError as error:
             raise SourceUnavailable(f"{self._root} cannot be read: {error.strerror}", _MOUNT) from error
 

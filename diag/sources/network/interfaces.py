@@ -85,7 +85,7 @@ class InterfacesReader:
 
     def _default_routes(self, who: str) -> list[str]:
         """Interfaces that a default route leads to. A host that routes for others has long tables; this one
-        stands first."""
+        comes first."""
         found: list[str] = _DEFAULT.findall(_beginning(f"{self._proc}/{who}/net/route"))
         found += _DEFAULT6.findall(_beginning(f"{self._proc}/{who}/net/ipv6_route"))
         return list(dict.fromkeys(found))[:_MOST_DEFAULTS]

@@ -115,7 +115,7 @@ def _recorded(spy: PySpy, pid: int, wanted: Recording, folder: Path, ending: Cal
 
 
 def _run(command: list[str], end: float, ending: Callable[[], bool], errors: Path) -> str | None:
-    """None when it went well, else what it said. A py-spy that hangs is asked to end, then killed."""
+    """None when it went well, else what it printed. A py-spy that hangs is asked to end, then killed."""
     with open(errors, "wb") as stderr:
         try:
             process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What names in a program's text stand for: the value that one statement assigns to them, or what their function returns;
+"""What names in a program's text mean: the value that one statement assigns to them, or what their function returns;
 and the statement that made what a line waits for: `request = dist.isend(...)` of `request.wait()`.
 
 Names of a function, of its module, of `self`, and those that a module beside it defines and that are imported from it.
@@ -65,7 +65,7 @@ class Meanings:
         return self._of_module(self._lines, self._path, name) or next(self._imported(name), None)
 
     def _local(self, name: str, at: int) -> tuple[bool, Meaning | None]:
-        """Whether it is the function's own, and what it stands for where a statement says so."""
+        """Whether it is the function's own, and its meaning where a statement gives it."""
         heads = [head for head in heads_of(self._lines, at) if self._lines[head].word in FUNCTIONS]
         if not heads or self._lines[heads[-1]].word == "class":
             return False, None

@@ -1,4 +1,4 @@
-"""The program's own text at the lines at which its threads are: what stands there, and which loops and conditions lead
+"""The program's own text at the lines at which its threads are: what they say, and which loops and conditions lead
 there."""
 
 from __future__ import annotations
@@ -120,14 +120,14 @@ def _place(
 
 def _block(lines: Sequence[Line], head: int) -> Block:
     one = lines[head]
-    told = one
+    condition = one
     if one.word == "else":
         before = (at for at in range(head - 1, -1, -1) if lines[at].depth == one.depth)
-        told = next((lines[at] for at in before if lines[at].word in (*_BLOCKS, "try")), one)
+        condition = next((lines[at] for at in before if lines[at].word in (*_BLOCKS, "try")), one)
     deciding = tuple(shown(text) for text in _deciding(lines, head))[:_MOST_DECIDING]
     last = end_of(lines, head) - 1
     return Block(
-        one.first, lines[last].last, one.word, shown(told.text), deciding, _yields(lines, head, last)
+        one.first, lines[last].last, one.word, shown(condition.text), deciding, _yields(lines, head, last)
     )
 
 
@@ -151,7 +151,7 @@ def _deciding(lines: Sequence[Line], head: int) -> Iterator[str]:
 
 
 def _yields(lines: Sequence[Line], head: int, last: int) -> bool:
-    """Where no condition stands between its head and the `yield`, and nothing goes round before it."""
+    """Where no condition lies between its head and the `yield`, and nothing goes round before it."""
     for at in range(head + 1, last + 1) if lines[head].word in LOOPS else ():
         if "continue" in (lines[at].word, lines[at].then):
             return False

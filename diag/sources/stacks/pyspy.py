@@ -33,7 +33,7 @@ FAILURES = {
     "not_found": "py-spy is not installed",
     "denied": "ptrace is not permitted",
     "gone": "the process has ended",
-    "not_python": "py-spy finds no Python in the process",
+    "not_python": "py-spy found no Python in the process",
     "timed_out": "py-spy did not finish in time",
     "failed": "py-spy failed",
 }
@@ -242,7 +242,7 @@ def explain(payload: Payload) -> tuple[str, str]:
     if failed == "not_python":
         return f"{reason} (pid {pid})", "it may be a wrapper around Python, or only just starting"
     if failed == "timed_out":
-        return f"{reason} (pid {pid})", "the machine may be overloaded; it is tried again"
+        return f"{reason} (pid {pid})", "the machine may be overloaded; diag tries again"
     return f"{reason} (pid {pid}): {stderr.splitlines()[0] if stderr else 'no message'}"[:300], ""
 
 

@@ -34,7 +34,7 @@ class Line:
     word: str  # its first one, of `async for` the second
     text: str
     then: str = ""  # the first word after a colon at its end: `if done: break`
-    names: tuple[str, ...] = ()  # that it reads or calls, as they stand there: `self.done.all`
+    names: tuple[str, ...] = ()  # that it reads or calls, as they are written: `self.done.all`
     target: str = ""  # the name with which it begins: what it assigns to, or `rows.append` of a call of it
     changes: bool = False  # it assigns to its target
 

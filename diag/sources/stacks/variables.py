@@ -27,10 +27,10 @@ _KEYS = ("key", "keys")
 # Of remote_stack's, those that last.
 FAILURES = {
     "denied": (
-        "the memory of the job's processes may not be read",
-        "as for stacks: diag doctor names what allows it",
+        "diag is not permitted to read the memory of the job's processes",
+        "the same as for stacks: `diag doctor` shows what permits it",
     ),
-    "unsupported": ("of this interpreter only stacks are read", "Python 3.11, 3.12 or 3.13 with a GIL"),
+    "unsupported": ("diag reads only the stacks of this interpreter", "Python 3.11, 3.12 or 3.13 with a GIL"),
 }
 
 

@@ -138,7 +138,8 @@ class CheckpointReader:
         for folder in sorted(folders, key=lambda folder: _number(folder.name), reverse=True):
             _walk(files, folder, budget)
         return folders, next(
-            (said for name in TRACKERS if name in names and (said := _tracker(files, self.root, name))), None
+            (found for name in TRACKERS if name in names and (found := _tracker(files, self.root, name))),
+            None,
         )
 
     # -- the few bytes that tell
@@ -320,7 +321,7 @@ def _safetensors(files: Files, path: str, size: int) -> Payload | None:
     if length > size - 8 and length < 100_000_000:
         return {"bad": "shorter than its header"}
     if length == 0 or length > size - 8:
-        return {"bad": "no header of safetensors"}
+        return {"bad": "no safetensors header"}
     if length > _LARGEST_HEADER:
         return None
     try:
@@ -329,7 +330,7 @@ def _safetensors(files: Files, path: str, size: int) -> Payload | None:
         needs = 8 + length + max((int(end) for end in ends), default=0)
         return {} if needs == size else {"needs": needs}
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-        return {"bad": "no header of safetensors"}
+        return {"bad": "no safetensors header"}
 
 
 def _index(files: Files, path: str, size: int) -> Payload | None:
@@ -339,7 +340,7 @@ def _index(files: Files, path: str, size: int) -> Payload | None:
         names = sorted(set(json.loads(files.read(path, size))["weight_map"].values()))
         return {"names": [_text(str(name)) for name in names][:_MOST_LISTED]}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return {"bad": "no index of shards"}
+        return {"bad": "no shard index"}
 
 
 _HEADS: dict[str, Callable[[Files, str, int], Payload | None]] = {

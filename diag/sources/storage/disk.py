@@ -50,7 +50,7 @@ def read(path: str, purpose: str, uid: int | None = None, files: Files = OURS) -
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise SourceUnavailable(
-            f"{path} cannot be asked for its free space: {why}", "run diag as the user that owns the job"
+            f"{path} does not report its free space: {why}", "run diag as the user that owns the job"
         ) from error
     return {
         "path": path,

@@ -28,7 +28,7 @@ _OTHERS = 8  # that the rank waits for, and that are not below it
 
 
 class WaitReader:
-    """Raises nothing: whatever could not be read stands in the record as such."""
+    """Raises nothing: whatever could not be read is marked as such in the record."""
 
     def __init__(self, pid: int, proc: Path = PROC) -> None:
         self.pid = pid

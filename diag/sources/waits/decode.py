@@ -181,7 +181,7 @@ def blocked_in(state: str, flags: int, wchan: str | None, call: Call | None) -> 
         return Blocked("running")
     if call is None:
         if wchan is None:
-            return Blocked("unreadable", reason="neither its wait channel nor its system call may be read")
+            return Blocked("unreadable", reason="neither its wait channel nor its system call can be read")
         return Blocked(_by_wchan(wchan))
     if state == "D" and wchan and (kind := _by_wchan(wchan)) in ("vfork", "memory"):
         return Blocked(kind)

@@ -52,7 +52,7 @@ class Objects:
         self._pythons: dict[int, tuple[dict[int, int], dict[int, str]]] = {}
 
     def learn(self, pid: int, tid: int, blocked: Blocked, *, deep: bool) -> tuple[str, list[int]]:
-        """The key under which the facts stand, empty for none, and the pids of this host on the other side.
+        """The key of the facts, empty for none, and the pids of this host on the other side.
 
         `deep`: search the process's memory too, for who owns a lock of Python's.
         """
@@ -88,7 +88,7 @@ class Objects:
         return "", []
 
     def owners(self, key: str) -> list[str]:
-        """Threads of the same process that stand there as owners, by number."""
+        """Threads of the same process that are named there as owners, by number."""
         facts = self.found.get(key, {})
         return [str(facts[name]) for name in ("gil", "join", "rlock", "owner") if facts.get(name)]
 

@@ -40,8 +40,8 @@ def read_line(text: str, rank: int | None) -> Sequence[Observation]:
 
 
 def _net_ib(line: NcclLine) -> NcclFact | None:
-    said = line.text.partition(":")[2].strip()
-    return setup.ib_setup(line, said) or errors.ib_error(line, said) or setup.gpu_direct(line)
+    message = line.text.partition(":")[2].strip()
+    return setup.ib_setup(line, message) or errors.ib_error(line, message) or setup.gpu_direct(line)
 
 
 def _net_or_peer(line: NcclLine) -> NcclFact | None:

@@ -61,7 +61,7 @@ def _call(line: facts.NcclLine) -> facts.NcclFact | None:
 #   2.28.9  socketPollConnect: connect to 192.0.2.10<37085> returned Connection refused, retrying (1/34) after sleep for 100 msec
 _RETRY = re.compile(
     r"(?:Call to (?P<verbs>ibv_\w{1,60}) failed with -?\d{1,5} (?P<error>[^,]{1,120}), .{0,300}?"
-    r"|\w{1,60}: (?P<call>connect)(?: to (?P<peer>\S{1,120}))? returned (?P<said>[^,]{1,120})"
+    r"|\w{1,60}: (?P<call>connect)(?: to (?P<peer>\S{1,120}))? returned (?P<answer>[^,]{1,120})"
     r"), retrying \(?(?P<attempt>\d{1,6})/(?P<most>\d{1,6})\)? after "
 )
 
@@ -70,7 +70,7 @@ def _retry(line: facts.NcclLine) -> facts.NcclFact | None:
     match = _RETRY.match(line.text)
     if match is None:
         return None
-    error, attempt, most = match["error"] or match["said"], int(match["attempt"]), int(match["most"])
+    error, attempt, most = match["error"] or match["answer"], int(match["attempt"]), int(match["most"])
     call, peer_ = match["verbs"] or match["call"], match["peer"] or ""
     return facts.NcclRetry(line.rank, line, call, error, attempt, most, peer_, _ERRNO.get(error))
 
@@ -129,25 +129,25 @@ _GID_TABLE = re.compile(r"\w{1,60}: GID table changed on ([^\s:]{1,64}):(\d{1,3}
 _UNABLE = re.compile(r"Unable to (?:(open|query) device (\S{1,64})|query port(?:_num)? (\d{1,3}))$")
 
 
-def ib_error(line: facts.NcclLine, said: str) -> facts.NcclFact | None:
-    """`said` is the text less "NET/IB :"."""
-    if "ot completion " in said:
-        match = _COMPLETION.match(said)
+def ib_error(line: facts.NcclLine, message: str) -> facts.NcclFact | None:
+    """`message` is the text less "NET/IB :"."""
+    if "ot completion " in message:
+        match = _COMPLETION.match(message)
         if match is None:
             return None
-        vendor, hca = _VENDOR.search(said), _HCA.search(said)
+        vendor, hca = _VENDOR.search(message), _HCA.search(message)
         code, device = int(vendor[1]) if vendor else None, hca[1] if hca else ""
         return facts.NcclCompletionError(
             line.rank, line, match["peer"] or "", int(match["status"]), code, device
         )
-    if match := _EVENT.match(said):
+    if match := _EVENT.match(message):
         port = int(match["port"]) if match["port"] else None
         event = match["event"] or match["other"] or match["fatal"] or match["dying"]
         fatal = not (match["event"] or match["other"]) or _FATAL.search(event) is not None
         return facts.NcclPortEvent(line.rank, line, match["device"] or "", port, event, fatal)
-    if match := _GID_TABLE.match(said):
+    if match := _GID_TABLE.match(message):
         return facts.NcclPortEvent(line.rank, line, match[1], int(match[2]), "GID table changed")
-    match = _UNABLE.match(said)
+    match = _UNABLE.match(message)
     if match is None:
         return None
     if match[3]:

@@ -97,14 +97,14 @@ def _line(text: str, begin: int, at: int, rank: int | None) -> NcclLine | None:
     host, pid, tid, gpu, where = writer
     if text.startswith("INFO ", at + 6):
         return NcclLine(rank, host, pid, tid, gpu, "INFO", text[at + 11 :], where)
-    level, space, said = text[at + 6 :].partition(" ")
+    level, space, message = text[at + 6 :].partition(" ")
     if (
         not space
         or not _SHORTEST_LEVEL <= len(level) <= _LONGEST_LEVEL
         or not (level.isascii() and level.isupper())
     ):
         return None
-    return NcclLine(rank, host, pid, tid, gpu, level, said, where)
+    return NcclLine(rank, host, pid, tid, gpu, level, message, where)
 
 
 def _one_of_several(text: str, rank: int | None) -> NcclLine | Torn | None:

@@ -1,7 +1,7 @@
-"""Values of the process in words: what their `repr` would say, less everything that would run code of theirs.
+"""Values of the process as text: what their `repr` would say, less everything that would run code of theirs.
 
 Numbers, texts, paths, durations and small containers of these are read; of other objects their type, their length or
-shape where it stands at a place that does not change, and some of their plain attributes.
+shape where it lies at a fixed offset, and some of their plain attributes.
 """
 
 from __future__ import annotations

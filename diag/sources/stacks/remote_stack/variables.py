@@ -1,7 +1,7 @@
-"""The variables of frames that stand in the process's memory: arguments and locals, what inner functions share, the
+"""The variables of frames of the process's memory: arguments and locals, what inner functions share, the
 attributes and globals that the function's own code names.
 
-What a frame holds before and after the reading is told, and of what lies deeper what was read twice: a value that the
+What a frame holds before and after the reading is reported, and of what lies deeper what was read twice: a value that the
 variable had, not what has taken its place in memory meanwhile.
 """
 
@@ -59,7 +59,7 @@ class FrameReader:
         names = known.variables[: self._arguments(code)] if arguments else known.variables
         place = frame + self._layout.frame_locals
         before = self._objects.words(place, len(names))
-        told = self._read(frame, known, names, before, arguments=arguments)
+        found = self._read(frame, known, names, before, arguments=arguments)
         again = {*self._read(frame, known, names, before, arguments=arguments)}
         after = self._objects.words(place, len(names))
         if self._memory.word(frame + self._layout.frame_code) != code:
@@ -68,7 +68,7 @@ class FrameReader:
         changed = {*names} - kept
         return [
             (name, text)
-            for name, text in told
+            for name, text in found
             if name in kept or ((name, text) in again and _ROOT.split(name, maxsplit=1)[0] not in changed)
         ][:MOST_OF_FRAME]
 
@@ -79,7 +79,7 @@ class FrameReader:
         for slot, name in zip(slots, names, strict=True):
             if len(found) >= MOST_OF_FRAME:
                 break
-            if slot >= LEAST_ADDRESS and _is_told(name):
+            if slot >= LEAST_ADDRESS and _is_reported(name):
                 found += self._rows(name, slot, _NOTHING if arguments else code, plain=arguments)
         return found if arguments else [*found, *self._of_module(frame, code)]
 
@@ -166,7 +166,7 @@ class FrameReader:
         try:
             for key, value in self._objects.entries(own or module):
                 name = code.looked_up.get(key)
-                if name is not None and _is_told(name):
+                if name is not None and _is_reported(name):
                     found += self._rows(name, value, code if own else _NOTHING, plain=not own)
                 if len(found) >= (MOST_OF_FRAME if own else _MOST_GLOBALS):
                     break
@@ -175,5 +175,5 @@ class FrameReader:
         return found
 
 
-def _is_told(name: str) -> bool:
+def _is_reported(name: str) -> bool:
     return name.isidentifier() and not name.startswith("__") and name != "_"
