@@ -114,9 +114,6 @@ class NvmlReader:
         self._last, self._last_at = {**self._ready, "gpus": gpus, **beside}, now
         return self._last
 
-    def close(self) -> None:
-        self._drop_helper()
-
     def end(self) -> None:
         """End the helper from another thread than the one that asks: that one sees it die."""
         helper = self._helper
@@ -195,7 +192,7 @@ class NvmlReader:
         return f"the NVML helper ended with exit code {returncode}"
 
     def _give_up(self, reason: str, remedy: str) -> SourceUnavailable:
-        self._drop_helper()
+        self.close()
         if self._asked == _CLOSER:
             self._may_look_closer = False  # samples matter more than these calls, which may have done it
         backoff = min(BACKOFF_SECONDS * 2**self._failures, LONGEST_BACKOFF_SECONDS)
@@ -205,7 +202,7 @@ class NvmlReader:
         self._failure = (reason, remedy)
         return SourceUnavailable(reason, remedy)
 
-    def _drop_helper(self) -> None:
+    def close(self) -> None:
         helper, self._helper, self._ready = self._helper, None, None
         if helper is None:
             return

@@ -75,7 +75,7 @@ class InterfacesReader:
         dev = raw.decode("ascii", "replace")
         names = [found[1] for found in _LINE.finditer(dev)][:_MOST_INTERFACES]
         ours = pid is None or self._same_namespace(pid)
-        addresses = self._own_addresses() if ours else self._addresses_of(who, names)
+        addresses = self._own_addresses() if ours else _addresses(f"{self._proc}/{who}/net", names)
         return {
             "dev": dev[:_MOST_BYTES],
             "addresses": addresses,
@@ -122,14 +122,6 @@ class InterfacesReader:
         if len(self._described) > 4 * _MOST_INTERFACES:  # pods come and go, and their ends with them
             self._described.clear()
         return described
-
-    def _addresses_of(self, who: str, names: list[str]) -> dict[str, list[str]]:
-        """Of another namespace, from its tables: IPv4 addresses by the interface that their network is routed
-        to."""
-        fib_trie, route, if_inet6 = (
-            _beginning(f"{self._proc}/{who}/net/{table}") for table in ("fib_trie", "route", "if_inet6")
-        )
-        return _addresses(fib_trie, route, if_inet6, names)
 
 
 def _facts(files: Files, base: str, state: str) -> dict[str, Any]:
@@ -188,7 +180,11 @@ _DEFAULT6 = re.compile(r"^0{32} 00 (?:[0-9a-f]+ ){7} *(?!lo$)(\S{1,15})$", re.AS
 _INET6 = re.compile(r"^([0-9a-f]{32}) (?:[0-9a-f]{2,} ){4} *(\S{1,15})$", re.ASCII | re.MULTILINE)
 
 
-def _addresses(fib_trie: str, route: str, if_inet6: str, names: list[str]) -> dict[str, list[str]]:
+def _addresses(folder: str, names: list[str]) -> dict[str, list[str]]:
+    """Of another namespace, from its tables: IPv4 addresses by the interface that their network is routed to."""
+    fib_trie, route, if_inet6 = (
+        _beginning(f"{folder}/{table}") for table in ("fib_trie", "route", "if_inet6")
+    )
     found: dict[str, list[str]] = {name: [] for name in names}
     routes = [
         (name, _little(mask), _little(destination)) for name, destination, mask in _ROUTE.findall(route)

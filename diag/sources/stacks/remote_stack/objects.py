@@ -24,6 +24,7 @@ _OBJECT_SLOT = 16  # T_OBJECT_EX of PyMemberDef
 _MOST_SLOTS, _MOST_BASES, _LONGEST_NAME = 64, 16, 64
 _SIZE, _ITEMS, _DIGITS = 16, 24, 24  # of PyVarObject, PyTupleObject and PyLongObject
 _MOST_NAMES = 1000  # of a function
+_MOST_CHARACTERS = 4096  # of a name or a path
 _MOST_DIGITS = 8  # of an int, of 30 bits each
 LEAST_ADDRESS = 4096
 
@@ -90,8 +91,19 @@ class Objects:
     # -- texts, numbers, items ----------------------------------------------------------------------------
 
     def text(self, address: int) -> str:
-        """Raises Torn for what is no str."""
-        return self.memory.text(address, self.unicode, self.layout.ascii_size, self.layout.compact_size)
+        """Of a str (PyUnicodeObject, compact), cut where it is over-long. Raises Torn for what is none."""
+        layout, data = self.layout, self.memory.some(address, 160)
+        if len(data) < layout.compact_size or struct.unpack_from("<Q", data, 8)[0] != self.unicode:
+            raise Torn("not a str")
+        length, _, state = struct.unpack_from("<QQI", data, 16)
+        kind, compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
+        if not compact or kind not in (1, 2, 4) or length >= 1 << 40:
+            raise Torn("not a compact str")
+        size = min(length, _MOST_CHARACTERS) * kind
+        start = layout.ascii_size if is_ascii else layout.compact_size
+        whole = start + size <= len(data)
+        held = data[start : start + size] if whole else self.memory.read(address + start, size)
+        return held.decode({1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[kind], "replace")
 
     def integer(self, address: int) -> int | None:
         """None of a large one. Raises Torn."""
