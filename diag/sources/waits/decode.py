@@ -13,27 +13,38 @@ from typing import Any, NamedTuple
 
 from diag.sources.host.process_tree import split_stat
 
-# name: x86-64, arm64; -1 where the architecture has no such call
-_NUMBERS = {
-    "read": (0, 63), "write": (1, 64), "close": (3, 57), "fstat": (5, 80), "poll": (7, -1),
-    "ioctl": (16, 29), "pread64": (17, 67), "pwrite64": (18, 68), "readv": (19, 65), "writev": (20, 66),
-    "select": (23, -1), "pause": (34, -1), "nanosleep": (35, 101), "connect": (42, 203), "accept": (43, 202),
-    "sendto": (44, 206), "recvfrom": (45, 207), "sendmsg": (46, 211), "recvmsg": (47, 212), "clone": (56, 220),
-    "vfork": (58, -1), "execve": (59, 221), "exit": (60, 93), "wait4": (61, 260), "semop": (65, 193),
-    "fcntl": (72, 25), "flock": (73, 32), "fsync": (74, 82), "fdatasync": (75, 83), "getdents": (78, -1),
-    "mkdir": (83, -1), "unlink": (87, -1), "rename": (82, -1), "stat": (4, -1), "open": (2, -1),
-    "statfs": (137, 43), "sync": (162, 81), "mount": (165, 40), "futex": (202, 98), "getdents64": (217, 61),
-    "restart_syscall": (219, 128), "semtimedop": (220, 192), "rt_sigtimedwait": (128, 137),
-    "clock_nanosleep": (230, 115), "exit_group": (231, 94), "epoll_wait": (232, -1), "waitid": (247, 95),
-    "openat": (257, 56), "mkdirat": (258, 34), "newfstatat": (262, 79), "unlinkat": (263, 35), "pselect6": (270, 72),
-    "ppoll": (271, 73), "sync_file_range": (277, 84), "epoll_pwait": (281, 22), "fallocate": (285, 47),
-    "accept4": (288, 242), "syncfs": (306, 267), "renameat2": (316, 276), "statx": (332, 291),
-    "io_uring_enter": (426, 426), "clone3": (435, 435), "openat2": (437, 437), "epoll_pwait2": (441, 441),
+# Name: its numbers on x86-64 and arm64 (-1 where the architecture has no such call), what it waits for ("": its wait
+# channel tells), and its arguments: a descriptor, a path, or (at) a folder's descriptor and a path.
+_CALLS = {
+    "read": (0, 63, "read", "fd"), "write": (1, 64, "write", "fd"), "close": (3, 57, "file_io", "fd"),
+    "fstat": (5, 80, "file_io", "fd"), "poll": (7, -1, "poll", ""), "ioctl": (16, 29, "", "fd"),
+    "pread64": (17, 67, "read", "fd"), "pwrite64": (18, 68, "write", "fd"), "readv": (19, 65, "read", "fd"),
+    "writev": (20, 66, "write", "fd"), "select": (23, -1, "poll", ""), "pause": (34, -1, "signal", ""),
+    "nanosleep": (35, 101, "sleep", ""), "connect": (42, 203, "connect", "fd"),
+    "accept": (43, 202, "tcp_accept", "fd"), "sendto": (44, 206, "send", "fd"),
+    "recvfrom": (45, 207, "receive", "fd"), "sendmsg": (46, 211, "send", "fd"), "recvmsg": (47, 212, "receive", "fd"),
+    "clone": (56, 220, "", ""), "vfork": (58, -1, "vfork", ""), "execve": (59, 221, "file_io", "path"),
+    "exit": (60, 93, "", ""), "wait4": (61, 260, "child", ""), "semop": (65, 193, "semaphore", ""),
+    "fcntl": (72, 25, "", "fd"), "flock": (73, 32, "file_lock", "fd"), "fsync": (74, 82, "file_io", "fd"),
+    "fdatasync": (75, 83, "file_io", "fd"), "getdents": (78, -1, "file_io", "fd"),
+    "mkdir": (83, -1, "file_io", "path"), "unlink": (87, -1, "file_io", "path"),
+    "rename": (82, -1, "file_io", "path"), "stat": (4, -1, "file_io", "path"), "open": (2, -1, "file_io", "path"),
+    "statfs": (137, 43, "file_io", "path"), "sync": (162, 81, "file_io", ""), "mount": (165, 40, "file_io", ""),
+    "futex": (202, 98, "futex", ""), "getdents64": (217, 61, "file_io", "fd"), "restart_syscall": (219, 128, "", ""),
+    "semtimedop": (220, 192, "semaphore", ""), "rt_sigtimedwait": (128, 137, "signal", ""),
+    "clock_nanosleep": (230, 115, "sleep", ""), "exit_group": (231, 94, "", ""),
+    "epoll_wait": (232, -1, "poll", "fd"), "waitid": (247, 95, "child", ""), "openat": (257, 56, "file_io", "at"),
+    "mkdirat": (258, 34, "file_io", "at"), "newfstatat": (262, 79, "file_io", "at"),
+    "unlinkat": (263, 35, "file_io", "at"), "pselect6": (270, 72, "poll", ""), "ppoll": (271, 73, "poll", ""),
+    "sync_file_range": (277, 84, "file_io", "fd"), "epoll_pwait": (281, 22, "poll", "fd"),
+    "fallocate": (285, 47, "file_io", "fd"), "accept4": (288, 242, "tcp_accept", "fd"),
+    "syncfs": (306, 267, "file_io", "fd"), "renameat2": (316, 276, "file_io", "at"),
+    "statx": (332, 291, "file_io", "at"), "io_uring_enter": (426, 426, "io_uring", "fd"),
+    "clone3": (435, 435, "", ""), "openat2": (437, 437, "file_io", "at"), "epoll_pwait2": (441, 441, "poll", "fd"),
 }  # fmt: skip
-_COLUMN = {"x86_64": 0, "aarch64": 1}
 _BY_NUMBER = {
-    machine: {numbers[column]: name for name, numbers in _NUMBERS.items() if numbers[column] >= 0}
-    for machine, column in _COLUMN.items()
+    "x86_64": {number: name for name, (number, *_) in _CALLS.items()},
+    "aarch64": {number: name for name, (_, number, *_) in _CALLS.items() if number >= 0},
 }
 
 
@@ -95,28 +106,6 @@ _BY_WCHAN = (
     ("cl_sync_io_wait", "file_io"), ("ptlrpc_", "file_io"), ("jbd2_", "file_io"), ("wait_on_page", "file_io"),
     ("do_sigtimedwait", "signal"), ("__do_sys_pause", "signal"), ("handle_userfault", "page_fault"),
     ("kernel_clone", "vfork"), ("mem_cgroup", "memory"), ("__do_semtimedop", "semaphore"),
-)  # fmt: skip
-_BY_CALL = {
-    "wait4": "child", "waitid": "child", "nanosleep": "sleep", "clock_nanosleep": "sleep", "poll": "poll",
-    "ppoll": "poll", "select": "poll", "pselect6": "poll", "epoll_wait": "poll", "epoll_pwait": "poll",
-    "epoll_pwait2": "poll", "connect": "connect", "accept": "tcp_accept", "accept4": "tcp_accept",
-    "recvfrom": "receive", "recvmsg": "receive", "sendto": "send", "sendmsg": "send", "flock": "file_lock",
-    "futex": "futex", "io_uring_enter": "io_uring", "rt_sigtimedwait": "signal", "pause": "signal", "vfork": "vfork",
-    "semop": "semaphore", "semtimedop": "semaphore",
-    **dict.fromkeys(("read", "pread64", "readv"), "read"), **dict.fromkeys(("write", "pwrite64", "writev"), "write"),
-    **dict.fromkeys(
-        ("open", "openat", "openat2", "stat", "statx", "newfstatat", "statfs", "mkdir", "mkdirat", "unlink", "unlinkat",
-         "rename", "renameat2", "getdents", "getdents64", "fsync", "fdatasync", "sync", "syncfs", "fallocate", "close",
-         "fstat", "sync_file_range", "mount", "execve"), "file_io"),
-}  # fmt: skip
-_PATH_ARGUMENT = {
-    "open": 0, "stat": 0, "statfs": 0, "mkdir": 0, "unlink": 0, "rename": 0, "execve": 0,
-    "openat": 1, "openat2": 1, "statx": 1, "newfstatat": 1, "mkdirat": 1, "unlinkat": 1, "renameat2": 1,
-}  # fmt: skip
-_FD_ARGUMENT = frozenset(
-    ("read", "pread64", "readv", "write", "pwrite64", "writev", "recvfrom", "recvmsg", "sendto", "sendmsg", "connect",
-     "accept", "accept4", "flock", "fcntl", "fsync", "fdatasync", "getdents", "getdents64", "fallocate", "close",
-     "fstat", "syncfs", "sync_file_range", "ioctl", "io_uring_enter", "epoll_wait", "epoll_pwait", "epoll_pwait2")
 )  # fmt: skip
 _LOCKING_FCNTL = (7, 38)  # F_SETLKW, F_OFD_SETLKW
 
@@ -195,10 +184,11 @@ def blocked_in(state: str, flags: int, wchan: str | None, call: Call | None) -> 
         return _with_arguments("file_lock" if call.signed(1) in _LOCKING_FCNTL else "other", call)
     seen = _by_wchan(wchan or "")
     inside = state == "D" or seen == "file_io"
-    kind = _BY_CALL.get(call.name) or seen
+    kind, takes = _CALLS.get(call.name, (-1, -1, "", ""))[2:]
+    kind = kind or seen
     if kind in ("read", "write") and seen in ("pipe_read", "pipe_write"):
         kind = seen  # of a FIFO too, whose descriptor shows a path as a file's does
-    elif kind == "file_io" and call.name not in _PATH_ARGUMENT and not inside:
+    elif kind == "file_io" and takes not in ("path", "at") and not inside:
         kind = "other"  # close() of a socket that lingers
     return replace(_with_arguments(kind, call), in_file_system=inside)
 
@@ -217,9 +207,12 @@ def _with_arguments(kind: str, call: Call) -> Blocked:
         return Blocked(kind, address=call.word(2 if late else 0), absolute=late and call.word(1) & 1 == 1)
     if kind == "poll":
         return _poll(call)
-    if (at := _PATH_ARGUMENT.get(call.name)) is not None:
-        return Blocked(kind, fd=call.signed() if at else -100, address=call.word(at))  # -100: AT_FDCWD
-    return Blocked(kind, fd=call.signed() if call.name in _FD_ARGUMENT else -1)
+    takes = _CALLS[call.name][3] if call.name in _CALLS else ""
+    if takes == "path":
+        return Blocked(kind, fd=-100, address=call.word(0))  # AT_FDCWD
+    if takes == "at":
+        return Blocked(kind, fd=call.signed(), address=call.word(1))
+    return Blocked(kind, fd=call.signed() if takes == "fd" else -1)
 
 
 def _poll(call: Call) -> Blocked:
