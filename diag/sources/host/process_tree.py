@@ -148,6 +148,14 @@ def sees_machine(root: Path = PROC) -> bool | None:
         return None
 
 
+def same_namespace(kind: str, pid: int, root: Path | str = PROC) -> bool | None:
+    """Whether a process is in our own one ("net", "pid", "user"); None where that cannot be seen."""
+    try:
+        return os.readlink(f"{root}/{pid}/ns/{kind}") == os.readlink(f"{root}/self/ns/{kind}")
+    except OSError:
+        return None
+
+
 def stat_fields(pid: int, root: str | os.PathLike[str] = PROC) -> list[str] | None:
     """Of /proc/PID/stat from the third (state) on; None when it is gone or denied."""
     try:

@@ -18,7 +18,7 @@ from typing import Any
 from diag.model import Payload, Record
 from diag.model.observations import Interface, InterfacesSeen, Observation, Unparsed
 from diag.sources.host.job_files import Files, JobFiles
-from diag.sources.host.process_tree import PROC, read_raw
+from diag.sources.host.process_tree import PROC, read_raw, same_namespace
 from diag.sources.payload import mapping, texts, word
 from diag.text.errors import SourceUnavailable
 
@@ -92,11 +92,10 @@ class InterfacesReader:
 
     def _same_namespace(self, pid: int) -> bool:
         """Whether it has our network namespace; where that cannot be seen, by the names of its interfaces."""
-        try:
-            return os.readlink(f"{self._proc}/{pid}/ns/net") == os.readlink(f"{self._proc}/self/ns/net")
-        except OSError:
-            theirs, own = (read_raw(f"{self._proc}/{who}/net/if_inet6") for who in (pid, "self"))
-            return theirs is not None and theirs == own
+        if (same := same_namespace("net", pid, self._proc)) is not None:
+            return same
+        theirs, own = (read_raw(f"{self._proc}/{who}/net/if_inet6") for who in (pid, "self"))
+        return theirs is not None and theirs == own
 
     def _describe_of(self, pid: int, names: list[str]) -> dict[str, dict[str, Any]]:
         """A container's /sys is what the job makes of it."""

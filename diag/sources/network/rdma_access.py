@@ -26,6 +26,7 @@ from diag.sources.host.process_tree import (
     read_process,
     read_raw,
     read_text,
+    same_namespace,
 )
 from diag.sources.payload import mapping, sequence, texts, whole, word
 
@@ -202,10 +203,7 @@ class RdmaAccessReader:
 
     def _uid_inside(self, uid: int) -> int:
         """What a process of another user namespace calls this uid of ours; itself where that cannot be seen."""
-        try:
-            if os.readlink(f"{self._base}/ns/user") == os.readlink(f"{os.fspath(self._proc)}/self/ns/user"):
-                return uid
-        except OSError:
+        if same_namespace("user", self.pid, self._proc) is not False:
             return uid
         for line in read_text(f"{self._base}/uid_map").split("\n"):
             words = line.split()

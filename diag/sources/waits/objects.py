@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from diag.sources.host.mountinfo import Mount
-from diag.sources.host.process_tree import colon_fields, read_raw, read_text
+from diag.sources.host.process_tree import colon_fields, read_raw, read_text, same_namespace
 from diag.sources.stacks.remote_stack.image import Unsupported
 from diag.sources.stacks.remote_stack.memory import Gone, Memory, Torn
 from diag.sources.stacks.remote_stack.reader import ProcessStacks
@@ -161,13 +161,10 @@ class Objects:
         return self._sockets if self._same_network(pid) else {}
 
     def _same_network(self, pid: int) -> bool:
-        try:
-            theirs, ours = (os.readlink(f"{self._proc}/{one}/ns/net") for one in (pid, "self"))
-        except OSError:
-            return False
-        if theirs != ours:
+        same = same_namespace("net", pid, self._proc)
+        if same is False:
             self.gaps.add(f"sockets of pid {pid}: it is in another network namespace")
-        return theirs == ours
+        return same is True
 
     @cached_property
     def _sockets(self) -> dict[int, sock_diag.TcpSocket]:
@@ -314,12 +311,9 @@ class Objects:
 
     def _process_of(self, pid: int, tid: int) -> int:
         """Of a thread that another process's lock names; 0 where that counts them in a namespace of its own."""
-        try:
-            ours, theirs = (os.readlink(f"{self._proc}/{one}/ns/pid") for one in ("self", pid))
-        except OSError:
+        if not same_namespace("pid", pid, self._proc):
             return 0
-        group = colon_fields(read_text(f"{self._proc}/{tid}/status")).get("Tgid", "0")
-        return int(group) if ours == theirs else 0
+        return int(colon_fields(read_text(f"{self._proc}/{tid}/status")).get("Tgid", "0"))
 
     def names(self, pid: int) -> dict[int, str]:
         """Of Python's threads, by id. Asked only of processes in which a thread waits for something without an
