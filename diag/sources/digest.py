@@ -61,7 +61,7 @@ _adapter: Callable[[Any], Any] = functools.cache(_new_adapter)
 
 
 def wire(fact: Any, now: float) -> Any:
-    """A fact as JSON, with its times relative to `now`. What is as by default is left out."""
+    """A fact as JSON, with its times relative to `now`; default values are left out."""
     moved = _moved(fact, -now)
     if isinstance(moved, facts.JobVerdict):
         short = [_short_ranks(finding) for finding in moved.findings]

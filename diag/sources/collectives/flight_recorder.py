@@ -103,8 +103,8 @@ def socket_path(pid: int, run_dir: Path) -> Path:
 
 
 def reachable(rank: int, pid: int, run_dir: Path) -> bool:
-    """Whether there is a server or a pipe to ask: else there is no torch, or no process group yet, and
-    nothing is missing."""
+    """Whether there is a server or a pipe to query: otherwise there is no torch, or no process group yet,
+    and nothing is missing."""
     return socket_path(pid, run_dir).exists() or pipe_of(rank, pid) is not None
 
 
@@ -184,7 +184,7 @@ _NUMBERS = ("pg_id", "collective_seq_id", "p2p_seq_id", "op_id", "record_id", "t
 
 
 def _trim(trace: dict[str, Any]) -> dict[str, Any]:
-    """What `parse` reads, and of that what a verdict needs. Says the same as the whole would."""
+    """The part of what `parse` reads that a verdict needs: it gives the same result as the whole."""
     status = mapping(trace.get("pg_status"))
     raw = [entry for entry in sequence(trace.get("entries")) if isinstance(entry, dict)]
     entries = settle(raw, status)

@@ -31,7 +31,7 @@ def variables(prefix: Path) -> dict[str, str]:
 
 
 def pipe_of(rank: int, pid: int, root: Path = Path("/proc")) -> Path | None:
-    """The rank's pipe by its own name for it, when it has made one."""
+    """The path of the rank's pipe as the rank names it, once it has created one."""
     prefix = _environment(root / str(pid) / "environ").get(PIPE)
     if not prefix:
         return None
@@ -100,7 +100,7 @@ def _mark(files: JobFiles, path: Path) -> tuple[int, int] | None:
 
 
 def _environment(path: Path) -> dict[str, str]:
-    """Of the rank, as it was started; only what names absolute paths here."""
+    """The variables that the rank was started with, of those that name absolute paths here."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MOST_ENVIRON)

@@ -40,7 +40,7 @@ def _entry(raw: dict[str, Any]) -> CollectiveEntry:
 
 
 def settle(raw: list[dict[str, Any]], status: dict[Any, Any]) -> list[CollectiveEntry]:
-    """Tell which are pending; `state` alone does not.
+    """Find which are pending; `state` alone does not show it.
 
     gloo's never leaves "scheduled", `retired` does. NCCL retires also what timed out. And the parts of a
     coalesced call (batch_isend_irecv, coalesced collectives) may stay "scheduled" forever: the call's own
@@ -99,7 +99,7 @@ def _numbered(raw: list[dict[str, Any]]) -> list[CollectiveEntry]:
 
 
 def status_of(status: dict[Any, Any], entry: dict[str, Any]) -> dict[Any, Any]:
-    """pg_status goes by the process's own number of the group, which only the entries connect with its name."""
+    """The keys of pg_status are the process's own numbers of groups, which only the entries connect with names."""
     number = entry.get("pg_id")
     return mapping(status.get(str(number))) if isinstance(number, (int, str)) else {}
 

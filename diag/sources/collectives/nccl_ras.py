@@ -186,8 +186,8 @@ def _match_end(text: str) -> int:
 
 @guarded(SOURCE, "not an answer of NCCL RAS")
 def parse(record: Record) -> Iterator[Observation]:
-    """Of a live answer, or of {"text": ...} or {"json": ...} with a saved file as it is: which of the two it
-    is is seen."""
+    """Parses a live answer, or {"text": ...} or {"json": ...} with a saved file as it is: the format is
+    detected."""
     payload = record.payload
     if "failed" in payload:
         yield SourceFailed(record.rank, SOURCE, *explained(failures_of(SOURCE), payload))

@@ -1,5 +1,5 @@
-"""One question to torch's worker server on a UNIX socket, bounded in time and size. What is asked is others'
-business."""
+"""One request to torch's worker server on a UNIX socket, bounded in time and size; the caller chooses what to
+request."""
 
 from __future__ import annotations
 

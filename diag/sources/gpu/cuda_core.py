@@ -35,7 +35,7 @@ _BLOCK, _MOST_BLOCKS = 256 << 10, 64  # 16 MiB are held at most
 
 
 class NoCoreDump(Exception):
-    """The file is none, or not a whole one."""
+    """The file is not a core dump, or not a complete one."""
 
 
 class _Section(NamedTuple):
@@ -50,7 +50,7 @@ class _Section(NamedTuple):
 
 
 class _Data:
-    """The file, in blocks. What is not there (any more) reads as nothing."""
+    """The file, read in blocks. What is missing, or has been cut off meanwhile, reads as empty."""
 
     def __init__(self, file: int) -> None:
         self._file, self._size = file, os.fstat(file).st_size

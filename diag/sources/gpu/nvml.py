@@ -44,7 +44,7 @@ START_SECONDS = 60.0  # nvmlInit wakes all GPUs: some seconds each without the p
 
 
 class NvmlReader:
-    """Owns the helper. Nothing starts before the first `latest`. Not for two threads at once."""
+    """Owns the helper, which starts with the first `latest`. Not thread-safe."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ _PCIE = {
 
 
 class HealthWatch:
-    """Reads all GPUs each `seconds`, and waits for events; `take` gives what came since the last time."""
+    """Reads all GPUs every `seconds`, and waits for events; `take` returns what has arrived since the last call."""
 
     def __init__(self, nvml: Any, count: int, seconds: float) -> None:
         self._nvml = nvml

@@ -69,7 +69,7 @@ class _Level(NamedTuple):
 
 
 class CgroupReader:
-    """Reads the memory and pids cgroups of `pid` and their visible parents. Not for two threads at once."""
+    """Reads the memory and pids cgroups of `pid` and their visible parents. Not thread-safe."""
 
     def __init__(self, pid: int, root: Path = PROC, own: Path = Path("/")) -> None:
         self.pid = pid
@@ -167,7 +167,7 @@ class CgroupReader:
 
 
 def host_sample(root: Path = PROC) -> dict[str, Payload]:
-    """The host alone, as it is part of each sample."""
+    """The host's part of each sample, on its own."""
     return {
         "meminfo": as_text(lines_of(read_raw(f"{root}/meminfo"), MEMINFO_LINES)),
         "vmstat": as_text(lines_of(read_raw(f"{root}/vmstat"), (b"oom_kill ",))),

@@ -39,9 +39,9 @@ def parse_pids(text: str) -> tuple[StepProcess, ...]:
     for line in text.splitlines():
         # Slurm 22.05.8, scontrol listpids:
         #   25630    2        0        0       0
-        words = line.split()
-        if len(words) >= 4 and all(words[at].isdecimal() and len(words[at]) < 20 for at in (0, 2, 3)):
-            found.append(StepProcess(int(words[0]), words[2], int(words[3])))
+        fields = line.split()
+        if len(fields) >= 4 and all(fields[at].isdecimal() and len(fields[at]) < 20 for at in (0, 2, 3)):
+            found.append(StepProcess(int(fields[0]), fields[2], int(fields[3])))
     return tuple(found)
 
 

@@ -56,7 +56,7 @@ _NO_ANSWER = "N/A"  # "N/A (no PMA)": mlx4 virtual functions and i40iw, kernels 
 
 
 class InfinibandReader:
-    """Reads all ports again and again. Not for two threads at once."""
+    """Reads all ports repeatedly. Not thread-safe."""
 
     def __init__(self, root: Path = ROOT, clock: Callable[[], float] = time.monotonic) -> None:
         self._root = os.fspath(root)

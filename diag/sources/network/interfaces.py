@@ -47,7 +47,7 @@ def own_addresses() -> dict[str, list[str]]:
 
 
 class InterfacesReader:
-    """Reads all interfaces again and again. Not for two threads at once."""
+    """Reads all interfaces repeatedly. Not thread-safe."""
 
     def __init__(
         self,

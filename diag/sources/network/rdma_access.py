@@ -42,7 +42,7 @@ Environment = Mapping[str, str]
 
 
 class RdmaAccessReader:
-    """Reads one process. Not for two threads at once."""
+    """Reads one process. Not thread-safe."""
 
     def __init__(self, pid: int, start_ticks: int = 0, root: Path = PROC) -> None:
         self.pid = pid
@@ -206,9 +206,9 @@ class RdmaAccessReader:
         if same_namespace("user", self.pid, self._proc) is not False:
             return uid
         for line in read_text(f"{self._base}/uid_map").split("\n"):
-            words = line.split()
-            if len(words) == 3 and all(word.isdecimal() for word in words):
-                inner, outer, count = map(int, words)
+            fields = line.split()
+            if len(fields) == 3 and all(field.isdecimal() for field in fields):
+                inner, outer, count = map(int, fields)
                 if outer <= uid < outer + count:
                     return uid - outer + inner
         return uid

@@ -68,8 +68,8 @@ class PySpy:
         self, pid: int, deadline: float = 1.0, *, parent_pid: int | None = None, native: bool = False
     ) -> Payload:
         """{"pid", "parent_pid"?, "stdout": py-spy's JSON less what we do not use}, or, instead of stdout,
-        "failed": a key of FAILURES, "stderr": py-spy's words, "access": what the kernel says of our right to
-        look.
+        "failed": a key of FAILURES, "stderr": py-spy's message, "access": what the kernel shows of our right to
+        read it.
 
         A reading may be torn, because nothing is stopped: failures and unlikely main stacks are read once
         more. With `native` frames of C code are there too, and the process is stopped while it is read: 30 ms
@@ -130,14 +130,14 @@ class PySpy:
         text = stderr.partition("\n\nStack backtrace:")[0].strip()[:1000]
         if access is None:
             return {"failed": "gone", "stderr": text}
-        words = text.lower()
+        message = text.lower()
         # py-spy 0.4.3, captured here 2026-11-21; not dumpable, other uid, no Python:
         #   0: Permission denied (os error 13)
         #   Permission Denied: Try running again with elevated permissions by going 'sudo env "PATH=$PATH" !!'
         #   Error: Failed to find python version from target process
-        if "permission denied" in words or "operation not permitted" in words:
+        if "permission denied" in message or "operation not permitted" in message:
             return {"failed": "denied", "stderr": text, "access": access}
-        if "failed to find python version" in words:
+        if "failed to find python version" in message:
             return {"failed": "not_python", "stderr": text}
         return {"failed": "failed", "stderr": text}
 

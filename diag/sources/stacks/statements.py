@@ -1,5 +1,5 @@
 """The statements of a program's text, by its tokens and their indentation, not parsed: text of a newer Python, or a part
-of one, tells as much, and no nesting is too deep."""
+of one, reads as well, and no nesting is too deep."""
 
 from __future__ import annotations
 

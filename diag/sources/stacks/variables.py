@@ -35,7 +35,7 @@ FAILURES = {
 
 
 def hides(name: str) -> bool:
-    """Whether a variable of this name may hold a secret; of a.b["c"] the last word tells.
+    """Whether a variable of this name may hold a secret; of a.b["c"] the last name decides.
 
     >>> [hides(name) for name in ("token", "self.hub_token", "key", "cfg['api_key']", "max_tokens", "monkey", "passwd")]
     [True, True, True, True, False, False, True]
@@ -88,7 +88,7 @@ def _frame(thread: int, row: Any) -> FrameVariables:
 
 
 def _variables(rows: Sequence[Any]) -> Iterator[Variable]:
-    """A journal may be another's, written before a name was known to be a secret's."""
+    """A journal may come from elsewhere, written before a name was known to hold a secret."""
     for found, value in rows:
         name = word(found, _LONGEST_NAME)
         yield Variable(name, HIDDEN if hides(name) and value not in NO_SECRETS else word(value, _LONGEST))

@@ -75,7 +75,7 @@ class _Folder:
 
 
 class CheckpointReader:
-    """Looks at one folder again and again; the heads of files that have not changed are not read twice."""
+    """Reads one folder repeatedly; the heads of files that have not changed are not read twice."""
 
     def __init__(self, root: str, role: str = "save", flag: str = "") -> None:
         self.root = root
@@ -184,7 +184,7 @@ class CheckpointReader:
 
 
 def _walk(files: Files, folder: _Folder, budget: list[int]) -> None:
-    """Counts what is in a checkpoint. What vanishes meanwhile (rotation) was not there."""
+    """Counts the contents of a checkpoint. Files that vanish meanwhile (rotation) are ignored."""
     below = [("", 0)]
     while below:
         prefix, depth = below.pop()
@@ -284,7 +284,7 @@ def _head_kind(name: str) -> str | None:
 
 
 def _head(files: Files, path: str, kind: str, size: int) -> Payload | None:
-    """What is wrong with a file, or what it says of others; None where it cannot be read: that is no proof
+    """What is wrong with a file, or which others it names; None where it cannot be read: that is no proof
     of damage."""
     try:
         if kind in _HEADS:

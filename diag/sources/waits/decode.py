@@ -66,7 +66,7 @@ class Call:
 
 
 def parse_call(text: str, machine: str = "") -> Call | None:
-    """None for no line (refused, or gone).
+    """None for an empty line (access was refused, or the thread is gone).
 
     >>> parse_call("61 0x5b 0x0 0x0 0x0 0x0 0x0 0x7ffd 0x7f3c", "x86_64")
     Call(name='wait4', args=(91, 0, 0, 0, 0, 0))
@@ -143,7 +143,7 @@ class Seen(NamedTuple):
 
 
 def read_thread(thread: Mapping[str, Any], machine: str = "") -> Seen | None:
-    """A thread's raw lines of /proc; None for what is no thread's."""
+    """Parses a thread's raw lines of /proc; None where they are not those of a thread."""
     try:
         _, name, fields = split_stat(thread["stat"])
         flags = int(fields[6])

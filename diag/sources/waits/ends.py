@@ -40,7 +40,7 @@ class Ends:
         return self._facts(pid, 2, self._all.get(f"socket:[{inode}]", []))
 
     def _facts(self, pid: int, mode: int, ends: list[tuple[int, int]]) -> dict[str, Any]:
-        """`held`: those of the other mode, other processes first. `held_left_out`: whom nobody has looked at, or kept."""
+        """`held`: those of the other mode, other processes first. `held_left_out`: how many were not read, or not kept."""
         rows = []
         for holder, fd in ends[:_ASKED]:
             theirs = open_mode(fdinfo(self._proc, holder, fd))

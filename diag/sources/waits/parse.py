@@ -1,4 +1,4 @@
-"""From the raw facts to what each thread waits for, who could end that, and whether anybody can."""
+"""Derives from the raw facts what each thread waits for, who could end the wait, and whether anybody can."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ class _Reading:
         )
 
     def _may_act(self, row: dict[str, Any], python: bool, at_rest: frozenset[str]) -> bool:
-        """True for whom something outside the process, the time, or a CPU may let go on."""
+        """Whether something outside the process, a timeout, or a CPU may let the thread continue."""
         blocked = self._relatives.blocked(row)
         if blocked is None:
             return True

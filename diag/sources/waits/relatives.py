@@ -1,4 +1,4 @@
-"""What processes of one reading are to each other, by the raw lines of /proc: copies of one another, or alone."""
+"""How the processes of one reading are related, by the raw lines of /proc: forked copies of one another, or alone."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Relatives:
         return ours is not None and ours == theirs
 
     def was_given(self, pid: int, holding: Collection[int]) -> bool:
-        """A descriptor, by being forked from another that has it."""
+        """Whether it has a descriptor only because it was forked from a process that has it."""
         while self.is_fork(pid):
             pid = self._parent(pid)
             if pid in holding:

@@ -216,8 +216,8 @@ class Values:
             return Value(f"{kind.name}.{member[1:-1]}", plain=True)
         public = [pair for pair in known if not pair[0].startswith("_")]
         shown = [f"{name}={text}" for name, text in public or known]
-        words = " ".join(["<" + kind.name, ", ".join(shown[:_MOST_ATTRIBUTES])]).rstrip() + ">"
-        return Value(words, instance=True)
+        text = " ".join(["<" + kind.name, ", ".join(shown[:_MOST_ATTRIBUTES])]).rstrip() + ">"
+        return Value(text, instance=True)
 
     def _attributes(self, address: int) -> list[tuple[str, str]]:
         """Those that are numbers, texts or None."""

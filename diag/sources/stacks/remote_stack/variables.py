@@ -45,7 +45,7 @@ _NOTHING = _Code([], {}, frozenset())
 
 
 class FrameReader:
-    """Reads those of one frame after the other, of one process."""
+    """Reads the variables of one frame after another, of one process."""
 
     def __init__(self, values: Values) -> None:
         self._values, self._objects = values, values.objects
@@ -53,7 +53,7 @@ class FrameReader:
         self._codes: dict[int, _Code] = {}
 
     def of(self, frame: int, code: int, *, arguments: bool) -> list[Named]:
-        """(name, value in words). `arguments`: only these, and of them only plain ones. Raises Torn where the frame is
+        """(name, value as text). `arguments`: only these, and of them only plain ones. Raises Torn where the frame is
         gone meanwhile."""
         known = self._code(code)
         names = known.variables[: self._arguments(code)] if arguments else known.variables
