@@ -67,6 +67,13 @@ def sequence(value: Any) -> list[Any] | tuple[Any, ...]:
     return value if isinstance(value, (list, tuple)) else []
 
 
+def rows(value: Any, *kinds: type) -> Iterator[list[Any]]:
+    """Of a list of lists those with an item of each of these types."""
+    for row in sequence(value):
+        if isinstance(row, list) and len(row) == len(kinds) and all(map(isinstance, row, kinds)):
+            yield row
+
+
 def word(value: Any, most: int = 200) -> str:
     return value[:most] if isinstance(value, str) else ""
 

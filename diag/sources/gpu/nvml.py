@@ -28,7 +28,7 @@ from diag.model import Payload, Record
 from diag.model.observations import GpuSample, Observation, Unparsed
 from diag.sources.gpu.nvml_gpm import Gpm
 from diag.sources.gpu.nvml_health import HealthWatch, parse_events, parse_health, text_of
-from diag.sources.payload import scaled, whole
+from diag.sources.payload import rows, scaled, whole
 from diag.text.errors import SourceUnavailable
 from diag.text.units import format_seconds
 
@@ -365,7 +365,7 @@ def _gpu_sample(record: Record, gpu: Mapping[str, Any]) -> GpuSample:
         pci_bus_id=str(gpu.get("pci") or "")[:100],
         name=str(gpu.get("name") or "")[:100],
         pids=tuple(pid for pid in pids if isinstance(pid, int)) if isinstance(pids, list) else (),
-        process_memory=tuple(_process_memory(gpu.get("pid_mem"))),
+        process_memory=tuple((pid, used) for pid, used in rows(gpu.get("pid_mem"), int, int)),
         sm_utilization_ratio=_share(gpu.get("sm_util")),
         sm_occupancy_ratio=_share(gpu.get("sm_occupancy")),
         sm_count=cores // _CORES_PER_SM if cores and cores % _CORES_PER_SM == 0 else None,
@@ -377,12 +377,6 @@ def _share(value: Any) -> float | None:
     """Of percent; NaN is none either."""
     fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 100
     return value * 0.01 if fits else None
-
-
-def _process_memory(rows: Any) -> Iterator[tuple[int, int]]:
-    for row in rows if isinstance(rows, list) else ():
-        if isinstance(row, list) and len(row) == 2 and isinstance(row[0], int) and isinstance(row[1], int):
-            yield row[0], row[1]
 
 
 if __name__ == "__main__":

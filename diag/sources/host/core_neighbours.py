@@ -9,7 +9,7 @@ from typing import Any
 
 from diag.launch.launchers.secrets import redacted
 from diag.sources.host.process_tree import read_argv, read_raw, split_stat
-from diag.sources.payload import numbers_in, whole
+from diag.sources.payload import numbers_in, rows, sequence, whole
 
 _STARVED = 0.3  # of the time ready and without a core
 _LEAST_SECONDS = 1.0  # between two readings that are compared
@@ -69,6 +69,5 @@ def running(root: Path, cores: str, own: Collection[int]) -> list[list[Any]]:
 
 
 def parse(value: object) -> tuple[tuple[int, str], ...]:
-    rows = value if isinstance(value, list) else []
-    pairs = [(whole(row[0]), row[1]) for row in rows[:_MOST] if isinstance(row, list) and len(row) == 2]
-    return tuple((pid, text[:_COMMAND]) for pid, text in pairs if pid is not None and isinstance(text, str))
+    pairs = [(whole(pid), text) for pid, text in rows(sequence(value)[:_MOST], object, str)]
+    return tuple((pid, text[:_COMMAND]) for pid, text in pairs if pid is not None)

@@ -11,13 +11,13 @@ import errno
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from diag.model import Payload, Record
 from diag.model.observations import Observation, RdmaGid, RdmaPort, RdmaPortsSeen, Unparsed
-from diag.sources.payload import sequence, word
+from diag.sources.payload import rows, word
 from diag.text.errors import SourceUnavailable
 
 SOURCE = "infiniband"
@@ -226,7 +226,10 @@ def _port(device: str, number: int, files: Mapping[str, Any]) -> RdmaPort:
         rate_bytes_per_second=float(rate[1]) * _BYTES_PER_GIGABIT if rate else None,
         link_layer=word(files.get("link_layer"), 40),
         counters=tuple(_counters(files)),
-        gids=tuple(_gids(sequence(files.get("gids")))),
+        gids=tuple(
+            RdmaGid(slot, gid[:40], word(kind, 40), word(interface, 40))
+            for slot, gid, kind, interface in rows(files.get("gids"), int, str, object, object)
+        ),
     )
 
 
@@ -245,12 +248,6 @@ def _counters(files: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
                 number *= 4
             seen.add(name)
             yield str(name)[:80], number
-
-
-def _gids(rows: Sequence[Any]) -> Iterator[RdmaGid]:
-    for row in rows:
-        if isinstance(row, list) and len(row) == 4 and isinstance(row[0], int) and isinstance(row[1], str):
-            yield RdmaGid(row[0], row[1][:40], word(row[2], 40), word(row[3], 40))
 
 
 def _numbered(text: object) -> tuple[int, str] | None:

@@ -28,7 +28,7 @@ from diag.sources.host.process_tree import (
     read_text,
     same_namespace,
 )
-from diag.sources.payload import mapping, sequence, texts, whole, word
+from diag.sources.payload import mapping, rows, texts, whole, word
 
 SOURCE = "rdma_access"
 
@@ -353,9 +353,7 @@ def parse(record: Record) -> Iterator[Observation]:
         ipc_lock=ipc_lock(payload.get("cap_eff"), payload.get("uid_map")),
         container=_container_kind(payload.get("container")),
         nccl_conf=tuple(
-            (row[0], row[1], row[2])
-            for row in sequence(payload.get("nccl_conf"))
-            if isinstance(row, list) and len(row) == 3 and all(isinstance(word, str) for word in row)
+            (file, name, value) for file, name, value in rows(payload.get("nccl_conf"), str, str, str)
         ),
     )
 
