@@ -18,9 +18,10 @@ from diag.model.observations import GpuHealth, GpuSample, Observation
 from diag.preflight.launch_facts import LaunchFacts
 from diag.preflight.line import Line, line
 from diag.preflight.run_command import CommandFailed, run_command
-from diag.sources.gpu.nvml import SOURCE, NvmlReader, NvmlUnavailable, parse
+from diag.sources.gpu.nvml import SOURCE, NvmlReader, parse
 from diag.sources.gpu.nvml_health import HEALTH_SECONDS
 from diag.sources.host.process_tree import read_raw
+from diag.text.errors import SourceUnavailable
 from diag.text.units import format_bytes, format_count
 
 _HEALTH_WAIT_SECONDS = 3.0  # 70 ms a GPU on an H200, eight of them one after the other
@@ -55,13 +56,13 @@ def count_lines(facts: Sequence[Observation]) -> Iterator[Line]:
 
 
 @functools.lru_cache(maxsize=1)
-def _look() -> tuple[tuple[Observation, ...], NvmlUnavailable | None]:
+def _look() -> tuple[tuple[Observation, ...], SourceUnavailable | None]:
     """Once: the start of NVML alone may take seconds."""
     reader = NvmlReader(interval=0.0, health_seconds=HEALTH_SECONDS)
     try:
         sample = reader.latest(20.0)
         health = list(_health(reader, sample))
-    except NvmlUnavailable as error:
+    except SourceUnavailable as error:
         return (), error
     finally:
         reader.close()

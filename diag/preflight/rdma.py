@@ -13,6 +13,7 @@ from diag.model.observations import RdmaAccess, RdmaPort, RdmaPortsSeen
 from diag.preflight.line import Line, line, table
 from diag.preflight.plan import LaunchPlan
 from diag.sources.network import infiniband, rdma_access
+from diag.text.errors import SourceUnavailable
 from diag.text.units import format_count
 
 _STATES = {1: "DOWN", 2: "INIT (no subnet manager has seen it)", 3: "ARMED", 4: "ACTIVE", 5: "ACTIVE_DEFER"}
@@ -32,7 +33,7 @@ def check_rdma(
     """`access` is what this process has of RDMA: CMD runs as the same user in the same container."""
     try:
         sample = infiniband.InfinibandReader(sysfs).sample()
-    except infiniband.InfinibandUnavailable as error:
+    except SourceUnavailable as error:
         yield Line("RDMA", "not checked", error.reason, error.remedy)
         return
     facts = infiniband.parse(Record(infiniband.SOURCE, sample))

@@ -18,6 +18,7 @@ from diag.preflight.estimate.machine import Machine
 from diag.preflight.launch_facts import LaunchFacts
 from diag.preflight.line import Line, line, table
 from diag.sources.storage import disk
+from diag.text.errors import SourceUnavailable
 from diag.text.units import format_bytes
 
 _GIB = 1 << 30
@@ -46,7 +47,7 @@ class WrittenFolder:
 
 
 def written_folder(path: str) -> WrittenFolder:
-    """Raises disk.DiskUnavailable."""
+    """Raises SourceUnavailable."""
     there = Path(path).expanduser().absolute()
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
@@ -79,7 +80,7 @@ def check_disk(facts: LaunchFacts) -> Iterator[Line]:
         return
     try:
         place = written_folder(path)
-    except disk.DiskUnavailable as error:
+    except SourceUnavailable as error:
         yield line("storage.unavailable", error=error)
         return
     if place.wrong:
@@ -177,7 +178,7 @@ def _cache(name: str, path: str, least: int, *, given: bool) -> tuple[list[Line]
     said = f"{name}={path}" if given else f"{path} (the default of {name})"
     try:
         place = written_folder(path)
-    except disk.DiskUnavailable as error:
+    except SourceUnavailable as error:
         return [line("storage.cache-unavailable", what=what, said=said, error=error)], None
     inodes, kind = place.space.available_inodes, place.space.file_system
     if place.wrong:

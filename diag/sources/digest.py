@@ -1,7 +1,7 @@
 """Digests: what one node's hub reports to the job hub every few seconds, and the verdict that comes back.
 
 A digest is the observations themselves as JSON. Times in it are seconds before or after the sender's `now`,
-so that no two clocks are ever compared; `parse` lays them on the told time of whoever took the digest.
+so that no two clocks are ever compared; `parse` shifts them to the clock of the engine that took the digest.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _adapter: Callable[[Any], Any] = functools.cache(_new_adapter)
 
 
 def wire(fact: Any, now: float) -> Any:
-    """A fact as JSON, with its times relative to `now`. What is as by default is left out."""
+    """A fact as JSON, with its times relative to `now`; default values are left out."""
     moved = _moved(fact, -now)
     if isinstance(moved, facts.JobVerdict):
         short = [_short_ranks(finding) for finding in moved.findings]
@@ -104,7 +104,7 @@ def _packed(fact: facts.FlightRecorder) -> dict[str, Any]:
 
 
 def verdict(fact: facts.JobVerdict, now: float) -> dict[str, Any]:
-    """The payload by which a node's own engine hears what the job hub says. `now` is the job hub's told time."""
+    """The payload by which a node's own engine learns what the job hub found. `now` is the time of the job hub's engine."""
     return {"event": "verdict", "fact": wire(fact, now)}
 
 
@@ -221,7 +221,7 @@ def _frame(row: Any) -> Any:
 
 
 def _moved(fact: Any, by: float) -> Any:
-    """The fact with its told times laid elsewhere on the line of time. Of a forwarded fact: the source's own
+    """The fact with its times shifted. Of a forwarded fact: the source's own
     clock is its own."""
     if isinstance(fact, facts.NodeDigest):
         return replace(

@@ -11,7 +11,8 @@ import reprlib
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from diag.model import Payload, Record
 from diag.model.observations import Observation, Parser, Unparsed
@@ -39,6 +40,15 @@ def guarded(source: str, what: str = "not a payload of this source") -> Callable
     return decorate
 
 
+def failures_of(source: str) -> Mapping[str, tuple[str, str]]:
+    """Reason and remedy by the word in the payload, of failures.yaml."""
+    from diag.text.tables import load_table
+
+    return cast(
+        "Mapping[str, tuple[str, str]]", load_table(Path(__file__).with_name("failures.yaml"))[source]
+    )
+
+
 def explained(failures: Mapping[str, tuple[str, str]], payload: Payload) -> tuple[str, str]:
     """Reason and remedy of a payload that has "failed" (a key of `failures`) and perhaps "detail", for people."""
     failed, detail = word(payload["failed"]), word(payload.get("detail"))
@@ -55,6 +65,13 @@ def mapping(value: Any) -> dict[Any, Any]:
 
 def sequence(value: Any) -> list[Any] | tuple[Any, ...]:
     return value if isinstance(value, (list, tuple)) else []
+
+
+def rows(value: Any, *kinds: type) -> Iterator[list[Any]]:
+    """Of a list of lists those with an item of each of these types."""
+    for row in sequence(value):
+        if isinstance(row, list) and len(row) == len(kinds) and all(map(isinstance, row, kinds)):
+            yield row
 
 
 def word(value: Any, most: int = 200) -> str:
@@ -74,6 +91,24 @@ def integer(value: Any) -> int:
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,19}", value):
         value = int(value)
     return value if type(value) is int and abs(value) < 1 << 63 else 0
+
+
+@functools.lru_cache(
+    maxsize=4096
+)  # a world's ranks are the same in the dump of every rank, and are kept once
+def numbers_in(text: str) -> tuple[int, ...]:
+    """None of more than a million.
+
+    >>> numbers_in("[0, 1, 2]"), numbers_in("0-2,8")
+    ((0, 1, 2), (0, 1, 2, 8))
+    """
+    found: list[int] = []
+    for begin, end in re.findall(r"(\d{1,7})(?:-(\d{1,7}))?", text):
+        first, last = int(begin), int(end or begin)
+        if last - first + len(found) >= 1 << 20:
+            return ()
+        found.extend(range(first, last + 1))
+    return tuple(found)
 
 
 def whole(value: Any, most: int = 1 << 64) -> int | None:

@@ -328,7 +328,7 @@ def test_what_cannot_be_looked_at_is_said_once_and_taken_back(tmp_path: Path) ->
     for number, record in enumerate(told[:2]):
         engine.feed(Record(record.source, record.payload, at=1e9 + number))
     assert {line.what: line.reason for line in engine.job.not_checked()} == {
-        "RDMA ports": f"{root} cannot be seen: /sys is not mounted",
+        "RDMA ports": f"{root} is not visible: /sys is not mounted",
         "network interfaces": f"{tmp_path} shows no network",
     }
     events = [record.payload["event"] for record in told if record.source == "run"]

@@ -32,7 +32,7 @@ from diag.model.observations import (
 )
 from diag.settings import Settings
 from diag.sources.collectives import nccl_ras
-from diag.sources.collectives.nccl_library import library_of, version_of
+from diag.sources.host.versions import library_of, version_of
 from diag.sources.logs import output
 from diag.sources.parsers import PARSERS
 from diag.state.job import JobState
@@ -345,7 +345,7 @@ def test_default_address_is_that_of_nccl() -> None:
     )
     watched.seconds(30)
     assert asked == [nccl_ras.DEFAULT_ADDRESS]
-    assert watched.errors == [("nccl_ras", "refused")] and "nothing listens" in watched.reasons()[0]
+    assert watched.errors == [("nccl_ras", "refused")] and "nothing is listening" in watched.reasons()[0]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

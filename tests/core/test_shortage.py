@@ -20,8 +20,8 @@ from diag.agent.sidecar_pool import SidecarPool
 from diag.launch.failures import guarded, threads_report_to
 from diag.model import Placement, Record
 from diag.settings import load
-from diag.sources.gpu.nvml import NvmlReader, NvmlUnavailable
-from diag.text.errors import shortage
+from diag.sources.gpu.nvml import NvmlReader
+from diag.text.errors import SourceUnavailable, shortage
 
 ROOT = Path(__file__).parents[2]
 NO_THREAD = RuntimeError("can't start new thread")  # Python 3.8 to 3.14
@@ -142,7 +142,7 @@ def test_helper_of_nvml_that_cannot_be_started_is_gpus_not_checked(monkeypatch: 
         subprocess, "Popen", raising(BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"))
     )
 
-    with pytest.raises(NvmlUnavailable, match="cannot be started"):
+    with pytest.raises(SourceUnavailable, match="cannot be started"):
         NvmlReader().latest()
 
 

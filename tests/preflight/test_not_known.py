@@ -31,6 +31,7 @@ from diag.preflight.launch_facts import LaunchFacts, launch_facts
 from diag.preflight.manifest.reading import read_text
 from diag.preflight.plan import LaunchPlan, make_plan
 from diag.preflight.software import check_software
+from diag.text.errors import SourceUnavailable
 from tests.preflight.test_manifest import RIGHT, changed, lines_of
 
 # These read limits of their own process from the kernel, which always answers.
@@ -112,8 +113,8 @@ def of_disk(*command: str) -> Iterator[Line]:
     return (line for line in storage.check_disk(of(command)))
 
 
-def no_nvml() -> tuple[tuple[()], gpus.NvmlUnavailable]:
-    return (), gpus.NvmlUnavailable("no NVML library", "")
+def no_nvml() -> tuple[tuple[()], SourceUnavailable]:
+    return (), SourceUnavailable("no NVML library", "")
 
 
 def silent_gpu() -> tuple[tuple[GpuSample, ...], None]:

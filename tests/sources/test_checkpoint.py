@@ -15,7 +15,8 @@ import pytest
 from diag.model import Record
 from diag.model.observations import CheckpointFolder, CheckpointsSeen, Unparsed
 from diag.sources.storage import checkpoint
-from diag.sources.storage.checkpoint import CheckpointReader, CheckpointUnavailable
+from diag.sources.storage.checkpoint import CheckpointReader
+from diag.text.errors import SourceUnavailable
 
 
 def seen(root: Path, role: str = "save") -> CheckpointsSeen:
@@ -180,7 +181,7 @@ def test_file_of_zeros_as_a_crashed_node_leaves_it_is_damaged(tmp_path: Path) ->
         path.write_bytes(b"\0" * path.stat().st_size)
 
     assert the(tmp_path).damaged == (
-        "model-00001-of-00002.safetensors (no header of safetensors)",
+        "model-00001-of-00002.safetensors (no safetensors header)",
         "optimizer.pt (begins and ends with zeros)",
     )
 
@@ -229,7 +230,7 @@ def test_folder_that_is_not_there_is_told_and_a_file_is_unavailable(tmp_path: Pa
     (tmp_path / "file").write_text("")
 
     assert not seen(tmp_path / "none").exists
-    with pytest.raises(CheckpointUnavailable, match="not a directory"):
+    with pytest.raises(SourceUnavailable, match="not a directory"):
         CheckpointReader(str(tmp_path / "file")).sample()
 
 

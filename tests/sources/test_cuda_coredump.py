@@ -80,7 +80,7 @@ def test_sections_that_all_claim_the_whole_file_are_not_walked_through(tmp_path:
     path = tmp_path / "core"
     path.write_bytes(head + blocks * number)
 
-    with pytest.raises(cuda_core.NoCoreDump, match="larger than itself"):
+    with pytest.raises(cuda_core.NoCoreDump, match="larger than the file"):
         cuda_core.kernels(path)
 
 

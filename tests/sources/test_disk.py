@@ -13,6 +13,7 @@ import pytest
 from diag.model import Record
 from diag.model.observations import DiskSpace, Unparsed
 from diag.sources.storage import disk
+from diag.text.errors import SourceUnavailable
 
 
 def seen(payload: object) -> DiskSpace:
@@ -55,7 +56,7 @@ def test_space_reserved_for_root_is_no_users_space() -> None:
 
 
 def test_path_with_a_nul_is_unavailable_and_not_a_crash() -> None:
-    with pytest.raises(disk.DiskUnavailable):
+    with pytest.raises(SourceUnavailable):
         disk.read("/tmp/a\0b", "save")
 
 

@@ -314,7 +314,7 @@ def test_rank_without_a_socket_and_one_whose_server_died(tmp_path: Path) -> None
     (failed,) = parsed(source.read(0, 1, tmp_path))
     assert (
         isinstance(failed, SourceFailed)
-        and "no worker server" in failed.reason
+        and "not opened a worker server" in failed.reason
         and "--no-inject" in failed.remedy
     )
     with socket.socket(socket.AF_UNIX) as dead:

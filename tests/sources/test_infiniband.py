@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from diag.model import Record
 from diag.model.observations import RdmaGid, RdmaPort, RdmaPortsSeen, Unparsed
-from diag.sources.network.infiniband import InfinibandReader, InfinibandUnavailable, parse
+from diag.sources.network.infiniband import InfinibandReader, parse
+from diag.text.errors import SourceUnavailable
 
 HERE = Path("/sys/class/infiniband")
 
@@ -252,7 +253,7 @@ def test_machine_without_rdma_is_known_to_have_none(tmp_path: Path) -> None:
 
 
 def test_machine_whose_sys_is_not_mounted_is_not_said_to_have_none(tmp_path: Path) -> None:
-    with pytest.raises(InfinibandUnavailable) as failed:
+    with pytest.raises(SourceUnavailable) as failed:
         InfinibandReader(tmp_path / "class" / "infiniband").sample()
 
     assert "not mounted" in failed.value.reason and failed.value.remedy
@@ -262,9 +263,9 @@ def test_machine_whose_sys_is_not_mounted_is_not_said_to_have_none(tmp_path: Pat
 def test_folder_that_may_not_be_read_is_not_said_to_be_empty(root: Path) -> None:
     code = (
         "import os, sys\nfrom pathlib import Path\n"
-        "from diag.sources.network.infiniband import InfinibandReader, InfinibandUnavailable\n"
+        "from diag.sources.network.infiniband import InfinibandReader\nfrom diag.text.errors import SourceUnavailable\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "try: print(InfinibandReader(Path(sys.argv[1])).sample())\nexcept InfinibandUnavailable as error: print(error.reason)"
+        "try: print(InfinibandReader(Path(sys.argv[1])).sample())\nexcept SourceUnavailable as error: print(error.reason)"
     )
     root.chmod(0o700)
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from diag.model import Record
 from diag.model.observations import Interface, InterfacesSeen, Unparsed
 from diag.sources.host.job_files import Files
-from diag.sources.network.interfaces import InterfacesReader, InterfacesUnavailable, parse
+from diag.sources.network.interfaces import InterfacesReader, _addresses, parse
+from diag.text.errors import SourceUnavailable
 
 HEAD = """Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
@@ -132,10 +133,9 @@ def test_ends_of_pods_do_not_carry_what_the_hardware_of_the_node_carries(pod: in
 
 def test_addresses_of_another_namespace_are_those_that_its_tables_name() -> None:
     # given our own tables, read as another namespace's are
-    reader = InterfacesReader()
     names = list(psutil.net_if_addrs())
 
-    told = reader._addresses_of("self", names)
+    found = _addresses("/proc/self/net", names)
 
     for name, entries in psutil.net_if_addrs().items():
         expected = {
@@ -143,16 +143,16 @@ def test_addresses_of_another_namespace_are_those_that_its_tables_name() -> None
             for entry in entries
             if entry.family in (socket.AF_INET, socket.AF_INET6)
         }
-        assert set(told[name]) <= expected  # one that no route leads to stays away
+        assert set(found[name]) <= expected  # one that no route leads to stays away
         if name == "lo" or any(entry.family == socket.AF_INET for entry in entries):
-            assert told[name], name
+            assert found[name], name
 
 
 def test_process_that_is_gone_says_so() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
 
-    with pytest.raises(InterfacesUnavailable):
+    with pytest.raises(SourceUnavailable):
         InterfacesReader().sample(child.pid)
 
 

@@ -11,6 +11,7 @@ from diag.model.observations import (
     SourceFailed,
 )
 from diag.sources.collectives import nccl_ras as source
+from diag.sources.payload import failures_of
 from tests.rasserver import captured, ras_server
 from tests.sources.ras_readings import from_file, parsed, reading
 
@@ -72,7 +73,7 @@ def test_server_that_misbehaves_costs_one_deadline_and_a_bounded_answer(
     assert (
         isinstance(fact, SourceFailed)
         and fact.source == "nccl_ras"
-        and source.FAILURES[failed][0] in fact.reason
+        and failures_of(source.SOURCE)[failed][0] in fact.reason
     )
 
 

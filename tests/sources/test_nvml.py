@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from diag.model import Record
 from diag.model.observations import GpuHealth, GpuSample, Unparsed, XidReported
-from diag.sources.gpu.nvml import NvmlReader, NvmlUnavailable, parse
+from diag.sources.gpu.nvml import NvmlReader, parse
+from diag.text.errors import SourceUnavailable
 
 # NVML as pynvml calls it, for a machine with two GPUs. FAKE_NVML=hang|crash|lost|nodriver|slowstart picks
 # what GPU 1 does; numbers are those of an idle-waiting H200 (nvidia-smi, driver 580.159.04, 2026-11-20: 126 W
@@ -168,13 +169,13 @@ def test_lost_gpu_is_named_and_the_other_is_sampled(reader: Any) -> None:
 
 def test_hanging_gpu_is_named_within_the_deadline_and_the_helper_is_killed(reader: Any, clock: Clock) -> None:
     sick = reader("hang")
-    with pytest.raises(NvmlUnavailable, match="still starting"):
+    with pytest.raises(SourceUnavailable, match="still starting"):
         sick.latest(0)
     helper = sick._helper
 
     while True:
         began = time.monotonic()
-        with pytest.raises(NvmlUnavailable) as failed:
+        with pytest.raises(SourceUnavailable) as failed:
             sick.latest(1)
         if failed.value.reason != "NVML is still starting":  # a machine under load may take its time
             break
@@ -192,7 +193,7 @@ def test_failure_is_repeated_without_a_new_helper_until_the_backoff_is_over(
     sick = reader("crash")
     reasons = []
     for _ in range(3):
-        with pytest.raises(NvmlUnavailable) as failed:
+        with pytest.raises(SourceUnavailable) as failed:
             sick.latest(30)
         reasons.append((failed.value.reason, sick._failures))
         clock.now += 5.5  # the first backoff is 10 s, so the third question starts a helper again
@@ -203,7 +204,7 @@ def test_failure_is_repeated_without_a_new_helper_until_the_backoff_is_over(
 
 def test_missing_driver_is_said_and_tried_again_later(reader: Any, clock: Clock) -> None:
     sick = reader("nodriver")
-    with pytest.raises(NvmlUnavailable) as failed:
+    with pytest.raises(SourceUnavailable) as failed:
         sick.latest(30)
     sick._environ["FAKE_NVML"] = ""
     clock.now += 11
@@ -216,7 +217,7 @@ def test_driver_that_never_starts_is_given_up(reader: Any) -> None:
     sick = reader("slowstart", start_seconds=0.5)
     reasons = []
     for _ in range(2):
-        with pytest.raises(NvmlUnavailable) as failed:
+        with pytest.raises(SourceUnavailable) as failed:
             sick.latest(0.3)
         reasons.append(failed.value.reason)
 
@@ -229,7 +230,7 @@ def test_helper_that_cannot_be_killed_is_said_and_not_joined_by_another(reader: 
     survivor = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     stuck._abandoned.append(survivor)
 
-    with pytest.raises(NvmlUnavailable) as failed:
+    with pytest.raises(SourceUnavailable) as failed:
         stuck.latest(30)
     survivor.communicate()
     stuck._environ["FAKE_NVML"] = ""
@@ -244,11 +245,11 @@ def test_helper_that_cannot_be_killed_is_said_and_not_joined_by_another(reader: 
 def test_helper_ends_with_its_parent_also_while_nvml_hangs(library: Path) -> None:
     # given a hub that asked a hanging NVML and was then killed
     code = (
-        "import sys, time\nfrom diag.sources.gpu.nvml import NvmlReader, NvmlUnavailable\n"
+        "import sys, time\nfrom diag.sources.gpu.nvml import NvmlReader\nfrom diag.text.errors import SourceUnavailable\n"
         "reader = NvmlReader()\n"
         "while reader._ready is None:\n"
         "    try: reader._start(0.0) if reader._helper is None else reader._wait_for_start(time.monotonic() + 60)\n"
-        "    except NvmlUnavailable: pass\n"
+        "    except SourceUnavailable: pass\n"
         "reader._helper.stdin.write(b'\\n')\n"
         "reader._message(time.monotonic() + 60)\n"  # GPU 0 answered, so it is in GPU 1 now
         "print(reader._helper.pid, flush=True)\n"
@@ -277,7 +278,7 @@ def test_machine_without_the_library_is_asked_once(clock: Clock, tmp_path: Path)
     reader = NvmlReader(environ=environ, clock=clock)
     reasons = []
     for _ in range(2):
-        with pytest.raises(NvmlUnavailable) as failed:
+        with pytest.raises(SourceUnavailable) as failed:
             reader.latest(30)
         reasons.append(failed.value.reason)
         clock.now += 1e6

@@ -22,10 +22,11 @@ from diag.agent.samplers.sampler import Reporter
 from diag.model import Placement, Record
 from diag.model.observations import GpuSample
 from diag.settings import load
-from diag.sources.gpu.nvml import NvmlReader, NvmlUnavailable, parse
+from diag.sources.gpu.nvml import NvmlReader, parse
 from diag.sources.gpu.nvml_gpm import Gpm
 from diag.sources.host import run as run_source
 from diag.state.job import JobState
+from diag.text.errors import SourceUnavailable
 from tests.sources.test_nvml import FAKE, Clock
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "gpu" / "gpm_waits.jsonl"
@@ -224,7 +225,7 @@ def test_crash_in_these_calls_is_the_last_one(library: Path, tmp_path: Path) -> 
         "FAKE_LOG": str(tmp_path / "log"),
     }
     reader = NvmlReader(interval=5.0, environ=environ, clock=clock)
-    with pytest.raises(NvmlUnavailable, match="crashed"):
+    with pytest.raises(SourceUnavailable, match="crashed"):
         reader.latest(30, closer=True)
     clock.now += 11
     try:

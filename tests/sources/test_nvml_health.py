@@ -15,7 +15,8 @@ import pytest
 
 from diag.model import Record
 from diag.model.observations import GpuHealth, NvlinkSeen, Unparsed, XidReported
-from diag.sources.gpu.nvml import NvmlReader, NvmlUnavailable, parse
+from diag.sources.gpu.nvml import NvmlReader, parse
+from diag.text.errors import SourceUnavailable
 from tests.sources.test_nvml import FAKE, Clock
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "gpu" / "nvml_health.json"
@@ -189,7 +190,7 @@ def test_driver_that_crashes_at_the_seldom_calls_is_sampled_without_them(watched
     while not reasons:  # the crash comes with one of the first samples
         try:
             reader.latest(30)
-        except NvmlUnavailable as error:
+        except SourceUnavailable as error:
             reasons.append(error.reason)
     clock.now += 11
 

@@ -111,7 +111,7 @@ def test_missing_pyspy_says_how_to_get_it(busy: psutil.Popen) -> None:
 def test_process_without_python_is_named_as_such() -> None:
     process = subprocess.Popen(["sleep", "60"])
     try:
-        with pytest.raises(DiagError, match="finds no Python"):
+        with pytest.raises(DiagError, match="found no Python"):
             record(process.pid, SHORT)
     finally:
         process.kill()

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from diag.model import Record
 from diag.model.observations import SharedMemory, Unparsed
-from diag.sources.host.shm import SharedMemoryUnavailable, parse, read
+from diag.sources.host.shm import parse, read
+from diag.text.errors import SourceUnavailable
 
 
 def test_shared_memory_of_a_process_is_what_its_own_root_shows() -> None:
@@ -34,7 +35,7 @@ def test_process_that_is_gone_is_answered_by_our_own_view(tmp_path: Path) -> Non
 def test_process_without_shared_memory_is_not_answered_by_ours(tmp_path: Path) -> None:
     (tmp_path / "1" / "root" / "dev").mkdir(parents=True)
 
-    with pytest.raises(SharedMemoryUnavailable) as failed:
+    with pytest.raises(SourceUnavailable) as failed:
         read(1, root=tmp_path)
 
     assert failed.value.reason == "process 1 has no /dev/shm"
@@ -42,7 +43,7 @@ def test_process_without_shared_memory_is_not_answered_by_ours(tmp_path: Path) -
 
 
 def test_machine_where_nothing_can_be_seen_says_why(tmp_path: Path) -> None:
-    with pytest.raises(SharedMemoryUnavailable) as failed:
+    with pytest.raises(SourceUnavailable) as failed:
         read(1, root=tmp_path, own=tmp_path / "none")
 
     assert "No such file" in failed.value.reason

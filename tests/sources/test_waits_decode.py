@@ -9,8 +9,7 @@ from diag.model import Record
 from diag.model.observations import Unparsed
 from diag.model.observations.waits import WaitsRead
 from diag.sources.waits import SOURCE, parse
-from diag.sources.waits.calls import Call, parse_call
-from diag.sources.waits.decode import Blocked, blocked_in
+from diag.sources.waits.decode import Blocked, Call, blocked_in, parse_call
 
 
 @pytest.mark.parametrize(

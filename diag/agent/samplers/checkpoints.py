@@ -21,6 +21,7 @@ from diag.model import Payload
 from diag.sources.host.job_files import Files, JobFiles
 from diag.sources.host.process_tree import read_raw
 from diag.sources.storage import checkpoint, disk
+from diag.text.errors import SourceUnavailable
 
 _SECONDS = 10.0
 _SAVING_SECONDS = 2.0
@@ -236,7 +237,7 @@ class CheckpointSampler(NodeSampler):
             reader = self._readers[key] = checkpoint.CheckpointReader(path, role, flag)
         try:
             payload = reader.sample(self._most_heads, files)
-        except checkpoint.CheckpointUnavailable as error:
+        except SourceUnavailable as error:
             self.reporter.failed(f"checkpoints in {path!r}", error.reason, error.remedy)
             return
         self.reporter.works(f"checkpoints in {path!r}")
@@ -256,7 +257,7 @@ class CheckpointSampler(NodeSampler):
         now = time.monotonic()
         try:
             payload = disk.read(path, purpose, uid, files)
-        except disk.DiskUnavailable as error:
+        except SourceUnavailable as error:
             self.reporter.failed(f"free space of {path!r}", error.reason, error.remedy)
             return
         self.reporter.works(f"free space of {path!r}")

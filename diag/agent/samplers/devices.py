@@ -11,6 +11,7 @@ from diag.sources.gpu.nvml import SOURCE, NvmlReader
 from diag.sources.gpu.nvml_health import HEALTH_SECONDS
 from diag.sources.network import infiniband, interfaces
 from diag.state.view import JobView
+from diag.text.errors import SourceUnavailable
 
 
 class GpuSampler(NodeSampler):
@@ -77,6 +78,6 @@ class NetworkSampler(NodeSampler):
         if pid is not None:
             try:
                 return self._net.sample(pid)
-            except interfaces.InterfacesUnavailable:
+            except SourceUnavailable:
                 pass  # it ended meanwhile, or hides: ours are most often the same
         return self._net.sample()

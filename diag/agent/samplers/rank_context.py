@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from diag.agent.samplers.sampler import Reporter, Sampler
 from diag.sources.host import cgroup, shm
+from diag.text.errors import SourceUnavailable
 
 
 class RankMemory:
@@ -52,7 +53,7 @@ class RankMemory:
             self._reporter.record(shm.SOURCE, shm.read(self._pid))
             self._reporter.works("shm")
             return ""
-        except (OSError, shm.SharedMemoryUnavailable) as error:
+        except (OSError, SourceUnavailable) as error:
             return self._failed("shm", error)
 
     def _failed(self, what: str, error: Exception) -> str:

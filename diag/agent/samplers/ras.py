@@ -24,9 +24,9 @@ from diag.model import Placement, Record
 from diag.model.observations import RasReading
 from diag.settings import Settings
 from diag.sources.collectives import nccl_ras
-from diag.sources.collectives.nccl_library import library_of, version_of
 from diag.sources.host import run as run_source
 from diag.sources.host.process_tree import PROC
+from diag.sources.host.versions import library_of, version_of
 from diag.state.stack_activity import Activity
 from diag.state.view import JobView
 

@@ -14,6 +14,7 @@ from diag.model.observations import CgroupMemory, GpuSample, HostMemory, Observa
 from diag.sources.gpu import nvml
 from diag.sources.host import cgroup
 from diag.sources.host.process_tree import PROC
+from diag.text.errors import SourceUnavailable
 
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _NVML_SECONDS = 20.0
@@ -70,7 +71,7 @@ def _gpus_seen() -> list[GpuSample]:
     reader = nvml.NvmlReader()
     try:
         facts = list(nvml.parse(Record(nvml.SOURCE, reader.latest(_NVML_SECONDS))))
-    except nvml.NvmlUnavailable:
+    except SourceUnavailable:
         return []
     finally:
         reader.close()

@@ -37,15 +37,15 @@ SOURCE = "flight_recorder"
 # What can go wrong, by the word in the payload: reason and remedy.
 FAILURES = {
     "no_socket": (
-        "the rank has opened no worker server",
+        "the rank has not opened a worker server",
         "start the job with `diag run` without --no-inject; needs torch 2.4 or later, after init_process_group",
     ),
     "gone": ("the process has ended", ""),
     "timed_out": (
         "the worker server did not answer in time",
-        "the machine may be overloaded, or the rank stopped; it is tried again",
+        "the machine may be overloaded, or the rank stopped; diag tries again",
     ),
-    "no_handler": ("this torch shows no Flight Recorder over its worker server", ""),
+    "no_handler": ("this version of torch does not expose the Flight Recorder through its worker server", ""),
     "too_large": (
         "the Flight Recorder's dump is larger than diag reads",
         "set TORCH_FR_BUFFER_SIZE to 2000 or less",
@@ -103,8 +103,8 @@ def socket_path(pid: int, run_dir: Path) -> Path:
 
 
 def reachable(rank: int, pid: int, run_dir: Path) -> bool:
-    """Whether there is a server or a pipe to ask: else there is no torch, or no process group yet, and
-    nothing is missing."""
+    """Whether there is a server or a pipe to query: otherwise there is no torch, or no process group yet,
+    and nothing is missing."""
     return socket_path(pid, run_dir).exists() or pipe_of(rank, pid) is not None
 
 
@@ -169,11 +169,11 @@ def _decode(data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         if data.startswith(b"\xef\xbf\xbd"):
             raise NoAnswer(
-                "failed", "a pickle that was saved as text: bytes that are no UTF-8 are lost"
+                "failed", "a pickle that was saved as text: bytes that are not UTF-8 are lost"
             ) from None
-        raise NoAnswer("failed", f"no dump of the Flight Recorder: {error!r}") from None
+        raise NoAnswer("failed", f"not a dump of the Flight Recorder: {error!r}") from None
     if not isinstance(trace, dict):
-        raise NoAnswer("failed", "no dump of the Flight Recorder")
+        raise NoAnswer("failed", "not a dump of the Flight Recorder")
     return trace
 
 
@@ -184,7 +184,7 @@ _NUMBERS = ("pg_id", "collective_seq_id", "p2p_seq_id", "op_id", "record_id", "t
 
 
 def _trim(trace: dict[str, Any]) -> dict[str, Any]:
-    """What `parse` reads, and of that what a verdict needs. Says the same as the whole would."""
+    """The part of what `parse` reads that a verdict needs: it gives the same result as the whole."""
     status = mapping(trace.get("pg_status"))
     raw = [entry for entry in sequence(trace.get("entries")) if isinstance(entry, dict)]
     entries = settle(raw, status)

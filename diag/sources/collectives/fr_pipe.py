@@ -31,7 +31,7 @@ def variables(prefix: Path) -> dict[str, str]:
 
 
 def pipe_of(rank: int, pid: int, root: Path = Path("/proc")) -> Path | None:
-    """The rank's pipe by its own name for it, when it has made one."""
+    """The path of the rank's pipe as the rank names it, once it has created one."""
     prefix = _environment(root / str(pid) / "environ").get(PIPE)
     if not prefix:
         return None
@@ -68,7 +68,7 @@ def ask_pipe(rank: int, pid: int, end: float, root: Path = Path("/proc")) -> byt
             if now is not None and now != before:
                 if now[1] == size:  # it did not grow since we looked
                     with contextlib.suppress(OSError):
-                        return _whole(files, dump)
+                        return files.read(str(dump), MAX_BYTES + 1)
                 size = now[1]
             time.sleep(_POLL_SECONDS)
     raise NoAnswer("timed_out", f"no new {dump.name} after a byte into {pipe.name}")
@@ -91,11 +91,6 @@ def _knock(files: JobFiles, pipe: Path) -> None:
         os.close(fd)
 
 
-def _whole(files: JobFiles, dump: Path) -> bytes:
-    with open(files.open_file(str(dump)), "rb") as file:
-        return file.read(MAX_BYTES + 1)
-
-
 def _mark(files: JobFiles, path: Path) -> tuple[int, int] | None:
     try:
         found = files.stat(str(path))
@@ -105,7 +100,7 @@ def _mark(files: JobFiles, path: Path) -> tuple[int, int] | None:
 
 
 def _environment(path: Path) -> dict[str, str]:
-    """Of the rank, as it was started; only what names absolute paths here."""
+    """The variables that the rank was started with, of those that name absolute paths here."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MOST_ENVIRON)

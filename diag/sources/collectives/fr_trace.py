@@ -4,15 +4,12 @@ of their types."""
 from __future__ import annotations
 
 import dataclasses
-import functools
-import re
 from typing import Any
 
 from diag.model.observations import CollectiveEntry
-from diag.sources.payload import integer, mapping, sequence, word
+from diag.sources.payload import integer, mapping, numbers_in, sequence, word
 
 MAX_TENSORS = 64
-_MAX_RANKS = 1 << 20
 
 
 def _entry(raw: dict[str, Any]) -> CollectiveEntry:
@@ -43,7 +40,7 @@ def _entry(raw: dict[str, Any]) -> CollectiveEntry:
 
 
 def settle(raw: list[dict[str, Any]], status: dict[Any, Any]) -> list[CollectiveEntry]:
-    """Tell which are pending; `state` alone does not.
+    """Find which are pending; `state` alone does not show it.
 
     gloo's never leaves "scheduled", `retired` does. NCCL retires also what timed out. And the parts of a
     coalesced call (batch_isend_irecv, coalesced collectives) may stay "scheduled" forever: the call's own
@@ -101,26 +98,14 @@ def _numbered(raw: list[dict[str, Any]]) -> list[CollectiveEntry]:
 # --- words and numbers of strangers
 
 
-@functools.lru_cache(maxsize=4096)  # the world's is the same in the dump of every rank, and is kept once
-def _ranks(text: str) -> tuple[int, ...]:
-    # "[0, 1, 2]" as torch writes it, "0-2" as we do
-    found: list[int] = []
-    for part in re.findall(r"(\d{1,7})(?:-(\d{1,7}))?", text):
-        first, last = int(part[0]), int(part[1] or part[0])
-        if last - first + len(found) >= _MAX_RANKS:
-            return ()
-        found.extend(range(first, last + 1))
-    return tuple(found)
-
-
 def status_of(status: dict[Any, Any], entry: dict[str, Any]) -> dict[Any, Any]:
-    """pg_status goes by the process's own number of the group, which only the entries connect with its name."""
+    """The keys of pg_status are the process's own numbers of groups, which only the entries connect with names."""
     number = entry.get("pg_id")
     return mapping(status.get(str(number))) if isinstance(number, (int, str)) else {}
 
 
 def members_of(value: Any) -> tuple[int, ...]:
-    return _ranks(value) if isinstance(value, str) else ()
+    return numbers_in(value) if isinstance(value, str) else ()
 
 
 def count(value: Any) -> int | None:

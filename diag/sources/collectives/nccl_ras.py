@@ -8,7 +8,6 @@ can cost the job.
 
 from __future__ import annotations
 
-import functools
 import re
 import socket
 import time
@@ -18,32 +17,11 @@ from diag.model import Payload, Record
 from diag.model.observations import Observation, RasReading, SourceFailed, SourceWorks
 from diag.sources.collectives.ras_json import load, read_communicators
 from diag.sources.collectives.ras_text import read_text
-from diag.sources.payload import explained, guarded, integer, mapping, sequence, word
+from diag.sources.collectives.worker_server import NoAnswer
+from diag.sources.payload import explained, failures_of, guarded, integer, mapping, sequence, word
 
 SOURCE = "nccl_ras"
 DEFAULT_ADDRESS = "localhost:28028"  # NCCL's own
-
-# What can go wrong, by the word in the payload: reason and remedy.
-FAILURES = {
-    "no_address": ("NCCL_RAS_ADDR is not an address", "unset it, or set it to localhost:PORT"),
-    "refused": (
-        "nothing listens at the address of NCCL RAS",
-        "no rank has made a communicator yet, or RAS could not take its port: "
-        "set NCCL_RAS_ADDR to a free one (`diag run` does)",
-    ),
-    "timed_out": (
-        "NCCL RAS did not answer in time",
-        "the machine may be overloaded, or the process that holds the port is stopped",
-    ),
-    "not_ras": (
-        "what listens at the address of NCCL RAS is something else",
-        "set NCCL_RAS_ADDR to a free port (`diag run` does)",
-    ),
-    "too_large": ("the answer of NCCL RAS is larger than diag reads", ""),
-    "closed": ("NCCL RAS closed the connection without an answer", ""),
-    "failed": ("NCCL RAS could not be asked", ""),
-}
-explain = functools.partial(explained, FAILURES)
 
 # ours: a member of a communicator takes 540 bytes of JSON, and a GPU is in 25 of Megatron's
 MAX_BYTES = 8 << 20
@@ -52,14 +30,6 @@ _MAX_LINE = 4096
 _DEADLINE_SECONDS = 15.0
 _RAS_SECONDS = 5  # RAS gives up on a silent process after this long; its own default
 _PROTOCOL = 2
-
-
-class _NoAnswer(Exception):
-    """`failed` is a key of FAILURES."""
-
-    def __init__(self, failed: str, detail: str = "") -> None:
-        super().__init__(f"{failed}: {detail}")
-        self.failed, self.detail = failed, detail
 
 
 # --- asking
@@ -73,7 +43,7 @@ def read(
     own_addresses: Sequence[str] = (),
 ) -> Payload:
     """{"address", "json" or "text": the report, "addresses": own_addresses}, or {"address", "failed": a key
-    of FAILURES, "detail"}.
+    of failures.yaml, "detail"}.
 
     Protocol 2 of NCCL 2.24 and later; JSON from 2.28.7 on, else text. The ranks' Python threads are not
     needed: a thread of NCCL's answers for the whole job.
@@ -84,8 +54,8 @@ def read(
             return {"address": address, **_talk(connection, want_json), "addresses": list(own_addresses)}
         finally:
             connection.close()
-    except _NoAnswer as failure:
-        return {"address": address, "failed": failure.failed, "detail": failure.detail[:300]}
+    except NoAnswer as failure:
+        return {"address": address, "failed": failure.word, "detail": failure.detail[:300]}
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -99,7 +69,7 @@ def split_address(address: str) -> tuple[str, int]:
     )
     port = int(found[3] or found[4]) if found else 0
     if found is None or not 0 < port < 65536:
-        raise _NoAnswer("no_address", repr(address[:80]))
+        raise NoAnswer("no_address", repr(address[:80]))
     host = found[1] or found[2] or "localhost"
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
 
@@ -108,7 +78,7 @@ def _talk(connection: _Connection, want_json: bool) -> dict[str, str]:
     connection.send(f"CLIENT PROTOCOL {_PROTOCOL}")
     hello = connection.line()
     if not hello.startswith(b"SERVER PROTOCOL "):
-        raise _NoAnswer("not_ras", repr(hello[:80]))
+        raise NoAnswer("not_ras", repr(hello[:80]))
     connection.send(f"TIMEOUT {_RAS_SECONDS}")
     connection.line()  # OK; a server that does not know it says so and keeps its own
     kind = "text"
@@ -118,14 +88,14 @@ def _talk(connection: _Connection, want_json: bool) -> dict[str, str]:
     connection.send("VERBOSE STATUS")
     report = connection.rest()
     if not report.strip():
-        raise _NoAnswer("closed")
+        raise NoAnswer("closed")
     if kind == "json":
         report = re.sub(rb"\n +", b"\n", report)  # its indentation is half of it
     return {kind: report.decode("utf-8", "replace")}
 
 
 class _Connection:
-    """One connection with one deadline for all that is done on it. Raises _NoAnswer."""
+    """One connection with one deadline for all that is done on it. Raises NoAnswer."""
 
     def __init__(self, address: tuple[str, int], end: float) -> None:
         self._end = end
@@ -134,18 +104,18 @@ class _Connection:
         try:  # to this host, as a rule: it takes a millisecond
             self._socket = socket.create_connection(address, min(self._left(), 2.0))
         except (socket.gaierror, UnicodeError) as error:
-            raise _NoAnswer("no_address", f"{address[0][:80]}: {error}") from None
+            raise NoAnswer("no_address", f"{address[0][:80]}: {error}") from None
         except ConnectionRefusedError:
-            raise _NoAnswer("refused", shown) from None
+            raise NoAnswer("refused", shown) from None
         except TimeoutError:
-            raise _NoAnswer("timed_out", f"no connection to {shown}") from None
+            raise NoAnswer("timed_out", f"no connection to {shown}") from None
         except OSError as error:
-            raise _NoAnswer("failed", f"{shown}: {error}") from None
+            raise NoAnswer("failed", f"{shown}: {error}") from None
 
     def _left(self) -> float:
         left = self._end - time.monotonic()
         if left <= 0:
-            raise _NoAnswer("timed_out")
+            raise NoAnswer("timed_out")
         return left
 
     def send(self, line: str) -> None:
@@ -153,30 +123,27 @@ class _Connection:
         try:
             self._socket.sendall(line.encode() + b"\n")
         except TimeoutError:
-            raise _NoAnswer("timed_out", line) from None
+            raise NoAnswer("timed_out", line) from None
         except OSError as error:
-            raise _NoAnswer("closed", f"{line}: {error.strerror}") from None
+            raise NoAnswer("closed", f"{line}: {error.strerror}") from None
 
     def _more(self) -> bytes:
         self._socket.settimeout(self._left())
         try:
             return self._socket.recv(1 << 16)
         except TimeoutError:
-            raise _NoAnswer("timed_out") from None
+            raise NoAnswer("timed_out") from None
         except OSError as error:
-            raise _NoAnswer("closed", error.strerror or "") from None
+            raise NoAnswer("closed", error.strerror or "") from None
 
     def line(self) -> bytes:
         while b"\n" not in self._buffer:
             data = self._more()
             if not data:
-                raise _NoAnswer(
-                    "closed" if not self._buffer else "not_ras",
-                    repr(self._buffer[:80]) if self._buffer else "",
-                )
+                raise NoAnswer("not_ras", repr(self._buffer[:80])) if self._buffer else NoAnswer("closed")
             self._buffer += data
             if len(self._buffer) > _MAX_LINE and b"\n" not in self._buffer:
-                raise _NoAnswer("not_ras", repr(self._buffer[:80]))
+                raise NoAnswer("not_ras", repr(self._buffer[:80]))
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line.rstrip(b"\r")
 
@@ -188,9 +155,9 @@ class _Connection:
             while chunk := self._more():
                 data += chunk
                 if len(data) > MAX_BYTES:
-                    raise _NoAnswer("too_large", f"more than {MAX_BYTES} bytes")
-        except _NoAnswer as failure:
-            if failure.failed == "too_large" or not data.strip():
+                    raise NoAnswer("too_large", f"more than {MAX_BYTES} bytes")
+        except NoAnswer as failure:
+            if failure.word == "too_large" or not data.strip():
                 raise
         return bytes(data)
 
@@ -219,15 +186,15 @@ def _match_end(text: str) -> int:
 
 @guarded(SOURCE, "not an answer of NCCL RAS")
 def parse(record: Record) -> Iterator[Observation]:
-    """Of a live answer, or of {"text": ...} or {"json": ...} with a saved file as it is: which of the two it
-    is is seen."""
+    """Parses a live answer, or {"text": ...} or {"json": ...} with a saved file as it is: the format is
+    detected."""
     payload = record.payload
     if "failed" in payload:
-        yield SourceFailed(record.rank, SOURCE, *explain(payload))
+        yield SourceFailed(record.rank, SOURCE, *explained(failures_of(SOURCE), payload))
         return
     raw = payload["json"] if "json" in payload else payload["text"]
     body = raw[_match_end(raw) :]
-    found = (_from_json if body.lstrip().startswith("{") else _from_text)(body)
+    found = _from_json(body) if body.lstrip().startswith("{") else read_text(body)
     addresses = tuple(word(item) for item in sequence(payload.get("addresses"))[:1000])
     yield SourceWorks(record.rank, SOURCE)
     yield RasReading(rank=None, emitted=record.read_at, host=record.host, addresses=addresses, **found)
@@ -243,17 +210,4 @@ def _from_json(body: str) -> Payload:
         "timeouts": integer(mapping(report.get("ras")).get("timeouts_count")),
         "whole": whole,
         "detailed": True,
-    }
-
-
-def _from_text(body: str) -> Payload:
-    report = read_text(body)
-    return {
-        "nccl_version": report.version,
-        "communicators": report.communicators,
-        "timeouts": report.timeouts,
-        "whole": report.whole,
-        "detailed": False,
-        "dead": report.dead,
-        "excerpts": report.excerpts,
     }

@@ -1,5 +1,5 @@
-"""Reads pickles of strangers that hold plain data: dicts, lists, tuples, strings, numbers. Nothing in them
-can name or call."""
+"""Reads untrusted pickles that hold plain data: dicts, lists, tuples, strings, numbers. They can neither
+import nor call anything."""
 
 from __future__ import annotations
 

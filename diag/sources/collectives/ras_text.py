@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from diag.model.observations import RasCommunicator, RasMissing, RasRank
 from diag.sources.collectives.ras_json import IN_PROGRESS
@@ -69,21 +70,10 @@ _EXCERPT_CHARS = 600
 
 
 @dataclass(slots=True)
-class TextReport:
-    version: str = ""
-    communicators: tuple[RasCommunicator, ...] = ()
-    timeouts: int = 0
-    whole: bool = False
-    dead: tuple[tuple[str, int], ...] = ()
-    excerpts: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
 class _Member:
-    host: str
-    pid: int
-    cuda_dev: int
-    nvml_dev: int
+    place: tuple[
+        int, str, int, int, int
+    ]  # its rank, host, pid and devices: what both kinds of facts begin with
     init_state: int | None = None
     async_error: int | None = None
     finalize_called: bool = False
@@ -108,22 +98,23 @@ class _Communicator:
     unnamed: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
-def read_text(text: str) -> TextReport:
-    """Raises ValueError for what is no report of RAS."""
+def read_text(text: str) -> dict[str, Any]:
+    """Fields of a `RasReading`. Raises ValueError for what is no report of RAS."""
     version = _VERSION.search(text)
     if version is None:
         raise ValueError("no report of NCCL RAS: its first line is missing")
     reader = _Reader()
     for paragraph in re.split(r"\n[ \t]*\n", text.replace("\r\n", "\n")):
         reader.paragraph([line.rstrip() for line in paragraph.splitlines()])
-    return TextReport(
-        version["version"],
-        reader.communicators(),
-        reader.timeouts,
-        reader.whole,
-        tuple(reader.dead),
-        tuple(reader.excerpts),
-    )
+    return {
+        "nccl_version": version["version"],
+        "communicators": reader.communicators(),
+        "timeouts": reader.timeouts,
+        "whole": reader.whole,
+        "detailed": False,
+        "dead": tuple(reader.dead),
+        "excerpts": tuple(reader.excerpts),
+    }
 
 
 class _Reader:
@@ -214,10 +205,10 @@ class _Reader:
         kind: str,
         listed: bool,
     ) -> None:
-        number, cuda = int(rank["rank"]), int(rank["cuda"])
-        member = communicator.members.setdefault(
-            number, _Member(rank["host"], int(rank["pid"]), cuda, int(rank["nvml"]) if rank["nvml"] else cuda)
-        )
+        number = int(rank["rank"])
+        devices = int(rank["cuda"]), int(rank["nvml"] or rank["cuda"])
+        place = number, rank["host"], int(rank["pid"]), *devices
+        member = communicator.members.setdefault(number, _Member(place))
         if source is None:
             member.missing = member.missing or ("unresponsive" if self._about == "INCOMPLETE" else "")
         elif source["status"]:
@@ -245,37 +236,23 @@ class _Reader:
         return tuple(made)
 
     def _made(self, known: _Communicator) -> RasCommunicator:
-        dead = set(self.dead)
-        ranks, missing = [], []
-        for number, member in sorted(known.members.items()):
-            if member.missing:
-                missing.append(
-                    RasMissing(
-                        number,
-                        member.host,
-                        member.pid,
-                        member.cuda_dev,
-                        member.nvml_dev,
-                        unresponsive=member.missing == "unresponsive",
-                        considered_dead=(member.host, member.pid) in dead,
-                    )
-                )
-            else:
-                ranks.append(
-                    RasRank(
-                        number,
-                        member.host,
-                        member.pid,
-                        member.cuda_dev,
-                        member.nvml_dev,
-                        member.init_state,
-                        member.async_error,
-                        finalize_called=member.finalize_called,
-                        abort_flag=member.abort_flag,
-                        counts=tuple(member.counts.items()),
-                    )
-                )
-        unnamed = tuple((op, count, ranks_) for (op, count), ranks_ in known.unnamed.items() if ranks_ > 0)
-        return RasCommunicator(
-            known.hash, known.size, tuple(ranks), tuple(missing), known.status, known.errors, unnamed
+        members = [member for _, member in sorted(known.members.items())]
+        ranks = tuple(
+            RasRank(
+                *member.place,
+                member.init_state,
+                member.async_error,
+                finalize_called=member.finalize_called,
+                abort_flag=member.abort_flag,
+                counts=tuple(member.counts.items()),
+            )
+            for member in members
+            if not member.missing
         )
+        missing = tuple(
+            RasMissing(*member.place, member.missing == "unresponsive", member.place[1:3] in self.dead)
+            for member in members
+            if member.missing
+        )
+        unnamed = tuple((op, count, ranks_) for (op, count), ranks_ in known.unnamed.items() if ranks_ > 0)
+        return RasCommunicator(known.hash, known.size, ranks, missing, known.status, known.errors, unnamed)

@@ -1,5 +1,5 @@
-"""One question to torch's worker server on a UNIX socket, bounded in time and size. What is asked is others'
-business."""
+"""One request to torch's worker server on a UNIX socket, bounded in time and size; the caller chooses what to
+request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_BYTES = 16 << 20  # ours: 2,000 entries of the Flight Recorder, torch's defa
 
 
 class NoAnswer(Exception):
-    """`word` says why: no_socket, gone, timed_out, too_large or failed."""
+    """`word` says why, as a key of the FAILURES of whoever asks."""
 
     def __init__(self, word: str, detail: str = "") -> None:
         super().__init__(f"{word}: {detail}")

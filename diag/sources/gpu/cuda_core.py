@@ -35,7 +35,7 @@ _BLOCK, _MOST_BLOCKS = 256 << 10, 64  # 16 MiB are held at most
 
 
 class NoCoreDump(Exception):
-    """The file is none, or not a whole one."""
+    """The file is not a core dump, or not a complete one."""
 
 
 class _Section(NamedTuple):
@@ -50,7 +50,7 @@ class _Section(NamedTuple):
 
 
 class _Data:
-    """The file, in blocks. What is not there (any more) reads as nothing."""
+    """The file, read in blocks. What is missing, or has been cut off meanwhile, reads as empty."""
 
     def __init__(self, file: int) -> None:
         self._file, self._size = file, os.fstat(file).st_size
@@ -115,7 +115,7 @@ def _rows(data: _Data) -> list[dict[str, Any]]:
         if section.kind in (_RELOCATED_IMAGE, _GRIDS, _BLOCKS, _MODULES):
             by_kind.setdefault(section.kind, []).append(section)
     if any(sum(section.size for section in sections) > len(data) for sections in by_kind.values()):
-        raise NoCoreDump("it is damaged: its sections are larger than itself")
+        raise NoCoreDump("it is damaged: its sections are larger than the file")
     handles = {
         (table.number, row): data.unpack(_WORD, at)[0]
         for table in by_kind.get(_MODULES, ())

@@ -27,8 +27,8 @@ from diag.launch import isolated
 from diag.model import Payload, Record
 from diag.model.observations import GpuSample, Observation, Unparsed
 from diag.sources.gpu.nvml_gpm import Gpm
-from diag.sources.gpu.nvml_health import HealthWatch, parse_events, parse_health
-from diag.sources.payload import scaled, whole
+from diag.sources.gpu.nvml_health import HealthWatch, parse_events, parse_health, text_of
+from diag.sources.payload import rows, scaled, whole
 from diag.text.errors import SourceUnavailable
 from diag.text.units import format_seconds
 
@@ -43,12 +43,8 @@ _CORES_PER_SM = 128
 START_SECONDS = 60.0  # nvmlInit wakes all GPUs: some seconds each without the persistence daemon
 
 
-class NvmlUnavailable(SourceUnavailable):
-    """No sample now; `reason` and `remedy` as SourceFailed wants them."""
-
-
 class NvmlReader:
-    """Owns the helper. Nothing starts before the first `latest`. Not for two threads at once."""
+    """Owns the helper, which starts with the first `latest`. Not thread-safe."""
 
     def __init__(
         self,
@@ -81,16 +77,16 @@ class NvmlReader:
         self._hopeless = False
         self._asked = _SAMPLE
         self._may_look_closer = True
-        self._failure = ("NVML was not asked yet", "")
+        self._failure = ("NVML has not been queried yet", "")
 
     def latest(self, deadline: float = 5.0, *, closer: bool = False) -> Payload:
-        """A sample of all GPUs, at most `deadline` seconds from now. Raises NvmlUnavailable.
+        """A sample of all GPUs, at most `deadline` seconds from now. Raises SourceUnavailable.
 
         `closer`: with what runs on the SMs since the last closer one, of GPUs that have it.
         """
         now = self._clock()
         if self._hopeless:
-            raise NvmlUnavailable(*self._failure)
+            raise SourceUnavailable(*self._failure)
         if self._last is not None and now - self._last_at < self._interval:
             return self._last
         until = time.monotonic() + deadline
@@ -118,9 +114,6 @@ class NvmlReader:
         self._last, self._last_at = {**self._ready, "gpus": gpus, **beside}, now
         return self._last
 
-    def close(self) -> None:
-        self._drop_helper()
-
     def end(self) -> None:
         """End the helper from another thread than the one that asks: that one sees it die."""
         helper = self._helper
@@ -130,12 +123,12 @@ class NvmlReader:
     def _start(self, now: float) -> None:
         self._abandoned = [helper for helper in self._abandoned if helper.poll() is None]
         if self._abandoned:
-            raise NvmlUnavailable(
+            raise SourceUnavailable(
                 f"NVML is stuck in the kernel (helper process {self._abandoned[0].pid} cannot be killed)",
                 _SICK,
             )
         if now < self._retry_at:
-            raise NvmlUnavailable(*self._failure)
+            raise SourceUnavailable(*self._failure)
         try:
             self._helper = subprocess.Popen(
                 isolated.argv(
@@ -151,7 +144,7 @@ class NvmlReader:
             )
         except OSError as error:  # no process or no descriptor left
             raise self._give_up(
-                f"the helper that asks NVML cannot be started: {error.strerror}",
+                f"the helper that queries NVML cannot be started: {error.strerror}",
                 "raise the limits of processes and files (ulimit -u, ulimit -n)",
             ) from None
         self._buffer = b""
@@ -165,10 +158,10 @@ class NvmlReader:
         elif time.monotonic() >= self._started + self._start_seconds:
             raise self._give_up(f"NVML did not start within {format_seconds(self._start_seconds)}", _SICK)
         else:
-            raise NvmlUnavailable("NVML is still starting")
+            raise SourceUnavailable("NVML is still starting")
 
     def _message(self, until: float) -> dict[str, Any] | None:
-        """The helper's next line; None when there is none in time. Raises NvmlUnavailable when it died or
+        """The helper's next line; None when there is none in time. Raises SourceUnavailable when it died or
         gave up."""
         assert self._helper is not None and self._helper.stdout is not None
         poll = select.poll()
@@ -198,8 +191,8 @@ class NvmlReader:
             return f"NVML crashed its process (signal {-returncode}: {signal.strsignal(-returncode)})"
         return f"the NVML helper ended with exit code {returncode}"
 
-    def _give_up(self, reason: str, remedy: str) -> NvmlUnavailable:
-        self._drop_helper()
+    def _give_up(self, reason: str, remedy: str) -> SourceUnavailable:
+        self.close()
         if self._asked == _CLOSER:
             self._may_look_closer = False  # samples matter more than these calls, which may have done it
         backoff = min(BACKOFF_SECONDS * 2**self._failures, LONGEST_BACKOFF_SECONDS)
@@ -207,9 +200,9 @@ class NvmlReader:
         self._retry_at = self._clock() + backoff
         self._last = None
         self._failure = (reason, remedy)
-        return NvmlUnavailable(reason, remedy)
+        return SourceUnavailable(reason, remedy)
 
-    def _drop_helper(self) -> None:
+    def close(self) -> None:
         helper, self._helper, self._ready = self._helper, None, None
         if helper is None:
             return
@@ -292,7 +285,7 @@ def _ask(nvml: Any, question: Callable[..., Any], *args: Any) -> Any:
         answer = question(*args)
     except nvml.NVMLError:
         return None
-    return answer.decode(errors="replace") if isinstance(answer, bytes) else answer  # old pynvml: bytes
+    return text_of(answer)
 
 
 def _sample(nvml: Any, index: int, fixed: dict[int, dict[str, Any]], gpm: Gpm | None) -> Payload:
@@ -303,12 +296,10 @@ def _sample(nvml: Any, index: int, fixed: dict[int, dict[str, Any]], gpm: Gpm | 
     except nvml.NVMLError as error:
         return {"index": index, "error": str(error)}
     if index not in fixed:
-        pci = _ask(nvml, nvml.nvmlDeviceGetPciInfo, gpu)
-        bus_id = getattr(pci, "busId", None)
         fixed[index] = {
             "index": index,
             "uuid": _ask(nvml, nvml.nvmlDeviceGetUUID, gpu),
-            "pci": bus_id.decode(errors="replace") if isinstance(bus_id, bytes) else bus_id,
+            "pci": text_of(getattr(_ask(nvml, nvml.nvmlDeviceGetPciInfo, gpu), "busId", None)),
             "name": _ask(nvml, nvml.nvmlDeviceGetName, gpu),
         }
     memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, gpu)
@@ -374,7 +365,7 @@ def _gpu_sample(record: Record, gpu: Mapping[str, Any]) -> GpuSample:
         pci_bus_id=str(gpu.get("pci") or "")[:100],
         name=str(gpu.get("name") or "")[:100],
         pids=tuple(pid for pid in pids if isinstance(pid, int)) if isinstance(pids, list) else (),
-        process_memory=tuple(_process_memory(gpu.get("pid_mem"))),
+        process_memory=tuple((pid, used) for pid, used in rows(gpu.get("pid_mem"), int, int)),
         sm_utilization_ratio=_share(gpu.get("sm_util")),
         sm_occupancy_ratio=_share(gpu.get("sm_occupancy")),
         sm_count=cores // _CORES_PER_SM if cores and cores % _CORES_PER_SM == 0 else None,
@@ -386,12 +377,6 @@ def _share(value: Any) -> float | None:
     """Of percent; NaN is none either."""
     fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 100
     return value * 0.01 if fits else None
-
-
-def _process_memory(rows: Any) -> Iterator[tuple[int, int]]:
-    for row in rows if isinstance(rows, list) else ():
-        if isinstance(row, list) and len(row) == 2 and isinstance(row[0], int) and isinstance(row[1], int):
-            yield row[0], row[1]
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ class Gpm:
             return {}
 
     def forget(self) -> None:
-        """No more questions for now: the samples are given back, and the next one starts anew."""
+        """Stop sampling for now: the samples are freed, and the next call starts afresh."""
         for index in tuple(self._last):
             self._drop(index)
 

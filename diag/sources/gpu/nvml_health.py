@@ -14,7 +14,7 @@ from typing import Any
 
 from diag.model import Payload, Record
 from diag.model.observations import GpuHealth, NvlinkSeen, Observation, Unparsed, XidReported
-from diag.sources.payload import mapping, scaled, whole
+from diag.sources.payload import mapping, rows, scaled, whole
 
 HEALTH_SECONDS = 60.0  # gpud and dcgm-exporter read these each 30-60 s
 _EVENT_WAIT_MS = 1000
@@ -33,7 +33,7 @@ _PCIE = {
 
 
 class HealthWatch:
-    """Reads all GPUs each `seconds`, and waits for events; `take` gives what came since the last time."""
+    """Reads all GPUs every `seconds`, and waits for events; `take` returns what has arrived since the last call."""
 
     def __init__(self, nvml: Any, count: int, seconds: float) -> None:
         self._nvml = nvml
@@ -79,8 +79,8 @@ class HealthWatch:
         return {
             "index": index,
             "t": time.time(),
-            "uuid": _text(ask("UUID")),
-            "pci": _text(getattr(pci, "busId", None)),
+            "uuid": text_of(ask("UUID")),
+            "pci": text_of(getattr(pci, "busId", None)),
             "ecc_mode": ask("EccMode"),
             "ecc": {name: ask("TotalEccErrors", *divmod(number, 2)) for number, name in enumerate(_ECC)},
             "remapped": ask("RemappedRows"),
@@ -168,12 +168,13 @@ class HealthWatch:
                 return
             raise
         pci = self._ask((), nvml.nvmlDeviceGetPciInfo, data.device)
-        event = {"t": time.time(), "pci": _text(getattr(pci, "busId", None)), "xid": data.eventData}
+        event = {"t": time.time(), "pci": text_of(getattr(pci, "busId", None)), "xid": data.eventData}
         with self._lock:
             self._events = [*self._events[-_MOST_WAITING:], event]
 
 
-def _text(value: Any) -> Any:
+def text_of(value: Any) -> Any:
+    """Of an old pynvml, whose texts are bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
@@ -213,7 +214,7 @@ def _gpu_health(record: Record, reading: Mapping[str, Any]) -> GpuHealth:
         reading.get("ecc_mode"),
         whole(reading.get("memory_temp")),
     )
-    rows = remapped if isinstance(remapped, list) and len(remapped) >= 4 else [None] * 4
+    remaps = remapped if isinstance(remapped, list) and len(remapped) >= 4 else [None] * 4
     recovery = whole(reading.get("recovery"), len(_RECOVERY))
     return GpuHealth(
         rank=record.rank,
@@ -222,10 +223,10 @@ def _gpu_health(record: Record, reading: Mapping[str, Any]) -> GpuHealth:
         pci_bus_id=str(reading.get("pci") or "")[:100],
         ecc_enabled=bool(mode[0]) if isinstance(mode, list) and mode else None,
         **{f"ecc_{name}": whole(ecc.get(name)) for name in _ECC},
-        remapped_rows_corrected=whole(rows[0]),
-        remapped_rows_uncorrected=whole(rows[1]),
-        remap_pending=_flag(rows[2]),
-        remap_failed=_flag(rows[3]),
+        remapped_rows_corrected=whole(remaps[0]),
+        remapped_rows_uncorrected=whole(remaps[1]),
+        remap_pending=_flag(remaps[2]),
+        remap_failed=_flag(remaps[3]),
         retired_pages_pending=_flag(reading.get("retired_pending")),
         thermal_violation_seconds=scaled(violation.get("thermal"), 1e-9),
         power_violation_seconds=scaled(violation.get("power"), 1e-9),
@@ -233,15 +234,12 @@ def _gpu_health(record: Record, reading: Mapping[str, Any]) -> GpuHealth:
         memory_celsius=float(memory) if memory else None,
         max_sm_clock_hertz=scaled(reading.get("max_sm_clock_mhz"), 1_000_000),
         **{f"pcie_{name}": whole(pcie.get(name)) for name in _PCIE},
-        nvlinks=tuple(_links(reading.get("nvlinks"))),
+        nvlinks=tuple(
+            NvlinkSeen(link, _flag(active), whole(errors), whole(replays), whole(recoveries))
+            for link, active, replays, recoveries, errors in rows(reading.get("nvlinks"), int, *[object] * 4)
+        ),
         recovery_action="" if recovery is None else _RECOVERY[recovery],
     )
-
-
-def _links(rows: Any) -> Iterator[NvlinkSeen]:
-    for row in rows if isinstance(rows, list) else ():
-        if isinstance(row, list) and len(row) == 5 and isinstance(row[0], int):
-            yield NvlinkSeen(row[0], _flag(row[1]), whole(row[4]), whole(row[2]), whole(row[3]))
 
 
 def _flag(value: Any) -> bool | None:

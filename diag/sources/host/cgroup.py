@@ -17,7 +17,7 @@ from diag.model import Payload, Record
 from diag.model import observations as facts
 from diag.sources.host.cgroup_paths import find
 from diag.sources.host.job_files import JobFiles
-from diag.sources.host.process_tree import PROC, read_raw, stat_fields
+from diag.sources.host.process_tree import PROC, as_text, lines_of, named_numbers, read_raw, stat_fields
 
 SOURCE = "cgroup"
 
@@ -69,7 +69,7 @@ class _Level(NamedTuple):
 
 
 class CgroupReader:
-    """Reads the memory and pids cgroups of `pid` and their visible parents. Not for two threads at once."""
+    """Reads the memory and pids cgroups of `pid` and their visible parents. Not thread-safe."""
 
     def __init__(self, pid: int, root: Path = PROC, own: Path = Path("/")) -> None:
         self.pid = pid
@@ -91,7 +91,7 @@ class CgroupReader:
                 os.close(levels.pop().fd)
 
     def sample(self) -> Payload:
-        """The cgroup now, leaf first, and the host. Raises nothing: what is missing is said under `missing`."""
+        """The cgroup now, leaf first, and the host. Raises nothing: `missing` names what is missing."""
         membership = read_raw(f"{self._root}/{self.pid}/cgroup")
         if membership and membership != self._membership and not (self._membership and self._is_ending()):
             self._membership = membership
@@ -125,10 +125,12 @@ class CgroupReader:
         if self._levels and "usage" in files:
             fd = self._levels[0].fd
             read = _level(
-                {"usage": _text(_read_at(fd, files["usage"])), "stat": _text(_read_at(fd, files["stat"]))}
+                {"usage": as_text(_read_at(fd, files["usage"])), "stat": as_text(_read_at(fd, files["stat"]))}
             )
             return None if read is None else (max(0, read.usage - read.cache), self._limit)
-        host = _numbers(_text(_lines(read_raw(f"{self._root}/meminfo"), (b"MemTotal:", b"MemAvailable:"))))
+        host = named_numbers(
+            as_text(lines_of(read_raw(f"{self._root}/meminfo"), (b"MemTotal:", b"MemAvailable:")))
+        )
         if len(host) != 2:
             return None
         return (host["MemTotal"] - host["MemAvailable"]) * 1024, host["MemTotal"] * 1024
@@ -165,12 +167,12 @@ class CgroupReader:
 
 
 def host_sample(root: Path = PROC) -> dict[str, Payload]:
-    """The host alone, as it is part of each sample."""
+    """The host's part of each sample, on its own."""
     return {
-        "meminfo": _text(_lines(read_raw(f"{root}/meminfo"), MEMINFO_LINES)),
-        "vmstat": _text(_lines(read_raw(f"{root}/vmstat"), (b"oom_kill ",))),
-        "overcommit": _text(read_raw(f"{root}/sys/vm/overcommit_memory")),
-        "pressure": _text(_lines(read_raw(f"{root}/pressure/memory"), (b"full ",))),
+        "meminfo": as_text(lines_of(read_raw(f"{root}/meminfo"), MEMINFO_LINES)),
+        "vmstat": as_text(lines_of(read_raw(f"{root}/vmstat"), (b"oom_kill ",))),
+        "overcommit": as_text(read_raw(f"{root}/sys/vm/overcommit_memory")),
+        "pressure": as_text(lines_of(read_raw(f"{root}/pressure/memory"), (b"full ",))),
     }
 
 
@@ -179,13 +181,15 @@ def _read_levels(levels: list[_Level], files: Mapping[str, str], limits: tuple[s
     out."""
     read: list[Payload] = []
     for number, level in enumerate(levels):
-        if number and not any(_is_limit(_read_at(level.fd, files[key])) for key in limits if key in files):
+        if number and not any(
+            _limit(as_text(_read_at(level.fd, files[key]))) is not None for key in limits if key in files
+        ):
             continue
         texts = {key: raw for key, name in files.items() if (raw := _read_at(level.fd, name)) is not None}
         if "stat" in texts:
-            texts["stat"] = _lines(texts["stat"], STAT_LINES) or b""
+            texts["stat"] = lines_of(texts["stat"], STAT_LINES) or b""
         if texts:
-            read.append({"path": level.path, **{key: _text(raw) for key, raw in texts.items()}})
+            read.append({"path": level.path, **{key: as_text(raw) for key, raw in texts.items()}})
     return read
 
 
@@ -201,18 +205,6 @@ def _read_at(directory: int, name: str) -> bytes | None:
         return None
     finally:
         os.close(fd)
-
-
-def _is_limit(raw: bytes | None) -> bool:
-    return _limit(_text(raw)) is not None
-
-
-def _lines(raw: bytes | None, wanted: tuple[bytes, ...]) -> bytes | None:
-    return None if raw is None else b"\n".join(line for line in raw.split(b"\n") if line.startswith(wanted))
-
-
-def _text(raw: bytes | None) -> str | None:
-    return None if raw is None else raw.decode(errors="replace")
 
 
 # --- understanding it
@@ -241,7 +233,7 @@ def parse(record: Record) -> Iterator[facts.Observation]:
 
 
 def _host_memory(record: Record, payload: Mapping[str, Any]) -> facts.Observation:
-    host = _numbers(payload.get("meminfo"))
+    host = named_numbers(payload.get("meminfo"))
     if "MemTotal" not in host:
         return facts.Unparsed(record.rank, SOURCE, "meminfo", str(payload.get("meminfo"))[:200])
     kilobytes = {name: value * 1024 for name, value in host.items()}
@@ -250,7 +242,7 @@ def _host_memory(record: Record, payload: Mapping[str, Any]) -> facts.Observatio
         total_bytes=kilobytes["MemTotal"],
         # MemAvailable: Linux 3.14 and later
         available_bytes=kilobytes.get("MemAvailable", kilobytes.get("MemFree", 0)),
-        oom_kills=_numbers(payload.get("vmstat")).get("oom_kill"),
+        oom_kills=named_numbers(payload.get("vmstat")).get("oom_kill"),
         overcommit=_number(payload.get("overcommit")),
         commit_limit_bytes=kilobytes.get("CommitLimit"),
         committed_bytes=kilobytes.get("Committed_AS"),
@@ -272,7 +264,7 @@ def _cgroup_memory(record: Record, payload: Mapping[str, Any], levels: list[Any]
     # Kills are counted where the victim lived (v2: and in all its parents, which may have other children
     # too).
     leaf = levels[0] if isinstance(levels[0], Mapping) else {}
-    events = _numbers(leaf.get("events"))
+    events = named_numbers(leaf.get("events"))
     met = _number(leaf.get("met"))
     return facts.CgroupMemory(
         rank=record.rank,
@@ -309,7 +301,7 @@ class _Read(NamedTuple):
 def _level(level: object) -> _Read | None:
     if not isinstance(level, Mapping) or (usage := _number(level.get("usage"))) is None:
         return None
-    stat, events, local = (_numbers(level.get(name)) for name in ("stat", "events", "local"))
+    stat, events, local = (named_numbers(level.get(name)) for name in ("stat", "events", "local"))
     # v1 has both: of the cgroup alone, and with those below it
     total = "total_" if "total_inactive_file" in stat else ""
     limit = _limit(level.get("limit"))
@@ -361,7 +353,8 @@ def _cgroup_pids(record: Record, levels: object) -> facts.CgroupPids | None:
     # own limit forbade; there pids.events counts for the parents too, pids.events.local does not
     # (kernel/cgroup/pids.c).
     refused = sum(
-        (_numbers(level.get("local")) or _numbers(level.get("events"))).get("max", 0) for level, _ in known
+        (named_numbers(level.get("local")) or named_numbers(level.get("events"))).get("max", 0)
+        for level, _ in known
     )
     return facts.CgroupPids(
         record.rank, str(tightest.get("path", ""))[:1000], current, _limit(tightest.get("limit")), refused
@@ -387,12 +380,3 @@ def _limit(text: object) -> int | None:
 def _number(text: object) -> int | None:
     match = re.match(r"\d{1,20}\b", text, re.ASCII) if isinstance(text, str) else None
     return int(match[0]) if match else None
-
-
-# memory.stat and memory.events "inactive_file 2946433024", meminfo "MemTotal:       263998500 kB",
-# vmstat "oom_kill 0": H200 host (Linux 6.13 or later), 2026-11-21
-_NAMED_NUMBER = re.compile(r"^(\w{1,40}):?[ \t]+(\d{1,20})\b", re.ASCII | re.MULTILINE)
-
-
-def _numbers(text: object) -> dict[str, int]:
-    return {name: int(value) for name, value in _NAMED_NUMBER.findall(text)} if isinstance(text, str) else {}

@@ -4,12 +4,12 @@ them."""
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from diag.sources.host.process_tree import PROC, read_raw
+from diag.sources.host.mountinfo import mounts
+from diag.sources.host.process_tree import PROC, read_text
 
 
 class CgroupPaths(NamedTuple):
@@ -42,8 +42,7 @@ def find(  # noqa: PLR0917 - one caller
     best: list[tuple[str, str]] = []
     found_mount, best_view = False, ""
     for view, top, mountinfo in views:
-        text = (read_raw(os.fspath(mountinfo)) or b"").decode(errors="replace")
-        for mounted_root, mount in _mounts(text, version, controller):
+        for mounted_root, mount in _mounts(read_text(os.fspath(mountinfo)), version, controller):
             base = os.path.join(top, mount.lstrip("/"))
             below = _below(path, mounted_root)
             if below is None and view == "rank":
@@ -83,19 +82,10 @@ def _membership(text: str, controller: str) -> tuple[int, str]:
 #   33 25 0:29 / /sys/fs/cgroup/memory rw,relatime shared:8 - cgroup cgroup rw,memory
 #   40 25 0:36 / /sys/fs/cgroup/unified rw,relatime shared:15 - cgroup2 cgroup2 rw
 def _mounts(mountinfo: str, version: int, controller: str) -> Iterator[tuple[str, str]]:
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        fields, kind = before.split(), after.split()
-        if len(fields) < 5 or len(kind) < 3:
-            continue
-        if (version == 2 and kind[0] == "cgroup2") or (
-            version == 1 and kind[0] == "cgroup" and controller in kind[2].split(",")
-        ):
-            yield _unescape(fields[3]), _unescape(fields[4])
-
-
-def _unescape(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+    for mount in mounts(mountinfo):
+        ours = controller in mount.options.split(",") if version == 1 else True
+        if ours and mount.type == ("cgroup" if version == 1 else "cgroup2"):
+            yield mount.root, mount.point
 
 
 def _below(path: str, mounted_root: str) -> str | None:

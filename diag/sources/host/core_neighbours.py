@@ -9,7 +9,7 @@ from typing import Any
 
 from diag.launch.launchers.secrets import redacted
 from diag.sources.host.process_tree import read_argv, read_raw, split_stat
-from diag.sources.payload import whole
+from diag.sources.payload import numbers_in, rows, sequence, whole
 
 _STARVED = 0.3  # of the time ready and without a core
 _LEAST_SECONDS = 1.0  # between two readings that are compared
@@ -44,7 +44,7 @@ class Starvation:
 def running(root: Path, cores: str, own: Collection[int]) -> list[list[Any]]:
     """[pid, command] of processes that are ready or run on one of these cores now, those that have used most CPU
     first."""
-    wanted = numbers(cores)
+    wanted = {*numbers_in(cores)}
     found: list[tuple[int, int, str]] = []
     try:
         names = os.listdir(root)
@@ -69,19 +69,5 @@ def running(root: Path, cores: str, own: Collection[int]) -> list[list[Any]]:
 
 
 def parse(value: object) -> tuple[tuple[int, str], ...]:
-    rows = value if isinstance(value, list) else []
-    pairs = [(whole(row[0]), row[1]) for row in rows[:_MOST] if isinstance(row, list) and len(row) == 2]
-    return tuple((pid, text[:_COMMAND]) for pid, text in pairs if pid is not None and isinstance(text, str))
-
-
-def numbers(cores: str) -> frozenset[int]:
-    """
-    >>> sorted(numbers("0-2,8"))
-    [0, 1, 2, 8]
-    """
-    found: set[int] = set()
-    for part in cores.split(","):
-        first, _, last = part.partition("-")
-        if first.isdigit() and (last or first).isdigit():
-            found.update(range(int(first), min(int(last or first), int(first) + 4096) + 1))
-    return frozenset(found)
+    pairs = [(whole(pid), text) for pid, text in rows(sequence(value)[:_MOST], object, str)]
+    return tuple((pid, text[:_COMMAND]) for pid, text in pairs if pid is not None)

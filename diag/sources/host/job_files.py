@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from diag.sources.host.file_rights import Rights, acting_as, open_beneath, rights_in, walk_beneath
+from diag.sources.host.process_tree import colon_fields
 
 _PROC = Path("/proc")
 _LOOK_SECONDS = 1.0
@@ -285,7 +286,6 @@ def _fdinfo(path: str, folder: int | None) -> dict[str, str]:
     except OSError:
         return {}
     try:
-        lines = os.read(fd, 4096).decode("ascii", "replace").split("\n")
+        return colon_fields(os.read(fd, 4096).decode("ascii", "replace"))
     finally:
         os.close(fd)
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}

@@ -17,7 +17,16 @@ from typing import Any
 from diag.model import Payload, Record
 from diag.model.observations import LimitsSeen, Observation, ProcessSample, ProcessTree, Unparsed
 from diag.sources.host import core_neighbours
-from diag.sources.host.process_tree import FULL_SCAN_EVERY, PROC, Tree, read_raw, split_stat
+from diag.sources.host.process_tree import (
+    FULL_SCAN_EVERY,
+    PROC,
+    Tree,
+    as_text,
+    lines_of,
+    named_numbers,
+    read_raw,
+    split_stat,
+)
 from diag.sources.network.rdma_access import device_nodes, ipc_lock, lock_rights
 from diag.sources.payload import UNFIT, whole
 
@@ -88,11 +97,11 @@ class ProcessReader:
             "hz": os.sysconf("SC_CLK_TCK"),
             "page": os.sysconf("SC_PAGE_SIZE"),
             "stat": _trim_stat(stat),
-            "io": _text(self._read("io")),
-            "status": None if status is None else _text(_wanted(status)),
-            "wchan": _text(self._read("wchan")),
+            "io": as_text(self._read("io")),
+            "status": as_text(lines_of(status, STATUS_LINES)),
+            "wchan": as_text(self._read("wchan")),
             "main_stat": _trim_stat(self._read(f"task/{self.pid}/stat")),
-            "schedstat": _text(schedstat),
+            "schedstat": as_text(schedstat),
             "fds": self._open_files,
             "children": [child for pid in children if (child := self._child(pid, detail))],
             **self._beside(schedstat, status, children),
@@ -117,7 +126,7 @@ class ProcessReader:
         limits = read_raw(f"{self._base}/limits")
         nodes = device_nodes(self.pid, self._root)
         rdma = None if nodes is None else bool(nodes)
-        return {"pid": self.pid, "limits": _text(limits), "rdma": rdma, **lock_rights(self._base)}
+        return {"pid": self.pid, "limits": as_text(limits), "rdma": rdma, **lock_rights(self._base)}
 
     def _child(self, pid: int, detail: bool) -> Payload:
         base = f"{self._root}/{pid}"
@@ -126,7 +135,11 @@ class ProcessReader:
             return None
         if not detail:
             return {"stat": stat}
-        return {"stat": stat, "io": _text(read_raw(f"{base}/io")), "wchan": _text(read_raw(f"{base}/wchan"))}
+        return {
+            "stat": stat,
+            "io": as_text(read_raw(f"{base}/io")),
+            "wchan": as_text(read_raw(f"{base}/wchan")),
+        }
 
     def _read(self, name: str) -> bytes | None:
         """A file of the rank by its kept fd; None when denied or gone."""
@@ -160,14 +173,6 @@ class ProcessReader:
             return Path(self._base, "fd").stat().st_size or len(os.listdir(f"{self._base}/fd"))
         except OSError:
             return None
-
-
-def _text(raw: bytes | None) -> str | None:
-    return None if raw is None else raw.decode(errors="replace")
-
-
-def _wanted(status: bytes) -> bytes:
-    return b"\n".join(line for line in status.split(b"\n") if line.startswith(STATUS_LINES))
 
 
 def _trim_stat(raw: bytes | None) -> str | None:
@@ -215,7 +220,7 @@ def _parse_tree(record: Record, payload: Mapping[str, Any]) -> Iterator[Observat
     except UNFIT as error:
         main_thread_cpu = None
         yield _unparsed(record, f"stat of the main thread: {error}", main_thread)
-    status = _colon_numbers(payload.get("status"))
+    status = named_numbers(payload.get("status"))
     yield ProcessTree(
         rank=record.rank,
         main=main,
@@ -255,7 +260,7 @@ def _process(payload: Mapping[str, Any], hz: int, page: int) -> ProcessSample:
     if not isinstance(stat, str):
         raise TypeError("no text")
     pid, comm, fields = split_stat(stat)
-    io = _colon_numbers(payload.get("io"))
+    io = named_numbers(payload.get("io"))
     wchan = payload.get("wchan")
     return ProcessSample(
         pid=pid,
@@ -277,18 +282,6 @@ def _process(payload: Mapping[str, Any], hz: int, page: int) -> ProcessSample:
 
 def _cpu_seconds(fields: list[str], hz: int) -> float:
     return (int(fields[11]) + int(fields[12])) / hz
-
-
-# /proc/PID/io, H200 host (Linux 6.13 or later), 2026-11-20:
-#   rchar: 42652463
-#   read_bytes: 663552
-# /proc/PID/status of the same process (tabs and kB):
-#   VmHWM:	 1444340 kB
-_COLON_NUMBER = re.compile(r"^(\w{1,40}):[ \t]*(\d{1,19})\b", re.ASCII | re.MULTILINE)
-
-
-def _colon_numbers(text: object) -> dict[str, int]:
-    return {name: int(value) for name, value in _COLON_NUMBER.findall(text)} if isinstance(text, str) else {}
 
 
 # /proc/PID/limits, H200 host (Linux 6.13 or later), 2026-11-20:

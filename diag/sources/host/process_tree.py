@@ -7,6 +7,7 @@ no records; what a rank is, the launchers decide.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +48,43 @@ def read_raw(path: str) -> bytes | None:
         os.close(fd)
 
 
+def read_text(path: str) -> str:
+    """The same as text; empty when it is gone or denied."""
+    return (read_raw(path) or b"").decode(errors="replace")
+
+
+def as_text(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode(errors="replace")
+
+
+def lines_of(raw: bytes | None, wanted: tuple[bytes, ...]) -> bytes | None:
+    """Those that begin so."""
+    return None if raw is None else b"\n".join(line for line in raw.split(b"\n") if line.startswith(wanted))
+
+
+# io "rchar: 42652463", status "VmHWM:\t 1444340 kB", memory.stat and memory.events "inactive_file 2946433024",
+# meminfo "MemTotal:       263998500 kB", vmstat "oom_kill 0": H200 host (Linux 6.13 or later), 2026-11-20
+_NAMED_NUMBER = re.compile(r"^(\w{1,40}):?[ \t]+(\d{1,20})\b", re.ASCII | re.MULTILINE)
+
+
+def named_numbers(text: object) -> dict[str, int]:
+    return {name: int(value) for name, value in _NAMED_NUMBER.findall(text)} if isinstance(text, str) else {}
+
+
+def colon_fields(text: str) -> dict[str, str]:
+    """Lines `name: value`, as status and fdinfo have them; those of one name (`tfd`, `lock`) together.
+
+    >>> colon_fields("pos:\t0\nlock:\t1: FLOCK\nlock:\t2: POSIX\n")
+    {'pos': '0', 'lock': '1: FLOCK\n2: POSIX'}
+    """
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            found[name] = f"{found[name]}\n{value.strip()}" if name in found else value.strip()
+    return found
+
+
 def split_stat(text: str) -> tuple[int, str, list[str]]:
     """Pid, comm and the fields from the third (state) on: `fields[n - 3]` is field n of proc(5).
 
@@ -79,8 +117,7 @@ class Process:
 def read_process(pid: int, root: Path | str = PROC) -> Process | None:
     """None when it is gone."""
     try:
-        raw = read_raw(f"{os.fspath(root)}/{pid}/stat") or b""
-        _, comm, fields = split_stat(raw.decode("utf-8", "replace"))
+        _, comm, fields = split_stat(read_text(f"{os.fspath(root)}/{pid}/stat"))
         return Process(int(fields[19]), int(fields[1]), int(fields[2]), comm, fields[0])
     except (ValueError, IndexError):
         return None
@@ -98,8 +135,8 @@ def ancestors(pid: int, processes: Mapping[int, Process]) -> tuple[int, ...]:
 
 def read_argv(pid: int, root: Path = PROC) -> list[str]:
     """Its arguments; nothing when it is gone, denied or the kernel's own."""
-    raw = read_raw(f"{os.fspath(root)}/{pid}/cmdline") or b""
-    return raw.decode("utf-8", "replace").removesuffix("\0").split("\0") if raw else []
+    text = read_text(f"{os.fspath(root)}/{pid}/cmdline")
+    return text.removesuffix("\0").split("\0") if text else []
 
 
 def sees_machine(root: Path = PROC) -> bool | None:
@@ -111,11 +148,18 @@ def sees_machine(root: Path = PROC) -> bool | None:
         return None
 
 
+def same_namespace(kind: str, pid: int, root: Path | str = PROC) -> bool | None:
+    """Whether a process is in our own one ("net", "pid", "user"); None where that cannot be seen."""
+    try:
+        return os.readlink(f"{root}/{pid}/ns/{kind}") == os.readlink(f"{root}/self/ns/{kind}")
+    except OSError:
+        return None
+
+
 def stat_fields(pid: int, root: str | os.PathLike[str] = PROC) -> list[str] | None:
     """Of /proc/PID/stat from the third (state) on; None when it is gone or denied."""
-    raw = read_raw(f"{os.fspath(root)}/{pid}/stat")
     try:
-        return None if raw is None else split_stat(raw.decode(errors="replace"))[2]
+        return split_stat(read_text(f"{os.fspath(root)}/{pid}/stat"))[2]
     except ValueError:
         return None
 
@@ -265,8 +309,7 @@ def is_python(pid: int, root: Path = PROC) -> bool:
         program = os.readlink(f"{base}/exe")
     except PermissionError:
         # Another user's: argv[0] is all that may be read.
-        argv0 = (read_raw(f"{base}/cmdline") or b"").split(b"\0", 1)[0].decode(errors="replace")
-        return _is_python_name(argv0)
+        return _is_python_name(read_text(f"{base}/cmdline").partition("\0")[0])
     except OSError:
         return False
     return _is_python_name(program) or b"/libpython" in (read_raw(f"{base}/maps") or b"")

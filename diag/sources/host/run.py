@@ -114,7 +114,7 @@ def end_unknown() -> Record:
 def snapshot(
     name: str, began: float, silent_seconds: float | None, why: str, *, final: bool = True
 ) -> Record:
-    """The records since told time `began` are one moment that was captured by hand."""
+    """The records since `began` (engine time) are one moment that was captured by hand."""
     return _record("snapshot", name=name, began=began, silent=silent_seconds, why=why, final=final)
 
 

@@ -15,21 +15,17 @@ SOURCE = "shm"
 _NUMBERS = ("frsize", "blocks", "bavail", "files", "favail")  # of statvfs(3), less its f_
 
 
-class SharedMemoryUnavailable(SourceUnavailable):
-    """There is no /dev/shm to read; `reason` and `remedy` as SourceFailed wants them."""
-
-
 def read(pid: int, root: Path = Path("/proc"), own: Path = Path("/dev/shm")) -> Payload:
     """statvfs of the rank's /dev/shm, else (not allowed to look, or the rank is gone) of our own.
 
-    Raises SharedMemoryUnavailable.
+    Raises SourceUnavailable.
     """
     seen = root / str(pid) / "root/dev/shm"
     try:
         return _statvfs(seen, "rank")
     except FileNotFoundError as error:
         if (root / str(pid) / "root/dev").is_dir():  # we can look, and there is none
-            raise SharedMemoryUnavailable(
+            raise SourceUnavailable(
                 f"process {pid} has no /dev/shm",
                 "mount a tmpfs at /dev/shm: DataLoader workers and NCCL need it",
             ) from error
@@ -38,7 +34,7 @@ def read(pid: int, root: Path = Path("/proc"), own: Path = Path("/dev/shm")) -> 
     try:
         return _statvfs(own, "own")
     except OSError as error:
-        raise SharedMemoryUnavailable(
+        raise SourceUnavailable(
             f"cannot read /dev/shm of process {pid} ({error.strerror})",
             "run diag as the same user in the same container, or give it CAP_SYS_PTRACE",
         ) from error

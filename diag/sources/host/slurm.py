@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.sources.host.process_tree import PROC, stat_fields
+from diag.sources.host.process_tree import PROC, read_process
 from diag.text.errors import DiagError
 
 # A job step may start minutes after its job (srun waits for its nodes); what is longer has not been started
@@ -39,9 +39,9 @@ def parse_pids(text: str) -> tuple[StepProcess, ...]:
     for line in text.splitlines():
         # Slurm 22.05.8, scontrol listpids:
         #   25630    2        0        0       0
-        words = line.split()
-        if len(words) >= 4 and all(words[at].isdecimal() and len(words[at]) < 20 for at in (0, 2, 3)):
-            found.append(StepProcess(int(words[0]), words[2], int(words[3])))
+        fields = line.split()
+        if len(fields) >= 4 and all(fields[at].isdecimal() and len(fields[at]) < 20 for at in (0, 2, 3)):
+            found.append(StepProcess(int(fields[0]), fields[2], int(fields[3])))
     return tuple(found)
 
 
@@ -91,10 +91,10 @@ def root_of(tasks: tuple[StepProcess, ...], proc: Path = PROC) -> int:
     are."""
     if len(tasks) == 1:
         return tasks[0].pid
-    fields = stat_fields(tasks[0].pid, proc)
-    if fields is None:
+    process = read_process(tasks[0].pid, proc)
+    if process is None:
         raise DiagError(f"the processes of step {tasks[0].step} have just ended", exit_code=2)
-    return int(fields[1])
+    return process.parent
 
 
 def _ask(command: list[str]) -> str:
@@ -104,8 +104,8 @@ def _ask(command: list[str]) -> str:
         ).stdout
     except FileNotFoundError:
         raise DiagError(
-            "scontrol is not here, so the step's processes cannot be found",
-            hint="diag watch --pid PID, with the pid of the launcher by `ps`",
+            "scontrol is not installed here, so the processes of the step cannot be found",
+            hint="diag watch --pid PID, with the launcher's pid from `ps`",
             exit_code=2,
         ) from None
     except (OSError, subprocess.TimeoutExpired):

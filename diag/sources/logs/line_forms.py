@@ -200,10 +200,10 @@ _OFTEN = 15.0  # seconds: the longest that lines without a delay are apart while
 
 
 def _retried(match: re.Match[str], rank: int | None) -> Fact:
-    host, port, delay, said = match.groups()
-    why = _WHY.search(said)
+    host, port, delay, outcome = match.groups()
+    why = _WHY.search(outcome)
     return facts.StoreTried(
-        rank, host, int(port), why[1] if why else said[:200], int(delay) / 1000, match.string[:500]
+        rank, host, int(port), why[1] if why else outcome[:200], int(delay) / 1000, match.string[:500]
     )
 
 

@@ -23,10 +23,9 @@ from diag.sources.logs.prefilter import plain_lines
 
 SOURCE = "output"
 
-# Longer lines are cut here (the 15 kB of `args: MegatronRLHFArguments(...)` fit); the cut is said in the
-# text.
+# Longer lines are cut here (the 15 kB of `args: MegatronRLHFArguments(...)` fit); the text says so.
 MAX_LINE_CHARS = 64 * 1024
-# In place of a line's "is a bar": the item holds several lines of NCCL that have no fact, joined by line
+# In place of a line's "is a bar": the item holds several lines of NCCL that have no fact, separated by line
 # feeds.
 PLAIN_RUN = 2
 # The same of lines without a word that any reader knows (a log on disk only: see `prefilter`).

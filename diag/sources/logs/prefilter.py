@@ -8,10 +8,12 @@ tests/sources/test_prefilter.py.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 
 from diag.sources.gpu import cuda_log
 from diag.sources.logs import line_forms, swift_log, trainer_log
+from diag.sources.logs.printed import phases
 
 # Lines around a word of an error that are read too: the frames above an exception (detectors look at 8), its
 # message below.
@@ -35,16 +37,24 @@ ERRORS: tuple[str, ...] = (
 )  # fmt: skip
 
 
+@functools.cache
+def _words() -> tuple[str, ...]:
+    shown = [also or word for program in ("swift", "trainer") for word, also, _ in phases(program)]
+    return tuple(dict.fromkeys((*WORDS, *shown)))
+
+
 def plain_lines(
-    text: str, words: Iterable[str] = WORDS, errors: Iterable[str] = ERRORS
+    text: str, words: Iterable[str] | None = None, errors: Iterable[str] = ERRORS
 ) -> Iterator[tuple[int, int]]:
     """Where runs of lines without any of the words begin and end in `text`, whose lines all end in a line
     feed.
 
     The first and last lines are in none: what is around them is in another piece of the log.
     """
-    found = _hits(text, words)
-    found += [_widened(text, begin, end) for begin, end in _hits(text, errors)]
+    found = _hits(text, _words() if words is None else words)
+    found += [
+        (_backward(text, begin, _BEFORE), _forward(text, end, _AFTER)) for begin, end in _hits(text, errors)
+    ]
     found.append((0, _forward(text, 0, _AFTER)))
     found.append((_backward(text, len(text), _BEFORE), len(text)))
     found.sort()
@@ -66,10 +76,6 @@ def _hits(text: str, words: Iterable[str]) -> list[tuple[int, int]]:
             lines.append((rfind("\n", 0, hit) + 1, end))
             hit = find(word, end)
     return lines
-
-
-def _widened(text: str, begin: int, end: int) -> tuple[int, int]:
-    return _backward(text, begin, _BEFORE), _forward(text, end, _AFTER)
 
 
 def _forward(text: str, at: int, lines: int) -> int:

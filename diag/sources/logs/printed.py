@@ -1,10 +1,14 @@
-"""The numbers of a dict as Python prints it: also nan and inf, which are no literals, and of a torn line what
-is whole."""
+"""What the readers of lines share: the words of a line that show a phase, and the numbers of a dict as Python prints it:
+also nan and inf, which are no literals, and of a torn line what is whole."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
+from pathlib import Path
+
+from diag.text.tables import load_table
 
 # ms-swift 4.6.0 (swift/megatron/callbacks/print.py rounds with round(), which keeps nan), transformers 4.57
 # and 5 (source: the numbers are strings there), torch 2.x tensors that were never turned into numbers:
@@ -12,6 +16,20 @@ import re
 _NUMBER = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
 _PAIR = re.compile(rf"'([^'\\]{{1,100}})': (?:tensor\(|np\.float(?:32|64)\()?('?)({_NUMBER})\2(?=[,}})])")
 _MOST = 400
+
+
+@functools.cache
+def phases(program: str) -> tuple[tuple[str, str, str], ...]:
+    """Of phases.yaml: words of a line, what else it must hold, and the phase that it shows."""
+    rows = load_table(Path(__file__).with_name("phases.yaml"))[program]
+    return tuple((row["line"], row.get("also", ""), row["phase"]) for row in rows)
+
+
+def phase_of(text: str, program: str) -> str | None:
+    for word, also, phase in phases(program):
+        if word in text and also in text:
+            return phase
+    return None
 
 
 def numbers_of(text: str) -> tuple[tuple[str, float], ...]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from diag.model import observations as facts
-from diag.sources.logs.printed import numbers_of
+from diag.sources.logs.printed import numbers_of, phase_of
 
 # ms-swift 3.7-4.6, swift/megatron/trainers/base.py, stderr; printed BEFORE the first batch is fetched:
 #   [INFO:swift] The training of Epoch 0 starts...
@@ -67,43 +67,6 @@ _ARGUMENTS, _ASYNC = "[INFO:swift] args: Megatron", " async_save=True,"
 #     async_save ...................................... True
 _ASYNC_LISTED = re.compile(r"^  async_save \.{2,80} True\s*$")
 
-_PHASES: tuple[tuple[str, str], ...] = (
-    # ms-swift 4.6.0 on two gloo ranks, 2026-11-20:
-    #   [INFO:swift] rank: 0, local_rank: 0, world_size: 2, local_world_size: 2
-    ("[INFO:swift] rank: ", "model_load"),
-    #   [INFO:swift] Start time of running main: 2026-11-20 23:38:14.422170
-    ("Start time of running main:", "data_prep"),
-    #   [INFO:swift] Dataset Token Length: 35.000000±0.000000, min=35.000000, max=35.000000, size=512
-    ("Dataset Token Length:", "model_load"),
-    #   [INFO:swift] End time of running main: 2026-11-20 23:29:22.296012
-    ("End time of running main:", "teardown"),
-    # Megatron-LM core_r0.8-0.15, megatron/training/initialize.py, stdout of rank 0:
-    #   > initializing torch distributed ...
-    ("> initializing torch distributed", "rendezvous"),
-    # Megatron-LM core_r0.13-0.15, megatron/training/{initialize,training}.py:
-    #   > compiling dataset index builder ...
-    ("> compiling dataset index builder", "compile"),
-    #   > initialized tensor model parallel with size 1
-    ("> initialized tensor model parallel", "comm_init"),
-    #   building GPT model ...
-    ("building GPT model ...", "model_load"),
-    #   > building train, validation, and test datasets ...
-    ("> building train, validation, and test datasets", "data_prep"),
-    #   [before the start of training step] datetime: ...
-    ("[before the start of training step]", "first_step"),
-    # Megatron-LM core_r0.8-0.15, megatron/training/training.py (source), stdout; ms-swift 3.8-3.12 print the
-    # same:
-    #   Evaluating on 160 samples
-    ("Evaluating on ", "eval"),
-    #   Evaluating iter 1/10
-    ("Evaluating iter ", "eval"),
-    #    validation loss at iteration 100 | lm loss value: 2.724416E+00 | lm loss PPL: ... |
-    ("validation loss at iteration ", "steady"),
-    #   [after training is done] datetime: ...
-    ("[after training is done]", "teardown"),
-    # ms-swift 3.7-4.6: Training of 1 epochs has been completed, the training has finished.
-    ("epochs has been completed, the training has finished", "teardown"),
-)
 
 # tqdm 4.66, stderr, redrawn by carriage returns:
 #   Train:   8%|8         | 1/12 [00:00<00:07,  1.55it/s]
@@ -125,11 +88,10 @@ _OTHER_BARS = {
 }
 
 
-# One of these is in each line that has a fact here: what a large log is searched for.
+# One of these, or of phases.yaml, is in each line that has a fact here: what a large log is searched for.
 WORDS: tuple[str, ...] = (
     "The training of Epoch", "{'loss'", "{'eval_", "%|", "TP: ", "initialized pipeline", "async_save", "iteration ",
     "aving checkpoint", "aved checkpoint", "async checkpoint save", "Successfully saved", "Saving model checkpoint",
-    *(literal for literal, _ in _PHASES),
 )  # fmt: skip
 
 
@@ -152,10 +114,8 @@ def read_line(text: str, rank: int | None) -> Iterator[facts.Observation]:
     elif "async_save" in text:
         if (text.startswith(_ARGUMENTS) and _ASYNC in text) or _ASYNC_LISTED.match(text):
             yield facts.SavesBehind(rank, text.strip()[:300])
-    else:
-        phase = next((phase for literal, phase in _PHASES if literal in text), None)
-        if phase is not None:
-            yield facts.PhaseMarked(rank, phase, text.strip())
+    elif (phase := phase_of(text, "swift")) is not None:
+        yield facts.PhaseMarked(rank, phase, text.strip())
 
 
 def _megatron_step(text: str, rank: int | None) -> facts.Iteration | None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from diag.model import observations as facts
-from diag.sources.logs.printed import numbers_of
+from diag.sources.logs.printed import numbers_of, phase_of
 
 # transformers 4.57.6 Trainer (trainer_callback.py), stdout of rank 0, whatever the log level is; two gloo
 # ranks, 2026-11-21:
@@ -37,49 +37,16 @@ _DS_SAVED = re.compile(r"\[\w+\] Checkpoint (\S+) is ready now!")
 #   [1/3] c++ -MMD -MF shm.o.d -DTORCH_EXTENSION_NAME=deepspeed_shm_comm ...
 _NINJA = re.compile(r"^\[\d{1,4}/\d{1,4}\] \S{0,200}(?:c\+\+|g\+\+|nvcc|clang\+\+|hipcc)\S{0,20} ")
 
-_PHASES: tuple[tuple[str, str], ...] = (
-    # DeepSpeed 0.16.9, launcher/runner.py; the ranks are not there yet:
-    #   [2026-11-21 13:17:34,286] [INFO] [runner.py:605:main] cmd = /usr/bin/python -u -m deepspeed.launcher.launch ...
-    ("-m deepspeed.launcher.launch --world_info", "launch"),
-    # DeepSpeed 0.14-0.16, accelerator/real_accelerator.py, each process that imports deepspeed:
-    #   [2026-11-20 23:50:12,101] [INFO] [real_accelerator.py:260:get_accelerator] Setting ds_accelerator to cuda (auto detect)
-    ("Setting ds_accelerator to", "rendezvous"),
-    # DeepSpeed 0.16.9, comm/comm.py; init_process_group follows:
-    #   [2026-11-21 13:17:51,570] [INFO] [comm.py:669:init_distributed] cdb=None
-    (":init_distributed] cdb=", "rendezvous"),
-    #   [2026-11-21 13:17:51,570] [INFO] [comm.py:700:init_distributed] Initializing TorchBackend in DeepSpeed with backend gloo
-    ("Initializing TorchBackend in DeepSpeed", "rendezvous"),
-    #   Time to load deepspeed_shm_comm op: 30.72140598297119 seconds       (init_process_group follows)
-    ("Time to load deepspeed_shm_comm op: ", "rendezvous"),
-    #   Time to load cpu_adam op: 2.3 seconds                               (source; deepspeed.initialize goes on)
-    (" op: ", "model_load"),
-    #   [2026-11-21 13:18:22,504] [INFO] [logging.py:107:log_dist] [Rank 0] DeepSpeed info: version=0.16.9 , git-hash=unknown, ...
-    ("DeepSpeed info: version=", "model_load"),
-    # DeepSpeed 0.16.9, launcher/launch.py:
-    #   [2026-11-21 13:18:24,401] [INFO] [launch.py:351:main] Process 10598 exits successfully.
-    (":main] Process ", "teardown"),
-    # transformers 4.57.6, trainer.py, logging level INFO:
-    #   ***** Running training *****
-    ("***** Running training *****", "first_step"),
-    #   ***** Running Evaluation *****
-    ("***** Running Evaluation *****", "eval"),
-    ("***** Running Prediction *****", "eval"),
-    #   Training completed. Do not forget to share your model on huggingface.co/models =)
-    ("Training completed. Do not forget to share", "teardown"),
-)
-# Literals too short alone: what else the line must hold.
-_ALSO = {" op: ": "Time to load ", ":main] Process ": " exits successfully"}
-
 # tqdm 4.66 without a description, stderr: the bars of transformers' Trainer, for training as for evaluation:
 #    25%|██▌       | 2/8 [00:00<00:00, 20.99it/s]
 #    50%|#####     | 4/8 [00:00<?, ?it/s]
 _BAR = re.compile(r"(?:\x1b\[A|\s){0,8}(\d{1,3})%\|[^|\r\n]{0,400}\| (\d{1,15})/(\d{1,15}) \[")
 
 
-# One of these is in each line that has a fact here: what a large log is searched for.
+# One of these, or of phases.yaml, is in each line that has a fact here: what a large log is searched for.
 WORDS: tuple[str, ...] = (
     "%|", "{'", "Checkpoint ", "Saving model checkpoint", "[Rank 0] step=", "Total optimization steps", "c++", "g++", "nvcc",
-    "hipcc", *(_ALSO.get(literal, literal) for literal, _ in _PHASES),
+    "hipcc",
 )  # fmt: skip
 
 
@@ -108,10 +75,8 @@ def read_line(text: str, rank: int | None) -> Iterator[facts.Observation]:
     if text.startswith("[") and _NINJA.match(text):
         yield facts.PhaseMarked(rank, "compile", text.strip()[:300])
         return
-    for literal, phase in _PHASES:
-        if literal in text and _ALSO.get(literal, "") in text:
-            yield facts.PhaseMarked(rank, phase, text.strip()[:300])
-            return
+    if (phase := phase_of(text, "trainer")) is not None:
+        yield facts.PhaseMarked(rank, phase, text.strip()[:300])
 
 
 def _save(text: str, rank: int | None) -> Iterator[facts.Observation]:

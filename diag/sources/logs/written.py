@@ -16,6 +16,7 @@ from diag.launch.launchers.secrets import hidden_in_lines
 from diag.model import Payload, Record
 from diag.model.observations import LinesWritten, Observation, Unparsed
 from diag.sources.host.job_files import JobFiles
+from diag.sources.host.process_tree import colon_fields, read_text
 
 SOURCE = "written"
 
@@ -105,11 +106,7 @@ class WrittenReader:
 
     def _appends(self, number: str) -> bool:
         """Opened for writing and nothing else: a database is read too."""
-        try:
-            text = Path(f"{self._base}/fdinfo/{number}").read_text(encoding="ascii", errors="replace")
-        except OSError:
-            return False
-        flags = next((line.split()[1] for line in text.splitlines() if line.startswith("flags:")), "0")
+        flags = colon_fields(read_text(f"{self._base}/fdinfo/{number}")).get("flags", "0")
         return int(flags, 8) & os.O_ACCMODE == os.O_WRONLY
 
     def _read(self, number: str, begin: int, end: int) -> bytes:

@@ -11,13 +11,13 @@ import errno
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from diag.model import Payload, Record
 from diag.model.observations import Observation, RdmaGid, RdmaPort, RdmaPortsSeen, Unparsed
-from diag.sources.payload import sequence, word
+from diag.sources.payload import rows, word
 from diag.text.errors import SourceUnavailable
 
 SOURCE = "infiniband"
@@ -55,13 +55,8 @@ _HOPELESS = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES
 _NO_ANSWER = "N/A"  # "N/A (no PMA)": mlx4 virtual functions and i40iw, kernels before 5.6
 
 
-class InfinibandUnavailable(SourceUnavailable):
-    """It cannot be read; `reason` and `remedy` as SourceFailed wants them. A node without RDMA is no
-    reason."""
-
-
 class InfinibandReader:
-    """Reads all ports again and again. Not for two threads at once."""
+    """Reads all ports repeatedly. Not thread-safe."""
 
     def __init__(self, root: Path = ROOT, clock: Callable[[], float] = time.monotonic) -> None:
         self._root = os.fspath(root)
@@ -74,7 +69,7 @@ class InfinibandReader:
     def sample(self) -> Payload:
         """All ports of all devices now: {"devices": {name: {port: {file: text}}}}, no device at all included.
 
-        Raises InfinibandUnavailable.
+        Raises SourceUnavailable.
         """
         now = self._clock()
         devices = self._list_devices()
@@ -89,9 +84,9 @@ class InfinibandReader:
         except FileNotFoundError:
             if Path(self._root).parent.is_dir():  # /sys/class is there: the kernel has no RDMA device
                 return []
-            raise InfinibandUnavailable(f"{self._root} cannot be seen: /sys is not mounted", _MOUNT) from None
+            raise SourceUnavailable(f"{self._root} is not visible: /sys is not mounted", _MOUNT) from None
         except OSError as error:
-            raise InfinibandUnavailable(f"{self._root} cannot be read: {error.strerror}", _MOUNT) from error
+            raise SourceUnavailable(f"{self._root} cannot be read: {error.strerror}", _MOUNT) from error
 
     def _device(self, device: str, now: float) -> Payload:
         ports = _listed(f"{self._root}/{device}/ports")
@@ -231,7 +226,10 @@ def _port(device: str, number: int, files: Mapping[str, Any]) -> RdmaPort:
         rate_bytes_per_second=float(rate[1]) * _BYTES_PER_GIGABIT if rate else None,
         link_layer=word(files.get("link_layer"), 40),
         counters=tuple(_counters(files)),
-        gids=tuple(_gids(sequence(files.get("gids")))),
+        gids=tuple(
+            RdmaGid(slot, gid[:40], word(kind, 40), word(interface, 40))
+            for slot, gid, kind, interface in rows(files.get("gids"), int, str, object, object)
+        ),
     )
 
 
@@ -250,12 +248,6 @@ def _counters(files: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
                 number *= 4
             seen.add(name)
             yield str(name)[:80], number
-
-
-def _gids(rows: Sequence[Any]) -> Iterator[RdmaGid]:
-    for row in rows:
-        if isinstance(row, list) and len(row) == 4 and isinstance(row[0], int) and isinstance(row[1], str):
-            yield RdmaGid(row[0], row[1][:40], word(row[2], 40), word(row[3], 40))
 
 
 def _numbered(text: object) -> tuple[int, str] | None:

@@ -18,7 +18,7 @@ from typing import Any
 from diag.model import Payload, Record
 from diag.model.observations import Interface, InterfacesSeen, Observation, Unparsed
 from diag.sources.host.job_files import Files, JobFiles
-from diag.sources.host.process_tree import PROC, read_raw
+from diag.sources.host.process_tree import PROC, read_raw, same_namespace
 from diag.sources.payload import mapping, texts, word
 from diag.text.errors import SourceUnavailable
 
@@ -29,10 +29,6 @@ _MOST_INTERFACES = 256
 _MOST_BYTES = 256 * 1024  # of a routing table: hosts that route for others have long ones
 _MOST_DEFAULTS = 8
 _SELDOM_SECONDS = 300.0  # `speed` asks the driver under the kernel's lock of all interfaces
-
-
-class InterfacesUnavailable(SourceUnavailable):
-    """They cannot be read; `reason` and `remedy` as SourceFailed wants them."""
 
 
 def own_addresses() -> dict[str, list[str]]:
@@ -51,7 +47,7 @@ def own_addresses() -> dict[str, list[str]]:
 
 
 class InterfacesReader:
-    """Reads all interfaces again and again. Not for two threads at once."""
+    """Reads all interfaces repeatedly. Not thread-safe."""
 
     def __init__(
         self,
@@ -67,19 +63,19 @@ class InterfacesReader:
         self._described: dict[tuple[int, str], tuple[float, str, dict[str, Any]]] = {}
 
     def sample(self, pid: int | None = None) -> Payload:
-        """The interfaces that process `pid` sees (None: ours). Raises InterfacesUnavailable."""
+        """The interfaces that process `pid` sees (None: ours). Raises SourceUnavailable."""
         who = "self" if pid is None else str(pid)
         raw = read_raw(f"{self._proc}/{who}/net/dev")
         if raw is None and pid is not None:
-            raise InterfacesUnavailable(
+            raise SourceUnavailable(
                 f"the interfaces of process {pid} cannot be read", "mount /proc without hidepid"
             )
         if raw is None:
-            raise InterfacesUnavailable(f"{self._proc} shows no network", "mount /proc")
+            raise SourceUnavailable(f"{self._proc} shows no network", "mount /proc")
         dev = raw.decode("ascii", "replace")
         names = [found[1] for found in _LINE.finditer(dev)][:_MOST_INTERFACES]
         ours = pid is None or self._same_namespace(pid)
-        addresses = self._own_addresses() if ours else self._addresses_of(who, names)
+        addresses = self._own_addresses() if ours else _addresses(f"{self._proc}/{who}/net", names)
         return {
             "dev": dev[:_MOST_BYTES],
             "addresses": addresses,
@@ -89,18 +85,17 @@ class InterfacesReader:
 
     def _default_routes(self, who: str) -> list[str]:
         """Interfaces that a default route leads to. A host that routes for others has long tables; this one
-        stands first."""
+        comes first."""
         found: list[str] = _DEFAULT.findall(_beginning(f"{self._proc}/{who}/net/route"))
         found += _DEFAULT6.findall(_beginning(f"{self._proc}/{who}/net/ipv6_route"))
         return list(dict.fromkeys(found))[:_MOST_DEFAULTS]
 
     def _same_namespace(self, pid: int) -> bool:
         """Whether it has our network namespace; where that cannot be seen, by the names of its interfaces."""
-        try:
-            return os.readlink(f"{self._proc}/{pid}/ns/net") == os.readlink(f"{self._proc}/self/ns/net")
-        except OSError:
-            theirs, own = (read_raw(f"{self._proc}/{who}/net/if_inet6") for who in (pid, "self"))
-            return theirs is not None and theirs == own
+        if (same := same_namespace("net", pid, self._proc)) is not None:
+            return same
+        theirs, own = (read_raw(f"{self._proc}/{who}/net/if_inet6") for who in (pid, "self"))
+        return theirs is not None and theirs == own
 
     def _describe_of(self, pid: int, names: list[str]) -> dict[str, dict[str, Any]]:
         """A container's /sys is what the job makes of it."""
@@ -126,14 +121,6 @@ class InterfacesReader:
         if len(self._described) > 4 * _MOST_INTERFACES:  # pods come and go, and their ends with them
             self._described.clear()
         return described
-
-    def _addresses_of(self, who: str, names: list[str]) -> dict[str, list[str]]:
-        """Of another namespace, from its tables: IPv4 addresses by the interface that their network is routed
-        to."""
-        fib_trie, route, if_inet6 = (
-            _beginning(f"{self._proc}/{who}/net/{table}") for table in ("fib_trie", "route", "if_inet6")
-        )
-        return _addresses(fib_trie, route, if_inet6, names)
 
 
 def _facts(files: Files, base: str, state: str) -> dict[str, Any]:
@@ -192,7 +179,11 @@ _DEFAULT6 = re.compile(r"^0{32} 00 (?:[0-9a-f]+ ){7} *(?!lo$)(\S{1,15})$", re.AS
 _INET6 = re.compile(r"^([0-9a-f]{32}) (?:[0-9a-f]{2,} ){4} *(\S{1,15})$", re.ASCII | re.MULTILINE)
 
 
-def _addresses(fib_trie: str, route: str, if_inet6: str, names: list[str]) -> dict[str, list[str]]:
+def _addresses(folder: str, names: list[str]) -> dict[str, list[str]]:
+    """Of another namespace, from its tables: IPv4 addresses by the interface that their network is routed to."""
+    fib_trie, route, if_inet6 = (
+        _beginning(f"{folder}/{table}") for table in ("fib_trie", "route", "if_inet6")
+    )
     found: dict[str, list[str]] = {name: [] for name in names}
     routes = [
         (name, _little(mask), _little(destination)) for name, destination, mask in _ROUTE.findall(route)

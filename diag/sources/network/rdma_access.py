@@ -19,8 +19,16 @@ from diag.knowledge.nccl_filters import parse_conf
 from diag.model import Payload, Record
 from diag.model.observations import Observation, RdmaAccess, Unparsed
 from diag.sources.host.job_files import JobFiles
-from diag.sources.host.process_tree import PROC, read_environ, read_raw, stat_fields
-from diag.sources.payload import mapping, sequence, texts, whole, word
+from diag.sources.host.process_tree import (
+    PROC,
+    colon_fields,
+    read_environ,
+    read_process,
+    read_raw,
+    read_text,
+    same_namespace,
+)
+from diag.sources.payload import mapping, rows, texts, whole, word
 
 SOURCE = "rdma_access"
 
@@ -34,7 +42,7 @@ Environment = Mapping[str, str]
 
 
 class RdmaAccessReader:
-    """Reads one process. Not for two threads at once."""
+    """Reads one process. Not thread-safe."""
 
     def __init__(self, pid: int, start_ticks: int = 0, root: Path = PROC) -> None:
         self.pid = pid
@@ -80,12 +88,10 @@ class RdmaAccessReader:
         return payload
 
     def _same_process(self) -> None:
-        fields = stat_fields(self.pid, self._proc)
-        if fields is None or len(fields) < 20 or not fields[19].isdecimal() or fields[0] in "ZX":
+        process = read_process(self.pid, self._proc)
+        if process is None or process.state in "ZX" or self._start_ticks not in (0, process.ticks):
             raise ProcessLookupError(f"process {self.pid} is gone")
-        self._start_ticks = self._start_ticks or int(fields[19])
-        if int(fields[19]) != self._start_ticks:
-            raise ProcessLookupError(f"process {self.pid} is gone")
+        self._start_ticks = process.ticks
 
     def _open_nodes(self) -> list[str] | None:
         """Device nodes of RDMA among its open files; None where it has too many to read all, and none was
@@ -164,8 +170,7 @@ class RdmaAccessReader:
             for name in ("KUBERNETES_SERVICE_HOST", "SLURM_JOB_ID")
             if environment is not None and name in environment
         ]
-        groups = (read_raw(f"{self._base}/cgroup") or b"")[:8192].decode("utf-8", "replace")
-        return {"marks": marks, "environment": names, "cgroup": groups}
+        return {"marks": marks, "environment": names, "cgroup": read_text(f"{self._base}/cgroup")[:8192]}
 
     def _nccl_conf(self, view: _RankFiles, environment: Environment | None) -> list[list[str]]:
         """[file, name, value] as NCCL sets them: the user's file before the machine's, what is set already
@@ -198,22 +203,19 @@ class RdmaAccessReader:
 
     def _uid_inside(self, uid: int) -> int:
         """What a process of another user namespace calls this uid of ours; itself where that cannot be seen."""
-        try:
-            if os.readlink(f"{self._base}/ns/user") == os.readlink(f"{os.fspath(self._proc)}/self/ns/user"):
-                return uid
-        except OSError:
+        if same_namespace("user", self.pid, self._proc) is not False:
             return uid
-        for line in (read_raw(f"{self._base}/uid_map") or b"").decode("ascii", "replace").split("\n"):
-            words = line.split()
-            if len(words) == 3 and all(word.isdecimal() for word in words):
-                inner, outer, count = map(int, words)
+        for line in read_text(f"{self._base}/uid_map").split("\n"):
+            fields = line.split()
+            if len(fields) == 3 and all(field.isdecimal() for field in fields):
+                inner, outer, count = map(int, fields)
                 if outer <= uid < outer + count:
                     return uid - outer + inner
         return uid
 
     def _home(self, view: _RankFiles) -> str:
         """As getpwuid says it, for NCCL does not read HOME; empty where the user is in no file (LDAP)."""
-        uids = (_status_line(self._base, b"Uid") or "").split()
+        uids = colon_fields(read_text(f"{self._base}/status")).get("Uid", "").split()
         uid = self._uid_inside(int(uids[0])) if uids and uids[0].isdecimal() else None
         for line in (view.read("/etc/passwd", 1 << 20) or b"").decode("utf-8", "replace").split("\n"):
             fields = line.split(":")
@@ -238,14 +240,11 @@ def device_nodes(pid: int, proc: str | os.PathLike[str] = PROC) -> list[str] | N
 
 def lock_rights(base: str) -> dict[str, str | None]:
     """What decides whether a process may lock memory beyond its limit, by its /proc folder: see `ipc_lock`."""
-    return {"cap_eff": _status_line(base, b"CapEff"), "uid_map": _words(read_raw(f"{base}/uid_map"))}
-
-
-def _status_line(base: str, name: bytes) -> str | None:
-    for line in (read_raw(f"{base}/status") or b"").split(b"\n"):
-        if line.startswith(name + b":"):
-            return line.partition(b":")[2].decode("ascii", "replace").strip()
-    return None
+    uid_map = read_raw(f"{base}/uid_map")
+    return {
+        "cap_eff": colon_fields(read_text(f"{base}/status")).get("CapEff"),
+        "uid_map": None if uid_map is None else " ".join(uid_map[:400].decode("ascii", "replace").split()),
+    }
 
 
 # /proc/PID/fd of a process with a context of soft-RoCE, Linux 6.1, 2026-11-20:
@@ -325,10 +324,6 @@ class _RankFiles:
             return None
 
 
-def _words(raw: bytes | None) -> str | None:
-    return None if raw is None else " ".join(raw[:400].decode("ascii", "replace").split())
-
-
 # --- understanding it
 
 _IPC_LOCK = 14  # CAP_IPC_LOCK, linux/capability.h
@@ -358,9 +353,7 @@ def parse(record: Record) -> Iterator[Observation]:
         ipc_lock=ipc_lock(payload.get("cap_eff"), payload.get("uid_map")),
         container=_container_kind(payload.get("container")),
         nccl_conf=tuple(
-            (row[0], row[1], row[2])
-            for row in sequence(payload.get("nccl_conf"))
-            if isinstance(row, list) and len(row) == 3 and all(isinstance(word, str) for word in row)
+            (file, name, value) for file, name, value in rows(payload.get("nccl_conf"), str, str, str)
         ),
     )
 

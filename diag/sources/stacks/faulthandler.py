@@ -21,43 +21,12 @@ from pathlib import Path
 
 from diag.model import Payload, Record
 from diag.model.observations import Frame, Observation, ThreadStack, Unparsed
-from diag.sources.payload import guarded
+from diag.sources.host.process_tree import colon_fields
+from diag.sources.payload import failures_of, guarded
 from diag.sources.stacks.facts import asked_of, failure, owner, sample
 
 SOURCE = "faulthandler"
 DEFAULT_SIGNAL = 50  # same as diag/launch/inject/_diag_hook.py, where the choice is explained
-
-# What can go wrong, by the word in the payload: (reason, remedy). All of them leave the job as it was.
-FAILURES = {
-    "gone": ("the process has ended", ""),
-    "denied": (
-        "diag may not signal the process or open its stack file",
-        "run diag as the user of the job, or as root",
-    ),
-    "not_registered": (
-        "the process does not handle the stack signal",
-        "start the job with `diag run` and without --no-inject; a process that has just started does so in a moment",
-    ),
-    "no_file": (
-        "the process has no stack file in the run directory",
-        "the run directory must be writable for the job when it starts",
-    ),
-    "closed": ("the job has closed the stack file of the process", ""),
-    "stopped": ("the process is stopped (state T) and cannot answer", "continue it: kill -CONT PID"),
-    "uninterruptible": (
-        "the process waits in the kernel (state D) and cannot answer",
-        "see /proc/PID/stack as root; usually a file system or a device does not answer",
-    ),
-    "blocked": ("every thread of the process blocks the stack signal", ""),
-    "pending": ("the process has not yet answered an earlier request", ""),
-    "busy": ("another reader is using the stack file", "try again"),
-    "timed_out": ("the process did not answer in time", "the machine may be overloaded; try again"),
-    "silent": (
-        "the stack signal was handled but nothing was written: the job handles it itself, or the disk is full",
-        "give another signal number with DIAG_STACK_SIGNAL",
-    ),
-    "mixed": ("a late answer of another process got into the stack file", "try again"),
-}
 
 _POLL_SECONDS = 0.002  # an answer takes 1 to 25 ms; measured
 _QUIET_SECONDS = 0.06  # ours, only where the kernel cannot show us that the handler has returned
@@ -80,7 +49,7 @@ def dump(
 ) -> Payload:
     """Ask `pid` for its stacks and wait at most `deadline` seconds.
 
-    {"pid", "parent_pid"?, "text"} or {"pid", "parent_pid"?, "failed": a key of FAILURES, "detail"}. The
+    {"pid", "parent_pid"?, "text"} or {"pid", "parent_pid"?, "failed": a key of failures.yaml, "detail"}. The
     signal is sent at most once, only to a process that catches it and has none pending: uncaught it would
     kill, unanswered pile up.
     """
@@ -152,8 +121,7 @@ class _Target:
         #   State:	S (sleeping)
         #   ShdPnd:	0000000000000000
         #   SigCgt:	0000000100000002
-        lines = path.read_text("utf-8", "replace").splitlines()
-        fields = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        fields = colon_fields(path.read_text("utf-8", "replace"))
 
         def has(*names: str) -> bool:
             return any(int(fields.get(name) or "0", 16) >> (self.number - 1) & 1 for name in names)
@@ -301,7 +269,7 @@ def parse(record: Record) -> Iterator[Observation]:
 
 def _explain(payload: Payload) -> tuple[str, str]:
     failed, detail = str(payload["failed"]), str(payload.get("detail", ""))
-    reason, remedy = FAILURES.get(failed, (failed, ""))
+    reason, remedy = failures_of(SOURCE).get(failed, (failed, ""))
     return f"{reason} ({detail})" if detail else reason, remedy
 
 

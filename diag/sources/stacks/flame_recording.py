@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.sources.host.process_tree import stat_fields
+from diag.sources.host.process_tree import read_process
 from diag.sources.stacks.pyspy import _ENVIRONMENT, PySpy, explain
 from diag.text.errors import DiagError
 
@@ -53,8 +53,8 @@ def record(
     failed.
     """
     spy = PySpy(executable, proc)
-    before = _state(pid, proc)
-    if before is None or before[0] in "ZX" or (start_ticks and before[1] != start_ticks):
+    before = read_process(pid, proc)
+    if before is None or before.state in "ZX" or (start_ticks and before.ticks != start_ticks):
         raise DiagError(
             f"the process {pid} has ended", hint="its recorded stacks: diag flame RANK --from RUN_DIR"
         )
@@ -64,8 +64,12 @@ def record(
         with tempfile.TemporaryDirectory(prefix="diag-flame-") as folder:
             return _recorded(spy, pid, wanted, Path(folder), ending)
     except _NotInTime:
-        if wanted.native and before[0] not in "Tt":
-            _let_go_on(pid, before[1], proc)
+        after = read_process(pid, proc)
+        # a py-spy that was killed may leave it stopped (benfred/py-spy#390): it ran before, so we stopped it
+        same = after is not None and after.ticks == before.ticks and after.state == "T"
+        if wanted.native and before.state not in "Tt" and same:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGCONT)
         raise
     except OSError as error:
         raise DiagError(
@@ -111,7 +115,7 @@ def _recorded(spy: PySpy, pid: int, wanted: Recording, folder: Path, ending: Cal
 
 
 def _run(command: list[str], end: float, ending: Callable[[], bool], errors: Path) -> str | None:
-    """None when it went well, else what it said. A py-spy that hangs is asked to end, then killed."""
+    """None when it went well, else what it printed. A py-spy that hangs is asked to end, then killed."""
     with open(errors, "wb") as stderr:
         try:
             process = subprocess.Popen(
@@ -142,21 +146,6 @@ def _run(command: list[str], end: float, ending: Callable[[], bool], errors: Pat
         if process.poll() is None:
             process.kill()
             process.wait()
-
-
-def _state(pid: int, proc: Path) -> tuple[str, int] | None:
-    """State letter and start time; None when there is no such process."""
-    fields = stat_fields(pid, proc)
-    return (fields[0], int(fields[19])) if fields and len(fields) > 19 else None
-
-
-def _let_go_on(pid: int, start_ticks: int, proc: Path) -> None:
-    """A py-spy that was killed may leave the process stopped (benfred/py-spy#390). It ran before, so we
-    stopped it."""
-    after = _state(pid, proc)
-    if after is not None and after[0] == "T" and after[1] == start_ticks:
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGCONT)
 
 
 def _failed(pid: int, outcome: dict[str, object]) -> DiagError:

@@ -1,4 +1,5 @@
-"""What names in a program's text stand for: the value that one statement assigns to them, or what their function returns.
+"""What names in a program's text mean: the value that one statement assigns to them, or what their function returns;
+and the statement that made what a line waits for: `request = dist.isend(...)` of `request.wait()`.
 
 Names of a function, of its module, of `self`, and those that a module beside it defines and that are imported from it.
 Where two statements assign to a name of a module, none is taken: which one was the last is not known.
@@ -19,6 +20,8 @@ _FROM = re.compile(r"from (?P<dots>\.*) ?(?P<module>[\w.]*) ?import \(?(?P<names
 _IMPORT = re.compile(r"import (?P<modules>[\w. ,]+)")
 _NAME = re.compile(r"(?<![\w.\"'])[A-Za-z_][\w.]*(?![\w.\"'])")
 _ABOVE = 3  # folders above a file in which the modules that it imports may begin
+_AWAITED = re.compile(r"([A-Za-z_][\w.]*)(?:\[[^\[\]]*\])?\.wait\(")
+_MOST_NAMES = 4  # one taken from another, as in `for one in requests`
 
 Module = Callable[[str], Sequence[Line]]
 
@@ -53,9 +56,8 @@ class Meanings:
             return None
         first, dot, _ = name.partition(".")
         if first in ("self", "cls") and dot:
-            return _the_only(_assigned(self._lines, name), name, self._path, self._lines) or self._method(
-                name
-            )
+            found = _the_only(_assigned(self._lines, name), name, self._path, self._lines)
+            return found or _function(self._lines, name.rpartition(".")[2], name, self._path)
         if not dot:
             own, found = self._local(name, at)
             if own:
@@ -63,7 +65,7 @@ class Meanings:
         return self._of_module(self._lines, self._path, name) or next(self._imported(name), None)
 
     def _local(self, name: str, at: int) -> tuple[bool, Meaning | None]:
-        """Whether it is the function's own, and what it stands for where a statement says so."""
+        """Whether it is the function's own, and its meaning where a statement gives it."""
         heads = [head for head in heads_of(self._lines, at) if self._lines[head].word in FUNCTIONS]
         if not heads or self._lines[heads[-1]].word == "class":
             return False, None
@@ -75,9 +77,6 @@ class Meanings:
             return True, _the_only(before[-1:], name, self._path, self._lines)
         parameter = re.search(rf"[(,] ?\**{re.escape(name)} ?[,:=)]", self._lines[head].text)
         return parameter is not None, None
-
-    def _method(self, name: str) -> Meaning | None:
-        return _function(self._lines, name.rpartition(".")[2], name, self._path)
 
     def _of_module(self, lines: Sequence[Line], path: str, name: str, called: str = "") -> Meaning | None:
         own = [at for at in _assigned(lines, name) if lines[at].depth == 0]
@@ -154,3 +153,32 @@ def _function(
         return None
     text = returns[0].text.removeprefix("return ")
     return Meaning(called, "function", shown(text, _LONGEST), path, returns[0].first)
+
+
+def made_by(lines: Sequence[Line], heads: Sequence[int], text: str) -> str:
+    """The statement that made what this one waits for, followed from name to name."""
+    found = _AWAITED.search(text)
+    if found is None:
+        return ""
+    name, first, last = found[1], 0, len(lines)
+    if "." not in name and heads and lines[heads[-1]].word in FUNCTIONS:
+        first, last = heads[-1] + 1, end_of(lines, heads[-1])
+    texts = [text, *(one.text for one in lines[first:last])]
+    for _ in range(_MOST_NAMES):
+        escaped = re.escape(name)
+        taken = re.compile(
+            rf"\bfor (?:[\w, ]+, )?{escaped} in (?:\w+\()?([A-Za-z_][\w.]*)\)?(?=[:\])}}]|$| if )"
+        )
+        given = re.compile(
+            rf"(?:^|, ){escaped}(?: ?:[^=]+)?(?:, [\w., ]+)? \+?= (.+)|^{escaped}\.(?:append|extend)\((.+)\)"
+        )
+        outer = next((match[1] for one in texts if (match := taken.search(one))), None)
+        if outer is not None:
+            name = outer
+            continue
+        values = [(one, match) for one in texts if (match := given.search(one))]
+        # the last one that is no empty list, which only begins it
+        return next(
+            (one for one, match in reversed(values) if (match[1] or match[2]) not in ("[]", "None")), ""
+        )
+    return ""

@@ -1,9 +1,5 @@
-"""The program's own text at the lines at which its threads are: what stands there, and which loops and conditions lead
-there.
-
-It is read by its tokens and their indentation, not parsed: text of a newer Python, or a part of one, tells as much,
-and no nesting is too deep.
-"""
+"""The program's own text at the lines at which its threads are: what they say, and which loops and conditions lead
+there."""
 
 from __future__ import annotations
 
@@ -16,8 +12,7 @@ from diag.model import Payload, Record
 from diag.model.observations import Block, Leave, Meaning, Observation, ProgramPlace, ProgramRead
 from diag.sources.host.job_files import Files
 from diag.sources.payload import from_mapping, guarded, integer, mapping, sequence
-from diag.sources.stacks.awaited import made_by
-from diag.sources.stacks.meanings import MOST_MEANINGS, Meanings
+from diag.sources.stacks.meanings import MOST_MEANINGS, Meanings, made_by
 from diag.sources.stacks.statements import (
     FUNCTIONS,
     LOOPS,
@@ -115,27 +110,24 @@ def _place(
     leaves = _leaves(lines, heads, around)[:_MOST_LEAVES]
     loop = next((head for head in heads if lines[head].word in LOOPS), None)
     asked = [*(lines[loop].names if loop is not None else ()), *lines[at].names]
-    asked += [name for leave in leaves for name in _names_at(lines, leave.under.line)]
+    for leave in leaves:
+        asked += next((one.names for one in lines if one.first == leave.under.line), ())
     meanings = tuple(names.of(asked, at))
     made = shown(made_by(lines, heads, lines[at].text))
     text = shown(lines[at].text)
     return ProgramPlace(file, line, function, text, tuple(around), tuple(leaves), meanings, made)
 
 
-def _names_at(lines: Sequence[Line], number: int) -> Sequence[str]:
-    return next((one.names for one in lines if one.first == number), ())
-
-
 def _block(lines: Sequence[Line], head: int) -> Block:
     one = lines[head]
-    told = one
+    condition = one
     if one.word == "else":
         before = (at for at in range(head - 1, -1, -1) if lines[at].depth == one.depth)
-        told = next((lines[at] for at in before if lines[at].word in (*_BLOCKS, "try")), one)
+        condition = next((lines[at] for at in before if lines[at].word in (*_BLOCKS, "try")), one)
     deciding = tuple(shown(text) for text in _deciding(lines, head))[:_MOST_DECIDING]
     last = end_of(lines, head) - 1
     return Block(
-        one.first, lines[last].last, one.word, shown(told.text), deciding, _yields(lines, head, last)
+        one.first, lines[last].last, one.word, shown(condition.text), deciding, _yields(lines, head, last)
     )
 
 
@@ -159,7 +151,7 @@ def _deciding(lines: Sequence[Line], head: int) -> Iterator[str]:
 
 
 def _yields(lines: Sequence[Line], head: int, last: int) -> bool:
-    """Where no condition stands between its head and the `yield`, and nothing goes round before it."""
+    """Where no condition lies between its head and the `yield`, and nothing goes round before it."""
     for at in range(head + 1, last + 1) if lines[head].word in LOOPS else ():
         if "continue" in (lines[at].word, lines[at].then):
             return False

@@ -10,7 +10,6 @@ the caller, because py-spy's own `--subprocesses` leaves them out of its JSON. W
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -23,6 +22,7 @@ from typing import Any
 
 from diag.model import NotChecked, Payload, Record
 from diag.model.observations import Frame, Observation, ThreadStack
+from diag.sources.host.process_tree import colon_fields, read_text
 from diag.sources.payload import guarded
 from diag.sources.stacks.facts import asked_of, failure, owner, sample
 
@@ -33,7 +33,7 @@ FAILURES = {
     "not_found": "py-spy is not installed",
     "denied": "ptrace is not permitted",
     "gone": "the process has ended",
-    "not_python": "py-spy finds no Python in the process",
+    "not_python": "py-spy found no Python in the process",
     "timed_out": "py-spy did not finish in time",
     "failed": "py-spy failed",
 }
@@ -68,8 +68,8 @@ class PySpy:
         self, pid: int, deadline: float = 1.0, *, parent_pid: int | None = None, native: bool = False
     ) -> Payload:
         """{"pid", "parent_pid"?, "stdout": py-spy's JSON less what we do not use}, or, instead of stdout,
-        "failed": a key of FAILURES, "stderr": py-spy's words, "access": what the kernel says of our right to
-        look.
+        "failed": a key of FAILURES, "stderr": py-spy's message, "access": what the kernel shows of our right to
+        read it.
 
         A reading may be torn, because nothing is stopped: failures and unlikely main stacks are read once
         more. With `native` frames of C code are there too, and the process is stopped while it is read: 30 ms
@@ -130,40 +130,35 @@ class PySpy:
         text = stderr.partition("\n\nStack backtrace:")[0].strip()[:1000]
         if access is None:
             return {"failed": "gone", "stderr": text}
-        words = text.lower()
+        message = text.lower()
         # py-spy 0.4.3, captured here 2026-11-21; not dumpable, other uid, no Python:
         #   0: Permission denied (os error 13)
         #   Permission Denied: Try running again with elevated permissions by going 'sudo env "PATH=$PATH" !!'
         #   Error: Failed to find python version from target process
-        if "permission denied" in words or "operation not permitted" in words:
+        if "permission denied" in message or "operation not permitted" in message:
             return {"failed": "denied", "stderr": text, "access": access}
-        if "failed to find python version" in words:
+        if "failed to find python version" in message:
             return {"failed": "not_python", "stderr": text}
         return {"failed": "failed", "stderr": text}
 
 
 def _access(pid: int, proc: Path) -> dict[str, Any] | None:
     """What decides about ptrace; None when the process has ended."""
+    fields = colon_fields(read_text(f"{proc}/{pid}/status"))
     try:
-        text = (proc / str(pid) / "status").read_text("utf-8", "replace")
-        fields = {
-            name: value.split() for name, _, value in (line.partition(":") for line in text.splitlines())
-        }
-        uid = int(fields["Uid"][0])
+        uid = int(fields["Uid"].split()[0])
         owner = (proc / str(pid)).stat().st_uid
         if fields["State"][0] in "ZX":
             return None
     except (OSError, KeyError, ValueError, IndexError):
         return None
     access: dict[str, Any] = {"uid": uid, "our_uid": os.geteuid()}
-    with contextlib.suppress(OSError):  # mode 2: a filter, as docker's default profile
-        access["seccomp"] = "Seccomp:\t2" in (proc / "self/status").read_text("utf-8", "replace")
+    if own := colon_fields(read_text(f"{proc}/self/status")):  # mode 2: a filter, as docker's default profile
+        access["seccomp"] = own.get("Seccomp") == "2"
     if owner != uid:
         access["dumpable"] = False  # then its files in /proc belong to root
-    try:
-        access["ptrace_scope"] = int((proc / "sys/kernel/yama/ptrace_scope").read_text())
-    except (OSError, ValueError):
-        pass
+    if (scope := read_text(f"{proc}/sys/kernel/yama/ptrace_scope").strip()).isdecimal():
+        access["ptrace_scope"] = int(scope)
     return access
 
 
@@ -247,7 +242,7 @@ def explain(payload: Payload) -> tuple[str, str]:
     if failed == "not_python":
         return f"{reason} (pid {pid})", "it may be a wrapper around Python, or only just starting"
     if failed == "timed_out":
-        return f"{reason} (pid {pid})", "the machine may be overloaded; it is tried again"
+        return f"{reason} (pid {pid})", "the machine may be overloaded; diag tries again"
     return f"{reason} (pid {pid}): {stderr.splitlines()[0] if stderr else 'no message'}"[:300], ""
 
 

@@ -1,5 +1,5 @@
 """The statements of a program's text, by its tokens and their indentation, not parsed: text of a newer Python, or a part
-of one, tells as much, and no nesting is too deep."""
+of one, reads as well, and no nesting is too deep."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Line:
     word: str  # its first one, of `async for` the second
     text: str
     then: str = ""  # the first word after a colon at its end: `if done: break`
-    names: tuple[str, ...] = ()  # that it reads or calls, as they stand there: `self.done.all`
+    names: tuple[str, ...] = ()  # that it reads or calls, as they are written: `self.done.all`
     target: str = ""  # the name with which it begins: what it assigns to, or `rows.append` of a call of it
     changes: bool = False  # it assigns to its target
 

@@ -7,12 +7,13 @@ what has the form of one nor what looks random.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from diag.launch.launchers.secrets import hidden_in_lines, is_secret, without_secrets
-from diag.model import Payload, Record
+from diag.model import Record
 from diag.model.observations import FrameVariables, Observation, SourceWorks, Variable, VariablesRead
 from diag.sources.payload import explained, guarded, integer, mapping, sequence, word
 from diag.sources.stacks.facts import failure, owner
@@ -26,15 +27,15 @@ _KEYS = ("key", "keys")
 # Of remote_stack's, those that last.
 FAILURES = {
     "denied": (
-        "the memory of the job's processes may not be read",
-        "as for stacks: diag doctor names what allows it",
+        "diag is not permitted to read the memory of the job's processes",
+        "the same as for stacks: `diag doctor` shows what permits it",
     ),
-    "unsupported": ("of this interpreter only stacks are read", "Python 3.11, 3.12 or 3.13 with a GIL"),
+    "unsupported": ("diag reads only the stacks of this interpreter", "Python 3.11, 3.12 or 3.13 with a GIL"),
 }
 
 
 def hides(name: str) -> bool:
-    """Whether a variable of this name may hold a secret; of a.b["c"] the last word tells.
+    """Whether a variable of this name may hold a secret; of a.b["c"] the last name decides.
 
     >>> [hides(name) for name in ("token", "self.hub_token", "key", "cfg['api_key']", "max_tokens", "monkey", "passwd")]
     [True, True, True, True, False, False, True]
@@ -61,9 +62,7 @@ def _looks_random(run: str) -> bool:
 REDACT = Redact(hidden, hides)
 
 
-def explain(payload: Payload) -> tuple[str, str]:
-    """Reason and remedy of a payload that says "failed", for people."""
-    return explained(FAILURES, payload)
+explain = functools.partial(explained, FAILURES)
 
 
 @guarded(SOURCE)
@@ -89,7 +88,7 @@ def _frame(thread: int, row: Any) -> FrameVariables:
 
 
 def _variables(rows: Sequence[Any]) -> Iterator[Variable]:
-    """A journal may be another's, written before a name was known to be a secret's."""
+    """A journal may come from elsewhere, written before a name was known to hold a secret."""
     for found, value in rows:
         name = word(found, _LONGEST_NAME)
         yield Variable(name, HIDDEN if hides(name) and value not in NO_SECRETS else word(value, _LONGEST))

@@ -47,10 +47,6 @@ _ZIP_TAIL = 22  # the end record of a zip file without a comment, as torch.save 
 _NAMES = re.compile(rb"__\d{1,7}_\d{1,7}\.distcp")
 
 
-class CheckpointUnavailable(SourceUnavailable):
-    """The folder cannot be read; `reason` and `remedy` as SourceFailed wants them."""
-
-
 def version_folders(path: str, since: float, files: Files = OURS) -> list[str]:
     """Folders of runs of ms-swift below its --output_dir that were changed after `since`, newest first.
     Raises OSError."""
@@ -79,7 +75,7 @@ class _Folder:
 
 
 class CheckpointReader:
-    """Looks at one folder again and again; the heads of files that have not changed are not read twice."""
+    """Reads one folder repeatedly; the heads of files that have not changed are not read twice."""
 
     def __init__(self, root: str, role: str = "save", flag: str = "") -> None:
         self.root = root
@@ -89,11 +85,11 @@ class CheckpointReader:
 
     def sample(self, most_heads: int = MOST_HEADS, files: Files = OURS) -> Payload:
         """`most_heads`: files opened in this look; the others are read in the next ones. Raises
-        CheckpointUnavailable."""
+        SourceUnavailable."""
         payload = {"root": self.root, "role": self._role, "flag": self._flag}
         try:
             if not stat.S_ISDIR(files.stat(self.root).st_mode):
-                raise CheckpointUnavailable(
+                raise SourceUnavailable(
                     f"{_shown(self.root)} is not a directory", "give a directory to save to"
                 )
             folders, tracker = self._list(files)
@@ -101,7 +97,7 @@ class CheckpointReader:
             return {**payload, "exists": False, "tracker": None, "folders": []}
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             why = getattr(error, "strerror", None) or str(error)
-            raise CheckpointUnavailable(
+            raise SourceUnavailable(
                 f"{_shown(self.root)} cannot be read: {why}",
                 "run diag as the user that owns the job, on a node that has it mounted",
             ) from error
@@ -142,7 +138,8 @@ class CheckpointReader:
         for folder in sorted(folders, key=lambda folder: _number(folder.name), reverse=True):
             _walk(files, folder, budget)
         return folders, next(
-            (said for name in TRACKERS if name in names and (said := _tracker(files, self.root, name))), None
+            (found for name in TRACKERS if name in names and (found := _tracker(files, self.root, name))),
+            None,
         )
 
     # -- the few bytes that tell
@@ -187,7 +184,7 @@ class CheckpointReader:
 
 
 def _walk(files: Files, folder: _Folder, budget: list[int]) -> None:
-    """Counts what is in a checkpoint. What vanishes meanwhile (rotation) was not there."""
+    """Counts the contents of a checkpoint. Files that vanish meanwhile (rotation) are ignored."""
     below = [("", 0)]
     while below:
         prefix, depth = below.pop()
@@ -287,7 +284,7 @@ def _head_kind(name: str) -> str | None:
 
 
 def _head(files: Files, path: str, kind: str, size: int) -> Payload | None:
-    """What is wrong with a file, or what it says of others; None where it cannot be read: that is no proof
+    """What is wrong with a file, or which others it names; None where it cannot be read: that is no proof
     of damage."""
     try:
         if kind in _HEADS:
@@ -324,7 +321,7 @@ def _safetensors(files: Files, path: str, size: int) -> Payload | None:
     if length > size - 8 and length < 100_000_000:
         return {"bad": "shorter than its header"}
     if length == 0 or length > size - 8:
-        return {"bad": "no header of safetensors"}
+        return {"bad": "no safetensors header"}
     if length > _LARGEST_HEADER:
         return None
     try:
@@ -333,7 +330,7 @@ def _safetensors(files: Files, path: str, size: int) -> Payload | None:
         needs = 8 + length + max((int(end) for end in ends), default=0)
         return {} if needs == size else {"needs": needs}
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-        return {"bad": "no header of safetensors"}
+        return {"bad": "no safetensors header"}
 
 
 def _index(files: Files, path: str, size: int) -> Payload | None:
@@ -343,7 +340,7 @@ def _index(files: Files, path: str, size: int) -> Payload | None:
         names = sorted(set(json.loads(files.read(path, size))["weight_map"].values()))
         return {"names": [_text(str(name)) for name in names][:_MOST_LISTED]}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return {"bad": "no index of shards"}
+        return {"bad": "no shard index"}
 
 
 _HEADS: dict[str, Callable[[Files, str, int], Payload | None]] = {

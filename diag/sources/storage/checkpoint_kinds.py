@@ -32,7 +32,7 @@ _MOST = 1 << 63  # no file system counts further
 
 
 def read_folder(root: str, entry: Any) -> CheckpointFolder | None:
-    """None for what is no folder's payload."""
+    """None where the payload does not describe a folder."""
     numbers = wholes(entry, "count", "bytes", "empty")
     changed = mapping(entry).get("changed")
     if numbers is None or not isinstance(changed, (int, float)) or not -_MOST < changed < _MOST:

@@ -12,6 +12,8 @@ from pathlib import Path
 from diag.model import Payload, Record
 from diag.model.observations import DiskSpace, Observation, Unparsed
 from diag.sources.host.job_files import Files
+from diag.sources.host.mountinfo import mounts
+from diag.sources.host.process_tree import PROC, read_text
 from diag.sources.payload import wholes
 from diag.text.errors import SourceUnavailable
 
@@ -25,10 +27,6 @@ _QIF_LIMITS, _QIF_USAGE = 0x1 | 0x4, 0x2 | 0x8
 _QUOTA_FILE_SYSTEMS = ("ext2", "ext3", "ext4", "xfs", "f2fs", "jfs", "reiserfs", "ocfs2")
 
 
-class DiskUnavailable(SourceUnavailable):
-    """The file system cannot be asked; `reason` and `remedy` as SourceFailed wants them."""
-
-
 class _Quota(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_uint64)
@@ -37,7 +35,7 @@ class _Quota(ctypes.Structure):
 
 
 def read(path: str, purpose: str, uid: int | None = None, files: Files = OURS) -> Payload:
-    """statvfs of `path` or of the nearest folder above that is there. Raises DiskUnavailable."""
+    """statvfs of `path` or of the nearest folder above that is there. Raises SourceUnavailable."""
     there = Path(path)
     try:
         while True:
@@ -51,8 +49,8 @@ def read(path: str, purpose: str, uid: int | None = None, files: Files = OURS) -
         device, kind = _mount_of(number)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise DiskUnavailable(
-            f"{path} cannot be asked for its free space: {why}", "run diag as the user that owns the job"
+        raise SourceUnavailable(
+            f"{path} does not report its free space: {why}", "run diag as the user that owns the job"
         ) from error
     return {
         "path": path,
@@ -67,26 +65,13 @@ def read(path: str, purpose: str, uid: int | None = None, files: Files = OURS) -
 
 def _mount_of(device: int) -> tuple[str, str]:
     """(special file, type) by the device number; ("", "") where it is not in this mount namespace."""
-    return _mounts(_mounts_changed()).get(f"{os.major(device)}:{os.minor(device)}", ("", ""))
-
-
-def _mounts_changed() -> str:
-    try:
-        return Path("/proc/self/mountinfo").read_text("utf-8", "replace")
-    except OSError:
-        return ""
+    known = _by_device(read_text(f"{PROC}/self/mountinfo"))
+    return known.get(f"{os.major(device)}:{os.minor(device)}", ("", ""))
 
 
 @lru_cache(maxsize=1)
-def _mounts(text: str) -> dict[str, tuple[str, str]]:
-    # Linux 6.1: 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue   (proc_pid_mountinfo(5))
-    found = {}
-    for line in text.splitlines():
-        left, dash, right = line.partition(" - ")
-        fields, after = left.split(" "), right.split(" ")
-        if dash and len(fields) > 2 and len(after) > 1:
-            found[fields[2]] = (after[1], after[0])
-    return found
+def _by_device(mountinfo: str) -> dict[str, tuple[str, str]]:
+    return {mount.device: (mount.source, mount.type) for mount in mounts(mountinfo)}
 
 
 def _quota(device: str, kind: str, uid: int | None) -> Payload | None:

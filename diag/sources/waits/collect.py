@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from diag.model import Payload
-from diag.sources.host.process_tree import PROC, descendants, read_raw, split_stat
-from diag.sources.waits.calls import parse_call
-from diag.sources.waits.decode import Blocked, blocked_in
+from diag.sources.host.process_tree import PROC, colon_fields, descendants, read_raw, read_text
+from diag.sources.waits.decode import read_thread
 from diag.sources.waits.mounts import Mounts
 from diag.sources.waits.objects import Objects
-from diag.sources.waits.proc_files import command_of, cpu_limit
-from diag.sources.waits.quota import Quota
+from diag.sources.waits.proc_files import Quota, command_of, cpu_limit
 
 SOURCE = "waits"
 _THREADS = 256  # of one process
@@ -30,7 +28,7 @@ _OTHERS = 8  # that the rank waits for, and that are not below it
 
 
 class WaitReader:
-    """Raises nothing: whatever could not be read stands in the record as such."""
+    """Raises nothing: whatever could not be read is marked as such in the record."""
 
     def __init__(self, pid: int, proc: Path = PROC) -> None:
         self.pid = pid
@@ -101,27 +99,14 @@ class WaitReader:
         self, pid: int, tid: str, threads: dict[str, Any], objects: Objects, others: list[int], *, deep: bool
     ) -> list[str]:
         """Returns the threads of the process that the kernel or the interpreter names as owners."""
-        thread = threads.get(tid)
-        blocked = self._blocked(thread) if thread is not None else None
-        if thread is None or blocked is None:
+        seen = read_thread(threads.get(tid, {}))
+        if seen is None:
             return []
-        key, found = objects.learn(pid, int(tid), blocked, deep=deep)
+        key, found = objects.learn(pid, int(tid), seen.blocked, deep=deep)
         if key:
-            thread["object"] = key
+            threads[tid]["object"] = key
         others += found
         return objects.owners(key)
-
-    def _blocked(self, thread: dict[str, Any]) -> Blocked | None:
-        try:
-            _, _, fields = split_stat(thread["stat"])
-            return blocked_in(
-                fields[0],
-                int(fields[6]),
-                readable_wchan(thread, fields),
-                parse_call(thread.get("syscall", "")),
-            )
-        except (ValueError, IndexError):
-            return None
 
     def _process(self, pid: int, before: dict[str, dict[str, str]], job: bool) -> dict[str, Any] | None:
         threads = self._threads(pid)
@@ -137,17 +122,12 @@ class WaitReader:
         row: dict[str, Any] = {"command": command_of(self._proc, pid), "job": job, "threads": threads}
         if job and (limit := cpu_limit(self._proc, pid)) is not None:
             row["cpu_limit"] = limit
-        if len(threads) == 1:  # whom but for itself only a signal may wake
-            row["caught"] = self._caught(pid)
+        if len(threads) == 1:  # whom but for itself only a signal may wake: those that it has handlers for
+            row["caught"] = colon_fields(read_text(f"{self._proc}/{pid}/status")).get("SigCgt", "")
         if len(threads) >= _THREADS:
             row["threads_left_out"] = max(0, len(os.listdir(f"{self._proc}/{pid}/task")) - _THREADS)
         ns = {thread["ns"]: int(tid) for tid, thread in threads.items() if "ns" in thread}
         return row | ({"ns": ns} if ns else {})
-
-    def _caught(self, pid: int) -> str:
-        """SigCgt of its status: the signals that it has handlers for, as a mask. Empty where it may not be read."""
-        status = (read_raw(f"{self._proc}/{pid}/status") or b"").decode(errors="replace")
-        return next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "")
 
     def _threads(self, pid: int) -> dict[str, dict[str, Any]]:
         try:
@@ -164,7 +144,7 @@ class WaitReader:
         for name in ("wchan", "syscall", "schedstat"):
             if raw := read_raw(f"{base}/{name}"):
                 row[name] = raw.decode(errors="replace").strip()
-        status = (read_raw(f"{base}/status") or b"").decode(errors="replace")
+        status = read_text(f"{base}/status")
         counts = [line.split()[-1] for line in status.splitlines() if "ctxt_switches" in line]
         if len(counts) == 2:
             row["switches"] = " ".join(counts)
@@ -172,11 +152,3 @@ class WaitReader:
         if len(inside) > 1:
             row["ns"] = inside[-1]
         return row
-
-
-def readable_wchan(thread: dict[str, Any], fields: list[str]) -> str | None:
-    """None where a sleeping thread shows 0: that is a refusal (field 35 of stat is 0 there, else 1)."""
-    wchan = thread.get("wchan", "")
-    if wchan in ("", "0") and fields[0] in ("S", "D"):
-        return None
-    return str(wchan)

@@ -1,10 +1,94 @@
-"""What one thread waits for, by its own line of facts alone: state, wchan and system call. No reading here."""
+"""What one thread waits for, by its own line of facts alone: state, wchan and system call. No reading here.
+
+Numbers of system calls are those of the kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl;
+include/uapi/asm-generic/unistd.h for arm64): those in which a thread may be blocked.
+"""
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-from diag.sources.waits.calls import Call
+from diag.sources.host.process_tree import split_stat
+
+# Name: its numbers on x86-64 and arm64 (-1 where the architecture has no such call), what it waits for ("": its wait
+# channel tells), and its arguments: a descriptor, a path, or (at) a folder's descriptor and a path.
+_CALLS = {
+    "read": (0, 63, "read", "fd"), "write": (1, 64, "write", "fd"), "close": (3, 57, "file_io", "fd"),
+    "fstat": (5, 80, "file_io", "fd"), "poll": (7, -1, "poll", ""), "ioctl": (16, 29, "", "fd"),
+    "pread64": (17, 67, "read", "fd"), "pwrite64": (18, 68, "write", "fd"), "readv": (19, 65, "read", "fd"),
+    "writev": (20, 66, "write", "fd"), "select": (23, -1, "poll", ""), "pause": (34, -1, "signal", ""),
+    "nanosleep": (35, 101, "sleep", ""), "connect": (42, 203, "connect", "fd"),
+    "accept": (43, 202, "tcp_accept", "fd"), "sendto": (44, 206, "send", "fd"),
+    "recvfrom": (45, 207, "receive", "fd"), "sendmsg": (46, 211, "send", "fd"), "recvmsg": (47, 212, "receive", "fd"),
+    "clone": (56, 220, "", ""), "vfork": (58, -1, "vfork", ""), "execve": (59, 221, "file_io", "path"),
+    "exit": (60, 93, "", ""), "wait4": (61, 260, "child", ""), "semop": (65, 193, "semaphore", ""),
+    "fcntl": (72, 25, "", "fd"), "flock": (73, 32, "file_lock", "fd"), "fsync": (74, 82, "file_io", "fd"),
+    "fdatasync": (75, 83, "file_io", "fd"), "getdents": (78, -1, "file_io", "fd"),
+    "mkdir": (83, -1, "file_io", "path"), "unlink": (87, -1, "file_io", "path"),
+    "rename": (82, -1, "file_io", "path"), "stat": (4, -1, "file_io", "path"), "open": (2, -1, "file_io", "path"),
+    "statfs": (137, 43, "file_io", "path"), "sync": (162, 81, "file_io", ""), "mount": (165, 40, "file_io", ""),
+    "futex": (202, 98, "futex", ""), "getdents64": (217, 61, "file_io", "fd"), "restart_syscall": (219, 128, "", ""),
+    "semtimedop": (220, 192, "semaphore", ""), "rt_sigtimedwait": (128, 137, "signal", ""),
+    "clock_nanosleep": (230, 115, "sleep", ""), "exit_group": (231, 94, "", ""),
+    "epoll_wait": (232, -1, "poll", "fd"), "waitid": (247, 95, "child", ""), "openat": (257, 56, "file_io", "at"),
+    "mkdirat": (258, 34, "file_io", "at"), "newfstatat": (262, 79, "file_io", "at"),
+    "unlinkat": (263, 35, "file_io", "at"), "pselect6": (270, 72, "poll", ""), "ppoll": (271, 73, "poll", ""),
+    "sync_file_range": (277, 84, "file_io", "fd"), "epoll_pwait": (281, 22, "poll", "fd"),
+    "fallocate": (285, 47, "file_io", "fd"), "accept4": (288, 242, "tcp_accept", "fd"),
+    "syncfs": (306, 267, "file_io", "fd"), "renameat2": (316, 276, "file_io", "at"),
+    "statx": (332, 291, "file_io", "at"), "io_uring_enter": (426, 426, "io_uring", "fd"),
+    "clone3": (435, 435, "", ""), "openat2": (437, 437, "file_io", "at"), "epoll_pwait2": (441, 441, "poll", "fd"),
+}  # fmt: skip
+_BY_NUMBER = {
+    "x86_64": {number: name for name, (number, *_) in _CALLS.items()},
+    "aarch64": {number: name for name, (_, number, *_) in _CALLS.items() if number >= 0},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A line of /proc/PID/task/TID/syscall. `name`: empty in the kernel for another reason than a call (a page
+    fault, stopped in user mode), "running" on a CPU or ready for one, else the call's name, or its number."""
+
+    name: str
+    args: tuple[int, ...] = ()
+
+    def signed(self, index: int = 0) -> int:
+        """An argument as a descriptor has it: registers have 64 bits, a descriptor 32, and a sign."""
+        value = self.args[index] & 0xFFFFFFFF if index < len(self.args) else 0
+        return value - (1 << 32) if value >= 1 << 31 else value
+
+    def word(self, index: int) -> int:
+        return self.args[index] if index < len(self.args) else 0
+
+
+def parse_call(text: str, machine: str = "") -> Call | None:
+    """None for an empty line (access was refused, or the thread is gone).
+
+    >>> parse_call("61 0x5b 0x0 0x0 0x0 0x0 0x0 0x7ffd 0x7f3c", "x86_64")
+    Call(name='wait4', args=(91, 0, 0, 0, 0, 0))
+    """
+    # Linux 6.18, x86-64, a Python 3.11 in os.waitpid, and one that computes:
+    #   61 0x410 0x7ffe1f8a4a3c 0x0 0x0 0x0 0x0 0x7ffe1f8a49e8 0x7f2b6f9bd257
+    #   running
+    fields = text.split()
+    if not fields:
+        return None
+    if fields[0] == "running":
+        return Call("running")
+    try:
+        number, args = int(fields[0]), tuple(int(field, 16) for field in fields[1:7])
+    except ValueError:
+        return None
+    if number < 0:
+        return Call("")
+    return Call(_BY_NUMBER.get(machine or platform.machine(), {}).get(number, str(number)), args)
+
+
+# --- what it waits for
 
 _EXITING = 0x4  # PF_EXITING of include/linux/sched.h, in field 9 of stat
 
@@ -22,28 +106,6 @@ _BY_WCHAN = (
     ("cl_sync_io_wait", "file_io"), ("ptlrpc_", "file_io"), ("jbd2_", "file_io"), ("wait_on_page", "file_io"),
     ("do_sigtimedwait", "signal"), ("__do_sys_pause", "signal"), ("handle_userfault", "page_fault"),
     ("kernel_clone", "vfork"), ("mem_cgroup", "memory"), ("__do_semtimedop", "semaphore"),
-)  # fmt: skip
-_BY_CALL = {
-    "wait4": "child", "waitid": "child", "nanosleep": "sleep", "clock_nanosleep": "sleep", "poll": "poll",
-    "ppoll": "poll", "select": "poll", "pselect6": "poll", "epoll_wait": "poll", "epoll_pwait": "poll",
-    "epoll_pwait2": "poll", "connect": "connect", "accept": "tcp_accept", "accept4": "tcp_accept",
-    "recvfrom": "receive", "recvmsg": "receive", "sendto": "send", "sendmsg": "send", "flock": "file_lock",
-    "futex": "futex", "io_uring_enter": "io_uring", "rt_sigtimedwait": "signal", "pause": "signal", "vfork": "vfork",
-    "semop": "semaphore", "semtimedop": "semaphore",
-    **dict.fromkeys(("read", "pread64", "readv"), "read"), **dict.fromkeys(("write", "pwrite64", "writev"), "write"),
-    **dict.fromkeys(
-        ("open", "openat", "openat2", "stat", "statx", "newfstatat", "statfs", "mkdir", "mkdirat", "unlink", "unlinkat",
-         "rename", "renameat2", "getdents", "getdents64", "fsync", "fdatasync", "sync", "syncfs", "fallocate", "close",
-         "fstat", "sync_file_range", "mount", "execve"), "file_io"),
-}  # fmt: skip
-_PATH_ARGUMENT = {
-    "open": 0, "stat": 0, "statfs": 0, "mkdir": 0, "unlink": 0, "rename": 0, "execve": 0,
-    "openat": 1, "openat2": 1, "statx": 1, "newfstatat": 1, "mkdirat": 1, "unlinkat": 1, "renameat2": 1,
-}  # fmt: skip
-_FD_ARGUMENT = frozenset(
-    ("read", "pread64", "readv", "write", "pwrite64", "writev", "recvfrom", "recvmsg", "sendto", "sendmsg", "connect",
-     "accept", "accept4", "flock", "fcntl", "fsync", "fdatasync", "getdents", "getdents64", "fallocate", "close",
-     "fstat", "syncfs", "sync_file_range", "ioctl", "io_uring_enter", "epoll_wait", "epoll_pwait", "epoll_pwait2")
 )  # fmt: skip
 _LOCKING_FCNTL = (7, 38)  # F_SETLKW, F_OFD_SETLKW
 
@@ -72,6 +134,28 @@ class Blocked:
     reason: str = ""
 
 
+class Seen(NamedTuple):
+    name: str
+    fields: list[str]  # of stat, from the state on
+    wchan: str | None
+    call: Call | None
+    blocked: Blocked
+
+
+def read_thread(thread: Mapping[str, Any], machine: str = "") -> Seen | None:
+    """Parses a thread's raw lines of /proc; None where they are not those of a thread."""
+    try:
+        _, name, fields = split_stat(thread["stat"])
+        flags = int(fields[6])
+    except (KeyError, ValueError, IndexError):
+        return None
+    wchan: str | None = str(thread.get("wchan", ""))
+    if wchan in ("", "0") and fields[0] in ("S", "D"):
+        wchan = None  # a refusal (field 35 of stat is 0 there, else 1)
+    call = parse_call(thread.get("syscall", ""), machine)
+    return Seen(name, fields, wchan, call, blocked_in(fields[0], flags, wchan, call))
+
+
 def blocked_in(state: str, flags: int, wchan: str | None, call: Call | None) -> Blocked:
     """`wchan`: None where it is not readable (a sleeping thread that shows 0 hides it)."""
     if state in ("Z", "X"):
@@ -86,7 +170,7 @@ def blocked_in(state: str, flags: int, wchan: str | None, call: Call | None) -> 
         return Blocked("running")
     if call is None:
         if wchan is None:
-            return Blocked("unreadable", reason="neither its wait channel nor its system call may be read")
+            return Blocked("unreadable", reason="neither its wait channel nor its system call can be read")
         return Blocked(_by_wchan(wchan))
     if state == "D" and wchan and (kind := _by_wchan(wchan)) in ("vfork", "memory"):
         return Blocked(kind)
@@ -100,10 +184,11 @@ def blocked_in(state: str, flags: int, wchan: str | None, call: Call | None) -> 
         return _with_arguments("file_lock" if call.signed(1) in _LOCKING_FCNTL else "other", call)
     seen = _by_wchan(wchan or "")
     inside = state == "D" or seen == "file_io"
-    kind = _BY_CALL.get(call.name) or seen
+    kind, takes = _CALLS.get(call.name, (-1, -1, "", ""))[2:]
+    kind = kind or seen
     if kind in ("read", "write") and seen in ("pipe_read", "pipe_write"):
         kind = seen  # of a FIFO too, whose descriptor shows a path as a file's does
-    elif kind == "file_io" and call.name not in _PATH_ARGUMENT and not inside:
+    elif kind == "file_io" and takes not in ("path", "at") and not inside:
         kind = "other"  # close() of a socket that lingers
     return replace(_with_arguments(kind, call), in_file_system=inside)
 
@@ -122,14 +207,17 @@ def _with_arguments(kind: str, call: Call) -> Blocked:
         return Blocked(kind, address=call.word(2 if late else 0), absolute=late and call.word(1) & 1 == 1)
     if kind == "poll":
         return _poll(call)
-    if (at := _PATH_ARGUMENT.get(call.name)) is not None:
-        return Blocked(kind, fd=call.fd() if at else -100, address=call.word(at))  # -100: AT_FDCWD
-    return Blocked(kind, fd=call.fd() if call.name in _FD_ARGUMENT else -1)
+    takes = _CALLS[call.name][3] if call.name in _CALLS else ""
+    if takes == "path":
+        return Blocked(kind, fd=-100, address=call.word(0))  # AT_FDCWD
+    if takes == "at":
+        return Blocked(kind, fd=call.signed(), address=call.word(1))
+    return Blocked(kind, fd=call.signed() if takes == "fd" else -1)
 
 
 def _poll(call: Call) -> Blocked:
     if call.name in ("epoll_wait", "epoll_pwait", "epoll_pwait2"):
-        return Blocked("poll", fd=call.fd(), timeout_ms=-1 if call.name[-1] == "2" else call.signed(3))
+        return Blocked("poll", fd=call.signed(), timeout_ms=-1 if call.name[-1] == "2" else call.signed(3))
     if call.name in ("poll", "restart_syscall"):
         return Blocked("poll", address=call.word(0), count=call.word(1), timeout_ms=call.signed(2))
     if call.name == "ppoll":

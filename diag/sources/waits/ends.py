@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-from diag.sources.host.process_tree import read_raw
+from diag.sources.host.process_tree import read_raw, read_text
 from diag.sources.waits.proc_files import command_of, fdinfo, mounts, open_mode, parent_and_start
 
 _HOLDERS = 16  # that are kept
@@ -40,7 +40,7 @@ class Ends:
         return self._facts(pid, 2, self._all.get(f"socket:[{inode}]", []))
 
     def _facts(self, pid: int, mode: int, ends: list[tuple[int, int]]) -> dict[str, Any]:
-        """`held`: those of the other mode, other processes first. `held_left_out`: whom nobody has looked at, or kept."""
+        """`held`: those of the other mode, other processes first. `held_left_out`: how many were not read, or not kept."""
         rows = []
         for holder, fd in ends[:_ASKED]:
             theirs = open_mode(fdinfo(self._proc, holder, fd))
@@ -87,7 +87,7 @@ class Ends:
                     yield pid, fd
 
     def _device(self, pid: int, mount: str) -> str:
-        return next((row[1] for row in mounts(self._proc, pid) if row[0] == mount), "")
+        return next((row.device for row in mounts(self._proc, pid) if row.number == mount), "")
 
     def _unread_near(self, pid: int) -> int:
         """How many may not be read and may have been given a pipe of this process: by it, or by one that it has the
@@ -112,11 +112,8 @@ class Ends:
     @cached_property
     def _hides_processes(self) -> bool:
         """By /proc's option hidepid: there may be processes that are not even listed."""
-        raw = (read_raw(f"{self._proc}/self/mountinfo") or b"").decode(errors="replace")
-        return os.geteuid() != 0 and any(
-            " - proc " in line and ("hidepid=" in line and "hidepid=0" not in line)
-            for line in raw.splitlines()
-        )
+        options = [row.options for row in mounts(self._proc, "self") if row.type == "proc"]
+        return os.geteuid() != 0 and any("hidepid=" in one and "hidepid=0" not in one for one in options)
 
     # -- locks on files ---------------------------------------------------------------------------------------
 
@@ -126,9 +123,7 @@ class Ends:
         The process that /proc/locks names may be gone (flock after fork) or be none (-1, an open file description
         lock): so whoever has a descriptor with that very lock holds it.
         """
-        # 1: FLOCK  ADVISORY  WRITE 1034 fd:00:131 0 EOF
-        # 1: -> FLOCK  ADVISORY  WRITE 1035 fd:00:131 0 EOF          (Linux 6.18)
-        lines = [line.split() for line in (read_raw(f"{self._proc}/locks") or b"").decode().splitlines()]
+        lines = self._locks()
         where = _in_locks(file)
         waiting = [
             row
@@ -140,25 +135,26 @@ class Ends:
         rows: list[list[Any]] = []
         for row in lines:
             if len(row) > 7 and row[1] != "->" and row[0] in numbers:
-                found = self._with_lock(link, file, row[1:]) or self._alive(int(row[4]))
-                rows += [
-                    [*one, int(row[4])] for one in found
-                ]  # and who took it, and may have left it to a fork
+                # and who took it, and may have left it to a fork
+                rows += [[*one, int(row[4])] for one in self._with_lock(link, file, row)]
         return sorted(rows, key=lambda row: row[0] == pid)[:_HOLDERS]
 
     def locked_by_others(self, pid: int) -> dict[str, Any]:
         """A file that `pid` has open and that another process holds a lock on, one to write before one to read: what
         it may be waiting for in a call that sleeps and tries again, as databases do."""
-        lines = [line.split() for line in (read_raw(f"{self._proc}/locks") or b"").decode().splitlines()]
-        held = [row for row in lines if len(row) > 7 and row[1] != "->" and row[4] != str(pid)]
+        held = [row for row in self._locks() if len(row) > 7 and row[1] != "->" and row[4] != str(pid)]
         for row in sorted(held, key=lambda row: row[3] != "WRITE"):
             for link, file in self._open_files(pid).items():
                 if not (where := _in_locks(file)) or row[5] != where:
                     continue
-                rows = self._with_lock(link, file, row[1:]) or self._alive(int(row[4]))
-                if rows := [one for one in rows if one[0] != pid]:
+                if rows := [one for one in self._with_lock(link, file, row) if one[0] != pid]:
                     return {"link": link, "held": rows[:_HOLDERS]}
         return {}
+
+    def _locks(self) -> list[list[str]]:
+        # 1: FLOCK  ADVISORY  WRITE 1034 fd:00:131 0 EOF
+        # 1: -> FLOCK  ADVISORY  WRITE 1035 fd:00:131 0 EOF          (Linux 6.18)
+        return [line.split() for line in read_text(f"{self._proc}/locks").splitlines()]
 
     def _open_files(self, pid: int) -> dict[str, tuple[str, int]]:
         if pid not in self._files:
@@ -169,17 +165,19 @@ class Ends:
                 found[link] = (self._device(pid, info.get("mnt_id", "")), int(info.get("ino", 0)))
         return self._files[pid]
 
-    def _with_lock(self, link: str, file: tuple[str, int], lock: list[str]) -> list[list[Any]]:
-        return [
+    def _with_lock(self, link: str, file: tuple[str, int], row: list[str]) -> list[list[Any]]:
+        """Whoever has a descriptor with the lock of this row, else the process that it names, if it lives."""
+        found = [
             self._row(pid, fd, 0)
             for pid, fd in self._with_file(link, file)
             if any(
-                line.split()[1:] == lock for line in fdinfo(self._proc, pid, fd).get("lock", "").split("\n")
+                line.split()[1:] == row[1:]
+                for line in fdinfo(self._proc, pid, fd).get("lock", "").split("\n")
             )
         ]
-
-    def _alive(self, pid: int) -> list[list[Any]]:
-        return [self._row(pid, -1, 0)] if pid > 0 and read_raw(f"{self._proc}/{pid}/stat") else []
+        named = int(row[4])
+        alive = not found and named > 0 and read_raw(f"{self._proc}/{named}/stat")
+        return [self._row(named, -1, 0)] if alive else found
 
 
 def _in_locks(file: tuple[str, int]) -> str:

@@ -18,7 +18,7 @@ _NATIVE_ID = (160, 144)  # of PyThreadState: 3.11 and 3.13, 3.12
 _LONGEST_INTERVAL_US = 10_000_000
 # Of struct pthread: its header, {x86-64: tcbhead_t, seen with glibc 2.36; else 24 words: nptl/descr.h}, and a list.
 _PTHREAD_TID = {"x86_64": 0x2D0, "aarch64": 0xD0}
-MALLOC_HEAD = 8  # the size of a piece stands before it, its lowest three bits are flags
+MALLOC_HEAD = 8  # the size of a piece is stored before it, its lowest three bits are flags
 _SEM_PIECE = 48  # of which 32 are sem_t
 _PIECE = 256 << 10
 _SCANNED = 48 << 20  # of a process's own writable memory, for the owner of one RLock
@@ -67,7 +67,7 @@ def find_gil_holder(memory: Memory, address: int) -> int:
 
 
 def find_rlock_owner(memory: Memory, address: int, maps: list[str]) -> int:
-    """The thread that owns the threading.RLock whose lock waits at `address`: beside the pointer to it stand the
+    """The thread that owns the threading.RLock whose lock waits at `address`: beside the pointer to it are the
     owner's pthread_t and a count. 0 where no such is found."""
     wanted = struct.pack("=Q", address)
     for start, data in _pieces(memory, _own_memory(maps)):

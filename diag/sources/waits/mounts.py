@@ -1,5 +1,5 @@
-"""Whether a mount answers: its file system is asked (statfs) in a child process, since who asks a server that is gone
-may never come back, not even for SIGKILL."""
+"""Whether a mount answers: a child process calls statfs on it, since a call to a server that is gone may never return, not
+even for SIGKILL."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from diag.sources.host.process_tree import read_raw
+from diag.sources.host.mountinfo import Mount
+from diag.sources.host.process_tree import colon_fields, read_raw, read_text, same_namespace
 from diag.sources.stacks.remote_stack.image import Unsupported
 from diag.sources.stacks.remote_stack.memory import Gone, Memory, Torn
 from diag.sources.stacks.remote_stack.reader import ProcessStacks
@@ -51,7 +52,7 @@ class Objects:
         self._pythons: dict[int, tuple[dict[int, int], dict[int, str]]] = {}
 
     def learn(self, pid: int, tid: int, blocked: Blocked, *, deep: bool) -> tuple[str, list[int]]:
-        """The key under which the facts stand, empty for none, and the pids of this host on the other side.
+        """The key of the facts, empty for none, and the pids of this host on the other side.
 
         `deep`: search the process's memory too, for who owns a lock of Python's.
         """
@@ -87,7 +88,7 @@ class Objects:
         return "", []
 
     def owners(self, key: str) -> list[str]:
-        """Threads of the same process that stand there as owners, by number."""
+        """Threads of the same process that are named there as owners, by number."""
         facts = self.found.get(key, {})
         return [str(facts[name]) for name in ("gil", "join", "rlock", "owner") if facts.get(name)]
 
@@ -160,13 +161,10 @@ class Objects:
         return self._sockets if self._same_network(pid) else {}
 
     def _same_network(self, pid: int) -> bool:
-        try:
-            theirs, ours = (os.readlink(f"{self._proc}/{one}/ns/net") for one in (pid, "self"))
-        except OSError:
-            return False
-        if theirs != ours:
+        same = same_namespace("net", pid, self._proc)
+        if same is False:
             self.gaps.add(f"sockets of pid {pid}: it is in another network namespace")
-        return theirs == ours
+        return same is True
 
     @cached_property
     def _sockets(self) -> dict[int, sock_diag.TcpSocket]:
@@ -187,13 +185,15 @@ class Objects:
     # -- files ------------------------------------------------------------------------------------------------
 
     def _mount(self, pid: int, number: str) -> dict[str, Any]:
-        row = next((one for one in mounts(self._proc, pid) if one[0] == number), None)
+        row = next((one for one in mounts(self._proc, pid) if one.number == number), None)
         return {} if row is None else self._mount_facts(row)
 
-    def _mount_facts(self, row: list[str]) -> dict[str, Any]:
-        facts: dict[str, Any] = {"device": row[1], "point": row[2], "type": row[3], "from": "".join(row[4:5])}
-        if row[3].startswith("fuse"):
-            waiting = read_raw(f"/sys/fs/fuse/connections/{row[1].partition(':')[2]}/waiting")
+    def _mount_facts(self, row: Mount) -> dict[str, Any]:
+        facts: dict[str, Any] = {
+            "device": row.device, "point": row.point, "type": row.type, "from": row.source,
+        }  # fmt: skip
+        if row.type.startswith("fuse"):
+            waiting = read_raw(f"/sys/fs/fuse/connections/{row.device.partition(':')[2]}/waiting")
             if waiting is not None:
                 facts["requests_waiting"] = int(waiting)
         return facts
@@ -213,9 +213,9 @@ class Objects:
         inside = [
             row
             for row in mounts(self._proc, pid)
-            if path == row[2] or path.startswith(row[2].rstrip("/") + "/")
+            if path == row.point or path.startswith(row.point.rstrip("/") + "/")
         ]
-        mount = max(inside, key=lambda row: len(row[2]), default=None)
+        mount = max(inside, key=lambda row: len(row.point), default=None)
         self.found[key] = {"link": path, "mount": self._mount_facts(mount) if mount else {}}
         return key, []
 
@@ -238,8 +238,9 @@ class Objects:
         if memory is None or not address:
             return None
         try:
-            room = 4096 - address % 4096  # what lies behind the page may not be mapped
-            return memory.some(address, min(size, room)) if size > room else memory.some(address, size)
+            return memory.some(
+                address, min(size, 4096 - address % 4096)
+            )  # what is behind the page may not be mapped
         except (Torn, Gone, TimeoutError, OSError):
             return None
 
@@ -310,13 +311,9 @@ class Objects:
 
     def _process_of(self, pid: int, tid: int) -> int:
         """Of a thread that another process's lock names; 0 where that counts them in a namespace of its own."""
-        try:
-            ours, theirs = (os.readlink(f"{self._proc}/{one}/ns/pid") for one in ("self", pid))
-        except OSError:
+        if not same_namespace("pid", pid, self._proc):
             return 0
-        status = (read_raw(f"{self._proc}/{tid}/status") or b"").decode(errors="replace")
-        found = [int(line.split()[1]) for line in status.splitlines() if line.startswith("Tgid:")]
-        return found[0] if found and ours == theirs else 0
+        return int(colon_fields(read_text(f"{self._proc}/{tid}/status")).get("Tgid", "0"))
 
     def names(self, pid: int) -> dict[int, str]:
         """Of Python's threads, by id. Asked only of processes in which a thread waits for something without an
@@ -339,7 +336,7 @@ class Objects:
         return self._pythons[pid]
 
     def _maps(self, pid: int) -> list[str]:
-        return (read_raw(f"{self._proc}/{pid}/maps") or b"").decode(errors="replace").splitlines()
+        return read_text(f"{self._proc}/{pid}/maps").splitlines()
 
     def libraries(self, pid: int) -> list[str]:
         """Packages with native code that the process has loaded."""

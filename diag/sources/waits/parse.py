@@ -1,8 +1,8 @@
-"""From the raw facts to what each thread waits for, who could end that, and whether anybody can."""
+"""Derives from the raw facts what each thread waits for, who could end the wait, and whether anybody can."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +11,8 @@ from diag.model.observations import Observation
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
 from diag.sources.host.process_tree import split_stat
 from diag.sources.payload import guarded
-from diag.sources.waits.calls import parse_call
-from diag.sources.waits.collect import SOURCE, readable_wchan
-from diag.sources.waits.decode import Blocked, blocked_in
+from diag.sources.waits.collect import SOURCE
+from diag.sources.waits.decode import Blocked, read_thread
 from diag.sources.waits.relatives import Relatives
 
 # Between two readings: a thread that waits for the interpreter wakes 200 times a second, and so spends some CPU.
@@ -77,13 +76,11 @@ class _Reading:
         )
 
     def _thread(self, pid: int, tid: int, row: dict[str, Any], process: dict[str, Any]) -> ThreadWait | None:
-        try:
-            _, name, fields = split_stat(row["stat"])
-            state, flags = fields[0], int(fields[6])
-        except (KeyError, ValueError, IndexError):
+        seen = read_thread(row, self._machine)
+        if seen is None:
             return None
-        wchan, call = readable_wchan(row, fields), parse_call(row.get("syscall", ""), self._machine)
-        blocked = blocked_in(state, flags, wchan, call)
+        name, fields, wchan, call, blocked = seen
+        state = fields[0]
         facts = self._objects.get(row.get("object", ""), {})
         wait = self._wait((pid, tid), blocked, call.name if call is not None else "", facts, process)
         rates = self._rates(row, fields)
@@ -138,12 +135,10 @@ class _Reading:
         if blocked.kind in ("child", "vfork"):
             return self._child(pid, plain, blocked)
         if blocked.kind in ("futex", "mutex", "join", "semaphore"):
-            return self._lock(pid, replace(plain, timed=blocked.timed), blocked, facts, process)
+            return self._lock(pid, plain, blocked, facts, process)
         if blocked.kind == "sleep":
-            held = tuple(Party(row[0], 0, row[3], row[1]) for row in facts.get("held", ()))
-            return replace(
-                plain, seconds=facts.get("seconds"), timed=True, path=str(facts.get("link", "")), others=held
-            )
+            link, held = str(facts.get("link", "")), _parties(facts.get("held", ()))
+            return replace(plain, seconds=facts.get("seconds"), timed=True, path=link, others=held)
         if blocked.kind == "poll":
             return self._poll(who, plain, blocked, facts)
         return self._descriptor(who, plain, facts, in_file_system=blocked.in_file_system)
@@ -151,7 +146,7 @@ class _Reading:
     def _descriptor(self, who: _Who, wait: Wait, facts: dict[str, Any], *, in_file_system: bool) -> Wait:
         link, kind = str(facts.get("link", "")), wait.kind
         mount = facts.get("mount") or {}
-        held = [Party(row[0], 0, row[3], row[1]) for row in facts.get("held", ())]
+        held = _parties(facts.get("held", ()))
         if tcp := facts.get("tcp"):
             return replace(
                 wait,
@@ -166,7 +161,7 @@ class _Reading:
                 unread_bytes=tcp["unread"],
                 unsent_bytes=tcp["unsent"],
                 retransmits=tcp["retransmits"],
-                others=tuple(held),
+                others=held,
             )
         if "unix" in facts:
             wait = replace(wait, kind=_AS_UNIX.get(kind, kind))
@@ -190,7 +185,7 @@ class _Reading:
             file_system=str(mount.get("type", "")),
             device=str(mount.get("from", "")),
             mount_answers=mount.get("answers"),
-            others=tuple(held),
+            others=held,
             taken_by=next((max(0, row[4]) for row in facts.get("held", ())[:1] if len(row) > 4), 0),
         )
 
@@ -207,7 +202,7 @@ class _Reading:
         """A pipe without any other end wakes its waiter (end of file, SIGPIPE), and so does a pair of sockets: where
         nobody is seen to hold that end, one holds it who is not seen. Only where the process itself does, may nobody be
         left to use it. `may_end`: another process may come to hold it."""
-        others = tuple(Party(row[0], 0, row[3], row[1]) for row in rows)
+        others = _parties(rows)
         strangers = self._without_heirs([other for other in others if other.pid != who[0]])
         whole = not facts.get("unread_processes") and not facts.get("held_left_out")
         if strangers or not others:
@@ -245,7 +240,7 @@ class _Reading:
         )
 
     def _may_act(self, row: dict[str, Any], python: bool, at_rest: frozenset[str]) -> bool:
-        """True for whom something outside the process, the time, or a CPU may let go on."""
+        """Whether something outside the process, a timeout, or a CPU may let the thread continue."""
         blocked = self._relatives.blocked(row)
         if blocked is None:
             return True
@@ -322,15 +317,14 @@ class _Reading:
             if (
                 blocked.shared
             ):  # of another process, perhaps; of a robust one the kernel says that its owner died
-                other = self._processes.get(str(facts.get("owner_process") or ""), {})
-                command = str(other.get("command", ""))
-                return (
-                    replace(wait, others=(Party(facts["owner_process"], owner, command),)) if other else wait
-                )
+                other = self._processes.get(str(facts.get("owner_process") or ""))
+                if not other:
+                    return wait
+                named = Party(facts["owner_process"], owner, str(other.get("command", "")))
+                return replace(wait, others=(named,))
             gone = not (process.get("threads_left_out") or blocked.timed or facts.get("owner_lives"))
-            return replace(
-                wait, dead_end="owner_ended" if gone else "", reason=f"its owner was thread {owner}"
-            )
+            dead_end = "owner_ended" if gone else ""
+            return replace(wait, dead_end=dead_end, reason=f"its owner was thread {owner}")
         for name, kind in (("gil", "gil"), ("join", "join"), ("rlock", "mutex")):
             if (held := party(facts.get(name, 0))) is not None:
                 return replace(wait, kind=kind, others=(held,))
@@ -349,6 +343,11 @@ class _Reading:
             forked=self._relatives.is_fork(pid),
             libraries=None if loaded is None else tuple(map(str, loaded)),
         )
+
+
+def _parties(rows: Iterable[list[Any]]) -> tuple[Party, ...]:
+    """Processes by [pid, descriptor, mode, command]."""
+    return tuple(Party(row[0], 0, row[3], row[1]) for row in rows)
 
 
 def _is_device(link: str, mount: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""What processes of one reading are to each other, by the raw lines of /proc: copies of one another, or alone."""
+"""How the processes of one reading are related, by the raw lines of /proc: forked copies of one another, or alone."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from diag.sources.host.process_tree import split_stat
-from diag.sources.waits.calls import parse_call
-from diag.sources.waits.collect import readable_wchan
-from diag.sources.waits.decode import Blocked, blocked_in
+from diag.sources.waits.decode import Blocked, read_thread
 
 # Of signal(7): what a timer, a file or a child that ends sends without anybody's doing.
 _ALARMS = (14, 26, 27, 29)  # SIGALRM, SIGVTALRM, SIGPROF, SIGIO
@@ -54,7 +52,7 @@ class Relatives:
         return ours is not None and ours == theirs
 
     def was_given(self, pid: int, holding: Collection[int]) -> bool:
-        """A descriptor, by being forked from another that has it."""
+        """Whether it has a descriptor only because it was forked from a process that has it."""
         while self.is_fork(pid):
             pid = self._parent(pid)
             if pid in holding:
@@ -62,12 +60,8 @@ class Relatives:
         return False
 
     def blocked(self, thread: dict[str, Any]) -> Blocked | None:
-        try:
-            fields = split_stat(thread["stat"])[2]
-            call = parse_call(thread.get("syscall", ""), self._machine)
-            return blocked_in(fields[0], int(fields[6]), readable_wchan(thread, fields), call)
-        except (KeyError, ValueError, IndexError):
-            return None
+        seen = read_thread(thread, self._machine)
+        return seen.blocked if seen is not None else None
 
     def _row(self, pid: int) -> dict[str, Any]:
         return self._processes.get(str(pid)) or {}

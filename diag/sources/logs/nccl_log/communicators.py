@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from diag.model import observations as facts
+from diag.sources.logs.nccl_log.head import reads
 
 # src/init.cc. In order of NCCL's version; captured are those of 2.28.9 without a parent:
 #   2.18-2.20  comm 0x5591 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0x7a65 - Init START
@@ -88,37 +89,25 @@ def _timings(line: facts.NcclLine) -> facts.NcclFact | None:
 #   2.18-2.31  Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0           (captured with 2.28.9)
 #   2.18-2.31  Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM                     within a node: no fact
 _CHANNEL = re.compile(
-    r"Channel (\d{1,4})(?:/\d{1,3})? : (\d{1,7})(?:\[[0-9a-f]{1,8}\])? -> (\d{1,7})(?:\[[0-9a-f]{1,8}\])? "
-    r"(?:\[(send|receive)\] )?via NET/(\S(?:.{0,60}?\S)?)/(\d{1,4})(?:\((\d{1,7})\))?(/GDRDMA)?(?![\w.])"
+    r"Channel (?P<channel>\d{1,4})(?:/\d{1,3})? : (?P<sender>\d{1,7})(?:\[[0-9a-f]{1,8}\])? "
+    r"-> (?P<receiver>\d{1,7})(?:\[[0-9a-f]{1,8}\])? (?:\[(?P<direction>send|receive)\] )?"
+    r"via NET/(?P<net>\S(?:.{0,60}?\S)?)/(?P<device>\d{1,4})(?:\((?P<proxy>\d{1,7})\))?(?P<gpu_direct>/GDRDMA)?(?![\w.])"
 )
+_by_net = reads(facts.NcclChannel, _CHANNEL, direction="", gpu_direct=False)
 
 
 def _channel(line: facts.NcclLine) -> facts.NcclFact | None:
-    if " via NET/" not in line.text:
-        return None
-    match = _CHANNEL.match(line.text)
-    if match is None:
-        return None
-    channel, sender, receiver, direction, net, device, proxy, direct = match.groups()
-    return facts.NcclChannel(
-        line.rank, line, int(channel), int(sender), int(receiver), direction or "", net, int(device),
-        direct is not None, int(proxy) if proxy is not None else None,
-    )  # fmt: skip
+    return _by_net(line) if " via NET/" in line.text else None
 
 
 # src/init.cc, WARN; the bus id is hexadecimal:
 #   2.18-2.29  Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 60
 #   2.30-2.31  Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration.
 _DUPLICATE = re.compile(
-    r"Duplicate GPU detected : rank (\d{1,7}) and rank (\d{1,7}) both on CUDA device ([0-9a-f]{1,16})$"
+    r"Duplicate GPU detected : rank (?P<comm_rank>\d{1,7}) and rank (?P<other_rank>\d{1,7}) "
+    r"both on CUDA device (?P<bus_id>[0-9a-f]{1,16})$|Multiple Ranks are using the same GPU"
 )
-
-
-def _duplicate(line: facts.NcclLine) -> facts.NcclFact | None:
-    if line.text.startswith("Multiple Ranks are using the same GPU"):
-        return facts.NcclDuplicateGpu(line.rank, line, -1, -1, "")
-    match = _DUPLICATE.match(line.text)
-    return facts.NcclDuplicateGpu(line.rank, line, int(match[1]), int(match[2]), match[3]) if match else None
+_duplicate = reads(facts.NcclDuplicateGpu, _DUPLICATE, comm_rank=-1, other_rank=-1, bus_id="")
 
 
 READERS = {

@@ -7,6 +7,7 @@ import os
 import re
 
 from diag.model import observations as facts
+from diag.sources.logs.nccl_log.head import reads
 
 # NCCL prints glibc's own text, sometimes without the number.
 _ERRNO = {os.strerror(number): number for number in errno.errorcode}
@@ -60,7 +61,7 @@ def _call(line: facts.NcclLine) -> facts.NcclFact | None:
 #   2.28.9  socketPollConnect: connect to 192.0.2.10<37085> returned Connection refused, retrying (1/34) after sleep for 100 msec
 _RETRY = re.compile(
     r"(?:Call to (?P<verbs>ibv_\w{1,60}) failed with -?\d{1,5} (?P<error>[^,]{1,120}), .{0,300}?"
-    r"|\w{1,60}: (?P<call>connect)(?: to (?P<peer>\S{1,120}))? returned (?P<said>[^,]{1,120})"
+    r"|\w{1,60}: (?P<call>connect)(?: to (?P<peer>\S{1,120}))? returned (?P<answer>[^,]{1,120})"
     r"), retrying \(?(?P<attempt>\d{1,6})/(?P<most>\d{1,6})\)? after "
 )
 
@@ -69,7 +70,7 @@ def _retry(line: facts.NcclLine) -> facts.NcclFact | None:
     match = _RETRY.match(line.text)
     if match is None:
         return None
-    error, attempt, most = match["error"] or match["said"], int(match["attempt"]), int(match["most"])
+    error, attempt, most = match["error"] or match["answer"], int(match["attempt"]), int(match["most"])
     call, peer_ = match["verbs"] or match["call"], match["peer"] or ""
     return facts.NcclRetry(line.rank, line, call, error, attempt, most, peer_, _ERRNO.get(error))
 
@@ -128,25 +129,25 @@ _GID_TABLE = re.compile(r"\w{1,60}: GID table changed on ([^\s:]{1,64}):(\d{1,3}
 _UNABLE = re.compile(r"Unable to (?:(open|query) device (\S{1,64})|query port(?:_num)? (\d{1,3}))$")
 
 
-def ib_error(line: facts.NcclLine, said: str) -> facts.NcclFact | None:
-    """`said` is the text less "NET/IB :"."""
-    if "ot completion " in said:
-        match = _COMPLETION.match(said)
+def ib_error(line: facts.NcclLine, message: str) -> facts.NcclFact | None:
+    """`message` is the text less "NET/IB :"."""
+    if "ot completion " in message:
+        match = _COMPLETION.match(message)
         if match is None:
             return None
-        vendor, hca = _VENDOR.search(said), _HCA.search(said)
+        vendor, hca = _VENDOR.search(message), _HCA.search(message)
         code, device = int(vendor[1]) if vendor else None, hca[1] if hca else ""
         return facts.NcclCompletionError(
             line.rank, line, match["peer"] or "", int(match["status"]), code, device
         )
-    if match := _EVENT.match(said):
+    if match := _EVENT.match(message):
         port = int(match["port"]) if match["port"] else None
         event = match["event"] or match["other"] or match["fatal"] or match["dying"]
         fatal = not (match["event"] or match["other"]) or _FATAL.search(event) is not None
         return facts.NcclPortEvent(line.rank, line, match["device"] or "", port, event, fatal)
-    if match := _GID_TABLE.match(said):
+    if match := _GID_TABLE.match(message):
         return facts.NcclPortEvent(line.rank, line, match[1], int(match[2]), "GID table changed")
-    match = _UNABLE.match(said)
+    match = _UNABLE.match(message)
     if match is None:
         return None
     if match[3]:
@@ -214,12 +215,8 @@ def _other_net(line: facts.NcclLine) -> facts.NcclFact | None:
 #   2.18-2.31  init.cc:126 -> 5
 #   2.18-2.31  group.cc:75 -> 6 [Async thread]            proxy.cc:874 -> 6 [Progress Thread]
 #   2.30-2.31  init.cc:126 (ncclCommInitRankFunc) -> 5
-_RESULT = re.compile(r"[\w./+~-]{1,200}:\d{1,6}(?: \([^\s]{1,200}\))? -> (\d{1,3})(?!\S)")
-
-
-def result(line: facts.NcclLine) -> facts.NcclFact | None:
-    match = _RESULT.match(line.text)
-    return facts.NcclResult(line.rank, line, int(match[1])) if match and match[1] != "0" else None
+_RESULT = re.compile(r"[\w./+~-]{1,200}:\d{1,6}(?: \([^\s]{1,200}\))? -> (?P<code>(?!0(?!\S))\d{1,3})(?!\S)")
+result = reads(facts.NcclResult, _RESULT)
 
 
 # rdma-core 44, stderr of a container without the provider of its device, seen with soft-RoCE:

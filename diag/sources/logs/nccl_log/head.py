@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from diag.model.observations import NcclFact, NcclLine
+from diag.sources.payload import from_mapping
 
 _MARK = " NCCL "
 # a host name of 253, a path of 200, a timestamp of 256 (NCCL's own bound), and some prefix
@@ -37,14 +38,17 @@ _BARE_VERSION = re.compile(
 
 
 def reads(
-    kind: type[NcclFact], pattern: re.Pattern[str], **known: str
+    kind: type[NcclFact], pattern: re.Pattern[str], **unnamed: object
 ) -> Callable[[NcclLine], NcclFact | None]:
-    """A reader of texts that one pattern understands: its named groups are fields of the fact, text all of
-    them."""
+    """A reader of texts that one pattern understands: its named groups are fields of the fact. `unnamed`: what a field
+    is where the text has no such group."""
 
     def read(line: NcclLine) -> NcclFact | None:
         match = pattern.match(line.text)
-        return kind(line.rank, line, **known, **match.groupdict("")) if match else None
+        if match is None:
+            return None
+        named = {name: text for name, text in match.groupdict().items() if text is not None}
+        return from_mapping(kind, {**unnamed, **named}, rank=line.rank, line=line)
 
     return read
 
@@ -93,14 +97,14 @@ def _line(text: str, begin: int, at: int, rank: int | None) -> NcclLine | None:
     host, pid, tid, gpu, where = writer
     if text.startswith("INFO ", at + 6):
         return NcclLine(rank, host, pid, tid, gpu, "INFO", text[at + 11 :], where)
-    level, space, said = text[at + 6 :].partition(" ")
+    level, space, message = text[at + 6 :].partition(" ")
     if (
         not space
         or not _SHORTEST_LEVEL <= len(level) <= _LONGEST_LEVEL
         or not (level.isascii() and level.isupper())
     ):
         return None
-    return NcclLine(rank, host, pid, tid, gpu, level, said, where)
+    return NcclLine(rank, host, pid, tid, gpu, level, message, where)
 
 
 def _one_of_several(text: str, rank: int | None) -> NcclLine | Torn | None:

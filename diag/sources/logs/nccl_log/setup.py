@@ -64,10 +64,10 @@ def _bootstrap(line: facts.NcclLine) -> facts.NcclFact | None:
 
 # src/misc/socket.cc, WARN, 2.18-2.26 (NCCL_COMM_ID names an address of another subnet):
 #   Net : No interface found in the same subnet as remote address 10.0.0.1<5000>
-def net_interface(line: facts.NcclLine) -> facts.NcclFact | None:
-    if line.text.startswith("Net : No interface found in the same subnet as remote address "):
-        return facts.NcclInterfaceMissing(line.rank, line, "bootstrap", line.text.rpartition(" ")[2])
-    return None
+_NO_INTERFACE = re.compile(
+    r"Net : No interface found in the same subnet as remote address (?:.* )?(?P<wanted>[^ ]*)$"
+)
+net_interface = reads(facts.NcclInterfaceMissing, _NO_INTERFACE, use="bootstrap")
 
 
 # src/bootstrap.cc, NCCL_OOB_NET_IFNAME, WARN:
@@ -96,11 +96,11 @@ _INTERFACE = re.compile(r"\[\d{1,3}\]([^\s:\[\]]{1,64}):(\S{1,120}<\d{1,5}>)")
 
 
 def _sockets(line: facts.NcclLine) -> facts.NcclFact | None:
-    said = line.text.partition(":")[2].strip()
-    if said.startswith("Using ["):
-        found = tuple((name, _address(address)) for name, address in _INTERFACE.findall(said))
+    message = line.text.partition(":")[2].strip()
+    if message.startswith("Using ["):
+        found = tuple((name, _address(address)) for name, address in _INTERFACE.findall(message))
         return facts.NcclSockets(line.rank, line, found) if found else None
-    if said == "no interface found":
+    if message == "no interface found":
         return facts.NcclInterfaceMissing(line.rank, line, "socket")
     return None
 
@@ -121,27 +121,27 @@ _DEVICE = re.compile(r"\[\d{1,3}\] ?([^\s:\[\]{}=]{1,64}):(\d{1,3})(?::-?\d{0,6}
 _OOB = re.compile(r"; OOB ([^\s:]{0,64}):(\S{0,120})$")
 
 
-def ib_setup(line: facts.NcclLine, said: str) -> facts.NcclFact | None:
-    """`said` is the text less "NET/IB :"."""
-    if said.startswith("Using"):
+def ib_setup(line: facts.NcclLine, message: str) -> facts.NcclFact | None:
+    """`message` is the text less "NET/IB :"."""
+    if message.startswith("Using"):
         devices = tuple(
-            facts.NcclIbDevice(name, int(port), link) for name, port, link in _DEVICE.findall(said)
+            facts.NcclIbDevice(name, int(port), link) for name, port, link in _DEVICE.findall(message)
         )
-        oob = _OOB.search(said)
+        oob = _OOB.search(message)
         if oob is None:
             return facts.NcclIbDevices(line.rank, line, devices, cut=True)
         return facts.NcclIbDevices(line.rank, line, devices, oob[1], _address(oob[2]))
     # INFO, 2.18-2.31; twice where an HPC-X plugin looks first. Captured with 2.28.9:
     #   NET/IB : No device found.
-    if said == "No device found.":
+    if message == "No device found.":
         return facts.NcclIbDevices(line.rank, line, ())
     # WARN, 2.18-2.31; RDMA is then dropped even if it works:
     #   NET/IB : No IP interface found.
-    if said.startswith("No IP interface found"):
+    if message.startswith("No IP interface found"):
         return facts.NcclInterfaceMissing(line.rank, line, "oob")
     # INFO, 2.27-2.31; features only:
     #   NET/IB : Failed to open mlx5dv symbols. Advance features like CX-8 Direct-NIC will be disabled.
-    if said.startswith("Failed to open mlx5dv symbols"):
+    if message.startswith("Failed to open mlx5dv symbols"):
         return facts.NcclLibraryMissing(line.rank, line, "mlx5dv")
     return None
 
@@ -212,23 +212,23 @@ _LOADED = re.compile(r"Loaded net plugin (\S(?:.{0,80}\S)?) \(v\d{1,3}\)$")
 
 
 def _plugin(line: facts.NcclLine) -> facts.NcclFact | None:
-    said = line.text.partition(":")[2].strip()
-    if match := _LOADED.match(said):
+    message = line.text.partition(":")[2].strip()
+    if match := _LOADED.match(message):
         return facts.NcclPlugin(line.rank, line, match[1], "loaded")
-    if said.startswith("Could not find:"):
-        names = said.partition(":")[2].partition(". Using internal ")[0]
+    if message.startswith("Could not find:"):
+        names = message.partition(":")[2].partition(". Using internal ")[0]
         return facts.NcclPlugin(line.rank, line, names.strip()[:400], "missing")
-    if said.startswith("Failed to find ncclNetPlugin symbol"):
+    if message.startswith("Failed to find ncclNetPlugin symbol"):
         return facts.NcclPlugin(line.rank, line, "", "failed")
-    if match := _NO_PLUGIN.match(said):
+    if match := _NO_PLUGIN.match(message):
         name, error = match["name"] or "", match["error"]
         return facts.NcclPlugin(line.rank, line, name, _load_status(name, error) if error else "missing")
-    if match := _LOAD.match(said):
+    if match := _LOAD.match(message):
         name = match["name"] or match["when"] or match["all"] or match["error"].partition(":")[0]
         return facts.NcclPlugin(line.rank, line, name, _load_status(name, match["error"]))
-    if said.startswith("Plugin name set by env to "):
+    if message.startswith("Plugin name set by env to "):
         return _plugin_name(line)
-    match = _DLERROR.match(said)
+    match = _DLERROR.match(message)
     return facts.NcclPlugin(line.rank, line, match[1], "failed") if match else None
 
 

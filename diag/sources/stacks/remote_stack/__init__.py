@@ -28,9 +28,9 @@ SOURCE = "remote_stack"
 # more words.
 FAILURES = {
     "gone": "the process has ended",
-    "denied": "its memory may not be read",
-    "unsupported": "its interpreter is none that diag reads by itself",
-    "torn": "its stacks changed with each try",
+    "denied": "reading its memory is not permitted",
+    "unsupported": "diag cannot read the stacks of this interpreter by itself",
+    "torn": "its stacks changed at each attempt",
     "timed_out": "reading its memory took too long",
 }
 
@@ -150,7 +150,7 @@ def parse(record: Record) -> Iterator[Observation]:
 def explain(payload: Payload) -> tuple[str, str]:
     """Reason and remedy of a payload that says "failed", for people."""
     failed, detail = str(payload["failed"]), str(payload.get("detail") or "")
-    remedy = "the machine may be overloaded, or the process hangs in the kernel; it is tried again"
+    remedy = "the machine may be overloaded, or the process hangs in the kernel; diag tries again"
     return f"{FAILURES.get(failed, failed)}: {detail}" if detail else FAILURES.get(failed, failed), remedy
 
 

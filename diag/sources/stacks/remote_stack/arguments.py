@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 import struct
 
-from diag.sources.stacks.remote_stack.layouts import Layout
-from diag.sources.stacks.remote_stack.memory import Memory, Torn
+from diag.sources.stacks.remote_stack.memory import Torn
+from diag.sources.stacks.remote_stack.objects import LEAST_ADDRESS, Objects
 
 TORCH = "/torch/distributed/"
 _FILE = "torch/distributed/distributed_c10d.py"
@@ -28,9 +28,7 @@ _WAITS = re.compile(
     r"(?:queue|multiprocessing/queues)\.py:\w*Queue\.(?:get|put|join)$"
     r"|threading\.py:(?:Event\.wait|Barrier\.wait|Semaphore\.acquire)$|futures/_base\.py:Future\.result$"
 )
-_MOST_NAMES = 1000
-_CO_NAMES = 32  # of PyCodeObject, 3.11-3.13: what it looks up in modules and objects
-_TUPLE_ITEMS, _SIZE, _DIGITS = 24, 16, 24  # of PyTupleObject and PyLongObject
+CO_NAMES = 32  # of PyCodeObject, 3.11-3.13: what it looks up in modules and objects
 _NAME = 40  # bytes of a name that are looked at, behind the head
 
 
@@ -52,46 +50,34 @@ def awaits_object(name: str, file: str) -> bool:
     return _WAITS.search(f"{file}:{name}") is not None
 
 
-def slots_of(memory: Memory, layout: Layout, code: int, call: str) -> tuple[int, ...]:
+def slots_of(objects: Objects, code: int, call: str) -> tuple[int, ...]:
     """Which of the code's variables are the peer and, where it takes one, the tag. Raises Torn for other code."""
-    texts = _names(memory, layout, code + layout.code_names)
+    texts = _names(objects, code + objects.layout.code_names)
     if _PEER[call] not in texts:
         raise Torn("not the arguments of a send or receive")
     return tuple(texts.index(name) for name in (_PEER[call], b"tag") if name in texts)
 
 
-def uses_isend(memory: Memory, layout: Layout, code: int) -> bool:
+def uses_isend(objects: Objects, code: int) -> bool:
     """It calls something of that name: then what it sends need not have arrived when it goes on. Raises Torn."""
-    return any(b"isend" in name for name in _names(memory, layout, code + _CO_NAMES))
+    return any(b"isend" in name for name in _names(objects, code + CO_NAMES))
 
 
-def _names(memory: Memory, layout: Layout, place: int) -> list[bytes]:
-    names = memory.word(place)
-    count = memory.word(names + _SIZE)
-    if count > _MOST_NAMES:
-        raise Torn("not the names of a function")
-    items = struct.unpack(f"<{count}Q", memory.read(names + _TUPLE_ITEMS, 8 * count) if count else b"")
-    return [memory.some(item + layout.ascii_size, _NAME).partition(b"\0")[0] for item in items]
+def _names(objects: Objects, place: int) -> list[bytes]:
+    start = objects.layout.ascii_size
+    return [objects.memory.some(item + start, _NAME).partition(b"\0")[0] for item in objects.names_at(place)]
 
 
-def exchange_of(
-    memory: Memory, layout: Layout, frame: bytes, slots: tuple[int, ...], integer: int
-) -> tuple[int, int] | None:
-    """Peer and tag by the frame's variables, which `frame` holds from its begin; `integer` is the address of `int`."""
-    values = [struct.unpack_from("<Q", frame, layout.frame_locals + 8 * slot)[0] for slot in slots]
-    peer, *tags = (_number(memory, layout, value, integer) for value in values)
+def exchange_of(objects: Objects, frame: bytes, slots: tuple[int, ...]) -> tuple[int, int] | None:
+    """Peer and tag by the frame's variables, which `frame` holds from its begin."""
+    values = [struct.unpack_from("<Q", frame, objects.layout.frame_locals + 8 * slot)[0] for slot in slots]
+    peer, *tags = (_number(objects, value) for value in values)
     return None if peer is None else (peer, next(iter(tags), 0) or 0)
 
 
-def _number(memory: Memory, layout: Layout, address: int, integer: int) -> int | None:
+def _number(objects: Objects, address: int) -> int | None:
     """A rank or a tag; None for what is no such number, as None."""
-    if address < 4096:
+    if address < LEAST_ADDRESS or objects.memory.word(address + 8) != objects.symbols.get("PyLong_Type"):
         return None
-    kind, size, digit = struct.unpack_from("<QQI", memory.read(address, _DIGITS + 4), 8)
-    if kind != integer:
-        return None
-    if layout.minor >= 12:  # lv_tag: the count above three bits, 1 in them for zero, 2 for negative
-        count, small = size >> 3, not size & 2
-    else:
-        count, small = size, True
-    return digit if small and count == 1 else 0 if small and count == 0 else None
+    number = objects.integer(address)
+    return number if number is not None and 0 <= number < 1 << 30 else None

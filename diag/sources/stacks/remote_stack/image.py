@@ -38,14 +38,6 @@ class Unsupported(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
-    """An interpreter in a process: address of each symbol of SYMBOLS that its file has."""
-
-    path: str
-    symbols: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True)
 class _File:
     loads: tuple[tuple[int, int], ...]  # (offset in the file, virtual address), both floored to pages
     symbols: dict[str, int]
@@ -54,8 +46,11 @@ class _File:
 _files: dict[tuple[int, int, int, int], _File] = {}
 
 
-def find_image(pid: int, proc: Path = Path("/proc")) -> Image:
-    """Raises Unsupported, or OSError when the process has ended or cannot be read."""
+def find_symbols(pid: int, proc: Path = Path("/proc")) -> dict[str, int]:
+    """Address of each symbol of SYMBOLS that the interpreter of a process has.
+
+    Raises Unsupported, or OSError when the process has ended or cannot be read.
+    """
     folder = proc / str(pid)
     maps = (folder / "maps").read_bytes()
     tried = []
@@ -69,7 +64,7 @@ def find_image(pid: int, proc: Path = Path("/proc")) -> Image:
             tried.append(f"{path}: no symbol _PyRuntime")
             continue
         bias = _bias(maps, path, found)
-        return Image(path, {name: address + bias for name, address in found.symbols.items()})
+        return {name: address + bias for name, address in found.symbols.items()}
     raise Unsupported("; ".join(tried)[:500] or "no interpreter is mapped")
 
 

@@ -17,7 +17,6 @@ from diag.sources.host.vm import read_memory
 
 _MOST_BYTES = 64 << 20
 _MOST_CALLS = 60_000  # 1.2 us each
-_MOST_CHARACTERS = 4096  # of a name or a path
 _WORD = struct.Struct("<Q")
 
 
@@ -92,17 +91,3 @@ class Memory:
 
     def word(self, address: int) -> int:
         return int(_WORD.unpack(self.read(address, 8))[0])
-
-    def text(self, address: int, type_address: int, ascii_size: int, compact_size: int) -> str:
-        """A str of the process (PyUnicodeObject, compact). Over-long ones are cut."""
-        data = self.some(address, 160)
-        if len(data) < compact_size or _WORD.unpack_from(data, 8)[0] != type_address:
-            raise Torn("not a str")
-        length, _, state = struct.unpack_from("<QQI", data, 16)
-        kind, compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
-        if not compact or kind not in (1, 2, 4) or length >= 1 << 40:
-            raise Torn("not a compact str")
-        size = min(length, _MOST_CHARACTERS) * kind
-        start = ascii_size if is_ascii else compact_size
-        held = data[start : start + size] if start + size <= len(data) else self.read(address + start, size)
-        return held.decode({1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[kind], "replace")

@@ -7,8 +7,6 @@ that are new cost anything. Whatever cannot be read leaves a thread without a na
 from __future__ import annotations
 
 import contextlib
-import struct
-from collections.abc import Mapping
 
 from diag.sources.stacks.remote_stack.memory import Torn
 from diag.sources.stacks.remote_stack.objects import Objects
@@ -19,9 +17,8 @@ _AGAIN = 64  # samples, after which all names are read anew: threads can be rena
 class ThreadNames:
     """Of one process. `of` never raises Torn."""
 
-    def __init__(self, objects: Objects, symbols: Mapping[str, int]) -> None:
-        self._objects, self._symbols = objects, symbols
-        self._memory, self._layout = objects.memory, objects.layout
+    def __init__(self, objects: Objects) -> None:
+        self._objects, self._memory = objects, objects.memory
         self._active = 0  # address of the dictionary, once found
         self._known: dict[tuple[int, int], str] = {}
         self._samples = 0
@@ -37,7 +34,9 @@ class ThreadNames:
             if not self._active:
                 self._active = self._find(interpreter)
             for key, thread in self._objects.entries(self._active):
-                ident = self._integer(key)
+                ident = self._objects.integer(key)
+                if not ident:
+                    raise Torn("not the ident of a thread")
                 known = self._known.get((ident, thread))
                 if known is None:
                     with contextlib.suppress(Torn):
@@ -49,41 +48,20 @@ class ThreadNames:
         return names
 
     def _find(self, interpreter: int) -> int:
-        modules = self._memory.word(interpreter + self._layout.interp_modules)
+        modules = self._memory.word(interpreter + self._objects.layout.interp_modules)
         module = self._item(modules, "threading")
-        if self._memory.word(module + 8) != self._symbols["PyModule_Type"]:
+        if self._memory.word(module + 8) != self._objects.symbols["PyModule_Type"]:
             raise Torn("not a module")
         return self._item(self._memory.word(module + 16), "_active")
 
     def _item(self, dictionary: int, name: str) -> int:
         for key, value in self._objects.entries(dictionary):
-            head = self._memory.some(key, 24)
-            if (
-                len(head) == 24
-                and struct.unpack_from("<Q", head, 16)[0] == len(name)
-                and self._text(key) == name
-            ):
+            if self._memory.word(key + 16) == len(name) and self._objects.text(key) == name:
                 return value
         raise Torn(f"no {name}")
 
     def _name(self, thread: int) -> str:
         for key, value in self._objects.attributes(thread):
-            if self._text(key) == "_name":
-                return self._text(value)
+            if self._objects.text(key) == "_name":
+                return self._objects.text(value)
         raise Torn("no _name")
-
-    def _text(self, address: int) -> str:
-        layout = self._layout
-        return self._memory.text(
-            address, self._symbols["PyUnicode_Type"], layout.ascii_size, layout.compact_size
-        )
-
-    def _integer(self, address: int) -> int:
-        """An int of at most three digits of 30 bits: pthread_self() has 47."""
-        size, *digits = struct.unpack("<QIII", self._memory.read(address + 16, 20))
-        # 3.12 on: lv_tag, the count above three bits of flags; 3.11: the count, negative for negative
-        # numbers.
-        count = size >> 3 if self._layout.minor >= 12 else size
-        if not 0 < count <= 3:
-            raise Torn("not the ident of a thread")
-        return sum(digit << 30 * place for place, digit in enumerate(digits[:count]))

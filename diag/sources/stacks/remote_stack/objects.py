@@ -1,4 +1,4 @@
-"""What lies in an object of the process: its type, the entries of a dict, the attributes of an instance.
+"""What lies in an object of the process: its type, a text or number, items, the attributes of an instance.
 
 The way of `object.__getattribute__`, less everything that would run code: an instance's own dict or values, and its slots.
 """
@@ -6,7 +6,7 @@ The way of `object.__getattribute__`, less everything that would run code: an in
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from diag.sources.stacks.remote_stack.layouts import Layout
@@ -22,6 +22,11 @@ _CACHED_KEYS = {11: 872, 12: 880, 13: 880}
 _INLINE_VALUES, _MANAGED_DICT, _HEAP = 1 << 2, 1 << 4, 1 << 9
 _OBJECT_SLOT = 16  # T_OBJECT_EX of PyMemberDef
 _MOST_SLOTS, _MOST_BASES, _LONGEST_NAME = 64, 16, 64
+_SIZE, _ITEMS, _DIGITS = 16, 24, 24  # of PyVarObject, PyTupleObject and PyLongObject
+_MOST_NAMES = 1000  # of a function
+_MOST_CHARACTERS = 4096  # of a name or a path
+_MOST_DIGITS = 8  # of an int, of 30 bits each
+LEAST_ADDRESS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +59,9 @@ DICT_BIT = 29
 class Objects:
     """Of one process. Types are kept for one reading: `begin` forgets them."""
 
-    def __init__(self, memory: Memory, layout: Layout) -> None:
-        self.memory, self.layout = memory, layout
+    def __init__(self, memory: Memory, layout: Layout, symbols: Mapping[str, int]) -> None:
+        self.memory, self.layout, self.symbols = memory, layout, symbols
+        self.unicode = symbols["PyUnicode_Type"]
         self._kinds: dict[int, Kind] = {}
 
     def begin(self) -> None:
@@ -81,6 +87,51 @@ class Objects:
             name = full.rpartition(".")[2]
             known = self._kinds[place] = Kind(place, name, full, flags, size, offset, base, members, slots)
         return known
+
+    # -- texts, numbers, items ----------------------------------------------------------------------------
+
+    def text(self, address: int) -> str:
+        """Of a str (PyUnicodeObject, compact), cut where it is over-long. Raises Torn for what is none."""
+        layout, data = self.layout, self.memory.some(address, 160)
+        if len(data) < layout.compact_size or struct.unpack_from("<Q", data, 8)[0] != self.unicode:
+            raise Torn("not a str")
+        length, _, state = struct.unpack_from("<QQI", data, 16)
+        kind, compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
+        if not compact or kind not in (1, 2, 4) or length >= 1 << 40:
+            raise Torn("not a compact str")
+        size = min(length, _MOST_CHARACTERS) * kind
+        start = layout.ascii_size if is_ascii else layout.compact_size
+        whole = start + size <= len(data)
+        held = data[start : start + size] if whole else self.memory.read(address + start, size)
+        return held.decode({1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[kind], "replace")
+
+    def integer(self, address: int) -> int | None:
+        """None of a large one. Raises Torn."""
+        data = self.memory.some(address + _SIZE, _DIGITS - _SIZE + 4 * _MOST_DIGITS)
+        tag = int.from_bytes(data[:8], "little")
+        if self.layout.minor >= 12:  # lv_tag: the count above three bits, 1 in them for zero, 2 for negative
+            count, sign = tag >> 3, (1, 0, -1, 1)[tag & 3]
+        else:  # ob_size, negative for negative numbers
+            sign = -1 if tag >> 63 else 1
+            count = (1 << 64) - tag if sign < 0 else tag
+        if count > _MOST_DIGITS:
+            return None
+        if len(data) < 8 + 4 * count:
+            raise Torn(f"{address:#x}: cut off")
+        digits = struct.unpack_from(f"<{count}I", data, 8)
+        number: int = sign * sum(digit << 30 * place for place, digit in enumerate(digits))
+        return number
+
+    def words(self, place: int, count: int) -> tuple[int, ...]:
+        return struct.unpack(f"<{count}Q", self.memory.read(place, 8 * count)) if count else ()
+
+    def names_at(self, place: int) -> tuple[int, ...]:
+        """Addresses of the items of the tuple that a code object has there. Raises Torn."""
+        names = self.memory.word(place)
+        count = self.memory.word(names + _SIZE)
+        if count > _MOST_NAMES:
+            raise Torn("not the names of a function")
+        return self.words(names + _ITEMS, count)
 
     # -- dicts --------------------------------------------------------------------------------------------
 
@@ -112,8 +163,7 @@ class Objects:
         if self.memory.read(keys, 32)[10] != _SPLIT:
             raise Torn("not shared keys")
         shared = [key for key, _ in self._keys(keys)]
-        data = self.memory.read(values, 8 * len(shared)) if shared else b""
-        for key, (value,) in zip(shared, struct.iter_unpack("<Q", data), strict=True):
+        for key, value in zip(shared, self.words(values, len(shared)), strict=True):
             if value:
                 yield key, value
 

@@ -10,7 +10,7 @@ import functools
 from pathlib import Path
 
 from diag.sources.host.job_files import JobFiles
-from diag.sources.host.process_tree import read_raw
+from diag.sources.host.process_tree import read_text
 
 _MOST_FOLDERS, _MOST_PACKAGES = 8, 400
 _RECORD_BYTES = 64 << 10  # its first lines name what it has at the top
@@ -18,10 +18,8 @@ _RECORD_BYTES = 64 << 10  # its first lines name what it has at the top
 
 class Packages:
     def __init__(self, pid: int, proc: Path) -> None:
-        raw = read_raw(f"{proc}/{pid}/environ") or b""
-        paths = next((one[11:] for one in raw.split(b"\0") if one.startswith(b"PYTHONPATH=")), b"").decode(
-            errors="replace"
-        )
+        variables = read_text(f"{proc}/{pid}/environ").split("\0")
+        paths = next((one[11:] for one in variables if one.startswith("PYTHONPATH=")), "")
         self._tops = _installed(pid, proc, paths) if paths else frozenset()
 
     def shortened(self, file: str) -> str:
@@ -36,15 +34,14 @@ class Packages:
 @functools.lru_cache(maxsize=64)
 def _installed(pid: int, proc: Path, paths: str) -> frozenset[tuple[str, str]]:
     """Folder and name of each package at the top of one of these."""
-    found = set()
     folders = [path.rstrip("/") for path in paths.split(":") if path.startswith("/")]
     try:
         with JobFiles(pid, proc) as files:
-            for folder in folders[:_MOST_FOLDERS]:
-                found |= {(folder, top) for top in _tops(files, folder)}
+            return frozenset(
+                (folder, top) for folder in folders[:_MOST_FOLDERS] for top in _tops(files, folder)
+            )
     except OSError:
-        pass
-    return frozenset(found)
+        return frozenset()
 
 
 def _tops(files: JobFiles, folder: str) -> set[str]:

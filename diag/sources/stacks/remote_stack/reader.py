@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from diag.sources.host.process_tree import colon_fields
 from diag.sources.stacks.remote_stack.arguments import (
     TORCH,
     awaits_object,
@@ -21,12 +22,12 @@ from diag.sources.stacks.remote_stack.arguments import (
     slots_of,
     uses_isend,
 )
-from diag.sources.stacks.remote_stack.image import Unsupported, find_image
+from diag.sources.stacks.remote_stack.image import Unsupported, find_symbols
 from diag.sources.stacks.remote_stack.layouts import DEBUG_COOKIE, DEBUG_SIZE, Layout, layout_of, published
 from diag.sources.stacks.remote_stack.lines import line_of
 from diag.sources.stacks.remote_stack.memory import Memory, Torn
 from diag.sources.stacks.remote_stack.names import ThreadNames
-from diag.sources.stacks.remote_stack.objects import Objects
+from diag.sources.stacks.remote_stack.objects import LEAST_ADDRESS, Objects
 from diag.sources.stacks.remote_stack.packages import Packages
 from diag.sources.stacks.remote_stack.values import Redact, Values
 from diag.sources.stacks.remote_stack.variables import FrameReader
@@ -45,7 +46,6 @@ _SAME = 3  # so often the same unusual beginning: an embedded interpreter, a for
 # of main threads; those of forked and spawned children are _bootstrap
 _BEGINS = ("<module>", "_run_module_as_main")
 _FIRST_FIELD = 16  # behind PyObject_HEAD: wr_object of a weak reference, lock_lock of a lock
-_LEAST_ADDRESS = 4096
 
 
 # Of a stack of (function, file, line), outermost first: which frames are read, and whether only the arguments.
@@ -81,7 +81,7 @@ class ProcessStacks:
         self.lock = threading.Lock()
         self._memory = Memory(pid, proc)
         try:
-            self._symbols = symbols = find_image(pid, proc).symbols
+            self._symbols = symbols = find_symbols(pid, proc)
             missing = [
                 name for name in ("PyCode_Type", "PyUnicode_Type", "PyBytes_Type") if name not in symbols
             ]
@@ -97,8 +97,8 @@ class ProcessStacks:
         self._codes: dict[int, _Code] = {}
         self._packages = Packages(pid, proc)
         named = {"PyDict_Type", "PyModule_Type"} <= set(symbols)
-        self._objects = Objects(self._memory, self._layout)
-        self._names = ThreadNames(self._objects, symbols) if named else None
+        self._objects = Objects(self._memory, self._layout, symbols)
+        self._names = ThreadNames(self._objects) if named else None
 
     def close(self) -> None:
         self._memory.close()
@@ -145,7 +145,7 @@ class ProcessStacks:
         of the frames chosen of each thread, outermost first. Raises as `read`."""
         sample, threads = self._sample(seconds)
         self._objects.begin()
-        reader = FrameReader(Values(self._objects, self._symbols["PyUnicode_Type"], redact))
+        reader = FrameReader(Values(self._objects, redact))
         found = []
         for thread, places in zip(threads, sample.places, strict=True):
             numbers = thread["frames"]
@@ -184,7 +184,7 @@ class ProcessStacks:
             native = _word(data, layout.thread_native_id) & 0x7FFFFFFF
             names[native] = named.get(_word(data, layout.thread_id), "")
             reference = _word(data, layout.thread_on_delete) if layout.thread_on_delete is not None else 0
-            if reference and (lock := memory.word(reference + _FIRST_FIELD)) > _LEAST_ADDRESS:
+            if reference and (lock := memory.word(reference + _FIRST_FIELD)) > LEAST_ADDRESS:
                 locks[memory.word(lock + _FIRST_FIELD)] = native
             state = _word(data, layout.thread_next)
         return locks, names
@@ -209,13 +209,9 @@ class _Sample:
         for thread in threads:
             if thread["id"] == self._of.pid or thread["name"] == "MainThread":
                 frames = thread["frames"]
-                return (
-                    "<module>"
-                    if len(frames) >= 2 * _MOST_FRAMES
-                    else self.codes[frames[0]][0]
-                    if frames
-                    else ""
-                )
+                if len(frames) >= 2 * _MOST_FRAMES:
+                    return "<module>"
+                return self.codes[frames[0]][0] if frames else ""
         return ""
 
     def threads(self) -> list[dict[str, Any]]:
@@ -261,17 +257,11 @@ class _Sample:
 
     def _gil_holder(self, interpreter: int) -> int:
         layout = self._layout
-        gil = (
-            self._of._runtime + layout.gil
-            if layout.minor == 11
-            else self._memory.word(interpreter + layout.gil)
-        )
+        own = layout.minor == 11
+        gil = self._of._runtime + layout.gil if own else self._memory.word(interpreter + layout.gil)
         data = self._memory.read(gil, 24)
-        return (
-            _word(data, layout.gil_last_holder)
-            if struct.unpack_from("<i", data, layout.gil_locked)[0] == 1
-            else 0
-        )
+        locked = struct.unpack_from("<i", data, layout.gil_locked)[0] == 1
+        return _word(data, layout.gil_last_holder) if locked else 0
 
     def _stack(self, state: int, data: bytes) -> list[int]:
         """Code and line of each frame. Read again when it moved meanwhile; what moves all the time is taken
@@ -332,14 +322,12 @@ class _Sample:
 
     def _arguments(self, address: int, code: _Code, frame: int) -> list[Any] | None:
         """Whom it sends to or receives from; None where that is not known."""
-        memory, layout, integer = self._memory, self._layout, self._of._symbols.get("PyLong_Type")
-        if integer is None:
-            return None
+        objects = self._of._objects
         try:
             if code.slots is None:
-                code.slots = slots_of(memory, layout, address, code.call)
-            size = layout.frame_locals + 8 * (max(code.slots) + 1)
-            found = exchange_of(memory, layout, memory.read(frame, size), code.slots, integer)
+                code.slots = slots_of(objects, address, code.call)
+            size = self._layout.frame_locals + 8 * (max(code.slots) + 1)
+            found = exchange_of(objects, self._memory.read(frame, size), code.slots)
         except Torn:
             return None
         return [code.call, *found] if found else None
@@ -349,7 +337,7 @@ class _Sample:
         try:
             for address, (place, code) in self._seen.items():
                 if place in places and code.isend is None:
-                    code.isend = uses_isend(self._memory, self._layout, address)
+                    code.isend = uses_isend(self._of._objects, address)
         except Torn:
             return True
         return any(code.isend for place, code in self._seen.values() if place in places)
@@ -374,19 +362,12 @@ class _Sample:
             if _word(size, 8) != symbols["PyBytes_Type"] or length > _LONGEST_TABLE:
                 raise Torn("not a location table")
             lines = memory.read(table + 32, length) if length else b""
-            known = codes[address] = _Code(key, self._text(name), self._file(file), lines, first)
+            text = self._of._objects.text
+            shortened = self._of._packages.shortened(text(file))
+            known = codes[address] = _Code(key, text(name), shortened, lines, first)
             if known.name == _TRAMPOLINE:
                 raise Torn("a frame that C has not yet, or no longer, entered")
         return known
-
-    def _file(self, address: int) -> str:
-        return self._of._packages.shortened(self._text(address))
-
-    def _text(self, address: int) -> str:
-        layout = self._layout
-        return self._memory.text(
-            address, self._of._symbols["PyUnicode_Type"], layout.ascii_size, layout.compact_size
-        )
 
 
 class _Chunks:
@@ -426,7 +407,5 @@ def _word(data: bytes, at: int) -> int:
 
 def _tid_inside(pid: int, proc: Path) -> int:
     """The main thread's id as the process itself sees it: another number in a container."""
-    for line in (proc / str(pid) / "status").read_text("utf-8", "replace").splitlines():
-        if line.startswith("NSpid:"):
-            return int(line.split()[-1])
-    return pid
+    fields = colon_fields((proc / str(pid) / "status").read_text("utf-8", "replace"))
+    return int(fields.get("NSpid", str(pid)).split()[-1])

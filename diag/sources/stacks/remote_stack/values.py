@@ -1,7 +1,7 @@
-"""Values of the process in words: what their `repr` would say, less everything that would run code of theirs.
+"""Values of the process as text: what their `repr` would say, less everything that would run code of theirs.
 
 Numbers, texts, paths, durations and small containers of these are read; of other objects their type, their length or
-shape where it stands at a place that does not change, and some of their plain attributes.
+shape where it lies at a fixed offset, and some of their plain attributes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ _MOST_BYTES = 64
 _MOST_ITEMS, _MOST_LOOKED_AT = 6, 64  # of a container
 _MOST_ATTRIBUTES = 3
 _MOST_DIMENSIONS = 32
-_MOST_DIGITS = 8  # of an int, of 30 bits each
 # Numbers of Py_TPFLAGS_*_SUBCLASS.
 _LONG, _LIST, _TUPLE, _BYTES, _TYPE = 24, 25, 26, 27, 31
 HIDDEN = "***"
@@ -57,16 +56,17 @@ class Value(NamedTuple):
 class Values:
     """Of one process. Raises Torn where there is nothing that makes sense."""
 
-    def __init__(self, objects: Objects, unicode_type: int, redact: Redact) -> None:
+    def __init__(self, objects: Objects, redact: Redact) -> None:
         self.objects, self._redact = objects, redact
-        self._memory, self._layout, self.unicode = objects.memory, objects.layout, unicode_type
+        self._memory, self._word = objects.memory, objects.memory.word
 
     def named(self, name: str, address: int) -> Value | None:
         """Of a variable of this name: no secret. None of what is code."""
         value = self._read(address)
-        if value is None or _is_no_secret(name, value.text) or not self._redact.name(name):
-            return value
-        return Value(HIDDEN, value.plain)
+        return Value(HIDDEN, value.plain) if value is not None and self._hides(name, value.text) else value
+
+    def _hides(self, name: str, text: str) -> bool:
+        return not _is_no_secret(name, text) and self._redact.name(name)
 
     def _read(self, address: int) -> Value | None:
         kind = self.objects.kind_of(address)
@@ -88,22 +88,20 @@ class Values:
         kind = self.objects.kind_of(address)
         return self._word(address + 16) if kind.full == "cell" and not kind.is_heap else address
 
-    def string(self, address: int) -> str:
-        """A name. Raises Torn for what is no str."""
-        return self._memory.text(address, self.unicode, self._layout.ascii_size, self._layout.compact_size)
-
     # -- kinds of values ----------------------------------------------------------------------------------
 
     def _scalar(self, address: int, kind: Kind) -> str | None:
         static = not kind.is_heap
-        if kind.address == self.unicode:
-            return _quoted(self._redact.text(self.string(address)[:_MOST_READ]), self._word(address + 16))
+        if kind.address == self.objects.unicode:
+            return _quoted(
+                self._redact.text(self.objects.text(address)[:_MOST_READ]), self._word(address + 16)
+            )
         if static and kind.full == "NoneType":
             return "None"
         if static and kind.full == "bool":
-            return str(bool(self._integer(address)))
+            return str(bool(self.objects.integer(address)))
         if kind.derives_from(_LONG):
-            number = self._integer(address)
+            number = self.objects.integer(address)
             text = "an int beyond 240 bits" if number is None else str(number)
             return text if static else f"{kind.name}({text})"
         if static and kind.full == "float":
@@ -125,20 +123,6 @@ class Values:
         found: float | int = struct.unpack(form, self._memory.read(place, struct.calcsize(form)))[0]
         return found
 
-    def _integer(self, address: int) -> int | None:
-        """None of a large one."""
-        tag = self._word(address + 16)
-        if self._layout.minor >= 12:  # lv_tag: the count above three bits, 1 in them for zero, 2 for negative
-            count, sign = tag >> 3, (1, 0, -1, 1)[tag & 3]
-        else:  # ob_size, negative for negative numbers
-            sign = -1 if tag >> 63 else 1
-            count = (1 << 64) - tag if sign < 0 else tag
-        if count > _MOST_DIGITS:
-            return None
-        digits = struct.unpack(f"<{count}I", self._memory.read(address + 24, 4 * count)) if count else ()
-        number: int = sign * sum(digit << 30 * place for place, digit in enumerate(digits))
-        return number
-
     def _bytes(self, address: int, kind: Kind) -> str:
         size = self._word(address + 16)
         start = address + 32
@@ -156,7 +140,7 @@ class Values:
             return None
         slots = dict(self.objects.slots(address))
         if "_str" in slots:
-            text = self.string(slots["_str"])
+            text = self.objects.text(slots["_str"])
         elif "_raw_paths" in slots:  # 3.12 on: as given
             text = "/".join(self._strings(slots["_raw_paths"]))
         elif "_parts" in slots:
@@ -166,7 +150,7 @@ class Values:
         return f"{kind.name}({_quoted(self._redact.text(text[:_MOST_READ]), len(text))})"
 
     def _strings(self, address: int) -> Iterable[str]:
-        return [self.string(item) for item in self._items(address, self.objects.kind_of(address))]
+        return [self.objects.text(item) for item in self._items(address, self.objects.kind_of(address))]
 
     # -- containers ---------------------------------------------------------------------------------------
 
@@ -198,12 +182,11 @@ class Values:
             return _joined("{", items, len(pairs), "}")
         return None
 
-    def _items(self, address: int, kind: Kind) -> list[int]:
+    def _items(self, address: int, kind: Kind) -> tuple[int, ...]:
         """The first of them."""
         count = min(self._word(address + 16), _MOST_LOOKED_AT)
         place = self._word(address + 24) if kind.derives_from(_LIST) else address + 24
-        data = self._memory.read(place, 8 * count) if count else b""
-        return [item for (item,) in struct.iter_unpack("<Q", data)]
+        return self.objects.words(place, count)
 
     def _names_secret(self, item: str) -> bool:
         """A key of a dict, an option before its value."""
@@ -233,8 +216,8 @@ class Values:
             return Value(f"{kind.name}.{member[1:-1]}", plain=True)
         public = [pair for pair in known if not pair[0].startswith("_")]
         shown = [f"{name}={text}" for name, text in public or known]
-        words = " ".join(["<" + kind.name, ", ".join(shown[:_MOST_ATTRIBUTES])]).rstrip() + ">"
-        return Value(words, instance=True)
+        text = " ".join(["<" + kind.name, ", ".join(shown[:_MOST_ATTRIBUTES])]).rstrip() + ">"
+        return Value(text, instance=True)
 
     def _attributes(self, address: int) -> list[tuple[str, str]]:
         """Those that are numbers, texts or None."""
@@ -244,18 +227,13 @@ class Values:
                 kind = self.objects.kind_of(value)
                 text = self._scalar(value, kind)
                 if text is not None:
-                    name = self.string(key)
-                    found.append(
-                        (name, text if _is_no_secret(name, text) or not self._redact.name(name) else HIDDEN)
-                    )
+                    name = self.objects.text(key)
+                    found.append((name, HIDDEN if self._hides(name, text) else text))
                 if len(found) > _MOST_ITEMS:
                     break
         except Torn:
             pass
         return found
-
-    def _word(self, place: int) -> int:
-        return self._memory.word(place)
 
 
 def _is_no_secret(name: str, text: str) -> bool:

@@ -1,7 +1,7 @@
-"""The variables of frames that stand in the process's memory: arguments and locals, what inner functions share, the
+"""The variables of frames of the process's memory: arguments and locals, what inner functions share, the
 attributes and globals that the function's own code names.
 
-What a frame holds before and after the reading is told, and of what lies deeper what was read twice: a value that the
+What a frame holds before and after the reading is reported, and of what lies deeper what was read twice: a value that the
 variable had, not what has taken its place in memory meanwhile.
 """
 
@@ -9,28 +9,22 @@ from __future__ import annotations
 
 import itertools
 import re
-import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from diag.sources.stacks.remote_stack.memory import Memory, Torn
+from diag.sources.stacks.remote_stack.arguments import CO_NAMES
+from diag.sources.stacks.remote_stack.memory import Torn
+from diag.sources.stacks.remote_stack.objects import LEAST_ADDRESS
 from diag.sources.stacks.remote_stack.values import Value, Values
 
 MOST_OF_FRAME = 60
-_MOST_NAMES = 400
 _MOST_OF_OBJECT = 12
 _MOST_KEYS = 64  # of a dict that is looked through
 _MOST_GLOBALS = 12
 _DEPTH = 2  # self.state.step
-_CO_CONSTS, _CO_NAMES = (
-    24,
-    32,
-)  # of PyCodeObject, 3.11-3.13: its constants, what it looks up in modules and objects
+_CO_CONSTS = 24  # of PyCodeObject, 3.11-3.13
 _ARGUMENTS, _KEYWORDS = 16, 8  # co_argcount and co_kwonlyargcount, before co_firstlineno
-_SIZE, _ITEMS = 16, 24  # of PyTupleObject
 _GLOBALS_LOCALS = {11: (8, 24), 12: (24, 40), 13: (24, 40)}  # of _PyInterpreterFrame
-_LEAST_ADDRESS = 4096
-
 _FIRST = 16  # attributes by which an object is taken for one of settings
 
 _ROOT = re.compile(r"[.\[]")  # self of self.path
@@ -51,31 +45,30 @@ _NOTHING = _Code([], {}, frozenset())
 
 
 class FrameReader:
-    """Reads those of one frame after the other, of one process."""
+    """Reads the variables of one frame after another, of one process."""
 
     def __init__(self, values: Values) -> None:
         self._values, self._objects = values, values.objects
-        self._memory: Memory = values.objects.memory
-        self._layout = values.objects.layout
+        self._memory, self._layout = values.objects.memory, values.objects.layout
         self._codes: dict[int, _Code] = {}
 
     def of(self, frame: int, code: int, *, arguments: bool) -> list[Named]:
-        """(name, value in words). `arguments`: only these, and of them only plain ones. Raises Torn where the frame is
+        """(name, value as text). `arguments`: only these, and of them only plain ones. Raises Torn where the frame is
         gone meanwhile."""
         known = self._code(code)
         names = known.variables[: self._arguments(code)] if arguments else known.variables
         place = frame + self._layout.frame_locals
-        before = self._slots(place, len(names))
-        told = self._read(frame, known, names, before, arguments=arguments)
+        before = self._objects.words(place, len(names))
+        found = self._read(frame, known, names, before, arguments=arguments)
         again = {*self._read(frame, known, names, before, arguments=arguments)}
-        after = self._slots(place, len(names))
+        after = self._objects.words(place, len(names))
         if self._memory.word(frame + self._layout.frame_code) != code:
             raise Torn("another frame")
         kept = {name for name, old, new in zip(names, before, after, strict=True) if old == new}
         changed = {*names} - kept
         return [
             (name, text)
-            for name, text in told
+            for name, text in found
             if name in kept or ((name, text) in again and _ROOT.split(name, maxsplit=1)[0] not in changed)
         ][:MOST_OF_FRAME]
 
@@ -86,7 +79,7 @@ class FrameReader:
         for slot, name in zip(slots, names, strict=True):
             if len(found) >= MOST_OF_FRAME:
                 break
-            if slot >= _LEAST_ADDRESS and _is_told(name):
+            if slot >= LEAST_ADDRESS and _is_reported(name):
                 found += self._rows(name, slot, _NOTHING if arguments else code, plain=arguments)
         return found if arguments else [*found, *self._of_module(frame, code)]
 
@@ -96,32 +89,26 @@ class FrameReader:
         known = self._codes.get(code)
         if known is None:
             variables, looked_up, constants = (
-                self._strings(code + at) for at in (self._layout.code_names, _CO_NAMES, _CO_CONSTS)
+                self._strings(code + at) for at in (self._layout.code_names, CO_NAMES, _CO_CONSTS)
             )
             known = self._codes[code] = _Code([*variables.values()], looked_up, frozenset(constants.values()))
         return known
 
     def _strings(self, place: int) -> dict[int, str]:
         """Of a tuple, by their addresses."""
-        names = self._memory.word(place)
-        count = self._memory.word(names + _SIZE)
-        if count > _MOST_NAMES:
-            raise Torn("not the names of a function")
-        found = {}
-        for item in self._slots(names + _ITEMS, count):
-            if self._memory.word(item + 8) == self._values.unicode:
-                found[item] = self._values.string(item)
-        return found
+        items = self._objects.names_at(place)
+        return {item: self._objects.text(item) for item in items if self._is_text(item)}
 
-    def _slots(self, place: int, count: int) -> tuple[int, ...]:
-        return struct.unpack(f"<{count}Q", self._memory.read(place, 8 * count)) if count else ()
+    def _is_text(self, address: int) -> bool:
+        return self._memory.word(address + 8) == self._objects.unicode
 
     def _arguments(self, code: int) -> int:
         first = code + self._layout.code_firstlineno
-        count, only = (
-            struct.unpack("<i", self._memory.read(first - back, 4))[0] for back in (_ARGUMENTS, _KEYWORDS)
+        counts = (
+            int.from_bytes(self._memory.read(first - back, 4), "little", signed=True)
+            for back in (_ARGUMENTS, _KEYWORDS)
         )
-        return int(min(max(0, count) + max(0, only), MOST_OF_FRAME))
+        return min(sum(max(0, count) for count in counts), MOST_OF_FRAME)
 
     # -- values -------------------------------------------------------------------------------------------
 
@@ -156,7 +143,7 @@ class FrameReader:
         """Of an object that has little else than plain values: ranks may have come to different ones."""
         found: list[Named] = []
         for key, address in attributes[:_FIRST]:
-            text = self._values.string(key)
+            text = self._objects.text(key)
             if not text.startswith("_"):
                 found += self._rows(f"{name}.{text}", address, _NOTHING, plain=True)
         return found[:_MOST_OF_OBJECT] if 2 * len(found) >= min(len(attributes), _FIRST) else []
@@ -165,8 +152,8 @@ class FrameReader:
         """Those whose keys the function has as texts: cfg["out"]."""
         found: list[Named] = []
         for key, inner in itertools.islice(self._objects.entries(address), _MOST_KEYS):
-            if self._memory.word(key + 8) == self._values.unicode:
-                text = self._values.string(key)
+            if self._is_text(key):
+                text = self._objects.text(key)
                 if text in code.constants and text.isprintable() and len(found) < _MOST_OF_OBJECT:
                     found += self._rows(f"{name}[{text!r}]", inner, _NOTHING, plain=False)
         return found
@@ -179,7 +166,7 @@ class FrameReader:
         try:
             for key, value in self._objects.entries(own or module):
                 name = code.looked_up.get(key)
-                if name is not None and _is_told(name):
+                if name is not None and _is_reported(name):
                     found += self._rows(name, value, code if own else _NOTHING, plain=not own)
                 if len(found) >= (MOST_OF_FRAME if own else _MOST_GLOBALS):
                     break
@@ -188,5 +175,5 @@ class FrameReader:
         return found
 
 
-def _is_told(name: str) -> bool:
+def _is_reported(name: str) -> bool:
     return name.isidentifier() and not name.startswith("__") and name != "_"
