@@ -72,7 +72,7 @@ def named_numbers(text: object) -> dict[str, int]:
 
 
 def colon_fields(text: str) -> dict[str, str]:
-    """Lines `name: value`, as status and fdinfo have them; those of one name (`tfd`, `lock`) together.
+    r"""Lines `name: value`, as status and fdinfo have them; those of one name (`tfd`, `lock`) together.
 
     >>> colon_fields("pos:\t0\nlock:\t1: FLOCK\nlock:\t2: POSIX\n")
     {'pos': '0', 'lock': '1: FLOCK\n2: POSIX'}
