@@ -34,6 +34,7 @@ _WAITS = (
 _TASKS = (("_WorkItem.run", "concurrent/futures/thread.py"), ("worker", "multiprocessing/pool.py"))
 _LOOP = ("BaseEventLoop._run_once", "asyncio/base_events.py")
 _IDLE = ("_worker", "concurrent/futures/thread.py")
+_OF_PROCESSES = "multiprocessing/synchronize.py"  # whose Barrier is threading's, on a condition of its own
 _NUMBER = re.compile(r"_\d+$")
 
 
@@ -60,11 +61,13 @@ def python_wait(thread: ThreadStack) -> PythonWait | None:
             found = kind, at
     if found is None:
         return None
-    outer = thread.frames[: found[1]]
-    own = own_frames(outer)
-    inner = thread.frames[found[1]]
+    kind, at = found
+    own = own_frames(thread.frames[:at])
+    inner = thread.frames[at]
+    if kind == "barrier" and any(format_path(one.file) == _OF_PROCESSES for one in thread.frames[at:]):
+        kind = "process_barrier"
     address = next((number for name, number in thread.objects if name == inner.function), 0)
-    return PythonWait(found[0], inner, own[-1] if own else None, is_in_task(thread), address)
+    return PythonWait(kind, inner, own[-1] if own else None, is_in_task(thread), address)
 
 
 def _kind(frame: Frame) -> str:

@@ -23,6 +23,12 @@ JOIN = (f"Queue.join {LIB}/queue.py:90", IN_CONDITION)
 RESULT = (f"Future.result {LIB}/concurrent/futures/_base.py:451", IN_CONDITION)
 EVENT = (f"Event.wait {LIB}/threading.py:622", IN_CONDITION)
 BARRIER = (f"Barrier.wait {LIB}/threading.py:666", IN_CONDITION)
+PROCESS_BARRIER = (
+    f"Barrier.wait {LIB}/threading.py:686",
+    f"Barrier._wait {LIB}/threading.py:725",
+    f"Condition.wait_for {LIB}/multiprocessing/synchronize.py:313",
+    f"Condition.wait {LIB}/multiprocessing/synchronize.py:261",
+)
 PERMIT = (f"Semaphore.acquire {LIB}/threading.py:474", IN_CONDITION)
 TASK = (
     f"_worker {LIB}/concurrent/futures/thread.py:83",
@@ -232,7 +238,8 @@ def test_queue_that_is_joined_while_a_thread_works_is_none_that_lacks_task_done(
         (GET, "nobody_puts", "whoever does has ended"),
         (PUT, "nobody_takes", "the one that did has ended"),
         (EVENT, "nobody_sets", "set this event"),
-        (BARRIER, "barrier_is_short", "more parties than there are now"),
+        (BARRIER, "barrier_is_short", "No other thread of the process"),
+        (PROCESS_BARRIER, "process_barrier_is_short", "one of its processes has ended"),
         (PERMIT, "permits_are_gone", "it was not released"),
         (RESULT, "nobody_gives_result", "was never submitted"),
     ],

@@ -180,7 +180,7 @@ _AT_REST = (
     "exiting",
     "other",
 )
-_HELD_UP = ("queue_put", "semaphore", "event", "condition", "barrier", "future", "result")
+_HELD_UP = ("queue_put", "semaphore", "event", "condition", "barrier", "process_barrier", "future", "result")
 
 
 def in_a_peer(scene: Scene) -> Endless | None:

@@ -44,6 +44,7 @@ NOBODY = {
     "condition": "nobody_sets",
     "process_event": "nobody_sets",
     "barrier": "barrier_is_short",
+    "process_barrier": "process_barrier_is_short",
     "semaphore": "permits_are_gone",
     "future": "nobody_gives_result",
 }
