@@ -218,7 +218,10 @@ def _below(read: WaitsRead, pid: int) -> Iterator[ProcessWaits]:
 
 
 def _whom(chain: Chain) -> object:
-    """The same of threads that wait for an answer of one process: then it does not matter which of them it is."""
+    """The same of threads that wait for an answer of one process, and of processes that were forked without the thread that
+    they wait for: then it does not matter which of them it is."""
+    if chain.end == "dead_end" and chain.last.wait.forked:
+        return "forked"
     first = chain.steps[0].wait
     return (first.kind, *first.pids) if first.kind in _ANSWERS and len(first.pids) == 1 else id(chain)
 

@@ -330,6 +330,22 @@ def test_worker_that_waits_for_what_its_fork_left_behind(alone: bool) -> None:
     assert 'multiprocessing_context="spawn"' in hang.advice
 
 
+@pytest.mark.parametrize("both", [True, False])
+def test_pool_whose_workers_all_wait_for_what_their_fork_left_behind(both: bool) -> None:
+    """The wait of the pool's result names nobody; its only workers were forked while a thread held the lock."""
+    waits = (*TRAIN, "tokenize /app/train.py:24", *RESULT)
+    alone = replace(LOCK, dead_end="alone", forked=True)
+    workers = [
+        Process(pid, [Thread(pid, "MainThread", ("encode /app/vocab.py:31",), wait)])
+        for pid, wait in ((CHILD, alone), (SIBLING, alone if both else SILENT))
+    ]
+    hang = Job(waits, processes=workers).told()
+
+    assert (hang.cause == "forked_without_threads") is both
+    assert ("forked while its parent had more threads" in hang.advice) is both
+    assert f"child pid {CHILD}" in hang.summary
+
+
 @pytest.mark.parametrize(
     "worker",
     [
