@@ -93,6 +93,7 @@ PRECEDENCE = Precedence(
         ReadAfter(Kind("hang", "gpu_side"), None, "ranks wait for the GPU whose fault was found"),
         ReadAfter(_PEER_LOST, _DIED, "ranks wait for the one that died"),
         ReadAfter(Kind("hang", "peer_not_joined"), _DIED, "ranks wait for one that died before it joined"),
+        ReadAfter(Kind("hang", "unknown"), _DIED, "ranks wait for one that died, of which no more is known"),
         ReadAfter(
             Kind("hang", "rendezvous"), Kind("rendezvous-failure"), "ranks wait where they can never meet"
         ),

@@ -95,6 +95,12 @@ _ADVICE = {
     "other": "No rule of diag knows this line: it is the first error in the log that nothing else explains. What stands above it shows "
     "which step failed.",
 }
+# torch's table, of a process that nothing of its own ended:
+_KILLED = (
+    'Most often the kernel\'s OOM killer: `dmesg -T | grep -i "killed process"` on that node, `kubectl describe pod` (OOMKilled), '
+    "`sacct -j ID` (OUT_OF_MEMORY). Else an operator, a scheduler, or a launcher that ended this process after another one had "
+    "failed: look for the first failure above it."
+)
 # of what only reports that another process failed
 _REPORTED = (
     "This only reports that a process failed; its own error is elsewhere: above it, in the file of its stderr, in the log of each "
@@ -294,7 +300,7 @@ class UnrecognisedFailureDetector(Detector):
             severity=Severity.INFO if passing else Severity.CRITICAL,
             confidence=Confidence.MEDIUM if claim.sure else Confidence.LOW,
             summary=f'{who}"{_short(claim.text)}"{where}; no rule knows it',
-            advice=_REPORTED if claim.wrapper else _WEAK if claim.weak else _ADVICE[claim.klass],
+            advice=_advice(claim),
             since=claim.at,
             klass=claim.klass,
             ranks=() if claim.rank is None else (claim.rank,),
@@ -303,6 +309,14 @@ class UnrecognisedFailureDetector(Detector):
             ),
             final=True,
         )
+
+
+def _advice(claim: _Claim) -> str:
+    if claim.wrapper:
+        return _REPORTED
+    if claim.weak:
+        return _WEAK
+    return _KILLED if "(SIGKILL) received by PID" in claim.text else _ADVICE[claim.klass]
 
 
 def _order(claim: _Claim) -> tuple[bool, int, int]:

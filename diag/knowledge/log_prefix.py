@@ -244,7 +244,8 @@ _LOGGING = re.compile(
     r"(?:[-|:]{1,2} (?:[\w.<>]{1,120}:[\w<>]{1,120}:\d{1,7} - |[\w.]{1,120} - )?|[\w./]{1,120}:\d{1,7} -- )?"
 )
 # logging.basicConfig, torch 1.9-1.13:   ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 0
-_BASIC = re.compile(rf"{_LEVEL}:[\w.]{{1,200}}: ?")
+# jax 0.4.13-0.5 adds time and line:   INFO:2026-06-03 03:08:57,841:jax._src.xla_bridge:925: Unable to initialize backend 'rocm': ...
+_BASIC = re.compile(rf"{_LEVEL}:(?:{_DATE}:)?[\w.]{{1,200}}:(?:\d{{1,7}}:)? ?")
 # NCCL 2.4-2.32, here 2.28.9:   gpu-17:812:955 [3] NCCL INFO NET/IB : No device found.
 _NCCL = re.compile(
     r"[\w.-]{1,255}:\d{1,10}:\d{1,10} \[\d{1,5}\] (?:[\w /.-]{0,80}:\d{1,6} )?NCCL (INFO|WARN|ABORT|TRACE) "

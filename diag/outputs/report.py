@@ -96,7 +96,7 @@ def job_status(engine: Engine) -> str:
     early = job.phase in BEFORE_TRAINING and not job.phases.has_begun(engine.now)
     if unseen or early:
         watched = job.run.argv or job.cluster.nodes
-        shown = job.phases.shown(engine.now) in BEFORE_TRAINING
+        shown = job.phases.shown(engine.now) in (*BEFORE_TRAINING, "first_step")
         return "starting" if watched or shown or not engine.finished else "unknown"
     return "checkpointing" if job.phase == "ckpt_save" else "running"
 

@@ -23,7 +23,7 @@ IN_SIDECARS = {
     "agent/stack_sampler.py",
     "agent/samplers/rank_context.py",
     "agent/samplers/rank_process.py",
-    "agent/samplers/rank_waits.py",
+    "agent/samplers/rank_suspicion.py",
 }
 MUTATORS = {
     "add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "remove",

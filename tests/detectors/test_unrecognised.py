@@ -25,7 +25,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "{file}", line {line}, i
 @pytest.mark.parametrize(
     ("line", "klass"),
     [
-        ("KeyError: 'rejected_response'", "python"),  # CPython 3.11
+        ("KeyError: 'attention_bias'", "python"),  # CPython 3.11
         ("double free or corruption (!prev)", "native"),  # glibc 2.36
         ("mpirun: error: no slots", "scheduler"),
         (

@@ -44,10 +44,13 @@ _PEM = re.compile(
 _PEM_LINE = re.compile(r"[^\n]+")
 
 
-@cache
+# At import: what masks secrets later may have other rights by then, no descriptor left, or a disk that hangs.
+_TABLES = read_tables("names.toml")
+
+
 def table(name: str) -> dict[str, Any]:
     """Of names.toml."""
-    table: dict[str, Any] = read_tables("names.toml")[name]
+    table: dict[str, Any] = _TABLES[name]
     return table
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 @cache
 def read_tables(name: str) -> dict[str, Any]:
-    """Read once, with the first question; never by the carrier."""
+    """Read once; never by the carrier."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:

@@ -59,7 +59,11 @@ def verdict(label: dict[str, Any], log: str, findings: list[dict[str, Any]]) -> 
     if not findings:
         return "nothing"
     lines = log.split("\n")
-    roots = [_bare(lines[number - 1].rpartition("\r")[2]) for number in label["root"] if number <= len(lines)]
+    roots = [
+        _bare(lines[number - 1].rstrip("\r").rpartition("\r")[2])
+        for number in label["root"]
+        if number <= len(lines)
+    ]
     first = findings[0]
     quoted = _bare(" ".join([first["summary"], *(item["excerpt"] for item in first["evidence"])]))
     return (

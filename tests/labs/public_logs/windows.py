@@ -37,14 +37,14 @@ _BEFORE = {
 def pieces(lines: list[str], root: int) -> Iterator[tuple[str, str]]:
     """What people paste of the log, by name; `root` counts from 0."""
     yield "whole", "\n".join(lines)
-    yield "the line alone", lines[root].rpartition("\r")[2][-_LONGEST:] + "\n"
+    yield "the line alone", lines[root].rstrip("\r").rpartition("\r")[2][-_LONGEST:] + "\n"
     for count in (20, 50, 200):
         yield f"{count} lines up to it", "\n".join(lines[max(0, root - count + 1) : root + 1]) + "\n"
         yield (
             f"{count} lines around it",
             "\n".join(lines[max(0, root - count // 2) : root + count // 2 + 1]) + "\n",
         )
-    part = [line.rpartition("\r")[2] for line in lines[max(0, root - 19) : root + 1]]
+    part = [line.rstrip("\r").rpartition("\r")[2] for line in lines[max(0, root - 19) : root + 1]]
     for name, before in _BEFORE.items():
         yield name, "".join(f"{before}{line}\n" for line in part)
     yield "colours", "".join(f"\x1b[31m{line}\x1b[0m\n" for line in part)
