@@ -9,6 +9,7 @@ from diag.sources.gpu import cuda_coredump, nvml
 from diag.sources.host import cgroup, exits, kmsg, proc, run, shm
 from diag.sources.logs import output, written
 from diag.sources.network import infiniband, interfaces, rdma_access
+from diag.sources.payload import failures_of
 from diag.sources.stacks import faulthandler, program, pyspy, remote_stack, variables
 from diag.sources.storage import checkpoint, disk
 
@@ -41,3 +42,7 @@ PARSERS: dict[str, Parser] = {
     nccl_ras.SOURCE: nccl_ras.parse,
     store.SOURCE: store.parse,
 }
+
+# Now, not with the first failure: at the limit of open files, or on a disk that hangs, it would be too late.
+for _source in (nccl_ras.SOURCE, faulthandler.SOURCE):
+    failures_of(_source)
