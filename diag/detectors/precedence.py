@@ -50,11 +50,8 @@ def explained(death: Finding, rules: Sequence[Finding], others: Sequence[Finding
         summary = death.summary if ': "' in last else f"{head}; see finding {root.id} for the reason"
         words = {"finding": root.id, "subject": death.subject}
         return replace(death, summary=summary, advice=with_words(row(death.id)["explained"], words))
-    summary, advice = (
-        death.summary.partition("; ")[0],
-        f"See {root.id} above; other ranks' errors follow from it.",
-    )
-    return replace(death, summary=summary, advice=advice, evidence=death.evidence[:1])
+    summary = death.summary.partition("; ")[0]
+    return replace(death, summary=summary, advice=f"See {root.id} above.", evidence=death.evidence[:1])
 
 
 def _explains(finding: Finding, death: Finding) -> bool:

@@ -97,7 +97,7 @@ class RankDiedDetector(Detector):
             waiting_ranks=_others_involved(job, (root.rank,)),
             since=root.exited_at or now,
             summary=f"rank {root.rank}{_format_pid(root)} {how}{after}; {last.sentence}",
-            advice=_advice("oom_kill" if for_memory else cause, root, explained, last),
+            advice=_advice("oom_kill" if for_memory else cause, root, explained, last, _lost_it(root, dead)),
             evidence=tuple(_evidence(root, now, last)),
         )
 
@@ -240,9 +240,15 @@ def _evidence(rank: RankView, now: float, last: Heard | None = None) -> Iterator
         yield Evidence("output", "\n".join(lines), rank.exited_at or now, rank.rank)
 
 
-def _advice(cause: str, rank: RankView, explained: str, last: Heard) -> str:
+def _lost_it(root: RankView, dead: list[RankView]) -> bool:
+    """Another rank reports a lost peer: where all raise the same by themselves, nothing follows from one of them."""
+    return any(one is not root and any(CASCADE.search(line) for line in one.tail) for one in dead)
+
+
+def _advice(cause: str, rank: RankView, explained: str, last: Heard, followed: bool) -> str:
     known = row("rank-died", cause)
     lost, silent = CASCADE.search(last.error) and "lost", not last.error and "silent"
     kinds = ("always", explained and "explained", "unexplained", lost, silent, "advice")
-    text = next(known[kind] for kind in kinds if kind and kind in known)
+    kind = next(kind for kind in kinds if kind and kind in known)
+    text = known[kind] + (known["follows"] if followed and kind not in ("always", "lost") else "")
     return with_words(text, {"rank": str(rank.rank), "subject": f"rank {rank.rank}", "finding": explained})

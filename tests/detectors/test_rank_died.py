@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from diag.engine.replay import replay_text
 from diag.model.observations import CgroupMemory, Interrupted, KernelOomKill, LogLine, RunEnded, XidReported
+from diag.outputs.report import report
 from tests.detectors.gpufacts import said
 from tests.facts import Story, pid_of
 
@@ -186,3 +188,23 @@ def test_death_of_a_rank_whose_gpu_fault_was_found_follows_from_it(code: dict[st
     assert (story.the("gpu-fault").ranks, story.the("gpu-fault").cause) == ((1,), "illegal_address")
     assert story.the("rank-died").advice.startswith("See finding gpu-fault for why rank 1 failed")
     assert "no exception" not in story.the("rank-died").summary
+
+
+@pytest.mark.parametrize(
+    ("other", "follows"),
+    [
+        ("ValueError: a shape that is too long", False),
+        ("torch.distributed.DistBackendError: [1] recvValue failed: Connection reset by peer", True),
+    ],
+)
+def test_errors_of_others_follow_only_where_they_report_a_lost_peer(other: str, follows: bool) -> None:
+    text = ""
+    for rank, error in ((0, "ValueError: a shape that is too long"), (1, other)):
+        for line in ("Traceback (most recent call last):", '  File "/app/train.py", line 7, in run', error):
+            text += f"[rank{rank}]: {line}\n"
+
+    findings = report(replay_text(text))["findings"]
+
+    death = next(one for one in findings if one["id"] == "rank-died")
+    assert death["ranks"] == [0]
+    assert ("The other ranks' errors follow from it." in death["advice"]) is follows

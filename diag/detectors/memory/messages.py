@@ -54,7 +54,7 @@ def format_phase(job: JobView, at: float, known: str = "") -> str:
     """What the job did then, with a space before it, by the counts of that moment: a restart has begun to count anew
     since. Nothing of an excerpt that does not show it."""
     phase = known or phase_of(job, at)
-    if phase == "launch" and job.run.end_unknown:
+    if phase == "ended" or (phase == "launch" and job.run.end_unknown):
         return ""
     iteration = job.progress.iteration_then(at)
     done = f"after iteration {iteration}" if iteration is not None else ""
