@@ -278,6 +278,10 @@ def test_readme_is_a_page(name: str) -> None:
     assert [line for line in lines if columns(line) > WIDEST] == []
 
 
+def test_changelog_is_for_a_user_of_the_first_release() -> None:
+    assert len((ROOT / "CHANGELOG.md").read_text().splitlines()) <= 40
+
+
 def test_first_rule_of_a_contributor_has_twelve_lines_and_passes(tmp_path: Path) -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text()
     ((name, text),) = re.findall(r"^```yaml walkthrough:(\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
