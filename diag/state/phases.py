@@ -118,7 +118,8 @@ class Phases(Reducer):
     @takes(MainStackRead)
     def _stack(self, at: float, event: MainStackRead) -> None:
         """ms-swift 4.x prints nothing when a save starts: only the stacks tell."""
-        if self.now == "rendezvous" and self._ranks.training:
+        starts = self.now == "rendezvous" or (self.guessed and self.now == "model_load")
+        if starts and self._ranks.training:
             self.enter(at, "training")
         saving = bool(self._ranks.saving)
         if saving and self.now in _INTERRUPTED_BY_SAVES:

@@ -73,6 +73,20 @@ def test_training_stack_ends_a_rendezvous_that_no_line_ended() -> None:
     assert story.engine.job.phase == "training"
 
 
+def test_training_stack_ends_a_loading_that_was_only_guessed_and_none_that_the_log_marks() -> None:
+    """The first that is found of a launcher which is slow to start may be a process without a group."""
+    story = silent(world=0)
+    story.tell(RankFound(0, Placement(0, 0, 1, "node-0", pid_of(0), TICKS), "python train.py", False))
+    assert story.engine.job.phase == "model_load"
+
+    story.tell(found(0), found(1), stack(1, story.now, ALL_REDUCE))
+    assert story.engine.job.phase == "training"
+
+    marked = Story([], world=2)
+    marked.tell(PhaseMarked(None, "model_load", "building GPT model ..."), stack(1, marked.now, ALL_REDUCE))
+    assert marked.engine.job.phase == "model_load"
+
+
 # --- what people are told
 
 

@@ -118,6 +118,8 @@ def _phase(verdict: Verdict, job: JobView) -> str:
         return f'after "The training of Epoch {job.progress.epoch} starts..." and before the first step'
     if job.phase == "rendezvous" and not _group_is_missing(verdict, job):
         return ""
+    if job.phases.guessed and job.phase == "model_load":
+        return ""  # only that no other phase was seen
     return _PHASES.get(job.phase, "")
 
 
