@@ -44,8 +44,8 @@ _AT_EXIT = (
 )
 
 # No exit status was read: the process is gone, or its log ends with a traceback that no prefix of torch's
-# tells to be uncaught.
-_GUESSED = ("vanished", "the traceback that the log ends with")
+# tells to be uncaught, or with a shell's word for a process that is not named.
+_GUESSED = ("vanished", "the traceback that the log ends with", "its last lines")
 
 
 class RankDiedDetector(Detector):

@@ -18,6 +18,7 @@ from diag.state.phases import BEFORE_TRAINING
 from diag.state.savefacts import save_json
 from diag.state.view import JobView
 
+_LONGEST_LINE = 200
 _MOST_OVER = 100  # sent again with each step of the job
 
 
@@ -113,6 +114,9 @@ def _log(job: JobView) -> dict[str, Any]:
         described["earlier_attempts"] = {
             "count": before.earlier, "lines": before.lines, "ended_with": before.ended_with
         }  # fmt: skip
+    last = next((line for line in reversed(job.log.tail) if line.strip()), "")
+    if last and job.returncode is None and not logs.hung:
+        described["last_line"] = last.strip()[:_LONGEST_LINE]
     return described
 
 

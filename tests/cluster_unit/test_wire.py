@@ -161,7 +161,7 @@ def captured() -> Iterator[Observation]:
             yield from PARSERS[record.source](record)
     for log in sorted(CAPTURES.glob("nccl/*/*/*.log"))[::3]:
         with log.open("rb") as file:
-            for record in log_records(file, log.name, 1000.0, 0, lambda size: None):
+            for record in log_records(file, log.name, 1000.0, 0):
                 yield from PARSERS[record.source](record)
 
 

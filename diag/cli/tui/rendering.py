@@ -26,7 +26,7 @@ _WORD_STYLES = {
     "finished": "ok",
 }
 _SOURCE_STYLES = {"LIVE": "ok", "LOST": "critical", "ENDED": "warning"}
-_LEADS = re.compile(r"(?:The job is|The job|Job state) ([\w-]+)")
+_LEADS = re.compile(r"(?:(?:At the end of its log t|T)he job(?: is)?|Job state) ([\w-]+)")
 _ALL_EVIDENCE = 24  # lines
 _SHORT_EVIDENCE = 4
 _LONG_BODY = 12  # lines of the chosen finding, before the list gets more

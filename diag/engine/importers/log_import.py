@@ -93,7 +93,10 @@ def read_logs(paths: list[Path], notes: list[str], progress: Progress) -> LogImp
     """All of them as one job, each rank's own by its name."""
     ranks = [rank_of_log(path) if len(paths) > 1 else None for path in paths]
     return LogImport(
-        merged(read_log(path, notes, progress, rank) for path, rank in zip(paths, ranks, strict=True)),
+        merged(
+            read_log(path, notes, progress, rank, alone=len(paths) == 1)
+            for path, rank in zip(paths, ranks, strict=True)
+        ),
         one_log=len(paths) == 1,
     )
 
@@ -102,15 +105,18 @@ def read_text(text: str, notes: list[str]) -> LogImport:
     """Lines that were pasted, as a log that holds nothing else."""
     return LogImport(
         _lines(
-            io.BytesIO(text.encode("utf-8", "replace")), "paste", 0.0, None, notes, Progress(io.StringIO())
+            io.BytesIO(text.encode("utf-8", "replace")), "paste", 0.0, 0.0, None, notes, Progress(io.StringIO())
         )
     )
 
 
-def read_log(path: Path, notes: list[str], progress: Progress, rank: int | None = None) -> Iterator[Record]:
-    """The lines of one log; of `-`, of stdin. Raises OSError, and DiagError for a GPU core dump."""
+def read_log(
+    path: Path, notes: list[str], progress: Progress, rank: int | None = None, *, alone: bool = False
+) -> Iterator[Record]:
+    """The lines of one log; of `-`, of stdin. Without times of their own they are where the file was written among other
+    files, and without a date where it is `alone`. Raises OSError, and DiagError for a GPU core dump."""
     if str(path) == "-":
-        yield from _lines(sys.stdin.buffer, "stdin", 0.0, rank, notes, progress)
+        yield from _lines(sys.stdin.buffer, "stdin", 0.0, 0.0, rank, notes, progress)
         return
     with open(path, "rb") as file:
         if file.seekable():
@@ -128,19 +134,29 @@ def read_log(path: Path, notes: list[str], progress: Progress, rank: int | None 
         text = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else cast(IO[bytes], file)
         used = False
         try:
-            for record in _lines(text, str(path), status.st_mtime if regular else 0.0, rank, notes, progress):
+            written = status.st_mtime if regular else 0.0
+            at = 0.0 if alone else written
+            for record in _lines(text, str(path), at, written, rank, notes, progress):
                 used = True
                 yield record
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             notes.append(f"{path} is damaged: {error}" + ("; what came before is used" if used else ""))
 
 
-def _lines(  # noqa: PLR0917 - one caller, above
-    file: IO[bytes], path: str, at: float, rank: int | None, notes: list[str], progress: Progress
+def _lines(  # noqa: PLR0917, PLR0913 - of this module alone
+    file: IO[bytes],
+    path: str,
+    at: float,
+    written: float,
+    rank: int | None,
+    notes: list[str],
+    progress: Progress,
 ) -> Iterator[Record]:
     begun = Head(file)
     unusable = why_unusable(begun.head)
     if unusable:
         notes.append(f"{path} {unusable}")
         return
-    yield from log_records(begun, Path(path).name, at, rank, progress.read)
+    yield from log_records(
+        begun, Path(path).name, at, rank, written=written, read=progress.read
+    )

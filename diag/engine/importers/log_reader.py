@@ -15,6 +15,7 @@ from diag.sources.logs.output import PLAIN_LINES, PLAIN_RUN, LineAssembler
 from diag.sources.logs.output import SOURCE as OUTPUT
 
 _CHUNK = 1 << 20
+_EARLIEST = 1e8  # before it a clock only counts
 _LAST = 3  # lines of a run that mean nothing: one of them may have the time
 
 
@@ -23,26 +24,31 @@ def log_records(
     name: str,
     at: float,
     rank: int | None = None,
+    *,
+    written: float = 0.0,
     read: Callable[[int], None] = lambda size: None,
 ) -> Iterator[Record]:
-    """`at`: when the file was written, for a log whose lines have no times; those are at one moment, a
-    microsecond apart.
+    """`at`: when lines without times were written, a microsecond apart; 0.0 where that is not known. `written`: when the
+    file was, for the year of times that have none.
 
     `read` is given how many bytes were read.
     """
-    now = 0.0
-    for stamp, payload in _timed(file, name, at, read):
-        now = max((now or (at if stamp is None else stamp)) + 1e-6, stamp or 0.0)
+    now, undated = 0.0, 0.0
+    for stamp, payload in _timed(file, name, written, read):
+        if stamp is not None and 0.0 < now < _EARLIEST < stamp - undated:
+            undated = stamp - now  # much came before the first time: the log stays without a date
+        known = None if stamp is None else stamp - undated
+        now = max((now or (at if known is None else known)) + 1e-6, known or 0.0)
         yield Record(OUTPUT, payload, rank=rank, at=now)
 
 
 def _timed(
-    file: Readable, name: str, at: float, read: Callable[[int], None] = lambda size: None
+    file: Readable, name: str, written: float, read: Callable[[int], None] = lambda size: None
 ) -> Iterator[tuple[float | None, dict[str, Any]]]:
     """One payload for the lines of each moment, and their time: None where none has so far."""
     lines = LineAssembler(name, whole=True)
-    written = datetime.fromtimestamp(min(at, 4e9), timezone.utc) if at > 0 else datetime.now(timezone.utc)
-    times = LineTimes(written.year)
+    day = datetime.fromtimestamp(min(written, 4e9), timezone.utc) if written > 0 else datetime.now(timezone.utc)
+    times = LineTimes(day.year)
     for number, payload in enumerate(payloads(file, lines, read)):
         if number == 0:  # what is before the first line with a time is not much older
             any(times.read(item[0]) for item in payload["lines"])

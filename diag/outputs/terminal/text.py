@@ -228,6 +228,9 @@ def _log_sentence(log: Mapping[str, Any]) -> str:
         described += f". Lines {first:,} to {before['lines'] + log['lines']:,} are judged, the last of "
         described += f"{before['count'] + 1} attempts; the one before ended with: {before['ended_with']}"
         return described
+    if last := log.get("last_line"):  # whether it tells of an end, its reader knows
+        described += f'. Its last line: "{last}"'
+        return described
     return described + "."
 
 

@@ -125,7 +125,10 @@ def _lead(document: Mapping[str, Any]) -> str:
     state = job.get("state", "unknown")
     if state == "unknown":
         return "Job state unknown"
-    return f"The job {outcome(document)}" if has_ended(document) else f"The job is {state}"
+    if has_ended(document):
+        return f"The job {outcome(document)}"
+    # What became of it behind the last line the log does not show.
+    return f"At the end of its log the job is {state}" if document.get("log") else f"The job is {state}"
 
 
 def outcome(document: Mapping[str, Any]) -> str:
