@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from diag.detectors.echoed_errors import CASCADE
-from diag.knowledge.tracebacks import FRAME, NOT_ITS_END, OF_LAUNCHER, PREFIX
+from diag.knowledge.tracebacks import CHAIN, FRAME, NOT_ITS_END, OF_LAUNCHER, PREFIX
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
@@ -90,13 +90,13 @@ def heard(rank: RankView, job: JobView, alone: bool) -> Heard:
     own = list(rank.tail)
     error = _why(own, rank)
     if error:
-        return Heard(error, f'it printed: "{_trim(error)}"', tuple(own))
+        return Heard(error, f'it printed: "{_trim(error)}"{_handling(own, error)}', tuple(own))
     others = {line for one in (*job.ranks.values(), *job.ranks.past) if one is not rank for line in one.tail}
     shared = [line for line in job.log.tail if line not in others]
     error = _why(shared, rank)
     if error:
         says = "it printed" if alone else "the output that the ranks share shows"
-        return Heard(error, f'{says}: "{_trim(error)}"', tuple(shared))
+        return Heard(error, f'{says}: "{_trim(error)}"{_handling(shared, error)}', tuple(shared))
     last = next((line for line in reversed(own) if line.strip()), "")
     if last:
         return Heard("", f'its output holds no exception, and ends: "{_trim(last)}"')
@@ -105,6 +105,31 @@ def heard(rank: RankView, job: JobView, alone: bool) -> Heard:
     ):
         return Heard("", "none of its output was read")
     return Heard("", "the job's output holds no exception")
+
+
+def _handling(lines: Sequence[str], error: str) -> str:
+    """The first exception of the chain whose last is `error`: what went wrong before the program reacted to it.
+
+    >>> _handling(["OSError: gone", "", "During handling of the above exception, another exception occurred:", "", _HEAD,
+    ...            "ValueError: no data"], "ValueError: no data")
+    ', raised while handling "OSError: gone"'
+    """
+    place = next((at for at in range(len(lines) - 1, -1, -1) if lines[at] == error), 0)
+    first = ""
+    while (head := _above(lines, place, _HEAD)) is not None:
+        link = next((at for at in range(head - 1, max(-1, head - 4), -1) if PREFIX.sub("", lines[at]).strip()), None)
+        if link is None or CHAIN not in lines[link]:
+            break
+        raised = (at for at in range(link - 1, -1, -1) if _RAISED.match(PREFIX.sub("", lines[at])))
+        place = next(raised, -1)
+        if place < 0:
+            break
+        first = lines[place]
+    return f', raised while handling "{_trim(first)}"' if first and first != error else ""
+
+
+def _above(lines: Sequence[str], place: int, text: str) -> int | None:
+    return next((at for at in range(place - 1, -1, -1) if text in lines[at]), None)
 
 
 def _why(lines: list[str], rank: RankView) -> str:

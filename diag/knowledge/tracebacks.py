@@ -18,6 +18,7 @@ NOT_ITS_END = re.compile(r"Exception (?:in thread|ignored)")
 #   subprocess.CalledProcessError: Command '['/usr/bin/python', 'train.py']' returned non-zero exit status 1.
 #   torch.multiprocessing.spawn.ProcessRaisedException:  /  ProcessExitedException: process 1 terminated with signal SIGKILL
 OF_LAUNCHER = ("ChildFailedError", "subprocess.CalledProcessError", "torch.multiprocessing.spawn.Process")
+CHAIN = "above exception"  # in the line between two exceptions, of which the second was raised while the first was handled
 # A process that native code ended, by its own or the shell's last line: signal.
 #   Fatal Python error: Segmentation fault        (faulthandler, CPython 3.10-3.13)
 #   terminate called after throwing an instance of 'c10::DistBackendError'      (libstdc++: SIGABRT)

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from diag.engine.importers.tracebacks import CHAIN, EXCEPTION, TRACEBACK
+from diag.engine.importers.tracebacks import EXCEPTION, TRACEBACK
 from diag.knowledge.log_prefix import message_of, without_outer
-from diag.knowledge.tracebacks import ENDED
+from diag.knowledge.tracebacks import CHAIN, ENDED
 from diag.model import Record
 from diag.sources.logs.output import PLAIN_LINES, PLAIN_RUN
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from diag.engine.importers.tracebacks import (
-    CHAIN,
     EXCEPTION,
     MORE_LINES,
     MOST_LINES,
@@ -24,7 +23,7 @@ from diag.engine.importers.tracebacks import (
     goes_on,
 )
 from diag.knowledge.log_prefix import without_quote
-from diag.knowledge.tracebacks import ENDED, NOT_ITS_END, OF_LAUNCHER, PREFIX, SIGNALS
+from diag.knowledge.tracebacks import CHAIN, ENDED, NOT_ITS_END, OF_LAUNCHER, PREFIX, SIGNALS
 from diag.model import Placement, Record
 from diag.model.observations import (
     CollectiveTimedOut,
@@ -168,13 +167,14 @@ class LogOutcome:
         if raised is None or CHAIN not in "".join(list(raised.lines)[-4:]):
             raised = Raised(at, chained=CHAIN in self._before)
         raised.exception, raised.more = "", MORE_LINES
-        raised.lines.append(text)
+        if not raised.lines or raised.lines[-1] is not text:  # of a chain it was taken as one of its lines
+            raised.lines.append(text)
         self._open[who] = raised
 
     def _continue(self, raised: Raised, who: int | None, text: str) -> None:
         message = PREFIX.sub("", text, count=1)
         if raised.exception:
-            raised.more -= 1
+            raised.more -= CHAIN not in message
             if raised.more < 0 or (who is not None and not text.startswith("[rank")):
                 del self._open[who]
                 return

@@ -26,7 +26,6 @@ _FRAMES_OF_LAUNCHERS = (
 )
 MOST_LINES = 120  # of a traceback: its end
 MORE_LINES = 3  # of a message below the exception
-CHAIN = "above exception"
 
 _LAUNCHERS_LOG = (
     "launch.py",
