@@ -127,6 +127,11 @@ gauntlet: $(VENV)/.job ## faults x seeds on the bundled job, beside what torchfr
 forecast: $(VENV)/.job ## saves that will not fit into a real memory cgroup: how many diag tells in time (20 minutes)
 	$(BIN)/python -m tests.labs.forecast --workers $(WORKERS) --resume
 
+# Needs a network: the logs are other people's, and only pointers to them are kept.
+accuracy: $(VENV)/.diag ## what diag names in public logs, against what readers saw in them, whole and in the pieces that people paste (10 minutes)
+	mkdir -p build/public_logs
+	for batch in 1 2 3; do $(BIN)/python -m tests.labs.public_logs --batch $$batch; $(BIN)/python -m tests.labs.public_logs.windows --batch $$batch; done
+
 bench: $(VENV)/.job system-packages ## what diag costs and how quick it is, beside what people use instead; appends to docs/benchmarks.md (20 minutes)
 	$(BIN)/python -m tests.labs.bench
 

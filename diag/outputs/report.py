@@ -74,7 +74,7 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
         "next_reason": reason,
     }
     if job.log.ended is not None:
-        document["log"] = _log(job)
+        document["log"] = _log(job, named=bool(open_now))
     return retell(document)
 
 
@@ -102,8 +102,9 @@ def job_status(engine: Engine) -> str:
     return "checkpointing" if job.phase == "ckpt_save" else "running"
 
 
-def _log(job: JobView) -> dict[str, Any]:
-    """What the logs are that all of this was read from."""
+def _log(job: JobView, *, named: bool) -> dict[str, Any]:
+    """What the logs are that all of this was read from. The last line, where neither it nor a finding (`named`) shows the
+    job's end."""
     assert job.log.ended is not None
     logs, before = job.log.ended, job.log.before
     described: dict[str, Any] = {
@@ -115,7 +116,7 @@ def _log(job: JobView) -> dict[str, Any]:
             "count": before.earlier, "lines": before.lines, "ended_with": before.ended_with
         }  # fmt: skip
     last = next((line for line in reversed(job.log.tail) if line.strip()), "")
-    if last and job.returncode is None and not logs.hung:
+    if last and job.returncode is None and not named:
         described["last_line"] = last.strip()[:_LONGEST_LINE]
     return described
 
