@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 CLUSTER ?= tests/cluster
 
-.PHONY: help demo test test-faces test-hardening fuzz harm soak audit test-vm vm-packages test-cluster cluster-packages dashboards screenshots docs docs-serve matrix gauntlet forecast bench mutants goldens lint types check system-packages package clean
+.PHONY: accuracy help demo test test-faces test-hardening fuzz harm soak audit test-vm vm-packages test-cluster cluster-packages dashboards screenshots docs docs-serve matrix gauntlet forecast bench mutants goldens lint types check system-packages package clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
