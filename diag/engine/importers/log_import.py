@@ -143,7 +143,7 @@ def read_log(
             notes.append(f"{path} is damaged: {error}" + ("; what came before is used" if used else ""))
 
 
-def _lines(  # noqa: PLR0917, PLR0913 - of this module alone
+def _lines(  # noqa: PLR0917 - of this module alone
     file: IO[bytes],
     path: str,
     at: float,
