@@ -117,7 +117,9 @@ def _handling(lines: Sequence[str], error: str) -> str:
     place = next((at for at in range(len(lines) - 1, -1, -1) if lines[at] == error), 0)
     first = ""
     while (head := _above(lines, place, _HEAD)) is not None:
-        link = next((at for at in range(head - 1, max(-1, head - 4), -1) if PREFIX.sub("", lines[at]).strip()), None)
+        link = next(
+            (at for at in range(head - 1, max(-1, head - 4), -1) if PREFIX.sub("", lines[at]).strip()), None
+        )
         if link is None or CHAIN not in lines[link]:
             break
         raised = (at for at in range(link - 1, -1, -1) if _RAISED.match(PREFIX.sub("", lines[at])))

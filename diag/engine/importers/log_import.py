@@ -105,7 +105,13 @@ def read_text(text: str, notes: list[str]) -> LogImport:
     """Lines that were pasted, as a log that holds nothing else."""
     return LogImport(
         _lines(
-            io.BytesIO(text.encode("utf-8", "replace")), "paste", 0.0, 0.0, None, notes, Progress(io.StringIO())
+            io.BytesIO(text.encode("utf-8", "replace")),
+            "paste",
+            0.0,
+            0.0,
+            None,
+            notes,
+            Progress(io.StringIO()),
         )
     )
 
@@ -157,6 +163,4 @@ def _lines(  # noqa: PLR0917 - of this module alone
     if unusable:
         notes.append(f"{path} {unusable}")
         return
-    yield from log_records(
-        begun, Path(path).name, at, rank, written=written, read=progress.read
-    )
+    yield from log_records(begun, Path(path).name, at, rank, written=written, read=progress.read)

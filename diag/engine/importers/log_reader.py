@@ -47,7 +47,9 @@ def _timed(
 ) -> Iterator[tuple[float | None, dict[str, Any]]]:
     """One payload for the lines of each moment, and their time: None where none has so far."""
     lines = LineAssembler(name, whole=True)
-    day = datetime.fromtimestamp(min(written, 4e9), timezone.utc) if written > 0 else datetime.now(timezone.utc)
+    day = (
+        datetime.fromtimestamp(min(written, 4e9), timezone.utc) if written > 0 else datetime.now(timezone.utc)
+    )
     times = LineTimes(day.year)
     for number, payload in enumerate(payloads(file, lines, read)):
         if number == 0:  # what is before the first line with a time is not much older
