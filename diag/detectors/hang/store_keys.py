@@ -1,0 +1,162 @@
+"""Ranks that wait for a key of a store (torch.distributed's TCPStore and its like): which key, who sets it by the program's
+text, and whether a rank has gone past that line without."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from diag.detectors.hang.partings import head_of, path_of
+from diag.detectors.hang.verdict import Verdict, blaming, format_who
+from diag.model import Confidence
+from diag.model.observations import Frame, ProgramPlace, Statement
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
+from diag.text.units import format_path
+
+# Causes of a rank that waits in a call of its own line, or where nobody is to blame.
+_MAY_WAIT = ("not_in_collective", "waits_at_store", "call_does_not_return", "sleeps", "all_ranks_wait")
+_STORE = re.compile(r"Store\b|_store\b|\bstore\b")
+_OWNER = re.compile(r"([A-Za-z_][\w.]*)\.(?:wait|get|check|multi_get)\(")
+_EXPRESSION = re.compile(r"\{([^{}]*)\}")
+_MOST_CONDITIONS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    """`values`: of the expressions in the key, those that were read."""
+
+    frame: Frame
+    place: ProgramPlace
+    values: Mapping[str, str]
+
+    @property
+    def key(self) -> str:
+        return _EXPRESSION.sub(
+            lambda found: self.values.get(found[1], found[0]).strip("'"), self.place.awaited
+        )
+
+
+def with_store_keys(verdict: Verdict, job: JobView) -> Verdict:
+    """Of ranks in one call for one key. Whoever has gone past the line that sets it holds them up, not they."""
+    if verdict.cause not in _MAY_WAIT or verdict.blamed_child is not None:
+        return verdict
+    waiting = {number: one for number in verdict.everyone if (one := _awaited(job.ranks.get(number), job))}
+    if not waiting or not set(verdict.culprits) <= set(waiting):
+        return verdict
+    first = next(iter(waiting.values()))
+    if any(one.key != first.key for one in waiting.values()):
+        return verdict
+    setters = [one for one in job.program.statements("sets") if _fits(one.key, first.place.awaited)]
+    cwd = job.run.cwd
+    ranks = tuple(sorted(waiting))
+    at = f"{format_path(first.frame.file, cwd)}:{first.frame.line}"
+    words = f"{format_who(ranks, '[waits|wait]')} for the key {first.key!r} of a store ({at})"
+    if not setters:
+        words += ", which no line sets in the program's files that were read"
+        return replace(verdict, cause="waits_for_key", words=words) if verdict.culprits else verdict
+    words += f", which {_lines(setters, cwd)}"
+    passed = {
+        rank.rank: values
+        for rank in job.ranks.known([number for number in verdict.everyone if number not in waiting])
+        if all((values := _passed(one, first, rank, job)) is not None for one in setters)
+    }
+    if passed:
+        culprits = tuple(sorted(passed))
+        apart = next(filter(None, passed.values()), "")
+        words += f"; {format_who(culprits, '[has|have]')} gone past {'that line' if len(setters) == 1 else 'these lines'}{apart}"
+        return blaming(
+            verdict, culprits, "peer_not_joined", "key_not_set", Confidence.MEDIUM, words=words, chain=None
+        )
+    return replace(verdict, cause="waits_for_key", words=words) if verdict.culprits else verdict
+
+
+def _awaited(rank: RankView | None, job: JobView) -> _Awaited | None:
+    """Of a thread whose innermost line is the program's own, and asks a store: its methods are C code."""
+    thread = rank.judged if rank is not None else None
+    own = path_of(thread)
+    if rank is None or thread is None or not own or thread.frames[-1] != own[-1]:
+        return None
+    place = job.program.at(own[-1])
+    if place is None or not place.awaited:
+        return None
+    values = _values(rank, own[-1], job)
+    owner = next((found[1] for found in _OWNER.finditer(place.text)), "")
+    known = place.meaning(owner)
+    texts = (owner, known.text if known is not None else "", values.get(owner, ""))
+    return _Awaited(own[-1], place, values) if any(map(_STORE.search, texts)) else None
+
+
+def _values(rank: RankView, frame: Frame, job: JobView) -> dict[str, str]:
+    read = job.program.variables(rank.rank, rank.placement.pid)
+    of_frame = next(
+        (
+            one
+            for one in reversed(read.frames if read is not None else ())
+            if not one.called and (one.file, one.function) == (frame.file, frame.function)
+        ),
+        None,
+    )
+    return {one.name: one.text for one in of_frame.variables} if of_frame is not None else {}
+
+
+def _fits(key: str, awaited: str) -> bool:
+    """Whether they may be one key.
+
+    >>> _fits("best/{n}", "best/{epoch}"), _fits("done/{rank}", "done/0"), _fits("best/{n}", "last/{n}")
+    (True, True, False)
+    """
+    return _may_be(key, awaited) or _may_be(awaited, key)
+
+
+def _may_be(template: str, text: str) -> bool:
+    parts = [re.escape(part) for part in _EXPRESSION.split(template)[::2]]
+    return re.fullmatch(".+".join(parts), _EXPRESSION.sub("0", text)) is not None
+
+
+def _lines(setters: Sequence[Statement], cwd: str) -> str:
+    """ "only `store.set("a", "1")` (train.py:80) sets, under `if val < best:` (train.py:77)"."""
+    first = setters[0]
+    text = f"only `{first.text}` ({format_path(first.file, cwd)}:{first.line}) sets"
+    if len(setters) > 1:
+        rest = ", ".join(f"{format_path(one.file, cwd)}:{one.line}" for one in setters[:3])
+        text = f"{len(setters)} lines set ({rest})"
+    conditions = [head_of(one, first.file, cwd) for one in first.around if not one.is_loop]
+    if conditions and len(setters) == 1:
+        text += f", under {' and '.join(conditions[:_MOST_CONDITIONS])}"
+    return text
+
+
+def _passed(setter: Statement, awaited: _Awaited, rank: RankView, job: JobView) -> str | None:
+    """Words for how it shows; None where the rank has not gone past that line, or it is not known.
+
+    By the values that the key is made of: a rank that has come to the next epoch set no key of this one. Else by its line
+    in the same function, where no loop may lead back.
+    """
+    frame = next(
+        (
+            one
+            for one in path_of(rank.judged)
+            if one.file == setter.file and one.function.rpartition(".")[2] == (setter.function or "<module>")
+        ),
+        None,
+    )
+    place = job.program.at(frame)
+    if frame is None or place is None:
+        return None
+    theirs = _values(rank, frame, job)
+    level = False
+    pairs = zip(_EXPRESSION.findall(setter.key), _EXPRESSION.findall(awaited.place.awaited), strict=False)
+    for name, wanted in pairs:
+        one, other = theirs.get(name, ""), awaited.values.get(wanted, "")
+        if not (one.isdecimal() and other.isdecimal()):
+            continue
+        if int(one) != int(other):
+            return f" (`{name}` is {one} there, and {other} is waited for)" if int(one) > int(other) else None
+        level = True
+    loops = {one.line for one in setter.around if one.is_loop} & {
+        one.line for one in place.around if one.is_loop
+    }
+    return "" if frame.line > setter.line and (level or not loops) else None
+
