@@ -16,6 +16,7 @@ from diag.detectors.hang.grounds import grounds_of
 from diag.detectors.hang.groups import with_groups
 from diag.detectors.hang.kernel_waits import last_fed, with_kernel_waits
 from diag.detectors.hang.last_words import with_ended_ranks
+from diag.detectors.hang.let_go import with_message_let_go
 from diag.detectors.hang.messages import advice_for, describe
 from diag.detectors.hang.moment import began_still, proven, unproven, with_unseen
 from diag.detectors.hang.partings import path_of
@@ -247,7 +248,7 @@ def judge(
     verdict = with_endless_wait(with_kernel_waits(_held_up_by_memory(found, alive), job), job)
     verdict = with_known_end(with_service_at_rest(verdict, job), job, now)
     verdict = with_nobody_sending(with_work(verdict, job), job, now)
-    verdict = with_store_keys(with_groups(verdict, states, job), job)
+    verdict = with_message_let_go(with_store_keys(with_groups(verdict, states, job), job), job)
     verdict = with_variables(with_program_lines(verdict, job), job)
     verdict = with_ended_ranks(verdict, job)
     if busy and verdict.klass not in _ELSEWHERE:

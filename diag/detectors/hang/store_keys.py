@@ -42,7 +42,12 @@ def with_store_keys(verdict: Verdict, job: JobView) -> Verdict:
     """Of ranks in one call for one key. Whoever has gone past the line that sets it holds them up, not they."""
     if verdict.cause not in _MAY_WAIT or verdict.blamed_child is not None:
         return verdict
-    waiting = {number: one for number in verdict.everyone if (one := _awaited(job.ranks.get(number), job))}
+    at_store = verdict.cause == "waits_at_store"  # by the kernel, of the culprits
+    waiting = {
+        number: one
+        for number in verdict.everyone
+        if (one := _awaited(job.ranks.get(number), job, known=at_store and number in verdict.culprits))
+    }
     if not waiting or not set(verdict.culprits) <= set(waiting):
         return verdict
     first = next(iter(waiting.values()))
@@ -52,10 +57,10 @@ def with_store_keys(verdict: Verdict, job: JobView) -> Verdict:
     cwd = job.run.cwd
     ranks = tuple(sorted(waiting))
     at = f"{format_path(first.frame.file, cwd)}:{first.frame.line}"
-    words = f"{format_who(ranks, '[waits|wait]')} for the key {first.key!r} of a store ({at})"
+    words = f"{format_who(ranks, '[waits|wait]')} for the key `{first.key}` of a store ({at})"
     if not setters:
         words += ", which no line sets in the program's files that were read"
-        return replace(verdict, cause="waits_for_key", words=words) if verdict.culprits else verdict
+        return _with_words(verdict, words)
     words += f", which {_lines(setters, cwd)}"
     passed = {
         rank.rank: values
@@ -69,11 +74,20 @@ def with_store_keys(verdict: Verdict, job: JobView) -> Verdict:
         return blaming(
             verdict, culprits, "peer_not_joined", "key_not_set", Confidence.MEDIUM, words=words, chain=None
         )
-    return replace(verdict, cause="waits_for_key", words=words) if verdict.culprits else verdict
+    return _with_words(verdict, words)
 
 
-def _awaited(rank: RankView | None, job: JobView) -> _Awaited | None:
-    """Of a thread whose innermost line is the program's own, and asks a store: its methods are C code."""
+def _with_words(verdict: Verdict, words: str) -> Verdict:
+    """Of ranks that are to blame as far as is known: who waits for whom is not."""
+    if not verdict.culprits:
+        return verdict
+    cause = verdict.cause if verdict.cause == "waits_at_store" else "waits_for_key"
+    return replace(verdict, cause=cause, words=words)
+
+
+def _awaited(rank: RankView | None, job: JobView, *, known: bool) -> _Awaited | None:
+    """Of a thread whose innermost line is the program's own, and asks a store: its methods are C code. `known`: that what
+    it asks is one."""
     thread = rank.judged if rank is not None else None
     own = path_of(thread)
     if rank is None or thread is None or not own or thread.frames[-1] != own[-1]:
@@ -83,9 +97,9 @@ def _awaited(rank: RankView | None, job: JobView) -> _Awaited | None:
         return None
     values = _values(rank, own[-1], job)
     owner = next((found[1] for found in _OWNER.finditer(place.text)), "")
-    known = place.meaning(owner)
-    texts = (owner, known.text if known is not None else "", values.get(owner, ""))
-    return _Awaited(own[-1], place, values) if any(map(_STORE.search, texts)) else None
+    meaning = place.meaning(owner)
+    texts = (owner, meaning.text if meaning is not None else "", values.get(owner, ""))
+    return _Awaited(own[-1], place, values) if known or any(map(_STORE.search, texts)) else None
 
 
 def _values(rank: RankView, frame: Frame, job: JobView) -> dict[str, str]:
