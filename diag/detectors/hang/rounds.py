@@ -23,6 +23,7 @@ _LEVEL = (
 _OUTWARDS = 3  # own frames in which a loop is looked for
 _MOST_RANKS = 16
 _MOST_NUMBERS = 3  # that are shown
+_COUNTED = re.compile(r"for (\w+)(?: in range\(|,.* in enumerate\()")
 _FOR = re.compile(r"for .+? in (?P<over>.+):$")
 _NUMBER_OF = re.compile(r"(?:^<\w+ of |\.\.\. )(\d{1,15})(?: [\w.]+>|>| items[\])}])$")
 _OPERATORS = {
@@ -50,6 +51,29 @@ def rounds_that_differ(verdict: Verdict, job: JobView) -> str:
             return f"{head_of(loop, place.file, cwd)} has {_numbers(counts)}{_made(loop, place, cwd)}"
     if verdict.cause == "messages_do_not_match":
         return _of_messages(found, job)
+    return _counters(found, ranks, job) if verdict.cause == "left_the_loop" else ""
+
+
+def _counters(
+    found: Sequence[tuple[RankView, Frame, ProgramPlace, Block]], ranks: Sequence[RankView], job: JobView
+) -> str:
+    """How far each has come in a loop of which it is not known how many rounds it has: those that left it less far."""
+    for _, frame, _, loop in found:
+        name = _COUNTED.match(loop.text)
+        there = {other: _same_function(frame, other) for other in ranks}
+        texts = {
+            other.rank: _values(other, one, job).get(name[1], "")
+            for other, one in there.items()
+            if name is not None and one is not None
+        }
+        if len(texts) < len(ranks) or not all(map(str.isdecimal, texts.values())):
+            continue
+        counts: dict[str, list[int]] = {}
+        for number, text in texts.items():
+            counts.setdefault(text, []).append(number)
+        if name is not None and 1 < len(counts) <= _MOST_NUMBERS:
+            parts = [f"{text} on {format_ranks(tuple(of))}" for text, of in counts.items()]
+            return f"`{name[1]}` had come to {', '.join(parts[:-1])} and {parts[-1]} when read"
     return ""
 
 
