@@ -60,11 +60,10 @@ def _counters(
     """How far each has come in a loop of which it is not known how many rounds it has: those that left it less far."""
     for _, frame, _, loop in found:
         name = _COUNTED.match(loop.text)
-        there = {other: _same_function(frame, other) for other in ranks}
         texts = {
-            other.rank: _values(other, one, job).get(name[1], "")
-            for other, one in there.items()
-            if name is not None and one is not None
+            other.rank: _values(other, there, job).get(name[1], "")
+            for other in ranks
+            if name is not None and (there := _same_function(frame, other)) is not None
         }
         if len(texts) < len(ranks) or not all(map(str.isdecimal, texts.values())):
             continue
