@@ -73,7 +73,11 @@ def story_of(
         story.still(20.0, stacks)
         for rank, stacked in stacks.items():
             read(story, path, rank, stacked)
-            made = {"group_name": f"'{numbers[rank]}'", "group_size": str(len(stacks))} if rank in numbers else {}
+            made = (
+                {"group_name": f"'{numbers[rank]}'", "group_size": str(len(stacks))}
+                if rank in numbers
+                else {}
+            )
             held(story, rank, stacked, {"_new_process_group_helper": made})
         for rank, (group, op, members) in (pending or {}).items():
             recorded(story, rank, group, op, *members)
@@ -95,7 +99,11 @@ def test_rank_that_has_made_one_group_less_is_named_with_the_line_that_it_left_o
 
 def test_rank_that_took_the_new_group_for_an_older_one_is_named(path: Path) -> None:
     """It came through, by the addresses that the others left under that number, and waits in the group's first call."""
-    stacks = {0: lines(path, "makes", *MAKES), 1: lines(path, "makes", *MAKES), 2: lines(path, "reduces", REDUCE)}
+    stacks = {
+        0: lines(path, "makes", *MAKES),
+        1: lines(path, "makes", *MAKES),
+        2: lines(path, "reduces", REDUCE),
+    }
     pending = {
         0: ("0", "all_reduce", (0, 1, 2)),
         1: ("0", "all_reduce", (0, 1, 2)),
@@ -130,7 +138,11 @@ def test_one_number_on_all_ranks_is_no_difference(path: Path) -> None:
 
 
 def test_rank_that_is_in_its_own_code_is_late_and_has_left_nothing_out(path: Path) -> None:
-    stacks: dict[int, Sequence[str]] = {0: lines(path, "makes", *MAKES), 1: lines(path, "makes", *MAKES), 2: lines(path, "reduces")}
+    stacks: dict[int, Sequence[str]] = {
+        0: lines(path, "makes", *MAKES),
+        1: lines(path, "makes", *MAKES),
+        2: lines(path, "reduces"),
+    }
     story = story_of(path, stacks, {0: "2", 1: "2"})
 
     assert story.hang().cause != "groups_made_by_some"

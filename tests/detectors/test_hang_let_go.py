@@ -47,8 +47,13 @@ run()  # top
 
 
 def told(
-    path: Path, functions: Mapping[int, tuple[str, str]], values: Mapping[int, dict[str, str]], *, peer: int = 1, publishes: str = "publish"
-) -> Finding:  # fmt: skip
+    path: Path,
+    functions: Mapping[int, tuple[str, str]],
+    values: Mapping[int, dict[str, str]],
+    *,
+    peer: int = 1,
+    publishes: str = "publish",
+) -> Finding:
     """Both receive from the other: `functions` is where, its function and line."""
     text = TEXT.format(peer=peer, publishes=publishes)
     (path / "train.py").write_text(text)

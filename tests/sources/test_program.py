@@ -368,7 +368,9 @@ def test_statements_that_ranks_wait_for_are_found_with_what_leads_there(tmp_path
     (tmp_path / "sharing.py").write_text(SHARING)
     payload = {
         "pid": 7,
-        "files": {str(tmp_path / "train.py"): program.read(Files(), str(tmp_path / "train.py"), {}, time.time() + 1)},
+        "files": {
+            str(tmp_path / "train.py"): program.read(Files(), str(tmp_path / "train.py"), {}, time.time() + 1)
+        },
     }
     (fact,) = program.parse(Record(program.SOURCE, json.loads(json.dumps(payload)), 0, "host"))
     assert isinstance(fact, ProgramRead)

@@ -12,6 +12,7 @@ from diag.detectors.hang.catalogue import catalogue
 from diag.detectors.hang.corroborate import EvidenceFusion
 from diag.detectors.hang.endless_waits import with_endless_wait
 from diag.detectors.hang.evidence import evidence_of
+from diag.detectors.hang.generations import with_generations
 from diag.detectors.hang.grounds import grounds_of
 from diag.detectors.hang.groups import with_groups
 from diag.detectors.hang.kernel_waits import last_fed, with_kernel_waits
@@ -248,7 +249,8 @@ def judge(
     verdict = with_endless_wait(with_kernel_waits(_held_up_by_memory(found, alive), job), job)
     verdict = with_known_end(with_service_at_rest(verdict, job), job, now)
     verdict = with_nobody_sending(with_work(verdict, job), job, now)
-    verdict = with_message_let_go(with_store_keys(with_groups(verdict, states, job), job), job)
+    verdict = with_generations(with_groups(verdict, states, job), job)
+    verdict = with_message_let_go(with_store_keys(verdict, job), job)
     verdict = with_variables(with_program_lines(verdict, job), job)
     verdict = with_ended_ranks(verdict, job)
     if busy and verdict.klass not in _ELSEWHERE:

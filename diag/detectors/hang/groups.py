@@ -19,7 +19,14 @@ from diag.text.units import format_path, format_ranks
 # torch 1.8-2.13: functions in which ranks wait for each other to make a group, and their argument with its name
 _MAKES = {"_new_process_group_helper": "group_name", "_store_based_barrier": "group_name"}
 _FILE = "torch/distributed/distributed_c10d.py"
-_CLASSES = ("comm_init", "rendezvous", "unknown", "collective_mismatch", "collective_order_deadlock", "peer_not_joined")
+_CLASSES = (
+    "comm_init",
+    "rendezvous",
+    "unknown",
+    "collective_mismatch",
+    "collective_order_deadlock",
+    "peer_not_joined",
+)
 _DEFAULT = 0  # that of init_process_group
 _MOST_LINES = 2
 
@@ -108,7 +115,11 @@ def _later_group(rank: RankView) -> str:
 
 
 def _call_of(rank: RankView) -> str:
-    name = rank.reading.where.function if rank.reading is not None and rank.reading.where is not None else "a call"
+    name = (
+        rank.reading.where.function
+        if rank.reading is not None and rank.reading.where is not None
+        else "a call"
+    )
     later = _later_group(rank)
     return name + (f" of the one that it has as number {later}" if later else "")
 
@@ -127,7 +138,10 @@ def _with_members(verdict: Verdict, ranks: Sequence[RankView], job: JobView) -> 
     of = views[name]
     usual = max(of, key=lambda members: (len(of[members]), len(members)))
     culprits = tuple(sorted(rank for members, those in of.items() if members != usual for rank in those))
-    parts = [f"group {name} is of {format_ranks(members)} to {format_ranks(those)}" for members, those in of.items()]
+    parts = [
+        f"group {name} is of {format_ranks(members)} to {format_ranks(those)}"
+        for members, those in of.items()
+    ]
     return _blamed(verdict, culprits, ", ".join(parts[:3]), {}, Confidence.HIGH, job)
 
 
@@ -143,13 +157,18 @@ def _blamed(  # noqa: PLR0917 - three callers, above it
     sure: Confidence,
     job: JobView,
 ) -> Verdict:
-    found = blaming(verdict, culprits, "comm_init", "groups_made_by_some", sure, words=words, chain=None, reason=None)
+    found = blaming(
+        verdict, culprits, "comm_init", "groups_made_by_some", sure, words=words, chain=None, reason=None
+    )
     lines = _other_lines(making, job)
     if lines:
         first = lines[0]
         found = replace(found, words=f"{words}; {_described(first, job.run.cwd)}")
         found = found.noted(
-            *(Note("program", f"{format_path(one.file, job.run.cwd)}:{one.line}: `{one.text}`") for one in lines)
+            *(
+                Note("program", f"{format_path(one.file, job.run.cwd)}:{one.line}: `{one.text}`")
+                for one in lines
+            )
         )
     return found
 
@@ -158,7 +177,9 @@ def _other_lines(making: Mapping[int, _Making], job: JobView) -> list[Statement]
     """That make groups, and are not reached by each rank each time, as the program's text has them."""
     here = {(own[-1].file, own[-1].line) for rank in making if (own := path_of(job.ranks[rank].judged))}
     found = [one for one in job.program.statements("makes_group") if (one.file, one.line) not in here]
-    return [one for one in found if one.leaves or any(not block.is_loop for block in one.around)][:_MOST_LINES]
+    return [one for one in found if one.leaves or any(not block.is_loop for block in one.around)][
+        :_MOST_LINES
+    ]
 
 
 def _described(one: Statement, cwd: str) -> str:

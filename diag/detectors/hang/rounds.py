@@ -38,7 +38,7 @@ def rounds_that_differ(verdict: Verdict, job: JobView) -> str:
     if verdict.cause not in _LEVEL:
         return ""
     ranks = job.ranks.known(verdict.everyone[:_MOST_RANKS])
-    found = [(rank, *loop) for rank in ranks if (loop := _loop_of(rank, job)) is not None]
+    found = [(rank, *where) for rank in ranks if (where := _loop_of(rank, job)) is not None]
     cwd = job.run.cwd
     for rank, frame, place, loop in found:
         counts: dict[int, list[int]] = {}
@@ -76,9 +76,7 @@ def _counters(
     return ""
 
 
-def _of_messages(
-    found: Sequence[tuple[RankView, Frame, ProgramPlace, Block]], job: JobView
-) -> str:
+def _of_messages(found: Sequence[tuple[RankView, Frame, ProgramPlace, Block]], job: JobView) -> str:
     """Ranks are in loops of their own, one in each pass: each has as many rounds as it counts messages."""
     parts: dict[tuple[str, int], list[int]] = {}
     for rank, frame, place, loop in found:
@@ -103,7 +101,11 @@ def _numbers(counts: Mapping[int, Sequence[int]]) -> str:
 def _made(loop: Block, place: ProgramPlace, cwd: str) -> str:
     """Where the number of its rounds comes from."""
     head = _FOR.search(loop.text)
-    known = [one for one in place.names if head is not None and re.search(rf"\b{re.escape(one.name)}\b", head["over"])]
+    known = [
+        one
+        for one in place.names
+        if head is not None and re.search(rf"\b{re.escape(one.name)}\b", head["over"])
+    ]
     if not known:
         return ""
     one = known[0]
@@ -122,7 +124,8 @@ def _loop_of(rank: RankView, job: JobView) -> tuple[Frame, ProgramPlace, Block] 
 
 def _same_function(frame: Frame, rank: RankView) -> Frame | None:
     return next(
-        (one for one in path_of(rank.judged) if (one.file, one.function) == (frame.file, frame.function)), None
+        (one for one in path_of(rank.judged) if (one.file, one.function) == (frame.file, frame.function)),
+        None,
     )
 
 

@@ -173,4 +173,3 @@ def _passed(setter: Statement, awaited: _Awaited, rank: RankView, job: JobView) 
         one.line for one in place.around if one.is_loop
     }
     return "" if frame.line > setter.line and (level or not loops) else None
-

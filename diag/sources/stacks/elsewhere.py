@@ -7,6 +7,7 @@ import ast
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from diag.model.observations import Block, Leave, Statement
 from diag.sources.stacks.meanings import Meanings
@@ -39,7 +40,7 @@ def statements_of(files: Mapping[str, Sequence[Line]], around: Around) -> list[S
             kind, key = _kind_of(one, names, at)
             of_kind = found.setdefault(kind, [])
             if kind and len(of_kind) < _MOST_OF_KIND:
-                of_kind.append(_statement(kind, key, path, lines, at, around))
+                of_kind.append(replace(_statement(path, lines, at, around), kind=kind, key=key))
     return [one for of_kind in found.values() for one in of_kind]
 
 
@@ -51,14 +52,14 @@ def _kind_of(one: Line, names: Meanings, at: int) -> tuple[str, str]:
     if _LETS_GO.match(one.text):
         return "lets_go", ""
     if _SETS.search(one.text):
-        key = next(_keys(one.text, ("set", "add", "compare_set", "append", "multi_set"), _resolver(names, at)), "")
+        key = next(
+            _keys(one.text, ("set", "add", "compare_set", "append", "multi_set"), _resolver(names, at)), ""
+        )
         return ("sets", key) if _PLACE.sub("", key) else ("", "")
     return "", ""
 
 
-def _statement(
-    kind: str, key: str, path: str, lines: Sequence[Line], at: int, around: Around
-) -> Statement:
+def _statement(path: str, lines: Sequence[Line], at: int, around: Around) -> Statement:
     blocks, leaves = around(lines, at)
     before = [leave for leave in leaves if leave.line < lines[at].first]
     function = name = _function_of(lines, at)
@@ -78,7 +79,7 @@ def _statement(
         name = _function_of(lines, callers[0])
         called_in.append(name)
     text = shown(lines[at].text)
-    return Statement(kind, path, lines[at].first, function, text, key, tuple(called_in), blocks, tuple(before))
+    return Statement("", path, lines[at].first, function, text, "", tuple(called_in), blocks, tuple(before))
 
 
 def _function_of(lines: Sequence[Line], at: int) -> str:
@@ -133,7 +134,13 @@ def _template(node: ast.AST, resolve: Resolve, depth: int = 3) -> str:
     """Of an expression: its own text, and {what} for what it is put together from."""
     if isinstance(node, ast.Constant):
         value = node.value
-        return value if isinstance(value, str) else value.decode("latin-1") if isinstance(value, bytes) else str(value)
+        return (
+            value
+            if isinstance(value, str)
+            else value.decode("latin-1")
+            if isinstance(value, bytes)
+            else str(value)
+        )
     if isinstance(node, ast.JoinedStr):
         parts = [one.value if isinstance(one, ast.FormattedValue) else one for one in node.values]
         return "".join(_template(one, lambda _: "", 0) for one in parts)
@@ -143,7 +150,11 @@ def _template(node: ast.AST, resolve: Resolve, depth: int = 3) -> str:
         given = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
         values = iter([f"{{{ast.unparse(one)}}}" for one in given])
         return _OF_PERCENT.sub(lambda _: next(values, "{}"), str(node.left.value))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Constant):
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Constant)
+    ):
         if node.func.attr == "format":
             values = iter([f"{{{ast.unparse(one)}}}" for one in node.args])
             return _PLACE.sub(lambda _: next(values, "{}"), str(node.func.value.value))
