@@ -99,3 +99,46 @@ def test_loop_in_whose_next_round_a_rank_is_was_not_left_by_the_other(path: Path
 
     assert "has left the loop `for step in loader:`" in told(stacks, {0: "3", 1: "3"}, path).summary
     assert "left the loop" not in told(stacks, {0: "4", 1: "3"}, path).summary
+
+
+HELPER = """
+keys = dist.TCPStore("10.0.0.1", 29500)
+
+
+def best(epoch):
+    if rank == 0:
+        if improved:
+            keys.set(f"best{epoch}", "1")
+    else:
+        keys.wait([f"best{epoch}"], limit)  # waits
+
+
+for number in range(400):
+    all_reduce(weights)  # reduces
+    best(number)  # calls
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "cause", "ranks"), [("41", "key_not_set", (0,)), ("40", "waits_for_key", (1,))]
+)
+def test_function_that_sets_a_key_is_passed_where_its_only_call_is(
+    tmp_path: Path, number: str, cause: str, ranks: tuple[int, ...]
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(HELPER)
+    at = {mark: f"{path}:{line_of(HELPER, mark)}" for mark in ("waits", "reduces", "calls")}
+    stacks: dict[int, Sequence[str]] = {
+        0: [f"<module> {at['reduces']}", REDUCE],
+        1: [f"<module> {at['calls']}", f"best {at['waits']}"],
+    }
+    story = steady(world=2)
+    story.still(30.0, stacks)
+    for rank, stacked in stacks.items():
+        read(story, path, rank, stacked)
+        own = {"<module>": {"number": number if rank == 0 else "40"}, "best": {"epoch": "40"}}
+        held(story, rank, stacked, own)
+    story.still(30.0, stacks)
+    found = story.the("held-up")
+
+    assert (found.cause, found.ranks) == (cause, ranks)

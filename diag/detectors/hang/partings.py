@@ -123,14 +123,16 @@ class _Side:
         return format_who(self.ranks, forms)
 
 
+def counter_of(loop: Block) -> str:
+    """The variable that counts its rounds; empty where it has none."""
+    found = _COUNTED.match(loop.text)
+    return found[1] if found is not None else ""
+
+
 def _in_other_rounds(one: _Side, other: _Side, job: JobView) -> bool:
     """Of a loop that both are in, as the number shows that it counts: whoever is ahead has been through all of it."""
     shared = {block.line for block in other.path[0].around}
-    names = [
-        found[1]
-        for block in one.path[0].around
-        if block.line in shared and (found := _COUNTED.match(block.text))
-    ]
+    names = [name for block in one.path[0].around if block.line in shared and (name := counter_of(block))]
     ours, theirs = (_counters(side, names, job) for side in (one, other))
     return any(ours[name] != theirs[name] for name in ours.keys() & theirs.keys())
 

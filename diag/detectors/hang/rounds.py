@@ -8,7 +8,7 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 
-from diag.detectors.hang.partings import head_of, path_of
+from diag.detectors.hang.partings import counter_of, head_of, path_of
 from diag.detectors.hang.verdict import Verdict
 from diag.model.observations import Block, Frame, ProgramPlace
 from diag.state.rank_view import RankView
@@ -23,7 +23,6 @@ _LEVEL = (
 _OUTWARDS = 3  # own frames in which a loop is looked for
 _MOST_RANKS = 16
 _MOST_NUMBERS = 3  # that are shown
-_COUNTED = re.compile(r"for (\w+)(?: in range\(|,.* in enumerate\()")
 _FOR = re.compile(r"for .+? in (?P<over>.+):$")
 _NUMBER_OF = re.compile(r"(?:^<\w+ of |\.\.\. )(\d{1,15})(?: [\w.]+>|>| items[\])}])$")
 _OPERATORS = {
@@ -59,20 +58,20 @@ def _counters(
 ) -> str:
     """How far each has come in a loop of which it is not known how many rounds it has: those that left it less far."""
     for _, frame, _, loop in found:
-        name = _COUNTED.match(loop.text)
+        name = counter_of(loop)
         texts = {
-            other.rank: _values(other, there, job).get(name[1], "")
+            other.rank: _values(other, there, job).get(name, "")
             for other in ranks
-            if name is not None and (there := _same_function(frame, other)) is not None
+            if name and (there := _same_function(frame, other)) is not None
         }
         if len(texts) < len(ranks) or not all(map(str.isdecimal, texts.values())):
             continue
         counts: dict[str, list[int]] = {}
         for number, text in texts.items():
             counts.setdefault(text, []).append(number)
-        if name is not None and 1 < len(counts) <= _MOST_NUMBERS:
+        if name and 1 < len(counts) <= _MOST_NUMBERS:
             parts = [f"{text} on {format_ranks(tuple(of))}" for text, of in counts.items()]
-            return f"`{name[1]}` had come to {', '.join(parts[:-1])} and {parts[-1]} when read"
+            return f"`{name}` had come to {', '.join(parts[:-1])} and {parts[-1]} when read"
     return ""
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from diag.detectors.hang.partings import head_of, path_of
+from diag.detectors.hang.partings import counter_of, head_of, path_of
 from diag.detectors.hang.verdict import Verdict, blaming, format_who
 from diag.model import Confidence
 from diag.model.observations import Frame, ProgramPlace, Statement
@@ -27,6 +27,7 @@ _MOST_CONDITIONS = 2
 class _Awaited:
     """`values`: of the expressions in the key, those that were read."""
 
+    rank: RankView
     frame: Frame
     place: ProgramPlace
     values: Mapping[str, str]
@@ -99,7 +100,7 @@ def _awaited(rank: RankView | None, job: JobView, *, known: bool) -> _Awaited | 
     owner = next((found[1] for found in _OWNER.finditer(place.text)), "")
     meaning = place.meaning(owner)
     texts = (owner, meaning.text if meaning is not None else "", values.get(owner, ""))
-    return _Awaited(own[-1], place, values) if known or any(map(_STORE.search, texts)) else None
+    return _Awaited(rank, own[-1], place, values) if known or any(map(_STORE.search, texts)) else None
 
 
 def _values(rank: RankView, frame: Frame, job: JobView) -> dict[str, str]:
@@ -145,31 +146,49 @@ def _lines(setters: Sequence[Statement], cwd: str) -> str:
 def _passed(setter: Statement, awaited: _Awaited, rank: RankView, job: JobView) -> str | None:
     """Words for how it shows; None where the rank has not gone past that line, or it is not known.
 
-    By the values that the key is made of: a rank that has come to the next epoch set no key of this one. Else by its line
-    in the same function, where no loop may lead back.
+    By the values that the key is made of, and by the counters of the loops around: a rank that has come to the next epoch
+    set no key of this one. Else by its line in the function that sets it, or calls that, where no loop may lead back.
     """
-    frame = next(
-        (
-            one
-            for one in path_of(rank.judged)
-            if one.file == setter.file and one.function.rpartition(".")[2] == (setter.function or "<module>")
-        ),
-        None,
-    )
-    place = job.program.at(frame)
-    if frame is None or place is None:
+    found = _in_function_of(setter, rank)
+    place = job.program.at(found[0]) if found is not None else None
+    if found is None or place is None:
         return None
+    frame, line = found
     theirs = _values(rank, frame, job)
+    wanted = _EXPRESSION.findall(awaited.place.awaited)
+    pairs = [
+        (name, awaited.values.get(other, ""))
+        for name, other in zip(_EXPRESSION.findall(setter.key), wanted, strict=False)
+    ]
+    loops = [
+        one for one in place.around if one.is_loop and one.line in {block.line for block in setter.around}
+    ]
+    there = next((one for one in path_of(awaited.rank.judged) if _is_same(one, frame)), None)
+    if there is not None:
+        ours = _values(awaited.rank, there, job)
+        counted = (counter for one in loops if (counter := counter_of(one)))
+        pairs += [(name, ours.get(name, "")) for name in counted]
     level = False
-    pairs = zip(_EXPRESSION.findall(setter.key), _EXPRESSION.findall(awaited.place.awaited), strict=False)
-    for name, wanted in pairs:
-        one, other = theirs.get(name, ""), awaited.values.get(wanted, "")
+    for name, other in pairs:
+        one = theirs.get(name, "")
         if not (one.isdecimal() and other.isdecimal()):
             continue
         if int(one) != int(other):
             return f" (`{name}` is {one} there, and {other} is waited for)" if int(one) > int(other) else None
         level = True
-    loops = {one.line for one in setter.around if one.is_loop} & {
-        one.line for one in place.around if one.is_loop
-    }
-    return "" if frame.line > setter.line and (level or not loops) else None
+    return "" if frame.line > line and (level or not loops) else None
+
+
+def _in_function_of(setter: Statement, rank: RankView) -> tuple[Frame, int] | None:
+    """The frame of the rank in the function that sets the key, or in one that calls it, and that line of it."""
+    own = [one for one in path_of(rank.judged) if one.file == setter.file]
+    lines = ((setter.function, setter.line), *zip(setter.called_in, setter.called_at, strict=True))
+    for function, line in lines:
+        for frame in own:
+            if frame.function.rpartition(".")[2] == (function or "<module>"):
+                return frame, line
+    return None
+
+
+def _is_same(one: Frame, other: Frame) -> bool:
+    return (one.file, one.function) == (other.file, other.function)

@@ -137,7 +137,7 @@ class Statement:
     """One that nobody need be at: it `sets` the key of a store, `makes_group`, or `lets_go` of a message that it begins.
 
     `around` and `leaves`: the blocks that it is in, and the ways past it, also those of the only line that calls its
-    function. `called_in`: the functions of these lines.
+    function. `called_in` and `called_at`: these lines and their functions, outwards ("" is the module itself).
     """
 
     kind: str
@@ -147,6 +147,7 @@ class Statement:
     text: str
     key: str = ""
     called_in: tuple[str, ...] = ()
+    called_at: tuple[int, ...] = ()
     around: tuple[Block, ...] = ()
     leaves: tuple[Leave, ...] = ()
 

@@ -63,7 +63,8 @@ def _statement(path: str, lines: Sequence[Line], at: int, around: Around) -> Sta
     blocks, leaves = around(lines, at)
     before = [leave for leave in leaves if leave.line < lines[at].first]
     function = name = _function_of(lines, at)
-    called_in = []
+    called_in: list[str] = []
+    called_at: list[int] = []
     for _ in range(_CALLERS):  # where only one line calls it, what leads there leads here
         called = re.compile(rf"(?<![\w.])(?:self\.|cls\.)?{re.escape(name)}\(")
         callers = [
@@ -78,8 +79,20 @@ def _statement(path: str, lines: Sequence[Line], at: int, around: Around) -> Sta
         before += [leave for leave in ways if leave.line < lines[callers[0]].first]
         name = _function_of(lines, callers[0])
         called_in.append(name)
+        called_at.append(lines[callers[0]].first)
     text = shown(lines[at].text)
-    return Statement("", path, lines[at].first, function, text, "", tuple(called_in), blocks, tuple(before))
+    return Statement(
+        "",
+        path,
+        lines[at].first,
+        function,
+        text,
+        "",
+        tuple(called_in),
+        tuple(called_at),
+        blocks,
+        tuple(before),
+    )
 
 
 def _function_of(lines: Sequence[Line], at: int) -> str:
