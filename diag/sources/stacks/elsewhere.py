@@ -4,20 +4,22 @@ store, makes a group, or begins a message and keeps nothing of it. And the key t
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from diag.model.observations import Block, Leave, Statement
 from diag.sources.stacks.meanings import Meanings
-from diag.sources.stacks.statements import FUNCTIONS, Line, heads_of, shown
+from diag.sources.stacks.statements import FUNCTIONS, Line, heads_of, logical_lines, shown
 
 _MOST_OF_KIND, _MOST_KEY = 12, 120
 _CALLERS = 2  # functions outwards, each called at one line only
 # torch.distributed.Store, 1.8-2.13
 _WAITS_FOR_KEY = re.compile(r"\.(?:wait|get|check|multi_get)\(")
-_SETS = re.compile(r"\.(?:set|add|compare_set|append|multi_set)\(")
+_SETTERS = ("set", "add", "compare_set", "append", "multi_set")
+_SETS = re.compile(rf"\.(?:{'|'.join(_SETTERS)})\([^()]")
 _MAKES_GROUP = re.compile(
     r"\b(?:new_group|new_subgroups(?:_by_enumeration)?|split_group|init_device_mesh|DeviceMesh)\("
 )
@@ -31,17 +33,18 @@ Around = Callable[[Sequence[Line], int], tuple[tuple[Block, ...], tuple[Leave, .
 Resolve = Callable[[str], str]
 
 
-def statements_of(files: Mapping[str, Sequence[Line]], around: Around) -> list[Statement]:
-    """`files`: the lines of each, by its path. Of each kind the first ones."""
+@functools.lru_cache(maxsize=32)  # each rank's stack asks for the same files
+def statements_of(path: str, text: str, around: Around) -> tuple[Statement, ...]:
+    """Of one file; of each kind the first ones."""
+    lines = logical_lines(text)
+    names = Meanings(path, lines, lambda _: ())
     found: dict[str, list[Statement]] = {}
-    for path, lines in files.items():
-        names = Meanings(path, lines, lambda _: ())
-        for at, one in enumerate(lines):
-            kind, key = _kind_of(one, names, at)
-            of_kind = found.setdefault(kind, [])
-            if kind and len(of_kind) < _MOST_OF_KIND:
-                of_kind.append(replace(_statement(path, lines, at, around), kind=kind, key=key))
-    return [one for of_kind in found.values() for one in of_kind]
+    for at, one in enumerate(lines):
+        kind, key = _kind_of(one, names, at)
+        of_kind = found.setdefault(kind, [])
+        if kind and len(of_kind) < _MOST_OF_KIND:
+            of_kind.append(replace(_statement(path, lines, at, around), kind=kind, key=key))
+    return tuple(one for of_kind in found.values() for one in of_kind)
 
 
 def _kind_of(one: Line, names: Meanings, at: int) -> tuple[str, str]:
@@ -52,10 +55,8 @@ def _kind_of(one: Line, names: Meanings, at: int) -> tuple[str, str]:
     if _LETS_GO.match(one.text):
         return "lets_go", ""
     if _SETS.search(one.text):
-        key = next(
-            _keys(one.text, ("set", "add", "compare_set", "append", "multi_set"), _resolver(names, at)), ""
-        )
-        return ("sets", key) if _PLACE.sub("", key) else ("", "")
+        key = next(_keys(one.text, _SETTERS, _resolver(names, at), least=2), "")
+        return ("sets", key) if key else ("", "")
     return "", ""
 
 
@@ -70,7 +71,7 @@ def _statement(path: str, lines: Sequence[Line], at: int, around: Around) -> Sta
         callers = [
             number
             for number, one in enumerate(lines)
-            if name and one.word not in FUNCTIONS and called.search(one.text)
+            if name and f"{name}(" in one.text and one.word not in FUNCTIONS and called.search(one.text)
         ]
         if len(callers) != 1:
             break
@@ -122,9 +123,12 @@ def _resolver(names: Meanings, at: int) -> Resolve:
     return resolve
 
 
-def _keys(text: str, methods: Sequence[str], resolve: Resolve) -> Iterator[str]:
+def _keys(text: str, methods: Sequence[str], resolve: Resolve, least: int = 1) -> Iterator[str]:
+    """`least`: so many arguments has such a call; a list's `append` has fewer than a store's."""
     for node in ast.walk(_parsed(text)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods:
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        if node.func.attr in methods and len(node.args) + len(node.keywords) >= least:
             given = node.args[:1] or [one.value for one in node.keywords if one.arg in ("key", "keys")]
             key = _template(given[0], resolve) if given else ""
             if _PLACE.sub("", key):

@@ -51,6 +51,7 @@ def read(files: Files, path: str, wanted: Mapping[int, str], started: float) -> 
         return text
     lines = logical_lines(text)
     modules: dict[str, Sequence[Line]] = {}
+    texts = {path: text}
 
     def module(other: str) -> Sequence[Line]:
         if (
@@ -59,12 +60,15 @@ def read(files: Files, path: str, wanted: Mapping[int, str], started: float) -> 
             and sum(map(bool, modules.values())) < _MOST_MODULES
         ):
             found = _text(files, other, started)
+            if isinstance(found, str):
+                texts[other] = found
             modules[other] = logical_lines(found) if isinstance(found, str) else ()
         return modules.get(other, ())
 
     names = Meanings(path, lines, module)
     places = [_place(lines, path, line, function, names) for line, function in sorted(wanted.items())]
-    statements = statements_of({path: lines, **names.modules()}, _around)
+    imported = names.modules()
+    statements = [one for file in (path, *imported) for one in statements_of(file, texts[file], _around)]
     return {
         "places": [asdict(place) for place in places if place is not None],
         "statements": [asdict(one) for one in statements],
