@@ -89,6 +89,7 @@ class RankFinder:
         self._proc = proc
         self._tree = Tree(where, proc) if isinstance(where, int) else where
         self._given: set[str] | None = None  # RANK of the job's root; None: RANK alone makes no rank
+        self._asked: frozenset[int] = frozenset()  # members of a group whose environment was compared with it
         self._counted = 0  # of ranks whose environment does not say how many there are
         self._known: dict[tuple[int, int], Identity | None] = {}
         self._found: dict[int, _Known] = {}  # by rank
@@ -110,6 +111,7 @@ class RankFinder:
         self._forget({(pid, process.ticks) for pid, process in stats.items()})
         launched = self._leave_out(identities, stats)
         group = members({pid: report for pid, report in reports.items() if pid in stats}, launched, stats)
+        self._learn_numbers(group, identities)
         ranks = named(launched, group, stats)
         chosen = self._topmost(ranks, stats)
         self._withdraw(chosen, group, stats)
@@ -125,6 +127,22 @@ class RankFinder:
         self._note_inner(identities, stats)
         self._note_shared(ranks, stats)
         return new
+
+    def _learn_numbers(self, group: Mapping[int, GroupReport], identities: Mapping[int, Identity]) -> None:
+        """No launcher numbers them, and each has joined the group as what its RANK says: whoever is started with such a
+        number from now on (again, after one has failed) is that rank before it has joined any group."""
+        pids = frozenset(group)
+        if self._given is not None or len(pids) < 2 or pids == self._asked or not pids.isdisjoint(identities):
+            return
+        self._asked = pids
+        given = {(read_environ(pid, self._proc) or {}).get("RANK", "") for pid in self._tree.roots}
+        numbers = {pid: read_environ(pid, self._proc) or {} for pid in pids}
+        if all(
+            (env.get("RANK"), env.get("WORLD_SIZE")) == (str(group[pid].rank), str(group[pid].world))
+            and env.get("RANK") not in given
+            for pid, env in numbers.items()
+        ):
+            self._given = given
 
     def _wrote(self, report: GroupReport) -> bool:
         """Started by the job and not below its root any more, as Ray's daemons are: no file of the job may name

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from diag.model.observations import Block, Frame, FrameVariables, ProgramPlace, ProgramRead, VariablesRead
+from diag.model.observations import (
+    Block,
+    Frame,
+    FrameVariables,
+    ProgramPlace,
+    ProgramRead,
+    Statement,
+    VariablesRead,
+)
 from diag.state.reducer import AttemptBegan, Reducer, takes
 
 _MOST = 2048
@@ -15,6 +23,7 @@ _Function = tuple[int, str, str]
 class Program(Reducer):
     def __init__(self) -> None:
         self._places: dict[tuple[str, int, str], ProgramPlace] = {}
+        self._statements: dict[tuple[str, int], Statement] = {}
         self._variables: dict[tuple[int, int], VariablesRead] = {}  # by rank and pid
         self._first: dict[tuple[int, int], dict[_Function, FrameVariables]] = {}
 
@@ -26,6 +35,10 @@ class Program(Reducer):
         """The blocks around the innermost of these lines, the nearest first."""
         places = (place for frame in reversed(frames[-_OUTWARDS:]) if (place := self.at(frame)) is not None)
         return ((place, block) for place in places for block in place.around)
+
+    def statements(self, kind: str) -> list[Statement]:
+        """In the order of files and lines."""
+        return [one for _, one in sorted(self._statements.items()) if one.kind == kind]
 
     def variables(self, rank: int, pid: int) -> VariablesRead | None:
         """Of a process of this rank, as last read. None where they were not."""
@@ -52,10 +65,14 @@ class Program(Reducer):
         for place in fact.places:
             if len(self._places) < _MOST:
                 self._places[place.file, place.line, place.function] = place
+        for one in fact.statements:
+            if len(self._statements) < _MOST:
+                self._statements[one.file, one.line] = one
 
     @takes(AttemptBegan)
     def _began_anew(self, at: float, fact: AttemptBegan) -> None:
         self._places.clear()  # it may have been mended in between
+        self._statements.clear()
         self._variables.clear()
         self._first.clear()
 

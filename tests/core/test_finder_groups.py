@@ -320,3 +320,35 @@ def read_process_as(words: GroupReports, pid: int) -> Any:
     ((_, one),) = words._known.values()
     assert one is not None
     return Process(one.ticks, 1, 1, "python3", "S")
+
+
+def test_rank_that_is_started_again_is_known_by_the_number_with_which_its_group_agrees(
+    job: Job, tmp_path: Path
+) -> None:
+    """No launcher numbers them; the new process still waits in init_process_group, and has joined nothing."""
+    two = {"WORLD_SIZE": "2"}
+    zero, one = starts(job, "zero", RANK="0", **two), starts(job, "one", RANK="1", **two)
+    finder = finder_of(job, tmp_path)
+    says(tmp_path, zero, 0, 2)
+    says(tmp_path, one, 1, 2)
+    assert pids(finder.scan()) == {0: zero, 1: one}
+
+    job.kill("one")
+    again = starts(job, "again", RANK="1", **two)
+
+    found = pids([*finder.scan(), *finder.scan()])
+    assert found[1] == again
+
+
+def test_number_that_the_group_does_not_agree_with_makes_no_rank(job: Job, tmp_path: Path) -> None:
+    """RANK is that of a node, or of something else."""
+    two = {"WORLD_SIZE": "2"}
+    zero, one = starts(job, "zero", RANK="1", **two), starts(job, "one", RANK="0", **two)
+    finder = finder_of(job, tmp_path)
+    says(tmp_path, zero, 0, 2)
+    says(tmp_path, one, 1, 2)
+    assert pids(finder.scan()) == {0: zero, 1: one}
+
+    starts(job, "helper", RANK="1", **two)
+
+    assert finder.scan() == [] and finder.scan() == []

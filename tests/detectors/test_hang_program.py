@@ -123,7 +123,8 @@ def read(story: Story, path: Path, rank: int, stacked: Sequence[str]) -> None:
     wanted = {frame.line: frame.function for frame in frames(*stacked) if frame.file == str(path)}
     found = program.read(Files(), str(path), wanted, time.time() + 1)
     places = tuple(program._place_of(str(path), row) for row in found.get("places", ()))
-    story.tell(ProgramRead(rank, pid_of(rank), places))
+    statements = tuple(program._statement_of(row) for row in found.get("statements", ()))
+    story.tell(ProgramRead(rank, pid_of(rank), places, statements))
 
 
 def told(path: Path, stacks: dict[int, list[str]], wait: str = "", seconds: float = 60.0) -> Finding:

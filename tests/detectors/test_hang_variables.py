@@ -12,7 +12,7 @@ from diag.model import Finding
 from diag.model.observations import FrameVariables, Variable, VariablesRead
 from diag.model.observations.waits import ProcessWaits, ThreadWait, Wait, WaitsRead
 from tests.detectors.test_hang import steady
-from tests.detectors.test_hang_program import read
+from tests.detectors.test_hang_program import read, recorded
 from tests.facts import Story, frames, pid_of
 from tests.programs import line_of
 
@@ -223,3 +223,54 @@ def test_what_is_hidden_is_not_told_of(path: Path) -> None:
     )
 
     assert "when read" not in found.summary
+
+
+@pytest.mark.parametrize(("rounds", "said"), [("38", True), ("40", False)])
+def test_loop_with_fewer_rounds_on_the_rank_that_left_it_is_counted(
+    path: Path, rounds: str, *, said: bool
+) -> None:
+    """Uneven data: one has no batch left and goes on to the call behind the loop."""
+    text = TEXT.replace("for step in loader:", "for step in range(limit):") + "\n"
+    path.write_text(text.replace("train(0, 0, 0)", "    all_reduce(limit)  # behind\n\n\ntrain(0, 0, 0)"))
+    text = path.read_text()
+    top = f"<module> {path}:{line_of(text, 'top')}"
+    stacks: Stacks = {
+        rank: [top, f"train {path}:{line_of(text, mark)}", REDUCE]
+        for rank, mark in ((0, "last"), (1, "behind"), (2, "last"))
+    }
+    story = steady(world=3)
+    for _ in range(2):
+        story.still(20.0, stacks)
+        for rank, stacked in stacks.items():
+            read(story, path, rank, stacked)
+            held(story, rank, stacked, {"train": {"limit": rounds if rank == 1 else "40"}})
+            recorded(story, rank, 7, "all_gather" if rank == 1 else "all_reduce", 3)
+    story.still(20.0, stacks)
+    found = story.the("hang")
+
+    assert found.cause == "left_the_loop" and found.ranks == (1,)
+    assert ("has 38 rounds on rank 1 and 40 on ranks 0, 2" in found.summary) == said
+    assert ("rounds on" in found.summary) == said
+
+
+def test_counter_of_a_loop_that_one_rank_has_left_is_shown_of_all(path: Path) -> None:
+    """How many batches a loader has is not read; how many rounds each has come to is."""
+    text = TEXT.replace("for step in loader:", "for step, batch in enumerate(loader):") + "\n"
+    text = text.replace("train(0, 0, 0)", "    all_reduce(limit)  # behind\n\n\ntrain(0, 0, 0)")
+    path.write_text(text)
+    top = f"<module> {path}:{line_of(text, 'top')}"
+    stacks: Stacks = {
+        rank: [top, f"train {path}:{line_of(text, mark)}", REDUCE]
+        for rank, mark in ((0, "last"), (1, "behind"), (2, "last"))
+    }
+    story = steady(world=3)
+    for _ in range(2):
+        story.still(20.0, stacks)
+        for rank, stacked in stacks.items():
+            read(story, path, rank, stacked)
+            held(story, rank, stacked, {"train": {"step": "37" if rank == 1 else "38"}})
+            recorded(story, rank, 7, "all_gather" if rank == 1 else "all_reduce", 3)
+    story.still(20.0, stacks)
+    found = story.the("hang")
+
+    assert "`step` had come to 37 on rank 1 and 38 on ranks 0, 2 when read" in found.summary

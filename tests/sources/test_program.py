@@ -298,3 +298,95 @@ def test_what_a_line_waits_for_is_followed_to_where_it_was_made(tmp_path: Path, 
     (place,) = program.read(Files(), str(path), {line_of(WORK, mark): function}, time.time() + 1)["places"]
 
     assert place["made"] == made
+
+
+STORES = """
+import sharing
+from torch import distributed as dist
+
+PREFIX = "best"
+
+
+def train(rank, keys):
+    name = f"{PREFIX}/{rank}"
+    for epoch in range(9):
+        if value < best:
+            keys.set(f"epoch{epoch}", "1")
+        keys.set("run/" + str(epoch), b"1")
+        keys.wait([f"epoch{epoch}"], limit)  # list
+        keys.get("run/%d" % epoch)  # percent
+        keys.get("run/{}".format(epoch))  # format
+        keys.get(name)  # name
+        while not keys.check([name]):
+            pause()  # loop
+        event.wait()  # event
+        keys.get(epoch)  # unknown
+    dist.isend(rank, 1)
+    work = dist.isend(rank, 1)
+    seen.set(rank)
+    rows.append("one")
+    names.add("two")
+    keys.add("count", 1)
+"""
+SHARING = """
+def group(ranks):
+    return dist.new_group(ranks)
+
+
+def share(rank, ranks):
+    if rank not in ranks:
+        return
+    group(ranks)
+
+
+def mesh():
+    init_device_mesh("cpu", (2,))
+"""
+
+
+@pytest.mark.parametrize(
+    ("mark", "key"),
+    [
+        ("list", "epoch{epoch}"),
+        ("percent", "run/{epoch}"),
+        ("format", "run/{epoch}"),
+        ("name", "{PREFIX}/{rank}"),
+        ("loop", "{PREFIX}/{rank}"),
+        ("event", ""),
+        ("unknown", ""),
+    ],
+)
+def test_key_that_a_line_asks_for_is_read_with_its_parts(tmp_path: Path, mark: str, key: str) -> None:
+    (tmp_path / "train.py").write_text(STORES)
+    found = program.read(
+        Files(), str(tmp_path / "train.py"), {line_of(STORES, mark): "train"}, time.time() + 1
+    )
+
+    assert found["places"][0]["awaited"] == key
+
+
+def test_statements_that_ranks_wait_for_are_found_with_what_leads_there(tmp_path: Path) -> None:
+    """Also in a module that is imported, and by the conditions of the only line that calls them."""
+    (tmp_path / "train.py").write_text(STORES)
+    (tmp_path / "sharing.py").write_text(SHARING)
+    payload = {
+        "pid": 7,
+        "files": {
+            str(tmp_path / "train.py"): program.read(Files(), str(tmp_path / "train.py"), {}, time.time() + 1)
+        },
+    }
+    (fact,) = program.parse(Record(program.SOURCE, json.loads(json.dumps(payload)), 0, "host"))
+    assert isinstance(fact, ProgramRead)
+
+    assert [(one.kind, one.key, one.text) for one in fact.statements] == [
+        ("sets", "epoch{epoch}", 'keys.set(f"epoch{epoch}", "1")'),
+        ("sets", "run/{epoch}", 'keys.set("run/" + str(epoch), b"1")'),
+        ("sets", "count", 'keys.add("count", 1)'),
+        ("lets_go", "", "dist.isend(rank, 1)"),
+        ("makes_group", "", "return dist.new_group(ranks)"),
+        ("makes_group", "", 'init_device_mesh("cpu", (2,))'),
+    ]
+    assert [one.text for one in fact.statements[0].around] == ["if value < best:", "for epoch in range(9):"]
+    made = fact.statements[4]
+    assert (made.function, made.called_in) == ("group", ("share",))
+    assert [one.under.text for one in made.leaves] == ["if rank not in ranks:"]

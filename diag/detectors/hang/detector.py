@@ -12,9 +12,12 @@ from diag.detectors.hang.catalogue import catalogue
 from diag.detectors.hang.corroborate import EvidenceFusion
 from diag.detectors.hang.endless_waits import with_endless_wait
 from diag.detectors.hang.evidence import evidence_of
+from diag.detectors.hang.generations import with_generations
 from diag.detectors.hang.grounds import grounds_of
+from diag.detectors.hang.groups import with_groups
 from diag.detectors.hang.kernel_waits import last_fed, with_kernel_waits
 from diag.detectors.hang.last_words import with_ended_ranks
+from diag.detectors.hang.let_go import with_message_let_go
 from diag.detectors.hang.messages import advice_for, describe
 from diag.detectors.hang.moment import began_still, proven, unproven, with_unseen
 from diag.detectors.hang.partings import path_of
@@ -30,6 +33,7 @@ from diag.detectors.hang.silence import (
     rested_since,
     silent_since,
 )
+from diag.detectors.hang.store_keys import with_store_keys
 from diag.detectors.hang.time_limits import with_known_end
 from diag.detectors.hang.variables import with_variables
 from diag.detectors.hang.verdict import Verdict, others
@@ -245,6 +249,8 @@ def judge(
     verdict = with_endless_wait(with_kernel_waits(_held_up_by_memory(found, alive), job), job)
     verdict = with_known_end(with_service_at_rest(verdict, job), job, now)
     verdict = with_nobody_sending(with_work(verdict, job), job, now)
+    verdict = with_generations(with_groups(verdict, states, job), job)
+    verdict = with_message_let_go(with_store_keys(verdict, job), job)
     verdict = with_variables(with_program_lines(verdict, job), job)
     verdict = with_ended_ranks(verdict, job)
     if busy and verdict.klass not in _ELSEWHERE:

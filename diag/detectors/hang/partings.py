@@ -20,6 +20,8 @@ _LOOPS = ("while", "for")
 _OF_RANK = re.compile(
     r"rank|main_process|is_main|is_master|(?:global|process)_zero|is_leader|is_chief|coordinator", re.I
 )
+# `for epoch in range(...):`, `for step, batch in enumerate(loader):`
+_COUNTED = re.compile(r"for (\w+)(?: in range\(|,.* in enumerate\()")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,11 @@ def parting(
         return None
     us, them = sides
     cwd = job.run.cwd
+    level = in_calls or not _in_other_rounds(us, them, job)
     ways = [
         _left_out(us, them, cwd) if in_order and not _may_end_early(us, them, cwd) else None,
-        _left_loop(us, them, cwd),
-        _left_loop(them, us, cwd),
+        _left_loop(us, them, cwd) if level else None,
+        _left_loop(them, us, cwd) if level else None,
         _under(us, them, cwd, for_good=in_calls),
     ]
     if in_calls:
@@ -118,6 +121,32 @@ class _Side:
 
     def verb(self, forms: str) -> str:
         return format_who(self.ranks, forms)
+
+
+def counter_of(loop: Block) -> str:
+    """The variable that counts its rounds; empty where it has none."""
+    found = _COUNTED.match(loop.text)
+    return found[1] if found is not None else ""
+
+
+def _in_other_rounds(one: _Side, other: _Side, job: JobView) -> bool:
+    """Of a loop that both are in, as the number shows that it counts: whoever is ahead has been through all of it."""
+    shared = {block.line for block in other.path[0].around}
+    names = [name for block in one.path[0].around if block.line in shared and (name := counter_of(block))]
+    ours, theirs = (_counters(side, names, job) for side in (one, other))
+    return any(ours[name] != theirs[name] for name in ours.keys() & theirs.keys())
+
+
+def _counters(side: _Side, names: Sequence[str], job: JobView) -> dict[str, str]:
+    rank, place = job.ranks.get(side.ranks[0]), side.path[0]
+    read = job.program.variables(rank.rank, rank.placement.pid) if rank is not None else None
+    return {
+        variable.name: variable.text
+        for frame in (read.frames if read is not None else ())
+        if not frame.called and (frame.file, frame.function) == (place.file, place.function)
+        for variable in frame.variables
+        if variable.name in names and variable.text.isdecimal()
+    }
 
 
 def _left_loop(one: _Side, other: _Side, cwd: str) -> Parting | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from diag.detectors.hang.partings import path_of
 from diag.detectors.hang.program_lines import thread_of
 from diag.detectors.hang.reasons import POLLS
+from diag.detectors.hang.rounds import rounds_that_differ
 from diag.detectors.hang.verdict import Note, Verdict
 from diag.model.observations import Frame, FrameVariables, ProgramPlace, ThreadStack
 from diag.state.program import Program
@@ -117,6 +118,8 @@ def with_variables(verdict: Verdict, job: JobView) -> Verdict:
             notes += [Note("variables", text, number) for text in _called(there, whole, cwd)]
     shown = _shown(places, verdict)
     differs, clause, of_name = _difference(places, shown, rank, verdict)
+    if counted := rounds_that_differ(verdict, job):
+        differs, clause, of_name = "", counted, False
     clauses = [verdict.words, _at_its_line(shown, verdict, differs) if shown is not None else "", clause]
     if shown is not None and verdict.cause in _LOOPS:
         first = job.program.first_variables(rank.rank, read.pid, shown.frame)

@@ -115,7 +115,8 @@ class Meaning:
 class ProgramPlace:
     """A line of a function: its statement, the blocks around it from the innermost to the function's, the ways past
     it, and what the names in all these stand for, where one statement says so. `made`: the statement that made what it
-    calls `wait` of, as far as names in the same file show."""
+    calls `wait` of, as far as names in the same file show. `awaited`: the key that it asks a store for, if what it asks is
+    one, with {expressions} in place of values."""
 
     file: str
     line: int
@@ -125,17 +126,40 @@ class ProgramPlace:
     leaves: tuple[Leave, ...] = ()
     names: tuple[Meaning, ...] = ()
     made: str = ""
+    awaited: str = ""
 
     def meaning(self, name: str) -> Meaning | None:
         return next((one for one in self.names if one.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
+class Statement:
+    """One that nobody need be at: it `sets` the key of a store, `makes_group`, or `lets_go` of a message that it begins.
+
+    `around` and `leaves`: the blocks that it is in, and the ways past it, also those of the only line that calls its
+    function. `called_in` and `called_at`: these lines and their functions, outwards ("" is the module itself).
+    """
+
+    kind: str
+    file: str
+    line: int
+    function: str
+    text: str
+    key: str = ""
+    called_in: tuple[str, ...] = ()
+    called_at: tuple[int, ...] = ()
+    around: tuple[Block, ...] = ()
+    leaves: tuple[Leave, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramRead(Observation):
-    """Of one process. A file that could not be read, or was written after the process had started, has no places."""
+    """Of one process. A file that could not be read, or was written after the process had started, has no places.
+    `statements`: of these files, and of modules that they import."""
 
     pid: int
     places: tuple[ProgramPlace, ...]
+    statements: tuple[Statement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,23 @@ class Meanings:
         within = dict.fromkeys(name for text in values for name in _NAME.findall(text))
         return [*self._found(found, within, at).values()]
 
+    def modules(self) -> dict[str, Sequence[Line]]:
+        """The lines of modules of the program that are imported, by their files."""
+        found: dict[str, Sequence[Line]] = {}
+        for one in self._lines:
+            if one.word == "from" and (match := _FROM.fullmatch(one.text)):
+                names = [(match["module"], len(match["dots"]))]
+                if not match["module"]:  # from . import checkpoint
+                    names = [(name, len(match["dots"])) for name in _imported_names(match["names"])]
+            elif one.word == "import" and (match := _IMPORT.fullmatch(one.text)):
+                names = [(name, 0) for name in _imported_names(match["modules"])]
+            else:
+                continue
+            for path in (path for name, dots in names for path in self._files_of(name, dots)):
+                if lines := self._module(path):
+                    found[path] = lines
+        return found
+
     def _found(self, found: dict[str, Meaning], names: Iterable[str], at: int) -> dict[str, Meaning]:
         for asked in names:
             name = asked
@@ -112,6 +129,10 @@ class Meanings:
         for _ in range(1 if dots else _ABOVE):
             yield f"{folder.rstrip('/')}/{module.replace('.', '/')}.py"
             folder = posixpath.dirname(folder)
+
+
+def _imported_names(names: str) -> list[str]:
+    return [part.partition(" as ")[0].strip() for part in names.split(",")]
 
 
 def _original(names: str, wanted: str) -> str | None:

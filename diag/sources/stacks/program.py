@@ -9,9 +9,18 @@ from dataclasses import asdict
 from typing import Any
 
 from diag.model import Payload, Record
-from diag.model.observations import Block, Leave, Meaning, Observation, ProgramPlace, ProgramRead
+from diag.model.observations import (
+    Block,
+    Leave,
+    Meaning,
+    Observation,
+    ProgramPlace,
+    ProgramRead,
+    Statement,
+)
 from diag.sources.host.job_files import Files
 from diag.sources.payload import from_mapping, guarded, integer, mapping, sequence
+from diag.sources.stacks.elsewhere import awaited_key, statements_of
 from diag.sources.stacks.meanings import MOST_MEANINGS, Meanings, made_by
 from diag.sources.stacks.statements import (
     FUNCTIONS,
@@ -27,6 +36,7 @@ SOURCE = "program"
 _MOST_BYTES = 512 << 10  # a tenth of a second
 _BOOT_SECONDS = 2.0  # the kernel tells the start since a boot that it knows to the second
 _MOST_BLOCKS, _MOST_LEAVES, _MOST_DECIDING = 12, 8, 3
+_MOST_STATEMENTS = 48
 _MOST_MODULES, _MOST_TRIED = 4, 64  # further files that a read of one opens, and looks for
 _BLOCKS = ("while", "for", "if", "elif", "else", "except", "finally", "with")
 _CONDITIONS = ("if", "elif", "else", "except")
@@ -41,6 +51,7 @@ def read(files: Files, path: str, wanted: Mapping[int, str], started: float) -> 
         return text
     lines = logical_lines(text)
     modules: dict[str, Sequence[Line]] = {}
+    texts = {path: text}
 
     def module(other: str) -> Sequence[Line]:
         if (
@@ -49,12 +60,19 @@ def read(files: Files, path: str, wanted: Mapping[int, str], started: float) -> 
             and sum(map(bool, modules.values())) < _MOST_MODULES
         ):
             found = _text(files, other, started)
+            if isinstance(found, str):
+                texts[other] = found
             modules[other] = logical_lines(found) if isinstance(found, str) else ()
         return modules.get(other, ())
 
     names = Meanings(path, lines, module)
     places = [_place(lines, path, line, function, names) for line, function in sorted(wanted.items())]
-    return {"places": [asdict(place) for place in places if place is not None]}
+    imported = names.modules()
+    statements = [one for file in (path, *imported) for one in statements_of(file, texts[file], _around)]
+    return {
+        "places": [asdict(place) for place in places if place is not None],
+        "statements": [asdict(one) for one in statements],
+    }
 
 
 def _text(files: Files, path: str, started: float) -> str | Payload:
@@ -73,20 +91,36 @@ def _text(files: Files, path: str, started: float) -> str | Payload:
 
 @guarded(SOURCE)
 def parse(record: Record) -> Iterator[Observation]:
-    found = [
+    files = mapping(record.payload["files"]).items()
+    places = [
         _place_of(file, row)
-        for file, read_of_it in mapping(record.payload["files"]).items()
+        for file, read_of_it in files
         for row in sequence(mapping(read_of_it).get("places"))
     ]
-    yield ProgramRead(record.rank, integer(record.payload["pid"]), tuple(found))
+    statements = dict.fromkeys(
+        _statement_of(row)
+        for _, read_of_it in files
+        for row in sequence(mapping(read_of_it).get("statements"))[:_MOST_STATEMENTS]
+    )
+    yield ProgramRead(record.rank, integer(record.payload["pid"]), tuple(places), tuple(statements))
 
 
-def _place_of(file: str, row: Mapping[str, Any]) -> ProgramPlace:
+def _statement_of(row: Mapping[str, Any]) -> Statement:
+    around, leaves = _blocks_of(row)
+    return from_mapping(Statement, row, around=around, leaves=leaves)
+
+
+def _blocks_of(row: Mapping[str, Any]) -> tuple[tuple[Block, ...], tuple[Leave, ...]]:
     around = tuple(from_mapping(Block, one) for one in sequence(row["around"])[:_MOST_BLOCKS])
     leaves = tuple(
         from_mapping(Leave, one, under=from_mapping(Block, one["under"]))
         for one in sequence(row["leaves"])[:_MOST_LEAVES]
     )
+    return around, leaves
+
+
+def _place_of(file: str, row: Mapping[str, Any]) -> ProgramPlace:
+    around, leaves = _blocks_of(row)
     names = tuple(from_mapping(Meaning, one) for one in sequence(row.get("names"))[:MOST_MEANINGS])
     return from_mapping(ProgramPlace, row, file=file, around=around, leaves=leaves, names=names)
 
@@ -106,8 +140,7 @@ def _place(
     name = function.rpartition(".")[2]
     if not name.startswith("<") and (inside is None or f"def {name}" not in inside.text):
         return None
-    around = [_block(lines, head) for head in heads if lines[head].word in _BLOCKS][:_MOST_BLOCKS]
-    leaves = _leaves(lines, heads, around)[:_MOST_LEAVES]
+    around, leaves = _around(lines, at)
     loop = next((head for head in heads if lines[head].word in LOOPS), None)
     asked = [*(lines[loop].names if loop is not None else ()), *lines[at].names]
     for leave in leaves:
@@ -115,7 +148,15 @@ def _place(
     meanings = tuple(names.of(asked, at))
     made = shown(made_by(lines, heads, lines[at].text))
     text = shown(lines[at].text)
-    return ProgramPlace(file, line, function, text, tuple(around), tuple(leaves), meanings, made)
+    conditions = [block.text for block in around if block.kind == "while"]
+    awaited = awaited_key([lines[at].text, *conditions], names, at)
+    return ProgramPlace(file, line, function, text, around, leaves, meanings, made, awaited)
+
+
+def _around(lines: Sequence[Line], at: int) -> tuple[tuple[Block, ...], tuple[Leave, ...]]:
+    heads = list(heads_of(lines, at))
+    around = [_block(lines, head) for head in heads if lines[head].word in _BLOCKS][:_MOST_BLOCKS]
+    return tuple(around), tuple(_leaves(lines, heads, around)[:_MOST_LEAVES])
 
 
 def _block(lines: Sequence[Line], head: int) -> Block:

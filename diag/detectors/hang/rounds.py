@@ -1,0 +1,198 @@
+"""How many rounds the loops have in which ranks exchange something, by their heads and the variables there: ranks with more
+batches, steps or micro-batches than their peers wait for one that never comes."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Mapping, Sequence
+
+from diag.detectors.hang.partings import counter_of, head_of, path_of
+from diag.detectors.hang.verdict import Verdict
+from diag.model.observations import Block, Frame, ProgramPlace
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
+from diag.text.units import format_path, format_ranks
+
+# Causes of ranks of which none is only behind.
+_LEVEL = (
+    "messages_do_not_match", "calls_differ", "call_skipped", "call_unanswered", "left_the_loop", "call_of_some_ranks",
+    "groups_in_opposite_order", "left_before_the_others", "ways_differ", "all_ranks_wait",
+)  # fmt: skip
+_OUTWARDS = 3  # own frames in which a loop is looked for
+_MOST_RANKS = 16
+_MOST_NUMBERS = 3  # that are shown
+_FOR = re.compile(r"for .+? in (?P<over>.+):$")
+_NUMBER_OF = re.compile(r"(?:^<\w+ of |\.\.\. )(\d{1,15})(?: [\w.]+>|>| items[\])}])$")
+_OPERATORS = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
+_LARGEST = 1 << 53
+
+
+def rounds_that_differ(verdict: Verdict, job: JobView) -> str:
+    """ "`for i in range(n):` (train.py:7) has 40 rounds on rank 0 and 38 on rank 1"; empty where they do not differ, or
+    that is not known."""
+    if verdict.cause not in _LEVEL:
+        return ""
+    ranks = job.ranks.known(verdict.everyone[:_MOST_RANKS])
+    found = [(rank, *where) for rank in ranks if (where := _loop_of(rank, job)) is not None]
+    cwd = job.run.cwd
+    for rank, frame, place, loop in found:
+        counts: dict[int, list[int]] = {}
+        for other in ranks:
+            there = frame if other is rank else _same_function(frame, other)
+            count = _rounds(loop, _values(other, there, job)) if there is not None else None
+            if count is not None:
+                counts.setdefault(count, []).append(other.rank)
+        if 1 < len(counts) <= _MOST_NUMBERS:
+            return f"{head_of(loop, place.file, cwd)} has {_numbers(counts)}{_made(loop, place, cwd)}"
+    if verdict.cause == "messages_do_not_match":
+        return _of_messages(found, job)
+    return _counters(found, ranks, job) if verdict.cause == "left_the_loop" else ""
+
+
+def _counters(
+    found: Sequence[tuple[RankView, Frame, ProgramPlace, Block]], ranks: Sequence[RankView], job: JobView
+) -> str:
+    """How far each has come in a loop of which it is not known how many rounds it has: those that left it less far."""
+    for _, frame, _, loop in found:
+        name = counter_of(loop)
+        texts = {
+            other.rank: _values(other, there, job).get(name, "")
+            for other in ranks
+            if name and (there := _same_function(frame, other)) is not None
+        }
+        if len(texts) < len(ranks) or not all(map(str.isdecimal, texts.values())):
+            continue
+        counts: dict[str, list[int]] = {}
+        for number, text in texts.items():
+            counts.setdefault(text, []).append(number)
+        if name and 1 < len(counts) <= _MOST_NUMBERS:
+            parts = [f"{text} on {format_ranks(tuple(of))}" for text, of in counts.items()]
+            return f"`{name}` had come to {', '.join(parts[:-1])} and {parts[-1]} when read"
+    return ""
+
+
+def _of_messages(found: Sequence[tuple[RankView, Frame, ProgramPlace, Block]], job: JobView) -> str:
+    """Ranks are in loops of their own, one in each pass: each has as many rounds as it counts messages."""
+    parts: dict[tuple[str, int], list[int]] = {}
+    for rank, frame, place, loop in found:
+        count = _rounds(loop, _values(rank, frame, job))
+        if count is None:
+            return ""
+        head = head_of(loop, place.file, job.run.cwd) + _made(loop, place, job.run.cwd)
+        parts.setdefault((head, count), []).append(rank.rank)
+    if len({count for _, count in parts}) < 2 or len(parts) > _MOST_NUMBERS:
+        return ""
+    return " and ".join(
+        f"{head} has {count} rounds on {format_ranks(tuple(of))}" for (head, count), of in parts.items()
+    )
+
+
+def _numbers(counts: Mapping[int, Sequence[int]]) -> str:
+    parts = [f"{count} on {format_ranks(tuple(of))}" for count, of in counts.items()]
+    parts[0] = parts[0].replace(" on ", " rounds on ", 1)
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _made(loop: Block, place: ProgramPlace, cwd: str) -> str:
+    """Where the number of its rounds comes from."""
+    head = _FOR.search(loop.text)
+    known = [
+        one
+        for one in place.names
+        if head is not None and re.search(rf"\b{re.escape(one.name)}\b", head["over"])
+    ]
+    if not known:
+        return ""
+    one = known[0]
+    return f", where {one.name} is `{one.text[:80]}` ({format_path(one.file, cwd)}:{one.line}),"
+
+
+def _loop_of(rank: RankView, job: JobView) -> tuple[Frame, ProgramPlace, Block] | None:
+    """The innermost `for` around what it is in."""
+    for frame in reversed(path_of(rank.judged)[-_OUTWARDS:]):
+        place = job.program.at(frame)
+        loop = next((one for one in place.around if one.kind == "for"), None) if place is not None else None
+        if place is not None and loop is not None:
+            return frame, place, loop
+    return None
+
+
+def _same_function(frame: Frame, rank: RankView) -> Frame | None:
+    return next(
+        (one for one in path_of(rank.judged) if (one.file, one.function) == (frame.file, frame.function)),
+        None,
+    )
+
+
+def _values(rank: RankView, frame: Frame, job: JobView) -> dict[str, str]:
+    read = job.program.variables(rank.rank, rank.placement.pid)
+    return {
+        variable.name: variable.text
+        for one in (read.frames if read is not None else ())
+        if not one.called and (one.file, one.function) == (frame.file, frame.function)
+        for variable in one.variables
+    }
+
+
+# --- the head of a loop
+
+
+def _rounds(loop: Block, values: Mapping[str, str]) -> int | None:
+    head = _FOR.search(loop.text)
+    return rounds_of(head["over"], values) if head is not None else None
+
+
+def rounds_of(over: str, values: Mapping[str, str]) -> int | None:
+    """Of `for ... in OVER`; None where it is not known.
+
+    >>> rounds_of("range(len(parts))", {"parts": "<list of 3 Tensor>"}), rounds_of("range(2, args.n)", {"args.n": "12"})
+    (3, 10)
+    >>> rounds_of("enumerate(rows)", {"rows": "[1, 2, ... 9 items]"}), rounds_of("loader", {"loader": "<DataLoader>"})
+    (9, None)
+    """
+    try:
+        tree = ast.parse(over, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and not tree.keywords:
+        if tree.func.id == "range":
+            ends = [_number(one, values) for one in tree.args]
+            if not ends or any(one is None for one in ends) or (len(ends) > 2 and not ends[2]):
+                return None
+            return len(range(*[one for one in ends if one is not None]))
+        if tree.func.id in ("enumerate", "reversed", "sorted", "tqdm") and tree.args:
+            return _length(values.get(ast.unparse(tree.args[0]), ""))
+    return _length(values.get(ast.unparse(tree), ""))
+
+
+def _number(node: ast.expr, values: Mapping[str, str]) -> int | None:
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, int) else None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len" and node.args:
+        return _length(values.get(ast.unparse(node.args[0]), ""))
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        left, right = _number(node.left, values), _number(node.right, values)
+        if left is None or right is None or (not right and isinstance(node.op, ast.FloorDiv | ast.Mod)):
+            return None
+        found = int(_OPERATORS[type(node.op)](left, right))
+        return found if abs(found) < _LARGEST else None
+    text = values.get(ast.unparse(node), "")
+    return int(text) if re.fullmatch(r"-?\d{1,15}", text) else None
+
+
+def _length(text: str) -> int | None:
+    """Of a container, as its text has it: all of it, or its number of items.
+
+    >>> _length("[1, 2, 3]"), _length("<deque of 5>"), _length("[]"), _length("(1,)"), _length("'abc'"), _length("['a, b']")
+    (3, 5, 0, 1, None, None)
+    """
+    if found := _NUMBER_OF.search(text):
+        return int(found[1])
+    if text[:1] not in ("[", "(") or "..." in text or "'" in text or '"' in text:
+        return None
+    inner = text[1:-1].rstrip(",")
+    return inner.count(",") + 1 if inner and not re.search(r"[\[({]", inner) else None if inner else 0

@@ -1,0 +1,144 @@
+"""Ranks that wait for a key of a store: which key, who sets it by the program's text, and who has gone past that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from diag.model import Finding
+from tests.detectors.test_hang import steady
+from tests.detectors.test_hang_program import read
+from tests.detectors.test_hang_variables import held
+from tests.programs import line_of
+
+REDUCE = "all_reduce torch/distributed/distributed_c10d.py:3173"
+TEXT = """
+def train(rank, loader, keys):
+    keys = dist.PrefixStore("best", store)
+    for epoch in range(20):
+        for step in loader:
+            all_reduce(step)  # step
+        if rank == 0:
+            if value < best:
+                keys.set(f"epoch{epoch}", "best.pt")  # sets
+        else:
+            keys.wait([f"epoch{epoch}"], timedelta(hours=2))  # waits
+        keys.get("nowhere")  # nowhere
+        cache.get("setting")  # cache
+    keys.set("ready", "1")
+    all_reduce(epoch)  # after
+    keys.wait(["ready"])  # ready
+
+
+train(0, 0, 0)  # top
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(TEXT)
+    return tmp_path / "train.py"
+
+
+def lines(path: Path, mark: str, *then: str) -> list[str]:
+    return [f"<module> {path}:{line_of(TEXT, 'top')}", f"train {path}:{line_of(TEXT, mark)}", *then]
+
+
+def told(stacks: dict[int, Sequence[str]], epochs: dict[int, str], path: Path) -> Finding:
+    story = steady(world=len(stacks))
+    story.still(30.0, stacks)
+    for rank, stacked in stacks.items():
+        read(story, path, rank, stacked)
+        held(story, rank, stacked, {"train": {"epoch": epochs[rank]}} if rank in epochs else {})
+    story.still(30.0, stacks)
+    return story.the("held-up")
+
+
+def test_rank_that_is_in_the_next_epoch_without_having_set_the_key_is_to_blame(path: Path) -> None:
+    stacks = {0: lines(path, "step", REDUCE), 1: lines(path, "waits"), 2: lines(path, "waits")}
+    found = told(stacks, {0: "4", 1: "3", 2: "3"}, path)
+
+    assert (found.cause, found.ranks, found.waiting_ranks) == ("key_not_set", (0,), (1, 2))
+    assert "ranks 1-2 wait for the key `epoch3` of a store" in found.summary
+    assert "under `if value < best:`" in found.summary and "`if rank == 0:`" in found.summary
+    assert "`epoch` is 4 there, and 3 is waited for" in found.summary
+    assert "still" not in found.summary
+
+
+@pytest.mark.parametrize("epochs", [{0: "3", 1: "3"}, {0: "2", 1: "3"}, {}])
+def test_rank_that_may_still_come_to_the_line_is_not_blamed(path: Path, epochs: dict[int, str]) -> None:
+    found = told({0: lines(path, "step", REDUCE), 1: lines(path, "waits")}, epochs, path)
+
+    assert (found.cause, found.ranks) == ("waits_for_key", (1,))
+    assert "sets, under `if value < best:`" in found.summary and "gone past" not in found.summary
+
+
+def test_key_behind_which_a_rank_is_in_the_same_function_was_passed(path: Path) -> None:
+    found = told({0: lines(path, "after", REDUCE), 1: lines(path, "waits")}, {0: "19", 1: "18"}, path)
+
+    assert (found.cause, found.ranks) == ("key_not_set", (0,))
+
+
+def test_key_that_no_line_sets_is_said_to_be_so(path: Path) -> None:
+    found = told({0: lines(path, "step", REDUCE), 1: lines(path, "nowhere")}, {0: "3", 1: "3"}, path)
+
+    assert (found.cause, found.ranks) == ("waits_for_key", (1,))
+    assert "`nowhere` of a store" in found.summary and "no line sets in the program's files" in found.summary
+
+
+def test_what_is_no_store_has_no_key_that_is_waited_for(path: Path) -> None:
+    found = told({0: lines(path, "step", REDUCE), 1: lines(path, "cache")}, {0: "3", 1: "3"}, path)
+
+    assert found.cause == "not_in_collective" and "key" not in found.summary
+
+
+def test_loop_in_whose_next_round_a_rank_is_was_not_left_by_the_other(path: Path) -> None:
+    stacks = {0: lines(path, "step", REDUCE), 1: lines(path, "cache")}
+
+    assert "has left the loop `for step in loader:`" in told(stacks, {0: "3", 1: "3"}, path).summary
+    assert "left the loop" not in told(stacks, {0: "4", 1: "3"}, path).summary
+
+
+HELPER = """
+keys = dist.TCPStore("10.0.0.1", 29500)
+
+
+def best(epoch):
+    if rank == 0:
+        if improved:
+            keys.set(f"best{epoch}", "1")
+    else:
+        keys.wait([f"best{epoch}"], limit)  # waits
+
+
+for number in range(400):
+    all_reduce(weights)  # reduces
+    best(number)  # calls
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "cause", "ranks"), [("41", "key_not_set", (0,)), ("40", "waits_for_key", (1,))]
+)
+def test_function_that_sets_a_key_is_passed_where_its_only_call_is(
+    tmp_path: Path, number: str, cause: str, ranks: tuple[int, ...]
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(HELPER)
+    at = {mark: f"{path}:{line_of(HELPER, mark)}" for mark in ("waits", "reduces", "calls")}
+    stacks: dict[int, Sequence[str]] = {
+        0: [f"<module> {at['reduces']}", REDUCE],
+        1: [f"<module> {at['calls']}", f"best {at['waits']}"],
+    }
+    story = steady(world=2)
+    story.still(30.0, stacks)
+    for rank, stacked in stacks.items():
+        read(story, path, rank, stacked)
+        own = {"<module>": {"number": number if rank == 0 else "40"}, "best": {"epoch": "40"}}
+        held(story, rank, stacked, own)
+    story.still(30.0, stacks)
+    found = story.the("held-up")
+
+    assert (found.cause, found.ranks) == (cause, ranks)
