@@ -72,8 +72,8 @@ class VariableSampler(RankSampler):
         return ""
 
     def _report(self, pid: int, payload: Payload, began: float) -> None:
-        threads = payload["threads"]
-        if threads and self._reported.setdefault(pid, _Reported()).is_due(threads, began):
+        threads, tasks = payload["threads"], payload.get("tasks", ())
+        if threads and self._reported.setdefault(pid, _Reported()).is_due(threads, began, tasks):
             self.reporter.record(variables.SOURCE, payload, time.monotonic() - began)
 
 
@@ -86,13 +86,16 @@ class _Reported:
         self._at = -_LONGEST_SECONDS
         self._pause = _CHANGED_SECONDS
 
-    def is_due(self, threads: list[dict[str, Any]], now: float) -> bool:
+    def is_due(
+        self, threads: list[dict[str, Any]], now: float, tasks: Sequence[dict[str, Any]] = ()
+    ) -> bool:
         places = [
             (thread["id"], frame["function"], frame["file"], frame["line"])
             for thread in threads
             for frame in thread["frames"]
         ]
         values = [frame["values"] for thread in threads for frame in thread["frames"]]
+        values.append(sorted(task["frames"] for task in tasks))  # in the order of a set of addresses
         if (places, values) == (self._places, self._values):
             return False
         moved = {place[1:3] for place in places} != {place[1:3] for place in self._places}

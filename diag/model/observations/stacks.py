@@ -159,8 +159,18 @@ class FrameVariables:
 
 
 @dataclass(frozen=True, slots=True)
+class AsyncTask:
+    """A task of asyncio that waits: the frames of its coroutines, outermost first. `awaits`: "tasks" (one or several, of
+    gather or wait too), "future", or "" where that is not known."""
+
+    frames: tuple[Frame, ...]
+    awaits: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class VariablesRead(Observation):
-    """Of one process, frames outermost first within a thread."""
+    """Of one process, frames outermost first within a thread. `tasks`: where a thread of it is in an event loop."""
 
     pid: int
     frames: tuple[FrameVariables, ...]
+    tasks: tuple[AsyncTask, ...] = ()

@@ -70,9 +70,9 @@ class RemoteStacks:
         *,
         parent_pid: int | None = None,
     ) -> Payload:
-        """{"pid", "parent_pid"?, "threads": see `ProcessStacks.variables`}, or as `dump` where that fails."""
+        """{"pid", "parent_pid"?, "threads", "tasks"?: see `ProcessStacks.variables`}, or as `dump` where that fails."""
         return asked_of(pid, parent_pid) | self._asked(
-            pid, deadline, lambda process, left: {"threads": process.variables(left, choose, redact)}
+            pid, deadline, lambda process, left: process.variables(left, choose, redact)
         )
 
     def _asked(self, pid: int, deadline: float, reading: _Reading) -> dict[str, Any]:
