@@ -16,6 +16,7 @@ from diag.detectors.hang.evidence import evidence_of
 from diag.detectors.hang.grounds import grounds_of
 from diag.detectors.hang.kernel_waits import last_fed, with_kernel_waits
 from diag.detectors.hang.last_words import with_ended_ranks
+from diag.detectors.hang.lock_files import with_lock_file
 from diag.detectors.hang.messages import advice_for, describe
 from diag.detectors.hang.moment import began_still, proven, unproven, with_unseen
 from diag.detectors.hang.partings import path_of
@@ -248,7 +249,7 @@ def judge(
     verdict = with_known_end(with_service_at_rest(verdict, job), job, now)
     verdict = with_nobody_sending(with_work(verdict, job), job, now)
     verdict = with_unordered_calls(with_tasks(verdict, job), job)
-    verdict = with_variables(with_program_lines(verdict, job), job)
+    verdict = with_lock_file(with_variables(with_program_lines(verdict, job), job), job)
     verdict = with_ended_ranks(verdict, job)
     if busy and verdict.klass not in _ELSEWHERE:
         return None  # work that diag knows, and that goes on

@@ -251,6 +251,9 @@ def _nobody_is_left(scene: Scene) -> Endless | None:
     passive = [step.thread.tid for step in scene.found.passive] if scene.found is not None else []
     if not words and (others := [tid for tid in passive if tid in scene.waits]):
         words = f"{_some(scene, others)} as well"
+    kept = scene.kept_exception()
+    words = " and ".join(filter(None, (words, scene.ended_thread(), kept)))
+    cause = "exception_is_kept" if kept else cause
     return Endless(cause, words, chain=scene.leads_on, tids=tuple(passive))
 
 

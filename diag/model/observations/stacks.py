@@ -168,9 +168,22 @@ class AsyncTask:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A file that a variable names and that holds a process's number. `state` of that process: gone, replaced (another one
+    has the number since), lives or unknown; `older`: the file is older than the rank."""
+
+    path: str
+    age_seconds: float
+    pid: int
+    state: str
+    older: bool
+
+
+@dataclass(frozen=True, slots=True)
 class VariablesRead(Observation):
     """Of one process, frames outermost first within a thread. `tasks`: where a thread of it is in an event loop."""
 
     pid: int
     frames: tuple[FrameVariables, ...]
     tasks: tuple[AsyncTask, ...] = ()
+    marks: tuple[Mark, ...] = ()

@@ -25,6 +25,7 @@ from diag.model.observations import (
 )
 from diag.sources.payload import explained, guarded, integer, mapping, sequence, word
 from diag.sources.stacks.facts import failure, owner
+from diag.sources.stacks.marks import marks_of
 from diag.sources.stacks.remote_stack.values import HIDDEN, NO_SECRETS, Redact
 
 SOURCE = "variables"
@@ -88,7 +89,7 @@ def parse(record: Record) -> Iterator[Observation]:
         for frame in sequence(mapping(thread)["frames"])[:_MOST_FRAMES]
     )
     tasks = tuple(map(_task, sequence(payload.get("tasks", ()))[:_MOST_TASKS]))
-    yield VariablesRead(record.rank, pid, frames, tasks)
+    yield VariablesRead(record.rank, pid, frames, tasks, tuple(marks_of(sequence(payload.get("marks", ())))))
 
 
 def _task(row: Any) -> AsyncTask:

@@ -142,10 +142,13 @@ class ProcessStacks:
                 return sample, threads
         raise Torn(last)
 
-    def variables(self, seconds: float, choose: Choice, redact: Redact) -> dict[str, Any]:
+    def variables(
+        self, seconds: float, choose: Choice, redact: Redact, paths: list[str] | None = None
+    ) -> dict[str, Any]:
         """{"threads": [{"id", "name", "frames": [{"function", "file", "line", "called", "values": [[name, value], ...]}, ...]}, ...],
         of the frames chosen of each thread, outermost first, and where one of them is in asyncio's event loop "tasks": see
-        `Tasks.read`. Raises as `read`."""
+        `Tasks.read`. `paths` is given the texts that may name files, the innermost frame's first, with whatever secrets are
+        in them. Raises as `read`."""
         sample, threads = self._sample(seconds)
         self._objects.begin()
         reader = FrameReader(Values(self._objects, redact))
@@ -169,6 +172,8 @@ class ProcessStacks:
                 found.append({"id": thread["id"], "name": thread["name"], "frames": frames})
         in_loop = any(name.endswith("_run_once") and file.endswith(_LOOP) for name, file in sample.codes)
         tasks = self._tasks(sample) if in_loop and self._names else []
+        if paths is not None:
+            paths += dict.fromkeys(reversed(reader.paths))
         return {"threads": found, "tasks": tasks} if tasks else {"threads": found}
 
     def _tasks(self, sample: _Sample) -> list[dict[str, Any]]:
