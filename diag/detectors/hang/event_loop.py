@@ -18,7 +18,6 @@ from diag.text.units import format_path
 
 # Causes that say that a rank is in its event loop, or in a call, and not why.
 _OPEN = ("event_loop_is_empty", "not_in_collective", "call_does_not_return")
-_MOST_READ = 64  # tasks of a process; of more, it is not known what the others wait for
 _IN_WORDS, _IN_EVIDENCE = 2, 5
 # What only another task of the loop can end, by asyncio's own functions (CPython 3.8-3.13).
 _PERMITS = ("Semaphore.acquire", "Lock.acquire", "_ContextManagerMixin.__aenter__")
@@ -34,7 +33,7 @@ def with_tasks(verdict: Verdict, job: JobView) -> Verdict:
     if rank is None or thread is None or not is_in_event_loop(thread):
         return verdict
     read = job.program.variables(rank.rank, verdict.blamed_child or rank.placement.pid)
-    tasks = read.tasks if read is not None else ()
+    tasks, left_out = (read.tasks, read.tasks_left_out) if read is not None else ((), 0)
     waiting = [one for one in tasks if one.awaits != "tasks"]  # others only wait for these
     if not waiting:
         return verdict
@@ -43,9 +42,9 @@ def with_tasks(verdict: Verdict, job: JobView) -> Verdict:
         Note("variables", f"{numbered(f'{count} [task|tasks]', count)}: {text}", rank.rank)
         for text, count in Counter(_path(one, cwd) for one in waiting).most_common(_IN_EVIDENCE)
     ]
-    words = ", and ".join(filter(None, (verdict.words, _words(tasks, waiting, cwd))))
+    words = ", and ".join(filter(None, (verdict.words, _words(len(tasks) + left_out, waiting, cwd))))
     described = replace(verdict, words=words).noted(*notes)
-    whole = len(tasks) < _MOST_READ and verdict.cause == "event_loop_is_empty"
+    whole = not left_out and verdict.cause == "event_loop_is_empty"
     if whole and all(_waits_in(one, _PERMITS) for one in waiting):
         return replace(described, cause="tasks_wait_for_permits")
     if whole and all(_waits_in(one, (*_PERMITS, *_ITEMS)) for one in waiting):
@@ -53,16 +52,13 @@ def with_tasks(verdict: Verdict, job: JobView) -> Verdict:
     return described
 
 
-def _words(tasks: Sequence[AsyncTask], waiting: Sequence[AsyncTask], cwd: str) -> str:
+def _words(count: int, waiting: Sequence[AsyncTask], cwd: str) -> str:
     """ "of its 17 tasks 16 wait in Semaphore.acquire, in ToolClient.call (tools.py:25)"."""
     clauses = Counter(_clause(one, cwd) for one in waiting).most_common()
-    shown = [
-        f"{count} {numbered('[waits|wait]', count)} in {clause}" for clause, count in clauses[:_IN_WORDS]
-    ]
-    rest = len(waiting) - sum(count for _, count in clauses[:_IN_WORDS])
+    shown = [f"{many} {numbered('[waits|wait]', many)} in {clause}" for clause, many in clauses[:_IN_WORDS]]
+    rest = len(waiting) - sum(many for _, many in clauses[:_IN_WORDS])
     more = f" and {rest} elsewhere" if rest else ""
-    at_least = "at least " if len(tasks) >= _MOST_READ else ""
-    return f"of its {at_least}{numbered(f'{len(tasks)} [task|tasks]', len(tasks))} {' and '.join(shown)}{more}"
+    return f"of its {numbered(f'{count} [task|tasks]', count)} {' and '.join(shown)}{more}"
 
 
 def _clause(task: AsyncTask, cwd: str) -> str:

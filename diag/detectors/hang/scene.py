@@ -22,6 +22,7 @@ from diag.state.wait_chain import Chain, Step
 from diag.text.units import format_seconds
 
 _ENDED_SECONDS = 600.0  # before the silence: what it left behind may have been enough for so long
+_SAMPLES_SECONDS = 5.0  # between two stacks: a thread was last seen so long before it was missed
 # As the reader of variables writes one.
 _EXCEPTION = re.compile(r"<(?P<name>\w+): (?P<text>.*)>", re.DOTALL)
 _HELPERS = ("_handle_workers", "multiprocessing/pool.py")  # looks every 0.1 s whether its threads live
@@ -186,7 +187,8 @@ class Scene:
         if len(ended) != 1 or not names - {""} or names & alive:
             return ""
         at, name = ended[-1]
-        return f"its thread {name} ended {_when(at, since)}"
+        close = abs(since - at) < _SAMPLES_SECONDS
+        return f"its thread {name} ended {'about when it stopped moving' if close else _when(at, since)}"
 
     def kept_exception(self) -> str:
         """What an object keeps whose method waits: "`self.error` is a JSONDecodeError: Expecting value"."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from diag.detectors.hang.messages import call_of
-from diag.detectors.hang.verdict import Note, Verdict, format_who
+from diag.detectors.hang.verdict import Note, Verdict, format_who, others
 from diag.model.observations import Frame, ThreadStack
 from diag.state.own_code import own_frames
 from diag.state.rank_view import RankView
@@ -110,7 +110,11 @@ def _in_destructor(verdict: Verdict, job: JobView, *, proven: bool) -> Verdict:
     )
     if not proven:
         return replace(verdict, words=", ".join(filter(None, (verdict.words, words))))
-    return replace(verdict, cause="call_in_destructor", words=words)
+    # Fewer are the odd ones out; of as many, those that have not come to what the others wait in.
+    rest = tuple(rank.rank for rank in ranks if rank.rank not in freed)
+    culprits = rest if len(rest) <= len(freed) else tuple(freed)
+    waiting = others(tuple(sorted(verdict.everyone)), culprits)
+    return replace(verdict, cause="call_in_destructor", words=words, culprits=culprits, waiting=waiting)
 
 
 def _freed_at(rank: RankView) -> Frame | None:

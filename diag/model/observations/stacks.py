@@ -181,9 +181,11 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class VariablesRead(Observation):
-    """Of one process, frames outermost first within a thread. `tasks`: where a thread of it is in an event loop."""
+    """Of one process, frames outermost first within a thread. `tasks`: where a thread of it is in an event loop;
+    `tasks_left_out`: how many more it has."""
 
     pid: int
     frames: tuple[FrameVariables, ...]
     tasks: tuple[AsyncTask, ...] = ()
     marks: tuple[Mark, ...] = ()
+    tasks_left_out: int = 0

@@ -89,7 +89,9 @@ def parse(record: Record) -> Iterator[Observation]:
         for frame in sequence(mapping(thread)["frames"])[:_MOST_FRAMES]
     )
     tasks = tuple(map(_task, sequence(payload.get("tasks", ()))[:_MOST_TASKS]))
-    yield VariablesRead(record.rank, pid, frames, tasks, tuple(marks_of(sequence(payload.get("marks", ())))))
+    left_out = integer(payload.get("tasks_left_out", 0))
+    marks = tuple(marks_of(sequence(payload.get("marks", ()))))
+    yield VariablesRead(record.rank, pid, frames, tasks, marks, left_out)
 
 
 def _task(row: Any) -> AsyncTask:

@@ -146,8 +146,8 @@ class ProcessStacks:
         self, seconds: float, choose: Choice, redact: Redact, paths: list[str] | None = None
     ) -> dict[str, Any]:
         """{"threads": [{"id", "name", "frames": [{"function", "file", "line", "called", "values": [[name, value], ...]}, ...]}, ...],
-        of the frames chosen of each thread, outermost first, and where one of them is in asyncio's event loop "tasks": see
-        `Tasks.read`. `paths` is given the texts that may name files, the innermost frame's first, with whatever secrets are
+        of the frames chosen of each thread, outermost first, and where one of them is in asyncio's event loop "tasks" and
+        "tasks_left_out": see `Tasks.read`. `paths` is given the texts that may name files, the innermost frame's first, with whatever secrets are
         in them. Raises as `read`."""
         sample, threads = self._sample(seconds)
         self._objects.begin()
@@ -171,17 +171,18 @@ class ProcessStacks:
             if frames:
                 found.append({"id": thread["id"], "name": thread["name"], "frames": frames})
         in_loop = any(name.endswith("_run_once") and file.endswith(_LOOP) for name, file in sample.codes)
-        tasks = self._tasks(sample) if in_loop and self._names else []
+        tasks = self._tasks(sample) if in_loop and self._names else {}
         if paths is not None:
             paths += dict.fromkeys(reversed(reader.paths))
-        return {"threads": found, "tasks": tasks} if tasks else {"threads": found}
+        return {"threads": found, **tasks}
 
-    def _tasks(self, sample: _Sample) -> list[dict[str, Any]]:
+    def _tasks(self, sample: _Sample) -> dict[str, Any]:
         interpreter = self._memory.word(self._runtime + self._layout.interpreters_main)
         try:
-            return Tasks(self._objects, sample.located).read(interpreter)
+            tasks, left_out = Tasks(self._objects, sample.located).read(interpreter)
         except (Torn, struct.error, OverflowError):
-            return []
+            return {}
+        return {"tasks": tasks, "tasks_left_out": left_out}
 
     def joins(self, seconds: float) -> tuple[dict[int, int], dict[int, str]]:
         """Address of the lock that Thread.join() of a thread waits for, to the thread's id (none from 3.13 on, where

@@ -32,14 +32,15 @@ Located = Callable[[int, int], tuple[str, str, int]]
 
 
 class Tasks:
-    """Of one process. Raises Torn where the set of tasks cannot be read; a task that cannot be is left out."""
+    """Of one process. Raises Torn where the set of tasks cannot be read."""
 
     def __init__(self, objects: Objects, located: Located) -> None:
         self._objects, self._memory, self._located = objects, objects.memory, located
         self._coro: dict[int, int] = {}  # by a task's type, where its coroutine is
 
-    def read(self, interpreter: int) -> list[dict[str, Any]]:
-        """[{"frames": [[function, file, line], ...], "awaits": "tasks", "future" or ""}, ...], frames outermost first."""
+    def read(self, interpreter: int) -> tuple[list[dict[str, Any]], int]:
+        """[{"frames": [[function, file, line], ...], "awaits": "tasks", "future" or ""}, ...], frames outermost first; and how
+        many tasks are not among them: more than are read, or such as did not wait just then."""
         places = list(self._places(interpreter))
         known = {*places}
         found = []
@@ -50,7 +51,7 @@ class Tasks:
                 continue  # it has ended meanwhile
             if frames:
                 found.append({"frames": frames, "awaits": self._kind_of(awaited, known)})
-        return found
+        return found, len(places) - len(found)
 
     def _places(self, interpreter: int) -> Iterator[int]:
         weak_set = 0
