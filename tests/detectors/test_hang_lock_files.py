@@ -58,7 +58,7 @@ def test_lock_file_of_a_process_that_has_ended_is_left_behind(tmp_path: Path, st
 
     assert (found.id, found.cause, found.ranks) == ("held-up", "lock_file_left_behind", (1,))
     assert f"cache/code.lock (2 min 3 s old when read and older than this rank) has the number of {words}" in found.summary
-    assert "Delete the file" in found.advice
+    assert "then delete the file" in found.advice
 
 
 def test_lock_file_of_a_process_that_runs_is_not_said_to_be_left(tmp_path: Path) -> None:
