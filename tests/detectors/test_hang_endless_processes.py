@@ -317,7 +317,10 @@ def test_child_at_a_full_queue_that_only_who_joins_it_could_read_never_ends() ->
     hang = joined()
 
     assert (hang.id, hang.klass, hang.cause) == ("hang", "peer_not_joined", "joined_before_drained")
-    assert f"pid {CHILD} waits in Queue.put, in act (/app/learner.py:35) for room in a full queue" in hang.summary
+    assert (
+        f"pid {CHILD} waits in Queue.put, in act (/app/learner.py:35) for room in a full queue"
+        in hang.summary
+    )
     assert f"writes to a full pipe that only pid {RANK} could read" in hang.summary
     assert "before the join" in hang.advice and "subprocess" not in hang.advice
 
@@ -327,7 +330,12 @@ def test_child_at_a_full_queue_that_only_who_joins_it_could_read_never_ends() ->
     [
         (replace(OF_CHILD, timed=True), SEMAPHORE, FULL_PIPE, ()),
         (OF_CHILD, replace(SEMAPHORE, timed=True), FULL_PIPE, ()),
-        (OF_CHILD, SEMAPHORE, replace(FULL_PIPE, others=(Party(RANK), Party(PEER))), ()),  # a sibling reads too
+        (
+            OF_CHILD,
+            SEMAPHORE,
+            replace(FULL_PIPE, others=(Party(RANK), Party(PEER))),
+            (),
+        ),  # a sibling reads too
         (OF_CHILD, SEMAPHORE, LOCK, ()),  # its pipe has room
         (OF_CHILD, SEMAPHORE, FULL_PIPE, (Thread(ONE, "drain", ("drain /app/learner.py:50",), SILENT),)),
     ],

@@ -350,7 +350,11 @@ def test_thread_that_ended_without_a_word_is_named_alone() -> None:
     [
         (("load_1", "load_2"), (), {}),  # they come and go
         (("prefetch",), (Thread(ONE, "prefetch", GET),), {}),  # another one has its place
-        ((), (), {"error": ERROR, "self.last": "<Error kind=3>"}),  # a local one that was handled; no exception
+        (
+            (),
+            (),
+            {"error": ERROR, "self.last": "<Error kind=3>"},
+        ),  # a local one that was handled; no exception
     ],
 )
 def test_what_may_have_nothing_to_do_with_the_wait_is_not_named(
@@ -392,7 +396,10 @@ def test_rpc_threads_that_all_wait_for_another_call_have_taken_the_whole_pool() 
     hang = Job(SERVES, threads=taken).told()
 
     assert (hang.id, hang.klass, hang.cause) == ("held-up", "peer_not_joined", "rpc_threads_are_taken")
-    assert "both threads that run calls of other ranks (RPC) wait in Condition.wait_for, in Server.pull" in hang.summary
+    assert (
+        "both threads that run calls of other ranks (RPC) wait in Condition.wait_for, in Server.pull"
+        in hang.summary
+    )
     assert "rpc.functions.async_execution" in hang.advice
 
 

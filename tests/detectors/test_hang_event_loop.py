@@ -28,7 +28,9 @@ PERMIT = AsyncTask(
     frames("Client.call /app/tools.py:27", f"Semaphore.acquire {LIB}/asyncio/locks.py:387"), "future"
 )
 ITEM = AsyncTask(frames("consume /app/feed.py:9", f"Queue.get {LIB}/asyncio/queues.py:158"), "future")
-ANSWER = AsyncTask(frames("Client.ask /app/tools.py:18", f"StreamReader.readline {LIB}/asyncio/streams.py:568"), "future")
+ANSWER = AsyncTask(
+    frames("Client.ask /app/tools.py:18", f"StreamReader.readline {LIB}/asyncio/streams.py:568"), "future"
+)
 GATHERS = AsyncTask(frames("rollout /app/train.py:49"), "tasks")
 
 
@@ -76,7 +78,10 @@ def test_of_a_loop_that_a_timer_wakes_only_the_tasks_are_told() -> None:
 @pytest.mark.parametrize(
     ("tasks", "words"),
     [
-        ([GATHERS, PERMIT, ANSWER], "1 waits in StreamReader.readline, in Client.ask"),  # what that one waits for may come
+        (
+            [GATHERS, PERMIT, ANSWER],
+            "1 waits in StreamReader.readline, in Client.ask",
+        ),  # what that one waits for may come
         ([GATHERS], ""),
         ([], ""),
     ],

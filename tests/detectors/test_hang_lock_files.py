@@ -51,13 +51,19 @@ def told(tmp_path: Path, marks: Sequence[Mark], mark: str = "taken") -> Finding:
 
 @pytest.mark.parametrize(
     ("state", "words"),
-    [("gone", "pid 812, and there is no such process any more"), ("replaced", "pid 812, which is another process since")],
+    [
+        ("gone", "pid 812, and there is no such process any more"),
+        ("replaced", "pid 812, which is another process since"),
+    ],
 )
 def test_lock_file_of_a_process_that_has_ended_is_left_behind(tmp_path: Path, state: str, words: str) -> None:
     found = told(tmp_path, [RUNS, replace(LEFT, state=state)])
 
     assert (found.id, found.cause, found.ranks) == ("held-up", "lock_file_left_behind", (1,))
-    assert f"cache/code.lock (2 min 3 s old when read and older than this rank) has the number of {words}" in found.summary
+    assert (
+        f"cache/code.lock (2 min 3 s old when read and older than this rank) has the number of {words}"
+        in found.summary
+    )
     assert "then delete the file" in found.advice
 
 

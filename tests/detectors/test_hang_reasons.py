@@ -304,7 +304,12 @@ ROUND = {"docs": "<list of 64 list>", "room": "67", "doc": "[1, 2, 3, ... 314 it
 
 
 def test_values_that_a_loops_condition_reads_are_shown_and_that_none_has_changed(path: Path) -> None:
-    readings = [ROUND, {**ROUND, "doc": "[4, 5, 6, ... 372 items]"}, ROUND, {"docs": ROUND["docs"], "room": "67"}]
+    readings = [
+        ROUND,
+        {**ROUND, "doc": "[4, 5, 6, ... 372 items]"},
+        ROUND,
+        {"docs": ROUND["docs"], "room": "67"},
+    ]
     found = busy(path, at(path, "pack", "packed"), readings=readings)
 
     assert found.cause == "loops"

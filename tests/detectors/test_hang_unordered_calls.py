@@ -32,7 +32,9 @@ Call = tuple[str, int, str]  # operation, number, group
 
 def recorded(story: Story, rank: int, *calls: Call) -> None:
     groups = tuple(
-        CollectiveGroup("gloo", name, "", tuple(range(story.world)), max(c[1] for c in calls if c[2] == name), 80)
+        CollectiveGroup(
+            "gloo", name, "", tuple(range(story.world)), max(c[1] for c in calls if c[2] == name), 80
+        )
         for name in sorted({call[2] for call in calls})
     )
     entries = tuple(
@@ -57,12 +59,17 @@ def hang_of(
         for rank, lines in stacks.items():
             more = (threads or {}).get(rank)
             others = [ThreadStack(90_000 + rank, "snapshot", frames(*more))] if more else []
-            story.tell(tree(rank, story.now, wchan="futex_wait_queue"), stack(rank, story.now, lines, *others))
+            story.tell(
+                tree(rank, story.now, wchan="futex_wait_queue"), stack(rank, story.now, lines, *others)
+            )
         story.wait(2.0)
     return story.hang()
 
 
-BOTH = {0: (("all_reduce", 82, "0"), ("barrier", 83, "0")), 1: (("barrier", 82, "0"), ("all_reduce", 83, "0"))}
+BOTH = {
+    0: (("all_reduce", 82, "0"), ("barrier", 83, "0")),
+    1: (("barrier", 82, "0"), ("all_reduce", 83, "0")),
+}
 MAIN = {0: ALL_REDUCE, 1: ALL_REDUCE}
 
 
@@ -71,7 +78,10 @@ def test_two_threads_of_each_rank_in_one_group_blame_no_rank() -> None:
 
     assert (hang.id, hang.klass, hang.cause) == ("hang", "collective_mismatch", "two_threads_use_one_group")
     assert (hang.ranks, hang.waiting_ranks) == ((), (0, 1))
-    assert "rank 0's main thread in all_reduce (from train, /app/train.py:200) and thread snapshot in barrier" in hang.summary
+    assert (
+        "rank 0's main thread in all_reduce (from train, /app/train.py:200) and thread snapshot in barrier"
+        in hang.summary
+    )
     assert "a process group of its own" in hang.advice
 
 
@@ -96,8 +106,6 @@ CROSSED = {
     1: (("barrier", 2, "1"),),
     2: (("barrier", 2, "1"),),
 }
-
-
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,9 @@ class Lock:
             except FileExistsError:
                 time.sleep(0.5)
 
+    def __exit__(self, *error):
+        os.unlink(self.path)
+
 class Shard:
     def __init__(self, group):
         self.group = group
@@ -111,17 +114,35 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("reason", "cause", "ranks", "shown"),
     [
-        ("permits", "tasks_wait_for_permits", [1], ("of its 5 tasks 4 wait in Semaphore.acquire, in Client.ask (",)),
+        (
+            "permits",
+            "tasks_wait_for_permits",
+            [1],
+            ("of its 5 tasks 4 wait in Semaphore.acquire, in Client.ask (",),
+        ),
         (
             "kept",
             "exception_is_kept",
             [1],
-            ("its thread prefetch ended", "`self.error` keeps the exception ValueError: invalid literal for int()"),
+            (
+                "its thread prefetch ended",
+                "`self.error` keeps the exception ValueError: invalid literal for int()",
+            ),
         ),
         ("file", "lock_file_left_behind", [1], ("index.lock (", "there is no such process any more")),
-        ("joined", "joined_before_drained", [1], ("for room in a full queue, and its thread QueueFeederThread",)),
+        (
+            "joined",
+            "joined_before_drained",
+            [1],
+            ("for room in a full queue, and its thread QueueFeederThread",),
+        ),
         ("destructor", "call_in_destructor", [0], ("makes, which no line calls",)),
-        ("threads", "two_threads_use_one_group", [], ("thread saver in barrier", "main thread in all_reduce")),
+        (
+            "threads",
+            "two_threads_use_one_group",
+            [],
+            ("thread saver in barrier", "main thread in all_reduce"),
+        ),
     ],
 )
 def test_why_a_wait_never_ends_is_said(

@@ -60,7 +60,9 @@ def test_each_task_is_read_with_the_coroutines_that_it_awaits(python: str) -> No
     with Target(program(CODE.replace("SOON", SOON)), plain_env(), python=python) as rank:
         payload = read(rank.pid)
 
-    [fact] = [one for one in variables.parse(Record(variables.SOURCE, payload, 1)) if isinstance(one, VariablesRead)]
+    [fact] = [
+        one for one in variables.parse(Record(variables.SOURCE, payload, 1)) if isinstance(one, VariablesRead)
+    ]
     paths = sorted((tuple(one.function for one in task.frames), task.awaits) for task in fact.tasks)
     assert paths == [
         (("Client.call", "Semaphore.acquire"), "future"),
@@ -93,4 +95,6 @@ def test_loop_whose_tasks_run_on_is_read_without_harm() -> None:
 def test_damaged_tasks_are_no_tasks(rows: Any) -> None:
     payload = {"pid": 1, "threads": [], "tasks": rows}
 
-    assert not any(isinstance(one, VariablesRead) for one in variables.parse(Record(variables.SOURCE, payload, 1)))
+    assert not any(
+        isinstance(one, VariablesRead) for one in variables.parse(Record(variables.SOURCE, payload, 1))
+    )

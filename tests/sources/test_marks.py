@@ -55,7 +55,9 @@ def test_file_that_is_older_than_the_process_of_that_number_was_another_ones(tmp
     assert [(row["state"], row["older"]) for row in found(path)] == [("replaced", True)]
 
 
-@pytest.mark.parametrize("text", ["", "gpu-7:812", "{'step': 812, 'loss': 2.5}", "812 of 4000", "x" * 5000 + " 812"])
+@pytest.mark.parametrize(
+    "text", ["", "gpu-7:812", "{'step': 812, 'loss': 2.5}", "812 of 4000", "x" * 5000 + " 812"]
+)
 def test_other_files_are_no_marks(tmp_path: Path, text: str) -> None:
     (tmp_path / "state.txt").write_text(text)
 

@@ -99,9 +99,7 @@ class _Reported:
         self._at = -_LONGEST_SECONDS
         self._pause = _CHANGED_SECONDS
 
-    def is_due(
-        self, threads: list[dict[str, Any]], now: float, tasks: Sequence[dict[str, Any]] = ()
-    ) -> bool:
+    def is_due(self, threads: list[dict[str, Any]], now: float, tasks: Sequence[dict[str, Any]] = ()) -> bool:
         places = [
             (thread["id"], frame["function"], frame["file"], frame["line"])
             for thread in threads

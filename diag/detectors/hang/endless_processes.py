@@ -122,7 +122,12 @@ def joined_before_drained(scene: Scene) -> Endless | None:
         return None
     feeders = [tid for tid, one in scene.waits.items() if one.kind == "channel_feed"]
     feeder = scene.process.thread(feeders[0]) if len(feeders) == 1 else None
-    if feeder is None or feeder.wait.kind != "pipe_write" or feeder.wait.pids != {joins.process.pid}:
+    if (
+        feeder is None
+        or not feeder.same
+        or feeder.wait.kind != "pipe_write"
+        or feeder.wait.pids != {joins.process.pid}
+    ):
         return None
     if scene.may_act(joins):
         return None

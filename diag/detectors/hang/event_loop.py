@@ -21,7 +21,15 @@ _OPEN = ("event_loop_is_empty", "not_in_collective", "call_does_not_return")
 _IN_WORDS, _IN_EVIDENCE = 2, 5
 # What only another task of the loop can end, by asyncio's own functions (CPython 3.8-3.13).
 _PERMITS = ("Semaphore.acquire", "Lock.acquire", "_ContextManagerMixin.__aenter__")
-_ITEMS = ("Queue.get", "Queue.put", "Queue.join", "Event.wait", "Condition.wait", "Condition.wait_for", "Barrier.wait")
+_ITEMS = (
+    "Queue.get",
+    "Queue.put",
+    "Queue.join",
+    "Event.wait",
+    "Condition.wait",
+    "Condition.wait_for",
+    "Barrier.wait",
+)
 _FILES = ("asyncio/locks.py", "asyncio/queues.py")
 
 

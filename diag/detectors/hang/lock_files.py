@@ -16,16 +16,22 @@ _ENDED = ("gone", "replaced")
 def with_lock_file(verdict: Verdict, job: JobView) -> Verdict:
     """By the variables of the first culprit; where nobody is to blame, of the first rank."""
     everybody = verdict.everyone
-    rank = job.ranks.get(everybody[0]) if everybody and _POLLS in (verdict.cause, _reason_of(verdict)) else None
+    rank = (
+        job.ranks.get(everybody[0]) if everybody and _POLLS in (verdict.cause, _reason_of(verdict)) else None
+    )
     read = job.program.variables(rank.rank, rank.placement.pid) if rank is not None else None
     if rank is None or read is None or not read.marks:
         return verdict
     mark = next((one for one in read.marks if one.state in _ENDED), read.marks[0])
-    owner = next((one.rank for one in job.ranks.values() if one.placement.pid == mark.pid and one.alive), None)
+    owner = next(
+        (one.rank for one in job.ranks.values() if one.placement.pid == mark.pid and one.alive), None
+    )
     text = _words(mark, owner, job.run.cwd)
     words = ", and ".join(filter(None, (verdict.words, text)))
     described = replace(verdict, words=words).noted(Note("variables", text, rank.rank))
-    return replace(described, cause="lock_file_left_behind", reason=None) if mark.state in _ENDED else described
+    return (
+        replace(described, cause="lock_file_left_behind", reason=None) if mark.state in _ENDED else described
+    )
 
 
 def _reason_of(verdict: Verdict) -> str:

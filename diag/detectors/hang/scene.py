@@ -175,7 +175,6 @@ class Scene:
         at, pid = ended[-1]
         return f"its child process pid {pid} ended {_when(at, since)}"
 
-
     def ended_thread(self) -> str:
         """The last of the rank's own threads that ended, where that was the only one of late: "its thread prefetch ended 7 s
         before it stopped moving". Of several that come and go none is the one."""
@@ -193,10 +192,10 @@ class Scene:
     def kept_exception(self) -> str:
         """What an object keeps whose method waits: "`self.error` is a JSONDecodeError: Expecting value"."""
         read = self.job.program.variables(self.rank.rank, self.process.pid)
-        wait = self.wait
-        for frame in read.frames if read is not None and wait is not None and wait.own is not None else ():
+        own = self.wait.own if self.wait is not None else None
+        for frame in read.frames if read is not None and own is not None else ():
             place = (frame.thread_id, frame.file, frame.function)
-            if frame.called or place != (self.last.thread.tid, wait.own.file, wait.own.function):
+            if own is None or frame.called or place != (self.last.thread.tid, own.file, own.function):
                 continue
             for one in frame.variables:
                 found = _EXCEPTION.fullmatch(one.text)

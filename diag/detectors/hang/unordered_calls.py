@@ -50,7 +50,9 @@ def _of_two_threads(verdict: Verdict, job: JobView) -> Verdict | None:
     cwd = job.run.cwd
     clauses = [
         f"rank {rank.rank}'s "
-        + " and ".join(f"{_name(rank, one)} in {call_of(read_stack(one), cwd)}" for one in inside[rank.rank][:2])
+        + " and ".join(
+            f"{_name(rank, one)} in {call_of(read_stack(one), cwd)}" for one in inside[rank.rank][:2]
+        )
         for rank in ranks[:_SHOWN]
     ]
     notes = [
@@ -86,7 +88,11 @@ def _is_in_call(thread: ThreadStack) -> bool:
 
 
 def _name(rank: RankView, thread: ThreadStack) -> str:
-    return "main thread" if thread.thread_id == rank.placement.pid else f"thread {thread.name or thread.thread_id}"
+    return (
+        "main thread"
+        if thread.thread_id == rank.placement.pid
+        else f"thread {thread.name or thread.thread_id}"
+    )
 
 
 def _path(frames: Sequence[Frame], cwd: str) -> str:

@@ -344,7 +344,12 @@ def _growing(values: Mapping[str, str], before: Mapping[str, str]) -> str:
 def _steady(place: _Place, verdict: Verdict, steady: Steady) -> str:
     """Of a loop that goes round, and all that its condition reads."""
     names = _read_by(place.values, _head(place, verdict))
-    if verdict.cause != "loops" or not names or steady.readings < _READINGS or not {*names} <= {*steady.values}:
+    if (
+        verdict.cause != "loops"
+        or not names
+        or steady.readings < _READINGS
+        or not {*names} <= {*steady.values}
+    ):
         return ""
     over = f"in {steady.readings} readings over {format_seconds(steady.at - steady.since)}"
     return f"nothing that its condition reads has changed {over}"

@@ -32,7 +32,8 @@ _KEYS = ("pid", "host", "hostname", "node", "rank", "owner", "process", "time", 
 def read(
     files: Files, paths: Iterable[str], rank: tuple[int, int], hidden: Callable[[str], str], proc: Path = PROC
 ) -> list[dict[str, Any]]:
-    """Of these paths those that are there, as rows of `Mark`. `hidden` takes secrets out of a path, `rank`: its pid, and its start in ticks since the boot."""
+    """Of these paths those that are there, as rows of `Mark`. `rank`: its pid, and its start in ticks since the boot; `hidden`
+    takes secrets out of a path."""
     pid, ticks = rank
     if inside_a_namespace(pid, proc):
         return []

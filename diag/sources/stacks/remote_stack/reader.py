@@ -147,8 +147,8 @@ class ProcessStacks:
     ) -> dict[str, Any]:
         """{"threads": [{"id", "name", "frames": [{"function", "file", "line", "called", "values": [[name, value], ...]}, ...]}, ...],
         of the frames chosen of each thread, outermost first, and where one of them is in asyncio's event loop "tasks" and
-        "tasks_left_out": see `Tasks.read`. `paths` is given the texts that may name files, the innermost frame's first, with whatever secrets are
-        in them. Raises as `read`."""
+        "tasks_left_out": see `Tasks.read`. `paths` is given the texts that may name files, the innermost frame's first, with
+        whatever secrets are in them. Raises as `read`."""
         sample, threads = self._sample(seconds)
         self._objects.begin()
         reader = FrameReader(Values(self._objects, redact))

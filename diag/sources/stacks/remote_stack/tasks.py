@@ -110,7 +110,9 @@ class Tasks:
         (used,) = struct.unpack_from("<i", head, _STACKTOP)
         if not 0 < used < 1 << 16:
             raise Torn("a frame that awaits nothing")
-        return self._located(code, instruction), self._memory.word(frame + layout.frame_locals + 8 * (used - 1))
+        return self._located(code, instruction), self._memory.word(
+            frame + layout.frame_locals + 8 * (used - 1)
+        )
 
     def _kind_of(self, awaited: int, tasks: set[int]) -> str:
         name = self._name(awaited)

@@ -123,7 +123,12 @@ class FrameReader:
             inner = self._inner(name, address, value, code, depth) if depth and code is not _NOTHING else []
         except Torn:
             return []
-        if value.plain and code is not _NOTHING and value.text[-1:] in "'\")" and (path := self._path(address)):
+        if (
+            value.plain
+            and code is not _NOTHING
+            and value.text[-1:] in "'\")"
+            and (path := self._path(address))
+        ):
             self.paths.append(path)
         return inner or [(name, value.text)]
 
@@ -171,7 +176,8 @@ class FrameReader:
                 found += [
                     (f"{name}.{text}.{self._objects.text(inner)}", kept.text)
                     for inner, place in itertools.islice(self._objects.attributes(address), _FIRST)
-                    if (kept := self._values.named(self._objects.text(inner), place)) is not None and kept.exception
+                    if (kept := self._values.named(self._objects.text(inner), place)) is not None
+                    and kept.exception
                 ]
         return found[:_MOST_EXCEPTIONS]
 
