@@ -62,6 +62,14 @@ def test_tasks_that_wait_for_each_other_are_named_by_what_they_wait_in() -> None
     assert "Queue.get, in consume (/app/feed.py:9)" in hang.summary
 
 
+def test_task_that_ended_with_an_exception_is_named_with_it() -> None:
+    hang = told([GATHERS, ITEM, ITEM, AsyncTask((), "", "produce", "<ValueError: row 805>")])
+
+    assert hang.cause == "tasks_wait_for_each_other"
+    assert "of its 3 tasks 2 wait in Queue.get" in hang.summary
+    assert "its task produce ended with ValueError: row 805" in hang.summary
+
+
 def test_of_tasks_that_were_not_read_it_is_not_known_what_they_wait_for() -> None:
     hang = told([PERMIT] * 64, left_out=3)
 

@@ -42,7 +42,8 @@ def with_tasks(verdict: Verdict, job: JobView) -> Verdict:
         return verdict
     read = job.program.variables(rank.rank, verdict.blamed_child or rank.placement.pid)
     tasks, left_out = (read.tasks, read.tasks_left_out) if read is not None else ((), 0)
-    waiting = [one for one in tasks if one.awaits != "tasks"]  # others only wait for these
+    there = [one for one in tasks if one.frames]
+    waiting = [one for one in there if one.awaits != "tasks"]  # others only wait for these
     if not waiting:
         return verdict
     cwd = job.run.cwd
@@ -50,7 +51,9 @@ def with_tasks(verdict: Verdict, job: JobView) -> Verdict:
         Note("variables", f"{numbered(f'{count} [task|tasks]', count)}: {text}", rank.rank)
         for text, count in Counter(_path(one, cwd) for one in waiting).most_common(_IN_EVIDENCE)
     ]
-    words = ", and ".join(filter(None, (verdict.words, _words(len(tasks) + left_out, waiting, cwd))))
+    words = ", and ".join(
+        filter(None, (verdict.words, _words(len(there) + left_out, waiting, cwd), _failed(tasks)))
+    )
     described = replace(verdict, words=words).noted(*notes)
     whole = not left_out and verdict.cause == "event_loop_is_empty"
     if whole and all(_waits_in(one, _PERMITS) for one in waiting):
@@ -67,6 +70,16 @@ def _words(count: int, waiting: Sequence[AsyncTask], cwd: str) -> str:
     rest = len(waiting) - sum(many for _, many in clauses[:_IN_WORDS])
     more = f" and {rest} elsewhere" if rest else ""
     return f"of its {numbered(f'{count} [task|tasks]', count)} {' and '.join(shown)}{more}"
+
+
+def _failed(tasks: Sequence[AsyncTask]) -> str:
+    """ "its task produce ended with ValueError: row 805" of one that keeps its exception for whoever awaits it."""
+    found = next((one for one in tasks if one.error), None)
+    return (
+        f"its task {found.name} ended with {found.error.strip('<>').removesuffix(': ')}"
+        if found is not None
+        else ""
+    )
 
 
 def _clause(task: AsyncTask, cwd: str) -> str:

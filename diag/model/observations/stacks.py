@@ -161,10 +161,13 @@ class FrameVariables:
 @dataclass(frozen=True, slots=True)
 class AsyncTask:
     """A task of asyncio that waits: the frames of its coroutines, outermost first. `awaits`: "tasks" (one or several, of
-    gather or wait too), "future", or "" where that is not known."""
+    gather or wait too), "future", or "" where that is not known. One that has ended with an exception, which it still
+    keeps, has no frames, but the `name` of its function and that `error`."""
 
     frames: tuple[Frame, ...]
     awaits: str = ""
+    name: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

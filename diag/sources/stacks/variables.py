@@ -98,7 +98,9 @@ def _task(row: Any) -> AsyncTask:
     found = mapping(row)
     frames = [sequence(one) for one in sequence(found["frames"])[:_MOST_FRAMES]]
     places = (Frame(word(name), word(file, 4096), integer(line)) for name, file, line in frames)
-    return AsyncTask(tuple(places), word(found["awaits"]))
+    return AsyncTask(
+        tuple(places), word(found.get("awaits")), word(found.get("name")), word(found.get("error"), _LONGEST)
+    )
 
 
 def _frame(thread: int, row: Any) -> FrameVariables:

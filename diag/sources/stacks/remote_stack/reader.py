@@ -171,15 +171,15 @@ class ProcessStacks:
             if frames:
                 found.append({"id": thread["id"], "name": thread["name"], "frames": frames})
         in_loop = any(name.endswith("_run_once") and file.endswith(_LOOP) for name, file in sample.codes)
-        tasks = self._tasks(sample) if in_loop and self._names else {}
+        tasks = self._tasks(sample, Values(self._objects, redact)) if in_loop and self._names else {}
         if paths is not None:
             paths += dict.fromkeys(reversed(reader.paths))
         return {"threads": found, **tasks}
 
-    def _tasks(self, sample: _Sample) -> dict[str, Any]:
+    def _tasks(self, sample: _Sample, values: Values) -> dict[str, Any]:
         interpreter = self._memory.word(self._runtime + self._layout.interpreters_main)
         try:
-            tasks, left_out = Tasks(self._objects, sample.located).read(interpreter)
+            tasks, left_out = Tasks(values, sample.located).read(interpreter)
         except (Torn, struct.error, OverflowError):
             return {}
         return {"tasks": tasks, "tasks_left_out": left_out}

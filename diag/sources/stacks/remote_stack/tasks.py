@@ -12,7 +12,8 @@ from typing import Any
 
 from diag.sources.stacks.remote_stack.memory import Torn
 from diag.sources.stacks.remote_stack.names import global_of
-from diag.sources.stacks.remote_stack.objects import LEAST_ADDRESS, Objects
+from diag.sources.stacks.remote_stack.objects import LEAST_ADDRESS
+from diag.sources.stacks.remote_stack.values import Values
 
 _MOST_TASKS = 64
 _MOST_LOOKED_AT = 4096  # places of the set
@@ -21,10 +22,12 @@ _SETS = ("_scheduled_tasks", "_all_tasks")  # of asyncio.tasks: 3.12 on, and bef
 _FIRST = 16  # the first field of a weak reference, an iterator of a future, a wrapper of a coroutine
 _FRAMED = ("coroutine", "generator", "async_generator")  # each with its frame at its end
 _WRAPS = ("coroutine_wrapper", "async_generator_asend", "async_generator_athrow")
+_QUALNAME = {11: 40, 12: 32, 13: 32}  # of PyCoroObject
 _STATE_BEFORE = 5  # gi_frame_state, an int8 before the frame: below 0 while it waits
 _STACKTOP = 64  # of _PyInterpreterFrame: how many of its slots are in use
 _SET_TABLE = 32  # of PySetObject: its mask, and the table itself
 _MOST_FIELDS = 64  # words of a task
+_CANCELLED = "<CancelledError:"
 _GATHERS = "_GatheringFuture"
 
 # (function, file, line) by the address of a code object and of the instruction.
@@ -34,24 +37,33 @@ Located = Callable[[int, int], tuple[str, str, int]]
 class Tasks:
     """Of one process. Raises Torn where the set of tasks cannot be read."""
 
-    def __init__(self, objects: Objects, located: Located) -> None:
-        self._objects, self._memory, self._located = objects, objects.memory, located
+    def __init__(self, values: Values, located: Located) -> None:
+        self._values, self._objects, self._located = values, values.objects, located
+        self._memory = values.objects.memory
         self._coro: dict[int, int] = {}  # by a task's type, where its coroutine is
 
     def read(self, interpreter: int) -> tuple[list[dict[str, Any]], int]:
-        """[{"frames": [[function, file, line], ...], "awaits": "tasks", "future" or ""}, ...], frames outermost first; and how
-        many tasks are not among them: more than are read, or such as did not wait just then."""
+        """[{"frames": [[function, file, line], ...], "awaits": "tasks", "future" or ""}, ...], frames outermost first, and of
+        those that have ended with an exception [{"frames": [], "name", "error"}, ...]; and how many tasks are not among them:
+        more than are read, or such as did not wait just then."""
         places = list(self._places(interpreter))
         known = {*places}
-        found = []
+        found: list[dict[str, Any]] = []
+        ended = 0
         for task in places[:_MOST_TASKS]:
             try:
-                frames, awaited = self._task(task)
+                coroutine = self._coroutine(task)
+                if self._state(coroutine) > 0:
+                    ended += 1
+                    found += self._failed(task, coroutine)
+                    continue
+                frames, awaited = self._frames(coroutine)
             except (Torn, struct.error, OverflowError):
-                continue  # it has ended meanwhile
+                continue  # it is gone meanwhile
             if frames:
                 found.append({"frames": frames, "awaits": self._kind_of(awaited, known)})
-        return found, len(places) - len(found)
+        waiting = sum(bool(one["frames"]) for one in found)
+        return found, len(places) - waiting - ended
 
     def _places(self, interpreter: int) -> Iterator[int]:
         weak_set = 0
@@ -70,8 +82,7 @@ class Tasks:
                 if self._name(task) != "NoneType":
                     yield task
 
-    def _task(self, task: int) -> tuple[list[list[Any]], int]:
-        """Its frames, and the object that the innermost of them awaits."""
+    def _coroutine(self, task: int) -> int:
         kind = self._objects.kind_of(task)
         count = min(kind.basic_size // 8, _MOST_FIELDS)
         words = self._objects.words(task, count)
@@ -81,8 +92,22 @@ class Tasks:
             if not at:
                 raise Torn("a task without a coroutine")
             self._coro[kind.address] = at
+        return words[at]
+
+    def _failed(self, task: int, coroutine: int) -> Iterator[dict[str, Any]]:
+        """Of one that has ended: the exception that it keeps until somebody asks for it."""
+        kind = self._objects.kind_of(task)
+        for word in self._objects.words(task, min(kind.basic_size // 8, _MOST_FIELDS))[2:]:
+            value = self._values.named("", word) if self._name(word) else None
+            if value is not None and value.exception and not value.text.startswith(_CANCELLED):
+                name = self._memory.word(coroutine + _QUALNAME[self._objects.layout.minor])
+                yield {"frames": [], "name": self._objects.text(name), "error": value.text}
+                return
+
+    def _frames(self, coroutine: int) -> tuple[list[list[Any]], int]:
+        """Of a task that waits, and the object that the innermost of them awaits."""
         frames: list[list[Any]] = []
-        awaited = words[at]
+        awaited = coroutine
         for _ in range(_DEEPEST):
             name = self._name(awaited)
             if name in _WRAPS:
@@ -99,9 +124,8 @@ class Tasks:
     def _frame(self, coroutine: int) -> tuple[tuple[str, str, int] | None, int]:
         """Where it waits, and for which object; None of one that does not wait."""
         layout = self._objects.layout
-        frame = coroutine + self._objects.kind_of(coroutine).basic_size - layout.frame_locals
-        state = self._memory.read(frame - _STATE_BEFORE, 1)[0]
-        if state < 128:
+        frame = self._frame_of(coroutine)
+        if self._state(coroutine) >= 0:
             return None, 0
         head = self._memory.read(frame, layout.frame_locals)
         code, instruction = (
@@ -113,6 +137,14 @@ class Tasks:
         return self._located(code, instruction), self._memory.word(
             frame + layout.frame_locals + 8 * (used - 1)
         )
+
+    def _frame_of(self, coroutine: int) -> int:
+        return coroutine + self._objects.kind_of(coroutine).basic_size - self._objects.layout.frame_locals
+
+    def _state(self, coroutine: int) -> int:
+        """Below 0 while it waits, above when it has ended."""
+        raw = self._memory.read(self._frame_of(coroutine) - _STATE_BEFORE, 1)
+        return int.from_bytes(raw, "little", signed=True)
 
     def _kind_of(self, awaited: int, tasks: set[int]) -> str:
         name = self._name(awaited)
