@@ -43,10 +43,11 @@ async def main():
     others[-1].cancel()
     await asyncio.sleep(0.05)
     SOON
+    for _ in range(6): asyncio.create_task(asyncio.sleep(0.1))  # of which the set keeps the places
     await asyncio.gather(*waits)
 asyncio.run(main())
 """
-SOON = "asyncio.get_running_loop().call_soon(lambda: asyncio.get_running_loop().call_later(0.1, lambda: print('ready', flush=True)))"
+SOON = "asyncio.get_running_loop().call_soon(lambda: asyncio.get_running_loop().call_later(0.4, lambda: print('ready', flush=True)))"
 
 
 def read(pid: int) -> Any:

@@ -77,7 +77,7 @@ class Tasks:
         if mask >= _MOST_LOOKED_AT:
             raise Torn("more tasks than are looked at")
         for key, _ in struct.iter_unpack("<QQ", self._memory.read(table, 16 * (mask + 1))):
-            if key >= LEAST_ADDRESS and "eference" in self._objects.kind_of(key).name:
+            if "eference" in self._name(key):  # what was taken out leaves an object without a type behind
                 task = self._memory.word(key + _FIRST)
                 if self._name(task) != "NoneType":
                     yield task
