@@ -403,6 +403,12 @@ def test_rpc_threads_that_all_wait_for_another_call_have_taken_the_whole_pool() 
     assert "rpc.functions.async_execution" in hang.advice
 
 
+def test_rpc_thread_that_is_taken_for_the_one_that_trains_is_one_of_the_taken() -> None:
+    hang = Job(PULL, threads=[Thread(ONE, "pt_thread_pool", PULL)]).told()
+
+    assert hang.cause == "rpc_threads_are_taken" and "both threads that run calls" in hang.summary
+
+
 @pytest.mark.parametrize(
     "other",
     [

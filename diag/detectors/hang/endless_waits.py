@@ -141,7 +141,7 @@ def _rpc_threads_are_taken(scene: Scene) -> Endless | None:
     if any(one.wait.kind != "condition" or one.wait.timed or not one.same for one in threads):
         return None
     idle = {one.tid for one in scene.process.threads if one.name == _RPC_POOL} - {*taken}
-    if idle or scene.last.thread.tid in taken or scene.may_act(scene.last):
+    if idle or scene.may_act(scene.last):
         return None
     places = Counter(scene.at(tid) for tid in taken)
     count = len(taken)
