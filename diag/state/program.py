@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from diag.model.observations import (
     Block,
@@ -20,8 +21,23 @@ _OUTWARDS = 3  # frames in which a block is sought
 _Function = tuple[int, str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """Variables of a function that had one value at each of so many readings, since the first of them."""
+
+    since: float
+    at: float  # the last
+    readings: int
+    values: Mapping[str, str]
+
+    def read_again(self, at: float, values: Mapping[str, str]) -> Steady:
+        kept = {name: text for name, text in self.values.items() if values.get(name) == text}
+        return Steady(self.since, at, self.readings + 1, kept)
+
+
 class Program(Reducer):
     def __init__(self) -> None:
+        self._steady: dict[tuple[int, int], dict[_Function, Steady]] = {}
         self._places: dict[tuple[str, int, str], ProgramPlace] = {}
         self._statements: dict[tuple[str, int], Statement] = {}
         self._variables: dict[tuple[int, int], VariablesRead] = {}  # by rank and pid
@@ -48,6 +64,10 @@ class Program(Reducer):
         """Of this function, as first read since it has been in it at each reading."""
         return self._first.get((rank, pid), {}).get(_function(frame))
 
+    def steady(self, rank: int, pid: int, frame: FrameVariables) -> Steady | None:
+        """Of this function, since it has been in it at each reading."""
+        return self._steady.get((rank, pid), {}).get(_function(frame))
+
     @takes(VariablesRead)
     def _read_variables(self, at: float, fact: VariablesRead) -> None:
         if fact.rank is not None and len(self._variables) < _MOST:
@@ -59,6 +79,14 @@ class Program(Reducer):
                 if not frame.called
             }
             self._variables[place] = fact
+            before = self._steady.get(place, {})
+            self._steady[place] = {}
+            for frame in fact.frames:
+                if not frame.called:
+                    values = {one.name: one.text for one in frame.variables}
+                    known = before.get(_function(frame))
+                    now = known.read_again(at, values) if known is not None else Steady(at, at, 1, values)
+                    self._steady[place][_function(frame)] = now
 
     @takes(ProgramRead)
     def _read(self, at: float, fact: ProgramRead) -> None:
@@ -75,6 +103,7 @@ class Program(Reducer):
         self._statements.clear()
         self._variables.clear()
         self._first.clear()
+        self._steady.clear()
 
 
 def _function(frame: FrameVariables) -> _Function:

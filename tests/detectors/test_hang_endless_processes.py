@@ -297,3 +297,50 @@ def test_child_that_waits_for_the_end_of_its_input_is_told_from_one_that_cannot_
     found = Job(EXPORT, reads, [MONITOR], [child]).told()
 
     assert found.cause == "both_read" and "Close its input" in found.advice
+
+
+# -- a child that is joined before its queue is read ------------------------------------------------------------
+
+JOINS = (*TRAIN, "main /app/learner.py:89", f"Popen.poll {LIB}/multiprocessing/popen_fork.py:27")
+PUTS = ("act /app/learner.py:35", f"Queue.put {LIB}/multiprocessing/queues.py:89")
+OF_CHILD = Wait("child", "wait4", others=(Party(CHILD),))
+FULL_PIPE = Wait("pipe_write", "write", 12, "pipe:[9]", others=(Party(RANK),))
+
+
+def joined(main: Wait = OF_CHILD, put: Wait = SEMAPHORE, feed: Wait = FULL_PIPE, *threads: Thread) -> Finding:
+    feeder = Thread(TWO, "QueueFeederThread", FEED, feed)
+    actor = Process(CHILD, [Thread(CHILD, "MainThread", PUTS, put), feeder], forked=False)
+    return Job(JOINS, main, threads=threads, processes=[actor]).told()
+
+
+def test_child_at_a_full_queue_that_only_who_joins_it_could_read_never_ends() -> None:
+    hang = joined()
+
+    assert (hang.id, hang.klass, hang.cause) == ("hang", "peer_not_joined", "joined_before_drained")
+    assert (
+        f"pid {CHILD} waits in Queue.put, in act (/app/learner.py:35) for room in a full queue"
+        in hang.summary
+    )
+    assert f"writes to a full pipe that only pid {RANK} could read" in hang.summary
+    assert "before the join" in hang.advice and "subprocess" not in hang.advice
+
+
+@pytest.mark.parametrize(
+    ("main", "put", "feed", "threads"),
+    [
+        (replace(OF_CHILD, timed=True), SEMAPHORE, FULL_PIPE, ()),
+        (OF_CHILD, replace(SEMAPHORE, timed=True), FULL_PIPE, ()),
+        (
+            OF_CHILD,
+            SEMAPHORE,
+            replace(FULL_PIPE, others=(Party(RANK), Party(PEER))),
+            (),
+        ),  # a sibling reads too
+        (OF_CHILD, SEMAPHORE, LOCK, ()),  # its pipe has room
+        (OF_CHILD, SEMAPHORE, FULL_PIPE, (Thread(ONE, "drain", ("drain /app/learner.py:50",), SILENT),)),
+    ],
+)
+def test_child_whose_queue_somebody_may_read_is_only_waited_for(
+    main: Wait, put: Wait, feed: Wait, threads: tuple[Thread, ...]
+) -> None:
+    assert joined(main, put, feed, *threads).cause != "joined_before_drained"

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
 
 from diag.model import Finding
-from diag.model.observations import Block, ProgramPlace, ProgramRead, ThreadStack
+from diag.model.observations import (
+    Block,
+    FrameVariables,
+    ProgramPlace,
+    ProgramRead,
+    ThreadStack,
+    Variable,
+    VariablesRead,
+)
 from diag.model.observations.waits import ProcessWaits, ThreadWait, Wait, WaitsRead
 from tests.detectors.test_hang import started
 from tests.facts import ALL_REDUCE, TRAIN, frames, pid_of, process, stack, tree
@@ -92,6 +100,8 @@ class Job:
     ended: tuple[int, ...] = ()
     object: int = 0
     text: Sequence[ProgramPlace] = field(default_factory=list)
+    left: Sequence[str] = ()  # names of threads that were there before
+    kept: Mapping[str, str] = field(default_factory=dict)  # variables of the main thread's own line
 
     def told(self) -> Finding:
         story = started()
@@ -102,6 +112,11 @@ class Job:
         story.tell(tree(1, story.now, *below, *gone))
         story.wait(2.0)
         own = [Thread(RANK, "MainThread", self.main, self.wait, self.object), *self.threads]
+        if self.left:
+            gone = (ThreadStack(99_000 + at, name, frames(*GET)) for at, name in enumerate(self.left))
+            sample = stack(1, story.now, self.main)
+            main = replace(own[0].stack(), name="MainThread")
+            story.tell(replace(sample, threads=(main, *(one.stack() for one in self.threads), *gone)))
         for at in range(20):
             story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE), tree(1, story.now, *below))
             main, *others = (one.stack() for one in own)
@@ -113,6 +128,11 @@ class Job:
                 story.tell(replace(told, threads=(first, *more)))
             rank = ProcessWaits(RANK, 1, "python train.py", tuple(one.read() for one in own))
             story.tell(WaitsRead(1, RANK, 0.5, (rank, *(one.read() for one in self.processes))))
+            if at == 2 and self.kept:
+                own_line = frames(*self.main)[len(TRAIN)]
+                values = tuple(Variable(name, text) for name, text in self.kept.items())
+                place = own_line.function, own_line.file, own_line.line
+                story.tell(VariablesRead(1, RANK, (FrameVariables(RANK, *place, False, values),)))
             if at == 2 and self.text:
                 story.tell(ProgramRead(1, RANK, tuple(self.text)))
             story.wait(2.0)
@@ -302,3 +322,103 @@ def test_locks_that_two_threads_take_in_different_orders_are_a_circle() -> None:
         "is inside of `with self.second:` in drop (/app/log.py:30) and waits for `self.first`, which its main thread"
         in (found.summary)
     )
+
+
+# -- whose exception nobody saw -------------------------------------------------------------------------------
+
+NEXT = (*TRAIN, "Prefetcher.next /app/reader.py:33", *GET)
+ERROR = "<JSONDecodeError: Unterminated string starting at>"
+
+
+def test_thread_that_ended_and_the_exception_that_it_left_behind_are_named() -> None:
+    hang = Job(NEXT, left=("prefetch",), kept={"self.queue": "<Queue maxsize=8>", "self.error": ERROR}).told()
+
+    assert (hang.id, hang.cause, hang.ranks) == ("held-up", "exception_is_kept", (1,))
+    assert "its thread prefetch ended " in hang.summary
+    assert "`self.error` keeps the exception JSONDecodeError: Unterminated string starting at" in hang.summary
+    assert "put the exception, or an end mark, into the queue" in hang.advice
+
+
+def test_thread_that_ended_without_a_word_is_named_alone() -> None:
+    hang = Job(NEXT, left=("prefetch",)).told()
+
+    assert hang.cause == "nobody_puts" and "its thread prefetch ended " in hang.summary
+
+
+@pytest.mark.parametrize(
+    ("left", "threads", "kept"),
+    [
+        (("load_1", "load_2"), (), {}),  # they come and go
+        (("prefetch",), (Thread(ONE, "prefetch", GET),), {}),  # another one has its place
+        (
+            (),
+            (),
+            {"error": ERROR, "self.last": "<Error kind=3>"},
+        ),  # a local one that was handled; no exception
+    ],
+)
+def test_what_may_have_nothing_to_do_with_the_wait_is_not_named(
+    left: Sequence[str], threads: Sequence[Thread], kept: Mapping[str, str]
+) -> None:
+    hang = Job(NEXT, threads=threads, left=left, kept=kept).told()
+
+    assert hang.cause == "nobody_puts"
+    assert "its thread" not in hang.summary and "exception" not in hang.summary
+
+
+def test_exception_is_no_cause_while_somebody_may_still_give_what_is_waited_for() -> None:
+    loads = Thread(ONE, "load", ("fetch /app/net.py:3",), SILENT)
+
+    assert Job(NEXT, threads=[loads], kept={"self.error": ERROR}).told().cause != "exception_is_kept"
+
+
+# -- calls of others (torch.distributed.rpc) ------------------------------------------------------------------
+
+SERVES = (*TRAIN, "shutdown torch/distributed/rpc/api.py:401", *EVENT)
+PULL = (
+    "_run_function torch/distributed/rpc/internal.py:209",
+    "Server.pull /app/ps.py:39",
+    f"Condition.wait_for {LIB}/threading.py:362",
+    IN_CONDITION,
+)
+
+
+@dataclass
+class Bare(Thread):
+    """A thread of C++ code, which Python does not know."""
+
+    def stack(self) -> ThreadStack:
+        return ThreadStack(self.tid, "", ())
+
+
+def test_rpc_threads_that_all_wait_for_another_call_have_taken_the_whole_pool() -> None:
+    taken = [Thread(ONE, "pt_thread_pool", PULL), Thread(TWO, "pt_thread_pool", PULL)]
+    hang = Job(SERVES, threads=taken).told()
+
+    assert (hang.id, hang.klass, hang.cause) == ("held-up", "peer_not_joined", "rpc_threads_are_taken")
+    assert (
+        "both threads that run calls of other ranks (RPC) wait in Condition.wait_for, in Server.pull"
+        in hang.summary
+    )
+    assert "rpc.functions.async_execution" in hang.advice
+
+
+def test_rpc_thread_that_is_taken_for_the_one_that_trains_is_one_of_the_taken() -> None:
+    hang = Job(PULL, threads=[Thread(ONE, "pt_thread_pool", PULL)]).told()
+
+    assert hang.cause == "rpc_threads_are_taken" and "both threads that run calls" in hang.summary
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Bare(TWO, "pt_thread_pool", ()),  # idle: it would run the next call
+        Thread(TWO, "pt_thread_pool", (*PULL[:1], "Server.push /app/ps.py:31"), SILENT),  # at work in one
+        Thread(TWO, "pt_thread_pool", PULL, TIMED),
+        Thread(TWO, "stepper", ("step /app/ps.py:60",), SILENT),  # may end it
+    ],
+)
+def test_rpc_agent_with_a_thread_that_may_go_on_is_not_taken(other: Thread) -> None:
+    hang = Job(SERVES, threads=[Thread(ONE, "pt_thread_pool", PULL), other]).told()
+
+    assert hang.cause != "rpc_threads_are_taken"

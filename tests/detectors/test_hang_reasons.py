@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import pytest
 
 from diag.detectors.hang.reasons import literal, nested_repetition
 from diag.model import Finding
+from diag.model.observations import FrameVariables, Variable, VariablesRead
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
 from tests.detectors.test_hang import steady
 from tests.detectors.test_hang_program import REDUCE, read
-from tests.facts import Story, pid_of, process, stack, tree
+from tests.facts import Story, frames, pid_of, process, stack, tree
 from tests.programs import line_of
 
 TEXT = r'''
@@ -55,6 +57,14 @@ def generate(finished):
     while not bool(finished.all()):
         tok = model(tok)  # sampled
         finished |= tok == EOS
+
+
+def pack(docs, room):
+    while docs and room >= 64:
+        doc = pick(docs)  # packed
+        if len(doc) > room:
+            continue
+        room -= len(doc)
 
 
 def draw(rng, length):
@@ -147,7 +157,13 @@ def at(path: Path, function: str, mark: str) -> str:
     return f"{function} {path}:{line_of(TEXT, mark)}"
 
 
-def busy(path: Path, *inner: str, gil: bool = True, others: str = "reduces") -> Finding:
+def busy(
+    path: Path,
+    *inner: str,
+    gil: bool = True,
+    others: str = "reduces",
+    readings: Sequence[dict[str, str]] = (),  # variables of its innermost function
+) -> Finding:
     """Rank 1 computes there; rank 0 waits in the loop of main."""
     top = at(path, "<module>", "top")
     stacks = {0: [top, at(path, "main", others), REDUCE], 1: [top, at(path, "main", "searches"), *inner]}
@@ -158,6 +174,11 @@ def busy(path: Path, *inner: str, gil: bool = True, others: str = "reduces") -> 
         if second == 20:
             read(story, path, 0, stacks[0])
             read(story, path, 1, stacks[1])
+        if second > 20 and second % 5 == 0 and second // 5 - 5 < len(readings):
+            values = tuple(Variable(*pair) for pair in readings[second // 5 - 5].items())
+            [own] = frames(inner[-1])
+            place = own.function, own.file, own.line
+            story.tell(VariablesRead(1, pid_of(1), (FrameVariables(pid_of(1), *place, False, values),)))
         story.wait(1.0)
     return story.the("held-up")
 
@@ -277,6 +298,40 @@ def test_loop_without_a_condition_is_named_with_what_sends_it_round(path: Path) 
 
     assert found.cause == "loops"
     assert "`if len(doc) < length:` (" in found.summary and "sends it round again" in found.summary
+
+
+ROUND = {"docs": "<list of 64 list>", "room": "67", "doc": "[1, 2, 3, ... 314 items]"}
+
+
+def test_values_that_a_loops_condition_reads_are_shown_and_that_none_has_changed(path: Path) -> None:
+    readings = [
+        ROUND,
+        {**ROUND, "doc": "[4, 5, 6, ... 372 items]"},
+        ROUND,
+        {"docs": ROUND["docs"], "room": "67"},
+    ]
+    found = busy(path, at(path, "pack", "packed"), readings=readings)
+
+    assert found.cause == "loops"
+    assert "(`if len(doc) > room:` (" in found.summary and "sends it round again" in found.summary
+    assert "`docs` was <list of 64 list> and `room` was 67 when read" in found.summary
+    assert "nothing that its condition reads has changed in 4 readings over 15 s" in found.summary
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [
+        [ROUND, {**ROUND, "room": "66"}, {**ROUND, "room": "65"}, {**ROUND, "room": "64"}],  # it gets on
+        [ROUND, {**ROUND, "room": "66"}, ROUND, ROUND],  # it was another one between
+        [ROUND, ROUND],  # too few to tell
+    ],
+)
+def test_of_values_that_change_or_were_hardly_read_it_is_not_said_that_they_stay(
+    path: Path, readings: list[dict[str, str]]
+) -> None:
+    found = busy(path, at(path, "pack", "packed"), readings=readings)
+
+    assert found.cause == "loops" and "has changed" not in found.summary
 
 
 def test_loop_over_what_has_no_end_is_one(path: Path) -> None:

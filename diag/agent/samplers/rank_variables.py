@@ -11,7 +11,8 @@ from diag.agent.samplers.rank_context import RankContext, RankSampler
 from diag.launch.runs import is_alive
 from diag.model import Payload
 from diag.model.observations import Frame
-from diag.sources.stacks import variables
+from diag.sources.host.job_files import JobFiles
+from diag.sources.stacks import marks, variables
 from diag.sources.stacks.remote_stack import RemoteStacks
 from diag.state.own_code import own_frames
 
@@ -52,7 +53,8 @@ class VariableSampler(RankSampler):
         if not is_alive(rank.pid, rank.start_ticks):
             return "the process is gone"
         began = time.monotonic()
-        payload = self._memory.variables(rank.pid, choose, variables.REDACT, _DEADLINE)
+        paths: list[str] = []  # as they are in memory: only what is found there is reported
+        payload = self._memory.variables(rank.pid, choose, variables.REDACT, _DEADLINE, paths=paths)
         if not is_alive(rank.pid, rank.start_ticks):  # ended meanwhile: what was read may be another's
             return "the process is gone"
         if "failed" in payload:
@@ -60,7 +62,7 @@ class VariableSampler(RankSampler):
                 self._failed = True
                 self.reporter.record(variables.SOURCE, payload)
             return variables.explain(payload)[0]
-        self._report(rank.pid, payload, began)
+        self._report(rank.pid, payload, began, paths)
         # workers of a DataLoader first, as their stacks are read
         children = sorted(rank.children, key=lambda child: (child[1] != "pt_data_worker", child[0]))
         for pid, _ in children[:_MOST_CHILDREN]:
@@ -71,10 +73,21 @@ class VariableSampler(RankSampler):
         self._memory.keep_only({rank.pid, *(pid for pid, _ in children)})
         return ""
 
-    def _report(self, pid: int, payload: Payload, began: float) -> None:
-        threads = payload["threads"]
-        if threads and self._reported.setdefault(pid, _Reported()).is_due(threads, began):
+    def _report(self, pid: int, payload: Payload, began: float, paths: Sequence[str] = ()) -> None:
+        threads, tasks = payload["threads"], payload.get("tasks", ())
+        if threads and self._reported.setdefault(pid, _Reported()).is_due(threads, began, tasks):
+            if paths and (found := self._marks(paths)):
+                payload["marks"] = found
             self.reporter.record(variables.SOURCE, payload, time.monotonic() - began)
+
+    def _marks(self, paths: Sequence[str]) -> list[dict[str, Any]]:
+        try:
+            with JobFiles(self.rank.pid) as files:
+                cwd = files.cwd()
+                whole = (path if path.startswith("/") else f"{cwd}/{path}" for path in paths)
+                return marks.read(files, whole, (self.rank.pid, self.rank.start_ticks), variables.hidden)
+        except OSError:
+            return []
 
 
 class _Reported:
@@ -86,13 +99,14 @@ class _Reported:
         self._at = -_LONGEST_SECONDS
         self._pause = _CHANGED_SECONDS
 
-    def is_due(self, threads: list[dict[str, Any]], now: float) -> bool:
+    def is_due(self, threads: list[dict[str, Any]], now: float, tasks: Sequence[dict[str, Any]] = ()) -> bool:
         places = [
             (thread["id"], frame["function"], frame["file"], frame["line"])
             for thread in threads
             for frame in thread["frames"]
         ]
         values = [frame["values"] for thread in threads for frame in thread["frames"]]
+        values.append(sorted(task["frames"] for task in tasks))  # in the order of a set of addresses
         if (places, values) == (self._places, self._values):
             return False
         moved = {place[1:3] for place in places} != {place[1:3] for place in self._places}

@@ -11,6 +11,7 @@ from diag.detectors.hang.attribution import attribute_hang
 from diag.detectors.hang.catalogue import catalogue
 from diag.detectors.hang.corroborate import EvidenceFusion
 from diag.detectors.hang.endless_waits import with_endless_wait
+from diag.detectors.hang.event_loop import with_tasks
 from diag.detectors.hang.evidence import evidence_of
 from diag.detectors.hang.generations import with_generations
 from diag.detectors.hang.grounds import grounds_of
@@ -18,6 +19,7 @@ from diag.detectors.hang.groups import with_groups
 from diag.detectors.hang.kernel_waits import last_fed, with_kernel_waits
 from diag.detectors.hang.last_words import with_ended_ranks
 from diag.detectors.hang.let_go import with_message_let_go
+from diag.detectors.hang.lock_files import with_lock_file
 from diag.detectors.hang.messages import advice_for, describe
 from diag.detectors.hang.moment import began_still, proven, unproven, with_unseen
 from diag.detectors.hang.partings import path_of
@@ -35,6 +37,7 @@ from diag.detectors.hang.silence import (
 )
 from diag.detectors.hang.store_keys import with_store_keys
 from diag.detectors.hang.time_limits import with_known_end
+from diag.detectors.hang.unordered_calls import with_unordered_calls
 from diag.detectors.hang.variables import with_variables
 from diag.detectors.hang.verdict import Verdict, others
 from diag.detectors.memory.stall import waits_for
@@ -251,7 +254,8 @@ def judge(
     verdict = with_nobody_sending(with_work(verdict, job), job, now)
     verdict = with_generations(with_groups(verdict, states, job), job)
     verdict = with_message_let_go(with_store_keys(verdict, job), job)
-    verdict = with_variables(with_program_lines(verdict, job), job)
+    verdict = with_unordered_calls(with_tasks(verdict, job), job)
+    verdict = with_lock_file(with_variables(with_program_lines(verdict, job), job), job)
     verdict = with_ended_ranks(verdict, job)
     if busy and verdict.klass not in _ELSEWHERE:
         return None  # work that diag knows, and that goes on
@@ -312,8 +316,8 @@ def _are_alike(verdict: Verdict, job: JobView) -> bool:
     ranks = job.ranks.known(verdict.culprits)
     if verdict.waiting or len(ranks) < 2 or len(ranks) < max(job.world_size, len(job.ranks)):
         return False
-    if verdict.cause == "messages_do_not_match":
-        return True  # each waits for the next one's message: nothing tells who should have gone first
+    if verdict.cause in ("messages_do_not_match", "two_threads_use_one_group"):
+        return True  # nothing tells who should have gone first
     held = verdict.klass in _ALIKE or verdict.cause in ("external_service", "service_is_idle")
     return held and len({tuple(path_of(rank.judged)) for rank in ranks}) == 1
 

@@ -111,6 +111,34 @@ def full_channel(scene: Scene) -> Endless | None:
     return Endless("nobody_takes", f"the queue is full, and {ended}", chain=False)
 
 
+def joined_before_drained(scene: Scene) -> Endless | None:
+    """A child that puts into a full queue of processes, and whose parent waits for it to end: what the queue has is to be
+    read from a pipe that nobody but the parent has, as the child's own thread at its other end shows."""
+    wait, steps, last = scene.wait, scene.chain.steps, scene.last.wait
+    if wait is None or wait.kind != "channel_put" or last.kind != "semaphore" or last.timed or len(steps) < 2:
+        return None
+    joins = steps[-2]
+    if joins.wait.kind != "child" or joins.wait.timed or joins.wait.pids != {scene.process.pid}:
+        return None
+    feeders = [tid for tid, one in scene.waits.items() if one.kind == "channel_feed"]
+    feeder = scene.process.thread(feeders[0]) if len(feeders) == 1 else None
+    if (
+        feeder is None
+        or not feeder.same
+        or feeder.wait.kind != "pipe_write"
+        or feeder.wait.pids != {joins.process.pid}
+    ):
+        return None
+    if scene.may_act(joins):
+        return None
+    words = (
+        f"pid {scene.process.pid} waits in {scene.at(scene.last.thread.tid)} for room in a full queue, and its "
+        f"{scene.name(feeder.tid)} writes to a full pipe that only pid {joins.process.pid} could read, which "
+        "waits for it to end"
+    )
+    return Endless("joined_before_drained", words, True, chain=False, tids=tuple(feeders))
+
+
 def lock_left_to_a_fork(scene: Scene) -> Endless | None:
     """A lock of flock(2) belongs to the open file: who was forked with that open holds it too."""
     for step in scene.chain.steps:

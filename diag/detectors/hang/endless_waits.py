@@ -3,6 +3,7 @@ themselves, and who of them has ended."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from diag.detectors.hang.endless_processes import (
     circle_of_pipes,
     full_channel,
     in_a_peer,
+    joined_before_drained,
     lock_left_to_a_fork,
     lock_of_a_dead_process,
     pipe_kept_open,
@@ -49,6 +51,9 @@ NOBODY = {
     "future": "nobody_gives_result",
 }
 _INHERITED = ("queue_get", "queue_put", "event", "condition", "barrier", "semaphore", "future")
+# Around what a thread of torch's RPC agent calls, and what the system calls such threads, the idle ones too (torch 2.0-2.13).
+_RPC = ("_run_function", "torch/distributed/rpc/internal.py")
+_RPC_POOL = "pt_thread_pool"
 _TASK_WAITS = ("future", "result")
 _SHOWN = 2
 # Classes of a hang that say what the rank is at, which stays true.
@@ -84,6 +89,8 @@ _OF_PROCESSES = (
     "file_lock_inherited",
     "peer_queue_is_full",
     "pipe_kept_open",
+    "joined_before_drained",
+    "rpc_threads_are_taken",
 )
 
 
@@ -115,6 +122,41 @@ def _pool_waits_for_itself(scene: Scene) -> Endless | None:
             words = f"{whom} in a task that waits for other tasks ({scene.at(tids[0])}): none is left to run these"
             return Endless("pool_waits_for_itself", words, True, chain=False, tids=tuple(tids))
     return None
+
+
+def _rpc_threads_are_taken(scene: Scene) -> Endless | None:
+    """Of a rank that runs calls of others (torch.distributed.rpc): all threads that do are in calls that wait for a word of
+    another call. Its main thread only serves, or waits for the end."""
+    if scene.process.pid != scene.rank.placement.pid:
+        return None
+    taken = [
+        tid
+        for tid, thread in scene.threads.items()
+        if any(one.function == _RPC[0] and one.file.endswith(_RPC[1]) for one in thread.frames)
+    ]
+    waits = [scene.waits.get(tid) for tid in taken]
+    threads = [thread for tid in taken if (thread := scene.process.thread(tid)) is not None]
+    if not taken or len(threads) < len(taken) or any(one is None or one.kind not in NOBODY for one in waits):
+        return None
+    if any(one.wait.kind != "condition" or one.wait.timed or not one.same for one in threads):
+        return None
+    idle = {one.tid for one in scene.process.threads if one.name == _RPC_POOL} - {*taken}
+    if idle or scene.may_act(scene.last):
+        return None
+    places = Counter(scene.at(tid) for tid in taken)
+    count = len(taken)
+    whom = numbered(f"[the only thread|{'both' if count == 2 else f'all {count}'} threads]", count)
+    words = (
+        f"{whom} that {numbered('[runs|run]', count)} calls of other ranks (RPC) {numbered('[waits|wait]', count)} "
+        f"{_most(places)}, and none is left to run a call that would end that"
+    )
+    return Endless("rpc_threads_are_taken", words, chain=False, tids=tuple(taken))
+
+
+def _most(places: Counter[str]) -> str:
+    """ "2 in Condition.wait_for, in Server.pull (ps.py:39)"."""
+    shown = [f"{count} in {place}" for place, count in places.most_common(_SHOWN)]
+    return " and ".join(shown) if len(places) > 1 else f"in {next(iter(places))}"
 
 
 def _event_loop_is_blocked(scene: Scene) -> Endless | None:
@@ -209,6 +251,9 @@ def _nobody_is_left(scene: Scene) -> Endless | None:
     passive = [step.thread.tid for step in scene.found.passive] if scene.found is not None else []
     if not words and (others := [tid for tid in passive if tid in scene.waits]):
         words = f"{_some(scene, others)} as well"
+    kept = scene.kept_exception()
+    words = " and ".join(filter(None, (words, scene.ended_thread(), kept)))
+    cause = "exception_is_kept" if kept else cause
     return Endless(cause, words, chain=scene.leads_on, tids=tuple(passive))
 
 
@@ -219,8 +264,8 @@ def _some(scene: Scene, tids: list[int]) -> str:
 
 
 _RULES = (
-    _pool_waits_for_itself, _event_loop_is_blocked, _lock_of_the_program, _queue_is_joined, _inherited, _thread_at_the_end,
-    queue_without_reader, lock_of_a_dead_process, full_channel, circle_of_pipes, lock_left_to_a_fork, pipe_kept_open,
-    in_a_peer, _nobody_is_left,
+    _rpc_threads_are_taken, _pool_waits_for_itself, _event_loop_is_blocked, _lock_of_the_program, _queue_is_joined,
+    _inherited, _thread_at_the_end, joined_before_drained, queue_without_reader, lock_of_a_dead_process, full_channel,
+    circle_of_pipes, lock_left_to_a_fork, pipe_kept_open, in_a_peer, _nobody_is_left,
 )  # fmt: skip
 _OF_THE_ENDED = (lock_of_a_dead_process, full_channel)  # say more than that a child has ended

@@ -236,12 +236,8 @@ def loop_words(place: ProgramPlace, loop: Block, cwd: str) -> str:
 
 
 def _goes_on(place: ProgramPlace, loop: Block, cwd: str) -> str:
-    """Of a loop without a condition and another way out: what sends it round again."""
-    again = (
-        [leave.under for leave in place.leaves if leave.word == "continue" and leave.loop == loop.line]
-        if _is_true(loop)
-        else []
-    )
+    """Of a loop without another way out: what sends it round again."""
+    again = [leave.under for leave in place.leaves if leave.word == "continue" and leave.loop == loop.line]
     return f" ({head_of(again[0], place.file, cwd)} sends it round again)" if again else ""
 
 

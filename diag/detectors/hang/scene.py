@@ -3,6 +3,7 @@ left that could end it, and which processes have ended."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,9 @@ from diag.state.wait_chain import Chain, Step
 from diag.text.units import format_seconds
 
 _ENDED_SECONDS = 600.0  # before the silence: what it left behind may have been enough for so long
+_SAMPLES_SECONDS = 5.0  # between two stacks: a thread was last seen so long before it was missed
+# As the reader of variables writes one.
+_EXCEPTION = re.compile(r"<(?P<name>\w+): (?P<text>.*)>", re.DOTALL)
 _HELPERS = ("_handle_workers", "multiprocessing/pool.py")  # looks every 0.1 s whether its threads live
 
 
@@ -169,8 +173,41 @@ class Scene:
         if not ended:
             return ""
         at, pid = ended[-1]
-        when = "before it stopped moving" if at <= since else "after it had stopped moving"
-        return f"its child process pid {pid} ended {format_seconds(abs(since - at))} {when}"
+        return f"its child process pid {pid} ended {_when(at, since)}"
+
+    def ended_thread(self) -> str:
+        """The last of the rank's own threads that ended, where that was the only one of late: "its thread prefetch ended 7 s
+        before it stopped moving". Of several that come and go none is the one."""
+        if self.process.pid != self.rank.placement.pid:
+            return ""
+        since, alive = self.verdict.since, {one.name for one in self.threads.values()}
+        ended = [(at, name) for at, name in self.rank.ended_threads if at >= since - _ENDED_SECONDS]
+        names = {name for _, name in ended}
+        if len(ended) != 1 or not names - {""} or names & alive:
+            return ""
+        at, name = ended[-1]
+        close = abs(since - at) < _SAMPLES_SECONDS
+        return f"its thread {name} ended {'about when it stopped moving' if close else _when(at, since)}"
+
+    def kept_exception(self) -> str:
+        """What an object keeps whose method waits: "`self.error` is a JSONDecodeError: Expecting value"."""
+        read = self.job.program.variables(self.rank.rank, self.process.pid)
+        own = self.wait.own if self.wait is not None else None
+        for frame in read.frames if read is not None and own is not None else ():
+            place = (frame.thread_id, frame.file, frame.function)
+            if own is None or frame.called or place != (self.last.thread.tid, own.file, own.function):
+                continue
+            for one in frame.variables:
+                found = _EXCEPTION.fullmatch(one.text)
+                if found is not None and "." in one.name:
+                    said = f": {found['text']}" if found["text"] else ""
+                    return f"`{one.name}` keeps the exception {found['name']}{said}"
+        return ""
+
+
+def _when(at: float, since: float) -> str:
+    when = "before it stopped moving" if at <= since else "after it had stopped moving"
+    return f"{format_seconds(abs(since - at))} {when}"
 
 
 def format_wait_of(wait: PythonWait, cwd: str) -> str:

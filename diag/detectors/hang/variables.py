@@ -12,10 +12,10 @@ from diag.detectors.hang.reasons import POLLS
 from diag.detectors.hang.rounds import rounds_that_differ
 from diag.detectors.hang.verdict import Note, Verdict
 from diag.model.observations import Frame, FrameVariables, ProgramPlace, ThreadStack
-from diag.state.program import Program
+from diag.state.program import Program, Steady
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
-from diag.text.units import format_path, format_ranks
+from diag.text.units import format_path, format_ranks, format_seconds
 
 _NAME = re.compile(r"(?<![\w.'\"])[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
@@ -49,6 +49,9 @@ _LONGEST_ARGUMENT = 40
 _AIMS = ("timeout", "block", "blocking", "src", "dst", "group_src", "group_dst", "tag", "peer", "host", "port", "address", "url",
          "path", "file", "deadline", "interval", "retries")  # fmt: skip
 _COUNT = re.compile(r"(?:^<\w+ of |\.\.\. )(?P<count>\d{1,15})(?: \w+>| items[\])}])$")
+_ITEMS = re.compile(r"^\[.*\.\.\. (?P<count>\d+) items\]$")
+_READINGS = 3  # ours: a loop that gets on changes something of what it ends by
+_MOST_OF_LOOP = 4  # variables of its condition
 _FEW = 100  # items that a loop of work may well add
 _COUNTER = re.compile(r"-?\d+")
 _TEXT = re.compile(r"(?:[A-Za-z]\w*\()?(?P<quote>['\"])(?P<text>.{4,})(?P=quote)\)?(?:\.\.\. \(\d+\))?")
@@ -123,7 +126,9 @@ def with_variables(verdict: Verdict, job: JobView) -> Verdict:
     clauses = [verdict.words, _at_its_line(shown, verdict, differs) if shown is not None else "", clause]
     if shown is not None and verdict.cause in _LOOPS:
         first = job.program.first_variables(rank.rank, read.pid, shown.frame)
-        clauses.append(_growing(shown.values, _values(first)) if first is not None else "")
+        grows = _growing(shown.values, _values(first)) if first is not None else ""
+        steady = job.program.steady(rank.rank, read.pid, shown.frame)
+        clauses.append(grows or (_steady(shown, verdict, steady) if steady is not None else ""))
     words = ", ".join(filter(None, clauses))
     if (
         of_name
@@ -245,7 +250,7 @@ def _chosen(place: _Place, apart: Sequence[str], *, innermost: bool) -> list[str
 
 def _says_little(text: str) -> bool:
     """A type, and nothing else."""
-    return text.startswith("<") and "=" not in text and " of " not in text
+    return text.startswith("<") and "=" not in text and " of " not in text and ": " not in text
 
 
 def _unlike(place: _Place, names: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
@@ -339,6 +344,25 @@ def _growing(values: Mapping[str, str], before: Mapping[str, str]) -> str:
     return ""
 
 
+def _steady(place: _Place, verdict: Verdict, steady: Steady) -> str:
+    """Of a loop that goes round, and all that its condition reads."""
+    names = _read_by(place.values, _head(place, verdict))
+    if (
+        verdict.cause != "loops"
+        or not names
+        or steady.readings < _READINGS
+        or not {*names} <= {*steady.values}
+    ):
+        return ""
+    over = f"in {steady.readings} readings over {format_seconds(steady.at - steady.since)}"
+    return f"nothing that its condition reads has changed {over}"
+
+
+def _head(place: _Place, verdict: Verdict) -> list[str]:
+    """Of the loop that the verdict names."""
+    return [text for text in place.texts[1:] if f"the loop `{text}`" in verdict.words]
+
+
 def _brief(text: str) -> str:
     """
     >>> _brief("PosixPath('/runs/ready')"), _brief("timedelta(seconds=3)")
@@ -353,9 +377,11 @@ def _at_its_line(place: _Place, verdict: Verdict, differs: str) -> str:
     line = place.texts[0] if place.texts else ""
     loop = any(f"the loop `{text}`" in verdict.words for text in place.texts[1:])
     goes_round = any(text.startswith("while ") for text in place.texts[1:])
+    head = _read_by(place.values, _head(place, verdict))
+    names = dict.fromkeys((*head, *place.named)) if goes_round else place.line
     known = [
-        f"`{name}` was {text}"
-        for name in (place.named if goes_round else place.line)
+        _count(name, text) or f"`{name}` was {text}"
+        for name in names
         if name != differs and (text := _brief(place.values[name])) != _HIDDEN and not _says_little(text)
         if name in place.conditions or "=" not in text or not text.startswith("<")
         if len(text) <= _LONGEST_IN_WORDS
@@ -363,4 +389,12 @@ def _at_its_line(place: _Place, verdict: Verdict, differs: str) -> str:
     if not known:
         return ""
     where = "" if loop or f"`{line}`" in verdict.words else f"its line is `{line}`, "
-    return f"{where}{' and '.join(known[:_MOST_IN_WORDS])} when read"
+    most = max(_MOST_IN_WORDS, min(len(head), _MOST_OF_LOOP)) if verdict.cause == "loops" else _MOST_IN_WORDS
+    *first, last = known[:most]
+    return f"{where}{', '.join(first)}{' and ' if first else ''}{last} when read"
+
+
+def _count(name: str, text: str) -> str:
+    """ "`out` had 445 items" of a list whose first items say little."""
+    found = _ITEMS.search(text)
+    return f"`{name}` had {found['count']} items" if found is not None else ""

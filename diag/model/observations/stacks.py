@@ -183,8 +183,36 @@ class FrameVariables:
 
 
 @dataclass(frozen=True, slots=True)
+class AsyncTask:
+    """A task of asyncio that waits: the frames of its coroutines, outermost first. `awaits`: "tasks" (one or several, of
+    gather or wait too), "future", or "" where that is not known. One that has ended with an exception, which it still
+    keeps, has no frames, but the `name` of its function and that `error`."""
+
+    frames: tuple[Frame, ...]
+    awaits: str = ""
+    name: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A file that a variable names and that holds a process's number. `state` of that process: gone, replaced (another one
+    has the number since), lives or unknown; `older`: the file is older than the rank."""
+
+    path: str
+    age_seconds: float
+    pid: int
+    state: str
+    older: bool
+
+
+@dataclass(frozen=True, slots=True)
 class VariablesRead(Observation):
-    """Of one process, frames outermost first within a thread."""
+    """Of one process, frames outermost first within a thread. `tasks`: where a thread of it is in an event loop;
+    `tasks_left_out`: how many more it has."""
 
     pid: int
     frames: tuple[FrameVariables, ...]
+    tasks: tuple[AsyncTask, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    tasks_left_out: int = 0

@@ -14,12 +14,22 @@ from typing import Any
 
 from diag.launch.launchers.secrets import hidden_in_lines, is_secret, without_secrets
 from diag.model import Record
-from diag.model.observations import FrameVariables, Observation, SourceWorks, Variable, VariablesRead
+from diag.model.observations import (
+    AsyncTask,
+    Frame,
+    FrameVariables,
+    Observation,
+    SourceWorks,
+    Variable,
+    VariablesRead,
+)
 from diag.sources.payload import explained, guarded, integer, mapping, sequence, word
 from diag.sources.stacks.facts import failure, owner
+from diag.sources.stacks.marks import marks_of
 from diag.sources.stacks.remote_stack.values import HIDDEN, NO_SECRETS, Redact
 
 SOURCE = "variables"
+_MOST_TASKS = 64
 _MOST_FRAMES, _MOST_VARIABLES, _LONGEST, _LONGEST_NAME = 64, 64, 200, 120
 _RUN = re.compile(r"[A-Za-z0-9]{20,}")
 _RANDOM_OF_EACH = 3  # letters and digits in it, at least
@@ -78,7 +88,19 @@ def parse(record: Record) -> Iterator[Observation]:
         for thread in sequence(payload["threads"])
         for frame in sequence(mapping(thread)["frames"])[:_MOST_FRAMES]
     )
-    yield VariablesRead(record.rank, pid, frames)
+    tasks = tuple(map(_task, sequence(payload.get("tasks", ()))[:_MOST_TASKS]))
+    left_out = integer(payload.get("tasks_left_out", 0))
+    marks = tuple(marks_of(sequence(payload.get("marks", ()))))
+    yield VariablesRead(record.rank, pid, frames, tasks, marks, left_out)
+
+
+def _task(row: Any) -> AsyncTask:
+    found = mapping(row)
+    frames = [sequence(one) for one in sequence(found["frames"])[:_MOST_FRAMES]]
+    places = (Frame(word(name), word(file, 4096), integer(line)) for name, file, line in frames)
+    return AsyncTask(
+        tuple(places), word(found.get("awaits")), word(found.get("name")), word(found.get("error"), _LONGEST)
+    )
 
 
 def _frame(thread: int, row: Any) -> FrameVariables:

@@ -32,7 +32,7 @@ class ThreadNames:
         names: dict[int, str] = {}
         with contextlib.suppress(Torn):
             if not self._active:
-                self._active = self._find(interpreter)
+                self._active = global_of(self._objects, interpreter, "threading", "_active")
             for key, thread in self._objects.entries(self._active):
                 ident = self._objects.integer(key)
                 if not ident:
@@ -47,21 +47,24 @@ class ThreadNames:
             self._active = 0
         return names
 
-    def _find(self, interpreter: int) -> int:
-        modules = self._memory.word(interpreter + self._objects.layout.interp_modules)
-        module = self._item(modules, "threading")
-        if self._memory.word(module + 8) != self._objects.symbols["PyModule_Type"]:
-            raise Torn("not a module")
-        return self._item(self._memory.word(module + 16), "_active")
-
-    def _item(self, dictionary: int, name: str) -> int:
-        for key, value in self._objects.entries(dictionary):
-            if self._memory.word(key + 16) == len(name) and self._objects.text(key) == name:
-                return value
-        raise Torn(f"no {name}")
-
     def _name(self, thread: int) -> str:
         for key, value in self._objects.attributes(thread):
             if self._objects.text(key) == "_name":
                 return self._objects.text(value)
         raise Torn("no _name")
+
+
+def global_of(objects: Objects, interpreter: int, module: str, name: str) -> int:
+    """Address of a module's variable; 0 where it has none of that name. Raises Torn where there is no such module."""
+    modules = objects.memory.word(interpreter + objects.layout.interp_modules)
+    place = _item(objects, modules, module)
+    if not place or objects.memory.word(place + 8) != objects.symbols["PyModule_Type"]:
+        raise Torn(f"no module {module}")
+    return _item(objects, objects.memory.word(place + 16), name)
+
+
+def _item(objects: Objects, dictionary: int, name: str) -> int:
+    for key, value in objects.entries(dictionary):
+        if objects.memory.word(key + 16) == len(name) and objects.text(key) == name:
+            return value
+    return 0

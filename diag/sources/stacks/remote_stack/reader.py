@@ -29,6 +29,7 @@ from diag.sources.stacks.remote_stack.memory import Memory, Torn
 from diag.sources.stacks.remote_stack.names import ThreadNames
 from diag.sources.stacks.remote_stack.objects import LEAST_ADDRESS, Objects
 from diag.sources.stacks.remote_stack.packages import Packages
+from diag.sources.stacks.remote_stack.tasks import Tasks
 from diag.sources.stacks.remote_stack.values import Redact, Values
 from diag.sources.stacks.remote_stack.variables import FrameReader
 
@@ -45,6 +46,7 @@ _MOST_OBJECTS = 16  # numbers: two of each
 _SAME = 3  # so often the same unusual beginning: an embedded interpreter, a fork out of a thread
 # of main threads; those of forked and spawned children are _bootstrap
 _BEGINS = ("<module>", "_run_module_as_main")
+_LOOP = "asyncio/base_events.py"
 _FIRST_FIELD = 16  # behind PyObject_HEAD: wr_object of a weak reference, lock_lock of a lock
 
 
@@ -140,9 +142,13 @@ class ProcessStacks:
                 return sample, threads
         raise Torn(last)
 
-    def variables(self, seconds: float, choose: Choice, redact: Redact) -> list[dict[str, Any]]:
-        """[{"id", "name", "frames": [{"function", "file", "line", "called", "values": [[name, value], ...]}, ...]}, ...],
-        of the frames chosen of each thread, outermost first. Raises as `read`."""
+    def variables(
+        self, seconds: float, choose: Choice, redact: Redact, paths: list[str] | None = None
+    ) -> dict[str, Any]:
+        """{"threads": [{"id", "name", "frames": [{"function", "file", "line", "called", "values": [[name, value], ...]}, ...]}, ...],
+        of the frames chosen of each thread, outermost first, and where one of them is in asyncio's event loop "tasks" and
+        "tasks_left_out": see `Tasks.read`. `paths` is given the texts that may name files, the innermost frame's first, with
+        whatever secrets are in them. Raises as `read`."""
         sample, threads = self._sample(seconds)
         self._objects.begin()
         reader = FrameReader(Values(self._objects, redact))
@@ -164,7 +170,19 @@ class ProcessStacks:
                 frames.append({**frame, "values": [list(value) for value in values]})
             if frames:
                 found.append({"id": thread["id"], "name": thread["name"], "frames": frames})
-        return found
+        in_loop = any(name.endswith("_run_once") and file.endswith(_LOOP) for name, file in sample.codes)
+        tasks = self._tasks(sample, Values(self._objects, redact)) if in_loop and self._names else {}
+        if paths is not None:
+            paths += dict.fromkeys(reversed(reader.paths))
+        return {"threads": found, **tasks}
+
+    def _tasks(self, sample: _Sample, values: Values) -> dict[str, Any]:
+        interpreter = self._memory.word(self._runtime + self._layout.interpreters_main)
+        try:
+            tasks, left_out = Tasks(values, sample.located).read(interpreter)
+        except (Torn, struct.error, OverflowError):
+            return {}
+        return {"tasks": tasks, "tasks_left_out": left_out}
 
     def joins(self, seconds: float) -> tuple[dict[int, int], dict[int, str]]:
         """Address of the lock that Thread.join() of a thread waits for, to the thread's id (none from 3.13 on, where
@@ -341,6 +359,12 @@ class _Sample:
         except Torn:
             return True
         return any(code.isend for place, code in self._seen.values() if place in places)
+
+    def located(self, code: int, instruction: int) -> tuple[str, str, int]:
+        """Function, file and line. Raises Torn."""
+        known = self._code(code)
+        line = known.line((instruction - code - self._layout.code_adaptive) // 2)
+        return known.name, known.file, line
 
     def _code(self, address: int) -> _Code:
         layout, memory, codes = self._layout, self._memory, self._of._codes

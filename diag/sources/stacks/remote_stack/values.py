@@ -17,11 +17,14 @@ from diag.sources.stacks.remote_stack.objects import DICT_BIT, Kind, Objects
 LONGEST = 60  # characters of a text that are shown
 _MOST_READ = 512  # characters of one, in which a secret is recognised
 _MOST_BYTES = 64
+_LONGEST_PATH = 1024
+_IN_PATH = re.compile(r"[/.]")
 _MOST_ITEMS, _MOST_LOOKED_AT = 6, 64  # of a container
 _MOST_ATTRIBUTES = 3
 _MOST_DIMENSIONS = 32
 # Numbers of Py_TPFLAGS_*_SUBCLASS.
-_LONG, _LIST, _TUPLE, _BYTES, _TYPE = 24, 25, 26, 27, 31
+_LONG, _LIST, _TUPLE, _BYTES, _EXCEPTION, _TYPE = 24, 25, 26, 27, 30, 31
+_ARGS = 24  # of PyBaseExceptionObject
 HIDDEN = "***"
 _VARIABLE = re.compile(r"b?'[A-Z_][A-Z0-9_]*'")
 NO_SECRETS = ("None", "True", "False", "''")
@@ -50,6 +53,7 @@ class Value(NamedTuple):
     text: str
     plain: bool = False  # a number, a text, a path or the like
     instance: bool = False  # may have attributes of its own
+    exception: bool = False
     mapping: bool = False  # a dict
 
 
@@ -65,6 +69,17 @@ class Values:
         value = self._read(address)
         return Value(HIDDEN, value.plain) if value is not None and self._hides(name, value.text) else value
 
+    def path(self, address: int) -> str:
+        """The whole text of a str or path that may name a file; empty for what cannot. Not for anybody's eyes."""
+        address = self.content(address)
+        kind = self.objects.kind_of(address)
+        if kind.address == self.objects.unicode:
+            text = self.objects.text(address)
+        else:
+            slots = dict(self.objects.slots(address)) if kind.is_heap and "Path" in kind.name else {}
+            text = self.objects.text(slots["_str"]) if "_str" in slots else ""
+        return text if 0 < len(text) < _LONGEST_PATH and "\n" not in text and _IN_PATH.search(text) else ""
+
     def _hides(self, name: str, text: str) -> bool:
         return not _is_no_secret(name, text) and self._redact.name(name)
 
@@ -78,6 +93,8 @@ class Values:
         text = self._scalar(address, kind)
         if text is not None:
             return Value(text, plain=True)
+        if kind.derives_from(_EXCEPTION):
+            return Value(self._exception(address, kind), exception=True)
         text = self._container(address, kind)
         if text is not None:
             return Value(text, mapping=kind.derives_from(DICT_BIT))
@@ -151,6 +168,16 @@ class Values:
 
     def _strings(self, address: int) -> Iterable[str]:
         return [self.objects.text(item) for item in self._items(address, self.objects.kind_of(address))]
+
+    def _exception(self, address: int, kind: Kind) -> str:
+        """ "<KeyError: 'rows'>": a class and what it was made with first."""
+        given = self._word(address + _ARGS)
+        items = self._items(given, self.objects.kind_of(given)) if given else ()
+        text = next((self._item(item) for item in items), "")
+        if items and self.objects.kind_of(items[0]).address == self.objects.unicode:
+            whole = " ".join(self.objects.text(items[0])[:_MOST_READ].split())
+            text = self._redact.text(whole)[:LONGEST]
+        return f"<{kind.name}: {text}>" if text else f"<{kind.name}: >"
 
     # -- containers ---------------------------------------------------------------------------------------
 

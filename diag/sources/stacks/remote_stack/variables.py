@@ -19,6 +19,7 @@ from diag.sources.stacks.remote_stack.values import Value, Values
 
 MOST_OF_FRAME = 60
 _MOST_OF_OBJECT = 12
+_MOST_EXCEPTIONS = 2
 _MOST_KEYS = 64  # of a dict that is looked through
 _MOST_GLOBALS = 12
 _DEPTH = 2  # self.state.step
@@ -51,6 +52,7 @@ class FrameReader:
         self._values, self._objects = values, values.objects
         self._memory, self._layout = values.objects.memory, values.objects.layout
         self._codes: dict[int, _Code] = {}
+        self.paths: list[str] = []  # that the variables of the frames read may name
 
     def of(self, frame: int, code: int, *, arguments: bool) -> list[Named]:
         """(name, value as text). `arguments`: only these, and of them only plain ones. Raises Torn where the frame is
@@ -121,7 +123,20 @@ class FrameReader:
             inner = self._inner(name, address, value, code, depth) if depth and code is not _NOTHING else []
         except Torn:
             return []
+        if (
+            value.plain
+            and code is not _NOTHING
+            and value.text[-1:] in "'\")"
+            and (path := self._path(address))
+        ):
+            self.paths.append(path)
         return inner or [(name, value.text)]
+
+    def _path(self, address: int) -> str:
+        try:
+            return self._values.path(address)
+        except Torn:
+            return ""
 
     def _inner(self, name: str, address: int, value: Value, code: _Code, depth: int) -> list[Named]:
         address = self._values.content(address)
@@ -137,7 +152,9 @@ class FrameReader:
                 others.append((key, inner))
             elif len(found) < _MOST_OF_OBJECT:
                 found += self._rows(f"{name}.{attribute}", inner, code, plain=False, depth=depth - 1)
-        return found + (self._settings(name, others) if depth == _DEPTH else [])
+        if depth == _DEPTH:
+            found += self._settings(name, others) + self._exceptions(name, others)
+        return found
 
     def _settings(self, name: str, attributes: list[tuple[int, int]]) -> list[Named]:
         """Of an object that has little else than plain values: ranks may have come to different ones."""
@@ -147,6 +164,22 @@ class FrameReader:
             if not text.startswith("_"):
                 found += self._rows(f"{name}.{text}", address, _NOTHING, plain=True)
         return found[:_MOST_OF_OBJECT] if 2 * len(found) >= min(len(attributes), _FIRST) else []
+
+    def _exceptions(self, name: str, attributes: list[tuple[int, int]]) -> list[Named]:
+        """Those that an object keeps: a thread of it, or a future, has left one behind for whoever asks."""
+        found: list[Named] = []
+        for key, address in attributes[:_FIRST]:
+            value = self._values.named(text := self._objects.text(key), address)
+            if value is not None and value.exception:
+                found.append((f"{name}.{text}", value.text))
+            elif value is not None and value.instance:
+                found += [
+                    (f"{name}.{text}.{self._objects.text(inner)}", kept.text)
+                    for inner, place in itertools.islice(self._objects.attributes(address), _FIRST)
+                    if (kept := self._values.named(self._objects.text(inner), place)) is not None
+                    and kept.exception
+                ]
+        return found[:_MOST_EXCEPTIONS]
 
     def _entries(self, name: str, address: int, code: _Code) -> list[Named]:
         """Those whose keys the function has as texts: cfg["out"]."""

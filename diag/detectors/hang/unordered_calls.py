@@ -1,0 +1,136 @@
+"""Calls of process groups whose order no line of the program decides: of two threads of a rank in one group, and of what the
+interpreter runs when it frees an object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from diag.detectors.hang.messages import call_of
+from diag.detectors.hang.verdict import Note, Verdict, format_who, others
+from diag.model.observations import Frame, ThreadStack
+from diag.state.own_code import own_frames
+from diag.state.rank_view import RankView
+from diag.state.stack_activity import Activity, format_frame, read_stack
+from diag.state.view import JobView
+
+_CANNOT_MATCH = ("mismatch", "order_cycle")  # of `Explanation.kind`
+# Causes of calls that cannot match, and of a rank that is elsewhere.
+_DIFFER = ("calls_differ", "call_skipped", "groups_in_opposite_order")
+_ELSEWHERE = ("not_in_collective", "call_does_not_return", "all_ranks_wait", "nobody_sends")
+_MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
+_DESTRUCTOR = "__del__"
+_FINALIZER = ("finalize.__call__", "finalize._exitfunc")  # of weakref.py, CPython 3.8-3.13
+_SHOWN = 2
+
+
+def with_unordered_calls(verdict: Verdict, job: JobView) -> Verdict:
+    found = verdict.collectives
+    proven = found is not None and found.kind in _CANNOT_MATCH and verdict.cause in _DIFFER
+    if not proven and verdict.cause not in _ELSEWHERE:
+        return verdict
+    if proven and (shared := _of_two_threads(verdict, job)) is not None:
+        return shared
+    return _in_destructor(verdict, job, proven=proven)
+
+
+# --- two threads in one group
+
+
+def _of_two_threads(verdict: Verdict, job: JobView) -> Verdict | None:
+    """Every rank whose calls do not fit has two threads in calls of the group, by its stacks and its recorder."""
+    front = verdict.collectives.front if verdict.collectives is not None else None
+    if front is None or len(front.waiting) < 2:
+        return None
+    ranks = job.ranks.known(front.waiting)
+    inside = {rank.rank: _threads_in(rank, front.backend, front.group) for rank in ranks}
+    if len(ranks) < len(front.waiting) or any(len(threads) < 2 for threads in inside.values()):
+        return None
+    everyone = tuple(sorted(verdict.everyone))
+    cwd = job.run.cwd
+    clauses = [
+        f"rank {rank.rank}'s "
+        + " and ".join(
+            f"{_name(rank, one)} in {call_of(read_stack(one), cwd)}" for one in inside[rank.rank][:2]
+        )
+        for rank in ranks[:_SHOWN]
+    ]
+    notes = [
+        Note(rank.stack.how, f"{_name(rank, one)}: {_path(one.frames, cwd)}", rank.rank)
+        for rank in ranks[:_SHOWN]
+        for one in inside[rank.rank][:2]
+        if rank.stack is not None
+    ]
+    return replace(
+        verdict, klass="collective_mismatch", cause="two_threads_use_one_group", culprits=everyone, waiting=(),
+        words=", ".join(clauses),
+    ).noted(*notes)  # fmt: skip
+
+
+def _threads_in(rank: RankView, backend: str, group: str) -> list[ThreadStack]:
+    """Threads that wait in calls, where these can only be of that group: no call of another one is pending."""
+    entries = rank.recorder.entries if rank.recorder is not None else ()
+    pending = [one for one in entries if one.pending]
+    elsewhere = any((one.backend, one.group) != (backend, group) or one.is_p2p for one in pending)
+    threads = rank.stack.threads if rank.stack is not None else ()
+    inside = [one for one in threads if _is_in_call(one)]
+    return [] if elsewhere or len(pending) < len(inside) else inside
+
+
+def _is_in_call(thread: ThreadStack) -> bool:
+    """Of a call that all ranks of a group make, which the recorder of each backend has."""
+    reading = read_stack(thread)
+    return (
+        reading.activity is Activity.COLLECTIVE
+        and reading.where is not None
+        and reading.where.function.rpartition(".")[2] not in _MESSAGES
+    )
+
+
+def _name(rank: RankView, thread: ThreadStack) -> str:
+    return (
+        "main thread"
+        if thread.thread_id == rank.placement.pid
+        else f"thread {thread.name or thread.thread_id}"
+    )
+
+
+def _path(frames: Sequence[Frame], cwd: str) -> str:
+    return " < ".join(format_frame(one, cwd) for one in reversed(own_frames(frames)[-3:]))
+
+
+# --- in a destructor
+
+
+def _in_destructor(verdict: Verdict, job: JobView, *, proven: bool) -> Verdict:
+    """Some ranks wait in a call that a destructor makes, and others are elsewhere."""
+    ranks = job.ranks.known(sorted(verdict.everyone))
+    freed = {rank.rank: place for rank in ranks if (place := _freed_at(rank)) is not None}
+    if not freed or len(freed) == len(ranks):
+        return verdict
+    first = next(iter(freed.values()))
+    who = tuple(rank for rank, place in freed.items() if place == first)
+    words = (
+        f"{format_who(who, '[waits|wait]')} in a call that {format_frame(first, job.run.cwd)} makes, which no line calls: "
+        "the interpreter runs it when it frees the object, on each rank at a time of its own"
+    )
+    if not proven:
+        return replace(verdict, words=", ".join(filter(None, (verdict.words, words))))
+    # Fewer are the odd ones out; of as many, those that have not come to what the others wait in.
+    rest = tuple(rank.rank for rank in ranks if rank.rank not in freed)
+    culprits = rest if len(rest) <= len(freed) else tuple(freed)
+    waiting = others(tuple(sorted(verdict.everyone)), culprits)
+    return replace(verdict, cause="call_in_destructor", words=words, culprits=culprits, waiting=waiting)
+
+
+def _freed_at(rank: RankView) -> Frame | None:
+    """The destructor or finalizer that its thread is in, while it waits for its peers."""
+    judged = rank.judged
+    if judged is None or rank.activity is None or not rank.activity.waits_for_peers:
+        return None
+    for at, frame in enumerate(judged.frames):
+        if frame.function.rpartition(".")[2] == _DESTRUCTOR:
+            return frame
+        if frame.function in _FINALIZER and frame.file.endswith("weakref.py"):
+            return next(iter(judged.frames[at + 1 :]), frame)
+    return None

@@ -1,0 +1,139 @@
+"""Calls of two threads in one group, and of destructors: told where stacks and recorders show them, and not elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from diag.model import Finding
+from diag.model.observations import CollectiveEntry, CollectiveGroup, FlightRecorder, ThreadStack
+from tests.detectors.test_hang import steady
+from tests.facts import ALL_REDUCE, TRAIN, Story, frames, pid_of, stack, tree
+
+BARRIER = "barrier torch/distributed/distributed_c10d.py:5356"
+SAVES = (
+    "Thread._bootstrap /usr/lib/python3.11/threading.py:1002",
+    "Snapshots._write /app/snapshot.py:35",
+    BARRIER,
+)
+WRITES = (*SAVES[:1], "Snapshots._write /app/snapshot.py:31")
+FREES = (*TRAIN, "ShardWriter.__del__ /app/collect.py:35", "ShardWriter.close /app/collect.py:32", BARRIER)
+FINALIZES = (
+    *TRAIN,
+    "finalize.__call__ /usr/lib/python3.11/weakref.py:590",
+    "close_shard /app/collect.py:12",
+    BARRIER,
+)
+CLOSES = (*TRAIN, "ShardWriter.close /app/collect.py:32", BARRIER)
+
+Call = tuple[str, int, str]  # operation, number, group
+
+
+def recorded(story: Story, rank: int, *calls: Call) -> None:
+    groups = tuple(
+        CollectiveGroup(
+            "gloo", name, "", tuple(range(story.world)), max(c[1] for c in calls if c[2] == name), 80
+        )
+        for name in sorted({call[2] for call in calls})
+    )
+    entries = tuple(
+        CollectiveEntry(
+            "gloo", name, "", seq, seq, False, op, ((8,),), ((8,),), ("Float",), "scheduled", False, True, seq, 0.0
+        )
+        for op, seq, name in calls
+    )  # fmt: skip
+    story.tell(FlightRecorder(rank, story.now, "2.10", ("gloo",), groups, entries, pid_of(rank)))
+
+
+def hang_of(
+    stacks: Mapping[int, Sequence[str]],
+    calls: Mapping[int, Sequence[Call]],
+    threads: Mapping[int, Sequence[str]] | None = None,
+) -> Finding:
+    story = steady(len(stacks))
+    for at in range(24):
+        if at % 7 == 0:
+            for rank, made in calls.items():
+                recorded(story, rank, *made)
+        for rank, lines in stacks.items():
+            more = (threads or {}).get(rank)
+            others = [ThreadStack(90_000 + rank, "snapshot", frames(*more))] if more else []
+            story.tell(
+                tree(rank, story.now, wchan="futex_wait_queue"), stack(rank, story.now, lines, *others)
+            )
+        story.wait(2.0)
+    return story.hang()
+
+
+BOTH = {
+    0: (("all_reduce", 82, "0"), ("barrier", 83, "0")),
+    1: (("barrier", 82, "0"), ("all_reduce", 83, "0")),
+}
+MAIN = {0: ALL_REDUCE, 1: ALL_REDUCE}
+
+
+def test_two_threads_of_each_rank_in_one_group_blame_no_rank() -> None:
+    hang = hang_of(MAIN, BOTH, {0: SAVES, 1: SAVES})
+
+    assert (hang.id, hang.klass, hang.cause) == ("hang", "collective_mismatch", "two_threads_use_one_group")
+    assert (hang.ranks, hang.waiting_ranks) == ((), (0, 1))
+    assert (
+        "rank 0's main thread in all_reduce (from train, /app/train.py:200) and thread snapshot in barrier"
+        in hang.summary
+    )
+    assert "a process group of its own" in hang.advice
+
+
+@pytest.mark.parametrize(
+    ("calls", "threads"),
+    [
+        (BOTH, {0: SAVES}),  # of one rank alone
+        (BOTH, {0: WRITES, 1: WRITES}),  # the other thread is elsewhere
+        (BOTH, None),
+        # that thread's call may be of the other group
+        ({rank: (*made, ("barrier", 9, "1")) for rank, made in BOTH.items()}, {0: SAVES, 1: SAVES}),
+    ],
+)
+def test_where_another_thread_or_group_may_explain_it_two_threads_are_not_blamed(
+    calls: Mapping[int, Sequence[Call]], threads: Mapping[int, Sequence[str]] | None
+) -> None:
+    assert hang_of(MAIN, calls, threads).cause != "two_threads_use_one_group"
+
+
+CROSSED = {
+    0: (("all_reduce", 66, "0"),),
+    1: (("barrier", 2, "1"),),
+    2: (("barrier", 2, "1"),),
+}
+
+
+@pytest.mark.parametrize(
+    ("frees", "where"),
+    [(FREES, "ShardWriter.__del__ (/app/collect.py:35)"), (FINALIZES, "close_shard (/app/collect.py:12)")],
+)
+def test_call_of_a_destructor_on_some_ranks_is_named(frees: Sequence[str], where: str) -> None:
+    hang = hang_of({0: ALL_REDUCE, 1: frees, 2: frees}, CROSSED)
+
+    assert hang.id == "hang" and hang.cause == "call_in_destructor" and hang.ranks == (0,)
+    assert f"ranks 1-2 wait in a call that {where} makes, which no line calls" in hang.summary
+
+
+def test_one_rank_that_alone_has_freed_the_object_is_the_odd_one() -> None:
+    calls = {0: CROSSED[0], 1: CROSSED[1], 2: CROSSED[0]}
+    hang = hang_of({0: ALL_REDUCE, 1: FREES, 2: ALL_REDUCE}, calls)
+
+    assert (hang.cause, hang.ranks, hang.waiting_ranks) == ("call_in_destructor", (1,), (0, 2))
+
+
+@pytest.mark.parametrize(
+    "stacks",
+    [
+        {0: ALL_REDUCE, 1: CLOSES, 2: CLOSES},  # a line of the program calls it
+        {0: FREES, 1: FREES, 2: FREES},  # on all alike
+    ],
+)
+def test_call_that_no_destructor_makes_or_all_ranks_come_to_there_is_none_of_its_kind(
+    stacks: Mapping[int, Sequence[str]],
+) -> None:
+    assert hang_of(stacks, CROSSED).cause != "call_in_destructor"

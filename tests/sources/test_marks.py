@@ -1,0 +1,79 @@
+"""Files that hold a process's number: which are read, what is kept of them, and what is said of the process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diag.sources.host.job_files import Files
+from diag.sources.host.process_tree import read_process
+from diag.sources.stacks import marks
+
+
+def us() -> tuple[int, int]:
+    process = read_process(os.getpid())
+    assert process is not None
+    return os.getpid(), process.ticks
+
+
+def found(*paths: Path) -> list[dict[str, object]]:
+    return marks.read(Files(), map(str, paths), us(), lambda text: text)
+
+
+def test_process_that_has_ended_is_gone_and_one_that_runs_lives(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (tmp_path / "a.lock").write_text(f"{ended.pid}\n")
+    (tmp_path / "b.lock").write_text(f"pid={os.getpid()}")
+
+    rows = found(tmp_path / "a.lock", tmp_path / "b.lock", tmp_path / "none.lock")
+
+    assert [(row["pid"], row["state"], row["older"]) for row in rows] == [
+        (ended.pid, "gone", False),
+        (os.getpid(), "lives", False),
+    ]
+
+
+def test_process_that_has_ended_and_is_not_waited_for_is_gone(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.read()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        (tmp_path / "a.lock").write_text(str(child.pid))
+        assert [row["state"] for row in found(tmp_path / "a.lock")] == ["gone"]
+
+
+def test_file_that_is_older_than_the_process_of_that_number_was_another_ones(tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    path.write_text(str(os.getpid()))
+    os.utime(path, (1e9, 1e9))
+
+    assert [(row["state"], row["older"]) for row in found(path)] == [("replaced", True)]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "gpu-7:812", "{'step': 812, 'loss': 2.5}", "812 of 4000", "x" * 5000 + " 812"]
+)
+def test_other_files_are_no_marks(tmp_path: Path, text: str) -> None:
+    (tmp_path / "state.txt").write_text(text)
+
+    assert found(tmp_path / "state.txt", tmp_path) == []
+
+
+def test_pipe_or_device_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+
+    assert found(tmp_path / "fifo", Path("/dev/zero")) == []
+
+
+def test_rank_with_process_numbers_of_its_own_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.lock").write_text("812")
+    proc = tmp_path / "proc"
+    (proc / "7").mkdir(parents=True)
+    (proc / "7" / "status").write_text("NSpid:\t7\t1\n")
+
+    assert marks.read(Files(), [str(tmp_path / "a.lock")], (7, 0), str, proc) == []
