@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -29,6 +28,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--no-load", action="store_true", help="read software versions without importing anything"
+    )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="show the checks that found nothing wrong, one a line"
     )
     parser.add_argument(
         "--manifest",
@@ -58,10 +60,8 @@ def _doing(lines: Sequence[Line], wait: float, seconds: float) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    from diag.preflight import check_machine, document, sorted_lines, summary, text
+    from diag.preflight import document, sorted_lines, summary, text
     from diag.preflight.manifest import check_manifests
-    from diag.preflight.network import check_network
-    from diag.preflight.software import check_software
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.manifest and command:
@@ -71,15 +71,7 @@ def run(args: argparse.Namespace) -> int:
         hint = "a variable in front of it may be empty"
         raise DiagError("the command after `--` is empty", hint=hint, exit_code=2)
     lines: list[Line] = []
-    if args.manifest:
-        checks: Iterator[Line] = check_manifests(args.manifest)
-    else:
-        # Imports take seconds, more on one node than on another: the nodes meet before them.
-        checks = itertools.chain(
-            check_machine(command),
-            check_network(command, args.wait),
-            check_software(command, loads=not args.no_load),
-        )
+    checks = check_manifests(args.manifest) if args.manifest else _checks(command, args)
     try:
         with Ticker(lambda seconds: _doing(lines, args.wait, seconds)):
             for line in checks:
@@ -88,8 +80,40 @@ def run(args: argparse.Namespace) -> int:
         if not args.json and lines:
             print(text(sorted_lines(lines), colour=wanted(1)), flush=True)
         raise
+    whole = _corrected(command, lines)
     if args.json:
-        print(json.dumps(document(lines), indent=1))
+        print(json.dumps(document(lines) | ({"corrected": whole} if whole else {}), indent=1))
     else:
-        print(text(sorted_lines(lines), colour=wanted(1)) + "\n\n" + summary(lines))
+        print(text(sorted_lines(lines), colour=wanted(1), verbose=args.verbose))
+        if whole:
+            from diag.preflight.line import table
+
+            print(f"\n{table('report')['corrected']}\n{whole}")
+        print("\n" + summary(lines))
     return 10 if any(line.status == "problem" for line in lines) else 0
+
+
+def _checks(command: Sequence[str], args: argparse.Namespace) -> Iterator[Line]:
+    """Imports take seconds: they are done while the rest is looked at, and while the nodes meet."""
+    from diag.preflight import check_machine
+    from diag.preflight.beside import beside
+    from diag.preflight.network import check_network
+    from diag.preflight.software import check_software
+
+    software = beside(check_software(command, loads=not args.no_load))
+    yield from check_machine(command)
+    yield from check_network(command, args.wait)
+    yield from software
+
+
+def _corrected(command: Sequence[str], lines: Sequence[Line]) -> str:
+    """CMD's `docker run` line with all that the report asks for; "" for none."""
+    if not any(line.adds for line in lines):
+        return ""
+    import os
+
+    from diag.launch.launchers.command import read_command
+    from diag.preflight.container_flags import corrected
+
+    read = read_command(command, os.environ)
+    return "" if read.container is None else corrected(read.container, lines, sudo="sudo" in read.chain)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 from diag.launch.launchers.command.shell_script import is_computed
 from diag.launch.launchers.secrets import redacted
 from diag.launch.ports import owner_of
+from diag.preflight.interfaces import bridge_of, own_address
 from diag.preflight.line import Line, line
 from diag.preflight.plan import LaunchPlan, is_own
 from diag.preflight.rendezvous_probe import (
@@ -57,10 +59,18 @@ def check_rendezvous(plan: LaunchPlan) -> Iterator[Line]:
 def _where_they_meet(plan: LaunchPlan, address: str) -> Iterator[Line]:
     meeting = plan.meeting
     where = f"{address}:{meeting.port}"
+    if is_placeholder(address):
+        yield _placeholder(plan)
+        return
     addresses, why = resolve(address, meeting.port, _RESOLVE_SECONDS)
     if not addresses:
         in_pod = "-in-pod" if "KUBERNETES_SERVICE_HOST" in plan.environment else ""
         yield line(f"rendezvous.unresolved{in_pod}", meeting=meeting, why=why)
+        return
+    bridge = bridge_of(plan, addresses)
+    if bridge:
+        variable = meeting.address_from
+        yield line("rendezvous.bridge-address", where=where, bridge=bridge, meeting=meeting, variable=variable)
         return
     loopback = [one for one in addresses if ipaddress.ip_address(one.partition("%")[0]).is_loopback]
     own = any(map(is_own, addresses))
@@ -74,6 +84,31 @@ def _where_they_meet(plan: LaunchPlan, address: str) -> Iterator[Line]:
         yield from check_first_node(plan, where, addresses, own, loopback)
     else:
         yield from check_other_node(plan, where, addresses, diag_listens=True)
+
+
+# Names of hosts are letters, digits, `-`, `.` (RFC 1123) and `_`; addresses have `:` and `%` too. No real address has an x
+# among its numbers.
+_HOST = re.compile(r"[A-Za-z0-9._:%-]+")
+_LEFT_OPEN = re.compile(r"(?=.*[xX*])[0-9xX*]{1,3}(?:\.[0-9xX*]{1,3}){3}|[xX]+|your[-_.].*", re.IGNORECASE)
+
+
+def is_placeholder(address: str) -> bool:
+    """
+    >>> [is_placeholder(text) for text in ("主节点宿主机IP", "<node0>", "192.168.x.x", "xxx", "node-0.svc", "fd00::1%eth0")]
+    [True, True, True, True, False, False]
+    """
+    return not _HOST.fullmatch(address) or _LEFT_OPEN.fullmatch(address) is not None
+
+
+def _placeholder(plan: LaunchPlan) -> Line:
+    """With this machine's own address where it is node 0."""
+    meeting, container = plan.meeting, plan.container
+    ip = own_address(plan) if meeting.node_rank == 0 else ""
+    mine = f": this machine, node 0, has {ip}" if ip else ""
+    by_flag = container is not None and meeting.address_from in container.variables
+    adds = f"--env={meeting.address_from}={ip}" if ip and by_flag else ""
+    variable = meeting.address_from
+    return line("rendezvous.placeholder", meeting=meeting, variable=variable, mine=mine, adds=adds)
 
 
 def _one_node(plan: LaunchPlan) -> Line:

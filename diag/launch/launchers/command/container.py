@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from diag.launch.launchers.command.options import CommandError, read_options
 
 ENGINES = frozenset({"docker", "podman", "nerdctl"})
-_AS_WRITTEN = ("shm_size", "ipc", "network", "memory", "pids_limit", "workdir")
+_AS_WRITTEN = ("shm_size", "ipc", "network", "memory", "pids_limit", "workdir", "runtime")
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -18,8 +18,11 @@ _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 class Container:
     """Flags as they are written, "" where they are not given: what the engine does then is its default.
 
+    `words` is the line itself, from the engine's name on, and `inner` what is left of it behind the image.
     `ulimits` are those of --ulimit by name, `mounts` (path here, path inside), `ports` those of --publish,
-    `not_read` files of variables that could not be read.
+    `variables` what --env and --env-file give it, `not_read` files of variables that could not be read.
+    `sources` are what --volume and --mount of kind bind name on this machine, each with the option's text and the
+    path inside.
     """
 
     engine: str
@@ -38,6 +41,11 @@ class Container:
     mounts: tuple[tuple[str, str], ...] = ()
     is_privileged: bool = False
     not_read: tuple[str, ...] = ()
+    runtime: str = ""
+    words: tuple[str, ...] = ()
+    inner: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    sources: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def shm_bytes(self) -> int | None:
@@ -99,6 +107,10 @@ def run_in(
         mounts=(*_volumes(given.get("--volume", ())), *_mounts(given.get("--mount", ()))),
         is_privileged=given.get("--privileged", ["false"])[-1] in ("", "true"),
         not_read=not_read,
+        words=tuple(words),
+        inner=tuple(inner),
+        variables=variables,
+        sources=(*_sources("-v", given.get("--volume", ())), *_sources("--mount", given.get("--mount", ()))),
     )
     return container, variables, [entry, *inner] if entry else inner
 
@@ -126,6 +138,19 @@ def _variables(
         elif name in environment:
             found[name] = environment[name]
     return found, tuple(not_read)
+
+
+def _sources(option: str, texts: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    for text in texts:
+        source, _, rest = text.partition(":")
+        target = rest.partition(":")[0]
+        if option == "--mount":
+            fields = dict(field.partition("=")[::2] for field in text.split(","))
+            source = fields.get("source") or fields.get("src", "")
+            source = source if fields.get("type") == "bind" else ""
+            target = fields.get("target") or fields.get("dst") or fields.get("destination", "")
+        if source and target:
+            yield source, f"{option} {text}", target
 
 
 def _volumes(texts: tuple[str, ...] | list[str]) -> list[tuple[str, str]]:

@@ -87,6 +87,13 @@ class Command:
         return bool(self.meeting.launcher) and not self.elsewhere
 
     @property
+    def is_told(self) -> bool:
+        """Whether docker's line itself gives the number of nodes, to a script of the image that cannot be read."""
+        container = self.container
+        told = container is not None and self.meeting.nodes_from in container.variables
+        return told and bool(self.unread) and not self.elsewhere
+
+    @property
     def unsure(self) -> str:
         """Why the number of nodes is not known; "" where it is."""
         meeting = self.meeting
@@ -100,7 +107,7 @@ class Command:
         if not self.argv:
             return "" if meeting.nodes > 1 else "no command was given"
         if not self.is_here:
-            return "" if self._is_direct else _UNREAD
+            return "" if self._is_direct or self.is_told else _UNREAD
         if self.opaque:
             return self.opaque
         if meeting.nodes_from:
