@@ -24,7 +24,7 @@ def beside(items: Iterable[_T]) -> Iterator[_T]:
             for item in items:
                 made.put((item,))
             made.put(None)
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             made.put(error)
 
     threading.Thread(target=make, daemon=True, name="diag-beside").start()

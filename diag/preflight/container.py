@@ -51,7 +51,9 @@ def limit_line(container: Container, name: str, root: Path = Path("/")) -> Line:
     """`name` is nofile or memlock."""
     own = (container.ulimits or {}).get(name, "")
     text = own or _default_limit(container, name, root)
-    given = f"--ulimit {name}={text}" if own else f"{name}={text} (default-ulimits of /etc/docker/daemon.json)"
+    given = (
+        f"--ulimit {name}={text}" if own else f"{name}={text} (default-ulimits of /etc/docker/daemon.json)"
+    )
     soft = text.partition(":")[0]
     number = int(soft[:18]) if soft.isdecimal() else None
     files = name == "nofile"

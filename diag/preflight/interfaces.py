@@ -117,7 +117,9 @@ def bridge_of(plan: LaunchPlan, addresses: Sequence[str]) -> str:
     """Which bridge of containers an address of `addresses` lies in, as far as that is seen from here; "" for none."""
     ips = [one.partition("%")[0] for one in addresses]
     for card in plan.interfaces:
-        own = _BRIDGES.fullmatch(card.name) is not None or any(_is_bridged(plan, each) for each in card.addresses)
+        own = _BRIDGES.fullmatch(card.name) is not None or any(
+            _is_bridged(plan, each) for each in card.addresses
+        )
         for place in card.addresses if own else ():
             if place.version == 4 and any(place.holds(ip) for ip in ips):
                 return f"{card.name} ({ipaddress.ip_network(f'{place.ip}/{place.prefix}', strict=False)})"
@@ -125,6 +127,20 @@ def bridge_of(plan: LaunchPlan, addresses: Sequence[str]) -> str:
     if by_docker and any(ipaddress.ip_address(ip) in _DEFAULT_BRIDGE for ip in ips):
         return f"docker's default bridge ({_DEFAULT_BRIDGE})"
     return ""
+
+
+def addresses_to_use(plan: LaunchPlan) -> dict[str, str]:
+    """What will listen ("NCCL", "gloo", "NCCL and gloo"), and at which address of this machine; nothing at loopback."""
+    nccl = choose(plan.interfaces, plan.environment, plan.nccl_version).interfaces
+    named = plan.environment.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+    if named:
+        places = (place.ip for card in plan.interfaces if card.name == named for place in card.addresses)
+    else:
+        places = (ip.partition("%")[0] for ip in resolve(socket.gethostname(), 0, _RESOLVE_SECONDS)[0])
+    found = {"NCCL": nccl[0][1].ip if nccl else "", "gloo": next(places, "")}
+    if found["NCCL"] == found["gloo"]:
+        found = {"NCCL and gloo": found["NCCL"]}
+    return {use: ip for use, ip in found.items() if ip and not ipaddress.ip_address(ip).is_loopback}
 
 
 def own_address(plan: LaunchPlan) -> str:

@@ -14,20 +14,12 @@ from pathlib import Path
 from diag.launch.launchers.command.shell_script import is_computed
 from diag.launch.launchers.secrets import redacted
 from diag.launch.ports import owner_of
-from diag.preflight.interfaces import bridge_of, own_address
+from diag.preflight.interfaces import addresses_to_use, bridge_of, own_address
 from diag.preflight.line import Line, line
+from diag.preflight.met_nodes import absent, is_translated, mine, reported_lines
 from diag.preflight.plan import LaunchPlan, is_own
-from diag.preflight.rendezvous_probe import (
-    Met,
-    Outcome,
-    absent,
-    connect,
-    is_translated,
-    listen,
-    mine,
-    reported_lines,
-    resolve,
-)
+from diag.preflight.rendezvous_probe import Met, Outcome, connect, listen, resolve
+from diag.preflight.ways import Doors
 from diag.text.units import format_count, format_seconds
 
 _RESOLVE_SECONDS = 5.0
@@ -70,7 +62,9 @@ def _where_they_meet(plan: LaunchPlan, address: str) -> Iterator[Line]:
     bridge = bridge_of(plan, addresses)
     if bridge:
         variable = meeting.address_from
-        yield line("rendezvous.bridge-address", where=where, bridge=bridge, meeting=meeting, variable=variable)
+        yield line(
+            "rendezvous.bridge-address", where=where, bridge=bridge, meeting=meeting, variable=variable
+        )
         return
     loopback = [one for one in addresses if ipaddress.ip_address(one.partition("%")[0]).is_loopback]
     own = any(map(is_own, addresses))
@@ -232,7 +226,7 @@ def _wait_for_nodes(plan: LaunchPlan, place: socket.socket) -> Iterator[Line]:
     nodes, port, wait_seconds = plan.meeting.nodes, plan.meeting.port, plan.wait_seconds or 0.0
     came: list[Met] = []
     strangers = 0
-    for met in listen(place, wait_seconds, nodes - 1, mine(plan), plan.clock):
+    for met in _met(plan, place, wait_seconds):
         if met is None:
             strangers += 1
             continue
@@ -246,7 +240,7 @@ def _wait_for_nodes(plan: LaunchPlan, place: socket.socket) -> Iterator[Line]:
     behind = [
         f"{met.host} connects from {met.seen_as}, but its own address is {met.own}"
         for met in came
-        if is_translated(met, met.seen_as)
+        if is_translated(met, met.seen_as) and met.ways is None
     ]
     if behind:
         yield line("rendezvous.translated", what="other nodes", said="; ".join(behind))
@@ -258,6 +252,13 @@ def _wait_for_nodes(plan: LaunchPlan, place: socket.socket) -> Iterator[Line]:
         yield line("rendezvous.missing", said=said, wait=wait_seconds)
     elif not behind:
         yield line("rendezvous.all-came", count=len(came), port=port, names=names)
+    if nodes > 2:
+        yield line("rendezvous.among-others")
+
+
+def _met(plan: LaunchPlan, place: socket.socket, wait_seconds: float) -> Iterator[Met | None]:
+    with Doors(addresses_to_use(plan)) as doors:
+        yield from listen(place, wait_seconds, plan.meeting.nodes - 1, mine(plan), plan.clock, doors=doors)
 
 
 def check_other_node(
@@ -267,11 +268,12 @@ def check_other_node(
     reported."""
     tried = addresses[:_MOST_ADDRESSES]
     outcomes: list[Outcome] = []
-    for address in tried:
-        each = (plan.wait_seconds or 0.0) / len(tried)
-        outcomes.append(connect(address, plan.meeting.port, each, mine(plan), plan.clock))
-        if outcomes[-1].how in ("reached", "stranger"):
-            break
+    each = plan.wait_seconds / len(tried)
+    with Doors(addresses_to_use(plan) if diag_listens and plan.wait_seconds else {}) as doors:
+        for address in tried:
+            outcomes.append(connect(address, plan.meeting.port, each, mine(plan), plan.clock, doors=doors))
+            if outcomes[-1].how in ("reached", "stranger"):
+                break
     key = {"reached": "not-asked", "stranger": "not-asked", "refused": "refused"}.get(outcomes[-1].how)
     if not diag_listens and key is not None:
         yield line(f"rendezvous.server-{key}", where=where, backend=plan.meeting.backend)
@@ -290,7 +292,7 @@ def _line_of(plan: LaunchPlan, where: str, outcome: Outcome) -> Line:
     if key == "reached" and met is not None:
         if met.nodes not in (None, meeting.nodes):
             key = "reached-other-number"
-        elif is_translated(met, outcome.address):
+        elif is_translated(met, outcome.address) and met.ways is None:
             said = f"{at}{host} is reached, but its own address is {met.own}"
             return line("rendezvous.translated", what="rendezvous", said=said)
     elif key == "refused" and not plan.wait_seconds:

@@ -39,8 +39,7 @@ def document(lines: Sequence[Line]) -> dict[str, Any]:
             if one.status == "not checked"
         ],
         "checks": [
-            {"what": one.what, "status": one.status, "said": one.said, "remedy": one.remedy}
-            for one in lines
+            {"what": one.what, "status": one.status, "said": one.said, "remedy": one.remedy} for one in lines
         ],
     }
 
