@@ -98,12 +98,16 @@ def _checks(command: Sequence[str], args: argparse.Namespace) -> Iterator[Line]:
     from diag.preflight import check_machine
     from diag.preflight.beside import beside
     from diag.preflight.network import check_network
-    from diag.preflight.software import check_software
+    from diag.preflight.software import check_software, stop_asking
 
     software = beside(check_software(command, loads=not args.no_load))
-    yield from check_machine(command)
-    yield from check_network(command, args.wait)
-    yield from software
+    try:
+        yield from check_machine(command)
+        yield from check_network(command, args.wait)
+        yield from software
+    except BaseException:  # Ctrl-C: no import may outlive diag, nor hold it up
+        stop_asking()
+        raise
 
 
 def _corrected(command: Sequence[str], lines: Sequence[Line]) -> str:
