@@ -33,6 +33,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         "-v", "--verbose", action="store_true", help="show the checks that found nothing wrong, one a line"
     )
     parser.add_argument(
+        "--env",
+        action="store_true",
+        help="explain each variable of this environment and of CMD instead: what it does, who reads it, what to do",
+    )
+    parser.add_argument(
         "--manifest",
         action="append",
         metavar="FILE",
@@ -70,6 +75,9 @@ def run(args: argparse.Namespace) -> int:
     if command and not command[0].strip():
         hint = "a variable in front of it may be empty"
         raise DiagError("the command after `--` is empty", hint=hint, exit_code=2)
+    if args.env and args.manifest:
+        hint = "diag doctor --env -- CMD"
+        raise DiagError("--env cannot be combined with --manifest", hint=hint, exit_code=2)
     lines: list[Line] = []
     checks = check_manifests(args.manifest) if args.manifest else _checks(command, args)
     try:
@@ -84,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(document(lines) | ({"corrected": whole} if whole else {}), indent=1))
     else:
-        print(text(sorted_lines(lines), colour=wanted(1), verbose=args.verbose))
+        print(text(sorted_lines(lines), colour=wanted(1), verbose=args.verbose or args.env))
         if whole:
             from diag.preflight.line import table
 
@@ -100,6 +108,11 @@ def _checks(command: Sequence[str], args: argparse.Namespace) -> Iterator[Line]:
     from diag.preflight.network import check_network
     from diag.preflight.software import check_software, stop_asking
 
+    if args.env:
+        from diag.preflight.environment_page import check_variables
+
+        yield from check_variables(command)
+        return
     software = beside(check_software(command, loads=not args.no_load))
     try:
         yield from check_machine(command)
