@@ -156,7 +156,7 @@ def _others(plan: LaunchPlan) -> list[str]:
 def _software(target: Target, plan: LaunchPlan) -> tuple[Software | None, str]:
     """What CMD's Python has installed, or why that is not known."""
     if plan.container is not None:
-        return None, f"its packages are in the image {plan.container.image}"
+        return None, f"its packages are in the image {plan.container.short_image}"
     if target.unfit or target.missing_program:
         return None, target.unfit or f"`{target.missing_program}` is not found on PATH"
     answer = inventory(target)

@@ -11,6 +11,7 @@ from diag.launch.launchers.command.options import CommandError, read_options
 
 ENGINES = frozenset({"docker", "podman", "nerdctl"})
 _AS_WRITTEN = ("shm_size", "ipc", "network", "memory", "pids_limit", "workdir", "runtime")
+_LONG = 40
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -55,6 +56,26 @@ class Container:
         if any(inside.rstrip("/") == "/dev/shm" for _, inside in self.mounts):
             return None
         return size_of(self.shm_size or "64m")  # docker's and podman's own default
+
+    @property
+    def short_image(self) -> str:
+        """Its name without the registry, and of a long tag the beginning.
+
+        >>> Container("docker", "hub.example/a/swift:3.7.1").short_image
+        'swift:3.7.1'
+        """
+        name = self.image.rpartition("/")[2]
+        return name if len(name) <= _LONG else f"{name[:_LONG]}..."
+
+    def holder_of(self, path: str) -> str:
+        """What has a file of the container that does not lie on this machine: the image, or a mount.
+
+        >>> Container("docker", "img", mounts=(("", "/app"),), sources=(("code", "-v code:/app", "/app"),)).holder_of("/app/x.sh")
+        'what `-v code:/app` mounts'
+        """
+        inside = PurePosixPath(self.workdir or "/", path)
+        option = next((option for _, option, target in self.sources if inside.is_relative_to(target)), "")
+        return f"what `{option}` mounts" if option else f"the image {self.short_image}"
 
     def path_here(self, path: str) -> str | None:
         """Where a file of the container lies on this machine; None where it is the image's.

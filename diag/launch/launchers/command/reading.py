@@ -302,7 +302,7 @@ class Reading:
             self.container, self.environment, inner = run_in(words, self.environment, self._maybe)
             if not inner:
                 raise CommandError(
-                    f"what the image {self.container.image} starts by itself is not in CMD", hint=_PASS_ITSELF
+                    f"what the image {self.container.short_image} starts by itself is not in CMD", hint=_PASS_ITSELF
                 )
             self.srun, self.nodes, self.nodes_from = None, None, ""
             return inner
@@ -359,7 +359,7 @@ class Reading:
             here = self.container.path_here(path)
             if here is None:
                 raise CommandError(
-                    f"cannot read {path}: it is in the image {self.container.image}", hint=_PASS_ITSELF
+                    f"cannot read {path}: it is in {self.container.holder_of(path)}", hint=_PASS_ITSELF
                 )
         place = str(self.folder / str(here))
         why = ""

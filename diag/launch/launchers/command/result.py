@@ -88,10 +88,10 @@ class Command:
 
     @property
     def is_told(self) -> bool:
-        """Whether docker's line itself gives the number of nodes, to a script of the image that cannot be read."""
+        """Whether docker's line itself says that there are several nodes, to a script that cannot be read."""
         container = self.container
         told = container is not None and self.meeting.nodes_from in container.variables
-        return told and bool(self.unread) and not self.elsewhere
+        return told and self.meeting.nodes > 1 and bool(self.unread) and not self.elsewhere
 
     @property
     def unsure(self) -> str:
@@ -114,7 +114,7 @@ class Command:
             return ""
         if self.unseen:
             return f"`{self.unseen}` in the script may set it"
-        return f"the image {self.container.image} may set it" if self.container is not None else ""
+        return f"the image {self.container.short_image} may set it" if self.container is not None else ""
 
     @property
     def environment_unseen(self) -> str:
@@ -123,7 +123,7 @@ class Command:
             return "" if not self.argv or self._is_direct else _UNREAD
         if self.unseen:
             return f"`{self.unseen}` in the script may set more"
-        return f"the image {self.container.image} may set more" if self.container is not None else ""
+        return f"the image {self.container.short_image} may set more" if self.container is not None else ""
 
     @property
     def by_torchrun(self) -> bool:
