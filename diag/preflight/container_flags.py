@@ -12,6 +12,7 @@ from typing import Any
 
 from diag.knowledge.checkpoint_args import named_paths
 from diag.launch.launchers.command import Container
+from diag.launch.launchers.command.compose import as_service
 from diag.launch.launchers.command.options import read_options
 from diag.launch.launchers.command.shell_script import is_computed
 from diag.preflight.container import daemon_settings
@@ -103,9 +104,13 @@ def _gpu_lines(container: Container, gpus: Path, settings: Mapping[str, Any]) ->
 
 
 def corrected(container: Container, lines: Iterable[Line], *, sudo: bool = False) -> str:
-    """The `docker run` line with all that the problems among `lines` ask for; "" where they ask for nothing."""
+    """The `docker run` line with all that the problems among `lines` ask for; of a compose file what its service lacks;
+    "" where they ask for nothing."""
     asked = [one.adds for one in lines if one.status == "problem" and one.adds]
     words = list(dict.fromkeys(word for text in asked for word in shlex.split(text)))
+    if words and container.by_compose:
+        service = next((word[7:] for word in container.words if word.startswith("--name=")), "")
+        return as_service(service, words)
     return _written(_merged(container.words, words), sudo=sudo) if words else ""
 
 

@@ -54,6 +54,9 @@ def _where_they_meet(plan: LaunchPlan, address: str) -> Iterator[Line]:
     if is_placeholder(address):
         yield _placeholder(plan)
         return
+    if named_inside(plan, address):
+        yield line("rendezvous.named-inside", where=where, container=plan.container)
+        return
     addresses, why = resolve(address, meeting.port, _RESOLVE_SECONDS)
     if not addresses:
         in_pod = "-in-pod" if "KUBERNETES_SERVICE_HOST" in plan.environment else ""
@@ -92,6 +95,16 @@ def is_placeholder(address: str) -> bool:
     [True, True, True, True, False, False]
     """
     return not _HOST.fullmatch(address) or _LEFT_OPEN.fullmatch(address) is not None
+
+
+def named_inside(plan: LaunchPlan, address: str) -> bool:
+    """Whether it is a name of the container's own network: docker resolves the names of containers and services there,
+    and this machine does not know them."""
+    container = plan.container
+    if container is None or container.network in ("host", "none", "bridge"):
+        return False
+    own = bool(container.network) or container.by_compose
+    return own and not re.fullmatch(r"[\d.]+|[0-9a-fA-F:]+(?:%\w+)?", address)
 
 
 def _placeholder(plan: LaunchPlan) -> Line:

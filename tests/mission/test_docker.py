@@ -330,3 +330,108 @@ def test_two_containers_behind_one_published_port_are_told_on_both_sides(
         assert not [
             line for line in document["checks"] if line["what"] == "other ports" and line["status"] == "ok"
         ]
+
+
+COMPOSE = """
+services:
+  trainer:
+    image: my/swift:3.7.1
+    ports: ["29500:29500"]
+    environment: {NNODES: 2, NODE_RANK: "${RANK_OF_NODE:-1}", MASTER_ADDR: 192.0.2.10, NPROC_PER_NODE: 8}
+    ulimits: {nofile: {soft: 65536, hard: 65536}}
+    deploy: {resources: {reservations: {devices: [{driver: nvidia, device_ids: ["0", "1"], capabilities: [gpu]}]}}}
+    command: bash -c "cd /app && swift sft --model /models/Qwen"
+  cache: {image: redis}
+"""
+
+
+@pytest.mark.parametrize(
+    "words", ["docker compose up -d", "docker-compose -f compose.yaml up trainer", "sudo docker compose up"]
+)
+def test_service_of_a_compose_file_is_judged_as_the_line_that_it_amounts_to(
+    words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "compose.yaml").write_text(COMPOSE)
+    facts = launch_facts(words.split(), {}, tuple(f"GPU-{at}" for at in range(8)), folder=tmp_path)
+    container = facts.container
+    assert container is not None and facts.launch is not None
+
+    network = interfaces.network_line(container, facts.nodes, facts.unsure)
+    lines = [network, *machine.check_shared_memory(facts)]
+
+    assert (facts.nodes, facts.meeting.node_rank, facts.launch.processes) == (2, 1, 8)
+    assert facts.gpus == ("GPU-0", "GPU-1") and dict(container.ulimits or {})["nofile"] == "65536:65536"
+    assert network.status == "problem" and "-p 29500:29500" in network.said
+    assert corrected(container, lines) == "services:\n  trainer:\n    network_mode: host\n    shm_size: 16g"
+
+
+def test_compose_file_of_several_trainings_has_to_be_told_which(tmp_path: Path) -> None:
+    two = "services: {a: {image: i, command: torchrun --nnodes 2 t.py}, b: {image: i, command: torchrun --nnodes 2 t.py}}"
+    (tmp_path / "docker-compose.yml").write_text(two)
+
+    unknown = launch_facts(["docker", "compose", "up"], {}, folder=tmp_path)
+    one = launch_facts(["docker", "compose", "up", "b"], {}, folder=tmp_path)
+    gone = launch_facts(["docker", "compose", "-f", "other.yaml", "up"], {}, folder=tmp_path)
+
+    assert "which service trains is not known (there are: a, b)" in unknown.unread
+    assert one.nodes == 2 and one.container is not None
+    assert (
+        interfaces.network_line(one.container, 2, "").status == "not checked"
+    )  # they meet in its own network
+    assert "cannot read other.yaml" in gone.unread
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "services: [1]",
+        "a: b",
+        "- x",
+        "services: {a: {command: [1], networks: 3, ulimits: 4, deploy: 5}}",
+        "{",
+    ],
+)
+def test_compose_file_of_any_kind_is_read_without_an_error(text: str, tmp_path: Path) -> None:
+    (tmp_path / "compose.yaml").write_text(text)
+
+    facts = launch_facts(["docker", "compose", "up", "a"], {}, folder=tmp_path)
+
+    assert facts.unread or (facts.container is not None and facts.nodes is None)
+
+
+def test_name_in_the_containers_own_network_is_not_looked_up_here() -> None:
+    plan = make_plan(docker("--network=train", variables(MASTER_ADDR="trainer0", NODE_RANK="1")), {}, 0.0)
+
+    (line,) = rendezvous.check_rendezvous(plan)
+
+    assert line.status == "not checked" and "only docker resolves" in line.said
+
+
+def test_script_that_cannot_be_read_leaves_the_number_of_nodes_to_docker(tmp_path: Path) -> None:
+    several = launch_facts(docker("-v code:/app", variables(), inner="cd /app && bash run.sh"), {})
+    one = launch_facts(docker(variables(NNODES="1"), inner="bash run.sh"), {})
+
+    assert several.nodes == 2 and "what `-v code:/app` mounts" in several.unread
+    assert one.nodes is None  # the script may say otherwise, and one node would be called ok
+
+
+def doctor(*words: str) -> str:
+    line = [sys.executable, "-m", "diag", "doctor", "--no-load", *words]
+    return subprocess.run(line, capture_output=True, text=True, check=False).stdout
+
+
+def test_report_as_a_person_sees_it() -> None:
+    command = docker("--gpus all -p 29500:29500", variables())
+
+    rows = doctor("--", *command).splitlines()
+    every = doctor("-v", "--", *command).splitlines()
+    document = json.loads(doctor("--json", "--", *command))
+
+    fine = [check["what"] for check in document["checks"] if check["status"] == "ok"]
+    assert [row for row in rows if row.startswith("ok ")] == [
+        f"ok          {len(fine)} checks: {', '.join(dict.fromkeys(fine))} (-v shows what each looked at)"
+    ]
+    assert len([row for row in every if row.startswith("ok ")]) == len(fine)
+    assert rows[0].startswith("problem ") and rows[-1].split(":")[0].endswith("problems")
+    whole = rows[rows.index("All of it in one piece:") + 1 : -2]
+    assert "\n".join(whole) == document["corrected"] and whole[0].startswith("docker run --rm -it")

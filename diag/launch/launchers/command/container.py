@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from diag.launch.launchers.command.options import CommandError, read_options
 
-ENGINES = frozenset({"docker", "podman", "nerdctl"})
+ENGINES = frozenset({"docker", "podman", "nerdctl", "docker-compose"})
 _AS_WRITTEN = ("shm_size", "ipc", "network", "memory", "pids_limit", "workdir", "runtime")
 _LONG = 40
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -23,7 +23,7 @@ class Container:
     `ulimits` are those of --ulimit by name, `mounts` (path here, path inside), `ports` those of --publish,
     `variables` what --env and --env-file give it, `not_read` files of variables that could not be read.
     `sources` are what --volume and --mount of kind bind name on this machine, each with the option's text and the
-    path inside.
+    path inside. With `by_compose` the line is what a service of a compose file amounts to.
     """
 
     engine: str
@@ -46,6 +46,7 @@ class Container:
     words: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
+    by_compose: bool = False
     sources: tuple[tuple[str, str, str], ...] = ()
 
     @property
@@ -101,7 +102,11 @@ def size_of(text: str) -> int | None:
 
 
 def run_in(
-    words: list[str], environment: Mapping[str, str], read_text: Callable[[str], str | None]
+    words: list[str],
+    environment: Mapping[str, str],
+    read_text: Callable[[str], str | None],
+    *,
+    by_compose: bool = False,
 ) -> tuple[Container, dict[str, str], list[str]]:
     """Of `docker run ...` (with or without `container`): the container, the variables that its flags give it,
     and the command inside.
@@ -128,6 +133,7 @@ def run_in(
         mounts=(*_volumes(given.get("--volume", ())), *_mounts(given.get("--mount", ()))),
         is_privileged=given.get("--privileged", ["false"])[-1] in ("", "true"),
         not_read=not_read,
+        by_compose=by_compose,
         words=tuple(words),
         inner=tuple(inner),
         variables=variables,
