@@ -65,8 +65,7 @@ def _doing(lines: Sequence[Line], wait: float, seconds: float) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    from diag.preflight import document, sorted_lines, summary, text
-    from diag.preflight.manifest import check_manifests
+    from diag.preflight.report import document, sorted_lines, summary, text
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.manifest and command:
@@ -79,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         hint = "diag doctor --env -- CMD"
         raise DiagError("--env cannot be combined with --manifest", hint=hint, exit_code=2)
     lines: list[Line] = []
-    checks = check_manifests(args.manifest) if args.manifest else _checks(command, args)
+    checks = _checks(command, args)
     try:
         with Ticker(lambda seconds: _doing(lines, args.wait, seconds)):
             for line in checks:
@@ -103,16 +102,21 @@ def run(args: argparse.Namespace) -> int:
 
 def _checks(command: Sequence[str], args: argparse.Namespace) -> Iterator[Line]:
     """Imports take seconds: they are done while the rest is looked at, and while the nodes meet."""
-    from diag.preflight import check_machine
-    from diag.preflight.beside import beside
-    from diag.preflight.network import check_network
-    from diag.preflight.software import check_software, stop_asking
+    if args.manifest:
+        from diag.preflight.manifest import check_manifests
 
+        yield from check_manifests(args.manifest)
+        return
     if args.env:
         from diag.preflight.environment_page import check_variables
 
         yield from check_variables(command)
         return
+    from diag.preflight import check_machine
+    from diag.preflight.beside import beside
+    from diag.preflight.network import check_network
+    from diag.preflight.software import check_software, stop_asking
+
     software = beside(check_software(command, loads=not args.no_load))
     try:
         yield from check_machine(command)

@@ -39,7 +39,7 @@ def check_container(
     for path in container.not_read:
         key = "computed" if is_computed(path) else "missing"
         yield line(f"container.env-file-{key}", path=path, container=container)
-    away = _daemon_elsewhere(facts.inherited, root)
+    away = _daemon_elsewhere(container, facts.inherited, root)
     if away and container.sources:
         yield line("container.mounts-elsewhere", why=away)
     yield from _mount_lines(container, None if away else folder)
@@ -47,8 +47,13 @@ def check_container(
         yield from _gpu_lines(container, gpus, daemon_settings(root))
 
 
-def _daemon_elsewhere(environment: Mapping[str, str], root: Path) -> str:
+def _daemon_elsewhere(container: Container, environment: Mapping[str, str], root: Path) -> str:
     """Why the folders of the engine are not those here; "" where they are."""
+    before = container.words[1 : container.words.index("run")]
+    if any(
+        word.startswith(("-H", "--host", "-c", "--context", "--url", "--remote", "-r")) for word in before
+    ):
+        return f"`{container.engine} {before[0]}` may be another machine's"
     host = environment.get("DOCKER_HOST", "")
     if host and not host.startswith(("unix:", "npipe:", "fd:")):
         return f"DOCKER_HOST={host.partition('://')[2].rpartition('@')[2]}"

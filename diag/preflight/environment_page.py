@@ -17,13 +17,14 @@ from diag.launch.launchers.secrets import HIDDEN, is_secret, without_secrets
 from diag.launch.launchers.tables import read_tables
 from diag.preflight.launch_facts import flag
 from diag.preflight.line import Line, advice_line, line
+from diag.preflight.line import table as lines_table
 from diag.preflight.plan import LaunchPlan, make_plan
 from diag.preflight.software.ask import Software, inventory, parse
 from diag.preflight.software.target import Target, find_target
 from diag.preflight.storage import written_folder
 from diag.preflight.variable_readers import Readers, find_readers
 from diag.text.errors import SourceUnavailable
-from diag.text.units import format_count
+from diag.text.tables import fill
 
 # Families whose names a job's environment has for the job.
 _FAMILIES = (
@@ -64,9 +65,9 @@ class _Page:
         """What was looked at for a reader."""
         looked = self.readers.looked if self.readers is not None else ()
         if not looked:
-            return "by the names that diag knows"
-        more = f" and {format_count(len(looked) - 2, 'more package')}" if len(looked) > 2 else ""
-        return f"looked in {', '.join(looked[:2])}{more}"
+            return _word("by-names")
+        first, more = ", ".join(looked[:2]), len(looked) - 2
+        return _word("looked-in-more" if more > 0 else "looked-in", first=first, more=more)
 
     def setting(self, name: str) -> str:
         """Its value, and where it was set."""
@@ -79,7 +80,11 @@ class _Page:
         plan = self.plan
         if name in plan.origins:
             return str(plan.origins[name])
-        return "CMD" if sets_it(plan, name) else "this environment"
+        return _word("by-command" if sets_it(plan, name) else "by-environment")
+
+
+def _word(key: str, **values: object) -> str:
+    return fill(lines_table("variables")["words"][key], **values)
 
 
 def sets_it(plan: LaunchPlan, name: str) -> bool:
@@ -114,9 +119,7 @@ def check_variables(
     if plan.command.environment_unseen:
         yield line("variables.unseen", unseen=plan.command.environment_unseen)
     if not wanted:
-        yield line(
-            "variables.none", where="in this environment and CMD" if plan.given else "in this environment"
-        )
+        yield line("variables.none")
 
 
 def _concerned(plan: LaunchPlan) -> Iterator[str]:
@@ -255,7 +258,7 @@ def _folder(page: _Page, name: str, kind: str, values: Mapping[str, Any]) -> Lin
         folder = written_folder(str(place))
     except SourceUnavailable:
         return line("variables.read", **values)
-    yet = "" if place.exists() else " (not there yet)"
+    yet = "" if place.exists() else _word("not-yet")
     details = {
         "wrong": folder.wrong,
         "there": folder.there,

@@ -11,6 +11,7 @@ from diag.preflight.line import Line, line, table
 from diag.preflight.plan import LaunchPlan, is_own
 from diag.preflight.rendezvous_probe import Met, own_name, resolve
 from diag.preflight.ways import Way
+from diag.text.tables import fill
 from diag.text.units import format_seconds
 
 _RESOLVE_SECONDS = 5.0
@@ -78,16 +79,19 @@ def way_lines(plan: LaunchPlan, met: Met) -> Iterator[Line]:
     if not met.ways or not met.back:
         yield line("ways.not-tried", who=who)
         return
-    blocked = [("here", "there", way) for way in met.ways if way.how != "reached"]
-    blocked += [("there", "here", way) for way in met.back if way.how != "reached"]
+    blocked = [("here", way) for way in met.ways if way.how != "reached"]
+    blocked += [("there", way) for way in met.back if way.how != "reached"]
     if not blocked:
-        reached = ", ".join(f"{way.door.use} at {way.door.ip}" for way in (*met.ways, *met.back))
+        at = table("ways")["words"]["at"]
+        reached = ", ".join(fill(at, use=way.door.use, ip=way.door.ip) for way in (*met.ways, *met.back))
         kind = "-translated" if is_translated(met, met.seen_as) else ""
         yield line(f"ways.open{kind}", who=who, reached=reached, met=met)
         return
-    said = "; ".join(f"from {begin} to {end}, {way.door.use} {_tried(way)}" for begin, end, way in blocked)
-    both = {begin for begin, _, _ in blocked} == {"here", "there"}
-    one_way = "" if both else ", in one of the two directions"
+    words = table("ways")["words"]
+    said = "; ".join(
+        fill(words[f"from-{begin}"], use=way.door.use, tried=_tried(way)) for begin, way in blocked
+    )
+    one_way = "" if len({begin for begin, _ in blocked}) > 1 else words["one-way"]
     key = "translated" if is_translated(met, met.seen_as) else "blocked"
     address, port = plan.meeting.address, plan.meeting.port
     yield line(f"ways.{key}", who=who, said=said, one_way=one_way, met=met, address=address, port=port)
@@ -95,7 +99,7 @@ def way_lines(plan: LaunchPlan, met: Met) -> Iterator[Line]:
 
 def _tried(way: Way) -> str:
     words = table("ways")["how"]
-    return str(words.get(way.how, words["error"])).format(place=way.place, said=way.said)
+    return fill(words.get(way.how, words["error"]), place=way.place, said=way.said)
 
 
 def _named(met: Met) -> str:

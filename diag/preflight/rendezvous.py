@@ -86,7 +86,7 @@ def _where_they_meet(plan: LaunchPlan, address: str) -> Iterator[Line]:
 # Names of hosts are letters, digits, `-`, `.` (RFC 1123) and `_`; addresses have `:` and `%` too. No real address has an x
 # among its numbers.
 _HOST = re.compile(r"[A-Za-z0-9._:%-]+")
-_LEFT_OPEN = re.compile(r"(?=.*[xX*])[0-9xX*]{1,3}(?:\.[0-9xX*]{1,3}){3}|[xX]+|your[-_.].*", re.IGNORECASE)
+_LEFT_OPEN = re.compile(r"(?=.*[xX*])[0-9xX*]{1,3}(?:\.[0-9xX*]{1,3}){3}|x{2,}|your[-_.].*", re.IGNORECASE)
 
 
 def is_placeholder(address: str) -> bool:

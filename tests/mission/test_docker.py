@@ -161,15 +161,15 @@ def test_volumes_and_what_the_shell_fills_in_are_left_alone(flags: str, tmp_path
     assert list(check_container(facts, tmp_path, tmp_path / "gpus", tmp_path)) == []
 
 
-@pytest.mark.parametrize("how", ["DOCKER_HOST", "container"])
+@pytest.mark.parametrize("how", ["DOCKER_HOST", "container", "--context=gpu7"])
 def test_folders_of_another_machine_are_not_looked_for_here(how: str, tmp_path: Path) -> None:
     env = {"DOCKER_HOST": "tcp://gpu7:2375"} if how == "DOCKER_HOST" else {}
     if how == "container":
         (tmp_path / ".dockerenv").touch()
+    command = docker("-v /path/to/m:/models")
+    command[1:1] = [how] if how.startswith("--") else []
 
-    lines = list(
-        check_container(launch_facts(docker("-v /path/to/m:/models"), env), tmp_path, tmp_path, tmp_path)
-    )
+    lines = list(check_container(launch_facts(command, env), tmp_path, tmp_path, tmp_path))
 
     assert [line.status for line in lines] == ["not checked"]
 
