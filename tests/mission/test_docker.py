@@ -75,7 +75,7 @@ def test_line_of_the_guide_is_told_all_that_keeps_two_machines_apart(tmp_path: P
     lines = judged(command, tmp_path)
 
     refused, network, address = problems(lines)
-    assert "xxx/ms-swift, xxx/models is neither an absolute path nor a volume's name" in refused
+    assert "neither an absolute path nor a volume's name (xxx/ms-swift, xxx/models)" in refused
     assert "2 nodes" in network and "-p 29500:29500 forwards single ports" in network
     assert "主节点宿主机IP (MASTER_ADDR) is a placeholder" in address
     whole = shlex.split(whole_line(command, lines).replace("\\\n", ""))

@@ -11,6 +11,8 @@ import pytest
 
 from diag.preflight.environment_page import check_variables
 from diag.preflight.line import Line
+from diag.preflight.network import check_environment
+from diag.preflight.plan import make_plan
 
 NAMES = "NCCL_TIMEOUT NCCL_BLOCKING_WAIT NCCL_IB_DISABLE NCCL_SOCKET_IFNAME WORLD_SIZE RANK"
 
@@ -72,6 +74,17 @@ def test_names_that_nothing_reads_are_told_with_the_flag_that_is_meant(site: Pat
     assert {found[name].status for name in ("NUM_WORKERS", "SKIP_PREPROCESS")} == {"problem"}
     assert "--dataloader_num_workers" in found["NUM_WORKERS"].remedy
     assert "swift" in found["NUM_WORKERS"].said and found["NUM_WORKERS"].id == "env-no-effect"
+
+
+def test_doctor_itself_tells_of_such_a_name_where_ms_swift_is_started() -> None:
+    env = {"NUM_WORKERS": "1", "SKIP_PREPROCESS": "true"}
+
+    notes = [line for line in check_environment(make_plan(SWIFT, env, 0.0)) if line.status == "note"]
+
+    assert ["NUM_WORKERS=1" in notes[0].said, "SKIP_PREPROCESS=true" in notes[1].said] == [True, True]
+    assert "--dataloader_num_workers" in notes[0].remedy
+    script = check_environment(make_plan(["torchrun", "t.py"], env, 0.0))
+    assert [line.status for line in script] == ["ok"]  # it may read them
 
 
 def test_script_that_reads_such_a_name_itself_is_believed(site: Path, tmp_path: Path) -> None:
