@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -29,6 +28,14 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--no-load", action="store_true", help="read software versions without importing anything"
+    )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="show the checks that found nothing wrong, one a line"
+    )
+    parser.add_argument(
+        "--env",
+        action="store_true",
+        help="explain each variable of this environment and of CMD instead: what it does, who reads it, what to do",
     )
     parser.add_argument(
         "--manifest",
@@ -58,10 +65,7 @@ def _doing(lines: Sequence[Line], wait: float, seconds: float) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    from diag.preflight import check_machine, document, sorted_lines, summary, text
-    from diag.preflight.manifest import check_manifests
-    from diag.preflight.network import check_network
-    from diag.preflight.software import check_software
+    from diag.preflight.report import document, sorted_lines, summary, text
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.manifest and command:
@@ -70,16 +74,11 @@ def run(args: argparse.Namespace) -> int:
     if command and not command[0].strip():
         hint = "a variable in front of it may be empty"
         raise DiagError("the command after `--` is empty", hint=hint, exit_code=2)
+    if args.env and args.manifest:
+        hint = "diag doctor --env -- CMD"
+        raise DiagError("--env cannot be combined with --manifest", hint=hint, exit_code=2)
     lines: list[Line] = []
-    if args.manifest:
-        checks: Iterator[Line] = check_manifests(args.manifest)
-    else:
-        # Imports take seconds, more on one node than on another: the nodes meet before them.
-        checks = itertools.chain(
-            check_machine(command),
-            check_network(command, args.wait),
-            check_software(command, loads=not args.no_load),
-        )
+    checks = _checks(command, args)
     try:
         with Ticker(lambda seconds: _doing(lines, args.wait, seconds)):
             for line in checks:
@@ -88,8 +87,54 @@ def run(args: argparse.Namespace) -> int:
         if not args.json and lines:
             print(text(sorted_lines(lines), colour=wanted(1)), flush=True)
         raise
+    whole = _corrected(command, lines)
     if args.json:
-        print(json.dumps(document(lines), indent=1))
+        print(json.dumps(document(lines) | ({"corrected": whole} if whole else {}), indent=1))
     else:
-        print(text(sorted_lines(lines), colour=wanted(1)) + "\n\n" + summary(lines))
+        print(text(sorted_lines(lines), colour=wanted(1), verbose=args.verbose or args.env))
+        if whole:
+            from diag.preflight.line import table
+
+            print(f"\n{table('report')['corrected']}\n{whole}")
+        print("\n" + summary(lines))
     return 10 if any(line.status == "problem" for line in lines) else 0
+
+
+def _checks(command: Sequence[str], args: argparse.Namespace) -> Iterator[Line]:
+    """Imports take seconds: they are done while the rest is looked at, and while the nodes meet."""
+    if args.manifest:
+        from diag.preflight.manifest import check_manifests
+
+        yield from check_manifests(args.manifest)
+        return
+    if args.env:
+        from diag.preflight.environment_page import check_variables
+
+        yield from check_variables(command)
+        return
+    from diag.preflight import check_machine
+    from diag.preflight.beside import beside
+    from diag.preflight.network import check_network
+    from diag.preflight.software import check_software, stop_asking
+
+    software = beside(check_software(command, loads=not args.no_load))
+    try:
+        yield from check_machine(command)
+        yield from check_network(command, args.wait)
+        yield from software
+    except BaseException:  # Ctrl-C: no import may outlive diag, nor hold it up
+        stop_asking()
+        raise
+
+
+def _corrected(command: Sequence[str], lines: Sequence[Line]) -> str:
+    """CMD's `docker run` line with all that the report asks for; "" for none."""
+    if not any(line.adds for line in lines):
+        return ""
+    import os
+
+    from diag.launch.launchers.command import read_command
+    from diag.preflight.container_flags import corrected
+
+    read = read_command(command, os.environ)
+    return "" if read.container is None else corrected(read.container, lines, sudo="sudo" in read.chain)

@@ -225,6 +225,15 @@ def _old_names_of_torch(job: _Job) -> Iterator[Advice]:
             yield job.useless(old, does, f"set {new}, or nothing", _INFO)
 
 
+def is_of_plugin(name: str) -> bool:
+    """Whether it is one of a plugin, a fork, a test or a build, as its name says.
+
+    >>> is_of_plugin("NCCL_OFI_PROTOCOL"), is_of_plugin("NCCL_DEBUG")
+    (True, False)
+    """
+    return _NOT_NCCLS.match(name) is not None
+
+
 def _misspelt(job: _Job) -> Iterator[Advice]:
     of_nccl, of_torch = nccl_variables(), torch_variables()
     known = {*of_nccl, *of_torch, *invented(), *renamed_in_torch(), *removed_from_nccl()}

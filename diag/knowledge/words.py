@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from diag.knowledge import table
 from diag.knowledge.env_lint import (
@@ -54,10 +54,15 @@ def line_with(name: str) -> str:
     return f"OSError: [Errno {number}] {os.strerror(number)}" if isinstance(number, int) else ""
 
 
+def known_variables() -> Mapping[str, Mapping[str, str]]:
+    """Name -> what it sets, what is seen where it is wrong, and of some who reads it."""
+    return {**table("variables")["variables"], **table("trainer_variables")["variables"]}
+
+
 def names() -> list[str]:
     """What a misspelt word may be."""
     return [
-        *table("variables")["variables"],
+        *known_variables(),
         *nccl_variables(),
         *torch_variables(),
         *table("variables")["results"],
@@ -100,11 +105,11 @@ def _variable(word: str) -> tuple[str, Page]:
     """NAME, or NAME=VALUE, of which the value is judged too."""
     name, _, value = word.removeprefix("export ").partition("=")
     name, value = name.strip().upper(), value.strip().strip("'\"")
-    known = table("variables")["variables"].get(name, {})
+    known = known_variables().get(name, {})
     judged = lint({name: value}, nodes=None, nccl_version=None, rdma=None)
     page = {
         "Meaning": f"{known['sets']}." if known else "",
-        "Read by": "; ".join(_read_by(name)),
+        "Read by": "; ".join(read_by(name)),
         "If it is wrong": f"{known['wrong']}." if known else "",
         f"With {value}": "\n".join(f"{one.does}; {one.instead}." for one in judged),
     }
@@ -112,7 +117,8 @@ def _variable(word: str) -> tuple[str, Page]:
     return (name, page) if page else ("", {})
 
 
-def _read_by(name: str) -> Iterator[str]:
+def read_by(name: str) -> Iterator[str]:
+    """Who reads a variable, and since which version; nothing for one that no table has."""
     if name in nccl_variables():
         since = nccl_variables()[name]
         older = " (older ones were not checked)" if since == (2, 13) else ""
@@ -127,3 +133,5 @@ def _read_by(name: str) -> Iterator[str]:
         yield "torch"
     if name in invented():
         yield f"nothing: {invented()[name]}"
+    if by := known_variables().get(name, {}).get("by"):
+        yield by

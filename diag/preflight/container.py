@@ -3,9 +3,13 @@ has. What neither says, as the daemon's defaults, is not checked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 from diag.launch.launchers.command import Container
+from diag.launch.launchers.command.container import size_of
 from diag.preflight.line import Line, line
 from diag.text.units import format_bytes
 
@@ -14,25 +18,42 @@ _SMALL_SHM = 256 * _MIB
 _FEW_FILES = 4096
 
 
-def shm_lines(container: Container) -> Iterator[Line]:
+def daemon_settings(root: Path = Path("/")) -> Mapping[str, Any]:
+    """What docker's daemon is set to on this machine; nothing where that cannot be read."""
+    try:
+        found = json.loads((root / "etc/docker/daemon.json").read_text()[: 1 << 20])
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def shm_lines(container: Container, root: Path = Path("/")) -> Iterator[Line]:
     """Nothing where /dev/shm is this machine's."""
     mounted = next((here for here, inside in container.mounts if inside.rstrip("/") == "/dev/shm"), None)
     if container.ipc == "host" or mounted == "/dev/shm":
         return
     size = container.shm_bytes
+    by_daemon = "" if container.shm_size else str(daemon_settings(root).get("default-shm-size", ""))
+    if size is not None and by_daemon and container.engine == "docker":
+        size = size_of(by_daemon) or size
     if size is None:
         how = f"--ipc={container.ipc}" if container.ipc else f"--shm-size={container.shm_size}"
         how = how if mounted is None else "a mount"
         yield line("machine.container-own-shm", container=container, how=how)
         return
     given = f"--shm-size={container.shm_size}" if container.shm_size else f"{container.engine}'s default"
+    given = "default-shm-size of /etc/docker/daemon.json" if by_daemon else given
     key = "small" if size < _SMALL_SHM else "fits"
     yield line(f"machine.container-shm-{key}", container=container, size=format_bytes(size), given=given)
 
 
-def limit_line(container: Container, name: str) -> Line:
+def limit_line(container: Container, name: str, root: Path = Path("/")) -> Line:
     """`name` is nofile or memlock."""
-    text = (container.ulimits or {}).get(name, "")
+    own = (container.ulimits or {}).get(name, "")
+    text = own or _default_limit(container, name, root)
+    given = (
+        f"--ulimit {name}={text}" if own else f"{name}={text} (default-ulimits of /etc/docker/daemon.json)"
+    )
     soft = text.partition(":")[0]
     number = int(soft[:18]) if soft.isdecimal() else None
     files = name == "nofile"
@@ -40,7 +61,7 @@ def limit_line(container: Container, name: str) -> Line:
     if not files and (container.is_privileged or {"IPC_LOCK", "ALL"} & set(container.capabilities)):
         key = "lifted"
     elif not text:
-        key = "default"
+        key = "rdma" if not files and any("infiniband" in one for one in container.devices) else "default"
     elif soft == "-1" or (files and number is not None and number >= _FEW_FILES):
         key = "fits"
     elif number is None:
@@ -49,8 +70,14 @@ def limit_line(container: Container, name: str) -> Line:
         key = "files" if files else "locked"
     what, flag = ("open files", "nofile=65536") if files else ("locked memory", "memlock=-1")
     how = "--privileged" if container.is_privileged else "--cap-add IPC_LOCK"
-    values = {"what": what, "flag": flag, "given": f"--ulimit {name}={text}", "how": how}
+    values = {"what": what, "flag": flag, "given": given, "how": how}
     return line(f"machine.container-limit-{key}", container=container, **values)
+
+
+def _default_limit(container: Container, name: str, root: Path) -> str:
+    limits = daemon_settings(root).get("default-ulimits") if container.engine == "docker" else None
+    limit = limits.get(name) if isinstance(limits, dict) else None
+    return str(limit.get("Soft", "")) if isinstance(limit, dict) else ""
 
 
 def has_own_network(container: Container | None) -> bool:

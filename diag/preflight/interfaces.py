@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 
@@ -104,6 +105,54 @@ def _is_bridged(plan: LaunchPlan, address: Address) -> bool:
     pool = _POOLS.get(plan.within)
     is_16 = address.prefix == 16 and address.version == 4
     return pool is not None and is_16 and ipaddress.ip_address(address.ip) in pool
+
+
+# Bridges that docker and podman make for containers of this host, as they name them; docker's default one is
+# 172.17.0.0/16.
+_BRIDGES = re.compile(r"docker\d+|docker_gwbridge|br-[0-9a-f]{12}|podman\d+|cni-podman\d+")
+_DEFAULT_BRIDGE = ipaddress.ip_network("172.17.0.0/16")
+
+
+def bridge_of(plan: LaunchPlan, addresses: Sequence[str]) -> str:
+    """Which bridge of containers an address of `addresses` lies in, as far as that is seen from here; "" for none."""
+    ips = [one.partition("%")[0] for one in addresses]
+    for card in plan.interfaces:
+        own = _BRIDGES.fullmatch(card.name) is not None or any(
+            _is_bridged(plan, each) for each in card.addresses
+        )
+        for place in card.addresses if own else ():
+            if place.version == 4 and any(place.holds(ip) for ip in ips):
+                return f"{card.name} ({ipaddress.ip_network(f'{place.ip}/{place.prefix}', strict=False)})"
+    by_docker = plan.container is not None and plan.container.engine == "docker"
+    if by_docker and any(ipaddress.ip_address(ip) in _DEFAULT_BRIDGE for ip in ips):
+        return f"docker's default bridge ({_DEFAULT_BRIDGE})"
+    return ""
+
+
+def addresses_to_use(plan: LaunchPlan) -> dict[str, str]:
+    """What will listen ("NCCL", "gloo", "NCCL and gloo"), and at which address of this machine; nothing at loopback."""
+    nccl = choose(plan.interfaces, plan.environment, plan.nccl_version).interfaces
+    named = plan.environment.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+    if named:
+        places = (place.ip for card in plan.interfaces if card.name == named for place in card.addresses)
+    else:
+        places = (ip.partition("%")[0] for ip in resolve(socket.gethostname(), 0, _RESOLVE_SECONDS)[0])
+    found = {"NCCL": nccl[0][1].ip if nccl else "", "gloo": next(places, "")}
+    if found["NCCL"] == found["gloo"]:
+        found = {"NCCL and gloo": found["NCCL"]}
+    return {use: ip for use, ip in found.items() if ip and not ipaddress.ip_address(ip).is_loopback}
+
+
+def own_address(plan: LaunchPlan) -> str:
+    """The address that other hosts may know this machine by: of the first interface that NCCL would take, and that is
+    no bridge of containers; "" for none."""
+    choice = choose(plan.interfaces, {}, plan.nccl_version)
+    usable = (
+        place.ip
+        for name, place in choice.interfaces
+        if not name.startswith(_LOCAL_ONLY + _OVERLAYS) and not _is_bridged(plan, place)
+    )
+    return next((ip for ip in usable if not ipaddress.ip_address(ip).is_loopback), "")
 
 
 def _some(names: Sequence[str], most: int = 6) -> str:

@@ -21,7 +21,8 @@ class Line:
     """`status` is ok, note, problem or not checked; `id` is the finding id that the trouble would have in a
     run.
 
-    A note is worth reading and no trouble: a finding of level info where it has an id.
+    A note is worth reading and no trouble: a finding of level info where it has an id. `adds` are the options that
+    CMD's `docker run` lacks.
     """
 
     what: str
@@ -30,6 +31,7 @@ class Line:
     remedy: str = ""
     id: str = ""
     severity: str = "warning"
+    adds: str = ""
 
     @property
     def level(self) -> str:
@@ -49,8 +51,9 @@ def line(key: str, **values: object) -> Line:
     """
     file, _, name = key.partition(".")
     kept = _lines(file)[name]
-    what, said, remedy = (fill(text, **values) for text in (kept.what, kept.said, kept.remedy))
-    return replace(kept, what=what, said=said, remedy=remedy)
+    texts = (kept.what, kept.said, kept.remedy, kept.adds)
+    what, said, remedy, adds = (fill(text, **values) for text in texts)
+    return replace(kept, what=what, said=said, remedy=remedy, adds=adds)
 
 
 def advice_line(what: str, setting: str, advice: Advice) -> Line:
@@ -78,5 +81,6 @@ def _lines(file: str) -> dict[str, Line]:
             entry.get("do", ""),
             entry.get("id", all_of.get("id", "") if troubled else ""),
             "critical" if status == "critical" else "warning",
+            entry.get("adds", ""),
         )
     return found

@@ -7,9 +7,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from diag.knowledge import env_lint
+from diag.knowledge import env_lint, table
 from diag.preflight import interfaces, rdma, rendezvous
-from diag.preflight.line import Line, advice_line
+from diag.preflight.line import Line, advice_line, line
 from diag.preflight.plan import LaunchPlan, make_plan
 
 _LOOPBACK = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
@@ -28,12 +28,24 @@ def check_environment(plan: LaunchPlan) -> Iterator[Line]:
             continue  # the interface checks report it, with what is there
         quiet = False
         yield advice_line("environment", plan.setting_of(advice.variable), advice)
+    yield from _of_no_trainer(plan)
     said = "no harmful or ineffective NCCL or torch.distributed variable"
     if plan.command.environment_unseen:
         unseen = f"what CMD itself sets: {plan.command.environment_unseen}"
         yield Line("environment", "not checked", unseen + (f"; otherwise {said}" if quiet else ""))
     elif quiet:
         yield Line("environment", "ok", said)
+
+
+def _of_no_trainer(plan: LaunchPlan) -> Iterator[Line]:
+    """Names that guides give to ms-swift, which does not read them; a script of one's own may."""
+    launch = plan.launch
+    if launch is None or launch.program not in ("swift", "megatron"):
+        return
+    for name, instead in table("trainer_variables")["invented"].items():
+        if plan.environment.get(name):
+            setting = plan.setting_of(name)
+            yield line("variables.not-by-trainer", setting=setting, program=launch.program, instead=instead)
 
 
 CHECKS: tuple[Callable[[LaunchPlan], Iterable[Line]], ...] = (

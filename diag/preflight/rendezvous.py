@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,19 +14,12 @@ from pathlib import Path
 from diag.launch.launchers.command.shell_script import is_computed
 from diag.launch.launchers.secrets import redacted
 from diag.launch.ports import owner_of
+from diag.preflight.interfaces import addresses_to_use, bridge_of, own_address
 from diag.preflight.line import Line, line
+from diag.preflight.met_nodes import absent, is_translated, mine, reported_lines
 from diag.preflight.plan import LaunchPlan, is_own
-from diag.preflight.rendezvous_probe import (
-    Met,
-    Outcome,
-    absent,
-    connect,
-    is_translated,
-    listen,
-    mine,
-    reported_lines,
-    resolve,
-)
+from diag.preflight.rendezvous_probe import Met, Outcome, connect, listen, resolve
+from diag.preflight.ways import Doors
 from diag.text.units import format_count, format_seconds
 
 _RESOLVE_SECONDS = 5.0
@@ -57,10 +51,23 @@ def check_rendezvous(plan: LaunchPlan) -> Iterator[Line]:
 def _where_they_meet(plan: LaunchPlan, address: str) -> Iterator[Line]:
     meeting = plan.meeting
     where = f"{address}:{meeting.port}"
+    if is_placeholder(address):
+        yield _placeholder(plan)
+        return
+    if named_inside(plan, address):
+        yield line("rendezvous.named-inside", where=where, container=plan.container)
+        return
     addresses, why = resolve(address, meeting.port, _RESOLVE_SECONDS)
     if not addresses:
         in_pod = "-in-pod" if "KUBERNETES_SERVICE_HOST" in plan.environment else ""
         yield line(f"rendezvous.unresolved{in_pod}", meeting=meeting, why=why)
+        return
+    bridge = bridge_of(plan, addresses)
+    if bridge:
+        variable = meeting.address_from
+        yield line(
+            "rendezvous.bridge-address", where=where, bridge=bridge, meeting=meeting, variable=variable
+        )
         return
     loopback = [one for one in addresses if ipaddress.ip_address(one.partition("%")[0]).is_loopback]
     own = any(map(is_own, addresses))
@@ -74,6 +81,41 @@ def _where_they_meet(plan: LaunchPlan, address: str) -> Iterator[Line]:
         yield from check_first_node(plan, where, addresses, own, loopback)
     else:
         yield from check_other_node(plan, where, addresses, diag_listens=True)
+
+
+# Names of hosts are letters, digits, `-`, `.` (RFC 1123) and `_`; addresses have `:` and `%` too. No real address has an x
+# among its numbers.
+_HOST = re.compile(r"[A-Za-z0-9._:%-]+")
+_LEFT_OPEN = re.compile(r"(?=.*[xX*])[0-9xX*]{1,3}(?:\.[0-9xX*]{1,3}){3}|x{2,}|your[-_.].*", re.IGNORECASE)
+
+
+def is_placeholder(address: str) -> bool:
+    """
+    >>> [is_placeholder(text) for text in ("主节点宿主机IP", "<node0>", "192.168.x.x", "xxx", "node-0.svc", "fd00::1%eth0")]
+    [True, True, True, True, False, False]
+    """
+    return not _HOST.fullmatch(address) or _LEFT_OPEN.fullmatch(address) is not None
+
+
+def named_inside(plan: LaunchPlan, address: str) -> bool:
+    """Whether it is a name of the container's own network: docker resolves the names of containers and services there,
+    and this machine does not know them."""
+    container = plan.container
+    if container is None or container.network in ("host", "none", "bridge"):
+        return False
+    own = bool(container.network) or container.by_compose
+    return own and not re.fullmatch(r"[\d.]+|[0-9a-fA-F:]+(?:%\w+)?", address)
+
+
+def _placeholder(plan: LaunchPlan) -> Line:
+    """With this machine's own address where it is node 0."""
+    meeting, container = plan.meeting, plan.container
+    ip = own_address(plan) if meeting.node_rank == 0 else ""
+    mine = f": this machine, node 0, has {ip}" if ip else ""
+    by_flag = container is not None and meeting.address_from in container.variables
+    adds = f"--env={meeting.address_from}={ip}" if ip and by_flag else ""
+    variable = meeting.address_from
+    return line("rendezvous.placeholder", meeting=meeting, variable=variable, mine=mine, adds=adds)
 
 
 def _one_node(plan: LaunchPlan) -> Line:
@@ -197,7 +239,7 @@ def _wait_for_nodes(plan: LaunchPlan, place: socket.socket) -> Iterator[Line]:
     nodes, port, wait_seconds = plan.meeting.nodes, plan.meeting.port, plan.wait_seconds or 0.0
     came: list[Met] = []
     strangers = 0
-    for met in listen(place, wait_seconds, nodes - 1, mine(plan), plan.clock):
+    for met in _met(plan, place, wait_seconds):
         if met is None:
             strangers += 1
             continue
@@ -211,7 +253,7 @@ def _wait_for_nodes(plan: LaunchPlan, place: socket.socket) -> Iterator[Line]:
     behind = [
         f"{met.host} connects from {met.seen_as}, but its own address is {met.own}"
         for met in came
-        if is_translated(met, met.seen_as)
+        if is_translated(met, met.seen_as) and met.ways is None
     ]
     if behind:
         yield line("rendezvous.translated", what="other nodes", said="; ".join(behind))
@@ -223,6 +265,13 @@ def _wait_for_nodes(plan: LaunchPlan, place: socket.socket) -> Iterator[Line]:
         yield line("rendezvous.missing", said=said, wait=wait_seconds)
     elif not behind:
         yield line("rendezvous.all-came", count=len(came), port=port, names=names)
+    if nodes > 2:
+        yield line("rendezvous.among-others")
+
+
+def _met(plan: LaunchPlan, place: socket.socket, wait_seconds: float) -> Iterator[Met | None]:
+    with Doors(addresses_to_use(plan)) as doors:
+        yield from listen(place, wait_seconds, plan.meeting.nodes - 1, mine(plan), plan.clock, doors=doors)
 
 
 def check_other_node(
@@ -232,11 +281,12 @@ def check_other_node(
     reported."""
     tried = addresses[:_MOST_ADDRESSES]
     outcomes: list[Outcome] = []
-    for address in tried:
-        each = (plan.wait_seconds or 0.0) / len(tried)
-        outcomes.append(connect(address, plan.meeting.port, each, mine(plan), plan.clock))
-        if outcomes[-1].how in ("reached", "stranger"):
-            break
+    each = plan.wait_seconds / len(tried)
+    with Doors(addresses_to_use(plan) if diag_listens and plan.wait_seconds else {}) as doors:
+        for address in tried:
+            outcomes.append(connect(address, plan.meeting.port, each, mine(plan), plan.clock, doors=doors))
+            if outcomes[-1].how in ("reached", "stranger"):
+                break
     key = {"reached": "not-asked", "stranger": "not-asked", "refused": "refused"}.get(outcomes[-1].how)
     if not diag_listens and key is not None:
         yield line(f"rendezvous.server-{key}", where=where, backend=plan.meeting.backend)
@@ -255,7 +305,7 @@ def _line_of(plan: LaunchPlan, where: str, outcome: Outcome) -> Line:
     if key == "reached" and met is not None:
         if met.nodes not in (None, meeting.nodes):
             key = "reached-other-number"
-        elif is_translated(met, outcome.address):
+        elif is_translated(met, outcome.address) and met.ways is None:
             said = f"{at}{host} is reached, but its own address is {met.own}"
             return line("rendezvous.translated", what="rendezvous", said=said)
     elif key == "refused" and not plan.wait_seconds:

@@ -10,16 +10,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
-from diag.launch.launchers.nodes import nodes_of
-from diag.preflight.line import Line, line
-from diag.preflight.plan import LaunchPlan, is_own
+from diag.preflight.ways import ANSWER_SECONDS, Doors, Way, doors_of, knock, ways_of, ways_told
 from diag.text.units import format_seconds
 
 _T = TypeVar("_T")
@@ -43,6 +43,8 @@ class Met:
     name: str = ""  # what torchrun would call it to the others: its host's full name, or --local_addr
     ahead_seconds: float | None = None  # its clock against this node's; None where it was not sent
     unsure_seconds: float = 0.0  # by half of the time that the exchange took
+    ways: tuple[Way, ...] | None = None  # from here to where NCCL and gloo will listen there; None: not tried
+    back: tuple[Way, ...] | None = None  # from there to here, as it says
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +97,13 @@ def connect(
     address: str,
     port: int,
     wait_seconds: float,
-    mine: dict[str, int | str | None],
+    mine: Mapping[str, Any],
     clock: Callable[[], float] = time.time,
+    *,
+    doors: Doors | None = None,
 ) -> Outcome:
     """Tries again until `wait_seconds` are over where nothing listens (yet); `mine` is what node 0 learns of
-    this node.
+    this node. With `doors` both try each other's.
 
     With `wait_seconds` 0 it is one try, of 2 s where nothing answers.
     """
@@ -111,7 +115,7 @@ def connect(
         left = wait_seconds - (time.monotonic() - began)
         tries += 1
         longest = max(min(_TRY_SECONDS, left), 0.5) if wait_seconds else _TRY_SECONDS
-        how, met, said = _attempt(address, port, longest, mine, clock)
+        how, met, said = _attempt(address, port, longest, mine, clock, doors=doors)
         last = last if how == "silence" else (how, said)
         spent = time.monotonic() - began
         # A stranger stays; a firewall's or the kernel's answer may still change when node 0 begins to listen.
@@ -121,7 +125,13 @@ def connect(
 
 
 def _attempt(
-    address: str, port: int, seconds: float, mine: dict[str, int | str | None], clock: Callable[[], float]
+    address: str,
+    port: int,
+    seconds: float,
+    mine: Mapping[str, Any],
+    clock: Callable[[], float],
+    *,
+    doors: Doors | None,
 ) -> tuple[str, Met | None, str]:
     try:
         with socket.create_connection((address, port), seconds) as peer:
@@ -134,8 +144,11 @@ def _attempt(
                 sent = f"it sent {greeting[:40]!r}" if greeting else "it closed the connection at once"
                 return "stranger", None, sent
             before = clock()
-            _send(peer, mine, before)
-            return "reached", _read(peer, address, before, clock), ""
+            talk = _Talk(peer)
+            talk.send(_introduced(peer, mine, before, doors))
+            told = talk.read(_SPEAK_SECONDS)
+            met = _met(told, address, before, clock)
+            return "reached", _try_doors(talk, met, told, doors), ""
     except TimeoutError:
         return "silence", None, ""
     except ConnectionRefusedError as error:
@@ -145,152 +158,139 @@ def _attempt(
         return "no-route" if no_route else "error", None, error.strerror or str(error)
 
 
-def _send(peer: socket.socket, mine: dict[str, int | str | None], now: float) -> None:
-    peer.sendall(json.dumps({**mine, "own": peer.getsockname()[0], "clock": now}).encode() + b"\n")
+class _Talk:
+    """Lines of JSON over a connection, one way and the other."""
+
+    def __init__(self, peer: socket.socket) -> None:
+        self._peer, self._held = peer, b""
+
+    def send(self, told: Mapping[str, Any]) -> None:
+        self._peer.sendall(json.dumps(told).encode() + b"\n")
+
+    def read(self, seconds: float) -> dict[str, Any] | None:
+        """None for anything else than such a line, and for one that does not come within `seconds`."""
+        deadline = time.monotonic() + seconds
+        try:
+            while b"\n" not in self._held and len(self._held) < _MOST_BYTES:
+                self._peer.settimeout(max(deadline - time.monotonic(), 0.01))
+                part = self._peer.recv(_MOST_BYTES)
+                if not part:
+                    break
+                self._held += part
+            row, _, self._held = self._held.partition(b"\n")
+            found = json.loads(row)
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
 
 
-def _read(peer: socket.socket, seen_as: str, before: float, clock: Callable[[], float]) -> Met | None:
-    """One line of JSON of a peer; None for anything else. It read its clock between `before` and now."""
-    data = b""
-    deadline = time.monotonic() + _SPEAK_SECONDS
-    try:
-        while b"\n" not in data and len(data) < _MOST_BYTES and time.monotonic() < deadline:
-            part = peer.recv(_MOST_BYTES)
-            if not part:
-                break
-            data += part
-        after = clock()
-        sent = json.loads(data)
-        rank, nodes = (
-            sent[name] if isinstance(sent.get(name), int) else None for name in ("node_rank", "nodes")
-        )
-        there = sent.get("clock")
-        is_time = isinstance(there, (int, float)) and not isinstance(there, bool) and abs(there) < 1e12
-        return Met(
-            node_rank=rank,
-            nodes=nodes,
-            host=str(sent.get("host", ""))[:253],
-            seen_as=seen_as,
-            own=str(sent.get("own", ""))[:64].removeprefix("::ffff:"),
-            name=str(sent.get("name", ""))[:253],
-            ahead_seconds=there - (before + after) / 2 if is_time else None,
-            unsure_seconds=(after - before) / 2,
-        )
-    except (OSError, ValueError, AttributeError):
+def _introduced(
+    peer: socket.socket, mine: Mapping[str, Any], now: float, doors: Doors | None
+) -> dict[str, Any]:
+    told = doors.told() if doors is not None else {}
+    return {**mine, "own": peer.getsockname()[0], "clock": now, **told}
+
+
+def _met(
+    sent: Mapping[str, Any] | None, seen_as: str, before: float, clock: Callable[[], float]
+) -> Met | None:
+    """What a node says of itself. It read its clock between `before` and now."""
+    after = clock()
+    if sent is None:
         return None
+    rank, nodes = (sent[name] if isinstance(sent.get(name), int) else None for name in ("node_rank", "nodes"))
+    there = sent.get("clock")
+    is_time = isinstance(there, (int, float)) and not isinstance(there, bool) and abs(there) < 1e12
+    return Met(
+        node_rank=rank,
+        nodes=nodes,
+        host=str(sent.get("host", ""))[:253],
+        seen_as=seen_as,
+        own=str(sent.get("own", ""))[:64].removeprefix("::ffff:"),
+        name=str(sent.get("name", ""))[:253],
+        ahead_seconds=there - (before + after) / 2 if is_time and there is not None else None,
+        unsure_seconds=(after - before) / 2,
+    )
+
+
+def _try_doors(
+    talk: _Talk, met: Met | None, told: Mapping[str, Any] | None, doors: Doors | None
+) -> Met | None:
+    """Each side tries those of the other, and says how that went: while it does, its own stay open."""
+    if met is None or told is None or doors is None or "doors" not in told:
+        return met
+    theirs, word = doors_of(told)
+    ways = knock(theirs, word, doors.own)
+    with contextlib.suppress(OSError):
+        talk.send(ways_told(ways))
+    return replace(met, ways=ways, back=ways_of(talk.read(ANSWER_SECONDS)))
 
 
 def listen(
     place: socket.socket,
     wait_seconds: float,
     expected: int,
-    mine: dict[str, int | str | None],
+    mine: Mapping[str, Any],
     clock: Callable[[], float] = time.time,
+    *,
+    doors: Doors | None = None,
 ) -> Iterator[Met | None]:
     """Each node that comes, None for what connects and is not diag; ends when `expected` nodes came, or the
-    time is over."""
+    time is over. Nodes are talked to at the same time: each is to be greeted at once."""
     deadline = time.monotonic() + wait_seconds
     known: set[tuple[int | None, str]] = set()
-    while len(known) < expected:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return
-        place.settimeout(left)
-        try:
-            peer, address = place.accept()
-        except TimeoutError:
-            return
-        except OSError:
-            continue  # gone again before we accepted it
+    talks = 0
+    ended: SimpleQueue[Met | None] = SimpleQueue()
+    wake, woken = socket.socketpair()
+    place.setblocking(False)  # who knocked may be gone again
+
+    def welcome(peer: socket.socket, seen_as: str) -> None:
         met = None
         with contextlib.suppress(OSError), peer:
-            peer.settimeout(_SPEAK_SECONDS)
-            before = clock()  # it answers the greeting at once
-            peer.sendall(_GREETING)
-            met = _read(peer, address[0].removeprefix("::ffff:"), before, clock)
-            if met is not None:
-                _send(peer, mine, clock())
-        if met is None:
-            yield None
-        elif (met.node_rank, met.host) not in known:
-            known.add((met.node_rank, met.host))
-            yield met
+            met = _welcomed(peer, seen_as, mine, clock, doors)
+        ended.put(met)
+        with contextlib.suppress(OSError):
+            wake.send(b".")
+
+    with wake, woken:
+        while len(known) < expected:
+            left = deadline - time.monotonic()
+            if left <= 0 and not talks:
+                return
+            longest = max(left, 0.0) if not talks else max(left, ANSWER_SECONDS)
+            ready = select.select([woken, *([place] if left > 0 else [])], [], [], longest)[0]
+            if not ready and left <= 0:
+                return
+            if place in ready:
+                with contextlib.suppress(OSError):  # gone again before we accepted it
+                    peer, address = place.accept()
+                    talks += 1
+                    seen_as = address[0].removeprefix("::ffff:")
+                    threading.Thread(target=welcome, args=(peer, seen_as), daemon=True).start()
+            if woken in ready:
+                woken.recv(1)
+                talks -= 1
+                met = ended.get()
+                if met is None:
+                    yield None
+                elif (met.node_rank, met.host) not in known:
+                    known.add((met.node_rank, met.host))
+                    yield met
 
 
-_RESOLVE_SECONDS = 5.0
-_MOST_NAMED = 8
-_SKEW_SECONDS = 1.0  # times of logs and of diag's own findings are given by the second
-# torch 2.13, elastic/rendezvous/dynamic_rendezvous.py: a node whose last sign of life is older than three
-# keep_alive_interval (5 s), by the reader's own clock, is taken for dead.
-_C10D_SECONDS = 15.0
-
-
-def mine(plan: LaunchPlan) -> dict[str, int | str | None]:
-    name = ""
-    if plan.meeting.backend == "c10d":
-        name = plan.meeting.local_address or own_name(_RESOLVE_SECONDS)
-    return {
-        "node_rank": plan.meeting.node_rank,
-        "nodes": plan.meeting.nodes,
-        "host": socket.gethostname(),
-        "name": name,
-    }
-
-
-def reported_lines(plan: LaunchPlan, met: Met) -> Iterator[Line]:
-    yield from _name_lines(plan, met)
-    yield from clock_lines(plan, met)
-
-
-def _name_lines(plan: LaunchPlan, met: Met) -> Iterator[Line]:
-    """Of torchrun's c10d rendezvous, whose rank 0 gives the ranks its own name as MASTER_ADDR, whatever the
-    endpoint was.
-
-    torch 2.13, elastic/rendezvous/dynamic_rendezvous.py and api.py: `local_addr or socket.getfqdn()`.
-    """
-    if plan.meeting.backend != "c10d" or not met.name:
-        return
-    addresses, why = resolve(met.name, plan.meeting.port, _RESOLVE_SECONDS)
-    if not addresses:
-        yield line("rendezvous.unusable-name", met=met, wrong=f"does not resolve here: {why}")
-    elif any(map(is_own, addresses)):
-        wrong = f"resolves to {', '.join(addresses)} here, to this machine's own address"
-        yield line("rendezvous.unusable-name", met=met, wrong=wrong)
-
-
-def clock_lines(plan: LaunchPlan, met: Met) -> Iterator[Line]:
-    """None for a difference smaller than the exchange's own uncertainty."""
-    if met.ahead_seconds is None:
-        return
-    off = abs(met.ahead_seconds)
-    least, host = off - met.unsure_seconds, met.host or met.seen_as
-    who = host if met.node_rank is None else f"node {met.node_rank} ({host})"
-    if least <= _SKEW_SECONDS:
-        yield line("rendezvous.clock-agrees", who=who, within=format_seconds(off + met.unsure_seconds))
-        return
-    way = "ahead of" if met.ahead_seconds > 0 else "behind"
-    dead = plan.meeting.backend == "c10d" and least > _C10D_SECONDS
-    said = f"the clock of {who} is {format_seconds(off)} {way} this node's"
-    yield line(f"rendezvous.clock-{'c10d' if dead else 'differs'}", said=said)
-
-
-def is_translated(met: Met, seen_as: str) -> bool:
-    """Whether something between the two nodes gives it another address. A node that did not report its own is
-    not judged."""
-    return bool(met.own) and met.own.partition("%")[0] != seen_as.partition("%")[0]
-
-
-def absent(plan: LaunchPlan, came: Sequence[Met]) -> str:
-    """ ": node 2 (gpu3)": the nodes that did not come, with their names where the engine has them; "" where a rank is not known."""
-    ranks = {met.node_rank for met in came}
-    nodes = plan.meeting.nodes
-    missing = [rank for rank in range(1, nodes) if rank not in ranks]
-    if plan.meeting.node_rank is None or len(missing) != nodes - 1 - len(came):
-        return ""
-    hosts = nodes_of(plan.command.line, plan.environment).hosts
-    named = [
-        f"node {rank} ({hosts[rank]})" if len(hosts) == nodes else f"node {rank}"
-        for rank in missing[:_MOST_NAMED]
-    ]
-    more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-    return f": {', '.join(named)}{more}"
+def _welcomed(
+    peer: socket.socket,
+    seen_as: str,
+    mine: Mapping[str, Any],
+    clock: Callable[[], float],
+    doors: Doors | None,
+) -> Met | None:
+    peer.settimeout(_SPEAK_SECONDS)
+    talk = _Talk(peer)
+    before = clock()  # it answers the greeting at once
+    peer.sendall(_GREETING)
+    told = talk.read(_SPEAK_SECONDS)
+    met = _met(told, seen_as, before, clock)
+    if met is not None:
+        talk.send(_introduced(peer, mine, clock(), doors))
+    return _try_doors(talk, met, told, doors)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from diag.preflight.met_nodes import absent
 from diag.preflight.plan import make_plan
-from diag.preflight.rendezvous_probe import Met, absent
+from diag.preflight.rendezvous_probe import Met
 
 STEP = {
     "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "gpu[1-4]", "SLURM_STEP_NUM_NODES": "4",

@@ -9,8 +9,9 @@ import time
 
 import pytest
 
+from diag.preflight.met_nodes import clock_lines
 from diag.preflight.plan import make_plan
-from diag.preflight.rendezvous_probe import Met, clock_lines, connect, listen
+from diag.preflight.rendezvous_probe import Met, connect, listen
 from tests.netlab import Node
 from tests.preflight.test_two_nodes import ADDRESSES, PORT, check, doctor, lab, nodes, ranked, report
 

@@ -15,9 +15,11 @@ from diag.model.observations import GpuSample
 from diag.preflight import (
     CHECKS,
     Line,
+    container_flags,
     gpus,
     interfaces,
     launch,
+    left_open,
     leftovers,
     machine,
     manifest,
@@ -143,6 +145,12 @@ WORLDS: dict[Callable[..., Iterable[Line]], tuple[Callable[[], Iterable[Line]], 
     ),
     leftovers.check_leftovers: (lambda: leftovers.check_leftovers(of(), Path("/nonexistent/proc")),),
     leftovers.check_shm_files: (lambda: leftovers.check_shm_files(of(), "/nonexistent/shm"),),
+    container_flags.check_container: (
+        lambda: container_flags.check_container(
+            of(["docker", "run", "-v", "/a:/b", "image", "swift", "sft", "--model", "m"])
+        ),
+    ),
+    left_open.check_left_open: (lambda: left_open.check_left_open(of(UNREAD)),),
     network_checks.check_environment: (
         lambda: network_checks.check_environment(plan(UNREAD)),
         lambda: network_checks.check_environment(plan(SOURCED)),

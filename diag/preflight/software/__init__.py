@@ -14,10 +14,12 @@ from dataclasses import replace
 from diag.launch.launchers.command.names import split_environment
 from diag.preflight.line import Line, line, table
 from diag.preflight.software import cuda, fits
-from diag.preflight.software.ask import Load, Software, inventory, load, parse
+from diag.preflight.software.ask import Load, Software, inventory, load, parse, stop_asking
 from diag.preflight.software.fits import before, check_megatron
 from diag.preflight.software.loads import judge
 from diag.preflight.software.target import Target, find_target, is_megatron, used_by
+
+__all__ = ["check_software", "stop_asking"]
 
 _AT_ONCE = 2  # imports of several hundred MiB each, while a job may run here
 

@@ -146,6 +146,8 @@ def _ask(
 ) -> tuple[Any, str, int | None, bool]:
     """Its answer (None where there is none), what it printed, its exit code (None: past the deadline), if it
     still computed."""
+    if _over.is_set():
+        return None, "stopped", 130, False
     source = files("diag.preflight.software.inside").joinpath(program).read_text()
     asked |= {"first": target.first, "out": str(folder / "answer"), "trace": str(folder / "trace")}
     try:
@@ -157,21 +159,38 @@ def _ask(
     except OSError as error:
         return None, str(error.strerror), 127, False
     assert process.stdout is not None
+    _running.add(process)
     tail = bytearray()
     reader = threading.Thread(target=_drain, args=(process.stdout, tail), daemon=True)
     reader.start()
     try:
         code, busy = _wait(process, deadline)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # what it started, too
+        _end(process)
         process.wait()
+        _running.discard(process)
     reader.join(2.0)
     try:
         answer = json.loads(_text_of(folder / "answer"))
     except ValueError:
         answer = None
     return answer, tail.decode(errors="replace"), code, busy
+
+
+_running: set[subprocess.Popen[bytes]] = set()
+_over = threading.Event()
+
+
+def stop_asking() -> None:
+    """For who does not wait for the answers any more (Ctrl-C): ends what runs, and nothing is started after it."""
+    _over.set()
+    for process in tuple(_running):
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # what it started, too
 
 
 def _wait(process: subprocess.Popen[bytes], deadline: float) -> tuple[int | None, bool]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from diag.launch.launchers.command.options import CommandError, read_options
 
-ENGINES = frozenset({"docker", "podman", "nerdctl"})
-_AS_WRITTEN = ("shm_size", "ipc", "network", "memory", "pids_limit", "workdir")
+ENGINES = frozenset({"docker", "podman", "nerdctl", "docker-compose"})
+_AS_WRITTEN = ("shm_size", "ipc", "network", "memory", "pids_limit", "workdir", "runtime")
+_LONG = 40
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -18,8 +19,11 @@ _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 class Container:
     """Flags as they are written, "" where they are not given: what the engine does then is its default.
 
+    `words` is the line itself, from the engine's name on, and `inner` what is left of it behind the image.
     `ulimits` are those of --ulimit by name, `mounts` (path here, path inside), `ports` those of --publish,
-    `not_read` files of variables that could not be read.
+    `variables` what --env and --env-file give it, `not_read` files of variables that could not be read.
+    `sources` are what --volume and --mount of kind bind name on this machine, each with the option's text and the
+    path inside. With `by_compose` the line is what a service of a compose file amounts to.
     """
 
     engine: str
@@ -38,6 +42,12 @@ class Container:
     mounts: tuple[tuple[str, str], ...] = ()
     is_privileged: bool = False
     not_read: tuple[str, ...] = ()
+    runtime: str = ""
+    words: tuple[str, ...] = ()
+    inner: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    by_compose: bool = False
+    sources: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def shm_bytes(self) -> int | None:
@@ -47,6 +57,26 @@ class Container:
         if any(inside.rstrip("/") == "/dev/shm" for _, inside in self.mounts):
             return None
         return size_of(self.shm_size or "64m")  # docker's and podman's own default
+
+    @property
+    def short_image(self) -> str:
+        """Its name without the registry, and of a long tag the beginning.
+
+        >>> Container("docker", "hub.example/a/swift:3.7.1").short_image
+        'swift:3.7.1'
+        """
+        name = self.image.rpartition("/")[2]
+        return name if len(name) <= _LONG else f"{name[:_LONG]}..."
+
+    def holder_of(self, path: str) -> str:
+        """What has a file of the container that does not lie on this machine: the image, or a mount.
+
+        >>> Container("docker", "img", mounts=(("", "/app"),), sources=(("code", "-v code:/app", "/app"),)).holder_of("/app/x.sh")
+        'what `-v code:/app` mounts'
+        """
+        inside = PurePosixPath(self.workdir or "/", path)
+        option = next((option for _, option, target in self.sources if inside.is_relative_to(target)), "")
+        return f"what `{option}` mounts" if option else f"the image {self.short_image}"
 
     def path_here(self, path: str) -> str | None:
         """Where a file of the container lies on this machine; None where it is the image's.
@@ -72,7 +102,11 @@ def size_of(text: str) -> int | None:
 
 
 def run_in(
-    words: list[str], environment: Mapping[str, str], read_text: Callable[[str], str | None]
+    words: list[str],
+    environment: Mapping[str, str],
+    read_text: Callable[[str], str | None],
+    *,
+    by_compose: bool = False,
 ) -> tuple[Container, dict[str, str], list[str]]:
     """Of `docker run ...` (with or without `container`): the container, the variables that its flags give it,
     and the command inside.
@@ -99,6 +133,11 @@ def run_in(
         mounts=(*_volumes(given.get("--volume", ())), *_mounts(given.get("--mount", ()))),
         is_privileged=given.get("--privileged", ["false"])[-1] in ("", "true"),
         not_read=not_read,
+        by_compose=by_compose,
+        words=tuple(words),
+        inner=tuple(inner),
+        variables=variables,
+        sources=(*_sources("-v", given.get("--volume", ())), *_sources("--mount", given.get("--mount", ()))),
     )
     return container, variables, [entry, *inner] if entry else inner
 
@@ -126,6 +165,19 @@ def _variables(
         elif name in environment:
             found[name] = environment[name]
     return found, tuple(not_read)
+
+
+def _sources(option: str, texts: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    for text in texts:
+        source, _, rest = text.partition(":")
+        target = rest.partition(":")[0]
+        if option == "--mount":
+            fields = dict(field.partition("=")[::2] for field in text.split(","))
+            source = fields.get("source") or fields.get("src", "")
+            source = source if fields.get("type") == "bind" else ""
+            target = fields.get("target") or fields.get("dst") or fields.get("destination", "")
+        if source and target:
+            yield source, f"{option} {text}", target
 
 
 def _volumes(texts: tuple[str, ...] | list[str]) -> list[tuple[str, str]]:

@@ -18,7 +18,19 @@ MPI = frozenset(
 SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
 # These start CMD somewhere else, with an environment and devices that are not those here.
 ELSEWHERE = frozenset(
-    {"docker", "podman", "kubectl", "ssh", "singularity", "apptainer", "sbatch", "nerdctl", "enroot", "dlc"}
+    {
+        "docker",
+        "podman",
+        "kubectl",
+        "ssh",
+        "singularity",
+        "apptainer",
+        "sbatch",
+        "nerdctl",
+        "enroot",
+        "dlc",
+        "docker-compose",
+    }
 )
 _PROGRAMS = frozenset(
     {"bash", "sh", "env", "diag", "swift", "megatron", "accelerate", "deepspeed", "numactl", "singularity"}

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from diag.launch.launchers.command.compose import is_compose, run_line
 from diag.launch.launchers.command.container import ENGINES, Container, run_in
 from diag.launch.launchers.command.names import (
     ELSEWHERE,
@@ -297,12 +298,17 @@ class Reading:
     def _elsewhere(self, name: str, words: list[str]) -> list[str]:
         """`docker run` makes a container of this machine, whose flags describe it. What others start
         runs somewhere else."""
+        composed = name in ENGINES and is_compose(words) and not self.elsewhere
+        if composed:
+            words = run_line(words, self.environment, self._maybe)
         verb = next((word for word in words[1:3] if word in ("run", "exec")), "")
         if name in ENGINES and verb == "run" and not self.elsewhere:
-            self.container, self.environment, inner = run_in(words, self.environment, self._maybe)
+            found = run_in(words, self.environment, self._maybe, by_compose=composed)
+            self.container, self.environment, inner = found
             if not inner:
                 raise CommandError(
-                    f"what the image {self.container.image} starts by itself is not in CMD", hint=_PASS_ITSELF
+                    f"what the image {self.container.short_image} starts by itself is not in CMD",
+                    hint=_PASS_ITSELF,
                 )
             self.srun, self.nodes, self.nodes_from = None, None, ""
             return inner
@@ -359,7 +365,7 @@ class Reading:
             here = self.container.path_here(path)
             if here is None:
                 raise CommandError(
-                    f"cannot read {path}: it is in the image {self.container.image}", hint=_PASS_ITSELF
+                    f"cannot read {path}: it is in {self.container.holder_of(path)}", hint=_PASS_ITSELF
                 )
         place = str(self.folder / str(here))
         why = ""

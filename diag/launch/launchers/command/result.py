@@ -87,6 +87,13 @@ class Command:
         return bool(self.meeting.launcher) and not self.elsewhere
 
     @property
+    def is_told(self) -> bool:
+        """Whether docker's line itself says that there are several nodes, to a script that cannot be read."""
+        container = self.container
+        told = container is not None and self.meeting.nodes_from in container.variables
+        return told and self.meeting.nodes > 1 and bool(self.unread) and not self.elsewhere
+
+    @property
     def unsure(self) -> str:
         """Why the number of nodes is not known; "" where it is."""
         meeting = self.meeting
@@ -100,14 +107,14 @@ class Command:
         if not self.argv:
             return "" if meeting.nodes > 1 else "no command was given"
         if not self.is_here:
-            return "" if self._is_direct else _UNREAD
+            return "" if self._is_direct or self.is_told else _UNREAD
         if self.opaque:
             return self.opaque
         if meeting.nodes_from:
             return ""
         if self.unseen:
             return f"`{self.unseen}` in the script may set it"
-        return f"the image {self.container.image} may set it" if self.container is not None else ""
+        return f"the image {self.container.short_image} may set it" if self.container is not None else ""
 
     @property
     def environment_unseen(self) -> str:
@@ -116,7 +123,7 @@ class Command:
             return "" if not self.argv or self._is_direct else _UNREAD
         if self.unseen:
             return f"`{self.unseen}` in the script may set more"
-        return f"the image {self.container.image} may set more" if self.container is not None else ""
+        return f"the image {self.container.short_image} may set more" if self.container is not None else ""
 
     @property
     def by_torchrun(self) -> bool:
