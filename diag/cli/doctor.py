@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--no-load", action="store_true", help="read software versions without importing anything"
     )
     parser.add_argument(
+        "--swift-version",
+        type=_version,
+        metavar="X.Y",
+        help="hold CMD's flags against this ms-swift, as of an image or another machine",
+    )
+    parser.add_argument(
         "--manifest",
         action="append",
         metavar="FILE",
@@ -39,6 +46,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command that will be run"
     )
+
+
+def _version(text: str) -> str:
+    if not re.fullmatch(r"\d{1,3}\.\d{1,3}(\.\S{1,30})?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a version such as 3.7 or 4.6.0")
+    return text
 
 
 def _seconds(text: str) -> float:
@@ -78,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         checks = itertools.chain(
             check_machine(command),
             check_network(command, args.wait),
-            check_software(command, loads=not args.no_load),
+            check_software(command, loads=not args.no_load, swift_version=args.swift_version or ""),
         )
     try:
         with Ticker(lambda seconds: _doing(lines, args.wait, seconds)):

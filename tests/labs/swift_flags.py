@@ -40,7 +40,9 @@ def wheels(folder: Path, package: str) -> Iterator[tuple[Version, Path]]:
 
 def unpacked(path: Path, package: str, into: Path) -> Path:
     with zipfile.ZipFile(path) as archive:
-        names = [name for name in archive.namelist() if name.startswith(f"{package}/") and name.endswith(".py")]
+        names = [
+            name for name in archive.namelist() if name.startswith(f"{package}/") and name.endswith(".py")
+        ]
         archive.extractall(into, [name for name in names if "arg" in name or name.startswith("swift/cli/")])
     return into / package
 
@@ -110,7 +112,7 @@ def table_text(rows: _Rows, trainer: frozenset[str]) -> str:
         for command, versions in of.items():
             by_span[spans(versions, all_of)].append(command)
         groups["; ".join(f"{', '.join(who)} {span}" for span, who in by_span.items())].append(name)
-    lines = [_HEAD, "commands:\n"]
+    lines = [_HEAD, f"versions: {' '.join(f'{a}.{b}' for a, b in all_of)}\n", "commands:\n"]
     lines += [f"  {command}: {spans(frozenset(row), all_of)}\n" for command, row in rows.items()]
     lines += ["flags:\n"]
     for key, names in sorted(groups.items()):

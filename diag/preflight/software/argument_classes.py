@@ -100,7 +100,9 @@ class ArgumentClasses:
 
     def _module(self, path: Path) -> _Module:
         if path not in self._trees:
-            package, root = next((name, one) for name, one in self.folders.items() if path.is_relative_to(one))
+            package, root = next(
+                (name, one) for name, one in self.folders.items() if path.is_relative_to(one)
+            )
             self._trees[path] = _module(_text(path), package, path.relative_to(root))
         return self._trees[path]
 
