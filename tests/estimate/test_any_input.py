@@ -25,7 +25,8 @@ megatron swift rlhf sft torchrun srun accelerate launch deepspeed python -m bash
 --tensor_model_parallel_size --pipeline_model_parallel_size --expert_model_parallel_size --virtual_pipeline_model_parallel_size
 --recompute_granularity --micro_batch_size --optimizer_cpu_offload --freeze_parameters_ratio 0.5 --tuner_type lora
 """
-WORDS = [*TEXT.split(), *(f"--{name}" for name in sorted(swift_flags.flags("megatron sft", (3, 12)) - swift_flags.flags("megatron sft", (4, 6))))]  # fmt: skip
+OF_3 = swift_flags.flags("megatron sft", (3, 12)) - swift_flags.flags("megatron sft", (4, 6))
+WORDS = [*TEXT.split(), *(f"--{name}" for name in sorted(OF_3))]
 
 
 @settings(max_examples=100, deadline=None)
