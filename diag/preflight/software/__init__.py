@@ -95,7 +95,8 @@ def _versions(target: Target, software: Software) -> Iterator[Line]:
 def _really(target: Target, software: Software, early: Sequence[str], deadline: float) -> Iterator[Line]:
     """What only an import shows."""
     used = used_by(target)
-    compiles = bool(cuda.compiles(target, software))
+    builds = _uses_bridge(target, software) and not software.has("transformer_engine")
+    compiles = builds or bool(cuda.compiles(target, software))
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         asking = pool.submit(load, target, "torch", ["torch"], deadline, early, compiles)
         others = [
@@ -113,6 +114,10 @@ def _really(target: Target, software: Software, early: Sequence[str], deadline: 
         yield from cuda.check_driver(software, torch.torch, cuda.nvml_cuda())
         yield from cuda.check_copies(software, torch.torch, target.environment)
         yield from cuda.check_compilers(target, software, torch.torch)
+        if builds:
+            yield from cuda.check_build(
+                target, software, torch.torch, "Transformer Engine is compiled when it is installed"
+            )
 
 
 def _uses_bridge(target: Target, software: Software) -> bool:
