@@ -82,8 +82,11 @@ def test_command_that_its_version_takes_is_left_alone(command: str, version: str
         (DPO, "4.6", ["--save_steps in place of --save_interval", "--dataloader_num_workers in place of --num_workers",
                       "--output_dir in place of --save", "error: ambiguous option: --load could match --load_args"]),
         (DPO, "3.5", ["has no `megatron rlhf`, which 3.6 and later have", "KeyError: 'rlhf'"]),
-        ("torchrun --nproc_per_node 8 swift/cli/_megatron/rlhf.py --config c.yaml", "4.6", ["`megatron rlhf c.yaml` (4.1 and later)"]),
-        ("swift sft c.yaml", "3.7", ["reads no c.yaml, as 4.1 and later do"]),
+        ("torchrun --nproc_per_node 8 swift/cli/_megatron/rlhf.py --config c.yaml", "4.6",
+         ["only `megatron rlhf` itself reads a file", "['--config', 'c.yaml']", "`megatron rlhf c.yaml`"]),
+        ("swift sft c.yaml", "3.7", ["reads no file by `c.yaml`", "3.10 or later"]),
+        ("swift sft --config c.yaml", "4.6", ["reads no file by `--config c.yaml`", "`swift sft c.yaml`"]),
+        ("swift sft c.yaml", "4.0", ["`swift sft --config c.yaml`"]),
     ],
 )  # fmt: skip
 def test_flag_that_the_version_does_not_take_is_named_with_what_to_write(
@@ -161,9 +164,11 @@ def test_flags_are_only_warned_of_where_cmd_asks_for_that() -> None:
 def test_file_in_place_of_flags_is_read(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("ENV: {A: 1}\nmodel: M\ntrain_type: lora\ndataset: [a, b]\n")
 
-    (one,) = lines("swift sft c.yaml --lora_rank 8", "4.6", tmp_path)
+    (new,) = lines("swift sft c.yaml --lora_rank 8", "4.6", tmp_path)
+    (old,) = lines("swift sft --lora_rank 8 --config c.yaml", "3.12", tmp_path)
 
-    assert "does not take --train_type:" in one.said
+    assert "does not take --train_type:" in new.said
+    assert (old.status, "4 flags" in old.said) == ("ok", True)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from diag.knowledge import swift_flags as known
@@ -14,11 +13,14 @@ from diag.knowledge import table
 from diag.knowledge.swift_flags import Version
 from diag.launch.launchers.command import Command
 from diag.launch.launchers.command.flags import Flags, parse_flags
+from diag.launch.launchers.command.names import MODULES
 from diag.preflight.line import Line, line
 
 _SWIFTS = ("swift", "megatron")
 _CONFIG = (".json", ".yaml", ".yml")  # swift/cli/main.py, parse_yaml_args, since 4.1; JSON before that, too
-_FILES_SINCE = (4, 1)  # of YAML
+_SCRIPT = re.compile(r"swift/(?:cli|llm)/(?:\w+/)?\w+\.py$")
+# swift/cli/main.py: `--config FILE` from 3.10 to 4.0, `swift sft FILE` from 4.1 on (a JSON file there before 4.1, too)
+_BY_FLAG, _IN_PLACE = (3, 10), (4, 1)
 _MOST_BYTES = 1 << 20
 _SHOWN = 160
 
@@ -35,14 +37,23 @@ class Trainer:
 
 
 @dataclass(frozen=True, slots=True)
+class Config:
+    """A file that stands in place of flags, given by --config or else right after the command; `read` tells whether it is
+    by the command itself, which alone reads one."""
+
+    path: str
+    by_flag: bool
+    read: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
-    """A command of ms-swift: "megatron", "rlhf" and its flags, with those of `config`, the file that stands in their
-    place."""
+    """A command of ms-swift: "megatron", "rlhf" and its flags, with those of its file."""
 
     program: str
     verb: str
     flags: Flags
-    config: str = ""
+    config: Config | None = None
 
     @property
     def command(self) -> str:
@@ -65,26 +76,47 @@ class Call:
 
 def call_of(command: Command) -> Call | None:
     """None where CMD is no command of ms-swift, as far as it could be read."""
-    program, verb, words = command.program, command.verb, command.words
-    if program not in _SWIFTS:
-        line = command.line
-        if len(line) < 2 or (program := line[0].rpartition("/")[2]) not in _SWIFTS:
-            return None
-        verb, words = line[1].replace("_", "-"), line[2:]
-    if not known.known(f"{program} {verb}"):
+    program, verb, words = command.program, command.verb, list(command.words)
+    line = command.line
+    for at, word in enumerate(line):
+        name = MODULES.get(word, word.rpartition("/")[2])
+        if name in _SWIFTS:
+            program, verb, words = (
+                name,
+                "".join(line[at + 1 : at + 2]).replace("_", "-"),
+                list(line[at + 2 :]),
+            )
+            break
+        if _SCRIPT.search(word):
+            words = list(line[at + 1 :])
+            break
+    if program not in _SWIFTS or not known.known(f"{program} {verb}"):
         return None
-    config = words[0] if words and words[0].endswith(_CONFIG) else ""
-    if config:
-        words = (*_config_words(command.folder / config), *words[1:])
+    config = _config(words, by_command=command.chain[-1:] == (program,))
+    if config is not None:
+        words = [*_config_words(command, config.path), *words]
     return Call(program, verb, parse_flags(words, command.environment, command.folder), config)
 
 
-def _config_words(path: Path) -> Iterator[str]:
-    """As swift/cli/main.py of 4.1 and later makes them of a file; nothing where it cannot be read here."""
+def _config(words: list[str], *, by_command: bool) -> Config | None:
+    """Takes it out of the words."""
+    if "--config" in words[:-1]:
+        at = words.index("--config")
+        path = words[at + 1]
+        del words[at : at + 2]
+        return Config(path, by_flag=True, read=by_command)
+    if words and words[0].endswith(_CONFIG):
+        return Config(words.pop(0), by_flag=False, read=by_command)
+    return None
+
+
+def _config_words(command: Command, path: str) -> Iterator[str]:
+    """As swift/cli/main.py makes them of a file; nothing where it cannot be read here."""
     import yaml
 
+    here = path if command.container is None else command.container.path_here(path)
     try:
-        with path.open("rb") as file:
+        with (command.folder / (here or "")).open("rb") as file:
             values = yaml.safe_load(file.read(_MOST_BYTES))
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return
@@ -97,6 +129,7 @@ def _config_words(path: Path) -> Iterator[str]:
 def check_flags(call: Call, trainer: Trainer) -> Iterator[Line]:
     """One line at least: that they fit, what does not, or why that is not known."""
     found = list(_flag_lines(call, trainer))
+    found += _config_lines(call, trainer)
     found += _value_lines(call, trainer)
     yield from found
     if not found:
@@ -215,10 +248,6 @@ def _spans(call: Call) -> str:
 def _value_lines(call: Call, trainer: Trainer) -> Iterator[Line]:
     """Values that this version does not take, and flags that exclude each other."""
     version = trainer.version
-    if version is not None and version < _FILES_SINCE and call.config.endswith((".yaml", ".yml")):
-        yield line(
-            "flags.no-file", trainer=trainer.said, config=call.config, since=known.dotted(_FILES_SINCE)
-        )
     fitting = (version,) if version is not None else known.written_for(call.command, call.names)
     for row in table("swift_flag_advice")["values"]:
         if call.command not in row["of"].split(", ") or not _meets(call.flags, row["when"]):
@@ -230,6 +259,26 @@ def _value_lines(call: Call, trainer: Trainer) -> Iterator[Line]:
         said, advice = row["said"].format(**values), row["do"].format(**values)
         key = "value" if len(concerned) == len(fitting) else "value-of-some"
         yield line(f"flags.{key}", said=said, advice=advice)
+
+
+def _config_lines(call: Call, trainer: Trainer) -> Iterator[Line]:
+    """A file that this version does not read, or not there."""
+    config, version = call.config, trainer.version
+    if config is None or (version is None and config.read):
+        return
+    if not config.by_flag and config.path.endswith(".json"):
+        return
+    of_files = version is None or version >= _IN_PLACE
+    if config.read and version is not None and of_files != config.by_flag and version >= _BY_FLAG:
+        return
+    advice = f"`{call.command} {config.path}`" if of_files else f"`{call.command} --config {config.path}`"
+    if version is not None and version < _BY_FLAG:
+        advice = f"write what it holds as flags, or install ms-swift {known.dotted(_BY_FLAG)} or later"
+    given = f"--config {config.path}" if config.by_flag else config.path
+    message = f"ValueError: remaining_argv: {given.split()}"
+    key = "no-file" if config.read else "file-of-script"
+    named = {"trainer": trainer.said, "command": call.command, "given": given}
+    yield line(f"flags.{key}", message=message, advice=advice, **named)
 
 
 def _meets(flags: Flags, when: Mapping[str, str]) -> bool:
