@@ -174,7 +174,7 @@ def test_file_in_place_of_flags_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command", ["python train.py --train_type lora", "torchrun t.py", "bash none.sh", "swift"]
 )
-def test_what_is_no_command_of_ms_swift_is_left_alone(command: str) -> None:
+def test_what_is_no_command_of_ms_swift_with_flags_of_its_own_is_left_alone(command: str) -> None:
     assert call_of(read_command(shlex.split(command), {})) is None
 
 

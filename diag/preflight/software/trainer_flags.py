@@ -92,7 +92,12 @@ def call_of(command: Command) -> Call | None:
             break
     if program not in _SWIFTS or not known.known(f"{program} {verb}"):
         return None
+    by_ray = (
+        "--use_ray" in words
+    )  # swift/ray/megatron: its file has groups of workers, with flags of their own
     config = _config(words, by_command=command.chain[-1:] == (program,))
+    if config is not None and by_ray:
+        return None
     if config is not None:
         words = [*_config_words(command, config.path), *words]
     return Call(program, verb, parse_flags(words, command.environment, command.folder), config)
