@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="explain each variable of this environment and of CMD instead: what it does, who reads it, what to do",
     )
     parser.add_argument(
+        "--swift-version",
+        type=_version,
+        metavar="X.Y",
+        help="hold CMD's flags against this ms-swift, as of an image or another machine",
+    )
+    parser.add_argument(
         "--manifest",
         action="append",
         metavar="FILE",
@@ -46,6 +53,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command that will be run"
     )
+
+
+def _version(text: str) -> str:
+    if not re.fullmatch(r"\d{1,3}\.\d{1,3}(\.\S{1,30})?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a version such as 3.7 or 4.6.0")
+    return text
 
 
 def _seconds(text: str) -> float:
@@ -117,7 +130,7 @@ def _checks(command: Sequence[str], args: argparse.Namespace) -> Iterator[Line]:
     from diag.preflight.network import check_network
     from diag.preflight.software import check_software, stop_asking
 
-    software = beside(check_software(command, loads=not args.no_load))
+    software = beside(check_software(command, loads=not args.no_load, swift_version=args.swift_version or ""))
     try:
         yield from check_machine(command)
         yield from check_network(command, args.wait)

@@ -161,7 +161,10 @@ def check_caches(facts: LaunchFacts) -> Iterator[Line]:
         return
     fine: dict[str, int] = {}
     for name, path, least in _caches(facts.environment):
-        lines, free = _cache(name, path, least, given=name in facts.environment)
+        given = name in facts.environment
+        lines, free = _cache(name, path, least, given=given)
+        if given and free is not None and name == "MODELSCOPE_CACHE":
+            lines = [*lines, *_shared(path, facts.nodes)]
         yield from lines
         fine |= {name: free} if free is not None else {}
     if fine:
@@ -193,6 +196,15 @@ def _cache(name: str, path: str, least: int, *, given: bool) -> tuple[list[Line]
         values = {"said": said, "kind": kind, "name": name, "folder": name.partition("_")[0].lower()}
         return [line("storage.cache-shared", what=what, **values)], place.free
     return [], place.free
+
+
+def _shared(path: str, nodes: int | None) -> Iterator[Line]:
+    """ms-swift keeps preprocessed and packed data sets there, which each node makes for itself elsewhere."""
+    place = written_folder(path)
+    if nodes and nodes > 1 and place.space.file_system and not place.on_network:
+        missing = "" if Path(path).is_dir() else "is not there yet and "
+        values = {"missing": missing, "kind": place.space.file_system, "nodes": nodes}
+        yield line("storage.cache-not-shared", path=path, **values)
 
 
 def _caches(env: Mapping[str, str]) -> Iterator[tuple[str, str, int]]:

@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from diag.knowledge import swift_flags
 from diag.launch.launchers.command import CommandError
 from diag.launch.launchers.command.shell_script import read_script
 from diag.preflight.estimate import estimate
-from diag.preflight.estimate.megatron_plan import FLAG_NAMES
 from diag.preflight.estimate.model_shape import MODELS, shape_from_config
 from diag.preflight.estimate.parameters import count
 from diag.text.tables import load_table
@@ -25,7 +25,8 @@ megatron swift rlhf sft torchrun srun accelerate launch deepspeed python -m bash
 --tensor_model_parallel_size --pipeline_model_parallel_size --expert_model_parallel_size --virtual_pipeline_model_parallel_size
 --recompute_granularity --micro_batch_size --optimizer_cpu_offload --freeze_parameters_ratio 0.5 --tuner_type lora
 """
-WORDS = [*TEXT.split(), *(f"--{name}" for name in load_table(FLAG_NAMES)["of_3"].split())]  # fmt: skip
+OF_3 = swift_flags.flags("megatron sft", (3, 12)) - swift_flags.flags("megatron sft", (4, 6))
+WORDS = [*TEXT.split(), *(f"--{name}" for name in sorted(OF_3))]
 
 
 @settings(max_examples=100, deadline=None)

@@ -290,6 +290,48 @@ def test_compile_at_run_time_needs_a_toolkit_that_fits(tmp_path: Path) -> None:
     assert absent.id == "missing-header" and "there is no nvcc (CUDA_HOME does not exist)" in absent.said
 
 
+def toolkit_of(folder: Path, release: str, gcc: str) -> dict[str, Any]:
+    """nvcc and compilers that say their versions, and what torch says of them."""
+    programs = {
+        "cuda/bin/nvcc": f"echo 'Cuda compilation tools, release {release}, V{release}.89'",
+        "g++": f"echo {gcc}",
+    }
+    for name, text in {**programs, "ninja": ":", "gcc": ":"}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    return {"cuda_home": str(folder / "cuda"), "gcc_bounds": {"12.6": [[6, 0, 0], [14, 0]]}}
+
+
+def test_compiler_that_is_too_old_for_nvcc_is_told_with_one_that_needs_no_root(tmp_path: Path) -> None:
+    torch = toolkit_of(tmp_path, "12.6", "4.8.5")
+    there = software({"torch": "2.7.0", "deepspeed": "0.16.9"}, torch_cuda="12.6")
+    what = target("swift", "sft", "--deepspeed", "zero3_offload", env={"PATH": str(tmp_path)})
+
+    (old,) = check_compilers(what, there, torch)
+
+    assert old.id == "version-mismatch" and "less than the minimum required version" in old.said
+    assert "conda install -c conda-forge gxx_linux-64=13" in old.remedy
+    (fits,) = check_compilers(what, there, toolkit_of(tmp_path, "12.6", "11.4.0"))
+    assert fits.status == "ok"
+
+
+def test_package_to_be_built_needs_cudnns_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "_SYSTEM", ())
+    torch = toolkit_of(tmp_path, "12.6", "11.4.0")
+    there = software({"torch": "2.7.0", "nvidia-cudnn-cu12": "9.5.1.17"}, torch_cuda="12.6")
+    what = target("megatron", "sft", env={"PATH": str(tmp_path)})
+
+    (missing,) = cuda.check_build(what, there, torch, "it is compiled")
+
+    assert missing.id == "missing-header" and "cudnn.h: No such file or directory" in missing.said
+    assert "import nvidia.cudnn" in missing.remedy and "apt-get" not in missing.remedy
+    (tmp_path / "cudnn/include").mkdir(parents=True)
+    (tmp_path / "cudnn/include/cudnn.h").touch()
+    found = target("megatron", "sft", env={"PATH": str(tmp_path), "CUDNN_PATH": str(tmp_path / "cudnn")})
+    assert list(cuda.check_build(found, there, torch, "it is compiled")) == []
+
+
 def test_command_that_compiles_nothing_gets_no_line_of_compilers(tmp_path: Path) -> None:
     there = software({"torch": "2.7.0", "deepspeed": "0.16.9"}, torch_cuda="12.6")
     (tmp_path / "plain.json").write_text(

@@ -236,3 +236,29 @@ def test_xformers_that_only_warns_is_told() -> None:
     verdict = judge(Load("xformers", printed=printed), software(torch="2.13.0", xformers="0.0.30"))
 
     assert verdict is not None and verdict.said.startswith("xformers 0.0.30 was built for torch 2.7.0+cu126")
+
+
+@pytest.mark.parametrize(
+    ("module", "remedy"),
+    [
+        ("amp_C", "build it from github.com/NVIDIA/apex"),
+        ("fused_weight_gradient_mlp_cuda", "build it from github.com/NVIDIA/apex"),
+        ("grouped_gemm_backend", "git+https://github.com/fanshiqing/grouped_gemm"),
+        ("flash_attn_2_cuda", "-m pip install flash-attn"),
+        ("nvidia_cudnn_cu12", "-m pip install nvidia-cudnn-cu12"),  # torch says that it requires it
+    ],
+)
+def test_missing_module_is_installed_under_a_name_that_is_known(module: str, remedy: str) -> None:
+    verdict = judge(
+        Load("deepspeed", "ModuleNotFoundError", f"No module named '{module}'"), software(deepspeed="0.16.9")
+    )
+
+    assert verdict is not None and remedy in verdict.remedy
+
+
+def test_name_of_a_package_is_not_made_from_its_modules() -> None:
+    verdict = judge(
+        Load("deepspeed", "ModuleNotFoundError", "No module named 'no_such_module'"), software(deepspeed="1")
+    )
+
+    assert verdict is not None and "pip" not in verdict.remedy

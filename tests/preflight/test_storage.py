@@ -192,3 +192,17 @@ def test_each_node_would_keep_its_own_part(tmp_path: Path) -> None:
         ]
 
     assert len(notes("2")) == 1 and notes("1") == []
+
+
+def test_cache_that_nodes_would_share_is_told_where_it_is_of_one_node(tmp_path: Path) -> None:
+    def notes(nodes: str, **env: str) -> list[Line]:
+        command = ["torchrun", "--nnodes", nodes, "--nproc_per_node", "8", "t.py"]
+        facts = launch_facts(command, {"HOME": str(tmp_path), **env})
+        return [line for line in check_caches(facts) if "preprocesses by itself" in line.said]
+
+    (absent,) = notes("2", MODELSCOPE_CACHE=str(tmp_path / "shared"))
+    (there,) = notes("2", MODELSCOPE_CACHE=str(tmp_path))
+
+    assert (absent.status, "is not there yet and is on" in absent.said) == ("note", True)
+    assert "is not there" not in there.said
+    assert notes("1", MODELSCOPE_CACHE=str(tmp_path)) == [] and notes("2") == []

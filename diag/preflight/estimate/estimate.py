@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from diag.knowledge.swift_flags import all_flags
 from diag.launch.launchers.command import Command, CommandError, read_command
 from diag.launch.launchers.command.flags import Flags, parse_flags
 from diag.model.observations.memory import MemoryTerm
@@ -17,11 +18,10 @@ from diag.preflight.estimate.gpu import RankNeed, gpu_needs, rules
 from diag.preflight.estimate.hf_plan import hf_plan
 from diag.preflight.estimate.host import checkpoint_bytes, host_terms, save_terms
 from diag.preflight.estimate.machine import Machine
-from diag.preflight.estimate.megatron_plan import FLAG_NAMES, megatron_plan
+from diag.preflight.estimate.megatron_plan import megatron_plan
 from diag.preflight.estimate.parameters import count
 from diag.preflight.estimate.plan import Plan
 from diag.preflight.launch_facts import version_beside
-from diag.text.tables import load_table
 from diag.text.units import format_bytes, format_count, format_magnitude
 
 # How far the totals may be off: more than in the runs of docs/estimate.md, which leave out less even routers,
@@ -153,7 +153,7 @@ def estimate(
     processes = command.processes or machine.gpus or 1
     plan = _plan(command, flags, processes, nodes or command.nodes or 1)
     if command.program in ("megatron", "swift"):
-        plan = replace(plan, unknown=flags.unknown(load_table(FLAG_NAMES)["names"].split()))
+        plan = replace(plan, unknown=flags.unknown(all_flags(command.program)))
     steps = flags.maybe_whole("train_iters", "max_steps") if plan.on_cpu else None
     return Estimate(
         plan=plan,

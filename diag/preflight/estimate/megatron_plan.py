@@ -8,8 +8,7 @@ installed beside CMD's program, decide.
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from diag.knowledge import swift_flags
 from diag.launch.launchers.command import CommandError
 from diag.launch.launchers.command.flags import Flags
 from diag.preflight.estimate.model_files import dataset_bytes, find_shape, longest_sequence
@@ -26,21 +25,20 @@ from diag.preflight.estimate.plan import (
     Tuning,
     parallel_sizes,
 )
-from diag.text.tables import load_table
 
-FLAG_NAMES = Path(__file__).with_name("flag_names.yaml")
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 _PAIRS = ("dpo", "rm")  # chosen and rejected pass through the model together
 _NO_REFERENCE = ("rm", "gkd")  # swift/megatron/trainers/rlhf_mixin.py: prepare_model
 
 
-def version_of(flags: Flags, installed: tuple[int, ...] | None) -> tuple[tuple[int, ...], str]:
+def version_of(flags: Flags, verb: str, installed: tuple[int, ...] | None) -> tuple[tuple[int, ...], str]:
     """The ms-swift that CMD is written for, and how that is known."""
     if installed is not None:
         return installed, f"ms-swift {'.'.join(map(str, installed))}, as installed"
-    if "tuner_type" in flags or not any(name in flags for name in load_table(FLAG_NAMES)["of_3"].split()):
-        return (4, 6), "ms-swift 4.x"
-    return (3, 12), "ms-swift 3.12, by the flags' names"
+    version = swift_flags.best_fitting(f"megatron {verb}", flags.names)
+    if version == swift_flags.versions()[-1]:
+        return version, "ms-swift 4.x"
+    return version, f"ms-swift {swift_flags.dotted(version)}, by the flags' names"
 
 
 def megatron_plan(
@@ -54,7 +52,7 @@ def megatron_plan(
 ) -> Plan:
     """`plain`: Megatron-LM's own script, without ms-swift."""
     assumed: list[str] = []
-    version, trainer = ((0,), "Megatron-LM") if plain else version_of(flags, installed)
+    version, trainer = ((0,), "Megatron-LM") if plain else version_of(flags, verb, installed)
     stage = verb
     if verb == "rlhf":
         stage = flags.choice("rlhf_type", of=("dpo", "kto", "grpo", "gkd", "rm"), default="dpo")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from diag.launch.launchers.command import read_command
 from diag.launch.launchers.command.names import split_environment
 from diag.preflight.line import Line, line, table
 from diag.preflight.software import cuda, fits
@@ -18,6 +19,8 @@ from diag.preflight.software.ask import Load, Software, inventory, load, parse, 
 from diag.preflight.software.fits import before, check_megatron
 from diag.preflight.software.loads import judge
 from diag.preflight.software.target import Target, find_target, is_megatron, used_by
+from diag.preflight.software.trainer import find_trainer
+from diag.preflight.software.trainer_flags import call_of, check_flags
 
 __all__ = ["check_software", "stop_asking"]
 
@@ -25,17 +28,34 @@ _AT_ONCE = 2  # imports of several hundred MiB each, while a job may run here
 
 
 def check_software(
-    command: Sequence[str], env: Mapping[str, str] | None = None, deadline: float = 60.0, loads: bool = True
+    command: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    deadline: float = 60.0,
+    loads: bool = True,
+    swift_version: str = "",
 ) -> Iterator[Line]:
     """`deadline` is of each import; without `loads` nothing is imported, and what only that shows is not
-    checked. Of a Python that is not known to be CMD's nothing is called ok."""
-    words, environment = split_environment(command, os.environ if env is None else env)
-    target = find_target(words, environment)
-    for one in _lines(target, deadline, loads=loads):
+    checked. Of a Python that is not known to be CMD's nothing is called ok. CMD's flags are held against
+    `swift_version` where it is given."""
+    env = os.environ if env is None else env
+    words, environment = split_environment(command, env)
+    target, installed = find_target(words, environment), Installed()
+    for one in _lines(target, installed, deadline, loads=loads):
         yield replace(one, status="note") if one.status == "ok" and not target.is_of_command else one
+    read = read_command(command, env)
+    call = call_of(read)
+    if call is not None:
+        yield from check_flags(call, find_trainer(call, read, target, installed.software, swift_version))
 
 
-def _lines(target: Target, deadline: float, *, loads: bool) -> Iterator[Line]:
+@dataclass(slots=True)
+class Installed:
+    """What CMD's Python has, once it has answered."""
+
+    software: Software | None = None
+
+
+def _lines(target: Target, installed: Installed, deadline: float, *, loads: bool) -> Iterator[Line]:
     if target.missing_program:
         package = table("versions")["programs"].get(target.missing_program.rpartition("/")[2])
         key = f"software.{'' if package else 'unknown-'}program-missing"
@@ -53,6 +73,7 @@ def _lines(target: Target, deadline: float, *, loads: bool) -> Iterator[Line]:
         early = []
         answer = inventory(target)
         software = software if isinstance(answer, str) else parse(answer)
+    installed.software = software
     yield from _versions(target, software)
     if not software.has("torch"):
         if target.launcher in table("versions")["programs"] or "torch" in (used_by(target) or ()):
@@ -76,7 +97,8 @@ def _versions(target: Target, software: Software) -> Iterator[Line]:
 def _really(target: Target, software: Software, early: Sequence[str], deadline: float) -> Iterator[Line]:
     """What only an import shows."""
     used = used_by(target)
-    compiles = bool(cuda.compiles(target, software))
+    builds = _uses_bridge(target, software) and not software.has("transformer_engine")
+    compiles = builds or bool(cuda.compiles(target, software))
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         asking = pool.submit(load, target, "torch", ["torch"], deadline, early, compiles)
         others = [
@@ -94,6 +116,10 @@ def _really(target: Target, software: Software, early: Sequence[str], deadline: 
         yield from cuda.check_driver(software, torch.torch, cuda.nvml_cuda())
         yield from cuda.check_copies(software, torch.torch, target.environment)
         yield from cuda.check_compilers(target, software, torch.torch)
+        if builds:
+            yield from cuda.check_build(
+                target, software, torch.torch, "Transformer Engine is compiled when it is installed"
+            )
 
 
 def _uses_bridge(target: Target, software: Software) -> bool:

@@ -15,6 +15,9 @@ from diag.preflight.run_command import CommandFailed, run_command
 from diag.preflight.software.ask import Software
 from diag.preflight.software.target import Target
 
+_SYSTEM = ("/usr/include", "/usr/include/x86_64-linux-gnu")
+_OF_ALL = 11  # the gcc that every CUDA from 11.4 on takes
+
 
 def nvml_cuda() -> tuple[int | None, int]:
     """The newest CUDA that the driver can run, as NVML has it (12040), and the number of GPUs; None where
@@ -169,14 +172,44 @@ def _toolchain(target: Target, software: Software, torch: Mapping[str, Any], why
 def _cxx(env: Mapping[str, str], torch: Mapping[str, Any], toolkit: str, why: str) -> Iterator[Line]:
     """g++, and whether it is one that nvcc takes."""
     compiler = shutil.which(env.get("CXX", "g++").split(" ")[0], path=env.get("PATH"))
-    if compiler is None:
-        yield line("software.no-cxx", why=why)
-        return
-    version = _first(r"^(\d+(?:\.\d+)*)", [compiler, "-dumpfullversion"])
     bounds = (torch.get("gcc_bounds") or {}).get(toolkit)
-    if version and bounds and not bounds[0] <= [int(part) for part in version.split(".")] < bounds[1]:
+    newest = _OF_ALL
+    if bounds:
         newest = bounds[1][0] - 1 if bounds[1][1:] in ([], [0]) else bounds[1][0]
-        yield line("software.other-cxx", why=why, version=version, toolkit=toolkit, newest=newest)
+    if compiler is None:
+        yield line("software.no-cxx", why=why, newest=newest)
+        return
+    version = _first(r"^(\d+(?:\.\d+)*)", [compiler, "-dumpfullversion", "-dumpversion"])
+    numbers = [int(part) for part in version.split(".")] if version else []
+    if bounds and numbers and not bounds[0] <= numbers < bounds[1]:
+        key = f"software.{'old' if numbers < bounds[0] else 'new'}-cxx"
+        yield line(key, why=why, version=version, toolkit=toolkit, newest=newest)
+
+
+def check_build(target: Target, software: Software, torch: Mapping[str, Any], why: str) -> Iterator[Line]:
+    """Whether a package with CUDA code of its own could be built here."""
+    if software.torch_cuda is None:
+        return
+    yield from _toolchain(target, software, torch, why)
+    home = str(torch.get("cuda_home") or target.environment.get("CUDA_HOME") or "/usr/local/cuda")
+    if not any((Path(folder) / "cudnn.h").is_file() for folder in _include_folders(target.environment, home)):
+        wheel = any(re.fullmatch(r"nvidia-cudnn-cu\d+", name) for name in software.installed)
+        yield line("software.no-cudnn-header", why=why, home=home, remedy=_cudnn_remedy(target, wheel=wheel))
+
+
+def _include_folders(env: Mapping[str, str], home: str) -> list[str]:
+    # torch/utils/cpp_extension.py: CUDNN_HOME, CUDNN_PATH; gcc: CPATH, CPLUS_INCLUDE_PATH
+    own = [f"{env[name]}/include" for name in ("CUDNN_HOME", "CUDNN_PATH") if env.get(name)]
+    paths = [env.get(name, "") for name in ("CPATH", "CPLUS_INCLUDE_PATH")]
+    listed = [folder for path in paths for folder in path.split(":") if folder]
+    return [*own, *listed, f"{home}/include", *_SYSTEM]
+
+
+def _cudnn_remedy(target: Target, *, wheel: bool) -> str:
+    if wheel:  # it has the headers, too
+        path = f'$({target.python} -c "import nvidia.cudnn as m; print(list(m.__path__)[0])")'
+        return f"export CUDNN_PATH={path}; export CPATH=$CUDNN_PATH/include:$CPATH"
+    return "conda install -c nvidia cudnn; export CUDNN_PATH=$CONDA_PREFIX CPATH=$CONDA_PREFIX/include:$CPATH"
 
 
 def _first(pattern: str, command: list[str]) -> str:

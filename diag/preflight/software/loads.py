@@ -192,8 +192,23 @@ def _absent_module(case: _Case, found: re.Match[str]) -> Line:
     if case.software.has(top):
         return line("loads.part-missing", case=case, found=found, top=top)
     names = table("loads")
-    package = names["packages"].get(top) or names["distributions"].get(top, top).replace("_", "-")
+    whose = next((dist for start, dist in names["built"].items() if top.startswith(start)), "")
+    if whose:
+        again = replace(case, load=Load(whose)).again
+        return line("loads.module-built", case=case, found=found, whose=whose, again=again)
+    dashed = top.replace("_", "-")
+    package = names["packages"].get(top) or names["distributions"].get(top)
+    if package is None and dashed in _declared(case.software):
+        package = dashed
+    if package is None:  # a name made from the module's may be another project's
+        return line("loads.module-unknown", case=case, found=found)
     return line("loads.module-missing", case=case, found=found, package=package)
+
+
+def _declared(software: Software) -> set[str]:
+    """What the installed packages say that they require."""
+    texts = (text for all_of in software.requires.values() for text in all_of)
+    return {re.sub(r"[-_.]+", "-", name[0]).lower() for text in texts if (name := re.match(r"[\w.-]+", text))}
 
 
 def _absent_name(case: _Case, found: re.Match[str]) -> Line:
