@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from diag.cli import manifests
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
 from diag.text.ticker import Ticker
@@ -30,12 +31,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-load", action="store_true", help="read software versions without importing anything"
     )
-    parser.add_argument(
-        "--manifest",
-        action="append",
-        metavar="FILE",
-        help="check Kubernetes manifests instead of this machine: a file, a folder, - for stdin; may be repeated",
-    )
+    manifests.add(parser)
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command that will be run"
     )
@@ -59,7 +55,6 @@ def _doing(lines: Sequence[Line], wait: float, seconds: float) -> str:
 
 def run(args: argparse.Namespace) -> int:
     from diag.preflight import check_machine, document, sorted_lines, summary, text
-    from diag.preflight.manifest import check_manifests
     from diag.preflight.network import check_network
     from diag.preflight.software import check_software
 
@@ -70,16 +65,18 @@ def run(args: argparse.Namespace) -> int:
     if command and not command[0].strip():
         hint = "a variable in front of it may be empty"
         raise DiagError("the command after `--` is empty", hint=hint, exit_code=2)
-    lines: list[Line] = []
     if args.manifest:
-        checks: Iterator[Line] = check_manifests(args.manifest)
-    else:
-        # Imports take seconds, more on one node than on another: the nodes meet before them.
-        checks = itertools.chain(
-            check_machine(command),
-            check_network(command, args.wait),
-            check_software(command, loads=not args.no_load),
-        )
+        return manifests.run(args)
+    if args.fix or args.rdma:
+        hint = "diag doctor --manifest FILE --fix > fixed.yaml"
+        raise DiagError("--fix and --rdma are about manifests", hint=hint, exit_code=2)
+    lines: list[Line] = []
+    # Imports take seconds, more on one node than on another: the nodes meet before them.
+    checks = itertools.chain(
+        check_machine(command),
+        check_network(command, args.wait),
+        check_software(command, loads=not args.no_load),
+    )
     try:
         with Ticker(lambda seconds: _doing(lines, args.wait, seconds)):
             for line in checks:

@@ -13,7 +13,7 @@ from diag.preflight.estimate.plan import ParallelSizes, parallel_sizes
 from diag.preflight.launch_devices import count_devices, device_lines, ranks_here, seen_by_ranks
 from diag.preflight.launch_facts import ELASTIC, LaunchFacts, flag
 from diag.preflight.line import Line, line, table
-from diag.text.units import format_count
+from diag.text.units import format_count, ranks_on_nodes
 
 
 def check_launch(facts: LaunchFacts) -> Iterable[Line]:
@@ -42,11 +42,10 @@ def _ranks(facts: LaunchFacts) -> str:
 def _summary(facts: LaunchFacts) -> str:
     assert facts.launch is not None
     seen, nodes, given_by = seen_by_ranks(facts), facts.nodes or 1, facts.launch.processes_from
-    text = (
-        _ranks(facts)
-        + (f" on each of {nodes} nodes" if nodes > 1 else "")
-        + (f" ({given_by})" if given_by else "")
-    )
+    ranks = ranks_here(facts)
+    text = _ranks(facts) if nodes == 1 else f"{_ranks(facts)} on each of {nodes} nodes"
+    text = ranks_on_nodes(ranks, nodes) if ranks and nodes > 1 else text
+    text += f" ({given_by})" if given_by else ""
     if seen.count:
         text += f", {count_devices(seen.count, 'GPU')} for them" + (f" ({seen.said})" if seen.said else "")
     return text

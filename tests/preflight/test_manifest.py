@@ -33,7 +33,7 @@ def changed(*pairs: tuple[str, str]) -> str:
 
 def test_a_right_manifest_is_reported_as_one_line() -> None:
     assert [(line.what, line.status, line.said) for line in lines_of(RIGHT)] == [
-        ("Job/dpo", "ok", "2 pods, 4 GPUs each, they meet at dpo-0.dpo")
+        ("Job/dpo", "ok", "2 pods, 4 GPUs each (8 in all), they meet at dpo-0.dpo")
     ]
 
 

@@ -160,7 +160,7 @@ def _lines(text: str) -> list[str]:
     lines: list[str] = []
     held = ""
     for raw in text.splitlines():
-        line = re.sub(r"(^|\s)#[^'\"]*$", "", raw)
+        line = "" if raw.lstrip().startswith("#") else re.sub(r"\s#[^'\"]*$", "", raw)
         if line.rstrip().endswith("\\"):
             held += line.rstrip()[:-1] + " "
             continue
