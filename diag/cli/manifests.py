@@ -75,9 +75,7 @@ def _fix(args: argparse.Namespace) -> int:
 def _report(found: Fixed, args: argparse.Namespace) -> str:
     from diag.preflight import text
 
-    rows = [
-        f"{format_count(len(found.changes), 'change')}; ranks, nodes and the training's flags are as they were"
-    ]
+    rows = [f"{format_count(len(found.changes), 'change')}:" if found.changes else "no change"]
     rows += [f"  {change}" for change in found.changes]
     rows += [f"{file}: its comments could not be kept" for file in found.without_comments]
     if found.left:

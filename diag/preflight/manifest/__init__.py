@@ -55,12 +55,18 @@ def manifest_lines(documents: Sequence[Document], rdma: str = "") -> Iterator[Li
         titles = list(dict.fromkeys(trainer.group.document.title for trainer in job.trainers))
         if job.pods is None:
             yield line("manifest.pods_unknown", what=", ".join(titles))
-        elif not bad.intersection(titles):
+        elif not bad.intersection([*titles, *_services(job)]):
             unknown, what, summary = _unknown(job), ", ".join(titles), _summary(job)
             key = "manifest.not_all_known" if unknown else "manifest.fits"
             yield line(key, what=what, summary=summary, unknown=unknown)
     if not manifests.jobs:
         yield line("manifest.no_job", why=_nothing(manifests), kinds=", ".join(WORKLOADS))
+
+
+def _services(job: ManifestJob) -> list[str]:
+    """That the address of node 0 leads to, should it be wrong itself."""
+    address = job.trainers[0].meeting.address or ""
+    return [f"Service/{part}" for part in address.split(".")[:2]]
 
 
 def _merged(lines: Sequence[Line]) -> Iterator[Line]:

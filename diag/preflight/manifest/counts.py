@@ -96,6 +96,7 @@ def _devices(trainer: Trainer) -> Iterator[Line]:
             edits=set_devices(trainer, processes),
             processes=processes,
             source=_said_by(trainer, source, processes),
+            setting=source,
             gpus=gpus,
             idle=gpus - processes,
             name=name,

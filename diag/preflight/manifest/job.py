@@ -12,6 +12,7 @@ from diag.preflight.manifest.edits import Edits, ManifestLine
 from diag.preflight.manifest.pods import PodGroup, pod_groups
 from diag.preflight.manifest.reading import Document, Field
 
+LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 _NODES = ("NNODES ", "PET_NNODES ", "--nnodes ", "--num_machines ", "--num_nodes ")
 _RANKS = ("NODE_RANK ", "PET_NODE_RANK ", "--node_rank ", "--node-rank ", "--machine_rank ")
 
@@ -45,6 +46,22 @@ class ManifestJob:
         return str(trainer.meeting.node_rank)
 
 
+def _each_at_its_own(sets: dict[object, list[Trainer]]) -> dict[object, list[Trainer]]:
+    """Nodes of one job that each look for node 0 on their own loopback: as many Pods as there are nodes, with a
+    rank each. They are taken out of `sets`."""
+    alone = {
+        key: each[0]
+        for key, each in sets.items()
+        if len(each) == 1 and each[0].meeting.address in LOOPBACK and each[0].group.count == 1
+    }
+    ranks = {trainer.meeting.node_rank for trainer in alone.values()}
+    if len(alone) < 2 or any(trainer.meeting.nodes != len(alone) for trainer in alone.values()):
+        return {}
+    if ranks != set(range(len(alone))):
+        return {}
+    return {"loopback": [sets.pop(key)[0] for key in alone]}
+
+
 @dataclass(frozen=True, slots=True)
 class Manifests:
     """`rdma` is what the cluster calls its RDMA devices: "none" where it has none, "" where nobody said it."""
@@ -61,9 +78,10 @@ class Manifests:
         sets: dict[object, list[Trainer]] = {}
         for trainer in trainers:
             address = trainer.meeting.address or ""
-            shared = "\x01" not in address and address not in ("", "localhost", "127.0.0.1")
+            shared = "\x01" not in address and address not in ("", *LOOPBACK)
             single = trainer.group.kind in ("Pod", "Job") and trainer.group.count == 1
             sets.setdefault(address if single and shared else id(trainer.group.document), []).append(trainer)
+        sets |= _each_at_its_own(sets)
         jobs = tuple(ManifestJob(tuple(each)) for each in sets.values())
         return cls(tuple(documents), tuple(groups), jobs, rdma)
 

@@ -11,7 +11,7 @@ import yaml
 from diag.preflight.line import Line, table
 from diag.preflight.manifest.container import Trainer
 from diag.preflight.manifest.edits import Edit, drop, headless, put, set_address
-from diag.preflight.manifest.job import ManifestJob, Manifests, known, report
+from diag.preflight.manifest.job import LOOPBACK, ManifestJob, Manifests, known, report
 from diag.preflight.manifest.pods import PodGroup
 from diag.preflight.manifest.reading import Document, Field
 from diag.text.tables import fill
@@ -41,10 +41,10 @@ def _of_trainer(trainer: Trainer, job: ManifestJob, manifests: Manifests) -> Ite
     if address is None or not known(address):
         if _is_random(group) and (group.count or 2) > 1 and trainer.meeting.backend == "static":
             yield _random(trainer, manifests)
-    elif address in ("localhost", "127.0.0.1", "::1", "0.0.0.0"):
+    elif address in LOOPBACK:
         if (job.nodes_of(trainer) or 2) > 1:
             pods, first = job.pods or "several", _first(job, group, manifests)
-            edits = _meet_at(trainer, first)
+            edits = _meet_at(trainer, job, first)
             yield report(place, "loopback", edits=edits, pods=pods, address=address, first=first.address)
     elif _is_ip(address):
         if not group.spec.at("hostNetwork").value:
@@ -88,7 +88,11 @@ def _first_group(job: ManifestJob, group: PodGroup) -> PodGroup:
     return zeros[0] if group.kind == "Pod" and len(zeros) == 1 else group
 
 
-def _meet_at(trainer: Trainer, first: _First) -> list[Edit]:
+def _meet_at(trainer: Trainer, job: ManifestJob, first: _First) -> list[Edit]:
+    """None where more pods than these belong to the job: node 0 may be another one."""
+    nodes, pods = job.nodes_of(trainer), job.pods
+    if pods is None or (nodes is not None and nodes > pods):
+        return []
     edits = set_address(trainer, first.address)
     return [*first.edits, *edits] if edits else []
 
@@ -108,7 +112,7 @@ def _random(trainer: Trainer, manifests: Manifests) -> Line:
         edits = [put(owner.at("completionMode"), "Indexed"), put(group.spec.at("subdomain"), subdomain)]
         edits += [put(owner.at(each), count) for each in ("completions", "parallelism")]
     there = manifests.service(subdomain, group)
-    service = "" if there is not None else f"and this Service:\n{_service_text(group, subdomain)}"
+    service = "" if there is not None else f"\nand this Service:\n{_service_text(group, subdomain)}"
     return report(
         owner.at("completionMode"),
         "random_names",
@@ -146,7 +150,7 @@ def _resolves(
             edits = set_address(trainer, f"{host}.{service_name}")
             values = {"address": address, "host": host, "service": service_name, "also": also}
             yield report(place, "bare_name", edits=edits, **values)
-    elif _is_random(group) and (host.startswith(group.document.name) or sub in _own_names(group)):
+    elif _is_random(group) and (host.startswith(group.document.name) or sub in _own_names(group, manifests)):
         yield _random(trainer, manifests)
     else:
         yield from _no_such(trainer, job, manifests, address, place)
@@ -180,8 +184,9 @@ def _other_namespace(trainer: Trainer, manifests: Manifests, address: str, place
         yield report(place, key, edits=edits, address=address, space=space, own=own, right=right)
 
 
-def _own_names(group: PodGroup) -> tuple[str, ...]:
-    return tuple(name for name in (group.subdomain, group.document.name) if name)
+def _own_names(group: PodGroup, manifests: Manifests) -> tuple[str, ...]:
+    """What its pods' names may end in."""
+    return (group.document.name, manifests.subdomain_of(group))
 
 
 def _no_such(
@@ -201,12 +206,12 @@ def _no_such(
         yield report(group.spec.at("hostname"), "pod_without_hostname", edits=edits, **values)
     elif (
         host.startswith(f"{group.document.name}-")
-        or sub in _own_names(group)
+        or sub in _own_names(group, manifests)
         or (rest and manifests.service(sub, group) is not None)
     ):
         names = f"{group.names[0]} to {group.names[-1]}" if group.names else "at random"
         values = {"host": host, "title": title, "names": names, "first": first.address}
-        yield report(place, "no_such_pod", edits=_meet_at(trainer, first), **values)
+        yield report(place, "no_such_pod", edits=_meet_at(trainer, job, first), **values)
     else:
         yield report(place, "unknown_name", address=address, first=first.address)
 
@@ -305,15 +310,14 @@ def _by_service(
     pods = None if None in counts else sum(count or 0 for count in counts)
     is_headless = spec.at("clusterIP").text == "None"
     if pods == 0:
-        title, labels = group.document.title, _labels(group)
-        chosen = spec.at("selector")
-        edits = _select(chosen, _first_group(job, group))
-        yield report(chosen, "service_without_pods", edits=edits, title=title, labels=labels)
+        node_0, chosen = _first_group(job, group), spec.at("selector")
+        values = {"title": node_0.document.title, "labels": _labels(node_0)}
+        yield report(chosen, "service_without_pods", edits=_select(chosen, node_0), **values)
     elif pods is not None and pods > 1:
         first = _first(job, selected[0], manifests)
         host, _, own = first.address.partition(".")
         first = _First(f"{host}.{own if selected[0].subdomain else service.name}", first.edits)
-        edits = _meet_at(trainer, first)
+        edits = _meet_at(trainer, job, first)
         yield report(
             place,
             "service_of_many",
