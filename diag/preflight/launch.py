@@ -79,6 +79,7 @@ def node_lines(facts: LaunchFacts) -> Iterator[Line]:
     if not facts.unsure:
         yield from _slurm_nodes(facts, nodes)
     yield from _not_read(facts)
+    yield from kept_back_lines(facts)
 
 
 def _least_and_most(facts: LaunchFacts) -> Iterator[Line]:
@@ -128,6 +129,28 @@ def _not_read(facts: LaunchFacts) -> Iterator[Line]:
         if value.isdecimal() and int(value[:9]) > 1 and not given:
             said = f"{launch.launcher} does not read {name}={value}"
             yield line("launch.not-read", said=said, value=value, flag=option, instead=instead)
+
+
+def kept_back_lines(facts: LaunchFacts) -> Iterator[Line]:
+    """What a script sets for its own lines alone, and a program that it starts would read."""
+    launch = facts.launch
+    if launch is None:
+        return
+    reads = table("launch")["read_from_environment"]
+    own = reads[
+        "swift" if launch.launcher in _SWIFTS else launch.launcher if launch.launcher in ELASTIC else ""
+    ]
+    names = [
+        name
+        for name, value in launch.kept_back.items()
+        if value != f"${name}"  # under a condition
+        and name not in launch.environment
+        and (name in own or name.startswith(tuple(reads["all"])))
+    ]
+    if names:
+        settings = ", ".join(f"{name}={launch.kept_back[name]}" for name in names)
+        who = launch.launcher or "the program"
+        yield line("launch.kept-back", settings=settings, who=who, names=" ".join(names))
 
 
 def environment_lines(facts: LaunchFacts) -> Iterator[Line]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from diag.preflight.launch import layout_lines
+from diag.preflight.launch import kept_back_lines, layout_lines
 from diag.preflight.launch_devices import trains_on_cpu
 from diag.preflight.line import Line, table
 from diag.preflight.manifest.container import INDEX, POD_NAME, Trainer
@@ -38,6 +38,8 @@ def count_lines(manifests: Manifests) -> Iterator[Line]:
                 key = "unexpanded_index" if inner == "JOB_COMPLETION_INDEX" else "unexpanded"
                 how, edits = _number_of_pod(inner), _numbered(trainer, inner, name)
                 yield report(trainer.fields[name], key, edits=edits, name=name, inner=inner, how=how)
+            for line in kept_back_lines(trainer.facts):
+                yield at(trainer.container.at("args"), line)
             yield from _devices(trainer)
             yield from _node_rank(trainer, job)
             if trainer is job.trainers[0]:
