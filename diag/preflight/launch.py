@@ -47,7 +47,8 @@ def _summary(facts: LaunchFacts) -> str:
     text = ranks_on_nodes(ranks, nodes) if ranks and nodes > 1 else text
     text += f" ({given_by})" if given_by else ""
     if seen.count:
-        text += f", {count_devices(seen.count, 'GPU')} for them" + (f" ({seen.said})" if seen.said else "")
+        kind = "NPU" if seen.variable.startswith("ASCEND") else "GPU"
+        text += f", {count_devices(seen.count, kind)} for them" + (f" ({seen.said})" if seen.said else "")
     return text
 
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 class Case:
     """`rows` are those of the page's table of troubles. `had` and `command` are what the page says of the case.
     `said` gives all that diag says, one text a line; `told` must be within a line each, and the first stands in the
-    page. `silent` must be in none. `chinese` is what the page has of `said_in_chinese`."""
+    page. `silent` must be in none. `chinese` is what the page has of `said_in_chinese`.
+    `right` says what is not right with what diag says: a case that is not ended yet."""
 
     rows: tuple[int, ...]
     had: str
@@ -26,6 +27,7 @@ class Case:
     told: tuple[str, ...]
     silent: tuple[str, ...] = ()
     chinese: str = ""
+    right: str = "yes"
     said_in_chinese: Callable[[], list[str]] = list
 
     def check(self) -> None:
