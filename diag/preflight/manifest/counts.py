@@ -156,7 +156,7 @@ def _resource(trainer: Trainer) -> str:
     return str(trainer.gpus_field.path[-1])
 
 
-def _meets(trainer: Trainer) -> bool:
+def meets(trainer: Trainer) -> bool:
     """Whether its pods are meant to meet: Jobs of many pods may also be sweeps."""
     group = trainer.group
     return (
@@ -173,7 +173,7 @@ def _nodes(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
         return
     group, source = trainer.group, trainer.meeting.nodes_from
     if not source:
-        if pods > 1 and _meets(trainer):
+        if pods > 1 and meets(trainer):
             yield from _nodes_not_given(trainer, pods)
         return
     least, colon, _ = trainer.environment.get("PET_NNODES", "").partition(":")

@@ -17,7 +17,7 @@ from diag.preflight.line import Line
 from diag.preflight.manifest import manifest_lines
 from diag.preflight.manifest.edits import Edit, ManifestLine
 from diag.preflight.manifest.reading import read_places, read_texts
-from diag.preflight.manifest.yaml_text import Changed, add, drop, put, swap, with_document
+from diag.preflight.manifest.yaml_text import Changed, add, drop, put, span, swap, with_document
 
 _MOST_STEPS = 1000  # each step reads all of it anew
 
@@ -106,15 +106,23 @@ def _path(edit: Edit) -> list[tuple[int, str | int]]:
 
 
 def _one(text: str, edit: Edit) -> Changed:
+    """Of the text only the document that is meant is read: there may be many."""
+    if edit.how == "document":
+        return with_document(text, edit.value)
     document = edit.place.document
-    where = (text, document.number, (*document.within, *edit.place.path))
+    begin, end = span(text, document.number)
+    number = document.number if (begin, end) == (0, len(text)) else 0
+    where = (text[begin:end], number, (*document.within, *edit.place.path))
     if edit.how == "put":
-        return put(*where, edit.value)
-    if edit.how == "add":
-        return add(*where, edit.value)
-    if edit.how == "swap":
-        return swap(*where, edit.old, edit.value)
-    return drop(*where) if edit.how == "drop" else with_document(text, edit.value)
+        done = put(*where, edit.value)
+    elif edit.how == "add":
+        done = add(*where, edit.value)
+    elif edit.how == "swap":
+        done = swap(*where, edit.old, edit.value)
+    else:
+        done = drop(*where)
+    mark = "---\n" if begin and not done.text.startswith("---") else ""  # written anew
+    return Changed(text[:begin] + mark + done.text + text[end:], done.keeps_comments)
 
 
 def _said(edit: Edit) -> str:

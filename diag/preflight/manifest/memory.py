@@ -11,6 +11,7 @@ from diag.preflight.estimate import Machine, estimate
 from diag.preflight.estimate.estimate import HOST_UNCERTAINTY
 from diag.preflight.line import Line, advice_line
 from diag.preflight.manifest.container import Trainer
+from diag.preflight.manifest.counts import meets
 from diag.preflight.manifest.edits import drop_variable, may_lock, mount_shm, put
 from diag.preflight.manifest.job import ManifestJob, Manifests, at, report
 from diag.preflight.manifest.reading import Field, named, quantity
@@ -126,6 +127,8 @@ def _no_rdma(trainer: Trainer, job: ManifestJob, manifests: Manifests) -> Iterat
     is somebody's choice."""
     if (job.pods or 1) < 2 or not trainer.gpus or job.is_one_node(trainer):
         return
+    if not trainer.meeting.nodes_from and not meets(trainer):
+        return  # each on its own, as a sweep is
     annotations = trainer.group.metadata.at("annotations").mapping
     if any("networks" in str(name) or "networking.gke.io" in str(name) for name in annotations):
         return

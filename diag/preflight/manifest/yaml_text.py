@@ -7,6 +7,7 @@ written anew from its data, without its comments. Judges nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import yaml
 
 Path = Sequence[str | int]
+# At the beginning of a line it ends whatever stands before it.
+_MARKER = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,22 @@ def swap(text: str, index: int, path: Path, old: str, new: str) -> Changed:
         return text[:begin] + text[begin:end].replace(old, new) + text[end:]
 
     return _checked(text, index, data, swapped)
+
+
+def span(text: str, index: int) -> tuple[int, int]:
+    """Where the document with this index begins and ends; all of the text where that is not plain.
+
+    >>> text = "# mine\\n---\\na: 1\\n---\\nb: 2\\n"
+    >>> text[slice(*span(text, 1))]
+    '---\\nb: 2\\n'
+    """
+    begins = [0, *(match.start() for match in _MARKER.finditer(text) if match.start())]
+    spans = list(zip(begins, [*begins[1:], len(text)], strict=True))
+    first = text[: spans[0][1]]
+    if not first.startswith("---") and not re.sub(r"(?m)^\s*(#.*)?$", "", first).strip():
+        spans = spans[1:]  # comments before the first document
+    plain = not re.search(r"(?m)^(%|\.\.\.)", text) and index < len(spans)
+    return spans[index] if plain else (0, len(text))
 
 
 def with_document(text: str, value: Any) -> Changed:
