@@ -47,11 +47,12 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(document(lines), indent=1))
     else:
-        print(text(sorted_lines(lines), colour=wanted(1)) + "\n\n" + summary(lines))
+        print(text(sorted_lines(lines), colour=wanted(1)))
         can = sum(isinstance(line, ManifestLine) and bool(line.edits) for line in problems)
         if can:
-            command = _command(args)
-            print(f"`{command}` mends {'all' if can == len(problems) else f'{can} of {len(problems)}'}")
+            mends = "all" if can == len(problems) else f"{can} of {len(problems)}"
+            print(f"\n`{_command(args)}` mends {mends}")
+        print("\n" + summary(lines))
     return 10 if problems else 0
 
 
