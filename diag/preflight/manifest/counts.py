@@ -188,6 +188,7 @@ def _nodes(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     more = f"they wait forever for {nodes - pods} more"
     wait = more if nodes > pods else f"{pods - nodes} are rejected"
     setting, edits = _count_field(group.kind, nodes), _pods(trainer, job, nodes)
+    values["said"] = _said_by(trainer, source, nodes)
     yield report(place, "nodes_unequal_pods", edits=edits, wait=wait, setting=setting, **values)
 
 

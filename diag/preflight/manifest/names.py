@@ -10,6 +10,7 @@ import yaml
 
 from diag.preflight.line import Line, table
 from diag.preflight.manifest.container import Trainer
+from diag.preflight.manifest.counts import meets
 from diag.preflight.manifest.edits import Edit, drop, headless, put, set_address
 from diag.preflight.manifest.job import LOOPBACK, ManifestJob, Manifests, known, report
 from diag.preflight.manifest.pods import PodGroup
@@ -39,7 +40,8 @@ def _of_trainer(trainer: Trainer, job: ManifestJob, manifests: Manifests) -> Ite
     group, address = trainer.group, trainer.meeting.address
     place = trainer.place(*_ADDRESS)
     if address is None or not known(address):
-        if _is_random(group) and (group.count or 2) > 1 and trainer.meeting.backend == "static":
+        together = trainer.meeting.nodes_from or meets(trainer)  # and not each on its own, as in a sweep
+        if _is_random(group) and (group.count or 2) > 1 and trainer.meeting.backend == "static" and together:
             yield _random(trainer, manifests)
     elif address in LOOPBACK:
         if (job.nodes_of(trainer) or 2) > 1:
