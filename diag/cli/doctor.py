@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from diag.cli import manifests
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
 from diag.text.ticker import Ticker
@@ -44,12 +45,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="X.Y",
         help="hold CMD's flags against this ms-swift, as of an image or another machine",
     )
-    parser.add_argument(
-        "--manifest",
-        action="append",
-        metavar="FILE",
-        help="check Kubernetes manifests instead of this machine: a file, a folder, - for stdin; may be repeated",
-    )
+    manifests.add(parser)
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command that will be run"
     )
@@ -90,6 +86,11 @@ def run(args: argparse.Namespace) -> int:
     if args.env and args.manifest:
         hint = "diag doctor --env -- CMD"
         raise DiagError("--env cannot be combined with --manifest", hint=hint, exit_code=2)
+    if args.manifest:
+        return manifests.run(args)
+    if args.fix or args.rdma:
+        hint = "diag doctor --manifest FILE --fix > fixed.yaml"
+        raise DiagError("--fix and --rdma are about manifests", hint=hint, exit_code=2)
     lines: list[Line] = []
     checks = _checks(command, args)
     try:
@@ -115,11 +116,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _checks(command: Sequence[str], args: argparse.Namespace) -> Iterator[Line]:
     """Imports take seconds: they are done while the rest is looked at, and while the nodes meet."""
-    if args.manifest:
-        from diag.preflight.manifest import check_manifests
-
-        yield from check_manifests(args.manifest)
-        return
     if args.env:
         from diag.preflight.environment_page import check_variables
 

@@ -13,7 +13,7 @@ from diag.preflight.estimate.plan import ParallelSizes, parallel_sizes
 from diag.preflight.launch_devices import count_devices, device_lines, ranks_here, seen_by_ranks
 from diag.preflight.launch_facts import ELASTIC, LaunchFacts, flag
 from diag.preflight.line import Line, line, table
-from diag.text.units import format_count
+from diag.text.units import format_count, ranks_on_nodes
 
 
 def check_launch(facts: LaunchFacts) -> Iterable[Line]:
@@ -42,13 +42,13 @@ def _ranks(facts: LaunchFacts) -> str:
 def _summary(facts: LaunchFacts) -> str:
     assert facts.launch is not None
     seen, nodes, given_by = seen_by_ranks(facts), facts.nodes or 1, facts.launch.processes_from
-    text = (
-        _ranks(facts)
-        + (f" on each of {nodes} nodes" if nodes > 1 else "")
-        + (f" ({given_by})" if given_by else "")
-    )
+    ranks = ranks_here(facts)
+    text = _ranks(facts) if nodes == 1 else f"{_ranks(facts)} on each of {nodes} nodes"
+    text = ranks_on_nodes(ranks, nodes) if ranks and nodes > 1 else text
+    text += f" ({given_by})" if given_by else ""
     if seen.count:
-        text += f", {count_devices(seen.count, 'GPU')} for them" + (f" ({seen.said})" if seen.said else "")
+        kind = "NPU" if seen.variable.startswith("ASCEND") else "GPU"
+        text += f", {count_devices(seen.count, kind)} for them" + (f" ({seen.said})" if seen.said else "")
     return text
 
 
@@ -80,6 +80,7 @@ def node_lines(facts: LaunchFacts) -> Iterator[Line]:
     if not facts.unsure:
         yield from _slurm_nodes(facts, nodes)
     yield from _not_read(facts)
+    yield from kept_back_lines(facts)
 
 
 def _least_and_most(facts: LaunchFacts) -> Iterator[Line]:
@@ -129,6 +130,28 @@ def _not_read(facts: LaunchFacts) -> Iterator[Line]:
         if value.isdecimal() and int(value[:9]) > 1 and not given:
             said = f"{launch.launcher} does not read {name}={value}"
             yield line("launch.not-read", said=said, value=value, flag=option, instead=instead)
+
+
+def kept_back_lines(facts: LaunchFacts) -> Iterator[Line]:
+    """What a script sets for its own lines alone, and a program that it starts would read."""
+    launch = facts.launch
+    if launch is None:
+        return
+    reads = table("launch")["read_from_environment"]
+    own = reads[
+        "swift" if launch.launcher in _SWIFTS else launch.launcher if launch.launcher in ELASTIC else ""
+    ]
+    names = [
+        name
+        for name, value in launch.kept_back.items()
+        if value != f"${name}"  # under a condition
+        and name not in launch.environment
+        and (name in own or name.startswith(tuple(reads["all"])))
+    ]
+    if names:
+        settings = ", ".join(f"{name}={launch.kept_back[name]}" for name in names)
+        who = launch.launcher or "the program"
+        yield line("launch.kept-back", settings=settings, who=who, names=" ".join(names))
 
 
 def environment_lines(facts: LaunchFacts) -> Iterator[Line]:

@@ -126,6 +126,17 @@ def format_count(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def ranks_on_nodes(ranks: int, nodes: int) -> str:
+    """Those of a node, and of how many nodes.
+
+    >>> ranks_on_nodes(8, 1), ranks_on_nodes(8, 2)
+    ('8 ranks on 1 node', '8 ranks on each of 2 nodes, 16 in all')
+    """
+    if nodes == 1:
+        return f"{format_count(ranks, 'rank')} on 1 node"
+    return f"{format_count(ranks, 'rank')} on each of {nodes:,} nodes, {ranks * nodes:,} in all"
+
+
 def compact(text: str) -> str:
     """A formatted number as cells of a table have it, where each column counts: without its space, and of a unit
     the first letter.

@@ -257,7 +257,7 @@ def test_a_rank_is_estimated_from_its_own_command_line(tmp_path: Path) -> None:
     with subprocess.Popen(words, stdin=subprocess.PIPE, env=env) as process:
         estimate_watched(None, process.pid, found.append).join(30)
         process.kill()
-    assert "2 ranks on 2 nodes" in found[0].payload["basis"]
+    assert "2 ranks on each of 2 nodes, 4 in all" in found[0].payload["basis"]
 
 
 def test_a_command_that_trains_nothing_puts_nothing(tmp_path: Path) -> None:

@@ -426,3 +426,29 @@ def test_doctor_says_it_of_the_command_and_exits_with_10() -> None:
         if one["id"] == "launch-mismatch" and one["severity"] == "critical"
     ]
     assert "CUDA_VISIBLE_DEVICES=0,1 shows 2 GPUs" in found["summary"] and code == 10
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NNODES=2\ntorchrun --nnodes $NNODES --nproc_per_node 4 --master_addr a t.py",
+        "NNODES=2\nNPROC_PER_NODE=4 NNODES=$NNODES MASTER_ADDR=a swift sft --model m",
+        "NNODES=2 NPROC_PER_NODE=4\nexport NNODES NPROC_PER_NODE MASTER_ADDR=a\nswift sft --model m",
+        "set -a\nNNODES=2\nset +a\nexport MASTER_ADDR=a\nNPROC_PER_NODE=4 swift sft --model m",
+        "LR=1\nNPROC_PER_NODE=4 swift sft --model m --learning_rate $LR",
+    ],
+)
+def test_what_a_script_hands_on_by_itself_needs_no_export(text: str) -> None:
+    lines = check_launch(launch_facts(["bash", "-c", text], {}, tuple("abcd")))
+
+    assert not [line for line in lines if "export" in line.said]
+
+
+def test_a_variable_without_export_is_said_to_reach_no_program() -> None:
+    text = "NNODES=2\nNCCL_DEBUG=INFO\nNPROC_PER_NODE=4 swift sft --model m"
+
+    lines = check_launch(launch_facts(["bash", "-c", text], {}, tuple("abcd")))
+
+    (line,) = [line for line in lines if line.status == "problem"]
+    assert line.said == "the script sets NNODES=2, NCCL_DEBUG=INFO without export, so swift does not see it"
+    assert line.remedy == "export NNODES NCCL_DEBUG"

@@ -33,7 +33,7 @@ def changed(*pairs: tuple[str, str]) -> str:
 
 def test_a_right_manifest_is_reported_as_one_line() -> None:
     assert [(line.what, line.status, line.said) for line in lines_of(RIGHT)] == [
-        ("Job/dpo", "ok", "2 pods, 4 GPUs each, they meet at dpo-0.dpo")
+        ("Job/dpo", "ok", "2 pods, 4 GPUs each (8 in all), they meet at dpo-0.dpo")
     ]
 
 
@@ -336,3 +336,48 @@ spec:
 
     assert group.count == 90_000**2 and group.names[:2] == ("dpo-node-0-0", "dpo-node-0-1")
     assert peak < 50 << 20
+
+
+NO_RDMA = ("            rdma/hca_shared_devices_a: 1\n", "")
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [
+            (
+                '- {name: NNODES, value: "2"}',
+                "- {name: NCCL_NET, value: FasTrak}\n        - {name: NNODES, value: '2'}",
+            )
+        ],
+        [
+            (
+                "      labels: {app: dpo}",
+                "      labels: {app: dpo}\n      annotations: {k8s.v1.cni.cncf.io/networks: roce}",
+            )
+        ],
+        [
+            (
+                "          limits:\n            nvidia",
+                "          claims: [{name: nic}]\n          limits:\n            nvidia",
+            )
+        ],
+    ],
+)
+def test_another_network_that_somebody_chose_is_no_missing_rdma(pairs: list[tuple[str, str]]) -> None:
+    assert not [line for line in lines_of(changed(NO_RDMA, *pairs)) if line.id == "ib-fallback"]
+
+
+def test_pods_that_never_meet_need_no_rdma() -> None:
+    sweep = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: sweep}\nspec:\n  completions: 4\n  parallelism: 4\n  template:\n"
+    sweep += "    spec:\n      restartPolicy: Never\n      containers:\n      - name: t\n        command: [swift, sft, --model, m]\n"
+    sweep += "        resources: {limits: {nvidia.com/gpu: 1}}\n"
+
+    assert not [line for line in lines_of(sweep) if line.status == "problem"]
+
+
+def test_a_number_of_nodes_in_the_command_replaces_the_one_of_the_manifest() -> None:
+    text = changed(("megatron rlhf", "NNODES=4 megatron rlhf"))
+
+    (line,) = [line for line in lines_of(text) if line.status == "problem"]
+    assert "4 nodes (NNODES=4 in its command, which replaces 2), but Job/dpo makes 2 pods" in line.said

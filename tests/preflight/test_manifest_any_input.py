@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from diag.preflight.manifest import manifest_lines
+from diag.preflight.manifest.fix import fix_texts
 from diag.preflight.manifest.reading import read_text
 from tests.preflight.wrong_manifests import RIGHT
 
@@ -36,6 +37,17 @@ def paths_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [item for key, each in inner for item in [(*path, key), *paths_of(each, (*path, key))]]
 
 
+def with_nonsense(name: str, data: st.DataObject) -> str:
+    documents = copy.deepcopy(list(yaml.safe_load_all(WHOLE[name])))
+    for _ in range(data.draw(st.integers(1, 4))):
+        path = data.draw(st.sampled_from(paths_of(documents)))
+        place: Any = documents
+        for step in path[:-1]:
+            place = place[step]
+        place[path[-1]] = copy.deepcopy(data.draw(NONSENSE))
+    return str(yaml.safe_dump_all(documents, allow_unicode=True))
+
+
 @pytest.mark.parametrize("name", sorted(WHOLE))
 @settings(
     max_examples=40,
@@ -44,19 +56,24 @@ def paths_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 )
 @given(data=st.data())
 def test_any_field_may_hold_anything(name: str, data: st.DataObject) -> None:
-    documents = copy.deepcopy(list(yaml.safe_load_all(WHOLE[name])))
-    for _ in range(data.draw(st.integers(1, 4))):
-        path = data.draw(st.sampled_from(paths_of(documents)))
-        place: Any = documents
-        for step in path[:-1]:
-            place = place[step]
-        place[path[-1]] = copy.deepcopy(data.draw(NONSENSE))
-
-    found, unread = read_text(yaml.safe_dump_all(documents, allow_unicode=True), "any.yaml")
+    found, unread = read_text(with_nonsense(name, data), "any.yaml")
 
     for line in (*unread, *manifest_lines(found)):
         assert line.status in ("ok", "note", "problem", "not checked")
         assert "\x01" not in line.said + line.remedy
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_whatever_a_field_holds_what_is_mended_is_still_yaml(data: st.DataObject) -> None:
+    text = with_nonsense("right", data)
+
+    found = fix_texts({"any.yaml": text}, "rdma/hca")
+
+    assert "\x01" not in found.text
+    if not any(line.what == "any.yaml" for line in found.left):
+        assert len([each for each in yaml.safe_load_all(found.text) if each]) >= 1
+    assert fix_texts({"any.yaml": found.text}, "rdma/hca").text == found.text or found.left
 
 
 @settings(max_examples=100, deadline=None)

@@ -282,10 +282,10 @@ WRONG = {
     ),
     "no RDMA device": (
         [("            rdma/hca_shared_devices_a: 1\n", "")],
-        "note",
+        "problem",
         "ib-fallback",
         "NCCL uses TCP sockets",
-        "rdma/",
+        "add: [IPC_LOCK]",
     ),
     "a variable that switches RDMA off": (
         [("- {name: NNODES", '- {name: NCCL_IB_DISABLE, value: "1"}\n        - {name: NNODES')],

@@ -22,7 +22,7 @@ from diag.preflight.estimate.megatron_plan import megatron_plan
 from diag.preflight.estimate.parameters import count
 from diag.preflight.estimate.plan import Plan
 from diag.preflight.launch_facts import version_beside
-from diag.text.units import format_bytes, format_count, format_magnitude
+from diag.text.units import format_bytes, format_magnitude, ranks_on_nodes
 
 # How far the totals may be off: more than in the runs of docs/estimate.md, which leave out less even routers,
 # more ranks and networks for NCCL, and other versions.
@@ -87,7 +87,7 @@ class Estimate:
         stage = plan.stage.upper() if plan.stage in _UPPER else _NAMES.get(plan.stage, plan.stage)
         text = f"{plan.model} ({format_magnitude(count(plan.shape))} parameters), "
         text += f"{stage}{kinds.get(plan.tuning.kind, '')}; "
-        text += f"{format_count(layout.processes, 'rank')} on {format_count(layout.nodes, 'node')}: "
+        text += f"{ranks_on_nodes(layout.processes, layout.nodes)}: "
         if plan.framework == "megatron":
             text += f"TP {layout.tp} PP {layout.pp} CP {layout.cp} DP {layout.dp}"
             text += f" EP {layout.ep}" if plan.shape.experts else ""

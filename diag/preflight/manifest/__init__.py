@@ -7,10 +7,12 @@ What a template fills in later, and unknown kinds, are not checked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from diag.preflight.line import Line, line
 from diag.preflight.manifest.container import Trainer
 from diag.preflight.manifest.counts import count_lines, restart_lines
+from diag.preflight.manifest.edits import ManifestLine, once
 from diag.preflight.manifest.job import ManifestJob, Manifests, known
 from diag.preflight.manifest.memory import environment_lines, memory_lines, network_lines
 from diag.preflight.manifest.names import name_lines
@@ -35,33 +37,52 @@ CHECKS: tuple[Callable[[Manifests], Iterator[Line]], ...] = (
 _AT_START = "what its container starts is known only when it starts"
 
 
-def check_manifests(places: Sequence[str]) -> Iterator[Line]:
-    """Of files, folders and - for stdin. Raises DiagError for a path that is not there."""
+def check_manifests(places: Sequence[str], rdma: str = "") -> Iterator[Line]:
+    """Of files, folders and - for stdin; `rdma`: see Manifests. Raises DiagError for a path that is not there."""
     documents, unread = read_manifests(places)
     yield from unread
     if documents or not unread:
-        yield from manifest_lines(documents)
+        yield from manifest_lines(documents, rdma)
 
 
-def manifest_lines(documents: Sequence[Document]) -> Iterator[Line]:
+def manifest_lines(documents: Sequence[Document], rdma: str = "") -> Iterator[Line]:
     """Pure. A job of which nothing is wrong has a line that says what was compared."""
-    manifests = Manifests.of(documents)
-    bad: set[str] = set()
-    for check in CHECKS:
-        for one in check(manifests):
-            if one.status in ("problem", "not checked"):
-                bad.add(one.what)
-            yield one
+    manifests = Manifests.of(documents, rdma)
+    found = [one for check in CHECKS for one in check(manifests)]
+    bad = {one.what for one in found if one.status in ("problem", "not checked")}
+    yield from _merged(found)
     for job in manifests.jobs:
         titles = list(dict.fromkeys(trainer.group.document.title for trainer in job.trainers))
         if job.pods is None:
             yield line("manifest.pods_unknown", what=", ".join(titles))
-        elif not bad.intersection(titles):
+        elif not bad.intersection([*titles, *_services(job)]):
             unknown, what, summary = _unknown(job), ", ".join(titles), _summary(job)
             key = "manifest.not_all_known" if unknown else "manifest.fits"
             yield line(key, what=what, summary=summary, unknown=unknown)
     if not manifests.jobs:
         yield line("manifest.no_job", why=_nothing(manifests), kinds=", ".join(WORKLOADS))
+
+
+def _services(job: ManifestJob) -> list[str]:
+    """That the address of node 0 leads to, should it be wrong itself."""
+    address = job.trainers[0].meeting.address or ""
+    return [f"Service/{part}" for part in address.split(".")[:2]]
+
+
+def _merged(lines: Sequence[Line]) -> Iterator[Line]:
+    """What is said of several manifests in the same words, said once: of Pods that are written out."""
+    alike: dict[tuple[str, ...], list[Line]] = {}
+    for one in lines:
+        said = one.said.partition(": ")[2] if isinstance(one, ManifestLine) else one.said
+        alike.setdefault((one.status, one.severity, said, one.remedy, one.id), []).append(one)
+    for first, *others in alike.values():
+        titles = [title for title in dict.fromkeys(each.what for each in others) if title != first.what]
+        if not isinstance(first, ManifestLine) or not titles:
+            yield from (first, *others)
+            continue
+        edits = [edit for each in (first, *others) if isinstance(each, ManifestLine) for edit in each.edits]
+        also = f"{first.said} (also in {', '.join(titles)})"
+        yield replace(first, said=also, edits=once(edits))
 
 
 def _unknown(job: ManifestJob) -> str:
@@ -110,7 +131,8 @@ def _summary(job: ManifestJob) -> str:
     first, pods = job.trainers[0], job.pods
     parts = ["some pods" if pods is None else f"{pods} pod{'' if pods == 1 else 's'}"]
     if first.gpus:
-        parts.append(f"{format_count(first.gpus, 'GPU')} each")
+        in_all = f" ({first.gpus * pods} in all)" if pods and pods > 1 else ""
+        parts.append(f"{format_count(first.gpus, 'GPU')} each{in_all}")
     address = first.meeting.address
     if pods != 1 and known(address):
         parts.append(f"they meet at {address}")

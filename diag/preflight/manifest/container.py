@@ -44,7 +44,7 @@ _REFERENCE = re.compile(r"\$\(([A-Za-z_]\w*)\)|\$\$\(")
 class Trainer:
     """`environment` has marks where a value is not known; `fields` are where each variable is set. `unfilled`
     are variables whose value holds a $(NAME) that Kubernetes leaves as it is. `gpus` is None where no device
-    is asked for."""
+    is asked for. `scripts` are the ones in ConfigMaps that it runs."""
 
     group: PodGroup
     container: Field
@@ -58,6 +58,7 @@ class Trainer:
     gpus_field: Field
     rdma: Field | None
     all_known: bool  # no envFrom of what is not here
+    scripts: tuple[Field, ...] = ()
 
     @property
     def waits(self) -> bool:
@@ -99,7 +100,7 @@ def capabilities_of(container: Field) -> set[str]:
 
 
 def command_of(container: Field) -> list[str]:
-    return [item.text for part in ("command", "args") for item in container.at(part).items]
+    return [item.script for part in ("command", "args") for item in container.at(part).items]
 
 
 def user_of(group: PodGroup, container: Field) -> int | None:
@@ -138,11 +139,17 @@ def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> T
     words = [_filled(word or UNKNOWN, environment)[0] for word in command_of(container)]
     _add_controllers(environment, group)
 
-    def text_of(path: str) -> str | None:
-        return _mounted(path, group, container, documents)
+    scripts: dict[str, Field] = {}
 
-    scripts = [text for word in words[:3] if word.endswith(".sh") and (text := text_of(word))]
-    text = " ".join((*words, *scripts))
+    def text_of(path: str) -> str | None:
+        field = _mounted(path, group, container, documents)
+        if field is None or not field.script:
+            return None
+        scripts[path] = field
+        return field.script
+
+    texts = [text for word in words[:3] if word.endswith(".sh") and (text := text_of(word))]
+    text = " ".join((*words, *texts))
     # What neither the manifest nor the script sets (the image does, or a command that the script runs) is not
     # empty.
     names = {match[1] or match[2] for match in _SHELL_NAME.finditer(text)}
@@ -168,6 +175,7 @@ def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> T
         gpus_field,
         next((item for item in wanted if _RDMA.search(str(item.path[-1]))), None),
         all_known,
+        tuple(scripts.values()),
     )
 
 
@@ -247,14 +255,14 @@ def _filled(text: str, environment: Mapping[str, str]) -> tuple[str, list[str]]:
     return _REFERENCE.sub(value, text), left
 
 
-def _mounted(path: str, group: PodGroup, container: Field, documents: Sequence[Document]) -> str | None:
-    """The text of a file that a ConfigMap of these manifests puts there."""
+def _mounted(path: str, group: PodGroup, container: Field, documents: Sequence[Document]) -> Field | None:
+    """The file that a ConfigMap of these manifests puts there."""
     for mount in container.at("volumeMounts").items:
         folder = mount.at("mountPath").text.rstrip("/")
         volume = named(group.spec.at("volumes"), mount.at("name").text)
         if volume is not None and folder and path.startswith(folder + "/"):
             data = _data(documents, volume.at("configMap", "name").text, group)
-            return data.mapping.get(path.removeprefix(folder + "/")) if data is not None else None
+            return data.at(path.removeprefix(folder + "/")) if data is not None else None
     return None
 
 

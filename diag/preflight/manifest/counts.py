@@ -6,10 +6,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from diag.preflight.launch import layout_lines
+import yaml
+
+from diag.preflight.launch import kept_back_lines, layout_lines
 from diag.preflight.launch_devices import trains_on_cpu
 from diag.preflight.line import Line, table
 from diag.preflight.manifest.container import INDEX, POD_NAME, Trainer
+from diag.preflight.manifest.edits import (
+    Edit,
+    as_job,
+    drop_variable,
+    put,
+    set_devices,
+    set_variable,
+    swap_in_script,
+)
 from diag.preflight.manifest.job import ManifestJob, Manifests, at, report
 from diag.preflight.manifest.pods import FOREVER
 from diag.preflight.visible import visible_gpus
@@ -25,8 +36,10 @@ def count_lines(manifests: Manifests) -> Iterator[Line]:
                 continue
             for name, inner in trainer.unfilled.items():
                 key = "unexpanded_index" if inner == "JOB_COMPLETION_INDEX" else "unexpanded"
-                how = _number_of_pod(inner)
-                yield report(trainer.fields[name], key, name=name, inner=inner, how=how)
+                how, edits = _number_of_pod(inner), _numbered(trainer, inner, name)
+                yield report(trainer.fields[name], key, edits=edits, name=name, inner=inner, how=how)
+            for line in kept_back_lines(trainer.facts):
+                yield at(trainer.container.at("args"), line)
             yield from _devices(trainer)
             yield from _node_rank(trainer, job)
             if trainer is job.trainers[0]:
@@ -40,6 +53,28 @@ def _number_of_pod(index: str) -> str:
     return str(table("manifest")["node_rank"].get(index, ""))
 
 
+def _reference(index: str) -> dict[str, Any] | None:
+    """What stands under valueFrom for a pod's number; None where a manifest cannot say it."""
+    try:
+        value = yaml.safe_load(_number_of_pod(index))
+    except yaml.YAMLError:
+        return None
+    found = value.get("valueFrom") if isinstance(value, dict) else None
+    return found if isinstance(found, dict) else None
+
+
+def _numbered(trainer: Trainer, index: str, name: str) -> list[Edit]:
+    """The node rank from the pod's number, in the manifest or in the script that sets it."""
+    reference, rank = _reference(index), trainer.meeting.node_rank
+    if reference is None:
+        return []
+    text = trainer.fields[name].at("value").text if name in trainer.fields else ""
+    in_script = [] if text == str(rank) else swap_in_script(trainer, f"{name}={rank}", f"{name}=${index}")
+    if index == "JOB_COMPLETION_INDEX" and in_script:
+        return in_script
+    return set_variable(trainer, name, reference)
+
+
 def _devices(trainer: Trainer) -> Iterator[Line]:
     processes, source = _processes(trainer)
     if trainer.facts.launch is not None and trains_on_cpu(trainer.facts):
@@ -47,7 +82,8 @@ def _devices(trainer: Trainer) -> Iterator[Line]:
     gpus, field = trainer.gpus, trainer.gpus_field
     if gpus is None:
         if (processes or 0) > 1 and not trainer.is_privileged and not field.is_template:
-            yield report(field, "no_device", processes=processes)
+            edits = set_devices(trainer, processes or 1)
+            yield report(field, "no_device", edits=edits, processes=processes)
         return
     shown = gpus
     wrong = _wrongly_visible(trainer, gpus, processes)
@@ -59,8 +95,10 @@ def _devices(trainer: Trainer) -> Iterator[Line]:
         yield report(
             trainer.place("NPROC_PER_NODE", "PET_NPROC_PER_NODE"),
             "ranks_without_gpu" if processes > gpus else "idle_gpus",
+            edits=set_devices(trainer, processes),
             processes=processes,
-            source=source,
+            source=_said_by(trainer, source, processes),
+            setting=source,
             gpus=gpus,
             idle=gpus - processes,
             name=name,
@@ -69,7 +107,21 @@ def _devices(trainer: Trainer) -> Iterator[Line]:
         launcher = trainer.facts.launch.launcher if trainer.facts.launch is not None else ""
         if launcher in (*_SWIFT, "torchrun"):  # nothing says how many ranks start, which is one
             key = "one_rank_swift" if launcher in _SWIFT else "one_rank_torchrun"
-            yield report(trainer.container, key, gpus=gpus)
+            edits = set_variable(trainer, _own(trainer, "NPROC_PER_NODE"), str(gpus))
+            yield report(trainer.container, key, edits=edits, gpus=gpus)
+
+
+def _own(trainer: Trainer, name: str) -> str:
+    """The variable that its launcher reads."""
+    return name if trainer.meeting.launcher in _SWIFT else f"PET_{name}"
+
+
+def _said_by(trainer: Trainer, source: str, processes: int) -> str:
+    """Its command's own value, where it puts another one in the place of the manifest's."""
+    field = trainer.fields.get(source)
+    text = field.at("value").text if field is not None else ""
+    replaced = text.isdecimal() and text != str(processes)
+    return f"{source}={processes} in its command, which replaces {text}" if replaced else source
 
 
 def _processes(trainer: Trainer) -> tuple[int | None, str]:
@@ -92,6 +144,7 @@ def _wrongly_visible(trainer: Trainer, gpus: int, processes: int | None) -> tupl
     line = report(
         trainer.place("CUDA_VISIBLE_DEVICES"),
         "hidden_gpus",
+        edits=drop_variable(trainer, "CUDA_VISIBLE_DEVICES", visible),
         severity="critical" if seen.count is not None and seen.count < (processes or 1) else "",
         visible=visible,
         why=seen.wrong or f"it shows {seen.count} of the container's {gpus} GPUs",
@@ -103,7 +156,7 @@ def _resource(trainer: Trainer) -> str:
     return str(trainer.gpus_field.path[-1])
 
 
-def _meets(trainer: Trainer) -> bool:
+def meets(trainer: Trainer) -> bool:
     """Whether its pods are meant to meet: Jobs of many pods may also be sweeps."""
     group = trainer.group
     return (
@@ -120,7 +173,7 @@ def _nodes(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
         return
     group, source = trainer.group, trainer.meeting.nodes_from
     if not source:
-        if pods > 1 and _meets(trainer):
+        if pods > 1 and meets(trainer):
             yield from _nodes_not_given(trainer, pods)
         return
     least, colon, _ = trainer.environment.get("PET_NNODES", "").partition(":")
@@ -134,7 +187,9 @@ def _nodes(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
         return
     more = f"they wait forever for {nodes - pods} more"
     wait = more if nodes > pods else f"{pods - nodes} are rejected"
-    yield report(place, "nodes_unequal_pods", wait=wait, setting=_count_field(group.kind, nodes), **values)
+    setting, edits = _count_field(group.kind, nodes), _pods(trainer, job, nodes)
+    values["said"] = _said_by(trainer, source, nodes)
+    yield report(place, "nodes_unequal_pods", edits=edits, wait=wait, setting=setting, **values)
 
 
 def _nodes_not_given(trainer: Trainer, pods: int) -> Iterator[Line]:
@@ -143,7 +198,21 @@ def _nodes_not_given(trainer: Trainer, pods: int) -> Iterator[Line]:
         return
     if launcher in _TORCHRUN and "PET_NNODES" in trainer.group.sets:
         return
-    yield report(trainer.container, "nnodes_swift" if launcher in _SWIFT else "nnodes_torchrun", pods=pods)
+    edits = set_variable(trainer, _own(trainer, "NNODES"), str(pods))
+    key = "nnodes_swift" if launcher in _SWIFT else "nnodes_torchrun"
+    yield report(trainer.container, key, edits=edits, pods=pods)
+
+
+def _pods(trainer: Trainer, job: ManifestJob, nodes: int) -> list[Edit]:
+    """As many as there are to be nodes, where one field says it."""
+    group = trainer.group
+    counts: tuple[str, ...] = ()
+    if group.kind in ("Job", "CronJob", "JobSet"):
+        replicas = group.document.root.at(*group.owner.path[:-2], "replicas").number
+        counts = ("completions", "parallelism") if group.kind != "JobSet" or replicas in (None, 1) else ()
+    elif group.kind in FOREVER[:3]:
+        counts = ("replicas",)
+    return [] if len(job.trainers) > 1 else [put(group.owner.at(name), nodes) for name in counts]
 
 
 def _count_field(kind: str, nodes: int) -> str:
@@ -167,6 +236,7 @@ def _node_rank(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
         "launcher": trainer.meeting.launcher,
         "how": _number_of_pod(group.index) or "a number of each pod: an Indexed Job has one",
     }
+    values["edits"] = _numbered(trainer, group.index, _own(trainer, "NODE_RANK"))
     if rank.isdecimal():
         yield report(trainer.place("NODE_RANK", "PET_NODE_RANK"), "node_rank_same", **values)
     elif rank == POD_NAME:
@@ -207,22 +277,25 @@ def _layout(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
 def restart_lines(manifests: Manifests) -> Iterator[Line]:
     for job in manifests.jobs:
         for trainer in job.trainers:
-            yield from _for_ever(trainer, job)
+            yield from _for_ever(trainer, job, manifests)
             if trainer.group.document.kind in ("Job", "CronJob", "JobSet") and not trainer.group.trains:
                 yield from _job_policy(trainer)
                 yield from _all_at_once(trainer, job)
 
 
-def _for_ever(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
+def _for_ever(trainer: Trainer, job: ManifestJob, manifests: Manifests) -> Iterator[Line]:
     group = trainer.group
     if group.forever is None or trainer.waits:
         return
     if group.kind in FOREVER:
-        pods, subdomain = job.pods or "N", group.subdomain or "SERVICE"
-        yield report(group.forever, "restarted_by_kind", kind=group.kind, pods=pods, subdomain=subdomain)
+        subdomain = manifests.subdomain_of(group)
+        edits = as_job(trainer, job.pods, subdomain, _reference("JOB_COMPLETION_INDEX"))
+        values: dict[str, Any] = {"kind": group.kind, "pods": job.pods or "N", "subdomain": subdomain}
+        yield report(group.forever, "restarted_by_kind", edits=edits, **values)
     else:
         default = "" if group.forever.there else " (the default of a Pod)"
-        yield report(group.forever, "restarted_by_kubelet", default=default)
+        never = [put(group.forever, "Never")]
+        yield report(group.forever, "restarted_by_kubelet", edits=never, default=default)
 
 
 def _job_policy(trainer: Trainer) -> Iterator[Line]:
@@ -231,7 +304,7 @@ def _job_policy(trainer: Trainer) -> Iterator[Line]:
         return
     if policy.there or trainer.group.kind != "JobSet":
         text = policy.text if policy.there else "it is missing, and the default is Always"
-        yield report(policy, "job_policy", policy=text)
+        yield report(policy, "job_policy", edits=[put(policy, "Never")], policy=text)
 
 
 def _all_at_once(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
@@ -243,4 +316,5 @@ def _all_at_once(trainer: Trainer, job: ManifestJob) -> Iterator[Line]:
     if wanted is None or together is None or together >= wanted or not meets:
         return
     place, default = (parallelism, "") if parallelism.there else (completions, " (the default)")
-    yield report(place, "not_all_at_once", together=together, wanted=wanted, default=default)
+    edits = [put(parallelism, wanted)]
+    yield report(place, "not_all_at_once", edits=edits, together=together, wanted=wanted, default=default)

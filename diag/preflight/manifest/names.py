@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import yaml
 
 from diag.preflight.line import Line, table
 from diag.preflight.manifest.container import Trainer
-from diag.preflight.manifest.job import ManifestJob, Manifests, known, report
+from diag.preflight.manifest.counts import meets
+from diag.preflight.manifest.edits import Edit, drop, headless, put, set_address
+from diag.preflight.manifest.job import LOOPBACK, ManifestJob, Manifests, known, report
 from diag.preflight.manifest.pods import PodGroup
 from diag.preflight.manifest.reading import Document, Field
 from diag.text.tables import fill
@@ -26,34 +31,33 @@ _ONE_POD = (
 
 def name_lines(manifests: Manifests) -> Iterator[Line]:
     for job in manifests.jobs:
-        reported: set[str] = set()
         for trainer in job.trainers:
-            if job.is_one_node(trainer) or not trainer.group.is_worker:
-                continue
-            for line in _of_trainer(trainer, job, manifests):
-                if line.said.partition(": ")[2] not in reported:  # once for two Pods that are alike
-                    reported.add(line.said.partition(": ")[2])
-                    yield line
+            if not job.is_one_node(trainer) and trainer.group.is_worker:
+                yield from _of_trainer(trainer, job, manifests)
 
 
 def _of_trainer(trainer: Trainer, job: ManifestJob, manifests: Manifests) -> Iterator[Line]:
     group, address = trainer.group, trainer.meeting.address
     place = trainer.place(*_ADDRESS)
     if address is None or not known(address):
-        if _is_random(group) and (group.count or 2) > 1 and trainer.meeting.backend == "static":
-            yield _random(group)
-    elif address in ("localhost", "127.0.0.1", "::1", "0.0.0.0"):
+        together = trainer.meeting.nodes_from or meets(trainer)  # and not each on its own, as in a sweep
+        if _is_random(group) and (group.count or 2) > 1 and trainer.meeting.backend == "static" and together:
+            yield _random(trainer, manifests)
+    elif address in LOOPBACK:
         if (job.nodes_of(trainer) or 2) > 1:
-            pods = job.pods or "several"
-            yield report(place, "loopback", pods=pods, address=address, first=_first_name(group))
+            pods, first = job.pods or "several", _first(job, group, manifests)
+            edits = _meet_at(trainer, job, first)
+            yield report(place, "loopback", edits=edits, pods=pods, address=address, first=first.address)
     elif _is_ip(address):
         if not group.spec.at("hostNetwork").value:
-            yield report(place, "pod_address", address=address, first=_first_name(group))
+            first = _first(job, group, manifests)
+            yield report(place, "pod_address", address=address, first=first.address)
     else:
         yield from _resolves(trainer, job, manifests, address, place)
         policy, network = group.spec.at("dnsPolicy"), group.spec.at("hostNetwork")
         if network.value is True and policy.text != "ClusterFirstWithHostNet" and not policy.is_template:
-            yield report(policy if policy.there else network, "dns_policy")
+            wanted = [put(policy, "ClusterFirstWithHostNet")]
+            yield report(policy if policy.there else network, "dns_policy", edits=wanted)
 
 
 def _is_ip(address: str) -> bool:
@@ -63,14 +67,36 @@ def _is_ip(address: str) -> bool:
         return False
 
 
-def _first_name(group: PodGroup) -> str:
-    name = group.names[0] if group.names else f"{group.document.name}-0"
-    return f"{name}.{_subdomain(group)}"
+@dataclass(frozen=True, slots=True)
+class _First:
+    """The name of node 0, and what gives it this name."""
+
+    address: str
+    edits: tuple[Edit, ...] = ()
 
 
-def _subdomain(group: PodGroup) -> str:
-    """That of the pods, or the one to give them."""
-    return group.subdomain or group.document.name
+def _first(job: ManifestJob, group: PodGroup, manifests: Manifests) -> _First:
+    group = _first_group(job, group)
+    subdomain = manifests.subdomain_of(group)
+    if group.names or group.kind != "Pod":
+        return _First(f"{group.names[0] if group.names else f'{group.document.name}-0'}.{subdomain}")
+    named = put(group.spec.at("hostname"), group.document.name)
+    return _First(f"{group.document.name}.{subdomain}", (named,))
+
+
+def _first_group(job: ManifestJob, group: PodGroup) -> PodGroup:
+    """Of Pods that are written out the one that is node 0."""
+    zeros = [each.group for each in job.trainers if job.rank_of(each) == "0"]
+    return zeros[0] if group.kind == "Pod" and len(zeros) == 1 else group
+
+
+def _meet_at(trainer: Trainer, job: ManifestJob, first: _First) -> list[Edit]:
+    """None where more pods than these belong to the job: node 0 may be another one."""
+    nodes, pods = job.nodes_of(trainer), job.pods
+    if pods is None or (nodes is not None and nodes > pods):
+        return []
+    edits = set_address(trainer, first.address)
+    return [*first.edits, *edits] if edits else []
 
 
 def _is_random(group: PodGroup) -> bool:
@@ -78,12 +104,27 @@ def _is_random(group: PodGroup) -> bool:
     return group.kind == "Job" and not group.index
 
 
-def _random(group: PodGroup) -> Line:
-    place, values = (
-        group.owner.at("completionMode"),
-        {"subdomain": _subdomain(group), "name": group.document.name},
+def _random(trainer: Trainer, manifests: Manifests) -> Line:
+    """All that it takes, in one piece: pods with numbers, names that resolve, and the Service that makes them
+    resolve."""
+    group, owner = trainer.group, trainer.group.owner
+    name, subdomain, count = group.document.name, manifests.subdomain_of(group), group.count
+    edits: list[Edit] = []
+    if count is not None:
+        edits = [put(owner.at("completionMode"), "Indexed"), put(group.spec.at("subdomain"), subdomain)]
+        edits += [put(owner.at(each), count) for each in ("completions", "parallelism")]
+    there = manifests.service(subdomain, group)
+    service = "" if there is not None else f"\nand this Service:\n{_service_text(group, subdomain)}"
+    return report(
+        owner.at("completionMode"),
+        "random_names",
+        edits=edits,
+        count=count or "N",
+        subdomain=subdomain,
+        address=f"{name}-0.{subdomain}",
+        how=table("manifest")["node_rank"]["JOB_COMPLETION_INDEX"],
+        service=service,
     )
-    return report(place, "random_names", count=group.count or "N", **values)
 
 
 def _resolves(
@@ -93,24 +134,26 @@ def _resolves(
     host, *rest = address.split(".")
     space = _namespace(rest)
     if space and space != group.document.namespace:
-        yield from _other_namespace(group, manifests, address, place)
+        yield from _other_namespace(trainer, manifests, address, place)
         if group.document.namespace:
             return
     sub = rest[0] if rest else ""
     owner = next((other for other in manifests.groups if host in other.names), None)
     service = manifests.service(host, group)
     if owner is not None and sub and (service is None or sub not in ("svc", group.document.namespace)):
-        yield from _pod_name(owner, sub, manifests, place, address)
+        yield from _pod_name(trainer, owner, manifests, place, address)
     elif service is not None:
-        yield from _by_service(trainer, service, manifests, place)
+        yield from _by_service(trainer, job, service, manifests, place)
     elif owner is not None:
         if not owner.bare_names:
-            name = owner.document.name
-            also = f"\nwith subdomain: {name} in the pod's spec and a headless Service of that name"
+            service_name = manifests.subdomain_of(owner)
+            also = f"\nwith subdomain: {service_name} in the pod's spec and a headless Service of that name"
             also = "" if owner.subdomain else also
-            yield report(place, "bare_name", address=address, host=host, service=_subdomain(owner), also=also)
-    elif _is_random(group) and (host.startswith(group.document.name) or sub in _own_names(group)):
-        yield _random(group)
+            edits = set_address(trainer, f"{host}.{service_name}")
+            values = {"address": address, "host": host, "service": service_name, "also": also}
+            yield report(place, "bare_name", edits=edits, **values)
+    elif _is_random(group) and (host.startswith(group.document.name) or sub in _own_names(group, manifests)):
+        yield _random(trainer, manifests)
     else:
         yield from _no_such(trainer, job, manifests, address, place)
 
@@ -126,22 +169,26 @@ def _namespace(rest: Sequence[str]) -> str:
     return rest[at - 1] if at else ""
 
 
-def _other_namespace(group: PodGroup, manifests: Manifests, address: str, place: Field) -> Iterator[Line]:
+def _other_namespace(trainer: Trainer, manifests: Manifests, address: str, place: Field) -> Iterator[Line]:
     """The name is of another namespace than the pods: it resolves to somebody else's pods, or to nothing."""
+    group = trainer.group
     own, (host, *rest) = group.document.namespace, address.split(".")
     space = _namespace(rest)
     if not own:
-        values = {"address": address, "space": space, "title": group.document.title}
-        yield report(place, "unnamed_namespace", **values)
+        title = group.document.title
+        yield report(place, "unnamed_namespace", address=address, space=space, title=title)
         return
     services = (item for item in manifests.documents if item.kind == "Service" and item.namespace == space)
     if not any(item.name in (host, rest[0]) for item in services):
         right = address.replace(f".{space}.svc", f".{own}.svc", 1)
-        yield report(place, "other_namespace", address=address, space=space, own=own, right=right)
+        edits = set_address(trainer, right)
+        key = "other_namespace"
+        yield report(place, key, edits=edits, address=address, space=space, own=own, right=right)
 
 
-def _own_names(group: PodGroup) -> tuple[str, ...]:
-    return tuple(name for name in (group.subdomain, group.document.name) if name)
+def _own_names(group: PodGroup, manifests: Manifests) -> tuple[str, ...]:
+    """What its pods' names may end in."""
+    return (group.document.name, manifests.subdomain_of(group))
 
 
 def _no_such(
@@ -151,41 +198,52 @@ def _no_such(
     host, *rest = address.split(".")
     nodes = job.nodes_of(trainer)
     sub = rest[0] if rest else ""
-    first, title = _first_name(group), group.document.title
+    first, title = _first(job, group, manifests), group.document.title
     if pods is None or (nodes is not None and nodes > pods):
         yield report(place, "part_of_the_job", address=address)
     elif group.kind == "Pod" and not group.names and host == group.document.name:
-        values = {"address": address, "host": host, "subdomain": sub or "SERVICE"}
-        yield report(group.spec.at("hostname"), "pod_without_hostname", **values)
+        subdomain = sub or manifests.subdomain_of(group)
+        values = {"address": address, "host": host, "subdomain": subdomain}
+        edits = [put(group.spec.at("hostname"), host), put(group.spec.at("subdomain"), subdomain)]
+        yield report(group.spec.at("hostname"), "pod_without_hostname", edits=edits, **values)
     elif (
         host.startswith(f"{group.document.name}-")
-        or sub in _own_names(group)
+        or sub in _own_names(group, manifests)
         or (rest and manifests.service(sub, group) is not None)
     ):
         names = f"{group.names[0]} to {group.names[-1]}" if group.names else "at random"
-        yield report(place, "no_such_pod", host=host, title=title, names=names, first=first)
+        values = {"host": host, "title": title, "names": names, "first": first.address}
+        yield report(place, "no_such_pod", edits=_meet_at(trainer, job, first), **values)
     else:
-        yield report(place, "unknown_name", address=address, first=first)
+        yield report(place, "unknown_name", address=address, first=first.address)
 
 
-def _pod_name(owner: PodGroup, sub: str, manifests: Manifests, place: Field, address: str) -> Iterator[Line]:
+def _pod_name(
+    trainer: Trainer, owner: PodGroup, manifests: Manifests, place: Field, address: str
+) -> Iterator[Line]:
+    """The address begins with the name of a pod."""
+    host, sub, *_ = address.split(".")
     if owner.bare_names and not owner.subdomain:
         return  # a Service of each pod's own: POD.NAMESPACE
     if not owner.subdomain:
         values = {"address": address, "name": sub, "service": _service_text(owner, sub)}
-        yield report(owner.spec.at("subdomain"), "no_subdomain", **values)
+        place, edits = owner.spec.at("subdomain"), [put(owner.spec.at("subdomain"), sub)]
+        yield report(place, "no_subdomain", edits=edits, **values)
     elif sub != owner.subdomain:
-        host = address.partition(".")[0]
-        yield report(place, "other_subdomain", address=address, subdomain=owner.subdomain, host=host)
+        values = {"address": address, "subdomain": owner.subdomain, "host": host}
+        edits = set_address(trainer, f"{host}.{owner.subdomain}")
+        yield report(place, "other_subdomain", edits=edits, **values)
     elif not owner.has_service:
         service, elsewhere = manifests.service(sub, owner), manifests.service(sub)
         if service is not None:
             yield from _headless(service, owner, address)
         elif elsewhere is not None:
             own = owner.document.namespace
+            spaced = elsewhere.root.at("metadata", "namespace")
             yield report(
-                elsewhere.root.at("metadata", "namespace"),
+                spaced,
                 "service_elsewhere",
+                edits=[put(spaced, own)] if own else drop(spaced),
                 space=elsewhere.namespace or "(none)",
                 title=owner.document.title,
                 own=own or "(none)",
@@ -194,28 +252,57 @@ def _pod_name(owner: PodGroup, sub: str, manifests: Manifests, place: Field, add
             )
         else:
             text = _service_text(owner, sub)
-            yield report(place, "no_service", address=address, name=sub, service=text)
+            edits = _new_service(owner, sub, text)
+            yield report(place, "no_service", edits=edits, address=address, name=sub, service=text)
+
+
+def _new_service(owner: PodGroup, name: str, text: str) -> list[Edit]:
+    value = yaml.safe_load(text)
+    if owner.document.namespace:
+        value["metadata"]["namespace"] = owner.document.namespace
+    edits = []
+    if not value["spec"]["selector"]:
+        value["spec"]["selector"] = {"app": name}
+        edits = [put(owner.metadata.at("labels", "app"), name)]
+    return [*edits, Edit(owner.document.root, "document", value)]
 
 
 def _headless(service: Document, owner: PodGroup, address: str) -> Iterator[Line]:
     spec = service.root.at("spec")
     cluster_ip, selector = spec.at("clusterIP"), spec.at("selector")
     if cluster_ip.text != "None" and not cluster_ip.is_template:
-        yield report(cluster_ip, "not_headless", address=address)
+        yield report(cluster_ip, "not_headless", edits=headless(service.root), address=address)
     if not owner.has_labels(selector.mapping) and not selector.has_template:
-        yield report(selector, "selects_nothing", title=owner.document.title, labels=_labels(owner))
+        labels, title = _labels(owner), owner.document.title
+        yield report(selector, "selects_nothing", edits=_select(selector, owner), title=title, labels=labels)
     publishes = spec.at("publishNotReadyAddresses")
     if publishes.text != "true" and not publishes.is_template:
         probed = any(item.at("readinessProbe").there for item in owner.spec.at("containers").items)
         why = "which the readinessProbe delays until they train" if probed else "which takes some seconds"
-        yield report(publishes, "not_ready", status="" if probed else "note", why=why)
+        status, edits = "" if probed else "note", [put(publishes, True)]
+        yield report(publishes, "not_ready", status=status, edits=edits, why=why)
 
 
 def _labels(group: PodGroup) -> str:
     return ", ".join(f"{name}: {value}" for name, value in list(group.labels.items())[:3]) or "none"
 
 
-def _by_service(trainer: Trainer, service: Document, manifests: Manifests, place: Field) -> Iterator[Line]:
+def _select(selector: Field, group: PodGroup) -> list[Edit]:
+    """The pods by their own labels, which are given them where they have none."""
+    labels = own_labels(group)
+    if labels:
+        return [put(selector, labels)]
+    if selector.mapping:
+        return [put(group.metadata.at("labels"), selector.mapping)]
+    return [
+        put(group.metadata.at("labels", "app"), group.document.name),
+        put(selector.at("app"), group.document.name),
+    ]
+
+
+def _by_service(
+    trainer: Trainer, job: ManifestJob, service: Document, manifests: Manifests, place: Field
+) -> Iterator[Line]:
     spec, group = service.root.at("spec"), trainer.group
     selector = spec.at("selector").mapping
     if not selector or any(name in selector for name in _ONE_POD):
@@ -223,31 +310,42 @@ def _by_service(trainer: Trainer, service: Document, manifests: Manifests, place
     selected = [each for each in manifests.groups if each.has_labels(selector)]
     counts = [each.count for each in selected]
     pods = None if None in counts else sum(count or 0 for count in counts)
-    headless = spec.at("clusterIP").text == "None"
+    is_headless = spec.at("clusterIP").text == "None"
     if pods == 0:
-        title = group.document.title
-        yield report(spec.at("selector"), "service_without_pods", title=title, labels=_labels(group))
+        node_0, chosen = _first_group(job, group), spec.at("selector")
+        values = {"title": node_0.document.title, "labels": _labels(node_0)}
+        yield report(chosen, "service_without_pods", edits=_select(chosen, node_0), **values)
     elif pods is not None and pods > 1:
+        first = _first(job, selected[0], manifests)
+        host, _, own = first.address.partition(".")
+        first = _First(f"{host}.{own if selected[0].subdomain else service.name}", first.edits)
+        edits = _meet_at(trainer, job, first)
         yield report(
             place,
             "service_of_many",
+            edits=[*edits, *([] if is_headless or not edits else headless(service.root))],
             service=service.name,
             pods=pods,
-            how="resolves to all of them" if headless else "leads to any of them",
-            first=_first_name(selected[0]),
-            also="" if headless else ", and clusterIP: None in the Service",
+            how="resolves to all of them" if is_headless else "leads to any of them",
+            first=first.address,
+            also="" if is_headless else ", and clusterIP: None in the Service",
         )
-    elif pods == 1 and not headless:
+    elif pods == 1 and not is_headless:
         ports, port = spec.at("ports"), trainer.meeting.port
         numbers = [item.at("port").number for item in ports.items]
         if port not in numbers and None not in numbers:
-            yield report(ports, "port_not_passed", port=port)
+            yield report(ports, "port_not_passed", edits=headless(service.root), port=port)
+
+
+def own_labels(group: PodGroup) -> dict[str, str]:
+    """Those by which a Service can choose these pods, two at most: what controllers add is left to them."""
+    added = ("batch.kubernetes.io/", "jobset.sigs")
+    own = {key: value for key, value in group.labels.items() if not key.startswith(added)}
+    if len(own) > 1:
+        own.pop("job-name", None)
+    return dict(list(own.items())[:2])
 
 
 def _service_text(owner: PodGroup, name: str) -> str:
-    added = ("batch.kubernetes.io/", "jobset.sigs")  # by controllers
-    own = {key: value for key, value in owner.labels.items() if not key.startswith(added)}
-    if len(own) > 1:
-        own.pop("job-name", None)
-    labels = ", ".join(f"{key}: {value}" for key, value in list(own.items())[:2])
+    labels = ", ".join(f"{key}: {value}" for key, value in own_labels(owner).items())
     return fill(table("manifest")["service"], name=name, labels=labels)

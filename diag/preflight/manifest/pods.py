@@ -58,6 +58,13 @@ class PodGroup:
     def containers(self) -> list[Field]:
         return [item for part in ("initContainers", "containers") for item in self.spec.at(part).items]
 
+    @property
+    def metadata(self) -> Field:
+        """Of the pods: that of the template, or of the Pod itself."""
+        spec = self.spec
+        inner = (*spec.path[:-1], "metadata")
+        return spec.document.root.at(*inner)
+
     def has_labels(self, wanted: Mapping[str, str]) -> bool:
         """Whether a selector chooses these pods; an empty one chooses none."""
         return bool(wanted) and all(self.labels.get(name) == value for name, value in wanted.items())

@@ -23,13 +23,19 @@ _MOST_NODES = 200_000  # a few lines of aliases can stand for billions
 _MOST_FILES = 500
 # Helm and Jinja; envsubst; "<your-image>" as guides write it. $(NAME) is Kubernetes' own and no template.
 _TEMPLATE = re.compile(r"\{\{|\{%|\$\{[A-Za-z_]\w*\}|^<[\w -]+>$")
+_SCRIPT_TEMPLATE = re.compile(r"\{\{|\{%|^<[\w -]+>$")  # ${NAME} is the shell's there
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
+    """`number` is its place in its file, and `within` its path there (of a List's items); a number below 0 means
+    that it is written so in no file."""
+
     file: str
     value: Mapping[str, Any]
     lines: Mapping[tuple[str | int, ...], int] = field(repr=False)
+    number: int = -1
+    within: tuple[str | int, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -98,6 +104,12 @@ class Field:
         return str(self.value) if isinstance(self.value, (str, int, float)) and not self.is_template else ""
 
     @property
+    def script(self) -> str:
+        """Of a word of a command, or a file in a ConfigMap: its text, in which ${NAME} is the shell's own."""
+        is_text = isinstance(self.value, str) and not _SCRIPT_TEMPLATE.search(self.value)
+        return self.value if is_text else self.text
+
+    @property
     def number(self) -> int | None:
         return int(self.text) if self.text.isdecimal() and len(self.text) < 10 else None
 
@@ -123,6 +135,11 @@ class Field:
     @property
     def spot(self) -> str:
         """ "job.yaml:31 spec.template.spec.containers[trainer].env[NNODES]"."""
+        return f"{self.document.file}:{self.line} {self.name}".rstrip()
+
+    @property
+    def name(self) -> str:
+        """ "spec.template.spec.containers[trainer].env[NNODES]"."""
         text = ""
         value: Any = self.document.value
         for step in self.path:
@@ -132,7 +149,7 @@ class Field:
                 text += f"[{name if isinstance(name, str) else step}]"
             else:
                 text += f".{step}" if re.fullmatch(r"[\w-]+", step) else f"[{step}]"
-        return f"{self.document.file}:{self.line} {text.lstrip('.')}".rstrip()
+        return text.lstrip(".")
 
 
 def named(items: Field, name: str) -> Field | None:
@@ -143,13 +160,29 @@ def named(items: Field, name: str) -> Field | None:
 def read_manifests(places: Sequence[str]) -> tuple[list[Document], list[Line]]:
     """The documents of files, folders and - (stdin), and a line for each that cannot be read. Raises
     DiagError for a path that is not there."""
-    documents: list[Document] = []
+    texts, lines = read_places(places)
+    documents, problems = read_texts(texts)
+    return documents, [*lines, *problems]
+
+
+def read_places(places: Sequence[str]) -> tuple[dict[str, str], list[Line]]:
+    """The texts of files, folders and - (stdin) by the name that each is reported under, and a line for each folder
+    that holds no manifests yet. Raises DiagError for a path that is not there."""
+    texts: dict[str, str] = {}
     lines: list[Line] = []
     for place in places:
         for name, text in _texts(place, lines):
-            found, problems = read_text(text, name)
-            documents += found
-            lines += problems
+            texts[place if name in texts else name] = text
+    return texts, lines
+
+
+def read_texts(texts: Mapping[str, str]) -> tuple[list[Document], list[Line]]:
+    documents: list[Document] = []
+    lines: list[Line] = []
+    for name, text in texts.items():
+        found, problems = read_text(text, name)
+        documents += found
+        lines += problems
     return documents, lines
 
 
@@ -188,10 +221,10 @@ def read_text(text: str, file: str) -> tuple[list[Document], list[Line]]:
     """
     documents: list[Document] = []
     try:
-        for node in yaml.compose_all(text, Loader=yaml.SafeLoader):
+        for number, node in enumerate(yaml.compose_all(text, Loader=yaml.SafeLoader)):
             lines: dict[tuple[str | int, ...], int] = {}
             value = _plain(node, (), lines, [0])
-            documents += _unlisted(Document(file, value, lines)) if isinstance(value, dict) else []
+            documents += _unlisted(Document(file, value, lines, number)) if isinstance(value, dict) else []
     except _TooMuch:
         return [], [line("manifest.too_many_aliases", what=file)]
     except yaml.reader.ReaderError:
@@ -246,7 +279,7 @@ def _unlisted(document: Document) -> list[Document]:
     for item in document.root.at("items").items:
         if isinstance(item.value, dict):
             lines = {path[2:]: line for path, line in document.lines.items() if path[:2] == item.path}
-            found.append(Document(document.file, item.value, lines))
+            found.append(Document(document.file, item.value, lines, document.number, item.path))
     return found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from diag.preflight.line import Line
 from diag.preflight.manifest.container import Trainer, capabilities_of, command_of, is_sidecar, user_of
+from diag.preflight.manifest.edits import add, put
 from diag.preflight.manifest.job import Manifests, report
 from diag.preflight.manifest.pods import PodGroup
 from diag.preflight.manifest.reading import Field
@@ -31,7 +32,7 @@ def _variables(container: Field) -> set[str]:
 def _sidecar(group: PodGroup, container: Field, trainer: Trainer | None) -> Iterator[Line]:
     is_init = "initContainers" in container.path
     if is_init and container.at("restartPolicy").text != "Always":
-        yield report(container, "init_container")
+        yield report(container, "init_container", edits=[put(container.at("restartPolicy"), "Always")])
     yield from _probe(container, is_init=is_init)
     shares = group.spec.at("shareProcessNamespace")
     if "true" not in (shares.text, group.spec.at("hostPID").text) and not shares.is_template:
@@ -52,7 +53,8 @@ def _probe(container: Field, *, is_init: bool) -> Iterator[Line]:
                 blocks = is_init and name == "startupProbe"
                 waits = ", and the trainer waits for it" if blocks else ""
                 severity = "critical" if blocks else ""
-                yield report(container.at(name), "probe", waits=waits, severity=severity)
+                edits = [add(container.at("env"), {"name": "DIAG_HOST", "value": "0.0.0.0"})]
+                yield report(container.at(name), "probe", edits=edits, waits=waits, severity=severity)
             return
 
 

@@ -77,6 +77,8 @@ def number(text: str, who: str) -> int | None:
     text = text.strip().rpartition(":")[2]  # torchrun's "1:4": least and most
     if not text:
         return None
+    if "$" in text or "`" in text:
+        raise CommandError(f"{who} is {text}: only the shell that starts it knows how many")
     if not text.isdecimal() or not 0 < int(text[:9]) <= 1_000_000:
         raise CommandError(f"{who} is {text!r}, not a number of processes")
     return int(text)

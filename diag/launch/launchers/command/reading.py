@@ -81,6 +81,7 @@ class Reading:
         self.mpirun: Mpirun | None = None
         self.container: Container | None = None
         self.elsewhere, self.unseen, self.opaque = "", "", ""
+        self.kept_back: dict[str, str] = {}
         self.notes: list[str] = []
 
     def read(self, argv: Sequence[str]) -> Command:
@@ -341,6 +342,9 @@ class Reading:
                 hint="pass the command itself: diag estimate -- megatron ...",
             )
         self.environment.update(found.variables)
+        for name in found.unset:
+            self.environment.pop(name, None)
+        self.kept_back = {**self.kept_back, **found.kept_back}
         self.notes.append(
             f"read from {where}: {shlex.join(found.words[:6])} ... (variables expanded where the script sets them)"
         )

@@ -35,7 +35,8 @@ class Command:
     accelerate's number for all machines, `hosts` DeepSpeed's hostfile and `slots` what its filters leave of
     it. `distributed` holds what accelerate is given for DeepSpeed and FSDP. Each `*_from` says where it is from.
 
-    `meeting` is where the nodes meet, and how many they are. `unseen` is a line of a script which may set
+    `meeting` is where the nodes meet, and how many they are. `kept_back` are variables that a script sets without
+    export: no program sees them. `unseen` is a line of a script which may set
     more variables; `opaque` says why the numbers may be others than they seem.
     """
 
@@ -61,6 +62,7 @@ class Command:
     container: Container | None = None
     elsewhere: str = ""
     notes: tuple[str, ...] = ()
+    kept_back: Mapping[str, str] = field(default_factory=dict)
     unseen: str = ""
     opaque: str = ""
     unread: str = ""
