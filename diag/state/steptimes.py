@@ -24,6 +24,11 @@ _BUNCH_SECONDS = 2.0
 _KEPT = 4096
 _RECENT_SECONDS = 60.0
 _MOST = 1e9  # a line may say inf
+# By a line's own clock, which has whole seconds: the error is below 10 %, and half of that on the average.
+_CLOCK_SECONDS = 10.0
+# Lines that came in less than half of the time that their clock says they took were not read as they were written: a log
+# without times, or one that is buffered.
+_BUNCHED_SECONDS, _BUNCHED_SHARE = 10.0, 0.5
 # Megatron-LM and ms-swift 3.7-3.12 say what a step took, less saves and evaluations (timer interval-time);
 # BigScience's fork in (s).
 _TOLD = (("elapsed time per iteration (ms)", 0.001), ("elapsed time per iteration (s)", 1.0))
@@ -70,12 +75,15 @@ class StepTimes:
         self._lap: _Interval | None = None  # and the lap under way, for the pace
         self._iteration = 0  # the last that was reported
         self._late_until = 0.0  # lines up to then were not read in time
+        self._clock: tuple[float, float] | None = None  # arrival and own clock of the first line that has one
+        self._by_clock = False  # lines come in bunches, so that their clock counts
 
     # -- observing ---------------------------------------------------------------------------------------
 
     def start_over(self) -> None:
         """Another attempt, or another training in the same processes: its pace is its own."""
         self._short = self._lap = None
+        self._clock, self._by_clock = None, False
         self.pace = Pace()
 
     def forget(self) -> None:
@@ -98,12 +106,17 @@ class StepTimes:
             if interval is not None:
                 interval.disturbed = True
 
-    def reported(self, at: float, iteration: int, metrics: Mapping[str, float]) -> None:
+    def reported(
+        self, at: float, iteration: int, metrics: Mapping[str, float], clock: float | None = None
+    ) -> None:
+        """`clock`: seconds since the training began, as the line says."""
+        at = self._when(at, clock)
         batch = metrics.get("global batch size")
         if batch is not None and 0 < batch < _MOST:
             self.samples_per_step = batch
         if self._short is None or self._lap is None or iteration <= self._iteration:
-            self._short, self._lap = _Interval(_SHORTEST_SECONDS, at), _Interval(_LAP_SECONDS, at)
+            least = (_CLOCK_SECONDS, _CLOCK_SECONDS) if self._by_clock else (_SHORTEST_SECONDS, _LAP_SECONDS)
+            self._short, self._lap = (_Interval(seconds, at) for seconds in least)
             self._iteration = iteration
             return
         steps, self._iteration = iteration - self._iteration, iteration
@@ -121,6 +134,21 @@ class StepTimes:
         lap = self._lap.add(at, steps, reported, late=late)
         if lap is not None:
             self.pace.lap(Lap(since, at, iteration, lap[0], lap[1] / lap[0]))
+
+    def _when(self, at: float, clock: float | None) -> float:
+        """When a line was written: as it arrived, or, where lines came in bunches, by its own clock."""
+        if clock is None:
+            return at
+        if self._clock is None or clock < self._clock[1]:
+            self._clock, self._by_clock = (at, clock), False
+        arrived, told = self._clock
+        if not self._by_clock and clock - told >= _BUNCHED_SECONDS:
+            self._by_clock = at - arrived < _BUNCHED_SHARE * (clock - told)
+            if self._by_clock:
+                self._short = self._lap = None
+                self._seen.clear()
+                self.counted = self.left_out = 0
+        return arrived + clock - told if self._by_clock else at
 
     # -- reading ------------------------------------------------------------------------------------------
 

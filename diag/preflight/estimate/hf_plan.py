@@ -60,7 +60,7 @@ def hf_plan(flags: Flags, command: Command, processes: int, nodes: int, folder: 
     kind = tuning.kind
     sharding = _sharding(flags, distributed, folder)
     full16 = flags.text("torch_dtype", default="bfloat16") not in ("float32", "fp32")
-    packed, sequence = longest_sequence(flags, _LENGTHS, shape.max_positions, assumed, "max_length")
+    packed, sequence, limited = longest_sequence(flags, _LENGTHS, shape.max_positions, assumed, "max_length")
     split = flags.whole("sequence_parallel_size", default=1, most=4096)
     if (processes * nodes) % split:
         by = f"--sequence_parallel_size {split}"
@@ -90,6 +90,7 @@ def hf_plan(flags: Flags, command: Command, processes: int, nodes: int, folder: 
             2 if stage in _PAIRS else 1,
             packed,
             flags.flag("padding_free"),
+            limited,
         ),
         save=Save(
             sharded=sharded_state and not flags.flag("save_only_model"),

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from diag.knowledge import env_lint
 from diag.launch.launchers.command import CommandError
 from diag.preflight.estimate import Machine, estimate
-from diag.preflight.estimate.estimate import HOST_UNCERTAINTY
 from diag.preflight.line import Line, advice_line
 from diag.preflight.manifest.container import Trainer
 from diag.preflight.manifest.job import ManifestJob, Manifests, at, report
@@ -72,8 +71,8 @@ def _estimate(trainer: Trainer) -> Iterator[Line]:
         return
     if need.host_verdict == "does not fit":
         peak = need.host_bytes + need.save_bytes
-        gib, field = -(-int(peak * (1 + HOST_UNCERTAINTY)) // (1 << 30)), _limit(trainer)
-        about = HOST_UNCERTAINTY
+        about = need.trust.host
+        gib, field = -(-int(peak * (1 + about)) // (1 << 30)), _limit(trainer)
         yield report(field, "memory_limit", limit=field.text, peak=peak, uncertainty=about, gib=gib)
 
 
