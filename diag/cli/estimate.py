@@ -32,7 +32,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="in place of CMD's model: a folder with its config.json, or a known name",
     )
     parser.add_argument(
-        "--gpu", metavar="NAME", default="", help="name of the GPU, such as H100, for its peak (default: that here)"
+        "--gpu",
+        metavar="NAME",
+        default="",
+        help="name of the GPU, such as H100, for its peak (default: that here)",
     )
     parser.add_argument(
         "--step-seconds", type=float, metavar="S", help="how long a step takes: shown as tokens/s and MFU"
@@ -62,13 +65,15 @@ def run(args: argparse.Namespace) -> int:
             raise DiagError(f"{name} is {value}", hint="a number from 1 to 1000000", exit_code=2)
     machine = look(args.gpu_memory, args.host_memory, args.gpus_per_node)
     if args.step_seconds is not None and not 0 < args.step_seconds < _MOST_SECONDS:
-        raise DiagError(f"--step-seconds is {args.step_seconds:g}", hint="seconds of one step, such as 13", exit_code=2)
-    found = estimate(command, os.environ, machine=machine, nodes=args.nodes, model=args.model, ranks=args.gpus_per_node)
+        raise DiagError(
+            f"--step-seconds is {args.step_seconds:g}", hint="seconds of one step, such as 13", exit_code=2
+        )
+    found = estimate(
+        command, os.environ, machine=machine, nodes=args.nodes, model=args.model, ranks=args.gpus_per_node
+    )
     if args.json:
         print(json.dumps(document(found), indent=1))
     else:
         gpu = args.gpu or machine.gpu_name
-        print(
-            text(found, colour=wanted(1), sources=args.sources, gpu=gpu, step_seconds=args.step_seconds)
-        )
+        print(text(found, colour=wanted(1), sources=args.sources, gpu=gpu, step_seconds=args.step_seconds))
     return 0 if found.fits else 10

@@ -28,7 +28,11 @@ def speed_json(job: JobView) -> dict[str, Any] | None:
         found["not_checked"] = "the command is not known, or not its model: tokens of a step are not"
         return found
     tokens = plan.step_tokens / plan.ranks / seconds
-    found.update(tokens_per_gpu_second=round(tokens, 1), at_most=not plan.packed, published=[asdict(run) for run in plan.published])
+    found.update(
+        tokens_per_gpu_second=round(tokens, 1),
+        at_most=not plan.packed,
+        published=[asdict(run) for run in plan.published],
+    )
     peak = peak_of(names[0]) if len(names) == 1 else None
     if peak is None:
         which = "GPUs of several kinds" if names[1:] else f"the peak of {names[0]}" if names else "the GPU"
@@ -41,16 +45,14 @@ def speed_json(job: JobView) -> dict[str, Any] | None:
 def speed_lines(speed: Mapping[str, Any]) -> list[str]:
     """What `speed_json` gave, for people.
 
-    >>> print("\\n".join(speed_lines({"step_seconds": 13, "tokens_per_gpu_second": 315.1, "at_most": False, "mfu": 0.026, "gpu": "NVIDIA H100", "not_checked": None, "published": []})))
-    speed: 13 s a step, 315 tokens/s a GPU, 2.6 % of an NVIDIA H100's peak (MFU)
+    >>> speed = {"step_seconds": 13, "tokens_per_gpu_second": 315.1, "at_most": False, "mfu": 0.026, "published": []}
+    >>> print(speed_lines({**speed, "gpu": "NVIDIA H100", "not_checked": None})[0])
+    speed: 13 s a step, 315 tokens/s a GPU, 2.6 % of the peak of NVIDIA H100 (MFU)
     """
     if speed.get("tokens_per_gpu_second") is None:
         return []
-    bound = "at most " if speed["at_most"] else ""
-    text = f"speed: {format_seconds(speed['step_seconds'])} a step, {bound}{speed['tokens_per_gpu_second']:,.0f} tokens/s a GPU"
-    if speed["mfu"] is not None:
-        text += f", {bound}{format_ratio(speed['mfu'])} of an {speed['gpu']}'s peak (MFU)"
-    elif speed["not_checked"]:
+    text = f"speed: {format_seconds(speed['step_seconds'])} a step, {speed_clause(speed)}"
+    if speed["mfu"] is None and speed["not_checked"]:
         text += f"; not checked: {speed['not_checked']}"
     if speed["at_most"]:
         text += "; samples may be shorter than CMD allows"
@@ -61,6 +63,17 @@ def speed_lines(speed: Mapping[str, Any]) -> list[str]:
         line += f"; this job does {format_ratio(share)} of its tokens a second and GPU" if share else ""
         lines.append(f"{line} ({run['url']})")
     return lines
+
+
+def speed_clause(speed: Mapping[str, Any]) -> str:
+    """Tokens and the share of the peak, "" where tokens are not known."""
+    if speed.get("tokens_per_gpu_second") is None:
+        return ""
+    bound = "at most " if speed["at_most"] else ""
+    text = f"{bound}{speed['tokens_per_gpu_second']:,.0f} tokens/s a GPU"
+    if speed["mfu"] is not None:
+        text += f", {bound}{format_ratio(speed['mfu'])} of the peak of {speed['gpu']} (MFU)"
+    return text
 
 
 def _share(speed: Mapping[str, Any], run: Mapping[str, Any]) -> float | None:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diag.preflight.estimate.advice import ANOTHER_WAY, COMPUTING, LOSS, SIXTEEN, SLOWER, SMALLER, TALKS, Advice
+from diag.preflight.estimate.advice import (
+    ANOTHER_WAY,
+    COMPUTING,
+    LOSS,
+    SIXTEEN,
+    SLOWER,
+    SMALLER,
+    TALKS,
+    Advice,
+)
 
 _SHOWN = 3
 # What it takes, from nothing to another training; a cost that is not here stands in the middle.
@@ -15,8 +24,9 @@ def cheapest(
     changes: Sequence[Advice], where: str, short: tuple[int, int], free: tuple[int | None, int | None]
 ) -> list[Advice]:
     """Three at most: those that save what is `short` alone come first, the cheapest of them before the others, then
-    those that save most. None that takes more of the other memory than is `free`. `where`: GPU or host; `short` and
-    `free` are of both."""
+    those that save most; another way to train last. None that takes more of the other memory than is `free`.
+    `where`: GPU or host; `short` and `free` are of both.
+    """
     ours, other = (0, 1) if where == "GPU" else (1, 0)
 
     def grows(item: Advice, which: int) -> int:
@@ -31,7 +41,12 @@ def cheapest(
     rest = [item for item in able if item not in enough]
     enough.sort(key=lambda item: (_rank(item), grows(item, ours)))
     rest.sort(key=lambda item: grows(item, ours))
-    return [*enough, *rest][:_SHOWN]
+    others = [item for item in (*enough, *rest) if item.cost != ANOTHER_WAY]
+    last = [
+        item for item in able if item.cost == ANOTHER_WAY
+    ]  # it may be enough, but is no change of this training
+    kept = _SHOWN - 1 if last and not (others and others[0] in enough) else _SHOWN
+    return [*others[:kept], *last][:_SHOWN]
 
 
 def _rank(item: Advice) -> int:

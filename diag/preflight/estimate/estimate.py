@@ -69,7 +69,9 @@ class Estimate:
             (self.gpu_bytes, gpu, self.trust.gpu),
             (self.host_bytes + self.save_bytes, host, self.trust.host),
         )
-        missing = [0 if have is None else max(0, int(need * (1 + margin)) - have) for need, have, margin in needs]
+        missing = [
+            0 if have is None else max(0, int(need * (1 + margin)) - have) for need, have, margin in needs
+        ]
         return missing[0], missing[1]
 
     @property
@@ -121,6 +123,9 @@ class Estimate:
     def basis(self) -> str:
         """The model and the layout as one line."""
         plan, layout = self.plan, self.plan.layout
+        if plan.framework == "load":
+            size = f"{format_magnitude(count(plan.shape))} parameters"
+            return f"{plan.model} ({size}), {plan.stage} on {format_count(layout.processes, 'GPU')}"
         kinds = {"lora": f" with LoRA (rank {plan.tuning.lora_rank})", "freeze": " in part"}
         stage = plan.stage.upper() if plan.stage in _UPPER else _NAMES.get(plan.stage, plan.stage)
         text = f"{plan.model} ({format_magnitude(count(plan.shape))} parameters), "
@@ -132,10 +137,8 @@ class Estimate:
             text += ", sequence parallel" if layout.sequence_parallel else ""
         elif plan.sharding.kind == "zero":
             text += f"ZeRO {plan.sharding.stage}" + (", offloaded" if plan.sharding.optimizer_on_cpu else "")
-        elif plan.framework != "load":
+        else:
             text += "FSDP" if plan.sharding.kind == "fsdp" else "data parallel"
-        if plan.framework == "load":
-            return f"{plan.model} ({format_magnitude(count(plan.shape))} parameters), {plan.stage} on {format_count(layout.processes, 'GPU')}"
         return text + f"; up to {plan.batch.tokens:,} tokens a micro-batch"
 
     @property
@@ -146,7 +149,12 @@ class Estimate:
             return None
         ranks = layout.dp if plan.framework == "megatron" else layout.world // layout.cp
         steps = max(1, round(batch.global_size / (batch.micro * ranks)))
-        return {"global": batch.global_size, "micro": batch.micro, "accumulated": steps, "data_parallel": ranks}
+        return {
+            "global": batch.global_size,
+            "micro": batch.micro,
+            "accumulated": steps,
+            "data_parallel": ranks,
+        }
 
     @property
     def batch_words(self) -> str:
@@ -214,7 +222,9 @@ def estimate(
         raise CommandError(command.unread, hint=command.hint)
     words = (*command.words, *(("--model", model) if model else ()))
     flags = parse_flags(words, command.environment, command.folder)
-    processes = (None if ranks and not command.processes_from else command.processes) or ranks or machine.gpus or 1
+    processes = (
+        (None if ranks and not command.processes_from else command.processes) or ranks or machine.gpus or 1
+    )
     try:
         plan = (
             load_plan(flags, command.verb, command.environment)
@@ -253,9 +263,7 @@ def _plan(command: Command, flags: Flags, processes: int, nodes: int) -> Plan:
     if not plain and command.program != "megatron":
         return hf_plan(flags, command, processes, nodes, command.folder)
     version, known_from = (None, "") if plain else _installed(command)
-    return megatron_plan(
-        flags, command.verb, processes, nodes, version, plain=plain, known_from=known_from
-    )
+    return megatron_plan(flags, command.verb, processes, nodes, version, plain=plain, known_from=known_from)
 
 
 def _taken(command: Command, processes: int, nodes: int | None, ranks: int | None) -> list[str]:

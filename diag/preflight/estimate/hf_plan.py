@@ -8,6 +8,7 @@ TrainingArguments; the ZeRO configurations of swift/config.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,9 @@ def hf_plan(flags: Flags, command: Command, processes: int, nodes: int, folder: 
         raise CommandError(f"{processes * nodes} processes cannot be divided by {by}")
     checkpointing = flags.flag("gradient_checkpointing", default=is_swift)
     micro = flags.whole("per_device_train_batch_size", default=1 if is_swift else 8)
-    steps = flags.whole("gradient_accumulation_steps", default=1)
+    # swift/trainers/arguments.py, 3.7 to 4.5: as many as make 16 samples a step
+    default_steps = max(1, math.ceil(16 / micro / (processes * nodes))) if is_swift and stage != "grpo" else 1
+    steps = flags.whole("gradient_accumulation_steps", default=default_steps)
     workers = flags.whole("dataloader_num_workers", default=1 if is_swift else 0, least=0, most=10_000)
     liger = flags.flag("use_liger_kernel") and stage in ("sft", "pt")
     attention = flags.text("attn_impl", "attn_implementation", default="sdpa")

@@ -77,7 +77,9 @@ def load_plan(flags: Flags, verb: str, environment: Mapping[str, str]) -> Plan:
 def load_terms(plan: Plan) -> list[MemoryTerm]:
     """Of one GPU, the model divided evenly over all."""
     gpus, parameters, each = plan.layout.processes, count(plan.shape), plan.precision.weight
-    terms = [make_term("weights_spread", parameters * each / gpus, parameters=parameters, each=each, gpus=gpus)]
+    terms = [
+        make_term("weights_spread", parameters * each / gpus, parameters=parameters, each=each, gpus=gpus)
+    ]
     if plan.stage == "inference":
         shape, tokens = plan.shape, plan.batch.tokens
         cached = 2 * shape.kv_size

@@ -49,7 +49,10 @@ def text(
 
 
 def _wrapped(texts: Iterable[str]) -> list[str]:
-    return [line for each in texts for line in textwrap.wrap(each, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)]
+    wrapper = textwrap.TextWrapper(
+        _WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
+    )
+    return [line for each in texts for line in wrapper.wrap(each)]
 
 
 def _gib(size: int) -> str:
@@ -110,7 +113,10 @@ def _longest_lines(estimate: Estimate) -> list[str]:
     if batch.limited:
         return [f"  {fits}: {flag} {longest}, or data that is never longer"]
     limit = f"CMD sets no {flag}, and the total above is with the model's own limit of {batch.sequence:,}"
-    return [f"  {fits} of {format_bytes(estimate.machine.gpu_bytes or 0)} ({estimate.machine.gpu_from})", f"    {limit}"]
+    return [
+        f"  {fits} of {format_bytes(estimate.machine.gpu_bytes or 0)} ({estimate.machine.gpu_from})",
+        f"    {limit}",
+    ]
 
 
 def _host_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
@@ -137,10 +143,16 @@ def _host_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
 def _why_tight(estimate: Estimate) -> list[str]:
     """What a host that is nearly full makes of a save."""
     every = (*estimate.host, *estimate.save)
-    pinned = sum(term.size_bytes for term in every if term.source and "pinned" in f"{term.name} {term.formula}")
-    words = ["the kernel, its page cache of what is written and other programs of the node need memory besides"]
+    pinned = sum(
+        term.size_bytes for term in every if term.source and "pinned" in f"{term.name} {term.formula}"
+    )
+    words = [
+        "the kernel, its page cache of what is written and other programs of the node need memory besides"
+    ]
     if pinned:
-        words.append(f"{format_bytes(pinned)} of it are pinned: they can be neither swapped out nor taken back")
+        words.append(
+            f"{format_bytes(pinned)} of it are pinned: they can be neither swapped out nor taken back"
+        )
     if estimate.plan.save.sharded and estimate.plan.framework == "megatron":
         words.append(
             "megatron-core up to 0.16 forks writers to save: where vm.overcommit_memory is 2 a fork needs room for all "
@@ -155,7 +167,12 @@ def _advice_lines(estimate: Estimate) -> list[str]:
     parts = []
     for where, chosen, verdict in (("GPU", gpu, estimate.gpu_verdict), ("host", host, estimate.host_verdict)):
         if verdict in ("tight", "does not fit"):
-            parts.append((f"the cheapest ways to less {where} memory", cheapest(chosen, where, estimate.short, estimate.free)))
+            parts.append(
+                (
+                    f"the cheapest ways to less {where} memory",
+                    cheapest(chosen, where, estimate.short, estimate.free),
+                )
+            )
         else:
             parts.append((f"what would save {where} memory", chosen[:_SHOWN_ADVICE]))
     together = estimate.combination

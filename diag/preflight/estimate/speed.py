@@ -73,7 +73,9 @@ def speed_json(plan: Plan) -> dict[str, Any] | None:
                 "url": run["url"],
                 "gpu": run.get("gpu", ""),
                 "gpu_tokens_per_second": _gpu_tokens(run),
-                "alike": run["stage"] == plan.stage and run["tuning"] == plan.tuning.kind and run["method"] == method,
+                "alike": run["stage"] == plan.stage
+                and run["tuning"] == plan.tuning.kind
+                and run["method"] == method,
             }
             for run in runs[:_SHOWN]
         ],
