@@ -63,7 +63,7 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
             "returncode": job.returncode,
             "ended_at": job.run.ended_at if ended else None,
             "steps": job.progress.steps.to_json(),
-            "speed": speed_json(job),
+            **({"speed": speed} if (speed := speed_json(job)) is not None else {}),
             "save": save_json(job, engine.now),
             "at": engine.now,
         },

@@ -87,4 +87,4 @@ def _gpu_tokens(run: dict[str, Any]) -> float | None:
         return float(run["tokens_per_gpu"])
     if "step_tokens" not in run:
         return None
-    return round(run["step_tokens"] / run["seconds"] / run["gpus"], 1)
+    return round(float(run["step_tokens"] / run["seconds"] / run["gpus"]), 1)
