@@ -12,14 +12,15 @@ from diag.text.units import format_ratio, format_seconds
 
 
 def speed_json(job: JobView) -> dict[str, Any] | None:
-    """None before steps were measured. `tokens_per_gpu_second` and `mfu` are bounds from above where `at_most`: samples
-    may be shorter than CMD allows; None where `not_checked` says why."""
+    """None before steps were measured, and of a log alone, where neither the command nor a GPU was seen.
+    `tokens_per_gpu_second` and `mfu` are bounds from above where `at_most`: samples may be shorter than CMD allows;
+    None where `not_checked` says why."""
     seconds = job.progress.steps.now()
-    if not seconds:
-        return None
     estimated = job.machine.memory_estimate
     plan = estimated.speed if estimated is not None else None
     names = sorted({sample.name for _, sample in job.machine.gpus.values() if sample.name})
+    if not seconds or not (estimated or names):
+        return None
     found: dict[str, Any] = {
         "step_seconds": round(seconds, 4), "gpu": names[0] if len(names) == 1 else None, "tokens_per_gpu_second": None,
         "mfu": None, "at_most": None, "not_checked": None, "published": [],

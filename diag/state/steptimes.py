@@ -110,7 +110,10 @@ class StepTimes:
         self, at: float, iteration: int, metrics: Mapping[str, float], clock: float | None = None
     ) -> None:
         """`clock`: seconds since the training began, as the line says."""
+        by_clock = self._by_clock
         at = self._when(at, clock)
+        if self._by_clock and not by_clock:
+            self._begin_anew(iteration)
         batch = metrics.get("global batch size")
         if batch is not None and 0 < batch < _MOST:
             self.samples_per_step = batch
@@ -144,11 +147,15 @@ class StepTimes:
         arrived, told = self._clock
         if not self._by_clock and clock - told >= _BUNCHED_SECONDS:
             self._by_clock = at - arrived < _BUNCHED_SHARE * (clock - told)
-            if self._by_clock:
-                self._short = self._lap = None
-                self._seen.clear()
-                self.counted = self.left_out = 0
         return arrived + clock - told if self._by_clock else at
+
+    def _begin_anew(self, iteration: int) -> None:
+        """What was measured by another clock cannot be compared."""
+        if self._short is not None and self._short.disturbed:
+            self.left_out += max(0, iteration - self._iteration)
+        self._short = self._lap = None
+        self._seen.clear()
+        self.counted = 0
 
     # -- reading ------------------------------------------------------------------------------------------
 

@@ -80,7 +80,7 @@ def combine(
     while left > 0 and count < _TOGETHER:
         best = None
         for flags, other, cost in _changes(now):
-            if cost != ANOTHER_WAY:
+            if cost != ANOTHER_WAY and flags.startswith("--"):  # another version is no flag
                 then = peaks(other, steps, cpus)
                 if best is None or _too_much(then, have) < best[0]:
                     best = (_too_much(then, have), then, flags, other, cost)

@@ -51,7 +51,7 @@ def trust(plan: Plan) -> Trust:
     outside = [f"{format_magnitude(parameters)} parameters"] if parameters > _MEASURED_PARAMETERS else []
     outside += [format_count(world, "rank")] if world > _MEASURED_RANKS else []
     outside += [] if is_megatron else ["not Megatron"]
-    outside += [] if full else [plan.tuning.kind.replace("lora", "LoRA")]
+    outside += [] if full else ["LoRA" if plan.tuning.kind == "lora" else "trained in part"]
     words = [f"{measured}; CMD is not near them ({', '.join(outside)})"]
     kind = "megatron_full" if is_megatron else "zero_full"
     margin = _ZERO_EXPERTS if plan.shape.experts else _ELSE

@@ -180,12 +180,13 @@ class Reading:
         return words[len(own) :]
 
     def _program(self, name: str, path: str, rest: list[str]) -> None:
-        self.words = rest = self._with_config(rest)
+        self.words = rest
         if name in _SWIFTS:
-            self._swift(name, rest)
+            self._swift(name, self._with_config(rest))
             return
         inside = re.search(r"swift/(?:cli|llm)/(?:_megatron/|train/)?(sft|rlhf|pt)\.py$", path)
         if inside:
+            self.words = self._with_config(rest)
             self.program, self.verb = ("megatron" if "_megatron" in path else "swift"), inside[1]
         elif name.startswith("pretrain_") and name.endswith(".py"):
             self.program, self.verb = "megatron-lm", "pt"
