@@ -236,6 +236,9 @@ def test_what_fits_with_no_length_does_not_fit() -> None:
 
 
 def test_what_fits_is_told_no_length() -> None:
+    assert (
+        of(DPO, machine=Machine(gpus=8, gpu_bytes=64 * GIB)).longest_sequence is None
+    )  # tight, at its full length
     assert of(f"{LORA} --max_length 2048", ranks=4).longest_sequence is None
 
 

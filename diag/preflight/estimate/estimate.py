@@ -59,7 +59,8 @@ class Estimate:
         margin = self.trust.gpu
         if have is None or self.plan.framework == "load" or self.gpu_bytes * (1 + margin) <= have:
             return None
-        return longest_length(self.plan, have, margin)
+        longest = longest_length(self.plan, have, margin)
+        return longest if longest < self.plan.batch.sequence else None
 
     @property
     def short(self) -> tuple[int, int]:
