@@ -10,6 +10,8 @@ import os
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
 
+_MOST_SECONDS = 1e6
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print diag.estimate/1")
@@ -22,6 +24,21 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--gpus-per-node", type=int, metavar="N", help="processes of a node, where CMD does not set them"
+    )
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        default="",
+        help="in place of CMD's model: a folder with its config.json, or a known name",
+    )
+    parser.add_argument(
+        "--gpu",
+        metavar="NAME",
+        default="",
+        help="name of the GPU, such as H100, for its peak (default: that here)",
+    )
+    parser.add_argument(
+        "--step-seconds", type=float, metavar="S", help="how long a step takes: shown as tokens/s and MFU"
     )
     parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes, where CMD does not set it")
     parser.add_argument(
@@ -47,9 +64,16 @@ def run(args: argparse.Namespace) -> int:
         if value is not None and not 1 <= value <= 1_000_000:
             raise DiagError(f"{name} is {value}", hint="a number from 1 to 1000000", exit_code=2)
     machine = look(args.gpu_memory, args.host_memory, args.gpus_per_node)
-    found = estimate(command, os.environ, machine=machine, nodes=args.nodes)
+    if args.step_seconds is not None and not 0 < args.step_seconds < _MOST_SECONDS:
+        raise DiagError(
+            f"--step-seconds is {args.step_seconds:g}", hint="seconds of one step, such as 13", exit_code=2
+        )
+    found = estimate(
+        command, os.environ, machine=machine, nodes=args.nodes, model=args.model, ranks=args.gpus_per_node
+    )
     if args.json:
         print(json.dumps(document(found), indent=1))
     else:
-        print(text(found, colour=wanted(1), sources=args.sources))
+        gpu = args.gpu or machine.gpu_name
+        print(text(found, colour=wanted(1), sources=args.sources, gpu=gpu, step_seconds=args.step_seconds))
     return 0 if found.fits else 10

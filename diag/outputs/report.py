@@ -16,6 +16,7 @@ from diag.outputs.view.classes import StackClass
 from diag.outputs.view.sentence import retell
 from diag.state.phases import BEFORE_TRAINING
 from diag.state.savefacts import save_json
+from diag.state.speed import speed_json
 from diag.state.view import JobView
 
 _LONGEST_LINE = 200
@@ -63,6 +64,7 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
             "returncode": job.returncode,
             "ended_at": job.run.ended_at if ended else None,
             "steps": job.progress.steps.to_json(),
+            **({"speed": speed} if (speed := speed_json(job)) is not None else {}),
             "save": save_json(job, engine.now),
             "at": engine.now,
         },

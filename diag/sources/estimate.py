@@ -7,11 +7,13 @@ from typing import Any
 
 from diag.model import Record
 from diag.model.observations import MemoryEstimated, MemoryTerm, Observation
+from diag.model.observations.memory import PublishedRun, StepWork
 from diag.sources.payload import from_mapping, guarded
 
 SOURCE = "estimate"
 
 _MOST_TERMS = 64
+_MOST_RUNS = 8
 
 
 def record(payload: Mapping[str, Any], host: str) -> Record:
@@ -22,7 +24,19 @@ def record(payload: Mapping[str, Any], host: str) -> Record:
 @guarded(SOURCE)
 def parse(record: Record) -> Iterator[Observation]:
     terms = {name: _terms(record.payload[name]) for name in ("gpu", "host", "save")}
-    yield from_mapping(MemoryEstimated, record.payload, rank=None, **terms)
+    yield from_mapping(
+        MemoryEstimated, record.payload, rank=None, speed=_speed(record.payload.get("speed")), **terms
+    )
+
+
+def _speed(found: Any) -> StepWork | None:
+    """None in captures of before it was reckoned."""
+    if not isinstance(found, Mapping):
+        return None
+    runs = found.get("published")
+    runs = runs[:_MOST_RUNS] if isinstance(runs, list) else []
+    work = from_mapping(StepWork, found, published=tuple(from_mapping(PublishedRun, run) for run in runs))
+    return work if work.step_tokens > 0 and work.ranks > 0 else None
 
 
 def _terms(items: Any) -> tuple[MemoryTerm, ...]:

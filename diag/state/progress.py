@@ -220,7 +220,7 @@ class Progress(Reducer):
         if is_new:
             self.log_moved_at = self.iteration_at = at
             self.rhythm.came(at, counts=not late)
-            self.steps.reported(at, fact.iteration, dict(fact.metrics))
+            self.steps.reported(at, fact.iteration, dict(fact.metrics), fact.clock)
         self.iteration, self.total_iterations = fact.iteration, fact.total or self.total_iterations
         self.metrics.update(dict(fact.metrics))
         # A bar is drawn again whenever a line is printed: the step that was made last says nothing of the

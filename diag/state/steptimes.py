@@ -24,6 +24,11 @@ _BUNCH_SECONDS = 2.0
 _KEPT = 4096
 _RECENT_SECONDS = 60.0
 _MOST = 1e9  # a line may say inf
+# By a line's own clock, which has whole seconds: the error is below 10 %, and half of that on the average.
+_CLOCK_SECONDS = 10.0
+# Lines that came in a tenth of the time that their clock says they took were not read as they were written: a log
+# without times, or one that is buffered.
+_BUNCHED_SECONDS, _BUNCHED_SHARE = 10.0, 0.1
 # Megatron-LM and ms-swift 3.7-3.12 say what a step took, less saves and evaluations (timer interval-time);
 # BigScience's fork in (s).
 _TOLD = (("elapsed time per iteration (ms)", 0.001), ("elapsed time per iteration (s)", 1.0))
@@ -70,12 +75,16 @@ class StepTimes:
         self._lap: _Interval | None = None  # and the lap under way, for the pace
         self._iteration = 0  # the last that was reported
         self._late_until = 0.0  # lines up to then were not read in time
+        self._clock: tuple[float, float] | None = None  # arrival and own clock of the first line that has one
+        self._by_clock = False  # lines came in a bunch, so that their clock counts
+        self._lap_arrived = 0.0  # when the line came with which the lap under way began
 
     # -- observing ---------------------------------------------------------------------------------------
 
     def start_over(self) -> None:
         """Another attempt, or another training in the same processes: its pace is its own."""
         self._short = self._lap = None
+        self._clock, self._by_clock = None, False
         self.pace = Pace()
 
     def forget(self) -> None:
@@ -98,29 +107,58 @@ class StepTimes:
             if interval is not None:
                 interval.disturbed = True
 
-    def reported(self, at: float, iteration: int, metrics: Mapping[str, float]) -> None:
+    def reported(
+        self, at: float, iteration: int, metrics: Mapping[str, float], clock: float | None = None
+    ) -> None:
+        """`clock`: seconds since the training began, as the line says."""
+        by_clock, arrived = self._by_clock, at
+        at = self._when(at, clock)
+        if self._by_clock and not by_clock:
+            self._begin_anew(iteration)
         batch = metrics.get("global batch size")
         if batch is not None and 0 < batch < _MOST:
             self.samples_per_step = batch
         if self._short is None or self._lap is None or iteration <= self._iteration:
-            self._short, self._lap = _Interval(_SHORTEST_SECONDS, at), _Interval(_LAP_SECONDS, at)
-            self._iteration = iteration
+            least = (_CLOCK_SECONDS, _CLOCK_SECONDS) if self._by_clock else (_SHORTEST_SECONDS, _LAP_SECONDS)
+            self._short, self._lap = (_Interval(seconds, at) for seconds in least)
+            self._iteration, self._lap_arrived = iteration, arrived
             return
         steps, self._iteration = iteration - self._iteration, iteration
         reported = next(
             (metrics[name] * unit for name, unit in _TOLD if 0 < metrics.get(name, 0.0) < _MOST), None
         )
-        since, was = self._lap.began, self._short.disturbed and reported is None
-        late = self.comes_late(at)
+        was = self._short.disturbed and reported is None
+        late = self.comes_late(arrived)
         done = self._short.add(at, steps, reported, late=late)
         if done is not None:
             self.counted += done[0]
-            self._seen.append((at, iteration, done[0], done[1] / done[0]))
+            self._seen.append((arrived, iteration, done[0], done[1] / done[0]))
         elif was:
             self.left_out += steps
+        began = self._lap_arrived if self._by_clock else self._lap.began
         lap = self._lap.add(at, steps, reported, late=late)
         if lap is not None:
-            self.pace.lap(Lap(since, at, iteration, lap[0], lap[1] / lap[0]))
+            self.pace.lap(Lap(began, arrived, iteration, lap[0], lap[1] / lap[0]))
+            self._lap_arrived = arrived
+
+    def _when(self, at: float, clock: float | None) -> float:
+        """When a line was written: as it arrived, or, where lines came in bunches, by its own clock."""
+        if clock is None:
+            return at
+        if self._clock is None or clock < self._clock[1]:
+            self._clock, self._by_clock = (at, clock), False
+        arrived, told = self._clock
+        if not self._by_clock and clock - told >= _BUNCHED_SECONDS:
+            self._by_clock = at - arrived < _BUNCHED_SHARE * (clock - told)
+        return arrived + clock - told if self._by_clock else at
+
+    def _begin_anew(self, iteration: int) -> None:
+        """What was measured by another clock cannot be compared."""
+        if self._short is not None and self._short.disturbed:
+            self.left_out += max(0, iteration - self._iteration)
+        self._short = self._lap = None
+        self._seen.clear()
+        self.counted = 0
 
     # -- reading ------------------------------------------------------------------------------------------
 
@@ -129,7 +167,7 @@ class StepTimes:
         if not self._seen:
             return None
         latest = self._seen[-1][0]
-        recent = sum(latest - at <= _RECENT_SECONDS for at, *_ in self._seen)
+        recent = sum(latest - at <= _RECENT_SECONDS for at, *_ in self._seen) if not self._by_clock else 0
         return statistics.median(seconds for *_, seconds in [*self._seen][-max(recent, 8) :])
 
     def seconds(self, since: float, until: float) -> list[float]:

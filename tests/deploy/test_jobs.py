@@ -134,22 +134,22 @@ def estimate(name: str, tmp_path: Path, nodes: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "nodes", "figures"),  # of one GPU, of a node's host memory at a save, of a checkpoint
+    ("name", "nodes", "verdict", "figures"),  # of one GPU, of a node's host memory at a save, of a checkpoint
     [
-        ("megatron-4.sh", 1, (69, 37, 61)),
-        ("megatron-4.sh", 2, (57, 37, 61)),
-        ("megatron-3.sh", 1, (69, 37, 61)),
-        ("megatron-3.sh", 2, (57, 37, 61)),
-        ("swift.sh", 1, (27, 20, 1)),
+        ("megatron-4.sh", 1, "fits", (69, 37, 61)),
+        ("megatron-4.sh", 2, "fits", (57, 37, 61)),
+        ("megatron-3.sh", 1, "tight", (85, 37, 61)),  # with 3.8.0 to 3.8.2
+        ("megatron-3.sh", 2, "fits", (73, 37, 61)),
+        ("swift.sh", 1, "fits", (27, 20, 1)),
     ],
 )
 def test_estimate_reads_the_command_whole_and_says_that_it_fits(
-    name: str, nodes: int, figures: tuple[int, int, int], tmp_path: Path
+    name: str, nodes: int, verdict: str, figures: tuple[int, int, int], tmp_path: Path
 ) -> None:
     said = estimate(name, tmp_path, nodes)
 
     assert said["unknown_flags"] == []
-    assert (said["gpu"]["verdict"], said["host"]["verdict"]) == ("fits", "fits")
+    assert (said["gpu"]["verdict"], said["host"]["verdict"]) == (verdict, "fits")
     sizes = (said["gpu"]["bytes"], said["host"]["peak_bytes"], said["checkpoint_bytes"])
     assert tuple(round(size / GB) for size in sizes) == figures
     table = (JOBS / "README.md").read_text()

@@ -40,5 +40,5 @@ def test_each_known_model_states_its_repository_and_a_known_type() -> None:
 
 
 def test_tables_lie_beside_their_code() -> None:
-    assert {path.name for path in PACKAGE.glob("*.yaml")} == {"models.yaml", "terms.yaml"}
+    assert {path.name for path in PACKAGE.glob("*.yaml")} == {"models.yaml", "published.yaml", "terms.yaml"}
     assert all(path.is_relative_to(Path(__file__).parents[2] / "diag") for path in (TERMS, MODELS))

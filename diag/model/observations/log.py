@@ -67,12 +67,14 @@ class EpochStarted(Observation):
 
 @dataclass(frozen=True, slots=True)
 class Iteration(Observation):
-    """A training step was reported as finished; `total` is 0 when unknown."""
+    """A training step was reported as finished; `total` is 0 when unknown. `clock`: seconds since the training
+    began, as the line itself has it."""
 
     iteration: int
     total: int
     text: str
     metrics: tuple[tuple[str, float], ...] = field(default=())
+    clock: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,30 @@ class MemoryTerm:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishedRun:
+    """A run of the same model whose maker published its speed: in words, where, on which GPUs ("" where that is not
+    said), and tokens a second of one GPU. `alike`: it trains the same parameters in the same way."""
+
+    words: str
+    url: str
+    gpu: str
+    gpu_tokens_per_second: float | None
+    alike: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """What one step of all ranks has to compute: tokens (at most, where they are not `packed`), and floating-point
+    operations without what is computed again."""
+
+    step_tokens: int
+    packed: bool
+    step_flops: float
+    ranks: int
+    published: tuple[PublishedRun, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryEstimated(Observation):
     """What the command should need, by its own arguments (`diag estimate`), before it runs.
 
@@ -150,6 +174,7 @@ class MemoryEstimated(Observation):
     save: tuple[MemoryTerm, ...]
     checkpoint_bytes: int | None = None  # on disk, all ranks
     basis: str = ""  # the model and layout in words
+    speed: StepWork | None = None
 
     @property
     def gpu_bytes(self) -> int:

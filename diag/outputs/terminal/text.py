@@ -186,6 +186,11 @@ def report_text(
     """
     room = max(width, _NARROWEST)
     lines = wrap(clean(heading or document.get("sentence") or job_sentence(document)), room)
+    if speed := document.get("job", {}).get("speed"):
+        from diag.state.speed import speed_lines  # `diag dump` must not wait for it
+
+        for line in speed_lines(speed):
+            lines += wrap(clean(line), room, "", "  ")
     if document.get("log"):
         lines += wrap(clean(_log_sentence(document["log"])), room)
     open_now, over = split(document)

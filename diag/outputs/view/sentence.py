@@ -193,6 +193,10 @@ def summary_line(document: Mapping[str, Any], *, seconds: float | None = None, r
         from diag.state.steptimes import steps_sentence  # `diag dump` must not wait for it
 
         clause += f"; {steps_sentence(job['steps'])}"
+    if job.get("speed"):
+        from diag.state.speed import speed_clause
+
+        clause += f"; {words}" if (words := speed_clause(job["speed"])) else ""
     open_now, over = split(document)
     parts = []
     for severity in reversed(Severity):

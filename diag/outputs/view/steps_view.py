@@ -9,6 +9,7 @@ from typing import Any
 from diag.engine.engine import Engine
 from diag.state.arrivals import arrivals
 from diag.state.residence import Residence
+from diag.state.speed import speed_json, speed_lines
 from diag.state.steptimes import steps_sentence
 from diag.text.units import format_ratio, format_seconds
 
@@ -22,6 +23,8 @@ def steps_json(engine: Engine) -> dict[str, Any]:
     pace = engine.job.progress.steps.to_json()
     counts = list(engine.job.residence.counts().values())
     lines = [] if pace is None else [f"steps: {steps_sentence(pace)}"]
+    speed = speed_json(engine.job)
+    lines += speed_lines(speed) if speed is not None else []
     if counts:
         parts = [
             f"{kind} {format_ratio(share)}"

@@ -14,11 +14,13 @@ _WORTH = 0.02  # of the total: less is not worth a line
 _TOGETHER = 3  # changes at most: with more it is another job
 _SHARD = 2_000_000_000  # bytes: --max_shard_size 2GB
 # What a change costs.
-_ANOTHER_WAY = "another way to train"
-_COMPUTING = "about a third more computing"
-_SLOWER = "slower steps"
-_SMALLER = "more, smaller steps"
-_TALKS = "more communication"
+ANOTHER_WAY = "another way to train"
+COMPUTING = "about a third more computing"
+SLOWER = "slower steps"
+SMALLER = "more, smaller steps"
+TALKS = "more communication"
+LOSS = "a little slower loss"
+SIXTEEN = ("moments in 16 bits", "gradients summed in 16 bits")
 
 Change = tuple[str, Plan, str]  # flags, the plan with them, what they cost
 
@@ -78,7 +80,7 @@ def combine(
     while left > 0 and count < _TOGETHER:
         best = None
         for flags, other, cost in _changes(now):
-            if cost != _ANOTHER_WAY:
+            if cost != ANOTHER_WAY and flags.startswith("--"):  # another version is no flag
                 then = peaks(other, steps, cpus)
                 if best is None or _too_much(then, have) < best[0]:
                     best = (_too_much(then, have), then, flags, other, cost)
@@ -115,6 +117,8 @@ def _pairs(flags: str) -> dict[str, str]:
 
 
 def _changes(plan: Plan) -> Iterator[Change]:
+    if plan.framework == "load":
+        return
     yield from _megatron_changes(plan) if plan.framework == "megatron" else _hf_changes(plan)
     if plan.data.workers > 1:
         old = plan.trainer.startswith("ms-swift 3") and plan.framework == "megatron"
@@ -133,28 +137,30 @@ def _change(plan: Plan, flags: str, cost: str = "", **parts: Any) -> Change:
 
 def _megatron_changes(plan: Plan) -> Iterator[Change]:
     layout, how = plan.layout, plan.recompute
+    if plan.reference_gradients:
+        yield _change(plan, "ms-swift 3.8.3 or newer", reference_gradients=False)
     one_layer = {"granularity": "full", "method": "uniform", "layers": 1}
     if how.granularity != "full":
         flags = "--recompute_granularity full --recompute_method uniform --recompute_num_layers 1"
-        yield _change(plan, flags, _COMPUTING, recompute=one_layer)
+        yield _change(plan, flags, COMPUTING, recompute=one_layer)
     elif how.method == "block" or how.layers > 1:
         yield _change(plan, "--recompute_method uniform --recompute_num_layers 1", recompute=one_layer)
     if layout.tp > 1 and not layout.sequence_parallel:
         yield _change(plan, "--sequence_parallel true", layout={"sequence_parallel": True})
     yield from _wider(plan)
     if plan.batch.micro > 1:
-        yield _change(plan, "--micro_batch_size 1", _SMALLER, batch={"micro": 1})
+        yield _change(plan, "--micro_batch_size 1", SMALLER, batch={"micro": 1})
     if plan.attention == "unfused":
         yield _change(plan, "--attention_backend flash", attention="flash")
     if plan.compiled_loss:
-        yield _change(plan, "--cross_entropy_loss_fusion false", "a little slower loss", compiled_loss=False)
+        yield _change(plan, "--cross_entropy_loss_fusion false", LOSS, compiled_loss=False)
     if not plan.optimizer.distributed:
         yield _change(plan, "--use_distributed_optimizer true", optimizer={"distributed": True})
     elif plan.tuning.kind != "lora":
         yield from _optimizer_changes(plan)
     if plan.tuning.kind == "full":
         tuner = "train_type" if plan.trainer.startswith("ms-swift 3") else "tuner_type"
-        yield _change(plan, f"--{tuner} lora", _ANOTHER_WAY, tuning={"kind": "lora"}, reference=False)
+        yield _change(plan, f"--{tuner} lora", ANOTHER_WAY, tuning={"kind": "lora"}, reference=False)
     yield from _save_changes(plan)
 
 
@@ -163,16 +169,16 @@ def _optimizer_changes(plan: Plan) -> Iterator[Change]:
     aware, in_16_bits = "--use_precision_aware_optimizer true", {"main": 2.0, "moment1": 2.0, "moment2": 2.0}
     if opt.offload < 1:
         flags = f"--optimizer_cpu_offload true --optimizer_offload_fraction 1 {aware}"
-        yield _change(plan, flags, _SLOWER, optimizer={"offload": 1.0, "precision_aware": True})
+        yield _change(plan, flags, SLOWER, optimizer={"offload": 1.0, "precision_aware": True})
     else:
         yield _change(plan, "--optimizer_offload_fraction 0.5", optimizer={"offload": 0.5})
     if opt.offload and not opt.precision_aware:
         yield _change(plan, aware, optimizer={"precision_aware": True})
     if not opt.offload and prec.moment1 > 2:
-        flags, cost = f"{aware} --exp_avg_dtype bf16 --exp_avg_sq_dtype bf16", "moments in 16 bits"
+        flags, cost = f"{aware} --exp_avg_dtype bf16 --exp_avg_sq_dtype bf16", SIXTEEN[0]
         yield _change(plan, flags, cost, optimizer={"precision_aware": True}, precision=in_16_bits)
     if prec.gradient > 2:
-        flags, cost = f"--main_grads_dtype bf16 {aware}", "gradients summed in 16 bits"
+        flags, cost = f"--main_grads_dtype bf16 {aware}", SIXTEEN[1]
         precision = {"gradient": 2.0, "main": min(prec.main, 2.0)}
         yield _change(plan, flags, cost, optimizer={"precision_aware": True}, precision=precision)
 
@@ -188,11 +194,11 @@ def _wider(plan: Plan) -> Iterator[Change]:
     halves = layout.dp % 2 == 0
     if halves and shape.heads % tp == 0 and tp <= layout.processes and experts_divide(layout.ep, layout.pp):
         flags = f"--tensor_model_parallel_size {tp} --sequence_parallel true"
-        yield _change(plan, flags, _TALKS, layout={"tp": tp, "sequence_parallel": True})
+        yield _change(plan, flags, TALKS, layout={"tp": tp, "sequence_parallel": True})
     if shape.experts and shape.experts % ep == 0 and experts_divide(ep, layout.pp):
-        yield _change(plan, f"--expert_model_parallel_size {ep}", _TALKS, layout={"ep": ep})
+        yield _change(plan, f"--expert_model_parallel_size {ep}", TALKS, layout={"ep": ep})
     if halves:
-        yield _change(plan, f"--context_parallel_size {cp}", _TALKS, layout={"cp": cp})
+        yield _change(plan, f"--context_parallel_size {cp}", TALKS, layout={"cp": cp})
         even = layout.first_layers is None and layout.last_layers is None
         if even and shape.layers % (pp * layout.vpp) == 0 and experts_divide(layout.ep, pp):
             cost = "idle time at each step's ends"
@@ -216,21 +222,21 @@ def _hf_changes(plan: Plan) -> Iterator[Change]:
     how = plan.sharding
     if plan.recompute.granularity != "full":
         recompute = {"granularity": "full", "method": "uniform"}
-        yield _change(plan, "--gradient_checkpointing true", _COMPUTING, recompute=recompute)
+        yield _change(plan, "--gradient_checkpointing true", COMPUTING, recompute=recompute)
     if how.kind != "fsdp" and how.stage < 3 and plan.layout.world > 1:
         full = plan.tuning.kind == "full"
         precision = Precision(2.0, 2.0, 4.0, 4.0, 4.0) if full else plan.precision
         sharding = {"kind": "zero", "stage": 3}
-        yield _change(plan, "--deepspeed zero3", _TALKS, sharding=sharding, precision=precision)
+        yield _change(plan, "--deepspeed zero3", TALKS, sharding=sharding, precision=precision)
     if how.kind == "zero" and not how.optimizer_on_cpu:
         stage = max(how.stage, 2)
         sharding = {"stage": stage, "optimizer_on_cpu": True, "parameters_on_cpu": stage == 3}
-        yield _change(plan, f"--deepspeed zero{stage}_offload", _SLOWER, sharding=sharding)
+        yield _change(plan, f"--deepspeed zero{stage}_offload", SLOWER, sharding=sharding)
     if plan.batch.micro > 1:
-        yield _change(plan, "--per_device_train_batch_size 1", _SMALLER, batch={"micro": 1})
+        yield _change(plan, "--per_device_train_batch_size 1", SMALLER, batch={"micro": 1})
     if plan.attention == "unfused":
         yield _change(plan, "--attn_impl flash_attn", attention="flash")
     if plan.attention == "flash" and plan.stage in ("sft", "pt"):
         yield _change(plan, "--use_liger_kernel true", attention="liger")
     if plan.tuning.kind == "full":
-        yield _change(plan, "--tuner_type lora", _ANOTHER_WAY, tuning={"kind": "lora"}, reference=False)
+        yield _change(plan, "--tuner_type lora", ANOTHER_WAY, tuning={"kind": "lora"}, reference=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.activations import Activations, stage_activations, tokens_on_rank
+from diag.preflight.estimate.load_plan import load_terms
 from diag.preflight.estimate.parameters import count, layer_count
 from diag.preflight.estimate.plan import Plan
 from diag.preflight.estimate.states import held, make_term, state_terms, vocabulary_of_rank
@@ -40,6 +41,9 @@ def gpu_needs(plan: Plan) -> tuple[RankNeed, ...]:
     """One for each pipeline stage; empty for a job on the CPU."""
     if plan.on_cpu:
         return ()
+    if plan.framework == "load":
+        fixed = _fixed_terms(plan, 0)
+        return (RankNeed(0, (*load_terms(plan), *fixed), Activations(0, 0, 0, 0, 1, "none")),)
     return tuple(_need(plan, stage) for stage in range(plan.layout.pp))
 
 
@@ -120,6 +124,8 @@ def buffer_bytes(group: Communicator) -> int:
 def communicators(plan: Plan, stage: int) -> tuple[Communicator, ...]:
     """Those that are there after the first step, on a rank of that pipeline stage."""
     layout = plan.layout
+    if plan.framework == "load":
+        return ()
     if plan.framework == "hf":
         return (Communicator("data parallel", layout.world),) if layout.world > 1 else ()
     experts = plan.shape.experts > 0
@@ -174,6 +180,8 @@ def describe(groups: tuple[Communicator, ...]) -> str:
 def rules(plan: Plan) -> tuple[MemoryTerm, ...]:
     """Of one GPU, without activations unless the name says so."""
     whole, world = count(plan.shape), plan.layout.world
+    if plan.framework == "load":
+        return ()
     every = make_term("rule_16_bytes", 16 * whole / world, whole=whole, world=world)
     if plan.framework == "megatron":
         most = max(held(plan, stage).all for stage in range(plan.layout.pp))

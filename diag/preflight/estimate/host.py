@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.activations import stage_activations, tokens_on_rank
+from diag.preflight.estimate.load_plan import load_host_terms
 from diag.preflight.estimate.parameters import count
 from diag.preflight.estimate.plan import Plan
 from diag.preflight.estimate.states import (
@@ -41,6 +42,8 @@ _CPU_KERNEL_STEPS = 16
 def host_terms(plan: Plan, steps: int | None = None, cpus: int = _MOST_COMPILE_WORKERS) -> list[MemoryTerm]:
     """Of the node whose ranks need most."""
     ranks, data = plan.layout.processes, plan.data
+    if plan.framework == "load":
+        ranks = 1  # device_map spreads one process over the GPUs
     program, base = (_PROGRAM_CPU, _RANK_CPU) if plan.on_cpu else (_PROGRAM_GPU, _RANK_GPU)
     programs = 2 if "ms-swift" in plan.trainer else 1
     terms = [
@@ -63,6 +66,8 @@ def host_terms(plan: Plan, steps: int | None = None, cpus: int = _MOST_COMPILE_W
         terms += _on_cpu(plan, ranks, steps)
     elif plan.compiled_loss and plan.framework == "megatron":
         terms.append(_pinned_logits(plan))
+    if plan.framework == "load":
+        return terms + load_host_terms(plan)
     return terms + (_zero_offload(plan) if plan.framework == "hf" else _offloaded(plan))
 
 
@@ -170,6 +175,8 @@ def _zero_offload(plan: Plan) -> list[MemoryTerm]:
 
 def save_terms(plan: Plan) -> list[MemoryTerm]:
     """On top of `host_terms`, while a checkpoint is written."""
+    if plan.framework == "load":
+        return []
     if plan.framework == "hf":
         return _hf_save(plan)
     save, ranks = plan.save, plan.layout.processes
@@ -245,6 +252,8 @@ def _hf_save(plan: Plan) -> list[MemoryTerm]:
 def checkpoint_bytes(plan: Plan) -> int:
     """On disk, all ranks together."""
     trained = count(plan.shape)
+    if plan.framework == "load":
+        return trained * 2 if plan.save.sharded else 0
     if plan.tuning.kind == "lora":
         trained = sum(held(plan, stage).trained for stage in range(plan.layout.pp)) * plan.layout.tp
     sharded = trained * (14 if plan.save.optimizer else 2) if plan.save.sharded else 0

@@ -34,6 +34,7 @@ class Machine:
     gpu_from: str = NO_GPU
     host_from: str = ""
     is_node: bool = True
+    gpu_name: str = ""  # of those here
 
 
 def parse_size(text: str) -> int:
@@ -64,7 +65,8 @@ def look(gpu: str | None, host: str | None, gpus: int | None) -> Machine:
         gpus = gpus or len(seen) or None
     if host_bytes is None:
         host_bytes, host_from = _host_seen()
-    return Machine(gpu_bytes, gpus, host_bytes, cpus, gpu_from, host_from, is_node)
+    name = seen[0].name if seen else ""
+    return Machine(gpu_bytes, gpus, host_bytes, cpus, gpu_from, host_from, is_node, name)
 
 
 def _gpus_seen() -> list[GpuSample]:

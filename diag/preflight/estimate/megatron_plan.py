@@ -31,10 +31,12 @@ _PAIRS = ("dpo", "rm")  # chosen and rejected pass through the model together
 _NO_REFERENCE = ("rm", "gkd")  # swift/megatron/trainers/rlhf_mixin.py: prepare_model
 
 
-def version_of(flags: Flags, verb: str, installed: tuple[int, ...] | None) -> tuple[tuple[int, ...], str]:
+def version_of(
+    flags: Flags, verb: str, installed: tuple[int, ...] | None, known_from: str = "as installed"
+) -> tuple[tuple[int, ...], str]:
     """The ms-swift that CMD is written for, and how that is known."""
     if installed is not None:
-        return installed, f"ms-swift {'.'.join(map(str, installed))}, as installed"
+        return installed, f"ms-swift {'.'.join(map(str, installed))}, {known_from}"
     version = swift_flags.best_fitting(f"megatron {verb}", flags.names)
     if version == swift_flags.versions()[-1]:
         return version, "ms-swift 4.x"
@@ -49,10 +51,11 @@ def megatron_plan(
     installed: tuple[int, ...] | None,
     *,
     plain: bool = False,
+    known_from: str = "as installed",
 ) -> Plan:
-    """`plain`: Megatron-LM's own script, without ms-swift."""
+    """`plain`: Megatron-LM's own script, without ms-swift. `known_from`: where `installed` is from."""
     assumed: list[str] = []
-    version, trainer = ((0,), "Megatron-LM") if plain else version_of(flags, verb, installed)
+    version, trainer = ((0,), "Megatron-LM") if plain else version_of(flags, verb, installed, known_from)
     stage = verb
     if verb == "rlhf":
         stage = flags.choice("rlhf_type", of=("dpo", "kto", "grpo", "gkd", "rm"), default="dpo")
@@ -97,6 +100,9 @@ def megatron_plan(
         save=_save(flags, version, plain),
         data=_data(flags),
         reference=stage in ("dpo", "kto", "grpo") and kind != "lora" and stage not in _NO_REFERENCE,
+        # 3.7.1 to 3.8.2, dpo_trainer.py: get_model wraps the reference in DDP, which takes fp32 gradients for all of
+        # it; from 3.8.3 on wrap_with_ddp=False. Of 3.x without a version the higher need is counted.
+        reference_gradients=stage == "dpo" and kind != "lora" and _before_383(version, installed),
         attention=attention,
         compiled_loss=fused_loss and flags.text("cross_entropy_fusion_impl", default="native") == "native",
         fused_gradients=not flags.flag("no_gradient_accumulation_fusion")
@@ -106,6 +112,10 @@ def megatron_plan(
         trainer=trainer,
         assumed=tuple(assumed),
     )
+
+
+def _before_383(version: tuple[int, ...], installed: tuple[int, ...] | None) -> bool:
+    return version < (3, 8, 3) and version > (0,) if installed is not None else version[0] == 3
 
 
 def _not_zero(word: str) -> bool:
@@ -197,7 +207,7 @@ def _batch(
     flags: Flags, stage: str, positions: int, assumed: list[str], *, plain: bool, attention: str
 ) -> Batch:
     names, limit = ("seq_length", "max_length"), "seq_length" if plain else "max_length"
-    packed, sequence = longest_sequence(flags, names, positions, assumed, limit)
+    packed, sequence, limited = longest_sequence(flags, names, positions, assumed, limit)
     return Batch(
         micro=flags.whole("micro_batch_size", default=1),
         global_size=flags.whole("global_batch_size", default=16),
@@ -206,6 +216,7 @@ def _batch(
         packed=packed,
         # ms-swift 4.6 turns it off for unfused attention, and says so.
         padding_free=packed or (flags.flag("padding_free", default=not plain) and attention != "unfused"),
+        limited=limited,
     )
 
 

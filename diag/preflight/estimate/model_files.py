@@ -25,23 +25,27 @@ _LARGEST = 10_000_000  # bytes: a config.json has a few thousand
 _TAIL = re.compile(
     r"-(instruct|base|chat|thinking|coder|math|it|hf|bf16|fp8|awq|gptq|int[48]|2507|1m)(?=-|$)"
 )
+# How a folder is named that holds the same model in Megatron's format, which has no config.json.
+_CONVERTED = re.compile(r"[-_.](?:mcore|megatron|torch_dist|tp\d+|pp\d+|ep\d+)(?=$|[-_.])", re.IGNORECASE)
 
 
 def find_shape(flags: Flags, assumed: list[str], *, plain: bool = False) -> tuple[str, Shape]:
     """(name, shape); adds to what was `assumed`. Raises CommandError that says what to pass."""
-    name = flags.text("model", "model_name_or_path", "model_id_or_path", "mcore_model", "load")
+    name = flags.text("model", "model_name_or_path", "model_id_or_path", "model_id", "mcore_model", "load")
     if plain and "num_layers" in flags:
         return "as in the flags", _from_flags(flags, assumed)
     if not name:
-        hint = "pass --model with a local folder that holds config.json, or a known name"
+        hint = "diag estimate --model MODEL -- CMD ..., with a folder that holds its config.json, or a known name"
         raise CommandError("CMD does not name a model", hint=hint)
     config, where = read_config(name, flags.environment, flags.folder)
     if config is None:
         raise CommandError(
             f"the model {name!r} is not known, and there is no config.json of it on this machine",
-            hint="pass --model with a folder that holds its config.json (a few kB are enough, weights are not read), or one of: "
-            + ", ".join(load_table(MODELS)["models"]),
+            hint="diag estimate --model FOLDER -- CMD ..., with a folder that holds its config.json (a few kB are enough, "
+            "weights are not read), or one of: " + ", ".join(load_table(MODELS)["models"]),
         )
+    if not where.startswith(name) and (plainer := without_format(name)) != name:
+        assumed.append(f"{name} is read as {plainer}, by its name: {where}")
     shape, notes = shape_from_config(config, where)
     assumed += notes
     return name, shape
@@ -51,12 +55,23 @@ def read_config(
     name: str, environment: Mapping[str, str], folder: Path = Path()
 ) -> tuple[dict[str, Any] | None, str]:
     """(config, where it was found). None where it is not found."""
-    for path in _places(name, environment, folder):
-        data = _json(path)
-        if data is not None:
-            return data, str(path)
-    known = known_config(name)
-    return known, f"the built-in table, {name}"
+    plainer = without_format(name)
+    for each in dict.fromkeys((name, plainer)):
+        for path in _places(each, environment, folder):
+            data = _json(path)
+            if data is not None:
+                return data, str(path)
+    return known_config(plainer), f"the built-in table, {plainer}"
+
+
+def without_format(name: str) -> str:
+    """The name of a model whose folder is named after it and Megatron's format.
+
+    >>> without_format("/models/Qwen3-30B-A3B-Instruct-2507-mcore"), without_format("Qwen2.5-7B_mcore_tp2")
+    ('/models/Qwen3-30B-A3B-Instruct-2507', 'Qwen2.5-7B')
+    """
+    head, slash, last = name.rstrip("/").rpartition("/")
+    return head + slash + (_CONVERTED.sub("", last) or last)
 
 
 def known_config(name: str) -> dict[str, Any] | None:
@@ -67,12 +82,22 @@ def known_config(name: str) -> dict[str, Any] | None:
     >>> known_config("meta-llama/Meta-Llama-3.1-8B")["hidden_size"], known_config("Qwen3-9000B")
     (4096, None)
     """
-    word = name.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
+    word = table_name(name)
+    config: dict[str, Any] | None = None if word is None else load_table(MODELS)["models"][word]
+    return config
+
+
+def table_name(name: str) -> str | None:
+    """Under which name the built-in table has it; None where it has not.
+
+    >>> table_name("/models/Qwen3-30B-A3B-Instruct-2507-mcore"), table_name("acme/Rocket")
+    ('qwen3-30b-a3b', None)
+    """
+    word = without_format(name).rpartition("/")[2].lower().removeprefix("meta-")
     word = re.sub("(?<=^qwen2.5)-(coder|math)|(?<=^qwen3)-coder", "", word)
     while (shorter := _TAIL.sub("", word)) != word:
         word = shorter
-    config: dict[str, Any] | None = load_table(MODELS)["models"].get(word)
-    return config
+    return word if word in load_table(MODELS)["models"] else None
 
 
 def _places(name: str, environment: Mapping[str, str], folder: Path) -> list[Path]:
@@ -144,15 +169,16 @@ def _from_flags(flags: Flags, assumed: list[str]) -> Shape:
 
 def longest_sequence(
     flags: Flags, names: Sequence[str], positions: int, assumed: list[str], limit: str
-) -> tuple[bool, int]:
-    """(whether samples are packed, tokens of the longest sequence), by these flags or the model's own
-    `positions`. What CMD does not limit is noted in `assumed`, with the flag that would."""
+) -> tuple[bool, int, bool]:
+    """(whether samples are packed, tokens of the longest sequence, whether CMD limits it), by these flags or the
+    model's own `positions`. What CMD does not limit is noted in `assumed`, with the flag that would."""
     packed = flags.flag("packing")
     length = (flags.maybe_whole("packing_length") if packed else None) or flags.maybe_whole(*names)
+    given = length is not None
     if length is None:
         length = positions or 4096
-        assumed.append(f"no --{limit}: sequences of up to {length} tokens, the model's own limit")
-    return packed, length
+        assumed.append(f"no --{limit}: sequences of up to {length:,} tokens, the model's own limit")
+    return packed, length, given
 
 
 def dataset_bytes(flags: Flags) -> int | None:

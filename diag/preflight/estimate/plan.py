@@ -122,6 +122,7 @@ class Batch:
     pairs: int = 1
     packed: bool = False
     padding_free: bool = False
+    limited: bool = True  # whether CMD says how long a sequence may be
 
     @property
     def tokens(self) -> int:
@@ -155,8 +156,8 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    framework: str  # megatron, hf
-    stage: str  # sft, pt, dpo, kto, rm, orpo, grpo, ...
+    framework: str  # megatron, hf, load (no training)
+    stage: str  # sft, pt, dpo, kto, rm, orpo, grpo, ...; of load: inference, conversion
     model: str  # as the user named it
     shape: Shape
     layout: Layout
@@ -169,11 +170,13 @@ class Plan:
     save: Save
     data: Data
     reference: bool = False  # a second, frozen model
+    reference_gradients: bool = False  # it has a buffer of fp32 gradients, though it is frozen
     attention: str = "flash"  # flash (and fused, sdpa: nothing of the scores is kept), unfused
     fused_gradients: bool = True  # gradients of weights are added into the main gradients at once
     compiled_loss: bool = False  # cross entropy through torch.compile
     balance_loss: bool = False  # a loss on how evenly the experts are used
     on_cpu: bool = False  # the whole job runs without a GPU
+    tests_precision: bool = False  # a conversion compares both models in fp32, layer by layer
     trainer: str = ""  # as in "read as ms-swift 4.x"
     assumed: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()

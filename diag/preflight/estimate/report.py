@@ -9,8 +9,10 @@ from typing import Any
 
 from diag.model.observations.memory import MemoryTerm
 from diag.preflight.estimate.advice import Advice
-from diag.preflight.estimate.estimate import GPU_UNCERTAINTY, HOST_UNCERTAINTY, Estimate, terms_json
+from diag.preflight.estimate.cheapest import cheapest
+from diag.preflight.estimate.estimate import Estimate, terms_json
 from diag.preflight.estimate.parameters import count
+from diag.preflight.estimate.speed_words import speed_words
 from diag.text.units import format_bytes, format_ratio
 
 _GIB = 1 << 30
@@ -19,15 +21,38 @@ _SHOWN_ADVICE = 5
 _VERDICT_COLOUR = {"fits": "32", "tight": "33", "does not fit": "31"}
 
 
-def text(estimate: Estimate, *, colour: bool = False, sources: bool = False) -> str:
-    lines = [*textwrap.wrap(estimate.basis, _WIDTH), f"read as {estimate.plan.trainer}", ""]
+def text(
+    estimate: Estimate,
+    *,
+    colour: bool = False,
+    sources: bool = False,
+    gpu: str = "",
+    step_seconds: float | None = None,
+) -> str:
+    """`gpu`: its name; `step_seconds`: how long a step takes, where the user knows."""
+    lines = [*textwrap.wrap(estimate.basis, _WIDTH), f"read as {estimate.plan.trainer}"]
+    lines += [f"global batch: {estimate.batch_words}"] if estimate.batch_words else []
+    lines.append("")
     lines += _gpu_lines(estimate, colour, sources)
     lines += _host_lines(estimate, colour, sources)
     lines += _advice_lines(estimate)
-    lines.append("rules of thumb, for one GPU")
-    lines += [f"  {rule.name:<38}{_gib(rule.size_bytes)}  {rule.formula}" for rule in estimate.rules]
+    trust = ["how far to trust it", *_wrapped(estimate.trust.words), ""]
+    lines += trust
+    if estimate.rules:
+        lines.append("rules of thumb, for one GPU")
+        lines += [f"  {rule.name:<38}{_gib(rule.size_bytes)}  {rule.formula}" for rule in estimate.rules]
+        lines.append("")
+    speed = speed_words(estimate.plan, gpu, step_seconds)
+    lines += ["speed", *_wrapped(speed), ""] if speed else []
     lines += _note_lines(estimate)
-    return "\n".join(lines)
+    return "\n".join(lines).rstrip()
+
+
+def _wrapped(texts: Iterable[str]) -> list[str]:
+    wrapper = textwrap.TextWrapper(
+        _WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
+    )
+    return [line for each in texts for line in wrapper.wrap(each)]
 
 
 def _gib(size: int) -> str:
@@ -63,14 +88,35 @@ def _gpu_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
     lines = [
         f"GPU memory of the rank that needs most{where}",
         *_table(worst.terms, sources),
-        f"  {'total':<26}{_gib(worst.total)}  +- {format_ratio(GPU_UNCERTAINTY)}",
+        f"  {'total':<26}{_gib(worst.total)}  +- {format_ratio(estimate.trust.gpu)}",
     ]
     if stages > 1:
         others = (need for need in estimate.needs if need is not worst)
         sizes = ", ".join(f"{need.stage + 1}: {format_bytes(need.total)}" for need in others)
         lines.append(f"  other stages: {sizes}")
     have, origin = estimate.machine.gpu_bytes, estimate.machine.gpu_from
-    return [*lines, _verdict_line(estimate.gpu_verdict, have, worst.total, origin, colour), ""]
+    if not (estimate.gpu_verdict == "tight" and worst.total > (have or 0)):
+        lines.append(_verdict_line(estimate.gpu_verdict, have, worst.total, origin, colour))
+    return [*lines, *_longest_lines(estimate), ""]
+
+
+def _longest_lines(estimate: Estimate) -> list[str]:
+    """Up to which length of its sequences a job fits that does not with the longest that CMD allows."""
+    longest, batch = estimate.longest_sequence, estimate.plan.batch
+    if longest is None:
+        return []
+    if not longest:
+        return ["  it does not fit with sequences of any length"]
+    tokens = longest * batch.micro * batch.pairs
+    flag = "--packing_length" if batch.packed else "--max_length"
+    fits = f"fits up to {longest:,} tokens a sequence ({tokens:,} a micro-batch)"
+    if batch.limited:
+        return [f"  {fits}: {flag} {longest}, or data that is never longer"]
+    limit = f"CMD sets no {flag}, and the total above is with the model's own limit of {batch.sequence:,}"
+    return [
+        f"  {fits} of {format_bytes(estimate.machine.gpu_bytes or 0)} ({estimate.machine.gpu_from})",
+        f"    {limit}",
+    ]
 
 
 def _host_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
@@ -82,21 +128,53 @@ def _host_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
     ]
     peak = estimate.host_bytes + estimate.save_bytes
     lines += _table(estimate.save, sources)
-    lines.append(f"  {'total at a save':<26}{_gib(peak)}  +- {format_ratio(HOST_UNCERTAINTY)}")
+    lines.append(f"  {'total at a save':<26}{_gib(peak)}  +- {format_ratio(estimate.trust.host)}")
     origin = estimate.machine.host_from
     if estimate.host_verdict == "unknown":
         origin = "this machine has no GPU, so its memory is not the job's; pass --host-memory with that of its nodes"
     lines.append(_verdict_line(estimate.host_verdict, estimate.machine.host_bytes, peak, origin, colour))
-    return [*lines, f"  a checkpoint on disk: {format_bytes(estimate.checkpoint_bytes)}", ""]
+    if estimate.host_verdict in ("tight", "does not fit"):
+        lines += _wrapped(_why_tight(estimate))
+    if estimate.checkpoint_bytes:
+        lines.append(f"  a checkpoint on disk: {format_bytes(estimate.checkpoint_bytes)}")
+    return [*lines, ""]
+
+
+def _why_tight(estimate: Estimate) -> list[str]:
+    """What a host that is nearly full makes of a save."""
+    every = (*estimate.host, *estimate.save)
+    pinned = sum(
+        term.size_bytes for term in every if term.source and "pinned" in f"{term.name} {term.formula}"
+    )
+    words = [
+        "the kernel, its page cache of what is written and other programs of the node need memory besides"
+    ]
+    if pinned:
+        words.append(
+            f"{format_bytes(pinned)} of it are pinned: they can be neither swapped out nor taken back"
+        )
+    if estimate.plan.save.sharded and estimate.plan.framework == "megatron":
+        words.append(
+            "megatron-core up to 0.16 forks writers to save: where vm.overcommit_memory is 2 a fork needs room for all "
+            "that its rank has, and fails with `Cannot allocate memory` though memory is free"
+        )
+    return words
 
 
 def _advice_lines(estimate: Estimate) -> list[str]:
     gpu = [item for item in estimate.advice if item.gpu_bytes < 0]
     host = sorted((item for item in estimate.advice if item.host_bytes < 0), key=lambda item: item.host_bytes)
-    parts = [
-        ("what would save GPU memory", gpu[:_SHOWN_ADVICE]),
-        ("what would save host memory", host[:_SHOWN_ADVICE]),
-    ]
+    parts = []
+    for where, chosen, verdict in (("GPU", gpu, estimate.gpu_verdict), ("host", host, estimate.host_verdict)):
+        if verdict in ("tight", "does not fit"):
+            parts.append(
+                (
+                    f"the cheapest ways to less {where} memory",
+                    cheapest(chosen, where, estimate.short, estimate.free),
+                )
+            )
+        else:
+            parts.append((f"what would save {where} memory", chosen[:_SHOWN_ADVICE]))
     together = estimate.combination
     if together:
         enough = "none of these is enough alone, together they are"
@@ -128,15 +206,15 @@ def _change(item: Advice) -> str:
         for size, where in ((item.gpu_bytes, "GPU"), (item.host_bytes, "host"))
         if abs(size) > _GIB // 20
     ]
-    return ", ".join(parts) + (f" ({item.cost})" if item.cost else "")
+    return ", ".join(parts) + f" ({item.cost or 'no slower'})"
 
 
 def _note_lines(estimate: Estimate) -> list[str]:
     lines: list[str] = []
     if estimate.notes:
-        lines += ["", "assumed", *(f"  {note}" for note in estimate.notes)]
+        lines += ["assumed", *(f"  {note}" for note in estimate.notes), ""]
     if estimate.plan.unknown:
-        lines += ["", "flags that no known version of ms-swift has: " + ", ".join(estimate.plan.unknown)]
+        lines += ["flags that no known version of ms-swift has: " + ", ".join(estimate.plan.unknown)]
     return lines
 
 
@@ -158,9 +236,10 @@ def document(estimate: Estimate) -> dict[str, Any]:
             "bytes": estimate.gpu_bytes,
             "stage": worst.stage if worst else None,
             "stages": [need.total for need in estimate.needs],
-            "uncertainty": GPU_UNCERTAINTY,
+            "uncertainty": estimate.trust.gpu,
             "available_bytes": machine.gpu_bytes,
             "verdict": estimate.gpu_verdict,
+            "longest_sequence": estimate.longest_sequence,
         },
         "host": {
             "terms": seen["host"],
@@ -168,11 +247,14 @@ def document(estimate: Estimate) -> dict[str, Any]:
             "bytes": estimate.host_bytes,
             "save_bytes": estimate.save_bytes,
             "peak_bytes": estimate.host_bytes + estimate.save_bytes,
-            "uncertainty": HOST_UNCERTAINTY,
+            "uncertainty": estimate.trust.host,
             "available_bytes": machine.host_bytes,
             "verdict": estimate.host_verdict,
         },
         "checkpoint_bytes": estimate.checkpoint_bytes,
+        "batch": estimate.batch,
+        "trust": list(estimate.trust.words),
+        "speed": seen["speed"],
         "fits": estimate.fits,
         "advice": [asdict(item) for item in estimate.advice],
         "combination": asdict(together.advice) | {"enough": together.enough} if together else None,

@@ -80,6 +80,8 @@ def _megatron_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
     terms = [make_term("weights", weights, parameters=has.all, each=prec.weight)]
     if plan.reference:
         terms.append(make_term("reference", weights, parameters=has.all, each=prec.weight))
+    if plan.reference and plan.reference_gradients:
+        terms.append(make_term("reference_gradients", has.all * 4, parameters=has.all))
     terms.append(make_term("gradients", has.trained * prec.gradient, trained=has.trained, each=prec.gradient))
     dense_by = layout.dense_copies if opt.distributed else 1
     expert_by = layout.expert_copies if opt.distributed else 1

@@ -8,7 +8,6 @@ from typing import Any
 from diag.knowledge import env_lint
 from diag.launch.launchers.command import CommandError
 from diag.preflight.estimate import Machine, estimate
-from diag.preflight.estimate.estimate import HOST_UNCERTAINTY
 from diag.preflight.line import Line, advice_line
 from diag.preflight.manifest.container import Trainer
 from diag.preflight.manifest.counts import meets
@@ -88,13 +87,9 @@ def _estimate(trainer: Trainer) -> Iterator[Line]:
         return
     if need.host_verdict == "does not fit":
         peak = need.host_bytes + need.save_bytes
-        gib, field = -(-int(peak * (1 + HOST_UNCERTAINTY)) // (1 << 30)), _limit(trainer)
-        values: dict[str, Any] = {
-            "limit": field.text,
-            "peak": peak,
-            "uncertainty": HOST_UNCERTAINTY,
-            "gib": gib,
-        }
+        about = need.trust.host
+        gib, field = -(-int(peak * (1 + about)) // (1 << 30)), _limit(trainer)
+        values: dict[str, Any] = {"limit": field.text, "peak": peak, "uncertainty": about, "gib": gib}
         yield report(field, "memory_limit", edits=[put(field, f"{gib}Gi")], **values)
 
 

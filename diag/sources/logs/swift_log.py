@@ -17,6 +17,9 @@ _EPOCH = re.compile(r"The training of Epoch (\d{1,9}) starts\.\.\.")
 #   {'loss': 0.69314718, ..., 'grad_norm': 1.10422194, 'iteration': '1/12', 'elapsed_time': '0s', ...}
 # ms-swift 3.8-4.6, transformers path: ... 'epoch': 0.02, 'global_step/max_steps': '1/8', ...
 _METRICS = "{'loss': "
+# How long the training has taken, swift/megatron/callbacks/print.py and swift/trainers/patcher.py (format_time): 13s,
+# 2m 30s, 1h 2m 3s, 1d 2h 3m 4s
+_ELAPSED = re.compile(r"'elapsed_time': '(?:(\d{1,5})d )?(?:(\d{1,2})h )?(?:(\d{1,2})m )?(\d{1,2})s'")
 _METRICS_STEP = re.compile(r"'(?:iteration|global_step/max_steps)': '(\d{1,9})/(\d{1,9})'")
 # The same callback after an evaluation (4.6.0, two gloo ranks, 2026-11-22); the transformers path's has an
 # 'epoch' and is trainer_log's:
@@ -72,6 +75,8 @@ _ASYNC_LISTED = re.compile(r"^  async_save \.{2,80} True\s*$")
 #   Train:   8%|8         | 1/12 [00:00<00:07,  1.55it/s]
 #   Map (num_proc=2): 100%|##########| 512/512 [00:00<00:00, 1505.51 examples/s]
 _BAR = re.compile(r"([^|%\r\n]{0,60}?):?\s{1,9}\d{1,3}%\|[^|]*\|\s*(\d{1,15})/(\d{1,15})\s")
+# ... the time since it was first drawn: [00:05<..., [1:02:03<...
+_BAR_CLOCK = re.compile(r"\s\[(?:(\d{1,5}):)?(\d{1,2}):(\d{2})<")
 
 _OTHER_BARS = {
     # ms-swift 3.12-4.6, swift/megatron (desc='Evaluate: '; 3.8 prints lines only), drawn below the training's
@@ -157,7 +162,16 @@ def _metrics(text: str, rank: int | None) -> Iterator[facts.Observation]:
     if begin < 0 or end <= begin or step is None:
         return
     numbers = text[begin:end]
-    yield facts.Iteration(rank, int(step[1]), int(step[2]), numbers, numbers_of(numbers))
+    clock = _clock(_ELAPSED.search(numbers))
+    yield facts.Iteration(rank, int(step[1]), int(step[2]), numbers, numbers_of(numbers), clock)
+
+
+def _clock(found: re.Match[str] | None) -> float | None:
+    """Seconds of groups that end in hours, minutes and seconds, days before them."""
+    if found is None:
+        return None
+    units = (86400, 3600, 60, 1)[-len(found.groups()) :]
+    return float(sum(int(number or 0) * unit for number, unit in zip(found.groups(), units, strict=True)))
 
 
 def read_bar(text: str, rank: int | None) -> Iterator[facts.Observation]:
@@ -172,7 +186,9 @@ def read_bar(text: str, rank: int | None) -> Iterator[facts.Observation]:
         # The transformers path has no line before its first batch but the empty bar, drawn when training
         # begins.
         yield (
-            facts.Iteration(rank, done, total, text.strip()[:300])
+            facts.Iteration(
+                rank, done, total, text.strip()[:300], clock=_clock(_BAR_CLOCK.search(text, match.end() - 2))
+            )
             if done
             else facts.PhaseMarked(rank, "first_step", text.strip()[:300])
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from diag.launch.launchers.command.compose import is_compose, run_line
+from diag.launch.launchers.command.config_file import config_words
 from diag.launch.launchers.command.container import ENGINES, Container, run_in
 from diag.launch.launchers.command.names import (
     ELSEWHERE,
@@ -80,7 +81,7 @@ class Reading:
         self.srun: Srun | None = None
         self.mpirun: Mpirun | None = None
         self.container: Container | None = None
-        self.elsewhere, self.unseen, self.opaque = "", "", ""
+        self.elsewhere, self.unseen, self.opaque, self.config = "", "", "", ""
         self.kept_back: dict[str, str] = {}
         self.notes: list[str] = []
 
@@ -183,10 +184,11 @@ class Reading:
     def _program(self, name: str, path: str, rest: list[str]) -> None:
         self.words = rest
         if name in _SWIFTS:
-            self._swift(name, rest)
+            self._swift(name, self._with_config(rest))
             return
         inside = re.search(r"swift/(?:cli|llm)/(?:_megatron/|train/)?(sft|rlhf|pt)\.py$", path)
         if inside:
+            self.words = self._with_config(rest)
             self.program, self.verb = ("megatron" if "_megatron" in path else "swift"), inside[1]
         elif name.startswith("pretrain_") and name.endswith(".py"):
             self.program, self.verb = "megatron-lm", "pt"
@@ -198,6 +200,7 @@ class Reading:
         it."""
         self.meets_by = self.meets_by or name
         if not rest or rest[0] not in _SWIFT_VERBS:
+            self.verb, self.words = rest[0] if rest else "", rest[1:]
             raise CommandError(
                 f"`{name} {rest[0] if rest else 'nothing'}` trains nothing",
                 hint=f"`{name} sft`, `{name} pt` and `{name} rlhf` can be estimated",
@@ -214,6 +217,26 @@ class Reading:
         number(env.get("NNODES", ""), "NNODES")
         if not ranks:
             self.notes.append("NPROC_PER_NODE is not set: one process a node")
+
+    def _with_config(self, words: list[str]) -> list[str]:
+        """With the arguments that a YAML or JSON file holds (swift/cli/main.py: `--config x.yaml` in 3.12, `swift sft
+        x.yaml` since 4.4); those of the command line come after, and so win."""
+        at = next((index for index, word in enumerate(words[:-1]) if word == "--config"), None)
+        first = 1 if words[:1] and not words[0].startswith("-") else 0  # after the verb
+        if at is not None:
+            path, rest = words[at + 1], words[:at] + words[at + 2 :]
+        elif words[first : first + 1] and words[first].endswith((".yaml", ".yml")):
+            path, rest = words[first], words[:first] + words[first + 1 :]
+        else:
+            return words
+        try:
+            found = config_words(self._required(path))
+        except CommandError as error:
+            self.config = f"{path}: {error}"
+            self.notes.append(f"what {path} holds is not counted: {error}")
+            return rest
+        self.notes.append(f"with the arguments in {path}")
+        return rest[:first] + found + rest[first:]
 
     def _from_rank(self) -> None:
         """The command of a rank itself has its launcher's numbers in the environment."""

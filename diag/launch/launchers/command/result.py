@@ -26,8 +26,9 @@ class Command:
     machine or in a container that runs already; `container` is what `docker run` of the chain makes.
 
     `program` is megatron (ms-swift's), megatron-lm, swift, or script (a trainer of one's own), "" where CMD
-    could not be read, which `unread` and `hint` explain; `verb` is sft, rlhf, pt or "", `words` are the
-    program's arguments.
+    could not be read, which `unread` and `hint` explain; `verb` is sft, rlhf, pt or "" (of a CMD that trains
+    nothing what swift is told: infer, export), `words` are the program's arguments, with those of a file of
+    them (`swift sft x.yaml`, `--config x.yaml`); `config` is such a file that could not be read, and why.
 
     `launcher` starts the ranks: torchrun, accelerate, deepspeed, swift, megatron, srun, mpirun or "".
     `options` are its own, of accelerate with those of its file. `processes` are the ranks of one node, None
@@ -63,6 +64,7 @@ class Command:
     elsewhere: str = ""
     notes: tuple[str, ...] = ()
     kept_back: Mapping[str, str] = field(default_factory=dict)
+    config: str = ""
     unseen: str = ""
     opaque: str = ""
     unread: str = ""
