@@ -38,18 +38,18 @@ def said(stacks: dict[int, tuple[str, ...]], seconds: float = 60.0) -> str:
 
 
 def test_rank_in_its_own_code_is_named_by_that_line_alone() -> None:
-    assert said({0: ALL_REDUCE, 1: FETCH}).startswith("rank 1 has not moved in fetch (/app/data.py:41) for ")
+    assert said({0: ALL_REDUCE, 1: FETCH}).startswith("rank 1 has been in fetch (/app/data.py:41) for ")
 
 
 def test_rank_in_a_library_is_named_by_its_own_line_and_the_call_that_it_is_inside_of() -> None:
     assert said({0: ALL_REDUCE, 1: (*FETCH, *RECEIVE)}).startswith(
-        f"rank 1 has not moved in fetch (/app/data.py:41), {INSIDE}, for "
+        f"rank 1 has been in fetch (/app/data.py:41), {INSIDE}, for "
     )
 
 
 def test_rank_that_is_in_libraries_all_the_way_is_named_by_the_innermost() -> None:
     assert said({0: ALL_REDUCE, 1: (*SWIFT, *RECEIVE)}).startswith(
-        "rank 1 has not moved in Connection._recv (multiprocessing/connection.py:395) for "
+        "rank 1 has been in Connection._recv (multiprocessing/connection.py:395) for "
     )
 
 
@@ -57,7 +57,7 @@ def test_module_that_started_a_framework_is_left_out() -> None:
     started = ("<module> /app/train.py:300", *SWIFT[1:], f"save {PACKAGES}/s3fs/core.py:12", *RECEIVE)
 
     assert said({0: ALL_REDUCE, 1: started}).startswith(
-        "rank 1 has not moved in Connection._recv (multiprocessing/connection.py:395) for "
+        "rank 1 has been in Connection._recv (multiprocessing/connection.py:395) for "
     )
 
 
@@ -70,7 +70,7 @@ def test_stack_without_folders_as_in_py_spys_text() -> None:
     )
 
     assert said({0: ALL_REDUCE, 1: text}).startswith(
-        "rank 1 has not moved in fetch (train.py:41), inside SSLSocket.read (ssl.py:1103), for "
+        "rank 1 has been in fetch (train.py:41), inside SSLSocket.read (ssl.py:1103), for "
     )
 
 
@@ -78,7 +78,7 @@ def test_ranks_at_one_line_in_one_call_are_named_together() -> None:
     stuck = (*FETCH, *RECEIVE)
 
     assert said({0: ALL_REDUCE, 1: stuck, 2: stuck}).startswith(
-        f"ranks 1-2 have not moved in fetch (/app/data.py:41), {INSIDE}, for "
+        f"ranks 1-2 have been in fetch (/app/data.py:41), {INSIDE}, for "
     )
 
 
@@ -86,7 +86,7 @@ def test_ranks_at_one_line_in_several_calls_are_told_apart_by_these() -> None:
     summary = said({0: ALL_REDUCE, 1: (*FETCH, *RECEIVE), 2: (*FETCH, *READ), 3: FETCH})
 
     assert (
-        f"ranks 1-3 have not moved in fetch (/app/data.py:41): rank 1 {INSIDE}, "
+        f"ranks 1-3 have been in fetch (/app/data.py:41): rank 1 {INSIDE}, "
         "rank 2 inside SSLSocket.read (ssl.py:1103), rank 3 at the line itself, for "
     ) in summary
 

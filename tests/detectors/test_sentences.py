@@ -86,7 +86,7 @@ def test_two_ranks_at_two_places_are_each_said_to_be_at_theirs() -> None:
 def test_ranks_at_one_place_are_told_together() -> None:
     hang = stuck({0: WAIT, 1: WAIT}).hang()
 
-    assert hang.summary.startswith("ranks 0-1 have not moved in wait_for_peer (/app/job.py:14) for ")
+    assert hang.summary.startswith("ranks 0-1 have been in wait_for_peer (/app/job.py:14) for ")
 
 
 def test_of_many_places_the_first_are_told_and_the_rest_counted() -> None:

@@ -54,7 +54,7 @@ class Entry:
     @classmethod
     def of(cls, cause: str, row: Mapping[str, Any], rows: Mapping[str, Any]) -> Entry:
         shares = row["manual"] if isinstance(row["manual"], str) else cause
-        others = Texts(row.get("summary", "not moved{place}"), row["advice"])
+        others = Texts(row.get("summary", "{not_moved}{place}"), row["advice"])
         alone = row.get("alone", {})
         return cls(
             cause,

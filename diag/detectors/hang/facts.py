@@ -328,6 +328,13 @@ def _wait(verdict: Verdict, job: JobView) -> str:
     return numbered("[waits|wait]", len(verdict.waiting))
 
 
+def _not_moved(verdict: Verdict, job: JobView) -> str:
+    """Where it was seen at each look; that it did nothing meanwhile is not known."""
+    if place_of(verdict.culprits, job).startswith(" in "):
+        return "been"
+    return "been elsewhere," if verdict.busy else "not moved"
+
+
 def _no_workers(verdict: Verdict, job: JobView) -> str:
     flag = workers_flag(job.run.words, job.log.versions)
     return f"{flag} 0" if flag else "num_workers=0"
@@ -348,7 +355,7 @@ FACTS: dict[str, Fact] = {
     "place": lambda verdict, job: place_of(verdict.culprits, job),
     "pids": _pids,
     "at_cpu": _at_cpu,
-    "not_moved": lambda verdict, job: "been elsewhere," if verdict.busy else "not moved",
+    "not_moved": _not_moved,
     "first_pids": lambda verdict, job: _pids(verdict, job, _MOST_GROUPS),
     "hosts_have": _hosts_have,
     "exits": _exits,
