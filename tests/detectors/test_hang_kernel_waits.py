@@ -49,6 +49,12 @@ OF_CHILD = (Party(CHILD, 0, "sh upload.sh"),)
     [
         (waits(REMOTE), "peer_not_joined", "peer_is_silent", "waits for data from 10.0.0.5:443"),
         (
+            waits(replace(REMOTE, received_bytes=0)),  # the kernel's time is that of the connection's beginning
+            "peer_not_joined",
+            "peer_is_silent",
+            "(fd 5; no byte has come on this connection yet)",
+        ),
+        (
             waits(Wait("tcp_connect", "connect", 5, peer="10.0.0.5:443", socket_state="SYN_SENT")),
             "peer_not_joined",
             "peer_does_not_answer",

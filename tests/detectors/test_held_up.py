@@ -204,7 +204,7 @@ def test_rank_that_retries_with_pauses_is_elsewhere_and_does_not_compute() -> No
 
     held = story.the("held-up")
     assert (held.ranks, held.cause) == ((1,), "not_in_collective")
-    assert "rank 1 has been elsewhere, in " in held.summary and "/app/fetch.py" in held.summary
+    assert "rank 1 has been in " in held.summary and "/app/fetch.py" in held.summary
 
 
 def test_closer_looks_become_rarer_where_calls_are_made_and_end_where_no_recorder_answers() -> None:

@@ -93,7 +93,9 @@ def _receive(wait: Wait, step: Step) -> str:
     text = f"waits for data from {wait.peer or 'a socket'}"
     if wait.others:
         text += f", {_parties(wait, step)}"
-    if wait.silent_seconds is not None:
+    if wait.received_bytes == 0:  # of such a connection the kernel's time is that of its beginning
+        text += f" (fd {wait.fd}; no byte has come on this connection yet)"
+    elif wait.silent_seconds is not None:
         text += f" (fd {wait.fd}; the last byte came {format_seconds(wait.silent_seconds)} ago)"
     elif wait.fd >= 0:
         text += f" (fd {wait.fd})"
