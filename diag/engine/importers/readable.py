@@ -32,6 +32,12 @@ class Head:
             return given
         return self._read(size)
 
+    def whole(self, most: int) -> bytes:
+        """What is still to be read, up to so many bytes and as it is; it is read again."""
+        while len(self._left) < most and (data := self._read(most - len(self._left))):
+            self._left += data
+        return self._left
+
 
 def without_indent(text: bytes) -> bytes:
     """Without the blanks that all its lines begin with.
