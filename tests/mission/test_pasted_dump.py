@@ -108,7 +108,9 @@ def test_with_its_first_line_the_process_is_named_and_its_command_is_not(
     finding = only(paste(IN_BATCH, monkeypatch))
 
     assert finding.klass == "data_loading"
-    assert finding.summary.startswith("if process 812 hangs: its main thread is in the data loader at __next__ ")
+    assert finding.summary.startswith(
+        "if process 812 hangs: its main thread is in the data loader at __next__ "
+    )
     assert "called at train (train.py:31)" in finding.summary
     assert "--subprocesses --pid 812" in finding.advice
     assert "hf_abcdefgh" not in repr(finding)

@@ -54,7 +54,9 @@ RUN = Policy("run", make_detectors)
 JOB = Policy("job", lambda rules: make_job_detectors())  # the job hub's: digests of all nodes
 # A log of weeks is not judged at each second of them.
 LOG = Policy(
-    "log", lambda rules: [*make_detectors(rules), LogEndDetector(), UnrecognisedFailureDetector(), OneLook()], 10.0
+    "log",
+    lambda rules: [*make_detectors(rules), LogEndDetector(), UnrecognisedFailureDetector(), OneLook()],
+    10.0,
 )
 
 

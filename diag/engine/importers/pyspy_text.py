@@ -20,7 +20,9 @@ _THREAD = re.compile(r"Thread (0x[0-9A-Fa-f]{1,16}|\d{1,20}) \(([\w+]{1,20})\)(?
 # Not `name: value`, which --locals prints below a frame.
 _FRAME = re.compile(r"((?:(?!: ).){1,500}) \((.{1,1000}):(\d{1,9})\)\s*$")
 _AROUND = re.compile(r"^[\s>|]+|\x1b\[[0-9;]*m")
-_NOTHING = re.compile(r"(?:`{3,}|~{3,})\w*$|Python v\d|Parent Process \d|.{0,100}[$#>] .{0,100}\bpy-spy dump\b|py-spy dump\b")
+_NOTHING = re.compile(
+    r"(?:`{3,}|~{3,})\w*$|Python v\d|Parent Process \d|.{0,100}[$#>] .{0,100}\bpy-spy dump\b|py-spy dump\b"
+)
 # "<string>", "<frozen runpy>"; C code with debug information has lines too
 _PYTHON = (".py", ".pyx", ".pyi", ">")
 _MOST_THREADS = 500
@@ -59,11 +61,11 @@ def processes_of_text(text: str) -> tuple[list[DumpedProcess], bool]:
     for line in map(_plain, text.splitlines()):
         if not line or _NOTHING.match(line):
             continue
-        process, head = _PROCESS.match(line), _THREAD.match(line)
-        if process or head:
+        begins, head = _PROCESS.match(line), _THREAD.match(line)
+        if begins or head:
             inside = True
-        if process and len(found) < _MOST_PROCESSES:
-            found.append(DumpedProcess(int(process[1])))
+        if begins and len(found) < _MOST_PROCESSES:
+            found.append(DumpedProcess(int(begins[1])))
         elif head:
             thread = _thread(head)
             if not found or (_is_there(thread, found[-1]) and len(found) < _MOST_PROCESSES):
@@ -76,11 +78,10 @@ def processes_of_text(text: str) -> tuple[list[DumpedProcess], bool]:
                 frames.append(frame)
         elif not inside or not _of_frame(line):
             more, inside = True, False
-    found = [process for process in found if process.threads]
-    for process in found:
-        process.pid = process.pid or _pid_of_main(process)
-        for thread in process.threads:
-            thread["pid"] = process.pid
+    for one in found:
+        one.pid = one.pid or _pid_of_main(one)
+        for thread in one.threads:
+            thread["pid"] = one.pid
     return found, more
 
 
@@ -117,7 +118,9 @@ def _frame(line: str) -> dict[str, Any] | None:
 
 def _of_frame(line: str) -> bool:
     """A frame of C code (`cuCtxSynchronize_v2 (libcuda.so.580)`), or what --locals prints below one."""
-    return line.endswith(")") or line in ("Arguments:", "Locals:") or re.match(r"\w{1,200}: ", line) is not None
+    return (
+        line.endswith(")") or line in ("Arguments:", "Locals:") or re.match(r"\w{1,200}: ", line) is not None
+    )
 
 
 def _is_there(thread: dict[str, Any], process: DumpedProcess) -> bool:
