@@ -17,7 +17,6 @@ from diag.state.own_code import own_frames
 from diag.state.stack_activity import Activity, format_frame, is_idle_worker, is_in_lock, read_stack, steps
 from diag.state.view import JobView
 
-_CAUSE = "seen_once"
 _PEERS = (Activity.COLLECTIVE, Activity.RENDEZVOUS, Activity.COMM_INIT)
 _CLASSES = {**BLOCKED, Activity.RENDEZVOUS: "rendezvous", Activity.COMM_INIT: "comm_init"}
 _WORDS = {
@@ -124,6 +123,7 @@ def _finding(process: _Process) -> Finding:
     text = f"if {process.who} hangs: {_name(thread, main)} {words}"
     if thread is not main and main is not None and main.frames:
         text += f"; {_name(main, main)} {_place(main)[1]}"
+    advice = entry_of("seen_once").others.advice
     excerpts = [thread, *([main] if main is not None and main is not thread else [])]
     return Finding(
         id="held-up",
@@ -131,9 +131,9 @@ def _finding(process: _Process) -> Finding:
         severity=Severity.INFO,
         confidence=Confidence.LOW,
         klass=klass,
-        cause=_CAUSE,
+        cause="seen_once",
         summary=text,
-        advice=f"{entry_of(_CAUSE).others.advice} {_next_look(thread, pid)}",
+        advice=f"{advice} {_next_look(thread, pid)}",
         since=0.0,  # nothing tells
         evidence=tuple(Evidence(sample.how, _excerpt(one, main), at) for one in excerpts),
     )

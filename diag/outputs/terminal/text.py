@@ -242,7 +242,8 @@ def dump_text(document: dict[str, Any], *, colour: bool, width: int, lang: str =
         parts.append(f"missing: {_ranks(ranks)}: {reason}")
     arrivals, room = document.get("arrivals"), max(width, _NARROWEST)
     about = [*document.get("pace", {}).get("text", ()), *([arrivals["text"]] if arrivals else [])]
-    for line in (*about, *document.get("network", {}).get("text", ())):
+    machine = (line for part in ("network", "npus") for line in document.get(part, {}).get("text", ()))
+    for line in (*about, *machine):
         parts += wrap(clean(line), room, "", "    ")
     for native in document.get("native", ()):
         parts += _native_lines(native, room)
