@@ -189,3 +189,18 @@ def test_a_file_in_a_folder_needs_no_first_line(tmp_path: Path) -> None:
     engine, _, _ = replay([tmp_path])
 
     assert list(engine.job.ranks) == [0]
+
+
+def test_beyond_sixteen_processes_the_others_are_said_to_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = paste("".join(IN_ALL_REDUCE.replace("813", str(900 + one)) for one in range(18)), monkeypatch)
+
+    assert len(engine.active()) == 16
+    assert "2 more dumps of processes" in unchecked(engine)
+
+
+def test_a_long_paste_is_read_whole_and_its_log_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = "step of the program\n" * 200_000
+    engine = paste(f"{IN_BATCH}{lines}{IN_ALL_REDUCE}", monkeypatch)
+
+    assert {one.subject for one in engine.active()} == {"process 812", "process 813"}
+    assert engine.job.log.lines > 200_000

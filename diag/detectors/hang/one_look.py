@@ -69,6 +69,7 @@ class OneLook(Detector):
 
     def __init__(self) -> None:
         self._known: list[_Process] = []
+        self._left_out = 0
 
     def observe(self, at: float, fact: StackSample) -> None:
         if fact.rank is not None or not any(thread.frames for thread in fact.threads):
@@ -79,8 +80,10 @@ class OneLook(Detector):
             subject = f"process {fact.pid}" if fact.pid else f"process {number} without a pid"
             who = "this process" if not fact.pid and number == 1 else subject
             known = _Process(subject, who)
-            if len(self._known) < _MOST:
-                self._known.append(known)
+            if len(self._known) >= _MOST:
+                self._left_out += 1
+                return
+            self._known.append(known)
         known.looks.append((at, fact))
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
@@ -102,6 +105,10 @@ class OneLook(Detector):
                 yield NotChecked(what, reason, again)
             else:
                 yield NotChecked(what, "one look does not show that nothing moves", again)
+
+        if self._left_out:
+            what = f"{self._left_out} more dumps of processes"
+            yield NotChecked(what, f"{_MOST} processes are looked at", "give the others by themselves")
 
     def _shown(self) -> list[_Process]:
         """A worker that waits for work is of no interest beside others."""

@@ -25,6 +25,7 @@ _NOTHING = re.compile(
 )
 # "<string>", "<frozen runpy>"; C code with debug information has lines too
 _PYTHON = (".py", ".pyx", ".pyi", ">")
+_LONGEST_LINE = 4000
 _MOST_THREADS = 500
 _MOST_FRAMES = 1000
 _MOST_PROCESSES = 512
@@ -93,7 +94,7 @@ def threads_of_text(text: str) -> tuple[int, list[dict[str, Any]]] | None:
 
 
 def _plain(line: str) -> str:
-    return _AROUND.sub("", line).rstrip()
+    return _AROUND.sub("", line[:_LONGEST_LINE]).rstrip()
 
 
 def _thread(head: re.Match[str]) -> dict[str, Any]:

@@ -28,7 +28,8 @@ class Head:
 
     def read(self, size: int = -1, /) -> bytes:
         if self._left:
-            given, self._left = self._left, b""  # a head is smaller than any reading of ours
+            end = len(self._left) if size < 0 else size
+            given, self._left = self._left[:end], self._left[end:]
             return given
         return self._read(size)
 
