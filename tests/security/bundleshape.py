@@ -61,7 +61,8 @@ _RECORD = "source at emitted host rank schema segment policy"
 _PAYLOADS = {
     "cgroup": "levels[].* meminfo missing overcommit pid pressure version view vmstat",
     "disk": "bavail bfree blocks favail ffree files frsize path purpose quota quota.** read_only type uid",
-    "infiniband": "**", "interfaces": "**", "nvml": "**", "npu_smi": "text", "nccl_ras": "**", "flight_recorder": "**", "checkpoint": "**",
+    "infiniband": "**", "interfaces": "**", "nvml": "**", "npu_smi": "text",
+    "nccl_ras": "**", "flight_recorder": "**", "checkpoint": "**",
     "kmsg": "lines[]", "output": "lines[][] stream", "exits": "**", "faulthandler": "**", "pyspy": "**", "cuda_coredump": "**",
     "proc": "beside[][] cap_eff fds hz io limits main_stat page pid rdma schedstat stat status uid_map wchan children[].** main_wchan",
     "rdma_access": "cap_eff complete container.cgroup container.marks.* pid providers[] uid_map verbs[]",
