@@ -19,9 +19,11 @@ from diag.engine.engine import Engine
 from diag.engine.journal import segments, whole
 from diag.model import found
 from diag.outputs.report import report
+from diag.outputs.terminal.process_text import process_texts
 from diag.outputs.terminal.text import classes_text, dump_text
 from diag.outputs.view.classes import stack_classes, thread_classes
 from diag.outputs.view.network_view import network_json
+from diag.outputs.view.npus_view import npus_json
 from diag.outputs.view.steps_view import arrivals_json, steps_json
 from diag.outputs.view.view import ranks_json
 
@@ -75,17 +77,30 @@ def dump_document(hub: NodeHub, answers: dict[int, dict[str, Any]]) -> dict[str,
         **described(engine),
         "missing": missing,
         "network": network_json(engine),
+        "npus": npus_json(engine),
         "versions": {
             str(rank): answer["versions"]
             for rank, answer in sorted(answers.items())
             if answer.get("versions")
         },
+        "processes": [
+            {"rank": rank, **row}
+            for rank, answer in sorted(answers.items())
+            for row in answer.get("processes", ())
+        ],
         "probes": [
             {"rank": rank, **row}
             for rank, answer in sorted(answers.items())
             for row in answer.get("probes", ())
         ],
     }
+
+
+def culprits(engine: Engine) -> frozenset[int]:
+    """Ranks that are said to hold the job up."""
+    return frozenset(
+        rank for finding in engine.active() if finding.id in ("hang", "held-up") for rank in finding.ranks
+    )
 
 
 def described(engine: Engine) -> dict[str, Any]:
@@ -208,6 +223,7 @@ def write_bundle(document: dict[str, Any], facts: dict[str, Any], run_dir: Path,
             texts = {
                 "dump.json": json.dumps(document, indent=indent),
                 "stacks.txt": dump_text(document, colour=False, width=100),
+                **process_texts(document.get("processes", ())),
             }
             for name, text in texts.items():
                 data = text.encode("utf-8", "backslashreplace")

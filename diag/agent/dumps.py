@@ -16,6 +16,7 @@ from diag.agent.cluster.member import Member
 from diag.agent.dump import (
     Timer,
     add_native,
+    culprits,
     dump_document,
     finish_document,
     manifest_facts,
@@ -80,7 +81,10 @@ class DumpTaker:
         self.read_soon()
         name, path = self._name()
         # The sidecars end before us, so that what they have is there when we must answer.
-        wait = self.pool.dump(name, max(0.3, (until - time.monotonic()) * 0.8 - (_NATIVE_SHARE * native)))
+        with hub.lock:
+            blamed = culprits(hub.engine)
+        share = max(0.3, (until - time.monotonic()) * 0.8 - (_NATIVE_SHARE * native))
+        wait = self.pool.dump(name, share, blamed)
         wait.done.wait(until - time.monotonic())
         self.pool.forget_dump(name)
         timer.took("sidecars")

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,8 +32,10 @@ from diag.model import Payload, Record
 from diag.sources.host import exits, proc
 from diag.sources.host.process_tree import read_process
 from diag.sources.host.versions import versions
+from diag.sources.waits.inventory import Inventory
 
 _DUMP_CHILDREN = 64
+_INVENTORY_CHILDREN = 16  # whose /proc is read too; 10 ms each
 _RECORDER_SECONDS = 1.5  # in a dump; a server that answers does so in some milliseconds
 _MOST_DUMPS = 4  # at once: those that the kernel holds up leave their threads behind
 _WAITS_OVER_SECONDS = 0.2  # of a dump: what did not change meanwhile waits
@@ -114,13 +117,14 @@ class Sidecar:
         for name, work in (("dump", self._dump), ("native", self._native)):
             if name in order:
                 until = time.monotonic() + float(order["deadline"])
-                threading.Thread(target=work, args=(str(order[name]), until), name=name, daemon=True).start()
+                words = (str(order[name]), until, order.get("deep") is True)
+                threading.Thread(target=work, args=words, name=name, daemon=True).start()
 
     # -- dump ---------------------------------------------------------------------------------------------
 
-    def _dump(self, name: str, until: float) -> None:
+    def _dump(self, name: str, until: float, deep: bool) -> None:
         """Everything about this rank now, each part in time or missing with its reason; none waits for
-        another but the children's stacks for their list."""
+        another but what is read of children for their list. `deep`: it holds the job up, so that its children count."""
         began = time.monotonic()
         with self._lock:
             crowded = self._dumps >= _MOST_DUMPS
@@ -146,6 +150,12 @@ class Sidecar:
             Probe("shm", memory.read_shm),
             Probe("versions", self._read_versions),
         )
+        inventory = Inventory()
+        for part, read in (("open_files", inventory.read_kernel), ("memory_map", inventory.read_map)):
+            probes.start(
+                Probe(part, partial(read, self.rank.pid)),
+                *([Probe(f"child_{part}", partial(self._of_children, read, listed, probes))] if deep else ()),
+            )
         rows, late = probes.wait()
         missing = [
             f"{what}{probe.reason}"
@@ -155,7 +165,8 @@ class Sidecar:
         missing += [f"{probe} not finished in time" for probe in late]
         if listed.reason and "the process is gone" not in stack.reason:
             missing.append(listed.reason)
-        self._answer(name, began, missing=missing, probes=rows, versions=self._versions)
+        processes = inventory.rows(late)
+        self._answer(name, began, missing=missing, probes=rows, versions=self._versions, processes=processes)
         for probe in probes.all:  # on daemon threads, as this one is
             probe.done.wait()
         with self._lock:
@@ -181,6 +192,13 @@ class Sidecar:
         unseen = self[StackSampler].stacks.children(self.rank.children, _DUMP_CHILDREN, probes.until)
         return f"{unseen} child processes not reached in time" if unseen else ""
 
+    def _of_children(self, read: Callable[[int], str], listed: Probe, probes: Probes) -> str:
+        listed.done.wait(probes.left / 2)
+        for pid, _ in self.rank.children[:_INVENTORY_CHILDREN]:
+            read(pid)
+        more = len(self.rank.children) - _INVENTORY_CHILDREN
+        return f"{more} more children were not read" if more > 0 else ""
+
     def _ask_recorder(self, probes: Probes) -> str:
         recorder = self[CollectivesSampler]
         if not recorder.is_there:
@@ -201,7 +219,7 @@ class Sidecar:
             return f"its memory map cannot be read: {error.strerror}"
         return ""
 
-    def _native(self, name: str, until: float) -> None:
+    def _native(self, name: str, until: float, deep: bool) -> None:
         """Native frames too, by py-spy, which stops the rank meanwhile: only when a person asked for it."""
         began = time.monotonic()
         self._answer(name, began, native=self[StackSampler].stacks.native(max(0.05, until - began)))

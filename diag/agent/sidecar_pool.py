@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -199,19 +199,24 @@ class SidecarPool:
         for rank, sidecar in self._sidecars.items():
             sidecar.order_once("memory", rank in ranks)
 
-    def dump(self, name: str, deadline: float) -> DumpWait:
-        """Order a dump of all ranks. Wait on `.done`, which is set when all answered, or read `.answers`."""
-        return self._order("dump", name, set(self.processes()), deadline)
+    def dump(self, name: str, deadline: float, deep: Container[int] = ()) -> DumpWait:
+        """Order a dump of all ranks. Wait on `.done`, which is set when all answered, or read `.answers`. `deep`: ranks
+        whose children are looked at as closely."""
+        return self._order("dump", name, set(self.processes()), deadline, deep)
 
     def native(self, name: str, ranks: Iterable[int], deadline: float) -> DumpWait:
         """The same for native frames of some ranks."""
         return self._order("native", name, self._sidecars.keys() & ranks, deadline)
 
-    def _order(self, what: str, name: str, ranks: set[int], deadline: float) -> DumpWait:
+    def _order(
+        self, what: str, name: str, ranks: set[int], deadline: float, deep: Container[int] = ()
+    ) -> DumpWait:
         wait = self._dumps[name] = DumpWait(ranks)
         for rank in sorted(ranks):
             sidecar = self._sidecars.get(rank)
-            if sidecar is None or not sidecar.order({what: name, "deadline": deadline}):
+            if sidecar is None or not sidecar.order(
+                {what: name, "deadline": deadline, **({"deep": True} if rank in deep else {})}
+            ):
                 wait.answers[rank] = {"missing": ["the sidecar does not answer"], "seconds": 0.0}
         wait.check()
         return wait

@@ -5,7 +5,7 @@ from __future__ import annotations
 from diag.model.observations import Parser
 from diag.sources import digest, estimate, waits
 from diag.sources.collectives import flight_recorder, nccl_ras, store
-from diag.sources.gpu import cuda_coredump, nvml
+from diag.sources.gpu import cuda_coredump, npu_smi, nvml
 from diag.sources.host import cgroup, exits, kmsg, proc, run, shm
 from diag.sources.logs import output, written
 from diag.sources.network import infiniband, interfaces, rdma_access
@@ -27,6 +27,7 @@ PARSERS: dict[str, Parser] = {
     digest.VERDICT_SOURCE: digest.parse_verdict,
     disk.SOURCE: disk.parse,
     estimate.SOURCE: estimate.parse,
+    npu_smi.SOURCE: npu_smi.parse,
     nvml.SOURCE: nvml.parse,
     infiniband.SOURCE: infiniband.parse,
     interfaces.SOURCE: interfaces.parse,

@@ -5,7 +5,7 @@ Readings of one rank (its limits, its cgroup) are in `RankState`, networks in `N
 
 from __future__ import annotations
 
-from diag.model.observations import DiskSpace, GpuHealth, GpuSample, HostMemory, MemoryEstimated
+from diag.model.observations import DiskSpace, GpuHealth, GpuSample, HostMemory, MemoryEstimated, NpuSample
 from diag.state.reducer import Reducer, takes
 
 
@@ -16,6 +16,7 @@ class Machine(Reducer):
         self.host_memory: HostMemory | None = None
         self.gpus: dict[int, tuple[float, GpuSample]] = {}  # by index, with when it was read
         self.gpu_health: dict[int, tuple[float, GpuHealth]] = {}  # by index: ECC, row remapping, links
+        self.npus: dict[int, tuple[float, NpuSample]] = {}  # by chip
         self.disks: dict[str, tuple[float, DiskSpace]] = {}  # by path
         self.memory_estimate: MemoryEstimated | None = None  # what the command's arguments say it needs
 
@@ -30,6 +31,10 @@ class Machine(Reducer):
     @takes(GpuHealth)
     def _gpu_health(self, at: float, fact: GpuHealth) -> None:
         self.gpu_health[fact.index] = (at, fact)
+
+    @takes(NpuSample)
+    def _npu(self, at: float, fact: NpuSample) -> None:
+        self.npus[fact.index] = (at, fact)
 
     @takes(DiskSpace)
     def _disk(self, at: float, fact: DiskSpace) -> None:

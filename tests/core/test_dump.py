@@ -244,6 +244,40 @@ def test_bundle_is_read_back_by_replay_and_holds_what_a_person_reads(
     assert replay([tmp_path / "dump.tar.gz"])[0].job.returncode == 0
 
 
+def test_bundle_has_a_text_of_each_rank_and_the_terminal_one_line_about_it(
+    story: Story, run_dir: Path, tmp_path: Path
+) -> None:
+    row = {
+        "pid": 812,
+        "command": "python train.py",
+        "not_checked": ["memory map: not finished in time"],
+        "open_files": {
+            "count": 300,
+            "listed": [{"fd": 3, "to": "/data/a", "mode": "read", "at": 7}],
+            "more": {"pipe": 299},
+        },
+    }
+    made = document(story)
+    made["processes"] = [{"rank": 0, **row}, {"rank": 0, **row, "pid": 813}]
+
+    bundle(story, made, run_dir, tmp_path / "dump.tar.gz")
+
+    with tarfile.open(tmp_path / "dump.tar.gz") as tar:
+        file = tar.extractfile("proc/rank0.txt")
+        assert file is not None
+        text = file.read().decode()
+    assert text.startswith("pid 812: python train.py\nnot checked: memory map: not finished in time\n")
+    assert "      3 -> /data/a   (read, at 7)\n  and 299 more: 299 pipe\n" in text
+    assert "pid 813: " in text
+    shown = " ".join(dump_text(made, colour=False, width=100).split())
+    assert (
+        "proc/rank*.txt: open files, sockets, threads with system calls, limits and memory map of 2 processes"
+        in shown
+    )
+    assert "/data/a" not in shown
+    assert replay([tmp_path / "dump.tar.gz"])[0].job.returncode == 0
+
+
 def test_manifest_tells_what_is_in_the_bundle_and_where_it_comes_from(
     story: Story, run_dir: Path, tmp_path: Path
 ) -> None:

@@ -148,6 +148,8 @@ def test_dump_tells_what_each_part_cost_and_who_read_the_stack(rank: subprocess.
         "waits",
         "shm",
         "versions",
+        "open_files",
+        "memory_map",
     }
     assert probes["stack"]["reader"] == STACKS
     assert all(
@@ -413,3 +415,18 @@ def test_stacks_of_a_stranger_are_read_by_its_memory_alone(rank: subprocess.Pope
 
     assert asked == [denied, read]
     assert [(one.source, one.payload["pid"]) for one in said] == [("remote_stack", read)]
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_dump_lists_what_the_rank_has_open_and_of_culprits_what_their_children_have(
+    rank: subprocess.Popen[bytes], deep: bool
+) -> None:
+    with beside(rank) as sidecar:
+        sidecar.order({"dump": "dump-1", "deadline": 6.0, "deep": deep})
+
+        done = sidecar.until(lambda message: message.get("dumped") == "dump-1", timeout=8.0)
+
+    pids = [row["pid"] for row in done["processes"]]
+    assert pids[0] == rank.pid
+    assert (len(pids) > 1) == deep
+    assert all(row["open_files"]["listed"] and row["memory_map"]["bytes"] for row in done["processes"])

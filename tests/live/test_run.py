@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -113,6 +114,13 @@ def test_dump_answers_in_ten_seconds_with_gil_held_stopped_dead_and_zombie_ranks
         assert document["dump"]["next_command"] == f"kill -CONT {stopped}"
         probes = [probe for probe in document["dump"]["probes"] if probe["rank"] in (0, 1, 2, 5)]
         assert probes and all(probe["ok"] for probe in probes), probes
+        read = {row["rank"]: row for row in document["dump"]["processes"]}
+        assert {0, 1, 2, 5} <= set(read)
+        assert all(row["open_files"]["count"] and row["memory_map"]["bytes"] for row in read.values()), read
+        assert read[2]["threads"]["listed"][0]["state"] == "T"
+        with tarfile.open(document["dump"]["bundle"]) as tar:
+            text = tar.extractfile("proc/rank1.txt").read().decode()
+        assert all(part in text for part in ("clock_nanosleep(", "Max open files", "/libc.so"))
         both = [item for item in document["dump"]["classes"] if item["ranks"] == [0, 5]]
         assert both and "waits_for_the_others" in str(both[0]["frames"])
         assert any(finding["id"] == "rank-died" for finding in document["findings"])

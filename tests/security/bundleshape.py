@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 __all__ = ["ENVIRONMENT", "MEMBERS", "PATHS", "paths"]
 
-MEMBERS = re.compile(r"manifest\.json|dump\.json|stacks\.txt|journal-\d{6}\.jsonl\.gz")
+MEMBERS = re.compile(r"manifest\.json|dump\.json|stacks\.txt|proc/rank\d{1,7}\.txt|journal-\d{6}\.jsonl\.gz")
 # Families of launchers and communication libraries; of a family's secrets none.
 ENVIRONMENT = re.compile(
     r"(?!.*(?:TOKEN|SECRET|PASSW|_PASS|_KEY|CREDENTIAL|AUTH|JWT))"
@@ -48,13 +48,21 @@ _DUMP = """schema run_id diag_version host at seconds found next_command next_re
  report.not_checked[].what report.not_checked[].reason report.not_checked[].remedy
  network.text[] network.interfaces[].** network.traffic network.traffic.** network.ports[].** network.gpus[].**
  network.devices[].**
+ processes[].rank processes[].pid processes[].command processes[].status processes[].limits processes[].not_checked[]
+ processes[].threads.count processes[].threads.listed[].tid processes[].threads.listed[].name processes[].threads.listed[].state
+ processes[].threads.listed[].wchan processes[].threads.listed[].call processes[].open_files.count processes[].open_files.more.*
+ processes[].open_files.listed[].fd processes[].open_files.listed[].to processes[].open_files.listed[].mode
+ processes[].open_files.listed[].at processes[].open_files.listed[].socket processes[].memory_map.whole
+ processes[].memory_map.bytes.* processes[].memory_map.libraries_left_out processes[].memory_map.libraries[].path
+ processes[].memory_map.libraries[].bytes processes[].memory_map.libraries[].of npus.text[] npus.devices[].*
  pace.text[] pace.steps pace.steps.** pace.time_shares.* pace.sources[].* arrivals arrivals.**"""
 # One line a record: what read it, of which rank, when, and what it read.
 _RECORD = "source at emitted host rank schema segment policy"
 _PAYLOADS = {
     "cgroup": "levels[].* meminfo missing overcommit pid pressure version view vmstat",
     "disk": "bavail bfree blocks favail ffree files frsize path purpose quota quota.** read_only type uid",
-    "infiniband": "**", "interfaces": "**", "nvml": "**", "nccl_ras": "**", "flight_recorder": "**", "checkpoint": "**",
+    "infiniband": "**", "interfaces": "**", "nvml": "**", "npu_smi": "text",
+    "nccl_ras": "**", "flight_recorder": "**", "checkpoint": "**",
     "kmsg": "lines[]", "output": "lines[][] stream", "exits": "**", "faulthandler": "**", "pyspy": "**", "cuda_coredump": "**",
     "proc": "beside[][] cap_eff fds hz io limits main_stat page pid rdma schedstat stat status uid_map wchan children[].** main_wchan",
     "rdma_access": "cap_eff complete container.cgroup container.marks.* pid providers[] uid_map verbs[]",

@@ -7,11 +7,14 @@ from collections.abc import Callable
 from diag.agent.samplers.context import NodeContext, NodeSampler
 from diag.agent.samplers.sampler import Reporter
 from diag.model import Payload
+from diag.sources.gpu import npu_smi
 from diag.sources.gpu.nvml import SOURCE, NvmlReader
 from diag.sources.gpu.nvml_health import HEALTH_SECONDS
 from diag.sources.network import infiniband, interfaces
 from diag.state.view import JobView
 from diag.text.errors import SourceUnavailable
+
+_NPU_SECONDS = 60.0
 
 
 class GpuSampler(NodeSampler):
@@ -44,6 +47,26 @@ class GpuSampler(NodeSampler):
         """End the helper that asks NVML."""
         self.stop()
         self._reader.end()
+
+
+class NpuSampler(NodeSampler):
+    """Seldom, since each look starts a program; for a dump once more. Ends at once where there are no NPUs."""
+
+    name, what, sources = "npus", "npu", (npu_smi.SOURCE,)
+    read_for_dumps = True
+
+    @classmethod
+    def of(cls, node: NodeContext) -> NpuSampler:
+        return cls(node.reporter, _NPU_SECONDS)
+
+    def sample(self) -> None:
+        if npu_smi.is_there():
+            self.read(self.what, npu_smi.SOURCE, npu_smi.read)
+        else:
+            self.stop()
+
+    def period(self, cpu: float, wall: float) -> float:
+        return wall + self.every_seconds
 
 
 class NetworkSampler(NodeSampler):

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from diag.agent.samplers.checkpoints import CheckpointSampler
 from diag.agent.samplers.context import NodeContext, NodeSampler
-from diag.agent.samplers.devices import GpuSampler, NetworkSampler
+from diag.agent.samplers.devices import GpuSampler, NetworkSampler, NpuSampler
 from diag.agent.samplers.estimate import EstimateSampler
 from diag.agent.samplers.kernel import KernelLogSampler
 from diag.agent.samplers.program import ProgramSampler
@@ -21,6 +21,7 @@ T = TypeVar("T", bound=NodeSampler)
 
 NODE_SAMPLERS: tuple[type[NodeSampler], ...] = (
     GpuSampler,
+    NpuSampler,
     NetworkSampler,
     KernelLogSampler,
     StoreSampler,

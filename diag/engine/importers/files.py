@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from diag.engine.importers.pyspy_text import is_dump
 from diag.sources.collectives import nccl_ras
 from diag.sources.gpu import cuda_core
 
@@ -107,8 +108,7 @@ def _kind(path: Path) -> str | None:
     text = head.decode("utf-8", "replace")
     if head[:1] == b"\x80" or head.startswith(b"\xef\xbf\xbd\x02"):
         return "recorder" if b"pg_config" in head or b"entries" in head else None
-    # py-spy dump, 0.3-0.4: "Process 751: /usr/local/bin/python3 /app/train.py"
-    if re.match(r"Process \d+: ", text):
+    if is_dump(text):
         return "pyspy_text"
     if text.lstrip()[:1] in ("[", "{") and (found := _json_kind(text)):
         return found

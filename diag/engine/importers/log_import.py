@@ -19,6 +19,7 @@ from diag.engine.importers.files import rank_of_log
 from diag.engine.importers.log_outcome import LogOutcome
 from diag.engine.importers.log_reader import log_records, merged
 from diag.engine.importers.policy import LOG
+from diag.engine.importers.pyspy_text import holds_dump, processes_of_text
 from diag.engine.importers.readable import Head, why_unusable
 from diag.model import Record
 from diag.model.observations import Observation
@@ -27,6 +28,7 @@ from diag.sources.host import kmsg
 from diag.sources.host import run as run_source
 from diag.sources.logs import output
 from diag.sources.parsers import PARSERS
+from diag.sources.stacks import pyspy
 from diag.text.errors import DiagError
 from diag.text.progress_line import Progress
 
@@ -36,6 +38,8 @@ _OF_KERNEL = re.compile(
     r"^(?:.{0,100}\bkernel: ?|\[ {0,8}\d{1,9}\.\d{6}\]|\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\]"
     r"|NVRM: Xid |.{0,40}\b(?:Memory cgroup o|O)ut of memory: Killed process )"
 )
+
+_LARGEST_PASTE = 8 << 20  # 8 ranks of 200 threads: 2 MB
 
 
 class LogImport:
@@ -54,6 +58,9 @@ class LogImport:
         outcome, now, earlier = LogOutcome(), 0.0, 0
         for before, record in self._pieces():
             now = max(now, record.at)
+            if record.source == pyspy.SOURCE:  # beside lines, not of them
+                yield record
+                continue
             if before is not None and outcome.may_begin_anew:
                 outcome, earlier = LogOutcome(), earlier + 1
                 yield replace(run_source.began_anew(earlier, before.lines, before.ended_with), at=now)
@@ -163,4 +170,14 @@ def _lines(  # noqa: PLR0917 - of this module alone
     if unusable:
         notes.append(f"{path} {unusable}")
         return
-    yield from log_records(begun, Path(path).name, at, rank, written=written, read=progress.read)
+    name = Path(path).name
+    if not holds_dump(begun.head.decode("utf-8", "replace")):
+        yield from log_records(begun, name, at, rank, written=written, read=progress.read)
+        return
+    processes, more = processes_of_text(begun.whole(_LARGEST_PASTE).decode("utf-8", "replace"))
+    if more:
+        for record in log_records(begun, name, at, rank, written=written, read=progress.read):
+            at = record.at
+            yield record
+    for process in processes:
+        yield Record(pyspy.SOURCE, {"pid": process.pid, "stdout": process.threads}, at=at)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from diag.detectors import make_detectors
 from diag.detectors.cluster import make_job_detectors
 from diag.detectors.contract import Detector
+from diag.detectors.hang.one_look import OneLook
 from diag.detectors.log_end import LogEndDetector
 from diag.detectors.precedence import PRECEDENCE
 from diag.detectors.unrecognised import UnrecognisedFailureDetector
@@ -53,7 +54,9 @@ RUN = Policy("run", make_detectors)
 JOB = Policy("job", lambda rules: make_job_detectors())  # the job hub's: digests of all nodes
 # A log of weeks is not judged at each second of them.
 LOG = Policy(
-    "log", lambda rules: [*make_detectors(rules), LogEndDetector(), UnrecognisedFailureDetector()], 10.0
+    "log",
+    lambda rules: [*make_detectors(rules), LogEndDetector(), UnrecognisedFailureDetector(), OneLook()],
+    10.0,
 )
 
 

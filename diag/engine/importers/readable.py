@@ -28,9 +28,16 @@ class Head:
 
     def read(self, size: int = -1, /) -> bytes:
         if self._left:
-            given, self._left = self._left, b""  # a head is smaller than any reading of ours
+            end = len(self._left) if size < 0 else size
+            given, self._left = self._left[:end], self._left[end:]
             return given
         return self._read(size)
+
+    def whole(self, most: int) -> bytes:
+        """What is still to be read, up to so many bytes and as it is; it is read again."""
+        while len(self._left) < most and (data := self._read(most - len(self._left))):
+            self._left += data
+        return self._left
 
 
 def without_indent(text: bytes) -> bytes:

@@ -38,6 +38,24 @@ class GpuSample(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class NpuSample(Observation):
+    """One chip of an Ascend NPU now; None for what npu-smi did not say. `index`: its number as the machine counts chips
+    (Phy-ID); `npu` and `chip` as npu-smi names it."""
+
+    index: int
+    npu: int
+    chip: int
+    name: str
+    bus_id: str
+    health: str
+    core_utilization_ratio: float | None
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    power_watts: float | None
+    temperature_celsius: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class NvlinkSeen:
     """One NVLink of a GPU; counters are since the driver was loaded, None where it does not say."""
 

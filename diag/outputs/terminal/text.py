@@ -250,7 +250,8 @@ def dump_text(document: dict[str, Any], *, colour: bool, width: int, lang: str =
         parts.append(f"missing: {_ranks(ranks)}: {reason}")
     arrivals, room = document.get("arrivals"), max(width, _NARROWEST)
     about = [*document.get("pace", {}).get("text", ()), *([arrivals["text"]] if arrivals else [])]
-    for line in (*about, *document.get("network", {}).get("text", ())):
+    machine = (line for part in ("network", "npus") for line in document.get(part, {}).get("text", ()))
+    for line in (*about, *machine):
         parts += wrap(clean(line), room, "", "    ")
     for native in document.get("native", ()):
         parts += _native_lines(native, room)
@@ -259,11 +260,21 @@ def dump_text(document: dict[str, Any], *, colour: bool, width: int, lang: str =
     )
     if document.get("bundle"):
         parts.append(f"bundle: {document['bundle']}   (look again: diag replay {document['bundle']})")
+        parts += wrap(clean(_in_bundle(document)), room, "", "    ")
     elif document.get("bundle_error"):
         parts.append(f"no bundle: {document['bundle_error']}")
     if document.get("next_command"):
         parts.append(f"next: {document['next_command']}   ({document['next_reason']})")
     return "\n".join(parts)
+
+
+def _in_bundle(document: Mapping[str, Any]) -> str:
+    read = document.get("processes", ())
+    text = "in it: stacks.txt, dump.json, the journal"
+    if read:
+        count = f"{len(read)} process{'' if len(read) == 1 else 'es'}"
+        text += f"; proc/rank*.txt: open files, sockets, threads with system calls, limits and memory map of {count}"
+    return text
 
 
 def _format_paused(probes: Iterable[Mapping[str, Any]]) -> str:

@@ -88,6 +88,60 @@ def parse_call(text: str, machine: str = "") -> Call | None:
     return Call(_BY_NUMBER.get(machine or platform.machine(), {}).get(number, str(number)), args)
 
 
+# How many arguments a call has; of one that is not named here the registers tell nothing.
+_ARGUMENTS = {
+    0: "pause vfork sync restart_syscall", 1: "close exit exit_group fsync fdatasync unlink syncfs",
+    2: "fstat nanosleep flock mkdir rename stat statfs clone3",
+    3: "read write poll ioctl readv writev connect accept sendmsg recvmsg execve semop fcntl getdents open getdents64 mkdirat "
+    "unlinkat",
+    4: "pread64 pwrite64 wait4 semtimedop rt_sigtimedwait clock_nanosleep epoll_wait openat newfstatat sync_file_range "
+    "fallocate accept4 openat2",
+    5: "select clone mount waitid ppoll renameat2 statx",
+    6: "sendto recvfrom futex pselect6 epoll_pwait io_uring_enter epoll_pwait2",
+}  # fmt: skip
+_COUNTS = {name: count for count, names in _ARGUMENTS.items() for name in names.split()}
+_FUTEX = {0: "WAIT", 1: "WAKE", 6: "LOCK_PI", 9: "WAIT_BITSET", 11: "WAIT_REQUEUE_PI", 13: "LOCK_PI2"}
+
+
+def format_call(call: Call, links: Mapping[int, str]) -> str:
+    """As strace would, as far as registers tell; a descriptor with what it refers to.
+
+    >>> format_call(Call("read", (3, 0x7F00, 16, 0, 0, 0)), {3: "pipe:[71]"})
+    'read(3 -> pipe:[71], 0x7f00, 16)'
+    >>> format_call(Call("futex", (0x7F00, 0x189, 0, 0, 0, 0xFFFFFFFF)), {})
+    'futex(0x7f00, WAIT_BITSET|PRIVATE|CLOCK_REALTIME, 0, 0, 0, 4294967295)'
+    """
+    if call.name == "running":
+        return "running"
+    count = _COUNTS.get(call.name)
+    if count is None:
+        return f"call {call.name}" if call.name.isdigit() else call.name
+    words = [_word(value) for value in call.args[:count]]
+    if words and _CALLS[call.name][3] in ("fd", "at"):
+        fd = call.signed()
+        words[0] = "AT_FDCWD" if fd == -100 else f"{fd} -> {links[fd]}" if fd in links else str(fd)
+    if call.name in ("wait4", "waitid", "poll", "epoll_wait", "epoll_pwait"):  # -1: any child, no timeout
+        words = [
+            str(call.signed(at)) if call.word(at) in (_MINUS_ONE, 0xFFFFFFFF) else word
+            for at, word in enumerate(words)
+        ]
+    if call.name == "futex":
+        op = call.word(1) & 0xFFFFFFFF
+        flags = [name for bit, name in ((_PRIVATE, "PRIVATE"), (0x100, "CLOCK_REALTIME")) if op & bit]
+        words[1] = "|".join([_FUTEX.get(op & 0x7F, str(op & 0x7F)), *flags])
+    return f"{call.name}({', '.join(words)})"
+
+
+_MINUS_ONE = (1 << 64) - 1
+
+
+def _word(value: int) -> str:
+    """Small numbers and those of 32 bits that are no address as such."""
+    if value == _MINUS_ONE:
+        return "-1"
+    return str(value) if value < 4096 or value == 0xFFFFFFFF else f"{value:#x}"
+
+
 # --- what it waits for
 
 _EXITING = 0x4  # PF_EXITING of include/linux/sched.h, in field 9 of stat

@@ -14,10 +14,10 @@ _COMMAND = 160
 _QUOTA = {1: "cpu.cfs_quota_us", 2: "cpu.max"}
 
 
-def command_of(proc: str, pid: int) -> str:
+def command_of(proc: str, pid: int, most: int = _COMMAND) -> str:
     """As it was started, without what looks like a secret."""
     argv = read_text(f"{proc}/{pid}/cmdline").rstrip("\0").split("\0")
-    return " ".join(redacted(argv))[:_COMMAND].strip()
+    return " ".join(redacted(argv))[:most].strip()
 
 
 def parent_and_start(proc: str, pid: int) -> tuple[int, float]:
