@@ -1,0 +1,119 @@
+"""Values in sentences: which text a place of a template may hold, how it reads in Chinese, and what of a sentence may
+not get lost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_LIST = r"\d+(?:-\d+)?(?:, \d+(?:-\d+)?)*(?:, \.\.\. \(\d+ of them\))?"
+_PID = r"(?: \(pid \d+\))?"
+_SPAN = r"-?[\d.]+ (?:µs|ms|s|min|h|d)(?: \d+ (?:s|min|h))?"
+_UNITS = {"µs": "微秒", "ms": "毫秒", "s": "秒", "min": "分", "h": "小时", "d": "天"}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`pattern` is RE2's; `render` gives the Chinese, None where there is none."""
+
+    pattern: str
+    render: Callable[[str], str | None] = str
+    open_ended: bool = False  # where it ends follows from what comes after it
+
+
+def _ranks(text: str) -> str:
+    """
+    >>> _ranks("Ranks 0-2, 7"), _ranks("rank 3 (pid 81)"), _ranks("all 8 ranks seen"), _ranks("the job")
+    ('rank 0-2, 7', 'rank 3 (pid 81)', '已看到的全部 8 个 rank', '任务')
+    """
+    if text.lower() == "the job":
+        return "任务"
+    if text.startswith(("all ", "All ")):
+        return f"已看到的全部 {text.split()[1]} 个 rank"
+    named = re.sub(r"^[Rr]anks?", "rank", re.sub(r"^[Nn]odes?", "节点", text))
+    return re.sub(r"\.\.\. \((\d+) of them\)", r"…（共 \1 个）", named)
+
+
+def _span(text: str) -> str:
+    """
+    >>> _span("1 min 40 s"), _span("at least 29 s"), _span("52 ms")
+    ('1 分 40 秒', '至少 29 秒', '52 毫秒')
+    """
+    words = text.removeprefix("at least ").removeprefix("At least ").split()
+    least = "至少 " if "least" in text else ""
+    return least + " ".join(_UNITS.get(word, word) for word in words)
+
+
+def _place(text: str) -> str:
+    """
+    >>> _place("wait (from <module>, train.py:7), inside Popen.wait (subprocess.py:9),")
+    'wait（由 <module> 调用，train.py:7），内层 Popen.wait（subprocess.py:9）'
+    """
+    inner = text.rstrip(",").replace(", inside ", "，内层 ")
+    return re.sub(r" \((?:from ([^(),]+), )?([^()]+)\)", _called, inner)
+
+
+def _called(found: re.Match[str]) -> str:
+    return f"（由 {found[1]} 调用，{found[2]}）" if found[1] else f"（{found[2]}）"
+
+
+_FREE = Kind(r"[^;]+", open_ended=True)
+ANYTHING = Kind(r".+", open_ended=True)  # quoted lines, errors
+_AT = r"[\w.<>]+(?: \((?:from [^(),]+, )?[^()]+\))?"
+_RANKS = Kind(rf"(?:[Rr]anks?|[Nn]odes?) {_LIST}{_PID}|[Tt]he job|[Aa]ll \d+ ranks seen", _ranks)
+KINDS = {
+    "ranks": _RANKS,
+    "who": _RANKS,
+    "victims": _RANKS,
+    "culprits": _RANKS,
+    "span": Kind(rf"(?:[Aa]t least )?{_SPAN}", _span),
+    "n": Kind(r"\d[\d,.]*"),
+    "size": Kind(r"[\d.]+ (?:B|KiB|MiB|GiB|TiB|PiB)"),
+    "time": Kind(r"(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"),
+    "ratio": Kind(r"<?[\d.]+ %"),
+    "where": Kind(rf"{_AT}(?:, inside {_AT})?,?", _place),
+    "line": ANYTHING,
+    "error": ANYTHING,
+    "reason": ANYTHING,
+    "command": ANYTHING,
+    "clause": ANYTHING,
+    "id": Kind(r"[a-z][a-z0-9-]*(?: \([a-z_]+\))?"),
+    "word": Kind(r"[^\s,;:]+"),
+    # A verb that follows the number of ranks: Chinese has one form.
+    "wait": Kind(r"waits?"),
+    "have": Kind(r"has|have"),
+}
+CLAUSE = "clause"  # a place of what is a template's itself
+SILENT = frozenset({"wait", "have"})  # may be left out
+
+
+def kind_of(place: str) -> Kind:
+    """By its name without a number: {ranks}, {n2}, {clause}."""
+    return KINDS.get(stem(place), _FREE)
+
+
+def stem(place: str) -> str:
+    return place.rstrip("0123456789").lower()
+
+
+_KEPT = re.compile(
+    r"`(?P<code>[^`]+)`|\"(?P<quote>[^\"]+)\"|(?P<path>(?<![\w<])(?:/|--)\w[\w./=-]*\w)"
+    r"|(?P<name>\b[A-Z][A-Z0-9]*_[A-Z0-9_]+)|(?P<number>\d+(?:[.,:]\d+)*)"
+)
+_NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
+
+
+def lost(english: str, chinese: str) -> list[str]:
+    """Numbers, paths, options, variables, commands and quoted lines of the English that the Chinese lacks.
+
+    >>> lost("rank 1 (pid 7) reads /data/a.bin", "rank 1 在读 /data/b.bin")
+    ['7', '/data/a.bin']
+    """
+    numbers = set(_NUMBER.findall(chinese))
+    missing = []
+    for found in _KEPT.finditer(english):
+        text = found[found.lastgroup or 0]
+        if (text not in numbers) if found.lastgroup == "number" else (text not in chinese):
+            missing.append(text)
+    return missing
