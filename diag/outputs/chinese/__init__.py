@@ -8,7 +8,8 @@ quoted line of the English is missing in the Chinese.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,21 +18,17 @@ from diag.outputs.chinese.po import read
 from diag.outputs.chinese.templates import Catalogue
 from diag.outputs.chinese.values import lost
 
-__all__ = ["catalogue", "in_chinese", "of_finding", "speaker", "whole"]
-
-
-def speaker(lang: str) -> Callable[[str], str]:
-    """What shows a text in this language."""
-    return in_chinese if lang == "zh" else str
+__all__ = ["catalogue", "in_chinese", "of_finding", "whole"]
 
 
 @cache
 def catalogue() -> Catalogue:
-    """Read once, where Chinese is shown first."""
+    """Read once: before a run that will be told of in Chinese, else where Chinese is shown first."""
     found = Catalogue()
     for path in sorted(Path(__file__).parent.glob("*.po")):
-        for english, chinese in read(path.read_text(encoding="utf-8")):
-            found.add(english, chinese)
+        with suppress(OSError):  # no file may be opened any more: it stays English
+            for english, chinese in read(path.read_text(encoding="utf-8")):
+                found.add(english, chinese)
     return found
 
 
@@ -64,8 +61,8 @@ def _learn_rule(rule: str) -> None:
 
     if not rule.replace("-", "").isalnum():  # the id of a capture may be anything
         return
-    for file in packaged_folder().glob(f"*/{rule}.yaml"):
-        for one in read_rules([file], own=True):
+    with suppress(OSError):
+        for one in read_rules(packaged_folder().glob(f"*/{rule}.yaml"), own=True):
             if isinstance(one, Loaded):
                 catalogue().add(one.rule.summary, one.rule.zh.summary, of_rule=True)
                 catalogue().add(one.rule.advice, one.rule.zh.advice, of_rule=True)

@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 import re2
 
 from diag.outputs.chinese.values import ANYTHING, CLAUSE, SILENT, Kind, kind_of, lost, stem
+from diag.text.columns import char_columns
 
 _PLACE = re.compile(r"\{([A-Za-z_]\w*)\}")
+_SPACED = re.compile(r"( ?)\{([A-Za-z_]\w*)\}( ?)")  # no space beside a Chinese character or mark
 _TOKEN = re.compile(r"\{[A-Za-z_]\w*\}|\[[^|\[\]]*\|[^|\[\]]*\]")
 _LONGEST = 4000  # characters of a text that is looked up
 _DEEPEST = 12
@@ -60,7 +62,13 @@ class Template:
             own = translate(value) if stem(name) == CLAUSE else self._kind(name).render(value)
             if own is None or values.setdefault(name, own) != own:
                 return None
-        return _PLACE.sub(lambda place: values.get(place[1], place[0]), self.chinese)
+
+        def put(place: re.Match[str]) -> str:
+            value = values.get(place[2], place[2])
+            before = "" if is_wide(value[:1]) else place[1]
+            return before + value + ("" if is_wide(value[-1:]) else place[3])
+
+        return _SPACED.sub(put, self.chinese)
 
     def _kind(self, place: str) -> Kind:
         """The names in a rule are of groups of its regex: they may hold anything."""
@@ -188,14 +196,19 @@ def split(text: str, mark: str) -> Iterator[str]:
     for index, char in enumerate(text):
         if quote:
             quote = "" if char == quote else quote
-        elif char in "`\"":
+        elif char in '`"':
             quote = char
         else:
             depth += (char in _OPENS) - (char in _CLOSES and depth > 0)
-            if not depth and text.startswith(mark, index) and index >= begin:
+            dots = char == "." and text[index - 1 : index] == "."  # "rdma/... in the limits"
+            if not depth and not dots and text.startswith(mark, index) and index >= begin:
                 yield text[begin:index]
                 begin = index + len(mark)
     yield text[begin:]
+
+
+def is_wide(char: str) -> bool:
+    return char != "" and char_columns(char) == 2
 
 
 def _with_last(parts: list[str]) -> Iterator[tuple[str, bool]]:
