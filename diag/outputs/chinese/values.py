@@ -101,7 +101,6 @@ _KEPT = re.compile(
     r"`(?P<code>[^`]+)`|\"(?P<quote>[^\"]+)\"|(?P<path>(?<![\w<])(?:/|--)\w[\w./=-]*\w)"
     r"|(?P<name>\b[A-Z][A-Z0-9]*_[A-Z0-9_]+)|(?P<number>\d+(?:[.,:]\d+)*)"
 )
-_NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 
 
 def lost(english: str, chinese: str) -> list[str]:
@@ -110,10 +109,11 @@ def lost(english: str, chinese: str) -> list[str]:
     >>> lost("rank 1 (pid 7) reads /data/a.bin", "rank 1 在读 /data/b.bin")
     ['7', '/data/a.bin']
     """
-    numbers = set(_NUMBER.findall(chinese))
     missing = []
     for found in _KEPT.finditer(english):
         text = found[found.lastgroup or 0]
-        if (text not in numbers) if found.lastgroup == "number" else (text not in chinese):
+        if text not in chinese or (
+            found.lastgroup == "number" and not re.search(rf"(?<!\d){re.escape(text)}(?!\d)", chinese)
+        ):
             missing.append(text)
     return missing

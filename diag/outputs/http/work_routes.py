@@ -54,7 +54,7 @@ def add_dump(app: FastAPI, view: HubView) -> None:
         ] = 0,
         colour: Annotated[bool, Query(description="that text with colours")] = False,
         lang: Annotated[
-            Literal["en", "zh"], Query(description="zh: that text with findings' meanings in Chinese")
+            Literal["en", "zh"], Query(description="zh: that text in Chinese")
         ] = "en",
         scope: Annotated[
             Literal["job", "node"], Query(description="node: of this node only, as other hubs ask")
