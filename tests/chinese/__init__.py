@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from diag.outputs.chinese import in_chinese, of_finding
+from diag.outputs.chinese import in_chinese, of_finding, whole
 from tests.goldens import KEPT, kept
 
 LEFT = Path(__file__).parent / "left.txt"
@@ -56,7 +56,11 @@ def left() -> Counter[str]:
     lines and paths are one."""
     found: Counter[str] = Counter()
     for _, english, shown in texts():
-        if " " in english and (not _CHINESE.search(shown) or _ENGLISH.search(_QUOTED.sub("", shown))):
+        if (
+            whole(english) is None
+            and " " in english
+            and (not _CHINESE.search(shown) or _ENGLISH.search(_QUOTED.sub("", shown)))
+        ):
             found[_shape(english)] += 1
     return found
 

@@ -47,9 +47,7 @@ def test_entry_of_a_catalogue_has_the_places_of_its_english(path: Path) -> None:
 
 
 def test_no_english_has_two_entries() -> None:
-    seen = [
-        english for path in CATALOGUES for english, _ in po.read(path.read_text(encoding="utf-8"))
-    ]
+    seen = [english for path in CATALOGUES for english, _ in po.read(path.read_text(encoding="utf-8"))]
 
     assert len(seen) == len(set(seen)), sorted(one for one in seen if seen.count(one) > 1)
 
@@ -129,7 +127,18 @@ def test_place_that_comes_twice_has_one_value() -> None:
 
 def hostile() -> list[str]:
     """Texts that templates nearly match, in many ways."""
-    bits = ["rank 0: ", "rank 0 waits, ", "(a; b) ", "after iteration 1 ", '"', "`", "[is|are] ", "for 3 s ", "; ", ". "]
+    bits = [
+        "rank 0: ",
+        "rank 0 waits, ",
+        "(a; b) ",
+        "after iteration 1 ",
+        '"',
+        "`",
+        "[is|are] ",
+        "for 3 s ",
+        "; ",
+        ". ",
+    ]
     repeated = [bit * 300 for bit in bits]
     return [*repeated, "".join(bits) * 30, "rank 0 waits" + " (rank 1 waits" * 200, "\x00\ud800" * 50]
 
@@ -195,7 +204,10 @@ def test_english_report_loads_no_catalogue() -> None:
         "sys.exit('diag.outputs.chinese' in sys.modules)"
     )
 
-    assert subprocess.run([sys.executable, "-c", script, CAPTURE], capture_output=True, check=False).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", script, CAPTURE], capture_output=True, check=False).returncode
+        == 0
+    )
 
 
 def test_dump_is_in_chinese_as_a_whole() -> None:

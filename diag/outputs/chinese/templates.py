@@ -21,6 +21,7 @@ _TOKEN = re.compile(r"\{[A-Za-z_]\w*\}|\[[^|\[\]]*\|[^|\[\]]*\]")
 _LONGEST = 4000  # characters of a text that is looked up
 _DEEPEST = 12
 _TRIES = 2000  # templates for one text
+_SHORTEST_TAIL = 8  # characters: " in phase "
 _MOST_KEPT = 4096  # texts whose Chinese is remembered
 _BORDERS = ((". ", "。"), ("; ", "；"))  # of sentences, of clauses
 _OPENS, _CLOSES = "([{", ")]}"
@@ -43,6 +44,8 @@ class Template:
         self.holds_more = any(
             self._kind(name) is ANYTHING for name in places(english) if stem(name) != CLAUSE
         )
+        # When or where something was, behind any sentence: another template's last place would take it in.
+        self.is_tail = self.size >= _SHORTEST_TAIL and english.startswith(f"{{{CLAUSE}}} ")
         self._patterns: list[tuple[re.Pattern[str], list[str]]] | None = None
 
     def fill(self, text: str, translate: Translate) -> str | None:
@@ -97,7 +100,7 @@ class Template:
 
 
 class Catalogue:
-    """Templates, those with most literal text first."""
+    """Templates, what follows any sentence first, then those with most literal text."""
 
     def __init__(self) -> None:
         self.templates: dict[str, Template] = {}
@@ -123,7 +126,7 @@ class Catalogue:
     def translate(self, text: str) -> str | None:
         """All of the text in Chinese; None where a part has no entry."""
         if not self._ordered:
-            self._ordered = sorted(self.templates.values(), key=lambda one: -one.size)
+            self._ordered = sorted(self.templates.values(), key=lambda one: (not one.is_tail, -one.size))
         tries = iter(range(_TRIES))
         self._failed.clear()
         found = self._whole(text, 0, tries)

@@ -58,6 +58,17 @@ def _called(found: re.Match[str]) -> str:
     return f"（由 {found[1]} 调用，{found[2]}）" if found[1] else f"（{found[2]}）"
 
 
+def _what(text: str) -> str:
+    """
+    >>> _what("child pid 7 (`sh up.sh`)"), _what("thread up (tid 9)"), _what("the main thread")
+    ('子进程 pid 7 (`sh up.sh`)', '线程 up (tid 9)', '主线程')
+    """
+    for english, chinese in (("child ", "子进程 "), ("thread ", "线程 "), ("the main thread", "主线程")):
+        if text.startswith(english):
+            return chinese + text.removeprefix(english)
+    return text
+
+
 _FREE = Kind(r"[^;]+", open_ended=True)
 ANYTHING = Kind(r".+", open_ended=True)  # quoted lines, errors
 _AT = r"[\w.<>]+(?: \((?:from [^(),]+, )?[^()]+\))?"
@@ -73,6 +84,11 @@ KINDS = {
     "time": Kind(r"(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"),
     "ratio": Kind(r"<?[\d.]+ %"),
     "where": Kind(rf"{_AT}(?:, inside {_AT})?,?", _place),
+    "what": Kind(
+        r"(?:child )?pid \d+(?: \(`[^`]*`\))?|thread \S+ \(tid \d+\)|the main thread|rank \d+ \(pid \d+\)",
+        _what,
+    ),
+    "variable": Kind(r"[A-Z][A-Z0-9_]*(?:=\S*)?"),
     "line": ANYTHING,
     "error": ANYTHING,
     "reason": ANYTHING,
