@@ -72,6 +72,7 @@ def _what(text: str) -> str:
 _FREE = Kind(r"[^;]+", open_ended=True)
 ANYTHING = Kind(r".+", open_ended=True)  # quoted lines, errors
 _AT = r"[\w.<>]+(?: \((?:from [^(),]+, )?[^()]+\))?"
+_CODE = r"[\w.<>]+ \((?:from [^(),]+, )?[^()]+\)"
 _RANKS = Kind(rf"(?:[Rr]anks?|[Nn]odes?) {_LIST}{_PID}|[Tt]he job|[Aa]ll \d+ ranks seen", _ranks)
 KINDS = {
     "ranks": _RANKS,
@@ -84,6 +85,7 @@ KINDS = {
     "time": Kind(r"(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"),
     "ratio": Kind(r"<?[\d.]+ %"),
     "where": Kind(rf"{_AT}(?:, inside {_AT})?,?", _place),
+    "at": Kind(rf"{_CODE}(?:, inside {_CODE})?,?", _place),
     "what": Kind(
         r"(?:child )?pid \d+(?: \(`[^`]*`\))?|thread \S+ \(tid \d+\)|the main thread|rank \d+ \(pid \d+\)",
         _what,
