@@ -16,6 +16,7 @@ from diag.outputs.chinese.values import ANYTHING, CLAUSE, SILENT, Kind, kind_of,
 from diag.text.columns import char_columns
 
 _PLACE = re.compile(r"\{([A-Za-z_]\w*)\}")
+_AFTER_MARK = re.compile(r"(?<=[，。；：、]) +")
 _SPACED = re.compile(r"( ?)\{([A-Za-z_]\w*)\}( ?)")  # no space beside a Chinese character or mark
 _TOKEN = re.compile(r"\{[A-Za-z_]\w*\}|\[[^|\[\]]*\|[^|\[\]]*\]")
 _LONGEST = 4000  # characters of a text that is looked up
@@ -111,7 +112,7 @@ class Catalogue:
     def add(self, english: str, chinese: str, *, of_rule: bool = False) -> None:
         """Of several sentences or clauses that Chinese has as many of, each is one by itself too: advice may be shown
         without some of them. What would lose a value is left out. `of_rule`: its places may hold anything."""
-        english, chinese = " ".join(english.split()), chinese.strip()
+        english, chinese = " ".join(english.split()), _AFTER_MARK.sub("", chinese.strip())
         for mark, own in _BORDERS:
             parts, others = list(split(english, mark)), [part for part in chinese.split(own) if part.strip()]
             if len(parts) == len(others) > 1:

@@ -69,7 +69,19 @@ def _what(text: str) -> str:
     return text
 
 
-_FREE = Kind(r"[^;]+", open_ended=True)
+_PROSE = re.compile(r"(?:\b[a-z]{2,}\b[ ,]+){3}")
+
+
+def _name(text: str) -> str | None:
+    """A free place holds a name or a list of them: words of the sentence around it are none.
+
+    >>> _name("mlx5_0:1, mlx5_1:1"), _name("default_pg after some steps were made")
+    ('mlx5_0:1, mlx5_1:1', None)
+    """
+    return None if _PROSE.search(text) else text
+
+
+_FREE = Kind(r"[^;]+", _name, open_ended=True)
 ANYTHING = Kind(r".+", open_ended=True)  # quoted lines, errors
 _AT = r"[\w.<>]+(?: \((?:from [^(),]+, )?[^()]+\))?"
 _CODE = r"[\w.<>]+ \((?:from [^(),]+, )?[^()]+\)"
@@ -90,6 +102,7 @@ KINDS = {
         r"(?:child )?pid \d+(?: \(`[^`]*`\))?|thread \S+ \(tid \d+\)|the main thread|rank \d+ \(pid \d+\)",
         _what,
     ),
+    "group": Kind(r"[^\s()]+(?: \d+)?"),
     "variable": Kind(r"[A-Z][A-Z0-9_]*(?:=\S*)?"),
     "line": ANYTHING,
     "error": ANYTHING,
