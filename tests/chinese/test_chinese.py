@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -50,6 +51,34 @@ def test_no_english_has_two_entries() -> None:
     seen = [english for path in CATALOGUES for english, _ in po.read(path.read_text(encoding="utf-8"))]
 
     assert len(seen) == len(set(seen)), sorted(one for one in seen if seen.count(one) > 1)
+
+
+# What each kind of place may hold.
+VALUES = {
+    "ranks": "ranks 0-1", "who": "rank 3", "victims": "rank 2", "culprits": "rank 1", "span": "1 min 3 s", "n": "7",
+    "size": "2 GiB", "time": "10:00:00", "ratio": "5 %", "where": "f (a.py:3)", "at": "f (a.py:3)",
+    "what": "thread up (tid 9)", "variable": "NCCL_NET=IB", "id": "hang", "clause": "nothing found", "wait": "wait",
+    "have": "have",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", CATALOGUES, ids=lambda path: path.stem)
+def test_sentence_of_each_entry_is_found(path: Path) -> None:
+    hidden = []
+    for english, _ in po.read(path.read_text(encoding="utf-8")):
+        plain = re.sub(r"\[([^|\[\]]*)\|([^|\[\]]*)\]", r"\2", english)
+        told = re.sub(r"\{([A-Za-z_]\w*)\}", lambda place: VALUES.get(stem(place[1]), "x1"), plain)
+        if whole(told) is None:
+            hidden.append(told)
+
+    assert hidden == []
+
+
+def test_words_behind_a_sentence_are_in_no_value() -> None:
+    behind = re.compile(r"\(\d+ of \d+ ranks seen\)|while the (?:model|data) was|after (?:iteration|step) \d")
+    told = {shown for _, english, shown in texts() if shown != english and whole(english)}
+
+    assert {shown for shown in told if behind.search(re.sub('".*"', "", shown))} == set()
 
 
 def test_line_that_is_none_of_a_catalogue_is_refused() -> None:
