@@ -118,7 +118,7 @@ class Settings(BaseSettings):
     )
     lang: Literal["", "en", "zh"] = Field(
         "",
-        description="language of manual pages and of explanations under findings: en or zh; empty: from the locale",
+        description="language of reports and manual pages: en or zh; empty: from the locale",
     )
 
     _file: Path | None = PrivateAttr(None)

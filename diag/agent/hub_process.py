@@ -188,13 +188,14 @@ class _Beside:
             ras_address=self.variables.get("NCCL_RAS_ADDR", os.environ.get("NCCL_RAS_ADDR")),
         )
         encoding = cast("TextIO", SimpleNamespace(encoding=self.task["encoding"]))
+        self._lang = language_for(encoding, self.settings.lang)
         self._outputs = Outputs(
             OutputContext(
                 hub,
                 self.link.say,
                 colour=self.task["colour"],
                 width=lambda: self.link.width or self.task["width"],
-                lang=language_for(encoding, self.settings.lang),
+                lang=self._lang,
             )
         )
         return hub
@@ -219,6 +220,7 @@ class _Beside:
 
     def _conclude(self, hub: Hub) -> None:
         from diag.outputs.report import report
+        from diag.outputs.terminal.text import shown
         from diag.outputs.view.sentence import summary_line
 
         returncode = self.link.returncode
@@ -236,11 +238,8 @@ class _Beside:
         if not self.task["quiet"] and returncode is not None:
             document = report(hub.engine)
             seconds = time.time() - (self.link.started or {"at": hub.started_at})["at"]
-            self.link.say(
-                summary_line(
-                    document, seconds=seconds, run_dir=str(self.run_dir.path) if self.run_dir else ""
-                )
-            )
+            run_dir = str(self.run_dir.path) if self.run_dir else ""
+            self.link.say(shown(summary_line(document, seconds=seconds, run_dir=run_dir), self._lang))
 
 
 if __name__ == "__main__":

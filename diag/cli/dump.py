@@ -10,6 +10,7 @@ import os
 import sys
 
 from diag.cli.client.endpoint import add_options, endpoint
+from diag.cli.language import add_language, language
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
 from diag.text.units import format_seconds
@@ -28,6 +29,7 @@ _GRACE_SECONDS = 4.0  # past its deadline the hub still writes the bundle
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all-ranks", action="store_true", help="every rank of the job (also the default)")
     add_options(parser)
+    add_language(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="copy the bundle to FILE")
     parser.add_argument(
         "--json", action="store_true", help="print the report (diag.report/1) and the dump as JSON"
@@ -86,13 +88,13 @@ def _ask(
 ) -> dict[str, Any]:
     from diag.cli.client.answer import ask, check_address, document_of
     from diag.cli.client.http import post
-    from diag.cli.language import language
     from diag.text.language import language_for
     from diag.text.ticker import Ticker
 
     check_address(url)
     seconds = args.seconds or (_NATIVE_SECONDS if args.native else _SECONDS)
-    query = f"deadline={seconds:g}&columns={_columns()}&colour={int(wanted(1))}&lang={language_for(sys.stdout, language())}"
+    lang = language_for(sys.stdout, args.lang or language())
+    query = f"deadline={seconds:g}&columns={_columns()}&colour={int(wanted(1))}&lang={lang}"
     query += "&native=1" if args.native else ""
     again = f"diag watch --run-dir {run_path}" if run_path else "diag watch --pid PID on that node"
     with Ticker(_Waiting(url, token, ca, seconds)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
 
@@ -17,3 +18,11 @@ def language() -> str:
 
         chosen = load(take=("lang",)).lang
     return language_of(chosen, os.environ)
+
+
+def add_language(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--lang",
+        choices=("en", "zh"),
+        help="language of the report (default: the setting lang, else the locale); JSON is English always",
+    )

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diag.cli.language import add_language, language
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
 
@@ -32,6 +33,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--changes", action="store_true", help="print each change with its time instead of the report"
     )
+    add_language(parser)
     parser.add_argument("--serve", action="store_true", help="serve it as a live job's page until Ctrl-C")
     parser.add_argument("--host", metavar="ADDRESS", help="with --serve: HTTP address (default 127.0.0.1)")
     parser.add_argument(
@@ -48,7 +50,6 @@ def run(args: argparse.Namespace) -> int:
             hint="omit --json and --changes, or --serve",
             exit_code=2,
         )
-    from diag.cli.language import language
     from diag.detectors.rules.load import load
     from diag.engine.replay import replay
     from diag.model import found
@@ -76,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps(change.to_json()))
     else:
         width = max(60, shutil.get_terminal_size().columns)
-        print(report_text(document, colour=wanted(1), width=width, lang=language_for(sys.stdout, language())))
+        lang = language_for(sys.stdout, args.lang or language())
+        print(report_text(document, colour=wanted(1), width=width, lang=lang))
         classes = stack_classes(engine)
         if classes and any(finding["id"] in ("hang", "held-up") for finding in document["findings"]):
             print()

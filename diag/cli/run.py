@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from diag.cli.language import add_language
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
 
@@ -62,6 +63,7 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rules", type=Path, metavar="DIR", help="a folder of rules beside those that come with diag"
     )
+    add_language(parser)
     parser.add_argument(
         "--job-id",
         metavar="NAME",
@@ -78,7 +80,7 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
 
 def hub_settings(args: argparse.Namespace) -> dict[str, Any]:
     """By the settings that these options set; None for those that were not given."""
-    names = "run_root host port http stack_seconds ras rules nodes job_id sd_file expected_net"
+    names = "run_root host port http stack_seconds ras rules nodes job_id sd_file expected_net lang"
     return {name: getattr(args, name) for name in names.split()}
 
 

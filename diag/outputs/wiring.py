@@ -16,6 +16,12 @@ class Terminal(Output):
 
     documented = "diag run"
 
+    def start(self) -> None:
+        if self.run.lang == "zh":
+            from diag.outputs.chinese import catalogue
+
+            catalogue()  # not first in a hang, whose cause may be the disk
+
     def change(self, change: Change) -> None:
         from diag.outputs.terminal.text import panel
 

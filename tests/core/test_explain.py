@@ -164,11 +164,17 @@ def test_command_in_backticks_is_not_broken_where_it_fits_into_a_line() -> None:
 # ----------------------------------------------------------------------------------------------
 
 
-def test_finding_that_opens_says_in_chinese_what_it_means_and_where_its_page_is() -> None:
+def test_finding_that_opens_is_told_in_chinese() -> None:
     text = panel(opened(DIED), lang="zh")
 
+    assert text.splitlines()[1] == "diag|   rank 1 (pid 77) 以退出码 1 结束"
+
+
+def test_finding_whose_sentence_has_no_chinese_says_what_such_a_finding_means() -> None:
+    text = panel(opened(replace(DIED, summary="rank 1 went to sea")), lang="zh")
+
     assert text.splitlines()[1:4] == [
-        "diag|   rank 1 (pid 77) ended with exit code 1",
+        "diag|   rank 1 went to sea",
         "diag|   某个 rank 的进程以非 0 退出码结束，或者被信号杀死。",
         "diag|   说明: diag explain rank-died --lang zh",
     ]
@@ -179,15 +185,15 @@ def test_finding_in_english_is_as_it_was() -> None:
 
 
 def test_finding_that_has_no_page_is_said_without_one() -> None:
-    other = replace(DIED, id="a-rule", subject=JOB)
+    other = replace(DIED, id="a-rule", subject=JOB, summary="rank 1 went to sea")
 
-    assert panel(opened(other), lang="zh").isascii()
+    assert "说明" not in panel(opened(other), lang="zh")
 
 
-def test_report_has_the_chinese_lines_and_its_json_has_none() -> None:
+def test_report_is_in_chinese_and_its_json_has_none() -> None:
     document = {"job": {"state": "failed"}, "findings": [DIED.to_json()], "not_checked": []}
 
-    assert "说明: diag explain rank-died --lang zh" in report_text(document, lang="zh")
+    assert "rank-died：rank 1；置信度高" in report_text(document, lang="zh")
     assert report_text(document).isascii()
     assert json.dumps(document, ensure_ascii=False).isascii()
 
@@ -203,6 +209,6 @@ def test_replay_speaks_chinese_by_locale_and_its_json_does_not(tmp_path: Path) -
     shown, data = run(*words, LANG="zh_CN.UTF-8"), run(*words, "--json", LANG="zh_CN.UTF-8")
     plain = run(*words, LANG="zh_CN.UTF-8", PYTHONIOENCODING="ascii")
 
-    assert "--lang zh" in shown.stdout.decode()
-    assert b"--lang zh" not in data.stdout and json.loads(data.stdout)["findings"]
-    assert plain.stdout.isascii() and b"--lang zh" not in plain.stdout
+    assert "处理：" in shown.stdout.decode()
+    assert data.stdout.isascii() and json.loads(data.stdout)["findings"]
+    assert plain.stdout.isascii() and b"do: " in plain.stdout

@@ -53,9 +53,7 @@ def add_dump(app: FastAPI, view: HubView) -> None:
             int, Query(ge=0, le=10_000, description="also as text of this width, in `screen`")
         ] = 0,
         colour: Annotated[bool, Query(description="that text with colours")] = False,
-        lang: Annotated[
-            Literal["en", "zh"], Query(description="zh: that text with findings' meanings in Chinese")
-        ] = "en",
+        lang: Annotated[Literal["en", "zh"], Query(description="zh: that text in Chinese")] = "en",
         scope: Annotated[
             Literal["job", "node"], Query(description="node: of this node only, as other hubs ask")
         ] = "job",

@@ -60,20 +60,20 @@ def _who(ranks: Sequence[int]) -> str:
 
 
 def panel(change: Change, colour: bool = False, width: int = 80, lang: str = "en") -> str:
-    """A finding that opened, changed or resolved, as a few lines that end without a newline; `lang` zh: with
-    its meaning in Chinese when it opens."""
+    """A finding that opened, changed or resolved, as a few lines that end without a newline; `lang` zh: in
+    Chinese, as far as there is any."""
     room = max(width, _NARROWEST) - len(_PREFIX)
     finding = change.finding.to_json()
     body: list[str] = []
     if change.kind is ChangeKind.RESOLVED:
-        head = _head("resolved", _how_resolved(change), colour, room)
+        head = _head("resolved", _how_resolved(change), colour, room, lang)
     else:
         held = format_seconds(max(0.0, change.at - change.opened_at))
         opened = change.kind is ChangeKind.OPENED
         when = format_time(change.at, change.at) if opened else f"changed after {held}"
         about = f"{when}, {finding['confidence']} confidence"
-        head = _head(finding["severity"], f"{_title(finding)} {about}", colour, room)
-        body = list(_body(finding, room, "  ", _PANEL_EVIDENCE_LINES, lang if opened else "en"))
+        head = _head(finding["severity"], f"{_title(finding)} {about}", colour, room, lang)
+        body = list(_body(finding, room, "  ", _PANEL_EVIDENCE_LINES, lang))
     return "\n".join(_PREFIX + line for line in [*head, *body])
 
 
@@ -93,13 +93,26 @@ def _how_resolved(change: Change) -> str:
     return f"{_title(finding)} over {after}".rstrip()
 
 
-def _head(kind: str, text: str, colour: bool, room: int) -> list[str]:
+def _head(kind: str, text: str, colour: bool, room: int, lang: str = "en") -> list[str]:
     """The severity as a word, then the text; painted after the wrapping, which must not count the colour."""
-    word = kind.upper()
-    first, *more = wrap(f"{word} {text}", room, "", "  ")
+    word = kind.upper() if lang == "en" else shown(kind, lang)
+    first, *more = _wrapped(f"{word} {shown(text, lang)}", lang, room, "", "  ")
     if colour and kind in _COLOURS:
         first = f"\x1b[{_COLOURS[kind]}m{word}\x1b[0m" + first[len(word) :]
     return [first, *more]
+
+
+def shown(text: str, lang: str) -> str:
+    """A text of diag in the language of the reader: "zh", as far as there is Chinese, or "en"."""
+    if lang == "en":
+        return text
+    from diag.outputs.chinese import in_chinese  # who reads English waits for no catalogue
+
+    return in_chinese(text)
+
+
+def _wrapped(text: str, lang: str, room: int, indent: str = "", rest: str | None = None) -> list[str]:
+    return (wrap if lang == "en" else wrap_wide)(text, room, indent, rest)
 
 
 def over_head(finding: Mapping[str, Any], now: float | None) -> str:
@@ -114,12 +127,18 @@ def _body(
 ) -> Iterator[str]:
     """What happened, what to do, and below it on what grounds. A finding that is over is shown with the text of
     that time."""
-    then = "then: " if finding.get("resolved_at") is not None else ""
-    yield from wrap(then + clean(finding["summary"]), room, indent)
+    summary, advice, then, do = finding["summary"], finding["advice"], "then: ", "do: "
     if lang != "en":
+        from diag.outputs.chinese import of_finding
+
+        summary, advice = of_finding(finding, "summary"), of_finding(finding, "advice")
+        then, do = shown("then:", lang), shown("do:", lang)
+    lead = then if finding.get("resolved_at") is not None else ""
+    yield from _wrapped(lead + clean(summary), lang, room, indent)
+    if summary == finding["summary"] and lang != "en":
         yield from _meaning(finding["id"], room, indent, lang)
-    if finding["advice"]:
-        yield from wrap("do: " + clean(finding["advice"]), room, indent, indent + "    ")
+    if advice:
+        yield from _wrapped(do + clean(advice), lang, room, indent, indent + "    ")
     who = []
     if finding["ranks"] and _who(finding["ranks"]) != _ranks(finding["ranks"]):
         who.append(f"culprit: {_ranks(finding['ranks'])}")
@@ -128,8 +147,8 @@ def _body(
     if finding["cause"]:
         who.append(f"cause: {clean(finding['cause'])}")
     if who:
-        yield from wrap("; ".join(who), room, indent, indent + "  ")
-    yield from _evidence(finding["evidence"], room, indent, evidence_lines)
+        yield from _wrapped(shown("; ".join(who), lang), lang, room, indent, indent + "  ")
+    yield from _evidence(finding["evidence"], room, indent, evidence_lines, lang)
 
 
 def _meaning(finding: str, room: int, indent: str, lang: str) -> Iterator[str]:
@@ -143,19 +162,22 @@ def _meaning(finding: str, room: int, indent: str, lang: str) -> Iterator[str]:
         yield from wrap_wide(f"说明: diag explain {clean(finding)} --lang {lang}", room, indent)
 
 
-def _evidence(items: Sequence[Mapping[str, Any]], room: int, indent: str, budget: int) -> Iterator[str]:
-    shown = items[:budget]
-    each = budget // len(shown) if shown else 0
-    for item in shown:
+def _evidence(
+    items: Sequence[Mapping[str, Any]], room: int, indent: str, budget: int, lang: str
+) -> Iterator[str]:
+    """As it was read, in the words of those who wrote it."""
+    first = items[:budget]
+    each = budget // len(first) if first else 0
+    for item in first:
         source = clean(item["kind"]) + ("" if item["rank"] is None else f", rank {item['rank']}")
         source += f", {clean(item['where'])}" if item.get("where") else ""
         lines = _clean_lines(item["excerpt"])
         # What decides comes last: the innermost frame, the error under its traceback.
-        for index, line in enumerate(lines[-each:] if lines else ["(nothing to show)"]):
+        for index, line in enumerate(lines[-each:] if lines else [shown("(nothing to show)", lang)]):
             lead = f"{indent}[{source}] " if index == 0 else indent + "  "
             yield from wrap_long(lead + line, room, indent + "    ")
-    if len(items) > len(shown):
-        yield f"{indent}and {len(items) - len(shown)} more"
+    if len(items) > len(first):
+        yield indent + shown(f"and {len(items) - len(first)} more", lang)
 
 
 # --- stacks
@@ -182,29 +204,31 @@ def report_text(
 ) -> str:
     """A `diag.report/1` document for people: the job, what was found, what could not be checked. Ends without a newline.
 
-    `heading` replaces a missing sentence about the job. `lang` zh: with the meaning of each finding in Chinese.
+    `heading` replaces a missing sentence about the job. `lang` zh: in Chinese, as far as there is any.
     """
     room = max(width, _NARROWEST)
-    lines = wrap(clean(heading or document.get("sentence") or job_sentence(document)), room)
+    sentence = clean(heading or document.get("sentence") or job_sentence(document))
+    lines = _wrapped(shown(sentence, lang), lang, room)
     if speed := document.get("job", {}).get("speed"):
         from diag.state.speed import speed_lines  # `diag dump` must not wait for it
 
         for line in speed_lines(speed):
-            lines += wrap(clean(line), room, "", "  ")
+            lines += _wrapped(shown(clean(line), lang), lang, room, "", "  ")
     if document.get("log"):
-        lines += wrap(clean(_log_sentence(document["log"])), room)
+        lines += _wrapped(shown(clean(_log_sentence(document["log"])), lang), lang, room)
     open_now, over = split(document)
     heads = [(finding["severity"], _open_head(finding), finding) for finding in open_now]
     for kind, head, finding in (*heads, *(("over", over_head(one, None), one) for one in over)):
-        lines += ["", *_head(kind, head, colour, room)]
+        lines += ["", *_head(kind, head, colour, room, lang)]
         lines += _body(finding, room, "  ", _REPORT_EVIDENCE_LINES, lang)
     if document.get("past_left_out"):
-        lines += ["", f"and {document['past_left_out']} more that are over"]
+        lines += ["", shown(f"and {document['past_left_out']} more that are over", lang)]
     if document["not_checked"]:
-        lines += ["", "Not checked:"]
+        lines += ["", shown("Not checked:", lang)]
         for line in document["not_checked"]:
-            remedy = f" -> {line['remedy']}" if line["remedy"] else ""
-            lines += wrap(clean(f"{line['what']}: {line['reason']}{remedy}"), room, "  ", "    ")
+            what, reason, remedy = (shown(line[name], lang) for name in ("what", "reason", "remedy"))
+            text = clean(f"{what}{': ' if lang == 'en' else '：'}{reason}{f' -> {remedy}' if remedy else ''}")
+            lines += _wrapped(text, lang, room, "  ", "    ")
     return "\n".join(lines)
 
 
@@ -247,24 +271,24 @@ def dump_text(document: dict[str, Any], *, colour: bool, width: int, lang: str =
         for reason in reasons:
             by_reason.setdefault(reason, []).append(int(rank))
     for reason, ranks in by_reason.items():
-        parts.append(f"missing: {_ranks(ranks)}: {reason}")
+        parts.append(shown(f"missing: {_ranks(ranks)}: {reason}", lang))
     arrivals, room = document.get("arrivals"), max(width, _NARROWEST)
     about = [*document.get("pace", {}).get("text", ()), *([arrivals["text"]] if arrivals else [])]
     machine = (line for part in ("network", "npus") for line in document.get(part, {}).get("text", ()))
     for line in (*about, *machine):
-        parts += wrap(clean(line), room, "", "    ")
+        parts += _wrapped(clean(shown(line, lang)), lang, room, "", "    ")
     for native in document.get("native", ()):
         parts += _native_lines(native, room)
-    parts.append(
-        f"{len(document['ranks'])} ranks in {format_seconds(document['seconds'])}, {_format_paused(document['probes'])}"
-    )
+    seconds, paused = format_seconds(document["seconds"]), _format_paused(document["probes"])
+    parts.append(shown(f"{len(document['ranks'])} ranks in {seconds}, {paused}", lang))
     if document.get("bundle"):
-        parts.append(f"bundle: {document['bundle']}   (look again: diag replay {document['bundle']})")
-        parts += wrap(clean(_in_bundle(document)), room, "", "    ")
+        bundle = f"bundle: {document['bundle']}   (look again: diag replay {document['bundle']})"
+        parts.append(shown(bundle, lang))
+        parts += _wrapped(clean(shown(_in_bundle(document), lang)), lang, room, "", "    ")
     elif document.get("bundle_error"):
-        parts.append(f"no bundle: {document['bundle_error']}")
+        parts.append(shown(f"no bundle: {document['bundle_error']}", lang))
     if document.get("next_command"):
-        parts.append(f"next: {document['next_command']}   ({document['next_reason']})")
+        parts.append(shown(f"next: {document['next_command']}   ({document['next_reason']})", lang))
     return "\n".join(parts)
 
 

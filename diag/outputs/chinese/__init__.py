@@ -1,0 +1,79 @@
+"""What a person reads, in Chinese. diag judges, records and sends English; where a text is shown, its finished
+sentences are matched back to the templates they were made of (`*.po` beside this file, and the `zh` of rules), and
+the Chinese template is filled with the same values.
+
+What has no entry stays English, a sentence at a time. Nothing here raises for a text, and no number, path, command or
+quoted line of the English is missing in the Chinese.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from diag.outputs.chinese.po import read
+from diag.outputs.chinese.templates import Catalogue
+from diag.outputs.chinese.values import lost
+
+__all__ = ["catalogue", "in_chinese", "of_finding", "whole"]
+
+
+@cache
+def catalogue() -> Catalogue:
+    """Read once: before a run that will be told of in Chinese, else where Chinese is shown first."""
+    found = Catalogue()
+    for path in sorted(Path(__file__).parent.glob("*.po")):
+        with suppress(OSError):  # no file may be opened any more: it stays English
+            for english, chinese in read(path.read_text(encoding="utf-8")):
+                found.add(english, chinese)
+    return found
+
+
+def whole(text: str) -> str | None:
+    """All of the text in Chinese; None where a part of it has no entry."""
+    return catalogue().translate(text)
+
+
+def in_chinese(text: str) -> str:
+    """In Chinese as far as there is any."""
+    return catalogue().translate(text) or catalogue().by_sentence(text)
+
+
+def of_finding(finding: Mapping[str, Any], field: str) -> str:
+    """The `summary` or the `advice` of a finding, as far as there is Chinese for it: its own sentences, those of the
+    rule that found it, or the paragraph of the manual on its cause."""
+    text = str(finding[field])
+    if finding.get("rule"):
+        _learn_rule(str(finding["rule"]))
+    return (
+        whole(text)
+        or (_of_manual(str(finding["id"]), str(finding["cause"]), text) if field == "advice" else "")
+        or catalogue().by_sentence(text)
+    )
+
+
+@lru_cache(maxsize=512)
+def _learn_rule(rule: str) -> None:
+    from diag.detectors.rules.load import Loaded, packaged_folder, read_rules
+
+    if not rule.replace("-", "").isalnum():  # the id of a capture may be anything
+        return
+    with suppress(OSError):
+        for one in read_rules(packaged_folder().glob(f"*/{rule}.yaml"), own=True):
+            if isinstance(one, Loaded):
+                catalogue().add(one.rule.summary, one.rule.zh.summary, of_rule=True)
+                catalogue().add(one.rule.advice, one.rule.zh.advice, of_rule=True)
+
+
+def _of_manual(finding: str, cause: str, text: str) -> str:
+    """What the manual says of this cause alone; "" where that lacks a value of the English."""
+    from diag.outputs.manual import advice
+
+    for item in advice(finding, "zh") if cause and text else ():
+        if item.causes == (cause,):
+            said = item.text.partition("：")[2]
+            return said if said and not lost(text, said) else ""
+    return ""
