@@ -255,6 +255,7 @@ def test_dump_is_in_chinese_as_a_whole() -> None:
         "缺少：rank 3：went to sea",
         "2 个 rank，用时 2 秒，没有暂停任何进程",
         "证据包：/runs/a.tar.gz   （再看一次：diag replay /runs/a.tar.gz）",
+        "内容：stacks.txt、dump.json、journal",
         "下一步：diag explain hang   （各类 hang 的含义和处理办法）",
     ]
 
