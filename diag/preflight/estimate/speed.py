@@ -21,7 +21,7 @@ def active_parameters(plan: Plan) -> int:
     >>> from diag.preflight.estimate import estimate
     >>> plan = estimate(["swift", "sft", "--model", "Qwen/Qwen3-30B-A3B", "--max_length", "64"], {}).plan
     >>> round(active_parameters(plan) / 1e9, 2)
-    3.03
+    3.04
     """
     shape = plan.shape
     idle = sum(
