@@ -109,7 +109,7 @@ def test_sampler_reads_the_program_and_a_dump_shows_a_line_for_each_chip(
         story.tell(fact)
     shown = npus_json(story.engine)
     assert shown["text"][1].startswith(
-        "NPU 1 (910B3): AI cores 87%, memory 3.29 GiB of 64 GiB, health Warning"
+        "NPU 1 (910B3): AI cores 87 %, memory 3.29 GiB of 64 GiB, health Warning"
     )
     assert shown["devices"][0]["core_utilization_ratio"] == 0.0
 

@@ -252,9 +252,9 @@ def judge(
     verdict = with_endless_wait(with_kernel_waits(_held_up_by_memory(found, alive), job), job)
     verdict = with_known_end(with_service_at_rest(verdict, job), job, now)
     verdict = with_nobody_sending(with_work(verdict, job), job, now)
+    verdict = with_unordered_calls(with_tasks(verdict, job), job)
     verdict = with_generations(with_groups(verdict, states, job), job)
     verdict = with_message_let_go(with_store_keys(verdict, job), job)
-    verdict = with_unordered_calls(with_tasks(verdict, job), job)
     verdict = with_lock_file(with_variables(with_program_lines(verdict, job), job), job)
     verdict = with_ended_ranks(verdict, job)
     if busy and verdict.klass not in _ELSEWHERE:

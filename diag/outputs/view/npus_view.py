@@ -7,7 +7,7 @@ from typing import Any
 from diag.engine.engine import Engine
 from diag.model.observations import NpuSample
 from diag.outputs.view.network_view import picked
-from diag.text.units import format_bytes, format_seconds
+from diag.text.units import format_bytes, format_ratio, format_seconds
 
 
 def npus_json(engine: Engine) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def npus_json(engine: Engine) -> dict[str, Any]:
 
 
 def _line(npu: NpuSample, age: float) -> str:
-    cores = "?" if npu.core_utilization_ratio is None else f"{npu.core_utilization_ratio:.0%}"
+    cores = "?" if npu.core_utilization_ratio is None else format_ratio(npu.core_utilization_ratio)
     parts = [
         f"NPU {npu.index} ({npu.name}): AI cores {cores}",
         f"memory {format_bytes(npu.memory_used_bytes)} of {format_bytes(npu.memory_total_bytes)}",

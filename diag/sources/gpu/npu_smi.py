@@ -16,6 +16,7 @@ from diag.model import Payload, Record
 from diag.model.observations import NpuSample, Observation
 from diag.sources.payload import guarded
 from diag.text.errors import SourceUnavailable
+from diag.text.units import format_seconds
 
 SOURCE = "npu_smi"
 _SECONDS = 15.0  # a driver in trouble answers late, if at all
@@ -65,7 +66,7 @@ def read() -> Payload:
         )
     except subprocess.TimeoutExpired:
         raise SourceUnavailable(
-            f"npu-smi did not answer within {_SECONDS:g} s", "look at the NPU driver's log"
+            f"npu-smi did not answer within {format_seconds(_SECONDS)}", "look at the NPU driver's log"
         ) from None
     except OSError as error:
         raise SourceUnavailable(f"npu-smi cannot be started: {error.strerror}") from None

@@ -19,6 +19,7 @@ from diag.sources.host.process_tree import PROC, read_text, same_namespace, spli
 from diag.sources.waits import sock_diag
 from diag.sources.waits.decode import Call, format_call, parse_call
 from diag.sources.waits.proc_files import command_of, fdinfo, open_mode
+from diag.text.units import format_seconds
 
 _FILES = 256  # that are listed; of the others their kinds are counted
 _COUNTED = 4096
@@ -194,7 +195,7 @@ def _of_tcp(one: sock_diag.TcpSocket) -> str:
     if one.retransmits:
         text += f", {one.retransmits} retransmits"
     if one.silent_ms is not None and one.state == "ESTABLISHED":
-        text += f", silent {one.silent_ms / 1000:.0f} s"
+        text += f", silent {format_seconds(one.silent_ms / 1000)}"
     return text
 
 
