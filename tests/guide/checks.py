@@ -27,6 +27,7 @@ NOT_RUN = {
     "source": "is of the reader's shell; `make` makes that file",
     "export": "is of the reader's shell",
     "cd": "is of the reader's shell",
+    "diff": "compares the reader's files",
     "echo": "lets the tutorial's fault go, which is run",
     "cat /proc": "a setting of the machine, which not every kernel has",
     "docker": "needs a daemon, images and GPUs; files and diag's own words in it are read",
