@@ -81,7 +81,7 @@ NO_LOCKS = pytest.mark.skipif(
         ("queue", "peer_is_silent", "probably for thread read_ahead (tid "),
         ("lost", "children_wait_for_work", "the kernel ends each after 1 s of CPU time (RLIMIT_CPU)"),
         ("works", "helpers_at_work", "its 2 child processes work: pid "),
-        ("loop", "event_loop_is_empty", "waits for nothing but its own wake-up"),
+        ("loop", "tasks_wait_for_permits", "waits for nothing but its own wake-up"),
         pytest.param("twice", "nobody_releases_lock", "waits on a lock or condition", marks=NO_LOCKS),
     ],
 )
