@@ -12,11 +12,12 @@ from diag.cli.main import main
 from diag.knowledge import peak_of
 from diag.model import Record
 from diag.model.observations import GpuSample, Iteration, MemoryEstimated
+from diag.outputs.view.speed import speed_lines
 from diag.preflight.estimate import estimate
 from diag.preflight.estimate.speed import active_parameters, token_flops
 from diag.preflight.estimate.trust import PUBLISHED
 from diag.sources import estimate as source
-from diag.state.speed import speed_json, speed_lines
+from diag.state.speed import speed_json
 from diag.state.steptimes import StepTimes
 from diag.text.tables import load_table
 from tests.facts import Story

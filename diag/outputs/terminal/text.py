@@ -210,7 +210,7 @@ def report_text(
     sentence = clean(heading or document.get("sentence") or job_sentence(document))
     lines = _wrapped(shown(sentence, lang), lang, room)
     if speed := document.get("job", {}).get("speed"):
-        from diag.state.speed import speed_lines  # `diag dump` must not wait for it
+        from diag.outputs.view.speed import speed_lines  # `diag dump` must not wait for it
 
         for line in speed_lines(speed):
             lines += _wrapped(shown(clean(line), lang), lang, room, "", "  ")

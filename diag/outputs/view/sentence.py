@@ -194,7 +194,7 @@ def summary_line(document: Mapping[str, Any], *, seconds: float | None = None, r
 
         clause += f"; {steps_sentence(job['steps'])}"
     if job.get("speed"):
-        from diag.state.speed import speed_clause
+        from diag.outputs.view.speed import speed_clause
 
         clause += f"; {words}" if (words := speed_clause(job["speed"])) else ""
     open_now, over = split(document)

@@ -7,9 +7,10 @@ from collections import Counter
 from typing import Any
 
 from diag.engine.engine import Engine
+from diag.outputs.view.speed import speed_lines
 from diag.state.arrivals import arrivals
 from diag.state.residence import Residence
-from diag.state.speed import speed_json, speed_lines
+from diag.state.speed import speed_json
 from diag.state.steptimes import steps_sentence
 from diag.text.units import format_ratio, format_seconds
 

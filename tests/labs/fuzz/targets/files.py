@@ -140,7 +140,7 @@ def _replay(path: Path) -> None:
     said = io.StringIO()
     for json_too in (False, True):
         args = argparse.Namespace(
-            paths=[path], json=json_too, rules=None, changes=False, serve=False, host=None, port=None
+            paths=[path], json=json_too, lang="", rules=None, changes=False, serve=False, host=None, port=None
         )
         with (
             contextlib.redirect_stdout(said),

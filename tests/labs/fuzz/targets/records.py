@@ -16,6 +16,7 @@ from diag.sources.parsers import PARSERS
 from diag.sources.stacks import program
 from tests.labs.fuzz.targets.base import CAPTURES, Target, payloads, told
 from tests.labs.fuzz.targets.wire import a_digest, a_verdict
+from tests.sources.test_npu_smi import A2, A3
 
 __all__ = ["TARGETS"]
 
@@ -35,6 +36,8 @@ def _made(source: str) -> list[Any]:
             {"pid": 20, "text": thread + text},
             {"pid": 20, "failed": "denied", "detail": "x"},
         ]
+    if source == "npu_smi":
+        return [{"text": A2}, {"text": A3}]
     if source == "store":
         return [{"pid": 7, "host": "10.9.9.9", "port": 29500, "node": 1, "pending": True, "over": False},
                 {"pid": 7, "host": "gpu-0", "port": 29500, "node": None, "pending": False, "over": True}]  # fmt: skip
