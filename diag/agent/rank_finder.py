@@ -320,11 +320,17 @@ class RankFinder:
             above = chosen.get(rank)
             if above is None or (
                 _is_below(pid, above, stats)
+                and not self._was_python(rank, (above, stats[above].ticks))
                 and not is_python(above, self._proc)
                 and is_python(pid, self._proc)
             ):
                 chosen[rank] = pid
         return chosen
+
+    def _was_python(self, rank: int, key: tuple[int, int]) -> bool:
+        """A rank that the kernel is ending has no program any more, while its workers still have theirs."""
+        known = self._found.get(rank)
+        return known is not None and known.key == key and rank in self._found_python
 
     def _identity(self, pid: int, ticks: int) -> Identity | None:
         """Read again while a process is young: between fork and exec it still shows its parent's environment."""

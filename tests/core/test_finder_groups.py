@@ -13,7 +13,7 @@ import pytest
 
 from diag.agent.group_reports import GroupReports
 from diag.agent.rank_finder import RankFinder
-from diag.sources.host.process_tree import read_process
+from diag.sources.host.process_tree import is_python, read_process
 from tests.core.test_finder import LAUNCHER, WAIT, Job, a_job, pids, torchrun
 
 # A process without a rank's variables that starts another one, as a trainer starts vLLM's workers.
@@ -352,3 +352,37 @@ def test_number_that_the_group_does_not_agree_with_makes_no_rank(job: Job, tmp_p
     starts(job, "helper", RANK="1", **two)
 
     assert finder.scan() == [] and finder.scan() == []
+
+
+# A rank that starts a worker when it is told to.
+STARTS_LATER = """
+import pathlib, subprocess, sys, time
+print("did", sys.argv[1], __import__("os").getpid(), flush=True)
+while not pathlib.Path(sys.argv[3]).exists():
+    time.sleep(0.01)
+subprocess.Popen([sys.executable, "-c", sys.argv[2], sys.argv[1] + ".child"], stdin=subprocess.PIPE)
+sys.stdin.read()
+"""
+
+
+def test_rank_that_the_kernel_is_ending_is_not_taken_for_its_worker(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a rank that has joined its group, and just started a worker, which has inherited its variables
+    now = tmp_path / "now"
+    zero = job.start("rank0", [sys.executable, "-c", STARTS_LATER, "rank0", WAIT, str(now)], torchrun(0))
+    says(tmp_path, zero, 0, 2)
+    says(tmp_path, job.rank(1), 1, 2)
+    finder = finder_of(job, tmp_path)
+    assert pids(finder.scan())[0] == zero
+    now.touch()
+    assert job.process.stdout is not None
+    assert job.process.stdout.readline().split()[1] == "rank0.child"
+
+    # when it was killed: it has no program any more, and is still there
+    monkeypatch.setattr(
+        "diag.agent.rank_finder.is_python", lambda pid, proc: pid != zero and is_python(pid, proc)
+    )
+
+    # then neither is it withdrawn, nor is the worker a rank
+    assert (finder.scan(), finder.withdrawn) == ([], [])
