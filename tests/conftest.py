@@ -31,6 +31,9 @@ _ENDING_SECONDS = 20.0
 
 _FACES = ("browser", "top", "site", "guide", "cli")
 _HARDENING = ("fuzz", "harm", "security", "soak")
+# Real processes race with whatever else this machine does: what fails here is run once more, and shown (DECISIONS 202).
+_RACING_FOLDERS = ("browser", "harm", "top")
+_RACING_MARKS = ("cluster", "live", "matrix", "real_job")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -91,6 +94,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("faces")
     elif folder in _HARDENING:
         item.add_marker("hardening")
+    if folder in _RACING_FOLDERS or any(map(item.get_closest_marker, _RACING_MARKS)):
+        item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Why the first try of a test failed whose second try is what counts."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"first try of {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
 
 
 @pytest.hookimpl(trylast=True)
