@@ -26,8 +26,16 @@ def table() -> str:
     for module, case in sorted(all_cases(), key=lambda pair: pair[1].rows):
         numbers = ", ".join(str(row) for row in case.rows)
         cells = (numbers, case.had, f"`{case.command}`", case.english, case.chinese or "-", case.right, case.unproven or "-")
-        rows.append((*(cell.replace("\\|", "|").replace("|", "\\|") for cell in cells), f"`{module}`"))
+        rows.append((*map(_cell, cells), f"`{module}`"))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cell(text: str) -> str:
+    """
+    >>> _cell("a | b of <locals>")
+    'a \\\\| b of &lt;locals>'
+    """
+    return text.replace("\\|", "|").replace("|", "\\|").replace("<", "&lt;")
 
 
 def written(text: str) -> str:

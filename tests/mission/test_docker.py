@@ -98,8 +98,8 @@ CASES = {
         ("`...` in CMD stands for what was left out of an example", "2 nodes, and docker run without --network=host"),
     ),
     "overlay": Case(
-        (6,), "the same in a swarm's overlay network", "diag doctor -- docker run ...",
-        lambda: said(docker("--network=train", variables())), ("not checked: ", "--attachable", "4789/udp"),
+        (6,), "two machines in a swarm's overlay network", "diag doctor -- docker run ...",
+        lambda: said(docker("--network=train", variables())), ("--attachable", "4789/udp", "not checked: "),
     ),
 }  # fmt: skip
 
