@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from diag.cli.main import main
 from diag.preflight.environment_page import check_variables
 from diag.preflight.line import Line
 from diag.preflight.network import check_environment
 from diag.preflight.plan import make_plan
-from tests.mission.cases import Case
+from tests.mission.cases import Case, printed
 
 NAMES = "NCCL_TIMEOUT NCCL_BLOCKING_WAIT NCCL_IB_DISABLE NCCL_SOCKET_IFNAME WORLD_SIZE RANK"
 
@@ -229,11 +232,8 @@ def test_page_as_a_person_asks_for_it(tmp_path: Path) -> None:
     env = {"PATH": "/usr/bin:/bin", "NCCL_TIMEOUT": "1800", "NCCL_DEBUG": "INFO"}
 
     text = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
-    document = json.loads(
-        subprocess.run(
-            [*words, "--json"], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
-        ).stdout
-    )
+    with mock.patch.dict(os.environ, env, clear=True):
+        document = json.loads("\n".join(printed("doctor", "--env", "--json")))
 
     assert text.returncode == 10 and text.stdout.splitlines()[-1] == "1 problem: NCCL_TIMEOUT"
     assert (
@@ -243,9 +243,6 @@ def test_page_as_a_person_asks_for_it(tmp_path: Path) -> None:
     assert [one["id"] for one in document["findings"]] == ["env-no-effect"]
 
 
-def test_it_is_not_combined_with_manifests() -> None:
-    words = (sys.executable, "-m", "diag", "doctor", "--env", "--manifest", "x.yaml")
-
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 2 and "--env cannot be combined" in done.stderr
+def test_it_is_not_combined_with_manifests(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--env", "--manifest", "x.yaml"]) == 2
+    assert "--env cannot be combined" in capsys.readouterr().err

@@ -164,14 +164,17 @@ RUNS = [
 DEEPSPEED = "swift sft --tuner_type full --packing true --attn_impl flash_attn --max_length 8192 --deepspeed"
 LIGER = f"{DEEPSPEED} zero3 --use_liger_kernel true"
 UNDER_ZERO = [
-    (f"{DEEPSPEED} zero2 --model Qwen/Qwen2.5-14B", 8, 1, 80),
     (f"{DEEPSPEED} zero3 --model Qwen/Qwen2.5-14B", 8, 1, 58),
-    (f"{DEEPSPEED} zero3 --model Qwen/Qwen3-30B-A3B", 8, 2, 80),
     (f"{LIGER} --model Qwen/Qwen2.5-7B", 4, 1, 44),
     (f"{LIGER} --model Qwen/Qwen2.5-7B", 4, 1, 42),
     (f"{LIGER} --model Qwen/Qwen2.5-7B --max_length 16384", 4, 1, 43),
     (f"{LIGER} --model Qwen/Qwen2.5-7B --max_length 16384", 4, 1, 42),
     (f"{LIGER} --model Qwen/Qwen2.5-32B", 8, 1, 80),
+]
+# Cards of 80 GiB that were full: it fitted, and what it needed is not known.
+FILLED = [
+    (f"{DEEPSPEED} zero2 --model Qwen/Qwen2.5-14B", 1),
+    (f"{DEEPSPEED} zero3 --model Qwen/Qwen3-30B-A3B", 2),
 ]
 KINDS = [("megatron_full", *run) for run in RUNS] + [("zero_full", *run) for run in UNDER_ZERO]
 
@@ -188,6 +191,15 @@ def test_the_estimate_is_within_what_is_said_of_it_of_published_runs(
     assert abs(off) <= found.trust.gpu
     assert kind["runs"] == sum(each[0] == name for each in KINDS)
     assert any(row.get("gib") == published for row in load_table(PUBLISHED)["runs"])
+
+
+@pytest.mark.parametrize(("command", "nodes"), FILLED)
+def test_runs_that_filled_their_cards_are_said_to_fit_and_are_no_measure(command: str, nodes: int) -> None:
+    found = of(command, NNODES=str(nodes))
+
+    assert found.gpu_verdict in ("fits", "tight")
+    assert any("filled its cards" in text for text in found.trust.words) is bool(found.plan.shape.experts)
+    assert sum(bool(run.get("filled")) for run in load_table(PUBLISHED)["runs"]) == len(FILLED)
 
 
 def test_before_3_8_3_the_reference_model_has_gradients_too() -> None:
