@@ -54,7 +54,8 @@ class _Page:
     readers: Readers | None  # None: not looked
     why_not: str
     advice: Mapping[str, env_lint.Advice]
-    of_several: Mapping[str, env_lint.Advice]  # what would be said of a job of two nodes, where that is not known
+    # what would be said of a job of two nodes, where their number is not known
+    of_several: Mapping[str, env_lint.Advice]
 
     @property
     def launcher(self) -> str:

@@ -63,7 +63,7 @@ class Case:
 
     @property
     def chinese(self) -> str:
-        """"" where diag has none."""
+        """ "" where diag has none."""
         sentences = (line.strip() for line in _once(self.said_in_chinese))
         of_person = (one for one in sentences if _IN_CHINESE.search(one) and not one.startswith(_LABELS))
         return shortened(next(of_person, ""))
@@ -119,7 +119,9 @@ def of_replay(
     unproven: str = "",
 ) -> Case:
     """`given`: evidence in the repository, or what is pasted."""
-    default = "diag replay -" if isinstance(given, str) else f"diag replay {'FOLDER' if given.is_dir() else 'LOG'}"
+    default = (
+        "diag replay -" if isinstance(given, str) else f"diag replay {'FOLDER' if given.is_dir() else 'LOG'}"
+    )
     return Case(
         rows, had, command or default, lambda: replayed(given)["en"], told, silent, unproven=unproven,
         said_in_chinese=lambda: replayed(given)["zh"],

@@ -21,11 +21,28 @@ def all_cases() -> Iterator[tuple[str, Case]]:
 
 
 def table() -> str:
-    heads = ("troubles", "what they had", "command", "what diag says first of it", "in Chinese", "right", "not shown", "test")
+    heads = (
+        "troubles",
+        "what they had",
+        "command",
+        "what diag says first of it",
+        "in Chinese",
+        "right",
+        "not shown",
+        "test",
+    )
     rows = [heads, ("---",) * len(heads)]
     for module, case in sorted(all_cases(), key=lambda pair: pair[1].rows):
         numbers = ", ".join(str(row) for row in case.rows)
-        cells = (numbers, case.had, f"`{case.command}`", case.english, case.chinese or "-", case.right, case.unproven or "-")
+        cells = (
+            numbers,
+            case.had,
+            f"`{case.command}`",
+            case.english,
+            case.chinese or "-",
+            case.right,
+            case.unproven or "-",
+        )
         rows.append((*map(_cell, cells), f"`{module}`"))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

@@ -71,7 +71,9 @@ GUIDE = docker(
     variables(MASTER_ADDR="主节点宿主机IP"),
     inner="cd /app && /bin/bash examples/train/node1_moe.sh",
 )
-SECOND = docker("--gpus all --shm-size=50G", variables(MASTER_ADDR="主节点宿主机IP", NODE_RANK="1"), inner=f"{INNER} ...")
+SECOND = docker(
+    "--gpus all --shm-size=50G", variables(MASTER_ADDR="主节点宿主机IP", NODE_RANK="1"), inner=f"{INNER} ..."
+)
 
 
 def said(command: Sequence[str], folder: Path = Path("/nonexistent")) -> list[str]:

@@ -11,10 +11,10 @@ EPOCH = "[INFO:swift] The training of Epoch 0 starts...\n"
 SAVE = (
     EPOCH
     + """\
- [2026-07-18 03:10:22] iteration      200/    2000 | consumed samples:          800 | elapsed time per iteration (ms): 13021.4 | lm loss: 6.214000E-01 |
+ [2026-07-18 03:10:22] iteration      200/    2000 | elapsed time per iteration (ms): 13021.4 | lm loss: 6.214000E-01 |
 saving checkpoint at iteration     200 to megatron_output/v0 in torch_dist format
 [rank3]: Traceback (most recent call last):
-[rank3]:   File "/opt/Megatron-LM/megatron/core/dist_checkpointing/strategies/filesystem_async.py", line 231, in write_preloaded_data_multiproc
+[rank3]:   File "/opt/m/megatron/core/dist_checkpointing/strategies/filesystem_async.py", line 231, in write_preloaded_data_multiproc
 [rank3]:     p.start()
 [rank3]:   File "/usr/lib/python3.11/multiprocessing/popen_fork.py", line 66, in _launch
 [rank3]:     self.pid = os.fork()
@@ -37,7 +37,8 @@ SYMBOL = """\
 Traceback (most recent call last):
   File "/app/train.py", line 3, in <module>
     import flash_attn_2_cuda as flash_attn_gpu
-ImportError: /opt/conda/lib/python3.11/site-packages/flash_attn_2_cuda.cpython-311-x86_64-linux-gnu.so: undefined symbol: _ZNK3c106SymInt22maybe_as_int_slow_pathEv
+ImportError: /opt/conda/lib/python3.11/site-packages/flash_attn_2_cuda.cpython-311-x86_64-linux-gnu.so: \
+undefined symbol: _ZNK3c106SymInt22maybe_as_int_slow_pathEv
 """
 PRETRAINED = """\
 Traceback (most recent call last):
@@ -60,7 +61,8 @@ TAKEN = """\
 [rank0]: Traceback (most recent call last):
 [rank0]:   File "/opt/conda/lib/python3.11/site-packages/torch/distributed/rendezvous.py", line 189, in _create_c10d_store
 [rank0]:     return TCPStore(
-[rank0]: torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use
+[rank0]: torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. \
+port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use
 """
 ACCELERATOR = (
     "nohup: ignoring input\n[2026-07-18 01:45:16,013] [INFO] [real_accelerator.py:254:get_accelerator] "
@@ -84,14 +86,16 @@ NAN = "".join(
 )
 HCCL = """\
 [rank1]: RuntimeError: [ERROR] HCCL error in: torch_npu/csrc/distributed/ProcessGroupHCCL.cpp:64
-[rank1]: EI0006: [PID: 1292] 2026-04-08-18:07:20.444.436 Getting socket times out. Reason: Remote Rank did not send the data in time. Please check the reason for the rank being stuck
+[rank1]: EI0006: [PID: 1292] 2026-04-08-18:07:20.444.436 Getting socket times out. \
+Reason: Remote Rank did not send the data in time. Please check the reason for the rank being stuck
 """
 
 CASES = {
     "hang in Epoch 0": of_replay(
         (1, 14), "a real `megatron rlhf` that stands behind `The training of Epoch 0 starts...`: its log, py-spy dumps, /proc",
         CAPTURES / "loose" / "megatron_data_hang",
-        ("rank 1 has waited for a batch from DataLoader worker pid 2458, which is blocked in", "`ls -l /proc/2458/fd` names the open file"),
+        ("rank 1 has waited for a batch from DataLoader worker pid 2458, which is blocked in",
+         "`ls -l /proc/2458/fd` names the open file"),
     ),
     "hang of four ranks": of_replay(
         (1, 14, 15), "py-spy dumps, state, wait channel and I/O of four ranks, collected in one folder",
@@ -176,8 +180,8 @@ def test_the_person_is_told(name: str) -> None:
 
 
 def test_of_a_job_on_one_node_sockets_are_no_matter() -> None:
-    several = SOCKETS + (
+    one = SOCKETS + (
         "pod-0:612:701 [0] NCCL INFO comm 0x55d0 rank 0 nRanks 8 nNodes 1 localRanks 8 localRank 0 MNNVL 0\n"
     )
 
-    assert not [line for line in replayed(several)["en"] if "RDMA" in line]
+    assert not [line for line in replayed(one)["en"] if "RDMA" in line]

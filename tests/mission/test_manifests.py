@@ -128,7 +128,8 @@ CASES = {
         ("it selects no pod of the given manifests; node 0 is Pod/head, with the labels {part: head}",), ("they meet at",),
     ),
     "localhost": case(
-        "localhost", (6, 7), "two Pods with InfiniBand, with MASTER_ADDR=localhost", ("each of 2 pods would wait for the others at its own localhost",),
+        "localhost", (6, 7), "two Pods with InfiniBand, with MASTER_ADDR=localhost",
+        ("each of 2 pods would wait for the others at its own localhost",),
     ),
     "little memory": case(
         "little memory", (3, 17), "two Pods with InfiniBand, the DPO of Qwen3-30B-A3B as their command and 100G of memory",

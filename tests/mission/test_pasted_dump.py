@@ -61,12 +61,14 @@ Thread 813 (active): "MainThread"
 CASES = {
     "two threads": of_replay(
         (1, 14, 15), "what `py-spy dump` printed, without its first line: a loader's thread that runs, a main thread that is idle", CUT,
-        ('its thread "DataLoader" runs at __getitem__ (dataset.py:67): it reads data', "Dump it again some seconds later"), ("CRITICAL",),
+        ('its thread "DataLoader" runs at __getitem__ (dataset.py:67): it reads data', "Dump it again some seconds later"),
+        ("CRITICAL",),
         unproven="that it hangs: one look does not show it",
     ),
     "one of each rank": of_replay(
         (1, 14), "`py-spy dump` of two ranks, one below the other", IN_BATCH + IN_ALL_REDUCE,
-        ("if process 812 hangs: its main thread is in the data loader", "if process 813 hangs: its main thread waits for its peers in all_reduce"),
+        ("if process 812 hangs: its main thread is in the data loader",
+         "if process 813 hangs: its main thread waits for its peers in all_reduce"),
         unproven="that they hang",
     ),
 }  # fmt: skip

@@ -95,11 +95,12 @@ class IbFallbackDetector(Detector):
 
 
 def _sockets_of_unknown_nodes(job: JobView) -> str | None:
-    """The interfaces of NCCL's choice where that is all that is known, as of a few lines that somebody pasted."""
+    """The interfaces of NCCL's choice where nothing else of NCCL is known, as of a few lines that somebody pasted."""
     if one_node(job) or several_nodes(job):
         return None
     for process in job.nccl_processes.living():
-        if "Socket" in process.chosen and process.nodes is None and not process.nets_between_nodes():
+        more = process.communicators or process.channels or process.results or process.warnings_total
+        if "Socket" in process.chosen and not more:
             names = process.sockets.interfaces if process.sockets is not None else ()
             return ", ".join(name for name, _ in names[:4]) or "of which interface it does not say"
     return None

@@ -54,7 +54,9 @@ def _answer(estimate: Estimate, colour: bool) -> list[str]:
     machine, host = estimate.machine, estimate.host_bytes + estimate.save_bytes
     each = [("one node", host, estimate.trust.host, estimate.host_verdict, machine.host_bytes)]
     if estimate.worst is not None:
-        each.insert(0, ("one GPU", estimate.gpu_bytes, estimate.trust.gpu, estimate.gpu_verdict, machine.gpu_bytes))
+        each.insert(
+            0, ("one GPU", estimate.gpu_bytes, estimate.trust.gpu, estimate.gpu_verdict, machine.gpu_bytes)
+        )
     lines = []
     for who, need, margin, verdict, have in each:
         line = f"{who} needs {format_bytes(need)} +- {format_ratio(margin)}"

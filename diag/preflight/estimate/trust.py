@@ -22,7 +22,9 @@ _MEASURED = (0.10, 0.15)
 # Ours: twice what the published runs of the kind are off on the average, at least what the worst one is.
 _MEGATRON_FULL = 0.15
 _ELSE = 0.25
-_ZERO_EXPERTS = 0.35  # no run with experts under DeepSpeed was measured, and the one that is published filled its cards
+_ZERO_EXPERTS = (
+    0.35  # no run with experts under DeepSpeed was measured, and the one that is published filled its cards
+)
 _HOST_ELSE = 0.25  # nobody publishes host memory
 
 
@@ -107,6 +109,8 @@ def run_words(run: dict[str, Any]) -> str:
     where = [what, gpus, run["layout"]] + (["optimizer in host memory"] if run.get("offloaded") else [])
     figures = [f"{run['seconds']:g} s/it"] if "seconds" in run else []
     figures += [f"{run['tokens_per_gpu']:,} tokens/s a GPU"] if "tokens_per_gpu" in run else []
-    figures += [f"{run['gib']} GiB{' (all of the card)' if run.get('filled') else ''}"] if "gib" in run else []
+    figures += (
+        [f"{run['gib']} GiB{' (all of the card)' if run.get('filled') else ''}"] if "gib" in run else []
+    )
     note = f" ({run['note']})" if run.get("note") else ""
     return f"{', '.join(where)}, {run['length']:,} tokens: {', '.join(figures)}{note}"

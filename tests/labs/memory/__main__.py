@@ -56,7 +56,12 @@ SHAPES: dict[str, dict[str, Any]] = {
         "length": 8192,
         "batch": 1,
         "tuner": "full",
-        "experts": {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "head_dim": 128},
+        "experts": {
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 768,
+            "head_dim": 128,
+        },
     },
 }
 _SMALL = {"sizes": (64, 2, 4, 2, 128), "vocabulary": 1000, "length": 64}
