@@ -54,6 +54,8 @@ class _Page:
     readers: Readers | None  # None: not looked
     why_not: str
     advice: Mapping[str, env_lint.Advice]
+    # what would be said of a job of two nodes, where their number is not known
+    of_several: Mapping[str, env_lint.Advice]
 
     @property
     def launcher(self) -> str:
@@ -103,6 +105,10 @@ def check_variables(
         plan.environment, nodes=plan.nodes, nccl_version=plan.nccl_version, rdma=plan.rdma
     ):
         advice[one.variable] = one
+    # What is wrong in a job of several nodes only is not called right where their number is not known.
+    several = () if plan.nodes is not None else env_lint.lint(
+        plan.environment, nodes=2, nccl_version=plan.nccl_version, rdma=None
+    )  # fmt: skip
     unknown = [name for name in wanted if not _is_known(name) or name in _invented()]
     readers = None
     others = _others(plan)
@@ -113,7 +119,7 @@ def check_variables(
         readers = find_readers([*unknown, *others], places, _scripts(plan, target))
         trained = [name for name in others if readers.places.get(name, "").startswith(_TRAINERS)]
         wanted = sorted([*wanted, *trained])
-    page = _Page(plan, software, readers, why_not, advice)
+    page = _Page(plan, software, readers, why_not, advice, {one.variable: one for one in several})
     for name in wanted:
         yield from _lines(page, name)
     if plan.command.environment_unseen:
@@ -193,6 +199,8 @@ def _lines(page: _Page, name: str) -> Iterator[Line]:
     values: dict[str, Any] = {"name": name, "setting": setting, "sets": sets, "by": by, "where": page.where}
     if (advice := page.advice.get(name)) is not None:
         yield _advised(name, setting, advice, known)
+    elif (advice := page.of_several.get(name)) is not None:
+        yield line("variables.of-several", does=advice.does, instead=advice.instead, **values)
     elif (key := _by_launcher(page, name)) is not None:
         yield line(f"variables.{key}", launcher=page.launcher, flags=_flags(page.launcher), **values)
     elif (package := _gone(page, known)) and page.software is not None:

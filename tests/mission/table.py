@@ -21,17 +21,38 @@ def all_cases() -> Iterator[tuple[str, Case]]:
 
 
 def table() -> str:
-    rows = [
-        "| troubles | what they had | command | what diag says, in part | in Chinese | right | test |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for module, case in all_cases():
-        said = case.told[0].replace("|", "\\|")
+    heads = (
+        "troubles",
+        "what they had",
+        "command",
+        "what diag says first of it",
+        "in Chinese",
+        "right",
+        "not shown",
+        "test",
+    )
+    rows = [heads, ("---",) * len(heads)]
+    for module, case in sorted(all_cases(), key=lambda pair: pair[1].rows):
         numbers = ", ".join(str(row) for row in case.rows)
-        rows.append(
-            f"| {numbers} | {case.had} | `{case.command}` | {said} | {case.chinese or '-'} | {case.right} | `{module}` |"
+        cells = (
+            numbers,
+            case.had,
+            f"`{case.command}`",
+            case.english,
+            case.chinese or "-",
+            case.right,
+            case.unproven or "-",
         )
-    return "\n".join(rows)
+        rows.append((*map(_cell, cells), f"`{module}`"))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cell(text: str) -> str:
+    """
+    >>> _cell("a | b of <locals>")
+    'a \\\\| b of &lt;locals>'
+    """
+    return text.replace("\\|", "|").replace("|", "\\|").replace("<", "&lt;")
 
 
 def written(text: str) -> str:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from diag.cli.main import main
 from diag.preflight.environment_page import check_variables
 from diag.preflight.line import Line
 from diag.preflight.network import check_environment
 from diag.preflight.plan import make_plan
+from tests.mission.cases import Case, printed
 
 NAMES = "NCCL_TIMEOUT NCCL_BLOCKING_WAIT NCCL_IB_DISABLE NCCL_SOCKET_IFNAME WORLD_SIZE RANK"
 
@@ -43,11 +47,42 @@ SWIFT = ("swift", "sft", "--model", "m")
 ON_TWO = ("env", "NPROC_PER_NODE=8", "NNODES=2", "MASTER_ADDR=192.0.2.1", *SWIFT)
 
 
+BLOCK = {
+    "NCCL_TIMEOUT": "1800", "NCCL_BLOCKING_WAIT": "1", "NCCL_SOCKET_IFNAME": "lo", "WORLD_SIZE": "1", "RANK": "0",
+    "NCCL_TREE_THRESHOLD": "0", "TORCH_DISTRIBUTED_DEBUG": "DETAIL", "NCCL_DEBUG_SUBSYS": "ALL",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+}  # fmt: skip
+ALONE = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NUM_WORKERS": "1"}
+
+
+def said(command: tuple[str, ...], env: dict[str, str]) -> list[str]:
+    lines = check_variables(command, env, [])
+    return [f"{line.status}: {line.what}: {line.said} -> {line.remedy}" for line in lines]
+
+
+CASES = {
+    "a chat's block": Case(
+        (13,), "NCCL_TIMEOUT, NCCL_BLOCKING_WAIT, NCCL_TREE_THRESHOLD, NCCL_SOCKET_IFNAME=lo, RANK and WORLD_SIZE, for two nodes",
+        "diag doctor --env -- CMD", lambda: said(ON_TWO, BLOCK),
+        ("NCCL_TIMEOUT: 1800 (this environment): neither NCCL nor torch reads it", "problem: NCCL_SOCKET_IFNAME: lo",
+         "--ddp_timeout", "gives each rank its own"),
+    ),
+    "variables alone": Case(
+        (13,), "NCCL_SOCKET_IFNAME=lo and NCCL_IB_DISABLE=1 in a shell, without the command", "diag doctor --env",
+        lambda: said((), ALONE),
+        ("not checked: NCCL_SOCKET_IFNAME: lo (this environment): ", "not checked: NCCL_IB_DISABLE: 1", "diag doctor --env -- CMD"),
+        ("ok: NCCL_SOCKET_IFNAME", "ok: NCCL_IB_DISABLE"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_person_is_told(name: str) -> None:
+    CASES[name].check()
+
+
 def test_block_that_a_chat_gave_is_taken_apart(site: Path) -> None:
-    found = page(
-        site, *ON_TWO, NCCL_TIMEOUT="1800", NCCL_BLOCKING_WAIT="1", NCCL_SOCKET_IFNAME="lo", WORLD_SIZE="1", RANK="0",
-        NCCL_TREE_THRESHOLD="0", TORCH_DISTRIBUTED_DEBUG="DETAIL", NCCL_DEBUG_SUBSYS="ALL", CUBLAS_WORKSPACE_CONFIG=":4096:8",
-    )  # fmt: skip
+    found = page(site, *ON_TWO, **BLOCK)
 
     wrong = {name for name, line in found.items() if line.status == "problem"}
     assert wrong == {
@@ -197,11 +232,8 @@ def test_page_as_a_person_asks_for_it(tmp_path: Path) -> None:
     env = {"PATH": "/usr/bin:/bin", "NCCL_TIMEOUT": "1800", "NCCL_DEBUG": "INFO"}
 
     text = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
-    document = json.loads(
-        subprocess.run(
-            [*words, "--json"], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
-        ).stdout
-    )
+    with mock.patch.dict(os.environ, env, clear=True):
+        document = json.loads("\n".join(printed("doctor", "--env", "--json")))
 
     assert text.returncode == 10 and text.stdout.splitlines()[-1] == "1 problem: NCCL_TIMEOUT"
     assert (
@@ -211,9 +243,6 @@ def test_page_as_a_person_asks_for_it(tmp_path: Path) -> None:
     assert [one["id"] for one in document["findings"]] == ["env-no-effect"]
 
 
-def test_it_is_not_combined_with_manifests() -> None:
-    words = (sys.executable, "-m", "diag", "doctor", "--env", "--manifest", "x.yaml")
-
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 2 and "--env cannot be combined" in done.stderr
+def test_it_is_not_combined_with_manifests(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--env", "--manifest", "x.yaml"]) == 2
+    assert "--env cannot be combined" in capsys.readouterr().err

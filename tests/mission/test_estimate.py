@@ -15,6 +15,7 @@ from diag.preflight.estimate import Estimate, Machine, estimate
 from diag.preflight.estimate.model_files import table_name
 from diag.preflight.estimate.trust import PUBLISHED
 from diag.text.tables import load_table
+from tests.mission.cases import Case, printed
 
 GIB = 1 << 30
 PACKED = "--packing true --max_length 8192 --micro_batch_size 1 --sequence_parallel true --no_save_optim true"
@@ -28,6 +29,49 @@ DPO = (
     "--num_workers 8 --max_epochs 1"
 )
 NODE = Machine(gpus=8, gpu_bytes=80 * GIB, host_bytes=1024 * GIB, gpu_from="here", host_from="here")
+
+
+BARE = {"NPROC_PER_NODE": "8", "NNODES": "1", "PATH": "/nonexistent", "HOME": "/nonexistent"}
+LORA = "swift sft --model Qwen/Qwen2.5-7B-Instruct --train_type lora --dataset x#500"
+
+
+def printed_of(command: str, *options: str) -> list[str]:
+    lines = [line.strip() for line in printed("estimate", *options, "--", *command.split(), **BARE)]
+    return [line for line in lines if line]
+
+
+CASES = {
+    "the DPO of 30B-A3B": Case(
+        (17,), "the DPO of Qwen3-30B-A3B on 8 GPUs, published as 8 x 65 GiB: does it fit into 64 GiB each, and 1 TiB?",
+        "diag estimate --gpu-memory 64GiB --host-memory 1TiB -- megatron rlhf ...",
+        lambda: printed_of(DPO, "--gpu-memory", "64GiB", "--host-memory", "1TiB"),
+        ("one GPU needs 60.4 GiB +- 15 %, of 64 GiB: tight", "first to try: ms-swift 3.8.3 or newer: -15 GiB GPU (no slower)",
+         "10 runs of its kind that ms-swift publishes"),
+        unproven="this very command on such GPUs, by diag's own measurement",
+    ),
+    "1 TiB for its save": Case(
+        (3,), "the DPO of Qwen3-30B-A3B on a node of 1 TiB, at its first save",
+        "diag estimate --gpu-memory 80GiB --host-memory 1TiB -- megatron rlhf ...",
+        lambda: printed_of(DPO, "--gpu-memory", "80GiB", "--host-memory", "1TiB"),
+        ("one node needs 822 GiB +- 25 %, of 1 TiB: tight", "they can be neither swapped out nor taken back"),
+        unproven="host memory of more than two ranks",
+    ),
+    "LoRA without a length": Case(
+        (17,), "LoRA of Qwen2.5-7B on 80 GiB, without --max_length", "diag estimate --gpu-memory 80GiB -- swift sft ...",
+        lambda: printed_of(LORA, "--gpu-memory", "80GiB"), ("fits up to 19,200 tokens a sequence", "first to try: "), ("does not fit",),
+        unproven="LoRA, but for one run on one H100",
+    ),
+    "a new model": Case(
+        (17,), "a model that diag does not know, in a folder that is not here", "diag estimate --model Qwen2.5-72B -- swift sft ...",
+        lambda: printed_of("swift sft --model /mnt/our-own-72B --max_length 64", "--model", "Qwen2.5-72B"),
+        ("one GPU needs", "72.7B parameters"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_person_is_told(name: str) -> None:
+    CASES[name].check()
 
 
 @pytest.fixture(autouse=True)
@@ -120,14 +164,17 @@ RUNS = [
 DEEPSPEED = "swift sft --tuner_type full --packing true --attn_impl flash_attn --max_length 8192 --deepspeed"
 LIGER = f"{DEEPSPEED} zero3 --use_liger_kernel true"
 UNDER_ZERO = [
-    (f"{DEEPSPEED} zero2 --model Qwen/Qwen2.5-14B", 8, 1, 80),
     (f"{DEEPSPEED} zero3 --model Qwen/Qwen2.5-14B", 8, 1, 58),
-    (f"{DEEPSPEED} zero3 --model Qwen/Qwen3-30B-A3B", 8, 2, 80),
     (f"{LIGER} --model Qwen/Qwen2.5-7B", 4, 1, 44),
     (f"{LIGER} --model Qwen/Qwen2.5-7B", 4, 1, 42),
     (f"{LIGER} --model Qwen/Qwen2.5-7B --max_length 16384", 4, 1, 43),
     (f"{LIGER} --model Qwen/Qwen2.5-7B --max_length 16384", 4, 1, 42),
     (f"{LIGER} --model Qwen/Qwen2.5-32B", 8, 1, 80),
+]
+# Cards of 80 GiB that were full: it fitted, and what it needed is not known.
+FILLED = [
+    (f"{DEEPSPEED} zero2 --model Qwen/Qwen2.5-14B", 1),
+    (f"{DEEPSPEED} zero3 --model Qwen/Qwen3-30B-A3B", 2),
 ]
 KINDS = [("megatron_full", *run) for run in RUNS] + [("zero_full", *run) for run in UNDER_ZERO]
 
@@ -144,6 +191,15 @@ def test_the_estimate_is_within_what_is_said_of_it_of_published_runs(
     assert abs(off) <= found.trust.gpu
     assert kind["runs"] == sum(each[0] == name for each in KINDS)
     assert any(row.get("gib") == published for row in load_table(PUBLISHED)["runs"])
+
+
+@pytest.mark.parametrize(("command", "nodes"), FILLED)
+def test_runs_that_filled_their_cards_are_said_to_fit_and_are_no_measure(command: str, nodes: int) -> None:
+    found = of(command, NNODES=str(nodes))
+
+    assert found.gpu_verdict in ("fits", "tight")
+    assert any("filled its cards" in text for text in found.trust.words) is bool(found.plan.shape.experts)
+    assert sum(bool(run.get("filled")) for run in load_table(PUBLISHED)["runs"]) == len(FILLED)
 
 
 def test_before_3_8_3_the_reference_model_has_gradients_too() -> None:
@@ -205,8 +261,6 @@ def test_forks_are_named_where_the_save_is_sharded() -> None:
 
 
 # -- how long sequences may be -----------------------------------------------------------------------------
-
-LORA = "swift sft --model Qwen/Qwen2.5-7B-Instruct --train_type lora --dataset x#500"
 
 
 def test_a_command_without_a_limit_is_told_up_to_which_length_it_fits(

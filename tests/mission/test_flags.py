@@ -17,6 +17,7 @@ from diag.preflight.software.ask import Software
 from diag.preflight.software.target import Target
 from diag.preflight.software.trainer import find_trainer
 from diag.preflight.software.trainer_flags import Trainer, call_of, check_flags
+from tests.mission.cases import Case
 
 UNKNOWN = Trainer(why="it is not here")
 DPO = (
@@ -38,6 +39,44 @@ def told(command: str, version: str = "") -> str:
     return "\n".join(
         f"{one.said}\n{one.remedy}" for one in lines(command, version) if one.status == "problem"
     )
+
+
+def case(rows: tuple[int, ...], had: str, command: str, version: str, told: tuple[str, ...]) -> Case:
+    def said() -> list[str]:
+        return [f"{one.status}: {one.said} -> {one.remedy}" for one in lines(command, version)]
+
+    program = " ".join(shlex.split(command)[:2])
+    return Case(rows, had, f"diag doctor --swift-version {version} -- {program} ...", said, told)
+
+
+CASES = {
+    "an old guide's LoRA": case(
+        (5, 12), "--train_type lora of a guide for 3.x, under ms-swift 4.6", f"{LORA} --train_type lora", "4.6",
+        ("problem: `swift sft` of ms-swift 4.6 does not take --train_type", "--tuner_type in place of --train_type"),
+    ),
+    "expert tensor parallel": case(
+        (4, 12), "--expert_tensor_parallel_size under 3.6.4", f"{DPO} --expert_tensor_parallel_size 1", "3.6.4",
+        ("does not take --expert_tensor_parallel_size", "ms-swift>=3.7,<4.0"),
+    ),
+    "packed DPO": case(
+        (12,), "--packing true for DPO under 3.7.1", f"{DPO} --packing true", "3.7.1",
+        ("before 3.8 does not support packing of DPO's pairs", "leave --packing out"),
+    ),
+    "ZeRO and FSDP": case(
+        (12,), "--deepspeed zero2 beside --fsdp auto_wrap", f"{LORA} --train_type lora --deepspeed zero2 --fsdp auto_wrap", "3.7",
+        ("--deepspeed and --fsdp exclude each other", "leave one of the two out"),
+    ),
+    "a file": case(
+        (12, 18), "python -m torch.distributed.run swift/cli/_megatron/rlhf.py --config config.yaml",
+        "torchrun --nproc_per_node 8 swift/cli/_megatron/rlhf.py --config c.yaml", "4.6",
+        ("only `megatron rlhf` itself reads a file in place of flags", "`megatron rlhf c.yaml`"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_person_is_told(name: str) -> None:
+    CASES[name].check()
 
 
 @pytest.mark.parametrize(

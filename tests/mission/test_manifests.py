@@ -104,38 +104,39 @@ CASES = {
         ("problem:", "ok:"),
     ),
     "no IPC_LOCK": case(
-        "no IPC_LOCK", (10,), "the same without IPC_LOCK",
+        "no IPC_LOCK", (10,), "two Pods with InfiniBand, without IPC_LOCK",
         ("rdma/hca_shared_devices_a is requested but IPC_LOCK is not: RDMA may lock no more than the runtime's limit",),
     ),
     "RDMA switched off": case(
-        "RDMA switched off", (13,), "the same with NCCL_IB_DISABLE=1 in both",
+        "RDMA switched off", (13,), "two Pods with InfiniBand, with NCCL_IB_DISABLE=1 in both",
         ("NCCL_IB_DISABLE=1: this node has RDMA devices, and it makes NCCL send everything between nodes", "(also in Pod/hand)"),
     ),
     "loopback as interface": case(
-        "loopback as interface", (13,), "the same with NCCL_SOCKET_IFNAME=lo in both",
+        "loopback as interface", (13,), "two Pods with InfiniBand, with NCCL_SOCKET_IFNAME=lo in both",
         ("NCCL_SOCKET_IFNAME=lo: it binds each of the 2 nodes to its own loopback interface: they never meet",),
     ),
     "half the ranks": case(
-        "half the ranks", (8,), "the same with NPROC_PER_NODE 4",
+        "half the ranks", (8,), "two Pods with InfiniBand, with NPROC_PER_NODE 4",
         ("4 ranks (NPROC_PER_NODE), so 4 of 8 GPUs (nvidia.com/gpu: 8) stay idle",),
     ),
     "another namespace": case(
-        "another namespace", (7,), "the same with MASTER_ADDR in the namespace default",
+        "another namespace", (7,), "two Pods with InfiniBand, with MASTER_ADDR in the namespace default",
         ("head.default.svc.cluster.local is in namespace default, but these pods are in trainers",), ("they meet at",),
     ),
     "a Service of no pod": case(
-        "a Service of no pod", (7,), "the same with a Service that selects another label",
+        "a Service of no pod", (7,), "two Pods with InfiniBand, with a Service that selects another label",
         ("it selects no pod of the given manifests; node 0 is Pod/head, with the labels {part: head}",), ("they meet at",),
     ),
     "localhost": case(
-        "localhost", (6, 7), "the same with MASTER_ADDR=localhost", ("each of 2 pods would wait for the others at its own localhost",),
+        "localhost", (6, 7), "two Pods with InfiniBand, with MASTER_ADDR=localhost",
+        ("each of 2 pods would wait for the others at its own localhost",),
     ),
     "little memory": case(
-        "little memory", (3, 17), "the same with the DPO of Qwen3-30B-A3B as its command and 100G of memory",
+        "little memory", (3, 17), "two Pods with InfiniBand, the DPO of Qwen3-30B-A3B as their command and 100G of memory",
         ("100G, but CMD needs about", "while it saves a checkpoint"),
     ),
     "one Pod of two": case(
-        "one Pod of two", (8,), "the first of the two Pods alone",
+        "one Pod of two", (8,), "the first of two Pods alone",
         ("not checked: job.yaml:24 spec.containers[dpo].env[NNODES]: the job has 2 nodes (NNODES), of which Pod/dpo-head is 1",),
         ("ok:",),
     ),

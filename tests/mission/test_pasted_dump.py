@@ -13,6 +13,7 @@ from diag.engine.engine import Engine
 from diag.engine.importers.pyspy_text import holds_dump, processes_of_text
 from diag.engine.replay import replay
 from diag.model import Confidence, Finding, Severity
+from tests.mission.cases import of_replay
 
 # The form that a chat assistant had shown somebody, without the first lines: names of files, no pid.
 CUT = """\
@@ -55,6 +56,27 @@ Thread 813 (active): "MainThread"
     train (train.py:44)
     <module> (train.py:60)
 """
+
+
+CASES = {
+    "two threads": of_replay(
+        (1, 14, 15), "what `py-spy dump` printed, without its first line: a loader's thread that runs, a main thread that is idle", CUT,
+        ('its thread "DataLoader" runs at __getitem__ (dataset.py:67): it reads data', "Dump it again some seconds later"),
+        ("CRITICAL",),
+        unproven="that it hangs: one look does not show it",
+    ),
+    "one of each rank": of_replay(
+        (1, 14), "`py-spy dump` of two ranks, one below the other", IN_BATCH + IN_ALL_REDUCE,
+        ("if process 812 hangs: its main thread is in the data loader",
+         "if process 813 hangs: its main thread waits for its peers in all_reduce"),
+        unproven="that they hang",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_person_is_told(name: str) -> None:
+    CASES[name].check()
 
 
 def paste(text: str, monkeypatch: pytest.MonkeyPatch) -> Engine:

@@ -67,6 +67,15 @@ class IbFallbackDetector(Detector):
             yield _unlogged_finding(job, quiet, cause)
 
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
+        if (over := _sockets_of_unknown_nodes(job)) is not None:
+            yield NotChecked(
+                "whether NCCL should use RDMA",
+                f"it chose TCP sockets ({over}), and nothing shows whether the job has several nodes; "
+                "inside one it makes no difference",
+                "where it has several: docker run --device=/dev/infiniband --ulimit memlock=-1 --network=host; "
+                "Kubernetes: the cluster's rdma/... resource and the capability IPC_LOCK; "
+                "NCCL_IB_DISABLE and NCCL_NET unset; diag replay of the whole log names the cause",
+            )
         if several_nodes(job) and not any(process.talks for process in job.nccl_processes.living()):
             active = job.network.active_ports()
             if active is None and not _captured(job):
@@ -83,6 +92,18 @@ class IbFallbackDetector(Detector):
                     "/proc/PID/fd cannot be read",
                     "run diag as the user of the ranks, or NCCL_DEBUG=INFO",
                 )
+
+
+def _sockets_of_unknown_nodes(job: JobView) -> str | None:
+    """The interfaces of NCCL's choice where nothing else of NCCL is known, as of a few lines that somebody pasted."""
+    if one_node(job) or several_nodes(job):
+        return None
+    for process in job.nccl_processes.living():
+        more = process.communicators or process.channels or process.results or process.warnings_total
+        if "Socket" in process.chosen and not more:
+            names = process.sockets.interfaces if process.sockets is not None else ()
+            return ", ".join(name for name, _ in names[:4]) or "of which interface it does not say"
+    return None
 
 
 def _awaits_access(job: JobView, fallen: list[_Fallen]) -> bool:

@@ -30,7 +30,8 @@ def text(
     step_seconds: float | None = None,
 ) -> str:
     """`gpu`: its name; `step_seconds`: how long a step takes, where the user knows."""
-    lines = [*textwrap.wrap(estimate.basis, _WIDTH), f"read as {estimate.plan.trainer}"]
+    lines = [*_answer(estimate, colour), "", *textwrap.wrap(estimate.basis, _WIDTH)]
+    lines.append(f"read as {estimate.plan.trainer}")
     lines += [f"global batch: {estimate.batch_words}"] if estimate.batch_words else []
     lines.append("")
     lines += _gpu_lines(estimate, colour, sources)
@@ -46,6 +47,43 @@ def text(
     lines += ["speed", *_wrapped(speed), ""] if speed else []
     lines += _note_lines(estimate)
     return "\n".join(lines).rstrip()
+
+
+def _answer(estimate: Estimate, colour: bool) -> list[str]:
+    """What was asked, in two lines, and of what is short the first thing to change; what it rests on comes after."""
+    machine, host = estimate.machine, estimate.host_bytes + estimate.save_bytes
+    each = [("one node", host, estimate.trust.host, estimate.host_verdict, machine.host_bytes)]
+    if estimate.worst is not None:
+        each.insert(
+            0, ("one GPU", estimate.gpu_bytes, estimate.trust.gpu, estimate.gpu_verdict, machine.gpu_bytes)
+        )
+    lines = []
+    for who, need, margin, verdict, have in each:
+        line = f"{who} needs {format_bytes(need)} +- {format_ratio(margin)}"
+        if verdict != "unknown" and have is not None:
+            # at the longest sequences that CMD allows, where only those are too long
+            over = verdict == "tight" and need > have
+            line += f", of {format_bytes(have)}" + ("" if over else f": {_shown(verdict, colour)}")
+        if who == "one GPU" and estimate.longest_sequence:
+            line += f"; fits up to {estimate.longest_sequence:,} tokens a sequence"
+        lines.append(line)
+        chosen = _cheapest(estimate, "GPU" if who == "one GPU" else "host", verdict)
+        lines += _wrapped([f"first to try: {chosen[0].flags}: {_change(chosen[0])}"] if chosen else [])
+    return lines
+
+
+def _shown(verdict: str, colour: bool) -> str:
+    return f"\033[{_VERDICT_COLOUR[verdict]}m{verdict}\033[0m" if colour else verdict
+
+
+def _cheapest(estimate: Estimate, where: str, verdict: str) -> list[Advice]:
+    """Of what is short, the ways to less; none where nothing is."""
+    if verdict not in ("tight", "does not fit"):
+        return []
+    items = [item for item in estimate.advice if (item.gpu_bytes if where == "GPU" else item.host_bytes) < 0]
+    if where == "host":
+        items.sort(key=lambda item: item.host_bytes)
+    return cheapest(items, where, estimate.short, estimate.free)
 
 
 def _wrapped(texts: Iterable[str]) -> list[str]:
@@ -73,7 +111,7 @@ def _table(terms: Iterable[MemoryTerm], sources: bool) -> list[str]:
 def _verdict_line(verdict: str, have: int | None, need: int, origin: str, colour: bool) -> str:
     if verdict == "unknown":
         return f"  {origin}"
-    shown = f"\033[{_VERDICT_COLOUR[verdict]}m{verdict}\033[0m" if colour else verdict
+    shown = _shown(verdict, colour)
     left = (have or 0) - need
     rest = f"{format_bytes(left)} left" if left >= 0 else f"{format_bytes(-left)} too much"
     return f"  {shown}: {rest} of {format_bytes(have or 0)} ({origin})"
@@ -167,12 +205,8 @@ def _advice_lines(estimate: Estimate) -> list[str]:
     parts = []
     for where, chosen, verdict in (("GPU", gpu, estimate.gpu_verdict), ("host", host, estimate.host_verdict)):
         if verdict in ("tight", "does not fit"):
-            parts.append(
-                (
-                    f"the cheapest ways to less {where} memory",
-                    cheapest(chosen, where, estimate.short, estimate.free),
-                )
-            )
+            title = f"the cheapest ways to less {where} memory"
+            parts.append((title, _cheapest(estimate, where, verdict)))
         else:
             parts.append((f"what would save {where} memory", chosen[:_SHOWN_ADVICE]))
     together = estimate.combination

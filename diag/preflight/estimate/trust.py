@@ -22,7 +22,9 @@ _MEASURED = (0.10, 0.15)
 # Ours: twice what the published runs of the kind are off on the average, at least what the worst one is.
 _MEGATRON_FULL = 0.15
 _ELSE = 0.25
-_ZERO_EXPERTS = 0.35  # of the one published run with experts under DeepSpeed a third is missing
+_ZERO_EXPERTS = (
+    0.35  # no run with experts under DeepSpeed was measured, and the one that is published filled its cards
+)
 _HOST_ELSE = 0.25  # nobody publishes host memory
 
 
@@ -63,6 +65,10 @@ def trust(plan: Plan) -> Trust:
             f"{off['runs']} runs of its kind that ms-swift publishes ({off['gpus']} GPUs) are off by "
             f"{_signed(off['least'])} to {_signed(off['most'])}"
         )
+        if plan.shape.experts and not is_megatron:
+            words.append(
+                "none of them has experts: the one that is published filled its cards of 80 GiB, and shows no more"
+            )
     else:
         words.append("nothing of its kind was measured, so the margin is wide")
     words.append("host memory was measured with one and two ranks only")
@@ -94,8 +100,8 @@ def run_words(run: dict[str, Any]) -> str:
     """One published run as a line, without its address.
 
     >>> run = {"stage": "sft", "tuning": "full", "gpus": 16, "gpu": "A800", "layout": "ZeRO 3", "length": 8192}
-    >>> run_words({**run, "seconds": 91.2, "gib": 80})
-    'SFT, 16 x A800, ZeRO 3, 8,192 tokens: 91.2 s/it, 80 GiB'
+    >>> run_words({**run, "seconds": 91.2, "gib": 80, "filled": True})
+    'SFT, 16 x A800, ZeRO 3, 8,192 tokens: 91.2 s/it, 80 GiB (all of the card)'
     """
     what = {"pt": "pre-training"}.get(run["stage"], run["stage"].upper())
     what += " with LoRA" if run["tuning"] == "lora" else ""
@@ -103,6 +109,8 @@ def run_words(run: dict[str, Any]) -> str:
     where = [what, gpus, run["layout"]] + (["optimizer in host memory"] if run.get("offloaded") else [])
     figures = [f"{run['seconds']:g} s/it"] if "seconds" in run else []
     figures += [f"{run['tokens_per_gpu']:,} tokens/s a GPU"] if "tokens_per_gpu" in run else []
-    figures += [f"{run['gib']} GiB"] if "gib" in run else []
+    figures += (
+        [f"{run['gib']} GiB{' (all of the card)' if run.get('filled') else ''}"] if "gib" in run else []
+    )
     note = f" ({run['note']})" if run.get("note") else ""
     return f"{', '.join(where)}, {run['length']:,} tokens: {', '.join(figures)}{note}"

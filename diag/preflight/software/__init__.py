@@ -7,8 +7,9 @@ All of it is asked of CMD's own Python, in other processes; diag imports none of
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from diag.launch.launchers.command import read_command
@@ -64,13 +65,15 @@ def _lines(target: Target, installed: Installed, deadline: float, *, loads: bool
     if target.unfit:
         yield line("software.other-python", target=target)
     early = before(target, "3.")
+    # Where no command was given only torch is sure to be asked for, and its import takes most of the time.
+    ahead = None if not loads or target.words else _ahead(target, deadline, early)
     answer = inventory(target, early)
     if isinstance(answer, str):
         yield line("software.no-answer", target=target, why=answer)
         return
     software = parse(answer)
     if early and not before(target, software.version("ms-swift")):
-        early = []
+        early, ahead = [], None
         answer = inventory(target)
         software = software if isinstance(answer, str) else parse(answer)
     installed.software = software
@@ -79,7 +82,7 @@ def _lines(target: Target, installed: Installed, deadline: float, *, loads: bool
         if target.launcher in table("versions")["programs"] or "torch" in (used_by(target) or ()):
             yield line("software.no-torch", software=software)
     elif loads:
-        yield from _really(target, software, early, deadline)
+        yield from _really(target, software, early, deadline, ahead)
     else:
         yield from cuda.check_driver(software, {}, cuda.nvml_cuda())
         yield line("loads.not-asked")
@@ -94,13 +97,33 @@ def _versions(target: Target, software: Software) -> Iterator[Line]:
         yield line("software.no-te", version=software.version("ms-swift"), software=software)
 
 
-def _really(target: Target, software: Software, early: Sequence[str], deadline: float) -> Iterator[Line]:
-    """What only an import shows."""
+def _ahead(target: Target, deadline: float, early: Sequence[str]) -> Future[Load]:
+    """The import of torch, which a thread begins at once."""
+    asking: Future[Load] = Future()
+
+    def ask() -> None:
+        try:
+            asking.set_result(load(target, "torch", ["torch"], deadline, early))
+        except BaseException as error:
+            asking.set_exception(error)
+
+    threading.Thread(target=ask, daemon=True, name="diag-torch").start()
+    return asking
+
+
+def _really(
+    target: Target,
+    software: Software,
+    early: Sequence[str],
+    deadline: float,
+    ahead: Future[Load] | None,
+) -> Iterator[Line]:
+    """What only an import shows. `ahead`: that of torch, where it was begun."""
     used = used_by(target)
     builds = _uses_bridge(target, software) and not software.has("transformer_engine")
     compiles = builds or bool(cuda.compiles(target, software))
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        asking = pool.submit(load, target, "torch", ["torch"], deadline, early, compiles)
+        asking = ahead or pool.submit(load, target, "torch", ["torch"], deadline, early, compiles)
         others = [
             (pool.submit(load, target, name, ["torch", *modules], deadline, early), concerns)
             for name, modules, concerns in _asked(target, software, used)

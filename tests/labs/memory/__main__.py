@@ -2,8 +2,8 @@
 
     python3 -m tests.labs.memory --out measured.json
 
-Needs torch and transformers (peft for LoRA) and nothing of a network: the models have random weights. Two shapes, four
-steps each, two minutes on one H100 of 80 GB. `--small` runs tiny models, on a CPU where there is no GPU, to see that it
+Needs torch and transformers (peft for LoRA) and nothing of a network: the models have random weights. Three shapes, four
+steps each, some minutes on one H100 of 80 GB. `--small` runs tiny models, on a CPU where there is no GPU, to see that it
 works. Each row has the memory that PyTorch allocated and reserved at its peak, what the GPU had in use, seconds a step,
 and diag's estimate of the same `swift sft` command.
 """
@@ -49,6 +49,20 @@ SHAPES: dict[str, dict[str, Any]] = {
         "batch": 1,
         "tuner": "lora",
     },
+    # layers of Qwen3-30B-A3B; with so small a vocabulary a layer's backward is the peak
+    "experts": {
+        "sizes": (2048, 6, 32, 4, 6144),
+        "vocabulary": 1024,
+        "length": 8192,
+        "batch": 1,
+        "tuner": "full",
+        "experts": {
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 768,
+            "head_dim": 128,
+        },
+    },
 }
 _SMALL = {"sizes": (64, 2, 4, 2, 128), "vocabulary": 1000, "length": 64}
 
@@ -65,8 +79,10 @@ def measure(name: str, shape: dict[str, Any]) -> dict[str, Any]:
     }
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
-    model: Any = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**config, attn_implementation="sdpa"))
-    model = model.to(device, torch.bfloat16)
+    config |= shape.get("experts", {})
+    family = "Qwen3Moe" if "experts" in shape else "Qwen2"
+    made = getattr(transformers, f"{family}Config")(**config, attn_implementation="sdpa")
+    model: Any = getattr(transformers, f"{family}ForCausalLM")(made).to(device, torch.bfloat16)
     if shape["tuner"] == "lora":
         import peft
 
@@ -107,8 +123,9 @@ def measure(name: str, shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def estimated(config: dict[str, Any], shape: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    kind = "qwen3_moe" if "experts" in shape else "qwen2"
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps({"model_type": "qwen2", **config}))
+        Path(folder, "config.json").write_text(json.dumps({"model_type": kind, **config}))
         words = f"swift sft --model {folder} --tuner_type {shape['tuner']} --max_length {shape['length']} --lora_rank 8"
         words += f" --per_device_train_batch_size {shape['batch']} --gradient_accumulation_steps 1"
         found = estimate(words.split(), {"NPROC_PER_NODE": "1"})
