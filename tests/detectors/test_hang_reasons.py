@@ -75,6 +75,16 @@ def draw(rng, length):
         return doc
 
 
+def fill(pool, rng, budget):
+    used, batch = 0, []
+    while used < budget * 3 // 4:
+        n = rng.choice(pool)  # filled
+        if used + n <= budget:
+            batch.append(n)
+            used += n
+    return batch
+
+
 def samples():
     while True:
         yield build(1)  # handed-out
@@ -318,6 +328,48 @@ def test_values_that_a_loops_condition_reads_are_shown_and_that_none_has_changed
     assert "nothing that its condition reads has changed in 4 readings over 15 s" in found.summary
 
 
+FULL = {"used": "200", "budget": "1024", "n": "1300"}
+LOADER = ("__next__ torch/utils/data/dataloader.py:741", "_next_index torch/utils/data/dataloader.py:715")
+
+
+def test_loop_whose_condition_only_an_unmet_condition_would_change_says_so_with_the_values(path: Path) -> None:
+    """A sampler in the rank itself that has only documents left which do not fit; no worker has a part in it."""
+    found = busy(path, *LOADER, at(path, "fill", "filled"), readings=[FULL] * 4)
+
+    assert (found.cause, found.klass, found.ranks) == ("loop_changes_nothing", "data_loading", (1,))
+    assert f"been busy in fill ({path}:{line_of(TEXT, 'filled')})" in found.summary
+    assert "`used` was 200 and `budget` was 1024 when read" in found.summary
+    assert (
+        "`used += n` is only under `if used + n <= budget:`, which was not met when read (200 + 1300 <= 1024)"
+        in found.summary
+    )
+    assert "longer than the budget" in found.advice and "worker" not in found.advice
+
+
+def test_loop_that_is_sent_round_before_what_would_change_it_says_so(path: Path) -> None:
+    found = busy(path, at(path, "pack", "packed"), readings=[{**ROUND, "doc": "[1, 2, ... 314 items]"}] * 3)
+
+    assert found.cause == "loop_changes_nothing"
+    assert "where `if len(doc) > room:` sends it round, as it did when read (314 > 67)" in found.summary
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [
+        [FULL, {**FULL, "used": "240"}, {**FULL, "used": "280"}, {**FULL, "used": "320"}],  # it fills up
+        [{**FULL, "n": "90"}] * 4,  # which fits: the condition is met
+        [FULL] * 2,  # too few
+        [{"used": "200", "budget": "1024"}] * 4,  # what decides was not read
+    ],
+)
+def test_loop_that_gets_on_or_of_which_too_little_was_read_is_only_a_loop(
+    path: Path, readings: list[dict[str, str]]
+) -> None:
+    found = busy(path, *LOADER, at(path, "fill", "filled"), readings=readings)
+
+    assert found.cause == "loops" and "is only under" not in found.summary
+
+
 @pytest.mark.parametrize(
     "readings",
     [
@@ -368,7 +420,7 @@ def test_worker_that_goes_round_keeps_its_cause_and_gets_advice_on_the_loop(path
     found = story.the("held-up")
     assert (found.cause, found.klass) == ("dataloader_worker_busy", "data_loading")
     assert "it goes round in the loop `while True:`" in found.summary
-    assert "why the loop shown does not end" in found.advice
+    assert "what the loop shown takes so long for" in found.advice and "not end" not in found.advice
 
 
 # -- loops that sleep

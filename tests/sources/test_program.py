@@ -390,3 +390,56 @@ def test_statements_that_ranks_wait_for_are_found_with_what_leads_there(tmp_path
     made = fact.statements[4]
     assert (made.function, made.called_in) == ("group", ("share",))
     assert [one.under.text for one in made.leaves] == ["if rank not in ranks:"]
+
+
+CHANGES = """
+def fill(pool, used, budget):
+    while used < budget:
+        n = draw(pool)  # under
+        if n < 0:
+            continue
+        if used + n <= budget:
+            used += n
+
+
+def either(used, budget):
+    while used < budget:
+        n = draw(pool)  # either
+        if n > 3:
+            used += n
+        else:
+            used += 1
+
+
+def handled(used, budget):
+    while used < budget:
+        try:
+            if fits(n):  # handled
+                used += n
+        except ValueError:
+            used += 1
+
+
+def goes_on(used, budget):
+    while used < budget:
+        used += 1  # each
+        if used > 3:
+            continue
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "mark", "met", "unmet"),
+    [
+        ("fill", "under", ("if used + n <= budget:",), ("if n < 0:",)),
+        ("either", "either", (), ()),
+        ("handled", "handled", (), ()),
+        ("goes_on", "each", (), ()),
+    ],
+)
+def test_conditions_that_a_loop_needs_to_change_are_those_of_each_statement_that_would(
+    tmp_path: Path, function: str, mark: str, met: tuple[str, ...], unmet: tuple[str, ...]
+) -> None:
+    [loop] = [one for one in place(tmp_path, mark, function, CHANGES).around if one.kind == "while"]
+
+    assert (loop.met, loop.unmet) == (met, unmet)

@@ -74,6 +74,8 @@ class Block:
     `text` is its head in one line; of an `else` that of the statement it belongs to. `last`: the block's last line.
     `deciding`: of a `while` the statements in it that change what its condition names, or that it tries where it has
     none; of an `except` the statements that were tried. `yields`: of a loop that hands something out in each round.
+    `met`, `unmet`: the conditions in a `while` that have to be met, or not to be met (they send it round before), for any of
+    the statements that change what its condition names to be run.
     """
 
     line: int
@@ -82,6 +84,8 @@ class Block:
     text: str
     deciding: tuple[str, ...] = ()
     yields: bool = False
+    met: tuple[str, ...] = ()
+    unmet: tuple[str, ...] = ()
 
     @property
     def is_loop(self) -> bool:
