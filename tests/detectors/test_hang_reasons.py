@@ -346,6 +346,13 @@ def test_loop_whose_condition_only_an_unmet_condition_would_change_says_so_with_
     assert "longer than the budget" in found.advice and "worker" not in found.advice
 
 
+def test_rank_that_is_found_at_the_head_of_its_loop_is_in_it(path: Path) -> None:
+    head = f"fill {path}:{line_of(TEXT, 'filled') - 1}"
+    found = busy(path, *LOADER, head, readings=[FULL] * 4)
+
+    assert found.cause == "loop_changes_nothing" and "200 + 1300 <= 1024" in found.summary
+
+
 def test_loop_that_is_sent_round_before_what_would_change_it_says_so(path: Path) -> None:
     found = busy(path, at(path, "pack", "packed"), readings=[{**ROUND, "doc": "[1, 2, ... 314 items]"}] * 3)
 

@@ -24,7 +24,7 @@ _FEW = 100  # items that a loop of work may well add
 
 def loop_named(place: ProgramPlace | None, verdict: Verdict) -> Block | None:
     """The loop around this line of which the verdict speaks."""
-    around = place.around if place is not None else ()
+    around = place.inside if place is not None else ()
     return next((one for one in around if one.kind == "while" and f"the loop `{one.text}`" in verdict.words), None)
 
 

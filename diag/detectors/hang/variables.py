@@ -192,7 +192,7 @@ def _places(
                 level = level and at.line == frame.line
                 places.append(program.at(at))
         place = places[0]
-        texts = (place.text, *(block.text for block in place.around)) if place is not None else ()
+        texts = (place.text, *(block.text for block in place.inside)) if place is not None else ()
         line = _read_by(values, texts[:1])
         conditions = _read_by(values, [text for place in places for text in _conditions(place)])
         yield _Place(found, values, texts, line, conditions, elsewhere, level, place)
@@ -222,8 +222,8 @@ def _values(frame: FrameVariables) -> dict[str, str]:
 def _conditions(place: ProgramPlace | None) -> Iterator[str]:
     """The heads of the blocks around it, and of those that lead out of its loops."""
     if place is not None:
-        loops = {block.line for block in place.around if block.is_loop}
-        yield from (block.text for block in place.around if block.kind in _READ_BY)
+        loops = {block.line for block in place.inside if block.is_loop}
+        yield from (block.text for block in place.inside if block.kind in _READ_BY)
         yield from (
             leave.under.text for leave in place.leaves if leave.loop in loops or (loops and not leave.loop)
         )

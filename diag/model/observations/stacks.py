@@ -120,7 +120,7 @@ class ProgramPlace:
     """A line of a function: its statement, the blocks around it from the innermost to the function's, the ways past
     it, and what the names in all these stand for, where one statement says so. `made`: the statement that made what it
     calls `wait` of, as far as names in the same file show. `awaited`: the key that it asks a store for, if what it asks is
-    one, with {expressions} in place of values."""
+    one, with {expressions} in place of values. `own_loop`: of the head of a `while`, which is run in each round, that loop."""
 
     file: str
     line: int
@@ -131,6 +131,12 @@ class ProgramPlace:
     names: tuple[Meaning, ...] = ()
     made: str = ""
     awaited: str = ""
+    own_loop: Block | None = None
+
+    @property
+    def inside(self) -> tuple[Block, ...]:
+        """The blocks around it, and the loop of whose condition it is."""
+        return self.around if self.own_loop is None else (self.own_loop, *self.around)
 
     def meaning(self, name: str) -> Meaning | None:
         return next((one for one in self.names if one.name == name), None)

@@ -122,7 +122,9 @@ def _blocks_of(row: Mapping[str, Any]) -> tuple[tuple[Block, ...], tuple[Leave, 
 def _place_of(file: str, row: Mapping[str, Any]) -> ProgramPlace:
     around, leaves = _blocks_of(row)
     names = tuple(from_mapping(Meaning, one) for one in sequence(row.get("names"))[:MOST_MEANINGS])
-    return from_mapping(ProgramPlace, row, file=file, around=around, leaves=leaves, names=names)
+    own = row.get("own_loop")
+    head = from_mapping(Block, own) if own is not None else None
+    return from_mapping(ProgramPlace, row, file=file, around=around, leaves=leaves, names=names, own_loop=head)
 
 
 # --- one of them, and what is around it
@@ -141,6 +143,9 @@ def _place(
     if not name.startswith("<") and (inside is None or f"def {name}" not in inside.text):
         return None
     around, leaves = _around(lines, at)
+    head = _block(lines, at) if lines[at].word == "while" else None
+    if head is not None:
+        leaves = tuple(_leaves(lines, heads, (head, *around))[:_MOST_LEAVES])
     loop = next((head for head in heads if lines[head].word in LOOPS), None)
     asked = [*(lines[loop].names if loop is not None else ()), *lines[at].names]
     for leave in leaves:
@@ -150,7 +155,7 @@ def _place(
     text = shown(lines[at].text)
     conditions = [block.text for block in around if block.kind == "while"]
     awaited = awaited_key([lines[at].text, *conditions], names, at)
-    return ProgramPlace(file, line, function, text, around, leaves, meanings, made, awaited)
+    return ProgramPlace(file, line, function, text, around, leaves, meanings, made, awaited, head)
 
 
 def _around(lines: Sequence[Line], at: int) -> tuple[tuple[Block, ...], tuple[Leave, ...]]:
