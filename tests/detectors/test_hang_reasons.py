@@ -522,6 +522,17 @@ def test_rank_that_keeps_the_lock_and_waits_for_who_tries_it_is_to_blame(path: P
         assert "commit or roll back" in found.advice
 
 
+def test_transaction_that_a_rank_keeps_open_while_it_waits_for_the_one_who_wants_to_write_is_named(path: Path) -> None:
+    """By the byte that SQLite locks."""
+    holder = Party(pid_of(0), command="train.py", rank=0)
+    found = sleeping(path, "join", "query", replace(LOCKED, others=(holder,), lock="POSIX WRITE 1073741825 1073741825"))
+
+    assert (found.cause, found.ranks, found.waiting_ranks) == ("keeps_database_locked", (0,), (1,))
+    assert "of which rank 0 has SQLite's RESERVED lock: a transaction has written and was not ended" in found.summary
+    assert "; rank 0 waits in all_reduce (from main, " in found.summary and "for rank 1: each waits" in found.summary
+    assert "commit at the end of the epoch" in found.advice
+
+
 def test_sleep_of_the_program_itself_is_for_no_lock(path: Path) -> None:
     assert sleeping(path, "appears", wait=LOCKED).cause == "polls_for_file"
 
