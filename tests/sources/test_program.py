@@ -443,3 +443,47 @@ def test_conditions_that_a_loop_needs_to_change_are_those_of_each_statement_that
     [loop] = [one for one in place(tmp_path, mark, function, CHANGES).around if one.kind == "while"]
 
     assert (loop.met, loop.unmet) == (met, unmet)
+
+
+FREED = """
+class Window:
+    def close(self):
+        self.data = None
+        dist.barrier()  # closes
+        self.file.reduce(1)
+
+    def __del__(self):
+        if self.data is not None:
+            self.close()
+
+
+class Shard:
+    def __del__(self):
+        torch.distributed.all_reduce(self.count)  # itself
+
+
+class Other:
+    def __del__(self):
+        self.file.close()
+        self.lock.release()
+
+    def close(self):
+        dist.barrier()
+
+
+def close():
+    dist.barrier()
+"""
+
+
+def test_calls_that_the_interpreter_makes_when_it_frees_an_object_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(FREED)
+    found = program.read(Files(), str(path), {1: "<module>"}, time.time() + 1)
+    freed = [one for one in found["statements"] if one["kind"] == "in_destructor"]
+
+    assert [(one["key"], one["text"], one["function"], one["line"]) for one in freed] == [
+        ("barrier", "dist.barrier()", "close", line_of(FREED, "closes")),
+        ("all_reduce", "torch.distributed.all_reduce(self.count)", "__del__", line_of(FREED, "itself")),
+    ]
+    assert [one["called_at"] for one in freed] == [(10,), ()]
