@@ -166,7 +166,11 @@ CLOSE = Statement(
         (TWICE, CLOSE, "call_in_destructor"),
         (TWICE, None, "calls_differ"),  # no destructor makes a call
         (TWICE, replace(CLOSE, key="all_gather"), "calls_differ"),  # another one
-        ({rank: made[1:] for rank, made in TWICE.items()}, CLOSE, "calls_differ"),  # not known what came before
+        (
+            {rank: made[1:] for rank, made in TWICE.items()},
+            CLOSE,
+            "calls_differ",
+        ),  # not known what came before
         (
             {rank: (("all_reduce", 59, "0"), made[1]) for rank, made in TWICE.items()},
             CLOSE,
@@ -193,6 +197,6 @@ def test_destructor_that_made_a_call_is_told_by_the_text_when_ranks_have_gone_on
     assert (hang.cause, hang.ranks) == (cause, (0,))
     said = "ranks 1-2 have called barrier twice in a row and rank 0 once"
     assert (said in hang.summary) == (cause == "call_in_destructor")
-    assert ("`dist.barrier()` (/app/windows.py:30), which `__del__` calls (/app/windows.py:36)" in hang.summary) == (
-        cause == "call_in_destructor"
-    )
+    assert (
+        "`dist.barrier()` (/app/windows.py:30), which `__del__` calls (/app/windows.py:36)" in hang.summary
+    ) == (cause == "call_in_destructor")

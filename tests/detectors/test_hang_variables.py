@@ -259,7 +259,11 @@ def test_loop_that_others_came_through_in_the_same_round_says_that_its_condition
 ) -> None:
     path.write_text(COUNTED)
     top = f"<module> {path}:{line_of(COUNTED, 'top')}"
-    ranks = {0: ("first", REDUCE), 1: (mark, f"arrive {path}:{line_of(COUNTED, 'arrive')}"), 2: ("first", REDUCE)}
+    ranks = {
+        0: ("first", REDUCE),
+        1: (mark, f"arrive {path}:{line_of(COUNTED, 'arrive')}"),
+        2: ("first", REDUCE),
+    }
     stacks: Stacks = {
         rank: [top, f"train {path}:{line_of(COUNTED, line)}", then] for rank, (line, then) in ranks.items()
     }
@@ -269,9 +273,7 @@ def test_loop_that_others_came_through_in_the_same_round_says_that_its_condition
 
     assert (found.cause, found.ranks) == (cause, (1,))
     said = "ranks 0, 2 have come through this loop in that round (`step` is 76 there and 75 here)"
-    assert (f"{said}: for them what it compares was equal" in found.summary) == (
-        cause == "condition_was_met"
-    )
+    assert (f"{said}: for them what it compares was equal" in found.summary) == (cause == "condition_was_met")
     assert ("by >=" in found.advice) == (cause == "condition_was_met")
 
 

@@ -359,14 +359,20 @@ def test_sleep_in_a_database_leads_to_who_has_locked_its_file(start: Start, tmp_
 
 
 def test_write_lock_of_a_database_with_a_write_ahead_log_is_known(start: Start, tmp_path: object) -> None:
-    code = WRITES_A_DATABASE.replace("import os", "import os, sqlite3, sys\nsqlite3.connect(sys.argv[1]).execute('pragma journal_mode=wal')\nimport os", 1)
+    code = WRITES_A_DATABASE.replace(
+        "import os",
+        "import os, sqlite3, sys\nsqlite3.connect(sys.argv[1]).execute('pragma journal_mode=wal')\nimport os",
+        1,
+    )
     _, thread = until(start(code, path := f"{tmp_path}/runs.db"), "sleep")
 
     assert thread.wait.path == f"{path}-shm"
     assert lock_name(thread.wait).startswith("SQLite's write lock (WAL)")
 
 
-def test_locks_on_other_files_of_the_folder_are_known_with_who_has_them(start: Start, tmp_path: object) -> None:
+def test_locks_on_other_files_of_the_folder_are_known_with_who_has_them(
+    start: Start, tmp_path: object
+) -> None:
     code = (
         "import fcntl, os, sys, time\nr, w = os.pipe()\n"
         "def take(name):\n    f = open(sys.argv[1] + name, 'w'); fcntl.flock(f, 2); return f\n"

@@ -6,11 +6,13 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 _LONGEST = 200  # characters of a value
+# of the module time; on Linux perf_counter reads CLOCK_MONOTONIC as well
+_CLOCKS = {"time": "time", "monotonic": "monotonic", "perf_counter": "monotonic"}
 _LARGEST = 10**15  # of a number: products of such stay small
 # "<list of 64 list>", "[1, 2, 3, ... 314 items]": as the reader of variables writes a container
 COUNT = re.compile(r"(?:^<\w+ of |\.\.\. )(?P<count>\d{1,15})(?: \w+>| items[\])}])$")
@@ -72,6 +74,58 @@ def compares_exactly(head: str) -> bool:
     return isinstance(inner, ast.Compare) and len(inner.ops) == 1 and isinstance(inner.ops[0], wanted)
 
 
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """`clock`: time or monotonic. `at`: what it says when the loop is left."""
+
+    clock: str
+    at: float
+
+
+def deadline(head: str, values: Mapping[str, str]) -> Deadline | None:
+    """Of the head of a `while`, or of the condition of a way out of a loop, that compares a clock: None for any other, and
+    where a value was not read.
+
+    >>> deadline("while time.monotonic() < end:", {"end": "81.5"})
+    Deadline(clock='monotonic', at=81.5)
+    >>> deadline("if done or time.time() - began > self.limit: break", {"began": "1000.0", "self.limit": "60"})
+    Deadline(clock='time', at=1060.0)
+    >>> deadline("while time.time() > end:", {"end": "81.5"})
+    """
+    condition = _condition(head)
+    ends = head.startswith("while")
+    parts = [condition] if condition is not None else []
+    if isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.And if ends else ast.Or):
+        parts = condition.values
+    for part in parts:
+        if isinstance(part, ast.Compare) and len(part.ops) == 1:
+            sides = part.left, part.comparators[0]
+            later = isinstance(part.ops[0], ast.Gt | ast.GtE)
+            if not later and not isinstance(part.ops[0], ast.Lt | ast.LtE):
+                continue
+            # the clock is on the smaller side as long as a `while` goes on, on the larger when a way out is taken
+            clock, limit = sides if later is not ends else sides[::-1]
+            if (found := _clock_until(clock, limit, values)) is not None:
+                return found
+    return None
+
+
+def _clock_until(node: ast.expr, limit: ast.expr, values: Mapping[str, str]) -> Deadline | None:
+    began = node.right if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) else None
+    read = node.left if isinstance(node, ast.BinOp) and began is not None else node
+    called = ast.unparse(read.func) if isinstance(read, ast.Call) and not read.args else ""
+    clock = _CLOCKS.get(called.removeprefix("time."))
+    if clock is None or (called == "time"):  # a bare name that is mostly the module
+        return None
+    try:
+        seconds = [_value(one, values)[0] for one in (limit, began) if one is not None]
+    except _Unknown:
+        return None
+    if not all(isinstance(one, int | float) for one in seconds):
+        return None
+    return Deadline(clock, float(sum(seconds)))
+
+
 def _condition(head: str) -> ast.expr | None:
     text = re.sub(r"^elif\b", "if", head)
     try:
@@ -102,10 +156,9 @@ def _value(node: ast.expr, values: Mapping[str, str]) -> tuple[Any, str]:
         return node.value, ast.unparse(node)
     elif isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
         return _read(values.get(ast.unparse(node)))
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len":
-        if len(node.args) == 1 and not node.keywords:
-            count = _length(values.get(ast.unparse(node.args[0]), ""))
-            return count, str(count)
+    elif isinstance(node, ast.Call) and ast.unparse(node.func) == "len" and len(node.args) == 1:
+        count = _length(values.get(ast.unparse(node.args[0]), ""))
+        return count, str(count)
     raise _Unknown
 
 
@@ -157,7 +210,10 @@ def _counted(node: ast.BinOp, values: Mapping[str, str]) -> tuple[Any, str]:
         value = function(left, right)
     except (ArithmeticError, ValueError):
         raise _Unknown from None
-    inner = (f"({text})" if isinstance(part, ast.BinOp) else text for part, text in ((node.left, one), (node.right, two)))
+    inner = (
+        f"({text})" if isinstance(part, ast.BinOp) else text
+        for part, text in ((node.left, one), (node.right, two))
+    )
     return value, f" {sign} ".join(inner)
 
 
@@ -186,7 +242,7 @@ def _length(text: str) -> int:
     return len(value)
 
 
-_COMPARE = {
+_COMPARE: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Eq: ("==", lambda left, right: left == right),
     ast.NotEq: ("!=", lambda left, right: left != right),
     ast.Lt: ("<", lambda left, right: left < right),
@@ -194,9 +250,12 @@ _COMPARE = {
     ast.Gt: (">", lambda left, right: left > right),
     ast.GtE: (">=", lambda left, right: left >= right),
     ast.Is: ("is", lambda left, right: left is right if right is None or left is None else left == right),
-    ast.IsNot: ("is not", lambda left, right: left is not right if right is None or left is None else left != right),
+    ast.IsNot: (
+        "is not",
+        lambda left, right: left is not right if right is None or left is None else left != right,
+    ),
 }
-_COUNT_WITH = {
+_COUNT_WITH: dict[type[ast.operator], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Add: ("+", lambda left, right: left + right),
     ast.Sub: ("-", lambda left, right: left - right),
     ast.Mult: ("*", lambda left, right: left * right),

@@ -93,7 +93,9 @@ def with_lock_circle(verdict: Verdict, job: JobView) -> Verdict:
     if not (meanwhile := _waits_meanwhile(holder, verdict.culprits, job)):
         return verdict
     by_pid = {one.placement.pid: one.rank for one in job.ranks.known(verdict.waiting)}
-    taken = {path: by_pid[pid] for path, pid in (*wait.beside, (wait.path, view.placement.pid)) if pid in by_pid}
+    taken = {
+        path: by_pid[pid] for path, pid in (*wait.beside, (wait.path, view.placement.pid)) if pid in by_pid
+    }
     words = f"rank {holder} has it and {meanwhile}: each waits for the other"
     cause = "lock_of_waiting_rank"
     if len(set(taken.values())) > 1:

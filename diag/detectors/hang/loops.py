@@ -25,7 +25,9 @@ _FEW = 100  # items that a loop of work may well add
 def loop_named(place: ProgramPlace | None, verdict: Verdict) -> Block | None:
     """The loop around this line of which the verdict speaks."""
     around = place.inside if place is not None else ()
-    return next((one for one in around if one.kind == "while" and f"the loop `{one.text}`" in verdict.words), None)
+    return next(
+        (one for one in around if one.kind == "while" and f"the loop `{one.text}`" in verdict.words), None
+    )
 
 
 def growing(values: Mapping[str, str], before: Mapping[str, str]) -> str:
@@ -56,7 +58,9 @@ def why_unchanged(place: ProgramPlace | None, values: Mapping[str, str], verdict
             return f"{change} is only under `{head}`, which was not met when read ({found.text})"
     for head in loop.unmet:
         if (found := outcome(head, values)) is not None and found.holds:
-            return f"{change} is not come to where `{head}` sends it round, as it did when read ({found.text})"
+            return (
+                f"{change} is not come to where `{head}` sends it round, as it did when read ({found.text})"
+            )
     return ""
 
 
@@ -66,7 +70,9 @@ def gets_nowhere(verdict: Verdict) -> Verdict:
     return replace(verdict, cause=_STANDS if verdict.cause == "loops" else verdict.cause, reason=reason)
 
 
-def with_condition_met_before(verdict: Verdict, rank: RankView, place: ProgramPlace | None, job: JobView) -> Verdict:
+def with_condition_met_before(
+    verdict: Verdict, rank: RankView, place: ProgramPlace | None, job: JobView
+) -> Verdict:
     """Of a rank that looks again and again, in a loop that others have come through in the same round: for them its condition
     was met. A loop with another way out, and one that only some ranks come to, shows nothing."""
     loop = loop_named(place, verdict)

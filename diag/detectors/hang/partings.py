@@ -117,8 +117,13 @@ def ahead_of(rank: RankView, everybody_else: Sequence[int], job: JobView) -> Ahe
         return None
     inner = [one for place in us.path[1:] for one in place.around]
     outer = [one for one in us.path[0].around if one.line > loop.line]
-    names = {name for one in outer if one.kind in _CONDITIONS for name in _NAME.findall(one.text)} - {counter, *_KEYWORDS}
-    if any(one.kind in (*_CONDITIONS, "except") for one in inner) or any(one.kind == "except" for one in outer):
+    names = {name for one in outer if one.kind in _CONDITIONS for name in _NAME.findall(one.text)} - {
+        counter,
+        *_KEYWORDS,
+    }
+    if any(one.kind in (*_CONDITIONS, "except") for one in inner) or any(
+        one.kind == "except" for one in outer
+    ):
         return None
     if any(name not in ours or ours[name] != theirs.get(name) for name in names):
         return None
@@ -175,7 +180,9 @@ def _in_other_rounds(one: _Side, other: _Side, job: JobView) -> bool:
 
 
 def _counters(side: _Side, names: Sequence[str], job: JobView) -> dict[str, str]:
-    return {name: text for name, text in _plain_values(side, job).items() if name in names and text.isdecimal()}
+    return {
+        name: text for name, text in _plain_values(side, job).items() if name in names and text.isdecimal()
+    }
 
 
 def _plain_values(side: _Side, job: JobView) -> dict[str, str]:

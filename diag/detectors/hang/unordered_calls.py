@@ -9,8 +9,8 @@ from dataclasses import replace
 from diag.detectors.hang.messages import call_of
 from diag.detectors.hang.verdict import Note, Verdict, format_who, others
 from diag.model.observations import Frame, ThreadStack
-from diag.state.own_code import own_frames
 from diag.state.collective_fronts import Front
+from diag.state.own_code import own_frames
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import Activity, format_frame, read_stack
 from diag.state.view import JobView
@@ -135,7 +135,9 @@ def _made_by_text(verdict: Verdict, job: JobView) -> Verdict:
         return verdict
     for made in found.signatures:
         statement = next((one for one in job.program.statements("in_destructor") if one.key == made.op), None)
-        if statement is not None and all(_called_before(rank, found.front, made.op) for rank in job.ranks.known(verdict.everyone)):
+        if statement is not None and all(
+            _called_before(rank, found.front, made.op) for rank in job.ranks.known(verdict.everyone)
+        ):
             seen.append((made, statement))
     if len(seen) != 1 or not {*verdict.everyone} <= {rank for one in found.signatures for rank in one.ranks}:
         return verdict
@@ -149,8 +151,8 @@ def _made_by_text(verdict: Verdict, job: JobView) -> Verdict:
         where += " in `__del__`"
     rest = others(tuple(sorted(verdict.everyone)), made.ranks)
     words = (
-        f"{format_who(made.ranks, '[has|have]')} called {made.op} twice in a row and {format_ranks(rest)} once, and one of these "
-        f"calls is {where}: the interpreter runs it when it frees the object, on each rank at a time of its own"
+        f"{format_who(made.ranks, '[has|have]')} called {made.op} twice in a row and {format_ranks(rest)} once, and such a call "
+        f"is {where}: the interpreter runs it when it frees the object, on each rank at a time of its own"
     )
     culprits = rest if len(rest) <= len(made.ranks) else made.ranks
     waiting = others(tuple(sorted(verdict.everyone)), culprits)

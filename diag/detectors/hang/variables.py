@@ -133,8 +133,8 @@ def with_variables(verdict: Verdict, job: JobView) -> Verdict:
         first = job.program.first_variables(rank.rank, read.pid, shown.frame)
         grows = growing(shown.values, _values(first)) if first is not None else ""
         steady = job.program.steady(rank.rank, read.pid, shown.frame)
-        names = _read_by(shown.values, _head(shown, verdict)) if verdict.cause == "loops" else ()
-        stays = stays_as_it_is(names, steady) if steady is not None and not grows else ""
+        read_by = _read_by(shown.values, _head(shown, verdict)) if verdict.cause == "loops" else ()
+        stays = stays_as_it_is(read_by, steady) if steady is not None and not grows else ""
         clauses.append(grows or stays)
         if stays and (why := why_unchanged(shown.place, shown.values, verdict)):
             clauses.append(why)

@@ -220,10 +220,12 @@ class Mark:
 @dataclass(frozen=True, slots=True)
 class VariablesRead(Observation):
     """Of one process, frames outermost first within a thread. `tasks`: where a thread of it is in an event loop;
-    `tasks_left_out`: how many more it has."""
+    `tasks_left_out`: how many more it has. `monotonic`, `time`: what the host's clocks said then; 0.0 for not known."""
 
     pid: int
     frames: tuple[FrameVariables, ...]
     tasks: tuple[AsyncTask, ...] = ()
     marks: tuple[Mark, ...] = ()
     tasks_left_out: int = 0
+    monotonic: float = 0.0
+    time: float = 0.0

@@ -124,7 +124,9 @@ def _place_of(file: str, row: Mapping[str, Any]) -> ProgramPlace:
     names = tuple(from_mapping(Meaning, one) for one in sequence(row.get("names"))[:MOST_MEANINGS])
     own = row.get("own_loop")
     head = from_mapping(Block, own) if own is not None else None
-    return from_mapping(ProgramPlace, row, file=file, around=around, leaves=leaves, names=names, own_loop=head)
+    return from_mapping(
+        ProgramPlace, row, file=file, around=around, leaves=leaves, names=names, own_loop=head
+    )
 
 
 # --- one of them, and what is around it
