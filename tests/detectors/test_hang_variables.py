@@ -170,6 +170,17 @@ def test_values_that_follow_from_the_rank_or_differ_anyway_are_no_difference(pat
     assert not [word for word in ("cfg.rank", "`step`", "loss", "cfg.run_dir`") if word in found.summary]
 
 
+def test_path_that_is_the_same_on_all_ranks_and_has_the_number_of_one_in_it_is_no_difference(
+    path: Path,
+) -> None:
+    stacks: Stacks = {0: lines(path, "last", then=REDUCE), 1: lines(path, "saves", "save", "pause")}
+    folder = {"cfg.run_dir": "PosixPath('/tmp/play-x1y/1')"}
+    marker = {"marker": "PosixPath('/tmp/play-x1y/1/ready')", **folder}
+    found = told(path, stacks, {0: {"train": folder}, 1: {"train": folder, "save": marker}})
+
+    assert found.cause == "polls_for_file" and "on ranks" not in found.summary
+
+
 def test_counter_of_ranks_in_different_calls_is_named(path: Path) -> None:
     stacks: Stacks = {0: lines(path, "first", then=REDUCE), 1: lines(path, "last", then=REDUCE)}
     story = steady(world=2)

@@ -16,8 +16,6 @@ from diag.state.rank_view import RankView
 from diag.state.view import JobView
 from diag.text.units import format_seconds
 
-_STANDS = "loop_changes_nothing"
-_WAS_MET = "condition_was_met"
 _READINGS = 3  # ours: a loop that gets on changes something of what it ends by
 _FEW = 100  # items that a loop of work may well add
 
@@ -66,8 +64,9 @@ def why_unchanged(place: ProgramPlace | None, values: Mapping[str, str], verdict
 
 def gets_nowhere(verdict: Verdict) -> Verdict:
     """Of a loop that goes round, and of which `why_unchanged` knows why."""
-    reason = replace(verdict.reason, kind=_STANDS) if verdict.reason is not None else None
-    return replace(verdict, cause=_STANDS if verdict.cause == "loops" else verdict.cause, reason=reason)
+    if verdict.reason is not None:
+        verdict = replace(verdict, reason=replace(verdict.reason, kind="loop_changes_nothing"))
+    return replace(verdict, cause="loop_changes_nothing") if verdict.cause == "loops" else verdict
 
 
 def with_condition_met_before(
@@ -83,4 +82,4 @@ def with_condition_met_before(
     words = f"{format_who(ahead.ranks, '[has|have]')} come through this loop in that round ({ahead.text})"
     if compares_exactly(loop.text):
         words += ": for them what it compares was equal"
-    return replace(verdict, cause=_WAS_MET, reason=None, words=f"{verdict.words}, and {words}")
+    return replace(verdict, cause="condition_was_met", reason=None, words=f"{verdict.words}, and {words}")
