@@ -43,6 +43,16 @@ def fill(sizes, room):
     return used
 
 
+def play(seconds):
+    end, games = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        left = 2000
+        while left:
+            left -= random.choice([0, 1])
+        games += 1
+    return games
+
+
 def meet(where):
     while store.add(where, 0) != world:
         time.sleep(0.02)
@@ -69,6 +79,8 @@ for step in range(200):
     dist.all_reduce(weights)
     if fault == "loop":
         fill([9, 9] if rank == 1 and step == 40 else [2, 3], 8)
+    if fault == "clock" and rank == 1 and step == 40:
+        play(600)
     if fault == "count" and step % 20 == 0:
         for _ in range(2 if rank == 1 and step == 40 else 1):
             store.add(f"met/{step}", 1)
@@ -109,6 +121,7 @@ for step in range(200):
             [1],
             "have come through this loop in that round (`step` is 41 there and 40 here)",
         ),
+        ("clock", "loop_until_time", [1], "goes by a clock: it goes on until"),
         ("database", "keeps_database_locked", [0], "of which rank 0 has SQLite's RESERVED lock"),
         ("places", "fewer_places_than_ranks", [2], "ranks 0-1 have one lock each of 2 in"),
         ("freed", "call_in_destructor", [0], "which `__del__` calls ("),
