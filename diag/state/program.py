@@ -50,7 +50,7 @@ class Program(Reducer):
     def around(self, frames: Sequence[Frame]) -> Iterator[tuple[ProgramPlace, Block]]:
         """The blocks around the innermost of these lines, the nearest first."""
         places = (place for frame in reversed(frames[-_OUTWARDS:]) if (place := self.at(frame)) is not None)
-        return ((place, block) for place in places for block in place.around)
+        return ((place, block) for place in places for block in place.inside)
 
     def statements(self, kind: str) -> list[Statement]:
         """In the order of files and lines."""

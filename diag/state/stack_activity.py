@@ -42,13 +42,15 @@ class Activity(str, enum.Enum):
 class Reading:
     """`where` is the frame that decided; `caller` the nearest frame outside it, in the code of the user or
     the framework that called; `context` is CHECKPOINT, TEARDOWN, ... when an outer frame tells what the wait
-    belongs to; `own` the program's own line that led to `where`, when that is in a library."""
+    belongs to; `own` the program's own line that led to `where`, when that is in a library; `called_back` the innermost
+    one that `where` has called: of a data set or a sampler that runs in the rank itself."""
 
     activity: Activity
     where: Frame | None
     caller: Frame | None
     context: Activity | None = None
     own: Frame | None = None
+    called_back: Frame | None = None
 
 
 def _table(section: str) -> list[tuple[str, str, frozenset[str]]]:
@@ -141,7 +143,9 @@ def _at(
     own = own_line(frames, index)
     if own is None and activity is not Activity.OTHER and is_own_file(frames[index].file):
         own = _before_packages(frames, index)
-    return Reading(activity, frames[index], _caller(frames, index), context, own)
+    inner = frames[index + 1 :] if activity is Activity.DATA else ()
+    called_back = next((frame for frame in reversed(inner) if is_own_file(frame.file)), None)
+    return Reading(activity, frames[index], _caller(frames, index), context, own, called_back)
 
 
 def _before_packages(frames: tuple[Frame, ...], index: int) -> Frame | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,6 +74,27 @@ def draw(rng, length):
         if len(doc) < length:
             continue
         return doc
+
+
+def fill(pool, rng, budget):
+    used, batch = 0, []
+    while used < budget * 3 // 4:
+        n = rng.choice(pool)  # filled
+        if used + n <= budget:
+            batch.append(n)
+            used += n
+    return batch
+
+
+def play(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        games.append(game())  # played
+
+
+def game():
+    while 0 in board:
+        board[free()] = 1  # moved
 
 
 def samples():
@@ -163,22 +185,31 @@ def busy(
     gil: bool = True,
     others: str = "reduces",
     readings: Sequence[dict[str, str]] = (),  # variables of its innermost function
+    outer: dict[str, str] | None = None,  # and of the one that called it
+    clock: float = 0.0,  # of the host, at the first reading
+    first: int = 20,  # second at which the text is read, and the values from 5 s later on
+    seconds: int = 60,
 ) -> Finding:
     """Rank 1 computes there; rank 0 waits in the loop of main."""
     top = at(path, "<module>", "top")
     stacks = {0: [top, at(path, "main", others), REDUCE], 1: [top, at(path, "main", "searches"), *inner]}
     story = steady()
-    for second in range(60):
+    for second in range(seconds):
         story.tell(stack(0, story.now, stacks[0]), stack(1, story.now, stacks[1], owns_gil=gil))
         story.tell(*(tree(rank, story.now, cpu=rank * story.now, state="SR"[rank]) for rank in (0, 1)))
-        if second == 20:
+        if second == first:
             read(story, path, 0, stacks[0])
             read(story, path, 1, stacks[1])
-        if second > 20 and second % 5 == 0 and second // 5 - 5 < len(readings):
-            values = tuple(Variable(*pair) for pair in readings[second // 5 - 5].items())
-            [own] = frames(inner[-1])
-            place = own.function, own.file, own.line
-            story.tell(VariablesRead(1, pid_of(1), (FrameVariables(pid_of(1), *place, False, values),)))
+        if second > first and (second - first) % 5 == 0 and (second - first) // 5 <= len(readings):
+            values = tuple(Variable(*pair) for pair in readings[(second - first) // 5 - 1].items())
+            read_of = [(frames(inner[-1])[0], values)]
+            if outer:
+                read_of.insert(0, (frames(inner[-2])[0], tuple(Variable(*pair) for pair in outer.items())))
+            found = tuple(
+                FrameVariables(pid_of(1), one.function, one.file, one.line, False, of) for one, of in read_of
+            )
+            now = clock + second - first - 5 if clock else 0.0
+            story.tell(VariablesRead(1, pid_of(1), found, monotonic=now, time=story.now if clock else 0.0))
         story.wait(1.0)
     return story.the("held-up")
 
@@ -318,6 +349,57 @@ def test_values_that_a_loops_condition_reads_are_shown_and_that_none_has_changed
     assert "nothing that its condition reads has changed in 4 readings over 15 s" in found.summary
 
 
+FULL = {"used": "200", "budget": "1024", "n": "1300"}
+LOADER = ("__next__ torch/utils/data/dataloader.py:741", "_next_index torch/utils/data/dataloader.py:715")
+
+
+def test_loop_whose_condition_only_an_unmet_condition_would_change_says_so_with_the_values(
+    path: Path,
+) -> None:
+    """A sampler in the rank itself that has only documents left which do not fit; no worker has a part in it."""
+    found = busy(path, *LOADER, at(path, "fill", "filled"), readings=[FULL] * 4)
+
+    assert (found.cause, found.klass, found.ranks) == ("loop_changes_nothing", "data_loading", (1,))
+    assert f"been busy in fill ({path}:{line_of(TEXT, 'filled')})" in found.summary
+    assert "`used` was 200 and `budget` was 1024 when read" in found.summary
+    assert (
+        "`used += n` is only under `if used + n <= budget:`, which was not met when read (200 + 1300 <= 1024)"
+        in found.summary
+    )
+    assert "longer than the budget" in found.advice and "worker" not in found.advice
+
+
+def test_rank_that_is_found_at_the_head_of_its_loop_is_in_it(path: Path) -> None:
+    head = f"fill {path}:{line_of(TEXT, 'filled') - 1}"
+    found = busy(path, *LOADER, head, readings=[FULL] * 4)
+
+    assert found.cause == "loop_changes_nothing" and "200 + 1300 <= 1024" in found.summary
+
+
+def test_loop_that_is_sent_round_before_what_would_change_it_says_so(path: Path) -> None:
+    found = busy(path, at(path, "pack", "packed"), readings=[{**ROUND, "doc": "[1, 2, ... 314 items]"}] * 3)
+
+    assert found.cause == "loop_changes_nothing"
+    assert "where `if len(doc) > room:` sends it round, as it did when read (314 > 67)" in found.summary
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [
+        [FULL, {**FULL, "used": "240"}, {**FULL, "used": "280"}, {**FULL, "used": "320"}],  # it fills up
+        [{**FULL, "n": "90"}] * 4,  # which fits: the condition is met
+        [FULL] * 2,  # too few
+        [{"used": "200", "budget": "1024"}] * 4,  # what decides was not read
+    ],
+)
+def test_loop_that_gets_on_or_of_which_too_little_was_read_is_only_a_loop(
+    path: Path, readings: list[dict[str, str]]
+) -> None:
+    found = busy(path, *LOADER, at(path, "fill", "filled"), readings=readings)
+
+    assert found.cause == "loops" and "is only under" not in found.summary
+
+
 @pytest.mark.parametrize(
     "readings",
     [
@@ -332,6 +414,39 @@ def test_of_values_that_change_or_were_hardly_read_it_is_not_said_that_they_stay
     found = busy(path, at(path, "pack", "packed"), readings=readings)
 
     assert found.cause == "loops" and "has changed" not in found.summary
+
+
+BOARD = {"board": "[0, 1, 0, ... 36 items]"}
+
+
+def test_loop_that_a_clock_ends_is_said_with_its_end(path: Path) -> None:
+    """Also where the rank is in a shorter loop inside of it."""
+    inner = at(path, "play", "played"), at(path, "game", "moved")
+    found = busy(path, *inner, readings=[BOARD], outer={"end": "400.0"}, clock=100.0)
+
+    assert (found.id, found.cause, found.ranks) == ("held-up", "loop_until_time", (1,))
+    assert (
+        "the loop `while time.monotonic() < end:` (" in found.summary and "goes by a clock" in found.summary
+    )
+    assert "(4 min 2" in found.summary  # 300 s from the reading, of which 35 s are over
+    assert "in the loop `while 0 in board:`" not in found.summary
+
+
+@pytest.mark.parametrize(("end", "reported"), [("140.0", False), ("400.0", True)])
+def test_loop_that_soon_ends_by_its_clock_is_waited_for(path: Path, end: str, *, reported: bool) -> None:
+    inner = at(path, "play", "played"), at(path, "game", "moved")
+    with nullcontext() if reported else pytest.raises(StopIteration):
+        busy(path, *inner, readings=[BOARD], outer={"end": end}, clock=100.0, first=3, seconds=38)
+
+
+@pytest.mark.parametrize(("end", "clock"), [("400.0", 0.0), ("90.0", 100.0), ("'later'", 100.0)])
+def test_loop_whose_clock_or_end_is_not_known_or_is_over_is_a_loop(
+    path: Path, end: str, clock: float
+) -> None:
+    inner = at(path, "play", "played"), at(path, "game", "moved")
+    found = busy(path, *inner, readings=[BOARD] * 2, outer={"end": end}, clock=clock)
+
+    assert found.cause == "loops"
 
 
 def test_loop_over_what_has_no_end_is_one(path: Path) -> None:
@@ -368,7 +483,7 @@ def test_worker_that_goes_round_keeps_its_cause_and_gets_advice_on_the_loop(path
     found = story.the("held-up")
     assert (found.cause, found.klass) == ("dataloader_worker_busy", "data_loading")
     assert "it goes round in the loop `while True:`" in found.summary
-    assert "why the loop shown does not end" in found.advice
+    assert "what the loop shown takes so long for" in found.advice and "not end" not in found.advice
 
 
 # -- loops that sleep
@@ -461,6 +576,27 @@ def test_rank_that_keeps_the_lock_and_waits_for_who_tries_it_is_to_blame(path: P
         assert (found.cause, found.ranks, found.waiting_ranks) == ("keeps_file_locked", (0,), (1,))
         assert "rank 1 tries again and again to lock /srv/runs.db in " in found.summary
         assert "commit or roll back" in found.advice
+
+
+def test_transaction_that_a_rank_keeps_open_while_it_waits_for_the_one_who_wants_to_write_is_named(
+    path: Path,
+) -> None:
+    """By the byte that SQLite locks."""
+    holder = Party(pid_of(0), command="train.py", rank=0)
+    found = sleeping(
+        path, "join", "query", replace(LOCKED, others=(holder,), lock="POSIX WRITE 1073741825 1073741825")
+    )
+
+    assert (found.cause, found.ranks, found.waiting_ranks) == ("keeps_database_locked", (0,), (1,))
+    assert (
+        "of which rank 0 has SQLite's RESERVED lock: a transaction has written and was not ended"
+        in found.summary
+    )
+    assert (
+        "; rank 0 waits in all_reduce (from main, " in found.summary
+        and "for rank 1: each waits" in found.summary
+    )
+    assert "commit at the end of the epoch" in found.advice
 
 
 def test_sleep_of_the_program_itself_is_for_no_lock(path: Path) -> None:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
 from diag.model import Finding
-from diag.model.observations import CollectiveEntry, CollectiveGroup, FlightRecorder, ThreadStack
+from diag.model.observations import (
+    CollectiveEntry,
+    CollectiveGroup,
+    FlightRecorder,
+    ProgramRead,
+    Statement,
+    ThreadStack,
+)
 from tests.detectors.test_hang import steady
 from tests.facts import ALL_REDUCE, TRAIN, Story, frames, pid_of, stack, tree
 
@@ -30,7 +38,8 @@ CLOSES = (*TRAIN, "ShardWriter.close /app/collect.py:32", BARRIER)
 Call = tuple[str, int, str]  # operation, number, group
 
 
-def recorded(story: Story, rank: int, *calls: Call) -> None:
+def recorded(story: Story, rank: int, *calls: Call, over: int = 0) -> None:
+    """`over`: so many of the first ones have ended."""
     groups = tuple(
         CollectiveGroup(
             "gloo", name, "", tuple(range(story.world)), max(c[1] for c in calls if c[2] == name), 80
@@ -39,9 +48,10 @@ def recorded(story: Story, rank: int, *calls: Call) -> None:
     )
     entries = tuple(
         CollectiveEntry(
-            "gloo", name, "", seq, seq, False, op, ((8,),), ((8,),), ("Float",), "scheduled", False, True, seq, 0.0
+            "gloo", name, "", seq, seq, False, op, ((8,),), ((8,),), ("Float",),
+            "completed" if at < over else "scheduled", at < over, at >= over, seq, 0.0,
         )
-        for op, seq, name in calls
+        for at, (op, seq, name) in enumerate(calls)
     )  # fmt: skip
     story.tell(FlightRecorder(rank, story.now, "2.10", ("gloo",), groups, entries, pid_of(rank)))
 
@@ -137,3 +147,56 @@ def test_call_that_no_destructor_makes_or_all_ranks_come_to_there_is_none_of_its
     stacks: Mapping[int, Sequence[str]],
 ) -> None:
     assert hang_of(stacks, CROSSED).cause != "call_in_destructor"
+
+
+TWICE = {
+    0: (("barrier", 59, "0"), ("all_reduce", 60, "0")),
+    1: (("barrier", 59, "0"), ("barrier", 60, "0")),
+    2: (("barrier", 59, "0"), ("barrier", 60, "0")),
+}
+OPENS = (*TRAIN, "Window.__init__ /app/windows.py:18", BARRIER)
+CLOSE = Statement(
+    "in_destructor", "/app/windows.py", 30, "close", "dist.barrier()", "barrier", ("__del__",), (36,)
+)
+
+
+@pytest.mark.parametrize(
+    ("calls", "statement", "cause"),
+    [
+        (TWICE, CLOSE, "call_in_destructor"),
+        (TWICE, None, "calls_differ"),  # no destructor makes a call
+        (TWICE, replace(CLOSE, key="all_gather"), "calls_differ"),  # another one
+        (
+            {rank: made[1:] for rank, made in TWICE.items()},
+            CLOSE,
+            "calls_differ",
+        ),  # not known what came before
+        (
+            {rank: (("all_reduce", 59, "0"), made[1]) for rank, made in TWICE.items()},
+            CLOSE,
+            "calls_differ",
+        ),  # nobody has made it once more
+    ],
+)
+def test_destructor_that_made_a_call_is_told_by_the_text_when_ranks_have_gone_on(
+    calls: Mapping[int, Sequence[Call]], statement: Statement | None, cause: str
+) -> None:
+    """The call of one rank's destructor met another call of its peers, which is over: nobody is in it any more."""
+    story = steady(3)
+    for at in range(24):
+        if at % 7 == 0:
+            for rank, made in calls.items():
+                recorded(story, rank, *made, over=len(made) - 1)
+            story.tell(ProgramRead(1, pid_of(1), (), (statement,) if statement is not None else ()))
+        for rank in range(3):
+            lines = OPENS if rank else ALL_REDUCE
+            story.tell(tree(rank, story.now, wchan="futex_wait_queue"), stack(rank, story.now, lines))
+        story.wait(2.0)
+    hang = story.hang()
+
+    assert (hang.cause, hang.ranks) == (cause, (0,))
+    said = "ranks 1-2 have called barrier twice in a row and rank 0 once"
+    assert (said in hang.summary) == (cause == "call_in_destructor")
+    assert (
+        "`dist.barrier()` (/app/windows.py:30), which `__del__` calls (/app/windows.py:36)" in hang.summary
+    ) == (cause == "call_in_destructor")

@@ -170,6 +170,17 @@ def test_values_that_follow_from_the_rank_or_differ_anyway_are_no_difference(pat
     assert not [word for word in ("cfg.rank", "`step`", "loss", "cfg.run_dir`") if word in found.summary]
 
 
+def test_path_that_is_the_same_on_all_ranks_and_has_the_number_of_one_in_it_is_no_difference(
+    path: Path,
+) -> None:
+    stacks: Stacks = {0: lines(path, "last", then=REDUCE), 1: lines(path, "saves", "save", "pause")}
+    folder = {"cfg.run_dir": "PosixPath('/tmp/play-x1y/1')"}
+    marker = {"marker": "PosixPath('/tmp/play-x1y/1/ready')", **folder}
+    found = told(path, stacks, {0: {"train": folder}, 1: {"train": folder, "save": marker}})
+
+    assert found.cause == "polls_for_file" and "on ranks" not in found.summary
+
+
 def test_counter_of_ranks_in_different_calls_is_named(path: Path) -> None:
     stacks: Stacks = {0: lines(path, "first", then=REDUCE), 1: lines(path, "last", then=REDUCE)}
     story = steady(world=2)
@@ -223,6 +234,58 @@ def test_what_is_hidden_is_not_told_of(path: Path) -> None:
     )
 
     assert "when read" not in found.summary
+
+
+COUNTED = """
+def arrive(store, tag, world):
+    while store.add(tag, 0) != world:
+        time.sleep(1)  # arrive
+
+
+def train(store, world, every, rank):
+    for step in range(world):
+        all_reduce(step)  # first
+        if step % every == 0:
+            arrive(store, step, world)  # saves
+        if rank == 0:
+            arrive(store, step, world)  # alone
+
+
+train(0, 0, 0)  # top
+"""
+
+
+@pytest.mark.parametrize(
+    ("mark", "there", "cause"),
+    [
+        ("saves", {"step": "76", "every": "25"}, "condition_was_met"),
+        ("saves", {"step": "75", "every": "25"}, "polls"),  # they may come to it yet
+        ("saves", {"step": "76", "every": "30"}, "polls"),  # they had no such round
+        ("saves", {"step": "76"}, "polls"),  # not known
+        ("alone", {"step": "76", "every": "25", "rank": "1"}, "polls"),  # theirs was another way
+    ],
+)
+def test_loop_that_others_came_through_in_the_same_round_says_that_its_condition_was_met_for_them(
+    path: Path, mark: str, there: dict[str, str], cause: str
+) -> None:
+    path.write_text(COUNTED)
+    top = f"<module> {path}:{line_of(COUNTED, 'top')}"
+    ranks = {
+        0: ("first", REDUCE),
+        1: (mark, f"arrive {path}:{line_of(COUNTED, 'arrive')}"),
+        2: ("first", REDUCE),
+    }
+    stacks: Stacks = {
+        rank: [top, f"train {path}:{line_of(COUNTED, line)}", then] for rank, (line, then) in ranks.items()
+    }
+    here = {"step": "75", "every": "25", "rank": "0"}
+    values = {0: {"train": there}, 1: {"train": here, "arrive": {"world": "3"}}, 2: {"train": there}}
+    found = told(path, stacks, values)
+
+    assert (found.cause, found.ranks) == (cause, (1,))
+    said = "ranks 0, 2 have come through this loop in that round (`step` is 76 there and 75 here)"
+    assert (f"{said}: for them what it compares was equal" in found.summary) == (cause == "condition_was_met")
+    assert ("by >=" in found.advice) == (cause == "condition_was_met")
 
 
 @pytest.mark.parametrize(("rounds", "said"), [("38", True), ("40", False)])

@@ -390,3 +390,100 @@ def test_statements_that_ranks_wait_for_are_found_with_what_leads_there(tmp_path
     made = fact.statements[4]
     assert (made.function, made.called_in) == ("group", ("share",))
     assert [one.under.text for one in made.leaves] == ["if rank not in ranks:"]
+
+
+CHANGES = """
+def fill(pool, used, budget):
+    while used < budget:
+        n = draw(pool)  # under
+        if n < 0:
+            continue
+        if used + n <= budget:
+            used += n
+
+
+def either(used, budget):
+    while used < budget:
+        n = draw(pool)  # either
+        if n > 3:
+            used += n
+        else:
+            used += 1
+
+
+def handled(used, budget):
+    while used < budget:
+        try:
+            if fits(n):  # handled
+                used += n
+        except ValueError:
+            used += 1
+
+
+def goes_on(used, budget):
+    while used < budget:
+        used += 1  # each
+        if used > 3:
+            continue
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "mark", "met", "unmet"),
+    [
+        ("fill", "under", ("if used + n <= budget:",), ("if n < 0:",)),
+        ("either", "either", (), ()),
+        ("handled", "handled", (), ()),
+        ("goes_on", "each", (), ()),
+    ],
+)
+def test_conditions_that_a_loop_needs_to_change_are_those_of_each_statement_that_would(
+    tmp_path: Path, function: str, mark: str, met: tuple[str, ...], unmet: tuple[str, ...]
+) -> None:
+    [loop] = [one for one in place(tmp_path, mark, function, CHANGES).around if one.kind == "while"]
+
+    assert (loop.met, loop.unmet) == (met, unmet)
+
+
+FREED = """
+class Window:
+    def close(self):
+        self.data = None
+        dist.barrier()  # closes
+        self.file.reduce(1)
+
+    def __del__(self):
+        if self.data is not None:
+            self.close()
+
+
+class Shard:
+    def __del__(self):
+        torch.distributed.all_reduce(self.count)  # itself
+
+
+class Other:
+    def __del__(self):
+        self.file.close()
+        self.lock.release()
+
+    def close(self):
+        dist.barrier()
+
+
+def close():
+    dist.barrier()
+"""
+
+
+def test_calls_that_the_interpreter_makes_when_it_frees_an_object_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(FREED)
+    found = program.read(Files(), str(path), {1: "<module>"}, time.time() + 1)
+    freed = [one for one in found["statements"] if one["kind"] == "in_destructor"]
+
+    assert [(one["key"], one["text"], one["function"], one["line"]) for one in freed] == [
+        ("barrier", "dist.barrier()", "close", line_of(FREED, "closes")),
+        ("all_reduce", "torch.distributed.all_reduce(self.count)", "__del__", line_of(FREED, "itself")),
+    ]
+    assert [one["called_at"] for one in freed] == [(10,), ()]

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from diag.detectors.hang.kernel_causes import kernel_cause
+from diag.detectors.hang.lock_circles import lock_name
 from diag.detectors.hang.wait_text import format_chain
 from diag.model import Record
 from diag.model.observations.waits import ThreadWait, WaitsRead
@@ -353,6 +354,37 @@ def test_sleep_in_a_database_leads_to_who_has_locked_its_file(start: Start, tmp_
 
     (holder,) = thread.wait.others
     assert (thread.wait.path, os.getpgid(holder.pid)) == (path, pid) and holder.pid != pid
+    assert thread.wait.lock == "POSIX WRITE 1073741825 1073741825"
+    assert lock_name(thread.wait).startswith("SQLite's RESERVED lock")
+
+
+def test_write_lock_of_a_database_with_a_write_ahead_log_is_known(start: Start, tmp_path: object) -> None:
+    code = WRITES_A_DATABASE.replace(
+        "import os",
+        "import os, sqlite3, sys\nsqlite3.connect(sys.argv[1]).execute('pragma journal_mode=wal')\nimport os",
+        1,
+    )
+    _, thread = until(start(code, path := f"{tmp_path}/runs.db"), "sleep")
+
+    assert thread.wait.path == f"{path}-shm"
+    assert lock_name(thread.wait).startswith("SQLite's write lock (WAL)")
+
+
+def test_locks_on_other_files_of_the_folder_are_known_with_who_has_them(
+    start: Start, tmp_path: object
+) -> None:
+    code = (
+        "import fcntl, os, sys, time\nr, w = os.pipe()\n"
+        "def take(name):\n    f = open(sys.argv[1] + name, 'w'); fcntl.flock(f, 2); return f\n"
+        "for name in ('/slot0', '/slot1'):\n"
+        "    if not os.fork(): kept = take(name); os.write(w, b'x'); time.sleep(900)\n"
+        "open(sys.argv[1] + '/free', 'w')\n"
+        "os.read(r, 1); os.read(r, 1); ready(); take('/slot0')"
+    )
+    _, thread = until(pid := start(code, f"{tmp_path}"), "file_lock")
+
+    ((path, other),) = thread.wait.beside
+    assert path == f"{tmp_path}/slot1" and other not in (pid, *thread.wait.pids)
 
 
 def test_sleep_of_a_process_whose_files_only_itself_has_locked_leads_to_nobody(

@@ -78,6 +78,7 @@ class VariableSampler(RankSampler):
         if threads and self._reported.setdefault(pid, _Reported()).is_due(threads, began, tasks):
             if paths and (found := self._marks(paths)):
                 payload["marks"] = found
+            payload["clocks"] = {"monotonic": time.monotonic(), "time": time.time()}
             self.reporter.record(variables.SOURCE, payload, time.monotonic() - began)
 
     def _marks(self, paths: Sequence[str]) -> list[dict[str, Any]]:

@@ -156,6 +156,8 @@ _COMPUTES_CPU_RATIO = 0.05  # of a crowded machine that is all that one may get
 
 def with_work(verdict: Verdict, job: JobView) -> Verdict:
     ranks = job.ranks.known(verdict.culprits)
+    if verdict.cause == "dataloader_main_process" and ranks and all(map(_computes_its_batch, ranks)):
+        return replace(verdict, cause="busy", busy=True)
     if verdict.cause != "not_in_collective" or not ranks:
         return verdict
     if all(map(_synchronizes, ranks)):
@@ -171,6 +173,11 @@ def _synchronizes(rank: RankView) -> bool:
     """By its frames. One that spins in C without any may as well compute."""
     judged = rank.judged
     return judged is not None and read_stack(judged).activity is Activity.GPU_SYNC
+
+
+def _computes_its_batch(rank: RankView) -> bool:
+    """In code of the program's own that the DataLoader has called in the rank itself: of the data set or the sampler."""
+    return rank.reading is not None and rank.reading.called_back is not None and _computes(rank)
 
 
 def _computes(rank: RankView) -> bool:

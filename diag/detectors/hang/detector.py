@@ -19,6 +19,7 @@ from diag.detectors.hang.groups import with_groups
 from diag.detectors.hang.kernel_waits import last_fed, with_kernel_waits
 from diag.detectors.hang.last_words import with_ended_ranks
 from diag.detectors.hang.let_go import with_message_let_go
+from diag.detectors.hang.lock_circles import with_lock_circle
 from diag.detectors.hang.lock_files import with_lock_file
 from diag.detectors.hang.messages import advice_for, describe
 from diag.detectors.hang.moment import began_still, proven, unproven, with_unseen
@@ -36,7 +37,7 @@ from diag.detectors.hang.silence import (
     silent_since,
 )
 from diag.detectors.hang.store_keys import with_store_keys
-from diag.detectors.hang.time_limits import with_known_end
+from diag.detectors.hang.time_limits import with_deadline, with_known_end
 from diag.detectors.hang.unordered_calls import with_unordered_calls
 from diag.detectors.hang.variables import with_variables
 from diag.detectors.hang.verdict import Verdict, others
@@ -256,6 +257,7 @@ def judge(
     verdict = with_generations(with_groups(verdict, states, job), job)
     verdict = with_message_let_go(with_store_keys(verdict, job), job)
     verdict = with_lock_file(with_variables(with_program_lines(verdict, job), job), job)
+    verdict = with_deadline(with_lock_circle(verdict, job), job, now)
     verdict = with_ended_ranks(verdict, job)
     if busy and verdict.klass not in _ELSEWHERE:
         return None  # work that diag knows, and that goes on

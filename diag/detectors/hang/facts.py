@@ -115,7 +115,10 @@ def place_of(ranks: Sequence[int], job: JobView) -> str:
 def _place_of(rank: RankView | None, cwd: str) -> tuple[str, str]:
     if rank is None or rank.reading is None:
         return "", ""
-    place, inside = _place(rank.reading.where, rank.reading.own, cwd)
+    where, own = rank.reading.where, rank.reading.own
+    if rank.reading.called_back is not None:
+        where, own = rank.reading.called_back, None
+    place, inside = _place(where, own, cwd)
     return (f"{place} of its {rank.thread_name}" if place and rank.thread else place), inside
 
 

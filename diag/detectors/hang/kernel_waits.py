@@ -120,7 +120,7 @@ def _what_comes(rank: RankView, chain: Chain) -> tuple[Note, ...]:
 def with_kernel_waits(verdict: Verdict, job: JobView) -> Verdict:
     """By the first culprit: the others of one class wait alike."""
     rank = verdict.culprit(job)
-    if rank is None or verdict.klass not in _DESCRIBED:
+    if rank is None or (verdict.klass not in _DESCRIBED and verdict.cause not in _REFINED):
         return verdict
     chain = lasting_wait(rank, verdict.since, job, verdict.blamed_child or 0)
     if (stuck := _stuck_child(rank, chain, verdict, job)) is not None:

@@ -3,6 +3,7 @@ has left."""
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ _LOOPS = ("while", "for")
 _OF_RANK = re.compile(
     r"rank|main_process|is_main|is_master|(?:global|process)_zero|is_leader|is_chief|coordinator", re.I
 )
+_NAME = re.compile(r"(?<![\w.'\"])[A-Za-z_][\w.]*")
+_KEYWORDS = frozenset(keyword.kwlist)
 # `for epoch in range(...):`, `for step, batch in enumerate(loader):`
 _COUNTED = re.compile(r"for (\w+)(?: in range\(|,.* in enumerate\()")
 
@@ -88,6 +91,45 @@ def has_passed(rank: RankView, everybody_else: Sequence[int], job: JobView) -> b
     return sides is not None and sides[0].path[0].line > sides[1].path[0].line
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Ranks that are in a later round of a loop that all are in: `text`: "`step` is 76 there and 75 here"."""
+
+    ranks: tuple[int, ...]
+    text: str
+
+
+def ahead_of(rank: RankView, everybody_else: Sequence[int], job: JobView) -> Ahead | None:
+    """By the counter of a loop in the function where they came apart. None where others may not have come by where this one
+    is: a condition leads there whose values differ, or were not read."""
+    sides = _sides(rank, everybody_else, job)
+    if sides is None:
+        return None
+    us, them = sides
+    shared = {block.line for block in them.path[0].around}
+    loop = next((one for one in us.path[0].around if one.line in shared and counter_of(one)), None)
+    if loop is None:
+        return None
+    counter = counter_of(loop)
+    ours, theirs = (_plain_values(side, job) for side in (us, them))
+    here, there = ours.get(counter, ""), theirs.get(counter, "")
+    if not (here.isdecimal() and there.isdecimal() and int(there) > int(here)):
+        return None
+    inner = [one for place in us.path[1:] for one in place.around]
+    outer = [one for one in us.path[0].around if one.line > loop.line]
+    names = {name for one in outer if one.kind in _CONDITIONS for name in _NAME.findall(one.text)} - {
+        counter,
+        *_KEYWORDS,
+    }
+    if any(one.kind in (*_CONDITIONS, "except") for one in inner) or any(
+        one.kind == "except" for one in outer
+    ):
+        return None
+    if any(name not in ours or ours[name] != theirs.get(name) for name in names):
+        return None
+    return Ahead(them.ranks, f"`{counter}` is {there} there and {here} here")
+
+
 def _sides(rank: RankView, everybody_else: Sequence[int], job: JobView) -> tuple[_Side, _Side] | None:
     others = job.ranks.known(everybody_else)
     ours = path_of(rank.judged)
@@ -138,6 +180,13 @@ def _in_other_rounds(one: _Side, other: _Side, job: JobView) -> bool:
 
 
 def _counters(side: _Side, names: Sequence[str], job: JobView) -> dict[str, str]:
+    return {
+        name: text for name, text in _plain_values(side, job).items() if name in names and text.isdecimal()
+    }
+
+
+def _plain_values(side: _Side, job: JobView) -> dict[str, str]:
+    """Of the function where they came apart, as they were read."""
     rank, place = job.ranks.get(side.ranks[0]), side.path[0]
     read = job.program.variables(rank.rank, rank.placement.pid) if rank is not None else None
     return {
@@ -145,7 +194,6 @@ def _counters(side: _Side, names: Sequence[str], job: JobView) -> dict[str, str]
         for frame in (read.frames if read is not None else ())
         if not frame.called and (frame.file, frame.function) == (place.file, place.function)
         for variable in frame.variables
-        if variable.name in names and variable.text.isdecimal()
     }
 
 

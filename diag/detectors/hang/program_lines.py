@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from diag.detectors.hang.call_words import waits_in_backward
 from diag.detectors.hang.endless_waits import NOBODY
+from diag.detectors.hang.lock_circles import keeps_lock
 from diag.detectors.hang.own_locks import is_inside, lock_taken
 from diag.detectors.hang.partings import Parting, has_passed, head_of, parting, path_of
 from diag.detectors.hang.pipeline import awaited_message
@@ -23,11 +24,10 @@ from diag.detectors.hang.reasons import (
     tries_again,
 )
 from diag.detectors.hang.verdict import Note, Reason, Verdict, others
-from diag.detectors.hang.wait_text import format_chain, format_locked
+from diag.detectors.hang.wait_text import format_locked
 from diag.model.observations import Block, Frame, ProgramPlace, ThreadStack
 from diag.state.program import Program
 from diag.state.rank_view import RankView
-from diag.state.stack_activity import format_frame
 from diag.state.view import JobView
 from diag.state.wait_chain import Step
 from diag.text.units import format_path
@@ -127,28 +127,7 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
         if verdict.cause == "call_does_not_return" and (made := called_by(place, cwd)):
             clauses[-1] += f", where {made}"
     words = " and ".join(filter(None, (", ".join(clauses[:_MOST_CLAUSES]), verdict.words)))
-    return _with_holder(replace(verdict, words=words), rank, frames, cwd)
-
-
-def _with_holder(verdict: Verdict, rank: RankView, frames: Sequence[Frame], cwd: str) -> Verdict:
-    """Of a lock on a file that one rank keeps, waits with it for the others, and another rank cannot come before it has."""
-    chain = verdict.chain
-    if chain is None or verdict.cause != "file_locked":
-        return verdict
-    last, holder = chain.last, chain.last.wait.others[0].rank
-    if holder is None or holder not in verdict.waiting:
-        return verdict
-    everybody = verdict.everyone
-    at = f" in {format_frame(frames[-1], cwd)}" if frames else ""
-    return replace(
-        verdict,
-        cause="keeps_file_locked",
-        culprits=(holder,),
-        waiting=others(everybody, (holder,)),
-        chain=None,
-        reason=None,
-        words=f"rank {rank.rank} tries again and again to lock {last.wait.path}{at}",
-    ).noted(Note("waits", format_chain(chain, f"pid {rank.placement.pid}"), rank.rank))
+    return keeps_lock(replace(verdict, words=words), rank, frames, job)
 
 
 def _apart(verdict: Verdict, parted: Parting) -> Verdict:

@@ -254,7 +254,7 @@ def is_common(loop: Block, place: ProgramPlace, others: Sequence[Sequence[Frame]
     return any(
         there is not None
         and there.file == place.file
-        and any(block.line == loop.line for block in there.around)
+        and any(block.line == loop.line for block in there.inside)
         for frames in others
         for there in map(program.at, frames)
     )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from diag.detectors.hang.conditions import deadline
 from diag.detectors.hang.kernel_waits import wait_of
+from diag.detectors.hang.partings import head_of, path_of
+from diag.detectors.hang.reasons import POLLS
 from diag.detectors.hang.verdict import Verdict, at_most
 from diag.model import Confidence
+from diag.model.observations import Block, ProgramPlace, VariablesRead
 from diag.model.observations.waits import Wait
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import Activity, format_frame
@@ -16,6 +21,7 @@ from diag.text.units import format_seconds, format_time
 # Causes of a rank at a line of its own, or in a call of a library, that sleeps there.
 _SLEEPS = ("sleeps", "external_service", "not_in_collective", "call_does_not_return")
 _LIMITED = ("not_in_collective", "call_does_not_return", "worker_ended")
+_ROUND = ("busy", "loops", "goes_round", "sleeps")
 _TIMED = (
     "poll",
     "condition",
@@ -26,6 +32,7 @@ _TIMED = (
     "pipe_read",
 )  # of `Wait.kind`
 _LEAST_SECONDS = 10.0  # ours: of a call; shorter ones are those of a loop that looks again
+_LAST_ROUND_SECONDS = 5.0  # ours: of a loop that looks at a clock, the round that is under way then
 _LATE_SECONDS = 2.0  # a thread may come to a core, and be seen, so late
 # Ours: whoever sleeps, and holds nobody up, is waited for so long; and a rank for which others wait for a minute.
 _LONGEST_SECONDS = 300.0
@@ -50,6 +57,50 @@ def with_known_end(verdict: Verdict, job: JobView, now: float) -> Verdict:
             verdict = replace(verdict, words="")
         return _ending(verdict, "waits_with_limit", "that wait has a time limit: it ends by", ends, now)
     return verdict
+
+
+def with_deadline(verdict: Verdict, job: JobView, now: float) -> Verdict:
+    """Of a rank in a loop that a clock ends, by the text and the values that were read of its variables. Of one that polls
+    what it polls for stays the cause."""
+    rank = verdict.culprit(job)
+    if rank is None or verdict.blamed_child is not None or verdict.cause not in (*_ROUND, *POLLS):
+        return verdict
+    read = job.program.variables(rank.rank, rank.placement.pid)
+    if read is None or not read.time:
+        return verdict
+    for frame in reversed(path_of(rank.judged)):
+        place = job.program.at(frame)
+        values = {
+            variable.name: variable.text
+            for one in read.frames
+            if not one.called and (one.file, one.function) == (frame.file, frame.function)
+            for variable in one.variables
+        }
+        for loop in place.inside if place is not None and values else ():
+            ends = _ends_at(place, loop, values, read)
+            if ends is None or ends + _LAST_ROUND_SECONDS <= now:
+                continue
+            where = f"the loop {head_of(loop, frame.file, job.run.cwd)} goes by a clock: it goes on until"
+            if verdict.cause in _ROUND:
+                found = _ending(replace(verdict, words="", reason=None), "loop_until_time", where, ends, now)
+            else:
+                found = replace(_ending(verdict, verdict.cause, where, ends, now), chain=verdict.chain)
+            return replace(found, ends_at=ends + _LAST_ROUND_SECONDS)
+    return verdict
+
+
+def _ends_at(
+    place: ProgramPlace | None, loop: Block, values: Mapping[str, str], read: VariablesRead
+) -> float | None:
+    """By the clock of the host, as it was when the values were read."""
+    if place is None or loop.kind != "while":
+        return None
+    heads = [loop.text]
+    heads += [one.under.text for one in place.leaves if one.loop == loop.line and one.word == "break"]
+    found = next((one for head in heads if (one := deadline(head, values)) is not None), None)
+    if found is None:
+        return None
+    return found.at if found.clock == "time" else read.time + found.at - read.monotonic
 
 
 def patience_to_end(verdict: Verdict) -> float:

@@ -9,10 +9,12 @@ from dataclasses import replace
 from diag.detectors.hang.messages import call_of
 from diag.detectors.hang.verdict import Note, Verdict, format_who, others
 from diag.model.observations import Frame, ThreadStack
+from diag.state.collective_fronts import Front
 from diag.state.own_code import own_frames
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import Activity, format_frame, read_stack
 from diag.state.view import JobView
+from diag.text.units import format_path, format_ranks
 
 _CANNOT_MATCH = ("mismatch", "order_cycle")  # of `Explanation.kind`
 # Causes of calls that cannot match, and of a rank that is elsewhere.
@@ -106,7 +108,9 @@ def _in_destructor(verdict: Verdict, job: JobView, *, proven: bool) -> Verdict:
     """Some ranks wait in a call that a destructor makes, and others are elsewhere."""
     ranks = job.ranks.known(sorted(verdict.everyone))
     freed = {rank.rank: place for rank in ranks if (place := _freed_at(rank)) is not None}
-    if not freed or len(freed) == len(ranks):
+    if not freed:
+        return _made_by_text(verdict, job) if proven else verdict
+    if len(freed) == len(ranks):
         return verdict
     first = next(iter(freed.values()))
     who = tuple(rank for rank, place in freed.items() if place == first)
@@ -121,6 +125,48 @@ def _in_destructor(verdict: Verdict, job: JobView, *, proven: bool) -> Verdict:
     culprits = rest if len(rest) <= len(freed) else tuple(freed)
     waiting = others(tuple(sorted(verdict.everyone)), culprits)
     return replace(verdict, cause="call_in_destructor", words=words, culprits=culprits, waiting=waiting)
+
+
+def _made_by_text(verdict: Verdict, job: JobView) -> Verdict:
+    """Nobody is in a destructor, but by the program's text one makes a call of the kind that some have made once more than
+    others: these are in it now, and all were in one just before."""
+    found, seen = verdict.collectives, []
+    if found is None or found.front is None or verdict.cause != "calls_differ" or len(found.signatures) != 2:
+        return verdict
+    for made in found.signatures:
+        statement = next((one for one in job.program.statements("in_destructor") if one.key == made.op), None)
+        if statement is not None and all(
+            _called_before(rank, found.front, made.op) for rank in job.ranks.known(verdict.everyone)
+        ):
+            seen.append((made, statement))
+    if len(seen) != 1 or not {*verdict.everyone} <= {rank for one in found.signatures for rank in one.ranks}:
+        return verdict
+    made, statement = seen[0]
+    cwd = job.run.cwd
+    lines = f"{format_path(statement.file, cwd)}:{statement.line}"
+    where = f"`{statement.text}` ({lines})"
+    if statement.called_at:
+        where += f", which `__del__` calls ({format_path(statement.file, cwd)}:{statement.called_at[0]})"
+    else:
+        where += " in `__del__`"
+    rest = others(tuple(sorted(verdict.everyone)), made.ranks)
+    words = (
+        f"{format_who(made.ranks, '[has|have]')} called {made.op} twice in a row and {format_ranks(rest)} once, and such a call "
+        f"is {where}: the interpreter runs it when it frees the object, on each rank at a time of its own"
+    )
+    culprits = rest if len(rest) <= len(made.ranks) else made.ranks
+    waiting = others(tuple(sorted(verdict.everyone)), culprits)
+    return replace(verdict, cause="call_in_destructor", words=words, culprits=culprits, waiting=waiting)
+
+
+def _called_before(rank: RankView, front: Front, op: str) -> bool:
+    """As the call before the one of that front, in its group."""
+    entries = rank.recorder.entries if rank.recorder is not None else ()
+    return any(
+        (one.backend, one.group, one.seq, one.op) == (front.backend, front.group, front.seq - 1, op)
+        for one in entries
+        if not one.is_p2p
+    )
 
 
 def _freed_at(rank: RankView) -> Frame | None:

@@ -6,16 +6,23 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from diag.detectors.hang.loops import (
+    gets_nowhere,
+    growing,
+    stays_as_it_is,
+    why_unchanged,
+    with_condition_met_before,
+)
 from diag.detectors.hang.partings import path_of
 from diag.detectors.hang.program_lines import thread_of
 from diag.detectors.hang.reasons import POLLS
 from diag.detectors.hang.rounds import rounds_that_differ
 from diag.detectors.hang.verdict import Note, Verdict
 from diag.model.observations import Frame, FrameVariables, ProgramPlace, ThreadStack
-from diag.state.program import Program, Steady
+from diag.state.program import Program
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
-from diag.text.units import format_path, format_ranks, format_seconds
+from diag.text.units import format_path, format_ranks
 
 _NAME = re.compile(r"(?<![\w.'\"])[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
@@ -48,11 +55,8 @@ _LONGEST_ARGUMENT = 40
 # Arguments of a library's call that say whom it waits for, or for how long.
 _AIMS = ("timeout", "block", "blocking", "src", "dst", "group_src", "group_dst", "tag", "peer", "host", "port", "address", "url",
          "path", "file", "deadline", "interval", "retries")  # fmt: skip
-_COUNT = re.compile(r"(?:^<\w+ of |\.\.\. )(?P<count>\d{1,15})(?: \w+>| items[\])}])$")
 _ITEMS = re.compile(r"^\[.*\.\.\. (?P<count>\d+) items\]$")
-_READINGS = 3  # ours: a loop that gets on changes something of what it ends by
 _MOST_OF_LOOP = 4  # variables of its condition
-_FEW = 100  # items that a loop of work may well add
 _COUNTER = re.compile(r"-?\d+")
 _TEXT = re.compile(r"(?:[A-Za-z]\w*\()?(?P<quote>['\"])(?P<text>.{4,})(?P=quote)\)?(?:\.\.\. \(\d+\))?")
 # Causes in which no rank is further than another, so that counters tell.
@@ -78,6 +82,7 @@ class _Place:
     conditions: tuple[str, ...]
     elsewhere: Mapping[int, Mapping[str, str]]
     level: bool
+    place: ProgramPlace | None = None
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -90,6 +95,8 @@ class _Place:
             comparable = not any(
                 one.startswith("<") or one == _HIDDEN or _FLOAT.fullmatch(one) for one in texts.values()
             )
+            if len({*texts.values()}) == 1:
+                continue  # one path on all ranks may have the number of one of them in it
             if comparable and len({_without_rank(one, of) for of, one in texts.items()}) > 1:
                 yield name
 
@@ -126,10 +133,15 @@ def with_variables(verdict: Verdict, job: JobView) -> Verdict:
     clauses = [verdict.words, _at_its_line(shown, verdict, differs) if shown is not None else "", clause]
     if shown is not None and verdict.cause in _LOOPS:
         first = job.program.first_variables(rank.rank, read.pid, shown.frame)
-        grows = _growing(shown.values, _values(first)) if first is not None else ""
+        grows = growing(shown.values, _values(first)) if first is not None else ""
         steady = job.program.steady(rank.rank, read.pid, shown.frame)
-        clauses.append(grows or (_steady(shown, verdict, steady) if steady is not None else ""))
-    words = ", ".join(filter(None, clauses))
+        read_by = _read_by(shown.values, _head(shown, verdict)) if verdict.cause == "loops" else ()
+        stays = stays_as_it_is(read_by, steady) if steady is not None and not grows else ""
+        clauses.append(grows or stays)
+        if stays and (why := why_unchanged(shown.place, shown.values, verdict)):
+            clauses.append(why)
+            verdict = gets_nowhere(verdict)
+    verdict = replace(verdict, words=", ".join(filter(None, clauses)))
     if (
         of_name
         and verdict.cause in {*POLLS} - {"retries"}
@@ -137,9 +149,11 @@ def with_variables(verdict: Verdict, job: JobView) -> Verdict:
         and differs not in shown.conditions
     ):
         verdict = replace(verdict, cause="polls_for_a_name_of_its_own", reason=None)
+    elif verdict.blamed_child is None and shown is not None:
+        verdict = with_condition_met_before(verdict, rank, shown.place, job)
     kept = [note for note in verdict.notes if note.kind == "program"]
     rest = [note for note in verdict.notes if note.kind != "program"]
-    return replace(verdict, words=words, apart=differs, notes=(*kept, *notes[:_MOST_NOTES], *rest))
+    return replace(verdict, apart=differs, notes=(*kept, *notes[:_MOST_NOTES], *rest))
 
 
 def _shown(places: Sequence[_Place], verdict: Verdict) -> _Place | None:
@@ -180,10 +194,10 @@ def _places(
                 level = level and at.line == frame.line
                 places.append(program.at(at))
         place = places[0]
-        texts = (place.text, *(block.text for block in place.around)) if place is not None else ()
+        texts = (place.text, *(block.text for block in place.inside)) if place is not None else ()
         line = _read_by(values, texts[:1])
         conditions = _read_by(values, [text for place in places for text in _conditions(place)])
-        yield _Place(found, values, texts, line, conditions, elsewhere, level)
+        yield _Place(found, values, texts, line, conditions, elsewhere, level, place)
 
 
 def _of_others(others: Sequence[int], job: JobView) -> Compared:
@@ -210,8 +224,8 @@ def _values(frame: FrameVariables) -> dict[str, str]:
 def _conditions(place: ProgramPlace | None) -> Iterator[str]:
     """The heads of the blocks around it, and of those that lead out of its loops."""
     if place is not None:
-        loops = {block.line for block in place.around if block.is_loop}
-        yield from (block.text for block in place.around if block.kind in _READ_BY)
+        loops = {block.line for block in place.inside if block.is_loop}
+        yield from (block.text for block in place.inside if block.kind in _READ_BY)
         yield from (
             leave.under.text for leave in place.leaves if leave.loop in loops or (loops and not leave.loop)
         )
@@ -333,29 +347,6 @@ def _apart(name: str, place: _Place, rank: int) -> str:
     return (
         f"`{name}` was {', '.join(parts[:-1])} and {parts[-1]} when read" if len(parts) <= _MOST_APART else ""
     )
-
-
-def _growing(values: Mapping[str, str], before: Mapping[str, str]) -> str:
-    """ "`out` has grown from 158654 to 1285458 items": what a loop without an end leaves behind."""
-    for name, text in values.items():
-        now, then = (_COUNT.search(one) for one in (text, before.get(name, "")))
-        if now and then and int(now["count"]) > 1.1 * int(then["count"]) + _FEW:
-            return f"`{name}` has grown from {then['count']} to {now['count']} items"
-    return ""
-
-
-def _steady(place: _Place, verdict: Verdict, steady: Steady) -> str:
-    """Of a loop that goes round, and all that its condition reads."""
-    names = _read_by(place.values, _head(place, verdict))
-    if (
-        verdict.cause != "loops"
-        or not names
-        or steady.readings < _READINGS
-        or not {*names} <= {*steady.values}
-    ):
-        return ""
-    over = f"in {steady.readings} readings over {format_seconds(steady.at - steady.since)}"
-    return f"nothing that its condition reads has changed {over}"
 
 
 def _head(place: _Place, verdict: Verdict) -> list[str]:

@@ -74,6 +74,8 @@ class Block:
     `text` is its head in one line; of an `else` that of the statement it belongs to. `last`: the block's last line.
     `deciding`: of a `while` the statements in it that change what its condition names, or that it tries where it has
     none; of an `except` the statements that were tried. `yields`: of a loop that hands something out in each round.
+    `met`, `unmet`: the conditions in a `while` that have to be met, or not to be met (they send it round before), for any of
+    the statements that change what its condition names to be run.
     """
 
     line: int
@@ -82,6 +84,8 @@ class Block:
     text: str
     deciding: tuple[str, ...] = ()
     yields: bool = False
+    met: tuple[str, ...] = ()
+    unmet: tuple[str, ...] = ()
 
     @property
     def is_loop(self) -> bool:
@@ -116,7 +120,7 @@ class ProgramPlace:
     """A line of a function: its statement, the blocks around it from the innermost to the function's, the ways past
     it, and what the names in all these stand for, where one statement says so. `made`: the statement that made what it
     calls `wait` of, as far as names in the same file show. `awaited`: the key that it asks a store for, if what it asks is
-    one, with {expressions} in place of values."""
+    one, with {expressions} in place of values. `own_loop`: of the head of a `while`, which is run in each round, that loop."""
 
     file: str
     line: int
@@ -127,6 +131,12 @@ class ProgramPlace:
     names: tuple[Meaning, ...] = ()
     made: str = ""
     awaited: str = ""
+    own_loop: Block | None = None
+
+    @property
+    def inside(self) -> tuple[Block, ...]:
+        """The blocks around it, and the loop of whose condition it is."""
+        return self.around if self.own_loop is None else (self.own_loop, *self.around)
 
     def meaning(self, name: str) -> Meaning | None:
         return next((one for one in self.names if one.name == name), None)
@@ -134,7 +144,8 @@ class ProgramPlace:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One that nobody need be at: it `sets` the key of a store, `makes_group`, or `lets_go` of a message that it begins.
+    """One that nobody need be at: it `sets` the key of a store, `makes_group`, `lets_go` of a message that it begins, or is
+    `in_destructor`: a call of a process group, which is then its key, in `__del__` or in a method that this calls.
 
     `around` and `leaves`: the blocks that it is in, and the ways past it, also those of the only line that calls its
     function. `called_in` and `called_at`: these lines and their functions, outwards ("" is the module itself).
@@ -209,10 +220,12 @@ class Mark:
 @dataclass(frozen=True, slots=True)
 class VariablesRead(Observation):
     """Of one process, frames outermost first within a thread. `tasks`: where a thread of it is in an event loop;
-    `tasks_left_out`: how many more it has."""
+    `tasks_left_out`: how many more it has. `monotonic`, `time`: what the host's clocks said then; 0.0 for not known."""
 
     pid: int
     frames: tuple[FrameVariables, ...]
     tasks: tuple[AsyncTask, ...] = ()
     marks: tuple[Mark, ...] = ()
     tasks_left_out: int = 0
+    monotonic: float = 0.0
+    time: float = 0.0

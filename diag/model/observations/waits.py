@@ -66,6 +66,10 @@ class Wait:
     taken_by: int = (
         0  # of a lock on a file: the pid that took it, and may have left it to a fork; 0: not known
     )
+    lock: str = ""  # on a file: its kind, mode, first and last byte of /proc/locks, "POSIX WRITE 1073741825 1073741825"
+    beside: tuple[
+        tuple[str, int], ...
+    ] = ()  # other files of the folder of such a lock that are locked, and the pid by whom
     libraries: tuple[str, ...] | None = (
         None  # packages with native code that it has loaded; None: not looked at
     )

@@ -1,10 +1,12 @@
 """Statements of the program's files of which a rank may wait for one that another rank has to make: that sets a key of a
-store, makes a group, or begins a message and keeps nothing of it. And the key that a statement waits for."""
+store, makes a group, or begins a message and keeps nothing of it; and calls that the interpreter makes when it frees an
+object. And the key that a statement waits for."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +14,7 @@ from dataclasses import replace
 
 from diag.model.observations import Block, Leave, Statement
 from diag.sources.stacks.meanings import Meanings
-from diag.sources.stacks.statements import FUNCTIONS, Line, heads_of, logical_lines, shown
+from diag.sources.stacks.statements import FUNCTIONS, Line, end_of, heads_of, logical_lines, shown
 
 _MOST_OF_KIND, _MOST_KEY = 12, 120
 _CALLERS = 2  # functions outwards, each called at one line only
@@ -24,6 +26,14 @@ _MAKES_GROUP = re.compile(
     r"\b(?:new_group|new_subgroups(?:_by_enumeration)?|split_group|init_device_mesh|DeviceMesh)\("
 )
 _LETS_GO = re.compile(r"(?:[\w.]+\.)?(?:isend|irecv|batch_isend_irecv)\(")
+# torch.distributed, 1.8-2.13; by their own names only those that mean nothing else
+_COLLECTIVE = re.compile(
+    r"(?<![\w.])(?:(?:\w+\.)*(?:dist|distributed|c10d|distributed_c10d)\.)?(?P<own>monitored_barrier|barrier|"
+    r"all_(?:reduce|gather|to_all)\w*|broadcast_object_list|reduce_scatter\w*)\(|"
+    r"(?<![\w.])(?:\w+\.)*(?:dist|distributed)\.(?P<of_dist>broadcast|reduce|gather\w*|scatter\w*)\("
+)
+_DESTRUCTOR = "def __del__("
+_OWN_METHOD = re.compile(r"(?<![\w.])self\.(\w+)\(")
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
 _PLACE = re.compile(r"\{[^{}]*\}")
 _OF_PERCENT = re.compile(r"%[-#0 +]*\d*(?:\.\d+)?[a-z]")
@@ -39,6 +49,14 @@ def statements_of(path: str, text: str, around: Around) -> tuple[Statement, ...]
     lines = logical_lines(text)
     names = Meanings(path, lines, lambda _: ())
     found: dict[str, list[Statement]] = {}
+    for at, head in itertools.islice(_in_destructors(lines), _MOST_OF_KIND):
+        made = _COLLECTIVE.search(lines[at].text)
+        key = (made["own"] or made["of_dist"]) if made is not None else ""
+        place = replace(_statement(path, lines, at, around), kind="in_destructor", key=key)
+        called = ("__del__",) if place.function != "__del__" else ()
+        found.setdefault("in_destructor", []).append(
+            replace(place, called_in=called, called_at=(lines[head].first,) if called else ())
+        )
     for at, one in enumerate(lines):
         kind, key = _kind_of(one, names, at)
         of_kind = found.setdefault(kind, [])
@@ -58,6 +76,28 @@ def _kind_of(one: Line, names: Meanings, at: int) -> tuple[str, str]:
         key = next(_keys(one.text, _SETTERS, _resolver(names, at), least=2), "")
         return ("sets", key) if key else ("", "")
     return "", ""
+
+
+def _in_destructors(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
+    """Calls of a process group in `__del__`, and in methods of the class that it calls; and the line of `__del__` that leads
+    there, its head for the former."""
+    for head, one in enumerate(lines):
+        if not one.text.startswith(_DESTRUCTOR):
+            continue
+        block = range(head + 1, end_of(lines, head))
+        yield from ((at, head) for at in block if _COLLECTIVE.search(lines[at].text))
+        owner = next(heads_of(lines, head), None)
+        if owner is None:
+            continue
+        methods = {
+            name[1]: at for at in range(owner + 1, end_of(lines, owner))
+            if lines[at].depth == one.depth and (name := re.match(r"def (\w+)\(", lines[at].text))
+        }  # fmt: skip
+        for at in block:
+            for called in _OWN_METHOD.findall(lines[at].text):
+                inner = methods.get(called, head)
+                within = range(inner + 1, end_of(lines, inner)) if inner != head else ()
+                yield from ((there, at) for there in within if _COLLECTIVE.search(lines[there].text))
 
 
 def _statement(path: str, lines: Sequence[Line], at: int, around: Around) -> Statement:

@@ -122,7 +122,11 @@ def _blocks_of(row: Mapping[str, Any]) -> tuple[tuple[Block, ...], tuple[Leave, 
 def _place_of(file: str, row: Mapping[str, Any]) -> ProgramPlace:
     around, leaves = _blocks_of(row)
     names = tuple(from_mapping(Meaning, one) for one in sequence(row.get("names"))[:MOST_MEANINGS])
-    return from_mapping(ProgramPlace, row, file=file, around=around, leaves=leaves, names=names)
+    own = row.get("own_loop")
+    head = from_mapping(Block, own) if own is not None else None
+    return from_mapping(
+        ProgramPlace, row, file=file, around=around, leaves=leaves, names=names, own_loop=head
+    )
 
 
 # --- one of them, and what is around it
@@ -141,6 +145,9 @@ def _place(
     if not name.startswith("<") and (inside is None or f"def {name}" not in inside.text):
         return None
     around, leaves = _around(lines, at)
+    head = _block(lines, at) if lines[at].word == "while" else None
+    if head is not None:
+        leaves = tuple(_leaves(lines, heads, (head, *around))[:_MOST_LEAVES])
     loop = next((head for head in heads if lines[head].word in LOOPS), None)
     asked = [*(lines[loop].names if loop is not None else ()), *lines[at].names]
     for leave in leaves:
@@ -150,7 +157,7 @@ def _place(
     text = shown(lines[at].text)
     conditions = [block.text for block in around if block.kind == "while"]
     awaited = awaited_key([lines[at].text, *conditions], names, at)
-    return ProgramPlace(file, line, function, text, around, leaves, meanings, made, awaited)
+    return ProgramPlace(file, line, function, text, around, leaves, meanings, made, awaited, head)
 
 
 def _around(lines: Sequence[Line], at: int) -> tuple[tuple[Block, ...], tuple[Leave, ...]]:
@@ -167,8 +174,16 @@ def _block(lines: Sequence[Line], head: int) -> Block:
         condition = next((lines[at] for at in before if lines[at].word in (*_BLOCKS, "try")), one)
     deciding = tuple(shown(text) for text in _deciding(lines, head))[:_MOST_DECIDING]
     last = end_of(lines, head) - 1
+    met, unmet = _needed(lines, head)
     return Block(
-        one.first, lines[last].last, one.word, shown(condition.text), deciding, _yields(lines, head, last)
+        one.first,
+        lines[last].last,
+        one.word,
+        shown(condition.text),
+        deciding,
+        _yields(lines, head, last),
+        met,
+        unmet,
     )
 
 
@@ -180,15 +195,44 @@ def _deciding(lines: Sequence[Line], head: int) -> Iterator[str]:
         tried = next((at for at in before if lines[at].word == "try"), None)
         yield from _tried(lines, tried) if tried is not None else ()
     elif one.word == "while":
-        roots = {part for name in one.names for part in _parts(name)}
-        within = range(head + 1, end_of(lines, head))
-        if not roots:  # while True
-            for at in (at for at in within if lines[at].word == "try"):
+        if not one.names:  # while True
+            for at in (at for at in range(head + 1, end_of(lines, head)) if lines[at].word == "try"):
                 yield from _tried(lines, at)
-        for at in within:
-            changed = lines[at].target if lines[at].changes else lines[at].target.rpartition(".")[0]
-            if changed in roots:
-                yield lines[at].text
+        yield from (lines[at].text for at in _changes(lines, head))
+
+
+def _changes(lines: Sequence[Line], head: int) -> Iterator[int]:
+    """The statements of a `while` that change what its condition names: by an assignment to it, by a call of it."""
+    roots = {part for name in lines[head].names for part in _parts(name)}
+    for at in range(head + 1, end_of(lines, head)):
+        changed = lines[at].target if lines[at].changes else lines[at].target.rpartition(".")[0]
+        if changed in roots:
+            yield at
+
+
+def _needed(lines: Sequence[Line], head: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """See `Block.met` and `unmet`."""
+    changes = _changes(lines, head) if lines[head].word == "while" else ()
+    found = [_conditions_of(lines, head, at) for at in changes]
+    met = [one for one in found[0][0] if all(one in each for each, _ in found)] if found else []
+    unmet = [one for one in found[0][1] if all(one in each for _, each in found)] if found else []
+    return tuple(met[:_MOST_DECIDING]), tuple(unmet[:_MOST_DECIDING])
+
+
+def _conditions_of(lines: Sequence[Line], head: int, at: int) -> tuple[list[str], list[str]]:
+    """What a statement of this loop is under, and what sends the loop round before it is reached. Of an `else` or `elif` the
+    conditions before are not repeated: it counts as reached in each round, as does what a handler or an inner loop does."""
+    inner = [one for one in heads_of(lines, at) if one > head]
+    if any(lines[one].word in ("elif", "else", "except", "finally", *LOOPS, *FUNCTIONS) for one in inner):
+        return [], []
+    met = [shown(lines[one].text) for one in inner if lines[one].word == "if"]
+    unmet = []
+    for one in range(head + 1, at):
+        under = one if lines[one].then == "continue" else next(heads_of(lines, one), head)
+        says = "continue" in (lines[one].word, lines[one].then)
+        if says and lines[under].word == "if" and next(heads_of(lines, under), -1) == head:
+            unmet.append(shown(lines[under].text))
+    return met, unmet
 
 
 def _yields(lines: Sequence[Line], head: int, last: int) -> bool:

@@ -91,7 +91,9 @@ def parse(record: Record) -> Iterator[Observation]:
     tasks = tuple(map(_task, sequence(payload.get("tasks", ()))[:_MOST_TASKS]))
     left_out = integer(payload.get("tasks_left_out", 0))
     marks = tuple(marks_of(sequence(payload.get("marks", ()))))
-    yield VariablesRead(record.rank, pid, frames, tasks, marks, left_out)
+    clocks = mapping(payload.get("clocks", {}))
+    monotonic, seconds = (float(clocks.get(name, 0.0)) for name in ("monotonic", "time"))
+    yield VariablesRead(record.rank, pid, frames, tasks, marks, left_out, monotonic, seconds)
 
 
 def _task(row: Any) -> AsyncTask:

@@ -148,8 +148,25 @@ class Ends:
                 if not (where := _in_locks(file)) or row[5] != where:
                     continue
                 if rows := [one for one in self._with_lock(link, file, row) if one[0] != pid]:
-                    return {"link": link, "held": rows[:_HOLDERS]}
+                    lock = " ".join((row[1], row[3], *row[6:8]))
+                    return {"link": link, "held": rows[:_HOLDERS], "lock": lock}
         return {}
+
+    def locked_beside(self, pid: int, link: str) -> list[list[Any]]:
+        """Other files of the folder that other processes hold locks on: [path, pid]."""
+        folder = link.rpartition("/")[0] + "/"
+        ends = [
+            (other, one, fd)
+            for other, ends in self._all.items()
+            if other.startswith(folder) and other != link and "/" not in other[len(folder) :]
+            for one, fd in ends
+        ]
+        found = {
+            (other, one): None
+            for other, one, fd in ends[:_ASKED]
+            if one != pid and fdinfo(self._proc, one, fd).get("lock")
+        }
+        return [[other, one] for other, one in sorted(found)[:_HOLDERS]]
 
     def _locks(self) -> list[list[str]]:
         # 1: FLOCK  ADVISORY  WRITE 1034 fd:00:131 0 EOF

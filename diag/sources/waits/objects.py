@@ -84,6 +84,8 @@ class Objects:
             facts = self.found[key]
             if kind == "file_lock" and "link" in facts:
                 facts["held"] = self._ends.lock_holders(pid, facts["link"], _file(facts))
+                if facts["held"]:
+                    facts["beside"] = self._ends.locked_beside(pid, facts["link"])
             return key, self._about(pid, key)
         return "", []
 

@@ -138,7 +138,8 @@ class _Reading:
             return self._lock(pid, plain, blocked, facts, process)
         if blocked.kind == "sleep":
             link, held = str(facts.get("link", "")), _parties(facts.get("held", ()))
-            return replace(plain, seconds=facts.get("seconds"), timed=True, path=link, others=held)
+            lock = str(facts.get("lock", ""))
+            return replace(plain, seconds=facts.get("seconds"), timed=True, path=link, others=held, lock=lock)
         if blocked.kind == "poll":
             return self._poll(who, plain, blocked, facts)
         return self._descriptor(who, plain, facts, in_file_system=blocked.in_file_system)
@@ -187,6 +188,7 @@ class _Reading:
             mount_answers=mount.get("answers"),
             others=held,
             taken_by=next((max(0, row[4]) for row in facts.get("held", ())[:1] if len(row) > 4), 0),
+            beside=tuple((str(row[0]), int(row[1])) for row in facts.get("beside", ())),
         )
 
     def _pipe(self, who: _Who, wait: Wait, facts: dict[str, Any]) -> Wait:
