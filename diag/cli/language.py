@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TextIO
 
-from diag.text.language import language_of
+from diag.text.language import language_for, language_of
 
 
 def language() -> str:
@@ -26,3 +29,13 @@ def add_language(parser: argparse.ArgumentParser) -> None:
         choices=("en", "zh"),
         help="language of the report (default: the setting lang, else the locale); JSON is English always",
     )
+
+
+def speaker(of: str, stream: TextIO, lang: str | None = None) -> Callable[[str], str]:
+    """What gives a text of the command `of` in the language of who reads the stream: `str` in English; else Chinese, as
+    far as there is any. `lang`: the option, where it was given."""
+    if language_for(stream, lang or language()) == "en":
+        return str
+    from diag.outputs.chinese import by_line
+
+    return partial(by_line, of=of)
