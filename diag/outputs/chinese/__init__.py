@@ -8,6 +8,7 @@ quoted line of the English is missing in the Chinese.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
@@ -19,6 +20,9 @@ from diag.outputs.chinese.templates import Catalogue
 from diag.outputs.chinese.values import lost
 
 __all__ = ["by_line", "catalogue", "in_chinese", "of_finding", "whole"]
+
+
+_CHINESE = re.compile("[\u4e00-\u9fff]")
 
 
 @cache
@@ -48,11 +52,13 @@ def in_chinese(text: str, of: str = "") -> str:
 
 
 def by_line(text: str, of: str) -> str:
-    """The same of a text of several lines, such as a piece of a manifest: each by itself, as far in as it was."""
+    """The same of a text of several lines, such as a piece of a manifest: each by itself, as far in as it was. A line
+    that would only get other marks stays as it is."""
     shown = []
     for line in text.split("\n"):
         bare = line.lstrip()
-        shown.append(line[: len(line) - len(bare)] + in_chinese(bare, of) if bare else line)
+        chinese = in_chinese(bare, of)
+        shown.append(line[: len(line) - len(bare)] + (chinese if _CHINESE.search(chinese) else bare))
     return "\n".join(shown)
 
 

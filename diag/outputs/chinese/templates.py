@@ -145,7 +145,7 @@ class Catalogue:
                 for part, other in zip(parts, others, strict=True):
                     self.add(part, other, of_rule=of_rule)
         english, chinese = _lowered(_bare(english)), chinese.removesuffix("。")
-        needed = {name for name in places(english) if stem(name) not in SILENT}
+        needed = {name for name in places(english) if self._loose or stem(name) not in SILENT}
         if needed == set(places(chinese)) and not _PLACE.fullmatch(english):
             one = Template(english, chinese, of_rule=of_rule, loose=self._loose)
             self.templates.setdefault(english, one)
@@ -200,7 +200,7 @@ class Catalogue:
                     found = None if None in shown else own.join(filter(None, shown))
                 return found if found is None else found + stop
         found = self._filled(bare, "", deeper, tries)
-        if found is None and self._beyond is not None:
+        if found is None and self._beyond is not None and " " in bare:  # a key of a manifest is no id
             found = self._beyond.translate(bare)
         return found if found is None else found + stop
 
