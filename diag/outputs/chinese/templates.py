@@ -8,6 +8,7 @@ of its sentences and clauses. RE2 matches in linear time; a budget bounds how ma
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 
 import re2
@@ -131,6 +132,7 @@ class Catalogue:
         self.templates: dict[str, Template] = {}
         self._ordered: list[Template] = []
         self._known: dict[str, str | None] = {}
+        self._lock = threading.RLock()
         self._failed: set[str] = set()  # of the text that is translated now
 
     def add(self, english: str, chinese: str, *, of_rule: bool = False) -> None:
@@ -153,11 +155,11 @@ class Catalogue:
 
     def translate(self, text: str) -> str | None:
         """All of the text in Chinese; None where a part has no entry."""
-        if not self._ordered:
-            self._ordered = sorted(self.templates.values(), key=lambda one: (not one.is_tail, -one.size))
-        tries = iter(range(_TRIES))
-        self._failed.clear()
-        found = self._whole(text, 0, tries)
+        with self._lock:  # a hub speaks from several threads
+            if not self._ordered:
+                self._ordered = sorted(self.templates.values(), key=lambda one: (not one.is_tail, -one.size))
+            self._failed.clear()
+            found = self._whole(text, 0, iter(range(_TRIES)))
         return found if found is None or not lost(text, found) else None
 
     def by_sentence(self, text: str) -> str:
