@@ -6,17 +6,20 @@ from __future__ import annotations
 import argparse
 import ast
 import re
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from diag.cli.chinese_help import say
 from diag.cli.main import make_parser
 from diag.outputs.chinese import by_line
+from diag.preflight.estimate import estimate, look
+from diag.preflight.estimate.report import text as estimate_text
 from diag.preflight.line import table
 from diag.preflight.manifest import manifest_lines
 from diag.preflight.manifest.reading import read_text
+from diag.text.tables import load_table
 from tests.preflight.wrong_manifests import RIGHT, WRONG
 
 DIAG = Path(__file__).parents[2] / "diag"
@@ -40,8 +43,8 @@ def doctor_templates() -> Iterator[str]:
                     yield _filled(text)
 
 
-def _filled(text: str) -> str:
-    return re.sub(r"\{[A-Za-z_][^{}]*\}", "x1", text).replace("{{", "{").replace("}}", "}")
+def _filled(text: str, value: str = "x1") -> str:
+    return re.sub(r"\{[A-Za-z_][^{}]*\}", value, text).replace("{{", "{").replace("}}", "}")
 
 
 def recorded_lines() -> Iterator[str]:
@@ -98,13 +101,51 @@ def _texts(node: ast.expr) -> Iterator[str]:
             yield from _texts(one)
 
 
+def terms() -> Iterator[str]:
+    """Names and formulas of an estimate's terms."""
+    for term in load_table(DIAG / "preflight/estimate/terms.yaml").values():
+        yield from (_filled(term["name"], "1"), _filled(term["formula"], "1"))
+
+
+def keys() -> Iterator[str]:
+    """What `diag top` says of its keys."""
+    texts = load_table(DIAG / "cli/tui/keys.yaml")
+    yield from texts["marks"]
+    for _, what in (*texts["main"], *texts["within"], *texts["help"]):
+        yield what
+
+
+def estimated() -> Iterator[str]:
+    """An estimate as it is shown, line by line."""
+    command = [
+        "megatron",
+        "rlhf",
+        "--rlhf_type",
+        "dpo",
+        "--model",
+        "Qwen/Qwen3-8B",
+        "--tensor_model_parallel_size",
+        "2",
+    ]
+    machine = look("40GiB", "300GiB", 8)
+    found = estimate(command, {"NPROC_PER_NODE": "8"}, machine=machine, nodes=None, model="", ranks=None)
+    yield from estimate_text(found, say=partial(by_line, of="estimate")).split("\n")
+
+
+_TEXTS: dict[str, Callable[[], Iterator[str]]] = {
+    "doctor": lambda: iter((*doctor_templates(), *recorded_lines())),
+    "errors": errors,
+    "estimate": lambda: iter((*terms(), *estimated())),
+    "top": keys,
+}
+
+
 @cache
 def said_in(of: str) -> dict[str, str]:
     """Each English text that one face says, and what is shown for it."""
     if of == "help":
         return {text: say(text) or "" for text in help_texts()}
-    texts = (*doctor_templates(), *recorded_lines()) if of == "doctor" else errors()
-    return {text: by_line(text, of) for text in texts}
+    return {text: by_line(text, of) for text in _TEXTS[of]()}
 
 
 def without_chinese(of: str) -> list[str]:

@@ -205,7 +205,7 @@ def test_rule_of_a_strangers_report_is_only_a_name(rule: str) -> None:
 # --- what commands say beside findings
 
 
-@pytest.mark.parametrize("of", ["doctor", "help", "errors"])
+@pytest.mark.parametrize("of", ["doctor", "help", "errors", "estimate", "top"])
 def test_all_that_a_command_says_has_chinese(of: str) -> None:
     assert without_chinese(of) == [], f"give these Chinese in diag/outputs/chinese/{of}/*.po"
 
