@@ -18,7 +18,7 @@ const LONG = 600; // characters that are shown before a person asks for all
 const MOST_CHIPS = 12;
 
 /** Text of the job, clipped where it is long, with a way to see all. */
-export function Text({ text, long = LONG, tag = "span", of = "this text" }) {
+export function Text({ text, long = LONG, tag = "span", of = "text" }) {
   const [all, setAll] = useState(false);
   const whole = clean(text);
   if (whole.length <= long * 1.2) return h(tag, { class: "text" }, whole);

@@ -13,7 +13,7 @@ export const WORDS = {
   "close the rank, a dialog, or clear the search": "关闭 rank、对话框，或清除搜索", "this list": "这份列表",
   findings: "结论", ranks: "rank", stacks: "调用栈", "time line": "时间线", nodes: "节点",
   // small parts
-  "show less": "收起", "show all {n} characters": "显示全部 {n} 个字符", "{label} of {of}": "{label}（{of}）", "this text": "此文本",
+  "show less": "收起", "show all {n} characters": "显示全部 {n} 个字符", "{label} of {of}": "{label}（{of}）", text: "文本",
   copied: "已复制", "select it by hand": "请手动选中复制", "before its end": "（结束前）", ago: "前", "all {n}": "全部 {n} 个",
   "Copy command: {command}": "复制命令：{command}", "diag does not answer": "diag 没有应答", ".": "。", "{n} more": "还有 {n} 个",
   "the reason": "原因", "the summary": "摘要", "what was not checked": "未检查的内容", "this evidence": "此证据", "this frame": "此帧",
