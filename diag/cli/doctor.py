@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from diag.cli import manifests
+from diag.cli.language import add_language, speaker
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
 from diag.text.ticker import Ticker
@@ -46,6 +48,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="hold CMD's flags against this ms-swift, as of an image or another machine",
     )
     manifests.add(parser)
+    add_language(parser)
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command that will be run"
     )
@@ -91,26 +94,27 @@ def run(args: argparse.Namespace) -> int:
     if args.fix or args.rdma:
         hint = "diag doctor --manifest FILE --fix > fixed.yaml"
         raise DiagError("--fix and --rdma are about manifests", hint=hint, exit_code=2)
+    say = speaker("doctor", sys.stdout, args.lang)
     lines: list[Line] = []
     checks = _checks(command, args)
     try:
-        with Ticker(lambda seconds: _doing(lines, args.wait, seconds)):
+        with Ticker(lambda seconds: say(_doing(lines, args.wait, seconds))):
             for line in checks:
                 lines.append(line)
     except KeyboardInterrupt:  # while node 0 waits for the others: what was seen until then is printed
         if not args.json and lines:
-            print(text(sorted_lines(lines), colour=wanted(1)), flush=True)
+            print(text(sorted_lines(lines), colour=wanted(1), say=say), flush=True)
         raise
     whole = _corrected(command, lines)
     if args.json:
         print(json.dumps(document(lines) | ({"corrected": whole} if whole else {}), indent=1))
     else:
-        print(text(sorted_lines(lines), colour=wanted(1), verbose=args.verbose or args.env))
+        print(text(sorted_lines(lines), colour=wanted(1), verbose=args.verbose or args.env, say=say))
         if whole:
             from diag.preflight.line import table
 
-            print(f"\n{table('report')['corrected']}\n{whole}")
-        print("\n" + summary(lines))
+            print(f"\n{say(table('report')['corrected'])}\n{whole}")
+        print("\n" + summary(lines, say))
     return 10 if any(line.status == "problem" for line in lines) else 0
 
 

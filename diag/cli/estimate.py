@@ -6,7 +6,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 
+from diag.cli.language import add_language, speaker
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
 
@@ -41,6 +43,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--step-seconds", type=float, metavar="S", help="how long a step takes: shown as tokens/s and MFU"
     )
     parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes, where CMD does not set it")
+    add_language(parser)
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the training command"
     )
@@ -75,5 +78,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(document(found), indent=1))
     else:
         gpu = args.gpu or machine.gpu_name
-        print(text(found, colour=wanted(1), sources=args.sources, gpu=gpu, step_seconds=args.step_seconds))
+        say = speaker("estimate", sys.stdout, args.lang)
+        step = args.step_seconds
+        print(text(found, colour=wanted(1), sources=args.sources, gpu=gpu, step_seconds=step, say=say))
     return 0 if found.fits else 10

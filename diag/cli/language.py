@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TextIO
 
-from diag.text.language import language_of
+from diag.text.language import language_for, language_of
 
 
 def language() -> str:
     """For commands that need no other setting: pydantic is imported only where it has something to read or to
     complain of."""
     chosen = os.environ.get("DIAG_LANG", "")
-    if chosen not in ("", "en", "zh") or Path("diag.toml").exists():
+    if chosen not in ("", "en", "zh") or _says_lang(Path("diag.toml")):
         from diag.settings import load
 
         chosen = load(take=("lang",)).lang
     return language_of(chosen, os.environ)
+
+
+def _says_lang(file: Path) -> bool:
+    """Whether the settings have to be read for it: that takes longer than `diag --help`."""
+    try:
+        return "lang" in file.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return False
+    except OSError:  # why it cannot be read is told where it is
+        return True
 
 
 def add_language(parser: argparse.ArgumentParser) -> None:
@@ -26,3 +39,13 @@ def add_language(parser: argparse.ArgumentParser) -> None:
         choices=("en", "zh"),
         help="language of the report (default: the setting lang, else the locale); JSON is English always",
     )
+
+
+def speaker(of: str, stream: TextIO, lang: str | None = None) -> Callable[[str], str]:
+    """What gives a text of the command `of` in the language of who reads the stream: `str` in English; else Chinese, as
+    far as there is any. `lang`: the option, where it was given."""
+    if language_for(stream, lang or language()) == "en":
+        return str
+    from diag.outputs.chinese import by_line
+
+    return partial(by_line, of=of)

@@ -9,7 +9,8 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from itertools import pairwise
+from typing import NoReturn, TextIO
 
 from diag import __version__
 from diag.launch.isolated import given_encoding
@@ -42,6 +43,13 @@ open or over by then; `diag run` returns CMD's own code (128+n when CMD died of 
 
 class _Parser(argparse.ArgumentParser):
     """Reports what is wrong as diag does everywhere: `error:` and `hint:`."""
+
+    def format_help(self) -> str:
+        if sys.stdout is not None and _language(sys.stdout) == "zh":
+            from diag.cli.chinese_help import translate
+
+            translate(self)
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         _say(DiagError(_reworded(message, self), hint=_near_choice(message) or f"{self.prog} --help"))
@@ -130,13 +138,33 @@ def _as_option(words: list[str]) -> list[str]:
     return ["--version"] if words[:1] == ["version"] else words
 
 
+def _language(stream: TextIO) -> str:
+    """Of help and errors: by --lang anywhere on diag's part of the line, else as of reports. What is wrong with a
+    setting is for the command to say."""
+    from diag.cli.language import language
+    from diag.text.language import language_for
+
+    words = sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]
+    chosen = [after for word, after in pairwise(words) if word == "--lang"]
+    chosen += [word.partition("=")[2] for word in words if word.startswith("--lang=")]
+    try:
+        return language_for(stream, chosen[-1] if chosen and chosen[-1] in ("en", "zh") else language())
+    except DiagError:
+        return "en"
+
+
 def _say(error: DiagError) -> None:
     # a file's name and a server's words may hold what moves the cursor
     from diag.text.sanitize import clean_lines
 
-    print(f"error: {clean_lines(str(error))}", file=sys.stderr)
-    if error.hint:
-        print(f"\nhint: {clean_lines(error.hint)}", file=sys.stderr)
+    said, hint, heads = str(error), error.hint, ("error: ", "hint: ")
+    if sys.stderr is not None and _language(sys.stderr) == "zh":
+        from diag.outputs.chinese import by_line
+
+        said, hint, heads = by_line(said, "errors"), by_line(hint, "errors"), ("错误：", "提示：")
+    print(f"{heads[0]}{clean_lines(said)}", file=sys.stderr)
+    if hint:
+        print(f"\n{heads[1]}{clean_lines(hint)}", file=sys.stderr)
 
 
 def _reworded(message: str, parser: argparse.ArgumentParser) -> str:

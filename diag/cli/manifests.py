@@ -7,6 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from diag.cli.language import speaker
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
 from diag.text.units import format_count
@@ -47,12 +48,13 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(document(lines), indent=1))
     else:
-        print(text(sorted_lines(lines), colour=wanted(1), verbose=args.verbose))
+        say = speaker("doctor", sys.stdout, args.lang)
+        print(text(sorted_lines(lines), colour=wanted(1), verbose=args.verbose, say=say))
         can = sum(isinstance(line, ManifestLine) and bool(line.edits) for line in problems)
         if can:
             mends = "all" if can == len(problems) else f"{can} of {len(problems)}"
-            print(f"\n`{_command(args)}` mends {mends}")
-        print("\n" + summary(lines))
+            print("\n" + say(f"`{_command(args)}` mends {mends}"))
+        print("\n" + summary(lines, say))
     return 10 if problems else 0
 
 
@@ -76,17 +78,18 @@ def _fix(args: argparse.Namespace) -> int:
 def _report(found: Fixed, args: argparse.Namespace) -> str:
     from diag.preflight import text
 
-    rows = [f"{format_count(len(found.changes), 'change')}:" if found.changes else "no change"]
-    rows += [f"  {change}" for change in found.changes]
-    rows += [f"{file}: its comments could not be kept" for file in found.without_comments]
+    say = speaker("doctor", sys.stderr, args.lang)
+    rows = [say(f"{format_count(len(found.changes), 'change')}:" if found.changes else "no change")]
+    rows += [say(f"  {change}") for change in found.changes]
+    rows += [say(f"{file}: its comments could not be kept") for file in found.without_comments]
     if found.left:
         rows += [
-            f"{format_count(len(found.left), 'problem')} left to you:",
-            text(found.left, colour=wanted(2)),
+            say(f"{format_count(len(found.left), 'problem')} left to you:"),
+            text(found.left, colour=wanted(2), say=say),
         ]
     if found.changes:
         files = " ".join(f"-f {place}" for place in args.manifest if place != "-") or "-f the old one"
         rows.append(
-            f"first `kubectl delete {files}`: Kubernetes changes no pod, Job or clusterIP that is there"
+            say(f"first `kubectl delete {files}`: Kubernetes changes no pod, Job or clusterIP that is there")
         )
     return "\n".join(rows)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diag.cli.client.endpoint import add_options, endpoint
+from diag.cli.language import language
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
 
@@ -38,7 +39,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lang",
         choices=("en", "zh"),
-        help="zh: findings' meanings and manual pages in Chinese (default: the setting lang, else the locale)",
+        help="language of the screen (default: the setting lang, else the locale)",
     )
 
 
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         ) from None
     if args.json:
         return _code(state)
-    lang = language_for(sys.stdout, args.lang)
+    lang = language_for(sys.stdout, args.lang or language())
     if args.once or not is_screen():
         _print(state, lang)
         return _code(state)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from diag.preflight.line import Line, line
+from diag.text.columns import columns
 
 
 def document(lines: Sequence[Line]) -> dict[str, Any]:
@@ -56,37 +57,43 @@ def sorted_lines(lines: Iterable[Line]) -> list[Line]:
     return sorted(lines, key=lambda one: (_ORDER.index(one.status), one.level != "critical"))
 
 
-def text(lines: Sequence[Line], *, colour: bool, verbose: bool = True) -> str:
-    """The lines in their order; without `verbose` those that are ok are one, which counts and names them."""
+def text(
+    lines: Sequence[Line], *, colour: bool, verbose: bool = True, say: Callable[[str], str] = str
+) -> str:
+    """The lines in their order; without `verbose` those that are ok are one, which counts and names them. `say`
+    gives a text in the reader's language."""
     marks = {"ok": "\033[32m", "problem": "\033[31m", "not checked": "\033[33m", "note": "\033[36m"}
     rows = []
-    for one in lines if verbose else _folded(lines):
-        status = f"{one.status:<11}"
+    widest = max(columns(say(status)) for status in _ORDER)
+    for one in lines if verbose else _folded(lines, say):
+        status = say(one.status)
+        status += " " * (widest - columns(status))
         shown = f"{marks[one.status]}{status}\033[0m" if colour else status
-        rows.append(f"{shown} {one.what}: {one.said}")
+        rows.append(f"{shown} {say(one.what)}{': ' if say is str else '：'}{say(one.said)}")
         if one.remedy:
-            rows += [f"{'':<11}   {row}" for row in one.remedy.split("\n")]
+            rows += [f"{'':<{widest}}   {row}" for row in say(one.remedy).split("\n")]
     return "\n".join(rows)
 
 
-def _folded(lines: Sequence[Line]) -> list[Line]:
+def _folded(lines: Sequence[Line], say: Callable[[str], str]) -> list[Line]:
     fine = [one for one in lines if one.status == "ok"]
     if len(fine) < 2:
         return list(lines)
-    named = ", ".join(dict.fromkeys(one.what for one in fine))
+    named = ", ".join(dict.fromkeys(say(one.what) for one in fine))
     return [one for one in lines if one.status != "ok"] + [line("report.fine", count=len(fine), named=named)]
 
 
-def summary(lines: Sequence[Line]) -> str:
+def summary(lines: Sequence[Line], say: Callable[[str], str] = str) -> str:
     """The last line of the text, for who sees only the end of it.
 
     >>> summary([Line("launch", "problem", "4 ranks, 2 GPUs"), Line("disk", "ok", "free"), Line("GPUs", "not checked", "")])
     '1 problem: launch; 1 not checked: GPUs'
     """
-    parts = [] if any(one.status == "problem" for one in lines) else ["no problem"]
+    parts = [] if any(one.status == "problem" for one in lines) else [say("no problem")]
     for status in ("problem", "not checked"):
         found = [one.what for one in lines if one.status == status]
         many = "s" if status == "problem" and len(found) > 1 else ""
         if found:
-            parts.append(f"{len(found)} {status}{many}: {', '.join(dict.fromkeys(found))}")
-    return "; ".join(parts)
+            named = ", ".join(dict.fromkeys(map(say, found)))
+            parts.append(f"{say(f'{len(found)} {status}{many}')}{': ' if say is str else '：'}{named}")
+    return ("; " if say is str else "；").join(parts)

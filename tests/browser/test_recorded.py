@@ -239,6 +239,32 @@ def test_manual_page_of_a_finding_in_both_languages(page: Page) -> None:
     expect(manual.get_by_role("heading", name="含义")).to_be_visible()
 
 
+def test_page_is_in_the_language_of_the_browser_or_the_one_chosen(page: Page) -> None:
+    page.get_by_role("button", name="Language: English; 中文", exact=True).click()
+
+    ready(page, "任务被拖住")
+    finding = region(page, "结论").get_by_role("article", name="警告: held-up (data_loading)")
+    expect(finding).to_contain_text("rank 2 在等 DataLoader worker（pid 3053）给数据")
+    expect(finding).to_contain_text("想绕过它：--dataloader_num_workers 0")
+    page.get_by_role("gridcell", name="rank 2, 拖住别人", exact=True).click()
+    page.get_by_role("complementary", name="Rank 2", exact=True).get_by_role(
+        "button", name="重新读取"
+    ).click()
+    shown = page.evaluate("""() => {
+      document.querySelectorAll("details").forEach((one) => { one.open = true; });
+      const whole = document.body.cloneNode(true);
+      whole.querySelectorAll("code, pre, svg, noscript").forEach((one) => one.remove());
+      return [...whole.querySelectorAll("*")].map((one) => one.children.length ? "" : one.textContent);
+    }""")
+    assert [text for text in shown if re.search(r"(?:\b[a-z]{2,}\b[ ,]+){3}", text)] == []
+    assert overflow(page) == []
+
+    page.reload()
+    ready(page, "任务被拖住")
+    page.get_by_role("button", name="语言：中文；English", exact=True).click()
+    ready(page, SENTENCE)
+
+
 # --- keyboard alone
 
 

@@ -55,13 +55,13 @@ def left() -> Counter[str]:
     """English texts without Chinese, or with English sentences left in it. Texts that differ in numbers, quoted
     lines and paths are one."""
     found: Counter[str] = Counter()
-    for _, english, shown in texts():
+    for (_, english, shown), times in Counter(texts()).items():
         if (
             whole(english) is None
             and " " in english
             and (not _CHINESE.search(shown) or _ENGLISH.search(_QUOTED.sub("", shown)))
         ):
-            found[_shape(english)] += 1
+            found[_shape(english)] += times
     return found
 
 

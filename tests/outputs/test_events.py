@@ -305,7 +305,8 @@ def test_look_that_fails_is_told_and_not_the_end(monkeypatch: pytest.MonkeyPatch
     assert asyncio.run(play()) == [("trouble", {"detail": "OSError: no luck"})]
 
 
-def test_app_streams_what_the_engine_says(hung: Any) -> None:
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_app_streams_what_the_engine_says(hung: Any, lang: str) -> None:
     async def play() -> str:
         app = create_app(hung)
         text = ""
@@ -313,7 +314,7 @@ def test_app_streams_what_the_engine_says(hung: Any) -> None:
             transport=httpx.ASGITransport(app), base_url="http://127.0.0.1"
         ) as client:
             closing = asyncio.get_running_loop().call_later(1.5, app.state.events.close)
-            answer = await client.get("/events")
+            answer = await client.get(f"/events?lang={lang}")
             text = answer.text
             closing.cancel()
         return text
@@ -321,3 +322,5 @@ def test_app_streams_what_the_engine_says(hung: Any) -> None:
     text = asyncio.run(play())
     assert "event: report\ndata: {" in text and '"sentence":"The job is hung' in text
     assert text.endswith("event: end\ndata: {}\n\n")
+    chinese = text.partition("event: chinese\ndata: ")[2].partition("\n")[0]
+    assert ("任务已卡住" in chinese) == (lang == "zh")

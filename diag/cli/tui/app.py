@@ -24,6 +24,7 @@ from diag.cli.tui.screen import KEYS, Pager, help_lines, key_line
 from diag.cli.tui.source import Link, Source
 from diag.cli.tui.state import State
 from diag.cli.tui.table import ORDERS, Table
+from diag.cli.tui.words import say, speak
 from diag.text.columns import cut
 from diag.text.errors import DiagError
 from diag.text.sanitize import clean
@@ -53,6 +54,7 @@ class TopApp(App[None]):
         self, source: Source, document: dict[str, Any], *, lang: str = "en", blocks: bool = True
     ) -> None:
         super().__init__(ansi_color=True)
+        speak(lang)
         self.source = source
         self.state = State()
         self.state.take_document(document)
@@ -76,9 +78,9 @@ class TopApp(App[None]):
         with Horizontal(id="middle"):
             with Vertical(id="left"):
                 yield RankPane("ranks")
-                yield Pane("timeline", "Time line")
-            yield Pane("side", "Rank")
-        yield Input(id="filter", placeholder="text to match, or ranks: 8-15", select_on_focus=False)
+                yield Pane("timeline", say("Time line"))
+            yield Pane("side", say("Rank"))
+        yield Input(id="filter", placeholder=say("text to match, or ranks: 8-15"), select_on_focus=False)
         yield Row("keys")
 
     def on_mount(self) -> None:
@@ -121,7 +123,7 @@ class TopApp(App[None]):
             self._heads()
 
     def say(self, text: str, style: str = "bold", seconds: float = _MESSAGE_SECONDS) -> None:
-        self._message, self._message_until = line(text, style), time.monotonic() + seconds
+        self._message, self._message_until = line(say(text), style), time.monotonic() + seconds
         self._foot()
 
     # -- drawing ------------------------------------------------------------------------------------------
@@ -148,7 +150,7 @@ class TopApp(App[None]):
         )
         wanted = f", filter: {self.wanted}" if self.wanted else ""
         of = f"{len(table.rows)} of {table.of}" if self.wanted else str(table.of)
-        ranks.show_table(table, f"Ranks: {of}, by {self.order}{wanted}")
+        ranks.show_table(table, say(f"Ranks: {of}, by {self.order}{wanted}"))
         self._fill_side(side, ranks)
         self._heads()
         self._foot()
@@ -166,17 +168,17 @@ class TopApp(App[None]):
         pane.styles.height = len(lines) + 1
         over = f"{len(self.state.past)} over" if self.state.past else ""
         title = ", ".join(filter(None, [str(len(found)) if found else "", over]))
-        pane.show(lines, f"Findings: {title}" if title else "Findings")
+        pane.show(lines, say(f"Findings: {title}" if title else "Findings"))
 
     def _fill_side(self, side: Pane, ranks: RankPane) -> None:
         if side.display and ranks.chosen is not None:
-            side.show(self.of_rank(ranks.chosen, side.size.width or 60), f"Rank {ranks.chosen}")
+            side.show(self.of_rank(ranks.chosen, side.size.width or 60), say(f"Rank {ranks.chosen}"))
             self.ask_stacks(ranks.chosen)
 
     def _heads(self) -> None:
         about = self.link.about
         if self.link.word == "LOST":
-            about = f"{format_seconds(time.monotonic() - self._linked_at)}: {about}"
+            about = f"{format_seconds(time.monotonic() - self._linked_at)}: {say(about)}"
         lines = rendering.head_lines(self.state, self.link.word, about, self.size.width)
         for row in self._rows("head"):
             row.show(lines)
@@ -184,7 +186,7 @@ class TopApp(App[None]):
     def _foot(self) -> None:
         foot = self._message
         if not foot and self.link.command:
-            foot = line(f"next: {self.link.command}", "bold")
+            foot = line(say(f"next: {self.link.command}"), "bold")
         for row in self._rows("keys"):
             within = row.id == "page-keys"
             width = self.size.width
@@ -200,7 +202,7 @@ class TopApp(App[None]):
     def of_rank(self, rank: int, width: int) -> list[Line]:
         row = self.state.rows.get(rank)
         if row is None:
-            return [line(f"rank {rank} is no longer reported", "dim")]
+            return [line(say(f"rank {rank} is no longer reported"), "dim")]
         return rendering.rank_lines(row, self.state, *self.stacks.get(rank, (None, "")), width)
 
     def ask_stacks(self, rank: int) -> None:
@@ -265,7 +267,7 @@ class TopApp(App[None]):
             self.pop_screen()
             if again and kind != "rank":  # the same key once more closes it
                 return
-        self.push_screen(Pager(title, make, kind), callback=None)
+        self.push_screen(Pager(say(title), make, kind), callback=None)
         self.call_after_refresh(self.refill)
 
     def action_leave(self) -> None:
@@ -307,7 +309,7 @@ class TopApp(App[None]):
         for finding in [*self.state.findings, *self.state.past]:
             if (finding["id"], finding["subject"]) == (name, subject):
                 return rendering.finding_lines(finding, self.state, width, self.lang)
-        return [line("it is over", "dim")]
+        return [line(say("it is over"), "dim")]
 
     def action_stacks(self) -> None:
         self.show_page("Merged stacks, outliers first", partial(rendering.stacks_lines, self.state), "stacks")

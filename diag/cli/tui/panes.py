@@ -16,6 +16,7 @@ from textual.widget import Widget
 
 from diag.cli.tui.line import Line, line
 from diag.cli.tui.table import Table
+from diag.cli.tui.words import say
 from diag.text.columns import columns, cut
 
 # The terminal's own colours, so that they fit its background.
@@ -128,7 +129,7 @@ class Pane(Widget, can_focus=True):
 
     def _title_strip(self) -> Strip:
         width, last = self.size.width, min(self.count(), self._top + self.room)
-        where = f" {self._top + 1}-{last} of {self.count()} " if self.count() > self.room else ""
+        where = f" {self._top + 1}-{last} {say('of')} {self.count()} " if self.count() > self.room else ""
         text = cut(f" {self.title} ", max(3, width - len(where)))
         pad = " " * max(0, width - columns(text) - len(where))
         return strip_of(line(text + pad + where, "bold reverse" if self.has_focus else "bold"), width)

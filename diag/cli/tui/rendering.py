@@ -9,11 +9,12 @@ from typing import Any
 
 from diag.cli.tui.line import Line, line, text_lines
 from diag.cli.tui.state import Row, State
+from diag.cli.tui.words import say, told
 from diag.model import found
 from diag.outputs.terminal.text import _body, _head, _ranks, over_head
 from diag.outputs.terminal.tree_text import class_lines
 from diag.outputs.view.sentence import name_of
-from diag.text.columns import columns, cut, wrap, wrap_long
+from diag.text.columns import columns, cut, wrap, wrap_long, wrap_wide
 from diag.text.sanitize import clean
 from diag.text.units import format_bytes, format_quantity, format_ratio, format_seconds, format_time
 
@@ -37,20 +38,21 @@ _THREAD_FRAMES = 40
 def head_lines(state: State, source: str, about: str, width: int) -> list[Line]:
     """Two: the state as a word with the job's sentence; then how we know (LIVE, LOST, ENDED, RECORDED), since
     when, of what."""
-    word = state.word.upper()
+    word = say(state.word) if say(state.word) != state.word else state.word.upper()
     sentence = _LEADS.sub("", state.report["sentence"], count=1).lstrip("; ").removesuffix(".")
+    sentence = told(sentence)
     style = _WORD_STYLES.get(state.word, "bold")
     if style == "ok" and state.report["job"]["returncode"] is not None and found(state.report):
         style = "warning"  # it ended well, and not without trouble
     first = ((f" {word} ", style + " reverse"), (" " + sentence, "bold"))
     source = format_source(state, source)
-    facts = [f"elapsed {format_seconds(state.elapsed)}"] if state.elapsed is not None else []
+    facts = [say(f"elapsed {format_seconds(state.elapsed)}")] if state.elapsed is not None else []
     if about:
-        facts.insert(len(facts) if source == "RECORDED" else 0, about)
+        facts.insert(len(facts) if source == "RECORDED" else 0, say(about))
     if len({row.host for row in state.rows.values()}) <= 1 and state.head.get("host"):
-        facts.append(f"on {state.head['host']}")
+        facts.append(say(f"on {state.head['host']}"))
     facts += [state.head[name] for name in ("run_id", "command") if state.head.get(name)]
-    second = ((f" {source} ", _SOURCE_STYLES.get(source, "bold")), (" " + "; ".join(facts), ""))
+    second = ((f" {say(source)} ", _SOURCE_STYLES.get(source, "bold")), (" " + "; ".join(facts), ""))
     return [_with_dots(first, width), _with_dots(second, width)]
 
 
@@ -65,6 +67,10 @@ def format_source(state: State, source: str) -> str:
         if state.report["job"]["returncode"] is not None
         else "LIVE"
     )
+
+
+def _wrapped(text: str, width: int, indent: str = "", rest: str | None = None) -> list[str]:
+    return (wrap if text.isascii() else wrap_wide)(text, width, indent, rest)
 
 
 def _with_dots(pieces: Line, width: int) -> Line:
@@ -82,15 +88,15 @@ def findings_pane(state: State, chosen: int, width: int, most: int, lang: str) -
     found = state.findings
     if not found:
         more = (
-            f"; {len(state.report['not_checked'])} not checked (f lists them)"
+            say(f"; {len(state.report['not_checked'])} not checked (f lists them)")
             if state.report["not_checked"]
             else ""
         )
         if not state.past:
-            return [line("  nothing found" + more, "dim" if not more else "")]
+            return [line(say("  nothing found") + more, "dim" if not more else "")]
         over = [_over_title(finding, state, width) for finding in state.past[: max(1, most - 1)]]
         return [
-            line(cut(f"  nothing open; {len(state.past)} over (f shows what was found)" + more, width)),
+            line(cut(say(f"  nothing open; {len(state.past)} over (f shows what was found)") + more, width)),
             *over,
         ]
     # The list gives way to the text of the chosen one, down to three lines: it can be scrolled through.
@@ -135,24 +141,25 @@ def _dotted(lines: list[Line], kept: int) -> list[Line]:
 
 
 def _title(finding: Mapping[str, Any], width: int, *, chosen: bool) -> Line:
-    word = finding["severity"].upper()
+    word = say(finding["severity"])
+    word = word.upper() if word == finding["severity"] else word
     who = f", {_ranks(finding['ranks'])}" if finding["ranks"] else ""
-    rest = f" {name_of(finding)}{who}: {finding['confidence']} confidence" + (
-        "" if chosen else f": {finding['summary']}"
+    rest = f" {name_of(finding)}{who}: {told(finding['confidence'] + ' confidence')}" + (
+        "" if chosen else f": {told(finding['summary'])}"
     )
     lead = "> " if chosen else "  "
     return (
         (lead, ""),
         (word, finding["severity"]),
-        (cut(rest, max(3, width - len(word) - 2)), "bold" if chosen else ""),
+        (cut(rest, max(3, width - columns(word) - 2)), "bold" if chosen else ""),
     )
 
 
 def _over_title(finding: Mapping[str, Any], state: State, width: int) -> Line:
     return (
         ("  ", ""),
-        ("OVER", "dim"),
-        (cut(f" {over_head(finding, state.now)}", max(3, width - 6)), "bold"),
+        (say("OVER"), "dim"),
+        (cut(f" {told(over_head(finding, state.now))}", max(3, width - 2 - columns(say("OVER")))), "bold"),
     )
 
 
@@ -164,11 +171,13 @@ def _painted(lines: Iterable[str]) -> list[Line]:
         bare = text.lstrip()
         base = len(text) - len(bare) if base is None else base
         if len(text) - len(bare) <= base:
-            if bare.startswith("do: "):
+            if bare.startswith(("do: ", "处理：")):
                 style = "ok"
-            elif bare.startswith("[") or re.fullmatch(r"and \d+ more", bare):
+            elif bare.startswith("[") or re.fullmatch(r"and \d+ more|还有 \d+ 条", bare):
                 style = "dim"
-            elif bare.startswith(("culprit: ", "waiting: ", "cause: ", "说明: ")):
+            elif bare.startswith(
+                ("culprit: ", "waiting: ", "cause: ", "说明: ", "根源：", "在等：", "原因：")
+            ):
                 style = ""
         painted.append(line(text, style))
     return painted
@@ -181,10 +190,11 @@ def finding_lines(finding: Mapping[str, Any], state: State, width: int, lang: st
     about = f"{finding['confidence']} confidence, since {format_time(finding['since'], state.now)}{ended}"
     kind = "over" if over else finding["severity"]
     first, *rest = _head(
-        kind, over_head(finding, state.now) if over else f"{name_of(finding)}: {about}", False, width
+        kind, over_head(finding, state.now) if over else f"{name_of(finding)}: {about}", False, width, lang
     )
     style = "dim" if over else finding["severity"]
-    lines: list[Line] = [((kind.upper(), style), (first[len(kind) :], "bold")), *text_lines(rest, "bold")]
+    shown_kind = kind.upper() if lang == "en" else say(kind)
+    lines: list[Line] = [((shown_kind, style), (first[len(shown_kind) :], "bold")), *text_lines(rest, "bold")]
     return lines + _painted(_body(finding, width, "  ", _ALL_EVIDENCE, lang))
 
 
@@ -194,14 +204,16 @@ def findings_lines(state: State, width: int, lang: str) -> list[Line]:
     for finding in state.findings:
         lines += [*finding_lines(finding, state, width, lang), line("")]
     if not lines:
-        lines = [line("nothing open", "") if state.past else line("nothing found", "ok"), line("")]
+        lines = [line(say("nothing open"), "") if state.past else line(say("nothing found"), "ok"), line("")]
     for finding in state.past:
         lines += [*finding_lines(finding, state, width, lang), line("")]
     if state.report["not_checked"]:
-        lines.append(line("Not checked:", "bold"))
+        lines.append(line(say("Not checked:"), "bold"))
         for one in state.report["not_checked"]:
-            remedy = f" -> {one['remedy']}" if one["remedy"] else ""
-            lines += text_lines(wrap(f"{one['what']}: {one['reason']}{remedy}", width, "  ", "    "))
+            remedy = f" -> {told(one['remedy'])}" if one["remedy"] else ""
+            lines += text_lines(
+                _wrapped(f"{told(one['what'])}: {told(one['reason'])}{remedy}", width, "  ", "    ")
+            )
     return lines
 
 
@@ -210,10 +222,10 @@ def findings_lines(state: State, width: int, lang: str) -> list[Line]:
 
 def stacks_lines(state: State, width: int) -> list[Line]:
     if not state.stacks:
-        return [line("no stack was read yet", "dim")]
-    lines = class_lines(state.stacks, max(30, width), _FRAMES)
+        return [line(say("no stack was read yet"), "dim")]
+    lines = class_lines(state.stacks, max(30, width), _FRAMES, say)
     culprits = state.culprits()
-    marked = {one.title() for one in state.stacks if culprits & set(one.ranks)}
+    marked = {say(one.title()) for one in state.stacks if culprits & set(one.ranks)}
     return [line(text, "critical" if any(text.strip().startswith(title[:40]) for title in marked) else
                  "" if text.startswith("    ") else "bold") for text in lines]  # fmt: skip
 
@@ -225,15 +237,17 @@ def rank_lines(
     it is asked for; `trouble` why there is none."""
     now = state.now
     named = [one for one in state.findings if row.rank in one["ranks"]]
-    node = f" (node {row.node_rank}, local rank {row.local_rank})" if row.node_rank is not None else ""
+    node = say(f" (node {row.node_rank}, local rank {row.local_rank})") if row.node_rank is not None else ""
     place = f"; {row.host}{node}" + (f", pid {row.pid}" if row.pid else "")
-    lines: list[Line] = [((f"rank {row.rank}: {row.state}", "critical" if named else "bold"), (place, ""))]
+    lines: list[Line] = [
+        ((f"rank {row.rank}: {say(row.state)}", "critical" if named else "bold"), (place, ""))
+    ]
     for finding in named:
         lines.append(
-            line(cut(f"  named by {finding['severity']} {name_of(finding)}", width), finding["severity"])
+            line(cut(say(f"  named by {finding['severity']} {name_of(finding)}"), width), finding["severity"])
         )
     if row.exit:
-        lines.append(line(cut(f"  {row.exit}", width), "critical" if row.state == "dead" else ""))
+        lines.append(line(cut(f"  {told(row.exit)}", width), "critical" if row.state == "dead" else ""))
     doing = " in ".join(filter(None, [row.activity, row.where])) + (
         f", for {row.context}" if row.context else ""
     )
@@ -246,8 +260,8 @@ def rank_lines(
     if row.shares:
         parts = sorted(row.shares, key=lambda one: -one[1])[:4]
         facts.append("time of a step: " + ", ".join(f"{name} {format_ratio(share)}" for name, share in parts))
-    for text in facts:
-        lines += text_lines(wrap(text, width, "  ", "    "))
+    for text in map(say, facts):
+        lines += text_lines(_wrapped(text, width, "  ", "    "))
     return [*lines, line(""), *_threads(stacks, trouble, width)]
 
 
@@ -278,12 +292,14 @@ def _uses(row: Row) -> list[str]:
 
 def _threads(stacks: Mapping[str, Any] | None, trouble: str, width: int) -> list[Line]:
     if stacks is None and not trouble:
-        return [line("stacks: being read", "dim")]
-    lines = text_lines(wrap(f"stacks: {clean(trouble)}", width, "", "  "), "warning") if trouble else []
+        return [line(say("stacks: being read"), "dim")]
+    lines = (
+        text_lines(_wrapped(say(f"stacks: {clean(trouble)}"), width, "", "  "), "warning") if trouble else []
+    )
     stacks = stacks or {}
     reason = stacks.get("reason") or ""
     if reason:
-        lines += text_lines(wrap(f"stacks: {clean(str(reason))}", width, "", "  "), "warning")
+        lines += text_lines(_wrapped(say(f"stacks: {clean(str(reason))}"), width, "", "  "), "warning")
     children = list(stacks.get("children") or ())
     for index, process in enumerate([stacks.get("main"), *children]):
         if isinstance(process, Mapping):
@@ -295,7 +311,7 @@ def _process(process: Mapping[str, Any], width: int, *, child: bool) -> list[Lin
     who = f"child pid {process.get('pid')}" if child else f"pid {process.get('pid')}"
     what = "waiting for work" if process.get("idle") else clean(str(process.get("activity") or ""))
     head = f"{who}{', ' + what if what else ''}; innermost frame first, by {clean(str(process.get('how')))}"
-    lines = [line(cut(head, width), "bold")]
+    lines = [line(cut(say(head), width), "bold")]
     if child and process.get("idle"):
         return lines
     threads = [one for one in process.get("threads") or () if isinstance(one, Mapping)]
@@ -304,7 +320,7 @@ def _process(process: Mapping[str, Any], width: int, *, child: bool) -> list[Lin
         about += f" {clean(str(thread.get('name') or thread.get('thread_id') or ''))}"
         about += ", trains" if thread.get("judged") and not thread.get("main") else ""
         about += ", holds the GIL" if thread.get("owns_gil") else ""
-        lines.append(line(cut(f"  {about}", width), "bold" if thread.get("main") else ""))
+        lines.append(line(cut(say(f"  {about}"), width), "bold" if thread.get("main") else ""))
         lines += _frames(thread, width)
     return lines
 
@@ -314,7 +330,7 @@ def _frames(thread: Mapping[str, Any], width: int) -> Iterator[Line]:
     for frame in frames[::-1][:_THREAD_FRAMES]:
         yield from text_lines(wrap_long(f"    {frame}", width, "      "))
     if len(frames) > _THREAD_FRAMES:
-        yield line(f"    ... {len(frames) - _THREAD_FRAMES} outer frames", "dim")
+        yield line(say(f"    ... {len(frames) - _THREAD_FRAMES} outer frames"), "dim")
 
 
 def format_next(dump: Mapping[str, Any]) -> str:
@@ -323,8 +339,8 @@ def format_next(dump: Mapping[str, Any]) -> str:
 
 def format_bundle(dump: Mapping[str, Any]) -> str:
     if dump.get("bundle"):
-        return f"bundle: {clean(str(dump['bundle']))}"
-    return f"no bundle: {clean(str(dump.get('bundle_error') or 'the run has no run directory'))}"
+        return say(f"bundle: {clean(str(dump['bundle']))}")
+    return say(f"no bundle: {clean(str(dump.get('bundle_error') or 'the run has no run directory'))}")
 
 
 def dump_lines(dump: Mapping[str, Any], width: int) -> list[Line]:
@@ -332,7 +348,9 @@ def dump_lines(dump: Mapping[str, Any], width: int) -> list[Line]:
     there."""
     first = [format_bundle(dump)]
     if format_next(dump):
-        first.append(f"next: {format_next(dump)}   ({clean(str(dump.get('next_reason') or ''))})")
+        first.append(
+            f"{say('next:')} {format_next(dump)}   ({told(clean(str(dump.get('next_reason') or '')))})"
+        )
     lines = [line(text, "bold") for each in first for text in wrap(each, width, "", "  ")]
     lines.append(line(""))
     for each in str(dump.get("screen") or "").splitlines():
@@ -352,7 +370,7 @@ def manual_lines(finding: str, lang: str, width: int) -> list[Line]:
 
     page = manual.sections(finding, lang) or rule_page(finding, lang)
     if not page:
-        return [line(cut(f"no manual page for {finding}", width), "warning")]
+        return [line(cut(say(f"no manual page for {finding}"), width), "warning")]
     lines = [line(finding, "bold")]
     for heading, text in page.items():
         first, *rest = _section(heading, text, lang, min(max(30, width), 110))

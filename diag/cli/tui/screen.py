@@ -13,7 +13,8 @@ from textual.screen import Screen
 
 from diag.cli.tui.line import Line, line, text_lines
 from diag.cli.tui.panes import Growing, Row
-from diag.text.columns import wrap
+from diag.cli.tui.words import say
+from diag.text.columns import columns, pad, wrap, wrap_wide
 from diag.text.tables import load_table
 
 # Names of actions of `app.TopApp`. With priority are those that must be heard before what is typed after
@@ -45,22 +46,30 @@ def _texts() -> dict[str, Any]:
 def key_line(width: int, *, within: bool) -> Line:
     pieces: list[tuple[str, str]] = []
     room = width
-    for key, what in _texts()["within" if within else "main"]:
-        room -= len(key) + 1 + len(what) + (1 if pieces else 0)
+    for key, text in _texts()["within" if within else "main"]:
+        what = say(text)
+        room -= len(key) + 1 + columns(what) + (1 if pieces else 0)
         if room < 0:
             break
         pieces += [(" " if pieces else "", ""), (key, "bold"), (f" {what}", "")]
     return tuple(pieces)
 
 
+def _wrapped(text: str, width: int) -> list[str]:
+    return (wrap if say(text) == text else wrap_wide)(say(text), width)
+
+
 def help_lines(width: int) -> list[Line]:
     lines: list[Line] = []
     for key, what in _texts()["help"]:
-        first, *rest = wrap(what, max(20, width - 16))
-        lines += [((f"  {key:14}", "bold"), (first, "")), *text_lines(" " * 16 + text for text in rest)]
+        first, *rest = _wrapped(what, max(20, width - 16))
+        lines += [
+            ((f"  {pad(say(key), 14)}", "bold"), (first, "")),
+            *text_lines(" " * 16 + text for text in rest),
+        ]
     lines.append(line(""))
     for text in _texts()["marks"]:
-        lines += text_lines(wrap(text, width, "  ", "  "))
+        lines += text_lines("  " + row for row in _wrapped(text, max(20, width - 2)))
     return lines
 
 

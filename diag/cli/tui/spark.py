@@ -7,6 +7,7 @@ from functools import partial
 
 from diag.cli.tui.line import Line, line, right
 from diag.cli.tui.state import Series, State
+from diag.cli.tui.words import say
 from diag.text.columns import columns, cut
 from diag.text.units import (
     format_bytes,
@@ -74,8 +75,8 @@ def timeline_lines(state: State, width: int, marks: str = BLOCKS, most: int | No
         ]
     series.sort(key=lambda one: _FIRST.index(one.name) if one.name in _FIRST else len(_FIRST))
     if not series:
-        return [line("  nothing was measured yet", "dim")]
-    lines = [line(cut(_span(state), width), "dim")]
+        return [line(say("  nothing was measured yet"), "dim")]
+    lines = [line(cut(say(_span(state)), width), "dim")]
     room = max((columns(_named(one)) for one in series), default=0)
     for one in series[: most - 1 if most is not None else None]:
         lines.append(_series(one, measured.limits.get(one.name), min(room, width // 3), width, marks))
@@ -101,7 +102,7 @@ def _together(members: Sequence[Series]) -> Series:
 
 def _named(one: Series) -> str:
     name = _NAMES.get(one.name, one.name)
-    return f"{one.member} {name}" if one.member else name
+    return f"{say(one.member)} {say(name)}" if one.member else say(name)
 
 
 def _span(state: State) -> str:
@@ -122,7 +123,7 @@ def _series(one: Series, limit: float | None, room: int, width: int, marks: str)
     drawn = max(10, width - room - 3 - max(34, columns(values_text)))
     near = limit is not None and max(values[-3:]) > _NEAR * limit
     picture = spark(one.values, drawn, top, marks)
-    figures = cut("  " + values_text, max(3, width - room - 1 - drawn))
+    figures = cut("  " + say(values_text), max(3, width - room - 1 - drawn))
     return (
         (right(name, room) + " ", "bold"),
         (picture.ljust(drawn), "info"),

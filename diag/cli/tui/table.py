@@ -9,6 +9,7 @@ from typing import Any
 
 from diag.cli.tui.line import Line, right
 from diag.cli.tui.state import Row, State
+from diag.cli.tui.words import say, told
 from diag.text.columns import columns, cut
 from diag.text.units import compact, format_bytes, format_ratio, format_seconds
 
@@ -24,6 +25,7 @@ _STATE_STYLES = {
     "stalled": "warning",
     "finished": "dim",
 }
+_IN_WORDS = ("state", "activity")  # columns whose values are words of diag
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?(?:,|$)")
 
 
@@ -96,9 +98,9 @@ class Table:
         mark = "^" if self.backwards else "v"
         texts = [" "]
         for column, room in self._columns:
-            name = column.name + (mark if column.name == self.order else "")
+            name = say(column.name) + (mark if column.name == self.order else "")
             texts.append(_in(name, room, column.left))
-        texts.append("where" if self._where else "")
+        texts.append(say("where") if self._where else "")
         return ((cut(" ".join(texts), self.width), "dim"),)
 
     def row(self, index: int, *, chosen: bool = False) -> Line:
@@ -109,10 +111,11 @@ class Table:
             style = "critical" if culprit and column.name == "rank" else ""
             if column.name == "state":
                 style = _STATE_STYLES.get(row.state, "")
-            text = _in(column.text(row, self.now), room, column.left)
+            text = column.text(row, self.now)
+            text = _in(say(text) if column.name in _IN_WORDS else text, room, column.left)
             pieces.append((text if column is _COLUMNS[0] else " " + text, style))
         if self._where:
-            where = row.exit or row.where or row.no_stack or _NEVER  # of one that ended, how
+            where = told(row.exit) or row.where or told(row.no_stack) or _NEVER  # of one that ended, how
             pieces.append((" " + cut(where, self._where), "dim" if row.exit else ""))
         return tuple(pieces)
 
@@ -147,9 +150,11 @@ def _chosen(rows: Sequence[Row], now: float, width: int, order: str) -> tuple[li
     for column in _COLUMNS:
         if (column.name == "host" and one_host) or (column.name.startswith("GPU") and no_gpu):
             continue
-        longest = max((columns(column.text(row, now)) for row in rows), default=0)
+        texts = (column.text(row, now) for row in rows)
+        said = map(say, texts) if column.name in _IN_WORDS else texts
+        longest = max(map(columns, said), default=0)
         most = _HOST_MOST if column.left else longest
-        name = len(column.name) + (column.name == order)  # with the mark of the order
+        name = columns(say(column.name)) + (column.name == order)  # with the mark of the order
         wanted.append((column, max(column.least, name, min(longest, most))))
     while True:
         left = width - 1 - sum(room + 1 for _, room in wanted) - 1
@@ -172,5 +177,15 @@ def _matching(rows: Iterable[Row], wanted: str) -> list[Row]:
 
 
 def _searched(row: Row) -> str:
-    texts = (row.host, row.state, row.activity, row.context, row.where, row.caller, row.exit, row.no_stack)
+    texts = (
+        row.host,
+        row.state,
+        say(row.state),
+        row.activity,
+        row.context,
+        row.where,
+        row.caller,
+        row.exit,
+        row.no_stack,
+    )
     return " ".join(texts).lower()

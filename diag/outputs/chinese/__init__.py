@@ -8,6 +8,7 @@ quoted line of the English is missing in the Chinese.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
@@ -18,28 +19,47 @@ from diag.outputs.chinese.po import read
 from diag.outputs.chinese.templates import Catalogue
 from diag.outputs.chinese.values import lost
 
-__all__ = ["catalogue", "in_chinese", "of_finding", "whole"]
+__all__ = ["by_line", "catalogue", "in_chinese", "of_finding", "whole"]
+
+
+_CHINESE = re.compile("[\u4e00-\u9fff]")
 
 
 @cache
-def catalogue() -> Catalogue:
-    """Read once: before a run that will be told of in Chinese, else where Chinese is shown first."""
-    found = Catalogue()
-    for path in sorted(Path(__file__).parent.glob("*.po")):
+def catalogue(of: str = "") -> Catalogue:
+    """Read once: before a run that will be told of in Chinese, else where Chinese is shown first. Without a name that
+    of findings and reports; `of` a folder here: of what one command says."""
+    found = Catalogue(loose=True, beyond=catalogue()) if of else Catalogue()
+    for path in sorted((Path(__file__).parent / of).glob("*.po")):
         with suppress(OSError):  # no file may be opened any more: it stays English
             for english, chinese in read(path.read_text(encoding="utf-8")):
                 found.add(english, chinese)
     return found
 
 
-def whole(text: str) -> str | None:
+def _part(of: str) -> Catalogue:
+    return catalogue(of) if of else catalogue()
+
+
+def whole(text: str, of: str = "") -> str | None:
     """All of the text in Chinese; None where a part of it has no entry."""
-    return catalogue().translate(text)
+    return _part(of).translate(text)
 
 
-def in_chinese(text: str) -> str:
+def in_chinese(text: str, of: str = "") -> str:
     """In Chinese as far as there is any."""
-    return catalogue().translate(text) or catalogue().by_sentence(text)
+    return _part(of).translate(text) or _part(of).by_sentence(text)
+
+
+def by_line(text: str, of: str) -> str:
+    """The same of a text of several lines, such as a piece of a manifest: each by itself, as far in as it was. A line
+    that would only get other marks stays as it is."""
+    shown = []
+    for line in text.split("\n"):
+        bare = line.lstrip()
+        chinese = in_chinese(bare, of)
+        shown.append(line[: len(line) - len(bare)] + (chinese if _CHINESE.search(chinese) else bare))
+    return "\n".join(shown)
 
 
 def of_finding(finding: Mapping[str, Any], field: str) -> str:

@@ -8,14 +8,17 @@ of its sentences and clauses. RE2 matches in linear time; a budget bounds how ma
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 
 import re2
 
-from diag.outputs.chinese.values import ANYTHING, CLAUSE, SILENT, Kind, kind_of, lost, stem
+from diag.outputs.chinese.values import ANYTHING, CLAUSE, COUNT, LOOSE, SILENT, Kind, kind_of, lost, stem
 from diag.text.columns import char_columns
 
 _PLACE = re.compile(r"\{([A-Za-z_]\w*)\}")
+# A place of a table that code fills (diag.text.tables): what is read of its value, and how it is written.
+_FORMATTED = re.compile(r"\{([A-Za-z_][\w.\[\]]*)(?:![rsa])?(?::([^{} ]*)[^{}]*)?\}")
 _AFTER_MARK = re.compile(r"(?<=[，。；：、]) +")
 _SPACED = re.compile(r"( ?)\{([A-Za-z_]\w*)\}( ?)")  # no space beside a Chinese character or mark
 _TOKEN = re.compile(r"\{[A-Za-z_]\w*\}|\[[^|\[\]]*\|[^|\[\]]*\]")
@@ -34,11 +37,24 @@ def places(template: str) -> list[str]:
     return _PLACE.findall(template)
 
 
+def plain_places(template: str) -> str:
+    """
+    >>> plain_places("{ranks:count rank} of {launch.nodes}, {hosts.bad!r}")
+    '{ranks_count} of {launch_nodes}, {hosts_bad}'
+    """
+
+    def named(place: re.Match[str]) -> str:
+        read = f"{place[1]} {place[2] or ''}"  # one value in two formats is two texts
+        return f"{{{re.sub(r'[^A-Za-z0-9_]+', '_', read).strip('_')}}}"
+
+    return _FORMATTED.sub(named, template).replace("{{", "{").replace("}}", "}")
+
+
 class Template:
     """One template and its Chinese."""
 
-    def __init__(self, english: str, chinese: str, *, of_rule: bool = False) -> None:
-        self.english, self.chinese, self._of_rule = english, chinese, of_rule
+    def __init__(self, english: str, chinese: str, *, of_rule: bool = False, loose: bool = False) -> None:
+        self.english, self.chinese, self._of_rule, self._loose = english, chinese, of_rule, loose
         self.literals = [part for part in _TOKEN.split(english) if part]
         self.anchor = max(self.literals, key=len, default="")
         self.size = sum(map(len, self.literals))
@@ -63,7 +79,10 @@ class Template:
     def _filled(self, names: list[str], given: tuple[str, ...], translate: Translate) -> str | None:
         values: dict[str, str] = {}
         for name, value in zip(names, given, strict=True):
-            own = translate(value) if stem(name) == CLAUSE else self._kind(name).render(value)
+            kind = self._kind(name)
+            own = translate(value) if stem(name) == CLAUSE or kind is LOOSE else kind.render(value)
+            if own is None and kind is LOOSE:
+                own = value
             if own is None or values.setdefault(name, own) != own:
                 return None
 
@@ -76,6 +95,8 @@ class Template:
 
     def _kind(self, place: str) -> Kind:
         """The names in a rule are of groups of its regex: they may hold anything."""
+        if self._loose:
+            return kind_of(place) if stem(place) in (COUNT, CLAUSE) else LOOSE
         return ANYTHING if self._of_rule and stem(place) != "who" else kind_of(place)
 
     def _compiled(self) -> list[tuple[re.Pattern[str], list[str]]]:
@@ -101,36 +122,44 @@ class Template:
 
 
 class Catalogue:
-    """Templates, what follows any sentence first, then those with most literal text."""
+    """Templates, what follows any sentence first, then those with most literal text.
 
-    def __init__(self) -> None:
+    `loose`: English is a table's own text, the names of its places say nothing of what they hold, and a value is shown
+    in Chinese where it has any. `beyond`: asked for what has no entry here."""
+
+    def __init__(self, *, loose: bool = False, beyond: Catalogue | None = None) -> None:
+        self._loose, self._beyond = loose, beyond
         self.templates: dict[str, Template] = {}
         self._ordered: list[Template] = []
         self._known: dict[str, str | None] = {}
+        self._lock = threading.RLock()
         self._failed: set[str] = set()  # of the text that is translated now
 
     def add(self, english: str, chinese: str, *, of_rule: bool = False) -> None:
         """Of several sentences or clauses that Chinese has as many of, each is one by itself too: advice may be shown
         without some of them. What would lose a value is left out. `of_rule`: its places may hold anything."""
         english, chinese = " ".join(english.split()), _AFTER_MARK.sub("", chinese.strip())
+        if self._loose:
+            english, chinese = plain_places(english), plain_places(chinese)
         for mark, own in _BORDERS:
             parts, others = list(split(english, mark)), [part for part in chinese.split(own) if part.strip()]
             if len(parts) == len(others) > 1:
                 for part, other in zip(parts, others, strict=True):
                     self.add(part, other, of_rule=of_rule)
         english, chinese = _lowered(_bare(english)), chinese.removesuffix("。")
-        needed = {name for name in places(english) if stem(name) not in SILENT}
+        needed = {name for name in places(english) if self._loose or stem(name) not in SILENT}
         if needed == set(places(chinese)) and not _PLACE.fullmatch(english):
-            self.templates.setdefault(english, Template(english, chinese, of_rule=of_rule))
+            one = Template(english, chinese, of_rule=of_rule, loose=self._loose)
+            self.templates.setdefault(english, one)
             self._ordered, self._known = [], {}
 
     def translate(self, text: str) -> str | None:
         """All of the text in Chinese; None where a part has no entry."""
-        if not self._ordered:
-            self._ordered = sorted(self.templates.values(), key=lambda one: (not one.is_tail, -one.size))
-        tries = iter(range(_TRIES))
-        self._failed.clear()
-        found = self._whole(text, 0, tries)
+        with self._lock:  # a hub speaks from several threads
+            if not self._ordered:
+                self._ordered = sorted(self.templates.values(), key=lambda one: (not one.is_tail, -one.size))
+            self._failed.clear()
+            found = self._whole(text, 0, iter(range(_TRIES)))
         return found if found is None or not lost(text, found) else None
 
     def by_sentence(self, text: str) -> str:
@@ -173,12 +202,15 @@ class Catalogue:
                     found = None if None in shown else own.join(filter(None, shown))
                 return found if found is None else found + stop
         found = self._filled(bare, "", deeper, tries)
+        if found is None and self._beyond is not None and " " in bare:  # a key of a manifest is no id
+            found = self._beyond.translate(bare)
         return found if found is None else found + stop
 
     def _filled(self, text: str, mark: str, deeper: Translate, tries: Iterator[int]) -> str | None:
         """By one template. Of a text with borders only templates that have one, or end in what may hold one."""
-        for form in dict.fromkeys((text, _lowered(text))):
-            for template in self._ordered:
+        forms = tuple(dict.fromkeys((text, _lowered(text))))
+        for template in self._ordered:
+            for form in forms:
                 if template.anchor in form and all(part in form for part in template.literals):
                     if mark and mark not in template.english and not template.holds_more:
                         continue
@@ -221,7 +253,7 @@ def _with_last(parts: list[str]) -> Iterator[tuple[str, bool]]:
 
 def _bare(text: str) -> str:
     """Without the full stop."""
-    return text[:-1] if text.endswith(".") and not text.endswith("..") else text
+    return text[:-1] if text.endswith(".") and not text.endswith(("..", " .")) else text
 
 
 def _lowered(text: str) -> str:

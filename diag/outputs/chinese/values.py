@@ -83,6 +83,7 @@ def _name(text: str) -> str | None:
 
 _FREE = Kind(r"[^;]+", _name, open_ended=True)
 ANYTHING = Kind(r".+", open_ended=True)  # quoted lines, errors
+LOOSE = Kind(r".*", open_ended=True)  # in Chinese where it has any; may be empty
 _AT = r"[\w.<>]+(?: \((?:from [^(),]+, )?[^()]+\))?"
 _CODE = r"[\w.<>]+ \((?:from [^(),]+, )?[^()]+\)"
 _RANKS = Kind(rf"(?:[Rr]anks?|[Nn]odes?) {_LIST}{_PID}|[Tt]he job|[Aa]ll \d+ ranks seen", _ranks)
@@ -116,6 +117,7 @@ KINDS = {
     "have": Kind(r"has|have"),
 }
 CLAUSE = "clause"  # a place of what is a template's itself
+COUNT = "n"
 SILENT = frozenset({"wait", "have"})  # may be left out
 
 

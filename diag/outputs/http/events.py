@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
+from diag.outputs.http.daemon_thread import in_daemon_thread
 from diag.outputs.view.parts import Unread, changed_rows
 from diag.outputs.view.view import json_bytes
 
@@ -60,6 +61,15 @@ class _Mailbox(Unread):
         return self.take()
 
 
+async def _chinese(parts: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    def work() -> dict[str, dict[str, str]]:  # the catalogue is read at its first use
+        from diag.outputs.http.chinese import chinese_of
+
+        return chinese_of(parts)
+
+    return await in_daemon_thread(work)
+
+
 class Events:
     """Shared by all listeners of one server. `look(slow)` gives the parts as they are now, without `slow`
     only those that may change each second; it is awaited on the server's loop."""
@@ -81,15 +91,16 @@ class Events:
             self._task.cancel()
 
     async def listen(
-        self, owns_the_run: Callable[[], Awaitable[bool]] = _owns_the_run
+        self, owns_the_run: Callable[[], Awaitable[bool]] = _owns_the_run, lang: str = "en"
     ) -> AsyncIterator[bytes]:
-        """The stream of one listener. Raises TooMany before its first byte."""
+        """The stream of one listener; of `lang` zh with the Chinese of each part in front of it. Raises TooMany before
+        its first byte."""
         if len(self._mailboxes) >= _FOR_ALL and not await owns_the_run():
             raise TooMany
         if len(self._mailboxes) >= MOST_LISTENERS:
             raise TooMany
         mailbox = _Mailbox()
-        stream = self._stream(mailbox)
+        stream = self._stream(mailbox, lang)
         await anext(stream)  # a stream that was never begun would not learn that its reader is gone
         if self._closed:
             mailbox.close()
@@ -103,13 +114,14 @@ class Events:
             self._task = asyncio.ensure_future(self._run())
         return stream
 
-    async def _stream(self, mailbox: _Mailbox) -> AsyncIterator[bytes]:
+    async def _stream(self, mailbox: _Mailbox, lang: str) -> AsyncIterator[bytes]:
         try:
             yield b""  # to listen()
             yield b"retry: 2000\n\n"
             while not mailbox.closed:
                 parts = await mailbox.next()
-                for part, value in parts.items():
+                chinese = await _chinese(parts) if lang == "zh" and parts else {}
+                for part, value in ({"chinese": chinese, **parts} if chinese else parts).items():
                     yield b"event: " + part.encode() + b"\ndata: " + json_bytes(value) + b"\n\n"
                 if not parts and not mailbox.closed:
                     yield b": quiet\n\n"

@@ -67,12 +67,17 @@ def add_page(app: FastAPI, view: HubView, reading: Reading) -> Events:
         return answer({"schema": "diag.state/1", **await look()})
 
     @app.get("/events", responses=content("A stream without an end", "text/event-stream"))
-    async def stream(request: Request) -> Response:
+    async def stream(
+        request: Request,
+        lang: Annotated[
+            Literal["en", "zh"], Query(description="zh: with the Chinese of what they say")
+        ] = "en",
+    ) -> Response:
         """The parts of /state as server-sent events, each when it changes: `event:` is its name, `data:` the
         part. Of `ranks` {"whole": true, "rows": [...]} replaces all rows, otherwise those given. `event:
-        end`: diag ends."""
+        end`: diag ends. `event: chinese` (lang=zh) comes before parts that have any: {part: {English: Chinese}}."""
         try:
-            source = await events.listen(asker_of(request).owns_the_run)
+            source = await events.listen(asker_of(request).owns_the_run, lang)
         except TooMany:
             raise HTTPException(503, "too many pages are watching this run; close one") from None
         return StreamingResponse(source, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})

@@ -6,12 +6,12 @@ Texts of the job go through `clean` in `text`, which also wraps and cuts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from diag.outputs.view.classes import StackClass
 from diag.state.stack_activity import Activity, format_frame
-from diag.text.columns import cut, wrap, wrap_long
+from diag.text.columns import cut, wrap, wrap_long, wrap_wide
 from diag.text.sanitize import clean
 from diag.text.units import format_ranks, format_seconds
 
@@ -24,14 +24,19 @@ _THREAD_FRAMES = 3  # innermost of threads that do not train; the JSON has all
 _SHARED_FRAMES = 3  # innermost of those that a branch has in common; the rest is launcher and trainer
 
 
-def class_lines(classes: Iterable[StackClass], room: int, frames: int) -> list[str]:
-    """At most `room` columns each; under the title of a class its innermost `frames` frames, outermost first."""
+Say = Callable[[str], str]
+
+
+def class_lines(classes: Iterable[StackClass], room: int, frames: int, say: Say = str) -> list[str]:
+    """At most `room` columns each; under the title of a class its innermost `frames` frames, outermost first. `say`
+    gives a title in the reader's language."""
     found = list(classes)
-    lines = list(_tree([one for one in found if one.kind == "rank"], room, frames))
+    lines = list(_tree([one for one in found if one.kind == "rank"], room, frames, say))
     for kind in dict.fromkeys(one.kind for one in found if one.kind != "rank"):
         kept, rest = _chosen([one for one in found if one.kind == kind])
         for one in kept:
-            lines += _class(one, 0, 0, room, min(frames, _THREAD_FRAMES) if kind == "thread" else frames)
+            most = min(frames, _THREAD_FRAMES) if kind == "thread" else frames
+            lines += _class(one, 0, 0, room, most, say)
         lines += _rest(rest, room)
     return lines
 
@@ -61,21 +66,25 @@ class _Branch:
     ranks: tuple[int, ...] = field(default=())
 
 
-def _tree(classes: Sequence[StackClass], room: int, frames: int) -> Iterator[str]:
+def _tree(classes: Sequence[StackClass], room: int, frames: int, say: Say) -> Iterator[str]:
     kept, rest = _chosen(list(classes))
     work = [_Branch(0, kept, 0)] if kept else []
     while work:
         branch = work.pop()
         if len(branch.classes) == 1:
-            yield from _class(branch.classes[0], branch.level, branch.shown, room, frames)
+            yield from _class(branch.classes[0], branch.level, branch.shown, room, frames, say)
             continue
         depth = _shared(branch.classes, branch.depth)
         level = branch.level
         if depth > branch.shown and level < _MOST_LEVELS:
-            yield from _head(branch, depth, room)
+            yield from _head(branch, depth, room, say)
             branch.shown, level = depth, level + 1
         work += reversed(list(_parts(branch, depth, level)))
     yield from _rest(rest, room)
+
+
+def _wrapped(text: str, room: int, indent: str, rest: str) -> list[str]:
+    return (wrap if text.isascii() else wrap_wide)(text, room, indent, rest)
 
 
 def _shared(classes: Sequence[StackClass], depth: int) -> int:
@@ -100,27 +109,29 @@ def _parts(branch: _Branch, depth: int, level: int) -> Iterator[_Branch]:
     return iter(sorted(found, key=lambda part: _apart(part.classes)))
 
 
-def _head(branch: _Branch, depth: int, room: int) -> Iterator[str]:
+def _head(branch: _Branch, depth: int, room: int, say: Say) -> Iterator[str]:
     ranks = tuple(sorted({rank for one in branch.classes for rank in one.ranks}))
     lead = "  " * branch.level
-    yield from wrap(f"{format_ranks(ranks)} share:", room, lead, lead + "    ")
-    yield from _frames(branch.classes[0], branch.shown, depth, lead, room, _SHARED_FRAMES)
+    yield from _wrapped(say(f"{format_ranks(ranks)} share:"), room, lead, lead + "    ")
+    yield from _frames(branch.classes[0], branch.shown, depth, lead, room, _SHARED_FRAMES, say)
 
 
-def _class(one: StackClass, level: int, shown: int, room: int, frames: int) -> Iterator[str]:
+def _class(  # noqa: PLR0917 - two callers, beside it
+    one: StackClass, level: int, shown: int, room: int, frames: int, say: Say
+) -> Iterator[str]:
     lead = "  " * level
-    yield from wrap(clean(one.title()) + _standing(one), room, lead, lead + "    ")
-    yield from _frames(one, shown, len(one.frames), lead, room, frames)
+    yield from _wrapped(say(clean(one.title()) + _standing(one)), room, lead, lead + "    ")
+    yield from _frames(one, shown, len(one.frames), lead, room, frames, say)
     if one.waits:
         yield from wrap(clean(f"kernel: {one.waits}"), room, lead + "    ", lead + "      ")
 
 
 def _frames(  # noqa: PLR0917 - two callers, beside it
-    one: StackClass, begin: int, end: int, lead: str, room: int, most: int
+    one: StackClass, begin: int, end: int, lead: str, room: int, most: int, say: Say
 ) -> Iterator[str]:
     hidden = end - begin - most
     if hidden > 0:
-        yield cut(f"{lead}    ... {hidden} outer frame{'s' if hidden > 1 else ''}", room)
+        yield cut(lead + "    " + say(f"... {hidden} outer frame{'s' if hidden > 1 else ''}"), room)
     for frame in one.frames[max(begin, end - most) : end]:
         yield from wrap_long(f"{lead}    " + clean(format_frame(frame, one.cwd)), room, lead + "      ")
 

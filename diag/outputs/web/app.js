@@ -1,6 +1,6 @@
 // The page: its sections, and its keys.
 
-import { render } from "./vendor/preact.js";
+import { Fragment, render } from "./vendor/preact.js";
 import { useEffect, useState } from "./vendor/hooks.js";
 import { Explain, Keys } from "./dialogs.js";
 import { RankPanel, closePanel } from "./details.js";
@@ -13,6 +13,7 @@ import { listen, look, store, useStore } from "./store.js";
 import { Timeline } from "./timeline.js";
 import { Top, useTitle } from "./top.js";
 import { go, html } from "./ui.js";
+import { language, say } from "./words.js";
 
 const LINKS = [["docs", "API"], ["metrics", "metrics"], ["findings", "findings"], ["ranks", "ranks"], ["nodes", "nodes"],
   ["state", "state"], ["openapi.json", "OpenAPI"]];
@@ -20,27 +21,28 @@ const LINKS = [["docs", "API"], ["metrics", "metrics"], ["findings", "findings"]
 function App() {
   const [dialog, setDialog] = useState(null);
   const dump = useDump();
+  useStore("language");
   useTitle();
   useKeys(() => setDialog({ kind: "keys" }));
   const close = () => setDialog(null);
-  return html`
-    <a class="skip" href="#findings">Skip to the findings</a>
+  return html`<${Fragment} key=${language()}>
+    <a class="skip" href="#findings">${say("Skip to the findings")}</a>
     <${Top} dump=${dump} onKeys=${() => setDialog({ kind: "keys" })} />
     <${Menu} />
     <main>
       <${Dump} dump=${dump} />
-      <${Section} id="findings" title="Findings"><${Findings} explain=${(id) => setDialog({ kind: "explain", id })} />
+      <${Section} id="findings" title=${say("Findings")}><${Findings} explain=${(id) => setDialog({ kind: "explain", id })} />
         </${Section}>
-      <${Section} id="ranks" title="Ranks"><${Ranks} /></${Section}>
-      <${Section} id="stacks" title="Stacks"><${Stacks} /></${Section}>
-      <${Section} id="timeline" title="Time line"><${Timeline} /></${Section}>
+      <${Section} id="ranks" title=${say("Ranks")}><${Ranks} /></${Section}>
+      <${Section} id="stacks" title=${say("Stacks")}><${Stacks} /></${Section}>
+      <${Section} id="timeline" title=${say("Time line")}><${Timeline} /></${Section}>
       <${SomeNodes} />
     </main>
     <${RankPanel} />
     <footer>${LINKS.map(([path, name]) => html`<a key=${path} href=${path}>${name}</a>`)}
       <span class="muted">diag ${store.head?.version ?? ""}</span></footer>
     ${dialog?.kind === "keys" ? html`<${Keys} onClose=${close} />` : null}
-    ${dialog?.kind === "explain" ? html`<${Explain} key=${dialog.id} id=${dialog.id} onClose=${close} />` : null}`;
+    ${dialog?.kind === "explain" ? html`<${Explain} key=${dialog.id} id=${dialog.id} onClose=${close} />` : null}</${Fragment}>`;
 }
 
 function Section({ id, title, children }) {
@@ -50,7 +52,7 @@ function Section({ id, title, children }) {
 
 function SomeNodes() {
   const { nodes } = useStore("nodes");
-  return nodes?.length ? html`<${Section} id="nodes" title="Nodes"><${Nodes} /></${Section}>` : null;
+  return nodes?.length ? html`<${Section} id="nodes" title=${say("Nodes")}><${Nodes} /></${Section}>` : null;
 }
 
 function Menu() {
@@ -62,10 +64,11 @@ function Menu() {
       // a link that can be given on
   }, [view.open]);
   const over = (report?.past?.length ?? 0) + (report?.past_left_out ?? 0);
-  const places = [["findings", `Findings${report ? ` ${report.findings?.length ?? 0}` : ""}${over ? `, ${over} over` : ""}`],
-    ["ranks", `Ranks${ranks.size ? ` ${ranks.size}` : ""}`],
-    ["stacks", "Stacks"], ["timeline", "Time line"], ...(nodes?.length ? [["nodes", `Nodes ${nodes.length}`]] : [])];
-  return html`<nav aria-label="Sections">${places.map(([id, name]) => html`<a key=${id} href="#${id}"
+  const places = [["findings", say("Findings") + (report ? ` ${report.findings?.length ?? 0}` : "") + (over ? say(", {n} over", { n: over }) : "")],
+    ["ranks", say("Ranks") + (ranks.size ? ` ${ranks.size}` : "")],
+    ["stacks", say("Stacks")], ["timeline", say("Time line")],
+    ...(nodes?.length ? [["nodes", `${say("Nodes")} ${nodes.length}`]] : [])];
+  return html`<nav aria-label=${say("Sections")}>${places.map(([id, name]) => html`<a key=${id} href="#${id}"
     onClick=${(event) => { event.preventDefault(); go(id); }}>${name}</a>`)}</nav>`;
 }
 

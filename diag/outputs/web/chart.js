@@ -6,6 +6,7 @@ import { clock, withUnit } from "./format.js";
 import { bridged, inWords, valueAt } from "./series.js";
 import { on } from "./store.js";
 import { html } from "./ui.js";
+import { say } from "./words.js";
 
 export const AXIS = 62; // pixels at the left of every plot, so that all stand below each other
 export const RIGHT = 10;
@@ -76,7 +77,7 @@ export function Chart({ chart, moments, width, zoom, onZoom, group, marks, named
   }, [chart, zoom?.[0], zoom?.[1], marks]);
 
   return html`<figure class="chart"><figcaption><b>${chart.title}</b>
-      ${chart.limit ? html`<span class="muted">, limit ${withUnit(chart.limit, chart.unit)}</span>` : null}
+      ${chart.limit ? html`<span class="muted">${say(", limit {value}", { value: withUnit(chart.limit, chart.unit) })}</span>` : null}
       <ul class="values" ref=${values}>${lines.map(({ line, hit, colour }) => html`<li key=${line.label} class=${hit ? "hit" : ""}
         title=${line.title}><span class="dot" aria-hidden="true" style=${{ backgroundColor: colour }}></span>
           ${line.label} <span class="num"></span></li>`)}</ul></figcaption>
@@ -204,8 +205,8 @@ function showValues({ chart, lines, width }, list, index) {
     const target = list.children[place]?.querySelector(".num");
     if (!target) return;
     const at = (those) => valueAt(those, index ?? those.length - 1, width, chart.event || index === null);
-    const span = line.low ? ` (${withUnit(at(line.low), chart.unit)} to ${withUnit(at(line.high),
-      chart.unit)} of ${line.members})` : "";
+    const span = line.low ? say(" ({low} to {high} of {n})", { low: withUnit(at(line.low), chart.unit),
+      high: withUnit(at(line.high), chart.unit), n: line.members }) : "";
     target.textContent = withUnit(at(line.values), chart.unit) + span;
   });
 }

@@ -3,6 +3,7 @@
 import { useState } from "./vendor/hooks.js";
 import { clean } from "./format.js";
 import { Dialog, Manual, html, useFetched } from "./ui.js";
+import { language, say } from "./words.js";
 
 export const KEYS = [
   ["f", "findings"], ["r", "ranks"], ["s", "stacks"], ["t", "time line"], ["n", "nodes"],
@@ -12,18 +13,16 @@ export const KEYS = [
 ];
 
 export function Keys({ onClose }) {
-  return html`<${Dialog} title="Keys" onClose=${onClose}><dl class="keys">
-    ${KEYS.map(([key, what]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl></${Dialog}>`;
+  return html`<${Dialog} title=${say("Keys")} onClose=${onClose}><dl class="keys">
+    ${KEYS.map(([key, what]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${say(what)}</dd></div>`)}</dl></${Dialog}>`;
 }
 
-let language = "en"; // of this visit
-
 export function Explain({ id, onClose }) {
-  const [lang, setLang] = useState(language);
+  const [lang, setLang] = useState(language());
   const { value, error } = useFetched(`explain/${encodeURIComponent(id)}?lang=${lang}`);
-  const choose = (wanted) => { language = wanted; setLang(wanted); };
-  return html`<${Dialog} title="Manual: ${clean(id)}" onClose=${onClose}>
-    <p class="bar" role="group" aria-label="Language">
+  const choose = (wanted) => { setLang(wanted); };
+  return html`<${Dialog} title=${say("Manual: {id}", { id: clean(id) })} onClose=${onClose}>
+    <p class="bar" role="group" aria-label=${say("Language")}>
       ${[["en", "English"], ["zh", "中文"]].map(([code, name]) => html`<button type="button" class="small" key=${code} lang=${code}
         aria-pressed=${lang === code} onClick=${() => choose(code)}>${name}</button>`)}</p>
     <div class="manual" lang=${lang} aria-live="polite">

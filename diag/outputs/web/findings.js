@@ -4,6 +4,7 @@ import { useState } from "./vendor/hooks.js";
 import { clean, clock, plural, rankWords, seconds, sentenceHere, stamp } from "./format.js";
 import { store, useStore } from "./store.js";
 import { Commands, Copy, Moment, RankChips, Text, When, html } from "./ui.js";
+import { language, say, said } from "./words.js";
 
 const GRAVITY = ["critical", "warning", "info"];
 const GLYPHS = { critical: "✖", warning: "▲", info: "ℹ" };
@@ -24,28 +25,28 @@ export function byGravity(findings) {
 
 export function Findings({ explain }) {
   const { report } = useStore("report", "head");
-  if (!report) return html`<p class="muted">No findings were reported yet.</p>`;
+  if (!report) return html`<p class="muted">${say("No findings were reported yet.")}</p>`;
   const findings = byGravity(report.findings);
   const past = report.past ?? [];
   const unchecked = report.not_checked ?? [];
   const ended = report.job?.returncode !== null && report.job?.returncode !== undefined;
-  const beside = unchecked.length ? "; some checks could not run, see below" : "";
+  const beside = unchecked.length ? say("; some checks could not run, see below") : "";
   const over = past.length + (report.past_left_out ?? 0);
   return html`
     <div aria-live="polite" class="unseen">${findings.length
-      ? findings.map((one) => `${one.severity}: ${titleOf(one)}`).join("; ")
-      : past.length ? `nothing open, ${over} over` : "nothing found"}</div>
-    ${findings.length ? null : past.length ? html`<p class="calm was">Nothing is open; ${over} ${over === 1 ? "is" : "are"}
-      over${beside || ", see below"}.</p>`
-      : html`<p class="calm"><span aria-hidden="true">✔</span> Nothing found${beside}.</p>`}
+      ? findings.map((one) => `${say(one.severity)}: ${titleOf(one)}`).join("; ")
+      : past.length ? say("nothing open, {n} over", { n: over }) : say("nothing found")}</div>
+    ${findings.length ? null : past.length ? html`<p class="calm was">${say(over === 1 ? "Nothing is open; {n} is over" : "Nothing is open; {n} are over", { n: over })}${
+      beside || say(", see below")}${say(".")}</p>`
+      : html`<p class="calm"><span aria-hidden="true">✔</span> ${say("Nothing found")}${beside}${say(".")}</p>`}
     ${findings.map((one, index) => html`<${Finding} key=${keyOf(one)} finding=${one} explain=${explain} open=${index === 0} />`)}
-    ${past.length ? html`<details class="fold" open=${ended}><summary>Past findings (${over})</summary>
+    ${past.length ? html`<details class="fold" open=${ended}><summary>${say("Past findings ({n})", { n: over })}</summary>
       ${past.map((one) => html`<${Finding} key=${`${keyOf(one)}/${one.opened_at}`} finding=${one} explain=${explain} />`)}
         </details>` : null}
-    ${unchecked.length ? html`<details class="fold"><summary>Not checked (${unchecked.length})</summary><ul class="unchecked">
-      ${unchecked.map((one) => html`<li key=${one.what}><b><${Text} text=${one.what} of="what was not checked" />
-        </b>: <${Text} text=${one.reason} of="the reason" />
-        ${one.remedy ? html`<div class="advice"><${Commands} text=${one.remedy} /></div>` : null}</li>`)}</ul></details>`
+    ${unchecked.length ? html`<details class="fold"><summary>${say("Not checked ({n})", { n: unchecked.length })}</summary><ul class="unchecked">
+      ${unchecked.map((one) => html`<li key=${one.what}><b><${Text} text=${said(one.what)} of="what was not checked" />
+        </b>: <${Text} text=${said(one.reason)} of="the reason" />
+        ${one.remedy ? html`<div class="advice"><${Commands} text=${said(one.remedy)} /></div>` : null}</li>`)}</ul></details>`
           : null}`;
 }
 
@@ -53,34 +54,34 @@ function Finding({ finding, explain }) {
   const severity = GRAVITY.includes(finding.severity) ? finding.severity : "info";
   const title = titleOf(finding);
   const over = finding.resolved_at;
-  const word = (over ? "over, was " : "") + severity;
+  const word = say(over ? `over, was ${severity}` : severity);
   return html`<article class="finding ${severity} ${over ? "over" : ""}" aria-label="${word}: ${title}"
     data-key=${keyOf(finding)} tabindex="-1">
     <header>
       <h3><span class="severity"><span aria-hidden="true">${GLYPHS[severity]}</span> ${word}</span> ${" "}
-        <button type="button" class="link id" aria-label="Explain ${clean(finding.id)}" onClick=${() => explain(finding.id)}>
+        <button type="button" class="link id" aria-label=${say("Explain {id}", { id: clean(finding.id) })} onClick=${() => explain(finding.id)}>
           ${title}</button></h3>
-      <span class="muted">${over ? (finding.since ? html`<${Moment} at=${finding.since} /> to <${Moment} at=${over} />, ${
-        seconds(Math.max(0, over - finding.since))}` : html`over at <${Moment} at=${over} />`)
-        : finding.since ? html`since <${When} at=${finding.since} />` : ""}${finding.open_at_end
-        ? ", open when the job ended" : ""}</span>
-      <${Copy} text=${() => ticket(finding)} label="Copy for a ticket" />
+      <span class="muted">${over ? (finding.since ? html`<${Moment} at=${finding.since} /> ${say("to")} <${Moment} at=${over} />, ${
+        seconds(Math.max(0, over - finding.since))}` : html`${say("over at")} <${Moment} at=${over} />`)
+        : finding.since ? html`${say("since")} <${When} at=${finding.since} />` : ""}${finding.open_at_end
+        ? say(", open when the job ended") : ""}</span>
+      <${Copy} text=${() => ticket(finding)} label=${say("Copy for a ticket")} />
     </header>
-    <p class="summary">${over ? html`<span class="muted">then: </span>` : ""}
-      <${Text} text=${finding.summary} of="the summary" /></p>
+    <p class="summary">${over ? html`<span class="muted">${say("then: ")}</span>` : ""}
+      <${Text} text=${said(finding.summary)} of="the summary" /></p>
     <dl class="facts">
-      ${finding.ranks?.length ? html`<div><dt>culprit</dt><dd>
-        <${RankChips} ranks=${finding.ranks} label="Culprit ranks" kind="culprit" /></dd></div>` : null}
-      ${finding.waiting_ranks?.length ? html`<div><dt>waiting</dt><dd>
-        <${RankChips} ranks=${finding.waiting_ranks} label="Waiting ranks" kind="waits" /></dd></div>` : null}
-      ${finding.hosts?.length ? html`<div><dt>hosts</dt><dd>${clean(finding.hosts.join(", "))}</dd></div>` : null}
-      ${finding.cause ? html`<div><dt>cause</dt><dd><code>${clean(finding.cause)}</code></dd></div>` : null}
-      ${finding.confidence ? html`<div><dt>confidence</dt><dd>${clean(finding.confidence)}</dd></div>` : null}
-      ${finding.opened_at ? html`<div><dt>reported</dt><dd><${When} at=${finding.opened_at} /></dd></div>` : null}
-      ${finding.told_by ? html`<div><dt>reported by</dt><dd>${clean(finding.told_by)}</dd></div>` : null}
+      ${finding.ranks?.length ? html`<div><dt>${say("culprit")}</dt><dd>
+        <${RankChips} ranks=${finding.ranks} label=${say("Culprit ranks")} kind="culprit" /></dd></div>` : null}
+      ${finding.waiting_ranks?.length ? html`<div><dt>${say("waiting")}</dt><dd>
+        <${RankChips} ranks=${finding.waiting_ranks} label=${say("Waiting ranks")} kind="waits" /></dd></div>` : null}
+      ${finding.hosts?.length ? html`<div><dt>${say("hosts")}</dt><dd>${clean(finding.hosts.join(", "))}</dd></div>` : null}
+      ${finding.cause ? html`<div><dt>${say("cause")}</dt><dd><code>${clean(finding.cause)}</code></dd></div>` : null}
+      ${finding.confidence ? html`<div><dt>${say("confidence")}</dt><dd>${say(clean(finding.confidence))}</dd></div>` : null}
+      ${finding.opened_at ? html`<div><dt>${say("reported")}</dt><dd><${When} at=${finding.opened_at} /></dd></div>` : null}
+      ${finding.told_by ? html`<div><dt>${say("reported by")}</dt><dd>${clean(finding.told_by)}</dd></div>` : null}
     </dl>
-    ${finding.advice ? html`<div class="advice"><h4>What to do</h4> <p><${Commands} text=${finding.advice} /></p>
-      <${Copy} text=${clean(finding.advice)} label="Copy advice" /></div>` : null}
+    ${finding.advice ? html`<div class="advice"><h4>${say("What to do")}</h4> <p><${Commands} text=${said(finding.advice)} /></p>
+      <${Copy} text=${clean(said(finding.advice))} label=${say("Copy advice")} /></div>` : null}
     <${Evidence} items=${finding.evidence ?? []} />
   </article>`;
 }
@@ -89,15 +90,15 @@ function Evidence({ items }) {
   const [all, setAll] = useState(false);
   if (!items.length) return null;
   const shown = all ? items : items.slice(0, MOST_EVIDENCE);
-  return html`<details class="evidence"><summary>Evidence (${items.length})</summary>
-    <${Copy} text=${() => items.map(evidenceLine).join("\n")} label="Copy evidence" />
+  return html`<details class="evidence"><summary>${say("Evidence ({n})", { n: items.length })}</summary>
+    <${Copy} text=${() => items.map(evidenceLine).join("\n")} label=${say("Copy evidence")} />
     <ol>${shown.map((item, index) => html`<li key=${index}>
       <span class="muted">${clean(item.kind)}${item.rank === null || item.rank === undefined ? ""
         : `, rank ${item.rank}`}${item.at ? `, ${clock(item.at, store.now?.at)}` : ""}${item.where ? `, ${clean(item.where)}` : ""}
           </span>
       <${Excerpt} item=${item} /></li>`)}</ol>
     ${items.length > shown.length ? html`<button type="button" class="small"
-      onClick=${() => setAll(true)}>Show all ${items.length}</button>` : null}
+      onClick=${() => setAll(true)}>${say("Show all {n}", { n: items.length })}</button>` : null}
   </details>`;
 }
 
@@ -118,22 +119,23 @@ function evidenceLine(item) {
 /** The whole finding as plain text. */
 export function ticket(finding) {
   const { report, head } = store;
+  const severity = language() === "zh" ? say(finding.severity) : String(finding.severity).toUpperCase();
   const lines = [
-    `${String(finding.severity).toUpperCase()} ${titleOf(finding)}: ${clean(finding.confidence)} confidence`
-      + `, since ${stamp(finding.since)}`
-      + (finding.resolved_at ? `, over ${stamp(finding.resolved_at)}` : ""),
-    (finding.resolved_at ? "then: " : "") + clean(finding.summary),
-    [finding.ranks?.length ? `culprit: ${rankWords(finding.ranks)}` : "",
-      finding.waiting_ranks?.length ? `waiting: ${rankWords(finding.waiting_ranks)}` : "",
-      finding.cause ? `cause: ${clean(finding.cause)}` : ""].filter(Boolean).join("; "),
-    finding.advice ? `advice: ${clean(finding.advice)}` : "",
-    finding.evidence?.length ? `evidence (${plural(finding.evidence.length, "piece")}):` : "",
+    say("{severity} {title}: {confidence} confidence, since {since}", { severity, title: titleOf(finding),
+      confidence: say(clean(finding.confidence)), since: stamp(finding.since) })
+      + (finding.resolved_at ? say(", over {at}", { at: stamp(finding.resolved_at) }) : ""),
+    (finding.resolved_at ? say("then: ") : "") + clean(said(finding.summary)),
+    [finding.ranks?.length ? say("culprit: {ranks}", { ranks: rankWords(finding.ranks) }) : "",
+      finding.waiting_ranks?.length ? say("waiting: {ranks}", { ranks: rankWords(finding.waiting_ranks) }) : "",
+      finding.cause ? say("cause: {cause}", { cause: clean(finding.cause) }) : ""].filter(Boolean).join("; "),
+    finding.advice ? say("advice: {advice}", { advice: clean(said(finding.advice)) }) : "",
+    finding.evidence?.length ? say("evidence ({pieces}):", { pieces: plural(finding.evidence.length, "piece") }) : "",
     ...(finding.evidence ?? []).map((item) => `  ${evidenceLine(item)}`),
     "",
-    `job: ${sentenceHere(report, store.now?.at)}`,
-    `command: ${clean(head?.command)}`,
-    `run ${clean(head?.run_id)} on ${clean(head?.host)}, diag ${clean(head?.version)}${head?.recorded
-      ? `, recorded in ${clean(head.recorded)}` : ""}`,
+    say("job: {sentence}", { sentence: sentenceHere(report, store.now?.at) }),
+    say("command: {command}", { command: clean(head?.command) }),
+    say("run {run} on {host}, diag {version}", { run: clean(head?.run_id), host: clean(head?.host), version: clean(head?.version) })
+      + (head?.recorded ? say(", recorded in {path}", { path: clean(head.recorded) }) : ""),
   ];
   return `${lines.filter((line, index) => line || index > 5).join("\n").trim()}\n`;
 }

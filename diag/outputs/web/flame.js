@@ -4,6 +4,7 @@ import { useEffect, useRef, useState } from "./vendor/hooks.js";
 import { seconds } from "./format.js";
 import { useStore } from "./store.js";
 import { ask, html } from "./ui.js";
+import { say } from "./words.js";
 
 const DEFAULT_SECONDS = 10;
 const LONGEST_SECONDS = 300;
@@ -12,11 +13,11 @@ const LONGEST_SECONDS = 300;
 export function Drawing({ path, shown = path, name, anew = false }) {
   const form = (kind) => `${path}${path.includes("?") ? "&" : "?"}format=${kind}`;
   const file = `flame ${name}`.replaceAll(" ", "-");
-  return html`<p class="bar"><a href=${shown} target="_blank" rel="noopener">Open alone</a>
+  return html`<p class="bar"><a href=${shown} target="_blank" rel="noopener">${say("Open alone")}</a>
       <a href=${form("speedscope")} download="${file}.speedscope.json">speedscope</a>
-      <a href=${form("collapsed")} download="${file}.txt">collapsed stacks</a>
-        ${anew ? html`<span class="muted">(recorded anew)</span>` : null}</p>
-    <iframe class="drawing" title="Flame graph ${name}" sandbox="allow-scripts" src=${shown}></iframe>`;
+      <a href=${form("collapsed")} download="${file}.txt">${say("collapsed stacks")}</a>
+        ${anew ? html`<span class="muted">${say("(recorded anew)")}</span>` : null}</p>
+    <iframe class="drawing" title=${say("Flame graph {name}", { name: say(name) })} sandbox="allow-scripts" src=${shown}></iframe>`;
 }
 
 /** Recorded when asked for: of a living rank by py-spy, of recorded evidence from what it holds. */
@@ -43,18 +44,18 @@ export function RankFlame({ rank, row }) {
     }
   };
   const busy = state.kind === "busy";
-  return html`<section aria-label="Flame graph of rank ${rank}"><h3>Flame graph</h3>
+  return html`<section aria-label=${say("Flame graph of rank {n}", { n: rank })}><h3>${say("Flame graph")}</h3>
     <form class="bar" onSubmit=${(event) => { event.preventDefault(); if (!busy && !ended) record(); }}>
-      ${recorded ? null : html`<label>Seconds <input type="number" aria-label="Seconds" min="1" max=${LONGEST_SECONDS}
+      ${recorded ? null : html`<label>${say("Seconds")} <input type="number" aria-label=${say("Seconds")} min="1" max=${LONGEST_SECONDS}
         value=${length} required
         onInput=${(event) => setLength(Number(event.target.value) || DEFAULT_SECONDS)} /></label>`}
-      <button type="submit" aria-disabled=${busy || ended} aria-describedby="flame-why">${recorded ? "Draw" : "Record"}</button>
-      <span id="flame-why" class="muted">${ended ? "the rank has ended" : recorded ? "from the recorded stacks"
-        : "all threads; the rank goes on"}</span>
+      <button type="submit" aria-disabled=${busy || ended} aria-describedby="flame-why">${say(recorded ? "Draw" : "Record")}</button>
+      <span id="flame-why" class="muted">${say(ended ? "the rank has ended" : recorded ? "from the recorded stacks"
+        : "all threads; the rank goes on")}</span>
     </form>
-    ${busy ? html`<${Progress} began=${state.began} length=${recorded ? 2 : state.length} label="Recording rank ${rank}" />`
+    ${busy ? html`<${Progress} began=${state.began} length=${recorded ? 2 : state.length} label=${say("Recording rank {n}", { n: rank })} />`
       : null}
-    ${state.kind === "failed" ? html`<p role="alert" class="failed">No flame graph: ${state.error}</p>` : null}
+    ${state.kind === "failed" ? html`<p role="alert" class="failed">${say("No flame graph: ")}${state.error}</p>` : null}
     ${state.kind === "done" ? html`<${Drawing} key=${state.shown} path=${state.path} shown=${state.shown} name="of rank ${rank}"
       anew=${!recorded} />` : null}
   </section>`;
@@ -67,7 +68,7 @@ export function Progress({ began, length, label }) {
     const timer = setInterval(() => setGone((performance.now() - began) / 1000), 250);
     return () => clearInterval(timer);
   }, [began]);
-  const words = `${seconds(Math.floor(gone))} of ${seconds(length)}`;
+  const words = say("{gone} of {length}", { gone: seconds(Math.floor(gone)), length: seconds(length) });
   return html`<p class="bar"><progress max=${length} value=${Math.min(gone, length)} aria-label=${label} aria-valuetext=${words}>
     </progress>
     <span class="muted">${label}: ${words}</span></p>`;

@@ -1,5 +1,7 @@
 // Words and numbers for people. Text of the job is odd or hostile: `clean` makes it readable and harmless to the eye.
 
+import { language, say, said } from "./words.js";
+
 // CSI, OSC (closed or left open), DCS and kin, two-character escapes; 8-bit CSI.
 const ESCAPES = new RegExp([
   /\x1b\[[0-?]*[ -/]*[@-~]/, /\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?/, /\x1b[PX^_][^\x1b]*(?:\x1b\\)?/, /\x1b[ -/]*[0-~]/,
@@ -48,11 +50,13 @@ export function spans(ranks) {
 
 /** "rank 2", "ranks 0-1, 5". @param {number[]} ranks */
 export function rankWords(ranks) {
-  return `${new Set(ranks).size === 1 ? "rank" : "ranks"} ${ranges(ranks)}`;
+  return `${new Set(ranks).size === 1 || language() === "zh" ? "rank" : "ranks"} ${ranges(ranks)}`;
 }
 
 export function plural(count, word) {
-  return `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+  const n = count.toLocaleString("en");
+  if (language() === "zh") return say(`{n} ${word}`, { n });
+  return `${n} ${word}${count === 1 ? "" : word.endsWith("process") ? "es" : "s"}`;
 }
 
 // The rules of numbers are those of diag/text/units.py; tests/text/units.json holds both to one table of examples.
@@ -117,11 +121,12 @@ export function clock(at, now) {
 
 /** The job's sentence with its times of day in this browser's zone, as all others on the page. @param {any} report */
 export function sentenceHere(report, now) {
+  const sentence = said(report?.sentence);
   const times = report?.sentence_times ?? {};
   const words = Object.keys(times).sort((one, two) => two.length - one.length);
-  if (!words.length) return clean(report?.sentence);
+  if (!words.length) return clean(sentence);
   const any = new RegExp(words.map((one) => one.replace(/[^\d]/g, "\\$&")).join("|"), "g");
-  return clean(report.sentence).replace(any, (word) => clock(times[word], now));
+  return clean(sentence).replace(any, (word) => clock(times[word], now));
 }
 
 /** Findings of warning or above, open and over. @param {any} report */
@@ -155,10 +160,15 @@ export function percent(value) {
 
 /** What a main thread does, in words; nothing where that is not known. */
 export function activityWords(activity) {
-  return activity && activity !== "other" ? words(activity) : "";
+  return activity && activity !== "other" ? term(activity) : "";
 }
 
 /** gpu_sync as "gpu sync". */
 export function words(name) {
   return clean(name).replaceAll("_", " ");
+}
+
+/** The same in the language of the page. */
+export function term(name) {
+  return say(words(name));
 }

@@ -5,6 +5,7 @@ import { activityWords, clean, percent, short } from "./format.js";
 import { glyphOf, openRank } from "./ranks.js";
 import { look, store } from "./store.js";
 import { html } from "./ui.js";
+import { say, said } from "./words.js";
 
 const LARGE = 128; // ranks: from here on cells are small and say their number on demand
 const HUGE = 2048;
@@ -83,7 +84,7 @@ export function Grid({ rows, marked, shown, selected, open, fallback }) {
     }
     return Boolean(target);
   };
-  return html`<div role="grid" aria-label="Ranks by node" aria-multiselectable="true" class="grid ${size}" ref=${box}
+  return html`<div role="grid" aria-label=${say("Ranks by node")} aria-multiselectable="true" class="grid ${size}" ref=${box}
     onClick=${onClick} onKeyDown=${onKeyDown}>${drawn}</div>`;
 }
 
@@ -112,29 +113,29 @@ function beside(cells, at, way) {
 
 /** What a rank does, in two short lines. */
 export function saidOf(row) {
-  const does = row.exit ? clean(row.exit.text) : [activityWords(row.activity), row.where?.function
-    ? `in ${clean(row.where.function)}` : ""].filter(Boolean).join(" ");
+  const does = row.exit ? clean(said(row.exit.text)) : [activityWords(row.activity), row.where?.function
+    ? say("in {function}", { function: clean(row.where.function) }) : ""].filter(Boolean).join(" ");
   const uses = [row.gpu && `GPU ${percent(row.gpu.utilization_ratio)}`, row.cpu_ratio !== null && row.cpu_ratio !== undefined
     && `CPU ${percent(row.cpu_ratio)}`].filter(Boolean).join(", ");
   return [does, row.exit ? "" : uses].filter(Boolean);
 }
 
 function nodeOf(node, { marked, shown, selected, open, focus, size }) {
-  const name = short(node.host) || "unknown host";
-  const title = node.node === null || node.node === undefined ? name : `node ${node.node}, ${name}`;
+  const name = short(node.host) || say("unknown host");
+  const title = node.node === null || node.node === undefined ? name : say("node {n}, {name}", { n: node.node, name });
   return html`<div role="row" class="node" key=${node.key}>
     <span role="rowheader" class="host" title=${title}>${size === "small" || size === "cards" ? title : name}</span>
     ${node.rows.map((row) => {
       const mark = marked.get(row.rank);
-      const where = row.exit?.text ?? row.where?.text ?? row.no_stack ?? "";
+      const where = said(row.exit?.text) ?? row.where?.text ?? said(row.no_stack) ?? "";
       return html`<span role="gridcell" key=${row.rank} data-rank=${row.rank} tabindex=${focus === row.rank ? 0 : -1}
         class="cell s-${clean(row.state)}${mark ? " named" : ""}${shown && !shown.has(row.rank) ? " dim" : ""}${open === row.rank
           ? " opened" : ""}"
-        aria-selected=${selected.has(row.rank)} aria-label="rank ${row.rank}, ${clean(row.state)}"
-        aria-description=${mark ? `named by ${clean(mark)}` : undefined}
-        title="rank ${row.rank}, ${clean(row.state)}${mark ? `, named by ${clean(mark)}` : ""}${where
+        aria-selected=${selected.has(row.rank)} aria-label="rank ${row.rank}, ${say(clean(row.state))}"
+        aria-description=${mark ? say("named by {id}", { id: clean(mark) }) : undefined}
+        title="rank ${row.rank}, ${say(clean(row.state))}${mark ? `, ${say("named by {id}", { id: clean(mark) })}` : ""}${where
           ? `: ${clean(where).slice(0, 160)}` : ""}"
-        >${size === "cards" ? html`<b><i aria-hidden="true">${glyphOf(row.state)}</i>rank ${row.rank}, ${clean(row.state)}</b>
+        >${size === "cards" ? html`<b><i aria-hidden="true">${glyphOf(row.state)}</i>rank ${row.rank}, ${say(clean(row.state))}</b>
           ${saidOf(row).map((line) => html`<small data-said=${line}></small>`)}`
           : html`${size === "small" ? html`<b>${row.rank}</b>` : null}<i aria-hidden="true">${glyphOf(row.state)}</i>`}</span>`;
     })}

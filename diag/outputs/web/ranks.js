@@ -4,6 +4,7 @@ import { clean, plural, ranges, short } from "./format.js";
 import { look, useStore } from "./store.js";
 import { FEW, Grid, saidOf } from "./rankgrid.js";
 import { html } from "./ui.js";
+import { say } from "./words.js";
 
 /** Gravest first. A glyph says what the colour says. */
 export const STATES = {
@@ -36,14 +37,14 @@ function matches(row, text) {
   if (!wanted) return true;
   const range = /^(?:ranks? ?)?(\d+)(?:\s*-\s*(\d+))?$/.exec(wanted);
   if (range) return row.rank >= Number(range[1]) && row.rank <= Number(range[2] ?? range[1]);
-  const said = [`rank ${row.rank}`, row.host, row.state, row.phase, row.activity, row.context, row.where?.text, row.caller?.text,
-    row.own?.text, `pid ${row.pid}`, row.gpu?.name, row.exit?.text, row.no_stack];
-  return said.some((word) => word && String(word).toLowerCase().includes(wanted));
+  const searched = [`rank ${row.rank}`, row.host, row.state, row.phase, row.activity, row.context, row.where?.text, row.caller?.text,
+    row.own?.text, `pid ${row.pid}`, row.gpu?.name, row.exit?.text, row.no_stack, say(row.state)];
+  return searched.some((word) => word && String(word).toLowerCase().includes(wanted));
 }
 
 export function Ranks() {
   const { ranks, report, view, ranksHeard, head } = useStore("ranks", "report", "view", "head");
-  if (!ranks.size) return html`<p class="muted">${ranksHeard ? "No rank was seen yet." : "No ranks were received yet."}</p>`;
+  if (!ranks.size) return html`<p class="muted">${say(ranksHeard ? "No rank was seen yet." : "No ranks were received yet.")}</p>`;
   const rows = [...ranks.values()];
   const counts = new Map();
   for (const row of rows) counts.set(row.state, (counts.get(row.state) ?? 0) + 1);
@@ -57,26 +58,26 @@ export function Ranks() {
   const missing = (report?.job?.world_size ?? 0) - ranks.size;
   return html`
     <div class="bar">
-      <div role="group" aria-label="Filter by state" class="legend">
+      <div role="group" aria-label=${say("Filter by state")} class="legend">
         ${marked.size ? html`<${Filter} state="named" count=${counts.get("named")} on=${view.filter === "named"}
-          title="a finding names it" />` : null}
+          title=${say("a finding names it")} />` : null}
         ${Object.keys(STATES).concat([...counts.keys()].filter((state) => !STATES[state] && state !== "named"))
           .filter((state) => counts.get(state))
           .map((state) => html`<${Filter} key=${state} state=${state} count=${counts.get(state)} on=${view.filter === state}
-            title=${STATES[state]?.[1]} />`)}
+            title=${say(STATES[state]?.[1])} />`)}
       </div>
-      <input type="search" id="rank-search" aria-label="Search ranks" placeholder="rank, 8-15, host, function, pid"
+      <input type="search" id="rank-search" aria-label=${say("Search ranks")} placeholder=${say("rank, 8-15, host, function, pid")}
         spellcheck=${false}
         value=${view.search} onInput=${(event) => look({ search: event.target.value })}
         onKeyDown=${(event) => event.key === "Enter" && shown?.size && look({ open: [...shown][0], selected: new Set(shown) })} />
     </div>
     <p class="muted counts"><span role="status">${shown
-      ? `${plural(shown.size, "rank")} of ${ranks.size} match${shown.size === 1 ? "es" : ""}` : plural(ranks.size, "rank")}</span>
-      ${view.selected.size ? html` · ${view.selected.size} selected: ${short(ranges([...view.selected]), 80)} <button type="button"
-        class="link" onClick=${() => look({ selected: new Set() })}>clear</button>` : ""}
-      ${shown ? html` · <button type="button" class="link" onClick=${() => look({ filter: null, search: "" })}>show all</button>`
+      ? say(shown.size === 1 ? "{ranks} of {n} matches" : "{ranks} of {n} match", { ranks: plural(shown.size, "rank"), n: ranks.size }) : plural(ranks.size, "rank")}</span>
+      ${view.selected.size ? html` · ${say("{n} selected: ", { n: view.selected.size })}${short(ranges([...view.selected]), 80)} <button type="button"
+        class="link" onClick=${() => look({ selected: new Set() })}>${say("clear")}</button>` : ""}
+      ${shown ? html` · <button type="button" class="link" onClick=${() => look({ filter: null, search: "" })}>${say("show all")}</button>`
         : ""}
-      ${missing > 0 && !shown ? ` · ${plural(missing, "more rank")} of the job not seen here` : ""}</p>
+      ${missing > 0 && !shown ? ` · ${say("{ranks} of the job not seen here", { ranks: plural(missing, "more rank") })}` : ""}</p>
     ${ranks.size > FEW && marked.size ? html`<${Named} marked=${marked} ranks=${ranks} />` : null}
     <${Grid} rows=${rows} marked=${marked} shown=${shown} selected=${view.selected} open=${view.open} fallback=${head?.host} />`;
 }
@@ -84,13 +85,13 @@ export function Ranks() {
 /** Among many, those that a finding names stand once more on their own. */
 function Named({ marked, ranks }) {
   const found = [...marked.keys()].filter((rank) => ranks.has(rank)).sort((one, two) => one - two);
-  return html`<ul class="named-ranks" aria-label="Ranks named by findings">${found.slice(0, MOST_NAMED).map((rank) => {
+  return html`<ul class="named-ranks" aria-label=${say("Ranks named by findings")}>${found.slice(0, MOST_NAMED).map((rank) => {
     const row = ranks.get(rank);
     return html`<li key=${rank}><button type="button" onClick=${() => openRank(rank)}><b>
       <span class="swatch s-${clean(row.state)}" aria-hidden="true">${glyphOf(row.state)}</span>${" "}
-      rank ${rank}, ${clean(row.state)}</b> <small>${short(row.host)}, ${clean(marked.get(rank))}: ${saidOf(row).join("; ")
+      rank ${rank}, ${say(clean(row.state))}</b> <small>${short(row.host)}, ${clean(marked.get(rank))}: ${saidOf(row).join("; ")
         || "-"}</small></button></li>`;
-  })}${found.length > MOST_NAMED ? html`<li class="muted">and ${found.length - MOST_NAMED} more: filter by “named”</li>` : null}
+  })}${found.length > MOST_NAMED ? html`<li class="muted">${say("and {n} more: filter by “named”", { n: found.length - MOST_NAMED })}</li>` : null}
     </ul>`;
 }
 
@@ -98,7 +99,7 @@ function Filter({ state, count, on, title }) {
   return html`<button type="button" class="filter" aria-pressed=${on} title=${clean(title ?? "")}
     onClick=${() => look({ filter: on ? null : state })}>
     <span class="swatch s-${clean(state)}" aria-hidden="true">${state === "named" ? "◉" : glyphOf(state)}
-      </span> ${clean(state)} ${count}</button>`;
+      </span> ${say(clean(state))} ${count}</button>`;
 }
 
 export function openRank(rank) {

@@ -1,6 +1,7 @@
 // From diag.timeline/1 to what charts draw: which series stand together, their lines, what they come to in words. Pure.
 
 import { ranges, withUnit } from "./format.js";
+import { say } from "./words.js";
 
 const GAP_SECONDS = 45; // nothing read for longer is a gap; readings come every second to every 15 s
 
@@ -38,7 +39,7 @@ export function chartsOf(timeline) {
   for (const chart of asked) {
     const lines = all.filter((one) => chart.names.includes(one.name) && one.values?.some((value) => value !== null)).map(lineOf);
     if (!lines.length) continue;
-    found.push({ title: chart.title, unit: all.find((one) => chart.names.includes(one.name)).unit, lines,
+    found.push({ title: say(chart.title), unit: all.find((one) => chart.names.includes(one.name)).unit, lines,
       limit: timeline.limits?.[chart.limit] ?? null, top: chart.top ?? null, event: chart.event ?? false, loose: chart.loose
         ?? false });
   }
@@ -47,8 +48,8 @@ export function chartsOf(timeline) {
 
 function lineOf(one) {
   const ranks = one.ranks ?? (one.rank === undefined ? [] : [one.rank]);
-  const label = one.gpu !== undefined ? `GPU ${one.gpu}` : one.rank !== undefined ? `rank ${one.rank}` : one.members ? "mean"
-    : OWN_NAMES[one.name] ?? "";
+  const label = one.gpu !== undefined ? `GPU ${one.gpu}` : one.rank !== undefined ? `rank ${one.rank}` : one.members ? say("mean")
+    : say(OWN_NAMES[one.name] ?? "");
   const title = one.gpu !== undefined && ranks.length ? `${label}, rank ${ranges(ranks)}` : label;
   return { label, title, unit: one.unit, values: one.values, ranks, low: one.low, high: one.high, members: one.members };
 }
@@ -95,11 +96,11 @@ export function summary(line) {
 export function inWords(chart) {
   const said = chart.lines.map((line) => {
     const found = summary(line);
-    return `${line.label ? `${line.label} ` : ""}${withUnit(found.last, chart.unit)}, from ${withUnit(found.least,
-      chart.unit)} to ${withUnit(found.most, chart.unit)}`;
+    return `${line.label ? `${line.label} ` : ""}${say("{last}, from {least} to {most}", { last: withUnit(found.last, chart.unit),
+      least: withUnit(found.least, chart.unit), most: withUnit(found.most, chart.unit) })}`;
   });
-  const limit = chart.limit ? `; limit ${withUnit(chart.limit, chart.unit)}` : "";
-  return `${chart.title}: ${said.slice(0, 8).join("; ")}${said.length > 8 ? `; ${said.length - 8} more in the table`
+  const limit = chart.limit ? say("; limit {value}", { value: withUnit(chart.limit, chart.unit) }) : "";
+  return `${chart.title}: ${said.slice(0, 8).join("; ")}${said.length > 8 ? say("; {n} more in the table", { n: said.length - 8 })
     : ""}${limit}`;
 }
 

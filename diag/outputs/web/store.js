@@ -1,6 +1,7 @@
 // What diag reported last, part by part, and how fresh that is. Nothing here draws: components listen to the parts that they show.
 
 import { useEffect, useReducer } from "./vendor/hooks.js";
+import { hear, language, onLanguage } from "./words.js";
 
 const QUIET_SECONDS = 20; // a live diag says its time each second
 const AGAIN_SECONDS = 3; // after diag ended or refused: another run may come to this port
@@ -116,7 +117,8 @@ function lose(how) {
 
 export function listen() {
   source?.close();
-  source = new EventSource("events");
+  source = new EventSource(language() === "zh" ? "events?lang=zh" : "events");
+  source.addEventListener("chinese", (event) => hear(event.data));
   for (const part of [...PARTS, "ranks"]) source.addEventListener(part, (event) => take(part, event.data));
   source.addEventListener("end", () => {
     lose("ended");
@@ -143,5 +145,10 @@ setInterval(() => {
   if (store.connection === "open" && store.heardAt && silent && !store.head?.recorded) lose("lost");
   stir("second");
 }, 1000);
+
+onLanguage(() => {
+  listen();
+  stir("language");
+});
 
 document.addEventListener("visibilitychange", () => !document.hidden && stirred.size && stir("second"));

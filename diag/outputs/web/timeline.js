@@ -1,13 +1,14 @@
 // The whole run: phases as a band, findings as marks, charts below each other on one axis of time.
 
 import { useMemo, useRef, useState } from "./vendor/hooks.js";
-import { clean, clock, seconds, withUnit, words } from "./format.js";
+import { clean, clock, seconds, term, withUnit } from "./format.js";
 import { Chart } from "./chart.js";
 import { keyOf, titleOf } from "./findings.js";
 import { named } from "./ranks.js";
 import { chartsOf, momentsOf, phasesOf, summary } from "./series.js";
 import { useStore } from "./store.js";
 import { html } from "./ui.js";
+import { language, say, said } from "./words.js";
 
 const STRETCHES = [[300, "Last 5 min"], [3600, "Last hour"], [86400, "Last day"]];
 const MARK_SHARE = 0.12; // of the width: marks nearer than this stand in another line
@@ -16,9 +17,9 @@ const MOST_LANES = 4;
 export function Timeline() {
   const { timeline, nodes } = useStore("timeline", "nodes");
   if (!timeline || timeline.began === null || timeline.began === undefined || !timeline.count) {
-    return html`<p class="muted">Nothing that changes over time was read yet.</p>`;
+    return html`<p class="muted">${say("Nothing that changes over time was read yet.")}</p>`;
   }
-  return html`${nodes?.length > 1 ? html`<p class="muted">GPUs, memory and networks are those of this node.</p>` : null}
+  return html`${nodes?.length > 1 ? html`<p class="muted">${say("GPUs, memory and networks are those of this node.")}</p>` : null}
     <${Charts} timeline=${timeline} group="job" />`;
 }
 
@@ -28,34 +29,34 @@ export function Charts({ timeline, group, small = false }) {
   const [zoom, setZoom] = useState(null);
   const [table, setTable] = useState(false);
   const moment = useRef(null);
-  const charts = useMemo(() => chartsOf(timeline), [timeline]);
+  const charts = useMemo(() => chartsOf(timeline), [timeline, language()]);
   const moments = useMemo(() => momentsOf(timeline), [timeline]);
-  const marks = useMemo(() => marksOf(report), [report]);
+  const marks = useMemo(() => marksOf(report), [report, language()]);
   const known = useMemo(() => named(report), [report]);
   const [from, to] = [timeline.began, timeline.began + timeline.count * timeline.width_seconds];
   const seen = zoom ?? [from, to];
   const showMoment = (at) => {
     if (moment.current) moment.current.textContent = at === null ? ""
-      : `${clock(at, to)}, ${seconds(Math.max(0, at - from))} after the start`;
+      : say("{at}, {time} after the start", { at: clock(at, to), time: seconds(Math.max(0, at - from)) });
   };
   return html`
-    <div class="bar"><span class="muted">${clock(seen[0])} to ${clock(seen[1], seen[0])}, ${seconds(seen[1] - seen[0])}${small
-      ? "" : "; drag in a chart to zoom"}</span>
+    <div class="bar"><span class="muted">${clock(seen[0])} ${say("to")} ${clock(seen[1], seen[0])}, ${seconds(seen[1] - seen[0])}${small
+      ? "" : say("; drag in a chart to zoom")}</span>
       ${STRETCHES.filter(([length]) => to - from > 1.5 * length).map(([length, label]) => html`<button type="button" class="small"
-        key=${label} onClick=${() => setZoom([to - length, to])}>${label}</button>`)}
-      <button type="button" class="small" aria-disabled=${!zoom} onClick=${() => setZoom(null)}>Reset zoom</button>
+        key=${label} onClick=${() => setZoom([to - length, to])}>${say(label)}</button>`)}
+      <button type="button" class="small" aria-disabled=${!zoom} onClick=${() => setZoom(null)}>${say("Reset zoom")}</button>
       <span class="num moment" ref=${moment}></span></div>
     <div class="tracks ${small ? "narrow" : ""}">
-      ${small ? null : html`<div class="track"><b>Phases</b><${Phases} phases=${phasesOf(timeline)} seen=${seen} /></div>
-        ${marks.length ? html`<div class="track"><b>Findings</b><${Marks} marks=${marks} seen=${seen} /></div>` : null}`}
+      ${small ? null : html`<div class="track"><b>${say("Phases")}</b><${Phases} phases=${phasesOf(timeline)} seen=${seen} /></div>
+        ${marks.length ? html`<div class="track"><b>${say("Findings")}</b><${Marks} marks=${marks} seen=${seen} /></div>` : null}`}
       ${charts.map((chart, index) => html`<${Chart} key=${chart.title} chart=${chart} moments=${moments}
         width=${timeline.width_seconds} zoom=${zoom}
         onZoom=${setZoom} group=${group} marks=${marks} named=${known} axis=${index === charts.length - 1 || index % 4 === 3}
           onMoment=${showMoment} />`)}
     </div>
     ${charts.length || small ? null
-      : html`<p class="muted">No numbers were read yet: no step was logged, and no GPU, memory or network was seen.</p>`}
-    <details class="fold" onToggle=${(event) => setTable(event.currentTarget.open)}><summary>Values as a table</summary>
+      : html`<p class="muted">${say("No numbers were read yet: no step was logged, and no GPU, memory or network was seen.")}</p>`}
+    <details class="fold" onToggle=${(event) => setTable(event.currentTarget.open)}><summary>${say("Values as a table")}</summary>
       ${table ? html`<${Table} charts=${charts} timeline=${timeline} />` : null}</details>`;
 }
 
@@ -63,7 +64,7 @@ export function Charts({ timeline, group, small = false }) {
 function marksOf(report) {
   const all = [...(report?.findings ?? []), ...(report?.past ?? [])];
   return all.filter((one) => one.since).map((one) => ({ at: one.since, severity: one.severity, over: Boolean(one.resolved_at),
-    title: titleOf(one), key: keyOf(one), summary: clean(one.summary) }))
+    title: titleOf(one), key: keyOf(one), summary: clean(said(one.summary)) }))
     .sort((one, two) => one.at - two.at);
 }
 
@@ -77,8 +78,8 @@ function Phases({ phases, seen }) {
     const [left, right] = [Math.max(0, share(one.from, seen)), Math.min(1, share(one.to, seen))];
     return html`<span key=${one.from} class="phase p${names.indexOf(one.phase) % 6}"
       style=${{ left: inside(left), width: inside(right - left) }}
-      title="${words(one.phase)}: ${seconds(one.to - one.from)}, from ${clock(one.from)}"><span>
-        ${right - left > 0.035 ? words(one.phase) : ""}</span></span>`;
+      title="${term(one.phase)}: ${seconds(one.to - one.from)}, ${say("from")} ${clock(one.from)}"><span>
+        ${right - left > 0.035 ? term(one.phase) : ""}</span></span>`;
   })}</div>`;
 }
 
@@ -98,7 +99,7 @@ function Marks({ marks, seen }) {
     ${placed.map(({ mark, at, lane }) => html`<button type="button" key=${mark.key + mark.at}
     class="mark ${mark.severity} ${mark.over ? "over" : ""} lane${lane} ${at > 0.6 ? "at-end" : ""}" style=${{ left: inside(at) }}
     title="${clock(mark.at)}: ${mark.summary.slice(0, 300)}" onClick=${() => showFinding(mark)}>
-      ${mark.title}${mark.over ? " (over)" : ""}</button>`)}</div>`;
+      ${mark.title}${mark.over ? say(" (over)") : ""}</button>`)}</div>`;
 }
 
 function showFinding(mark) {
@@ -112,18 +113,19 @@ function showFinding(mark) {
 }
 
 function Table({ charts, timeline }) {
-  return html`<div class="wide" tabindex="0" role="group" aria-label="Values"><table>
-    <caption>Each series over the whole run</caption>
+  return html`<div class="wide" tabindex="0" role="group" aria-label=${say("Values")}><table>
+    <caption>${say("Each series over the whole run")}</caption>
       <thead><tr>${["series", "last", "lowest", "mean", "highest",
-        "limit"].map((name) => html`<th scope="col" key=${name}>${name}</th>`)}</tr></thead>
+        "limit"].map((name) => html`<th scope="col" key=${name}>${say(name)}</th>`)}</tr></thead>
       <tbody>${charts.flatMap((chart) => chart.lines.map((line) => {
         const found = summary(line);
-        const said = [found.last, found.least, found.mean, found.most, chart.limit].map((value) => withUnit(value, chart.unit));
+        const row = [found.last, found.least, found.mean, found.most, chart.limit].map((value) => withUnit(value, chart.unit));
         return html`<tr key=${chart.title + line.label}><th scope="row">${chart.title}${line.label ? `, ${line.title}` : ""}</th>
-          ${said.map((value) => html`<td class="num">${value}</td>`)}</tr>`;
+          ${row.map((value) => html`<td class="num">${value}</td>`)}</tr>`;
       }))}</tbody></table>
-    <table><caption>Phases</caption><thead><tr><th scope="col">phase</th><th scope="col">from</th><th scope="col">lasted</th></tr>
+    <table><caption>${say("Phases")}</caption><thead><tr>${["phase", "from",
+        "lasted"].map((name) => html`<th scope="col" key=${name}>${say(name)}</th>`)}</tr>
       </thead>
-      <tbody>${phasesOf(timeline).map((one) => html`<tr key=${one.from}><th scope="row">${words(one.phase)}</th><td class="num">
+      <tbody>${phasesOf(timeline).map((one) => html`<tr key=${one.from}><th scope="row">${term(one.phase)}</th><td class="num">
         ${clock(one.from)}</td><td class="num">${seconds(one.to - one.from)}</td></tr>`)}</tbody></table></div>`;
 }

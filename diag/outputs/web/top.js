@@ -7,6 +7,9 @@ import { on, store, useStore } from "./store.js";
 import { DumpButton } from "./dump.js";
 import { nextTheme, theme } from "./theme.js";
 import { Copy, Moment, When, html } from "./ui.js";
+import { language, nextLanguage, say } from "./words.js";
+
+const other = () => (language() === "zh" ? "en" : "zh");
 
 const GRAVE = { hung: "critical", "held-up": "warning", dead: "critical", failed: "critical", starting: "info", checkpointing: "info", running: "good",
   finished: "good" };
@@ -23,17 +26,19 @@ export function Top({ dump, onKeys }) {
   return html`<header class="top ${gravity}">
     <div class="bar line">
       <span class="brand">diag</span>
-      <span class="run">${head ? html`${short(head.run_id)} <span class="muted">on</span> ${short(head.host) || "this node"}`
+      <span class="run">${head ? html`${short(head.run_id)} <span class="muted">${say("on")}</span> ${short(head.host) || say("this node")}`
         : ""}</span>
       <${Connection} />
       <span class="push"></span>
       <${DumpButton} dump=${dump} />
-      <button type="button" onClick=${nextTheme} aria-label="Theme: ${theme()}">◐ ${theme()}</button>
-      <button type="button" onClick=${onKeys} aria-label="Keys" title="keys (?)">?</button>
+      <button type="button" onClick=${nextTheme} aria-label=${say("Theme: {theme}", { theme: say(theme()) })}>◐ ${say(theme())}</button>
+      <button type="button" onClick=${nextLanguage} lang=${other()} aria-label=${other() === "zh" ? "Language: English; 中文"
+        : "语言：中文；English"}>${other() === "zh" ? "中文" : "English"}</button>
+      <button type="button" onClick=${onKeys} aria-label=${say("Keys")} title=${say("keys (?)")}>?</button>
     </div>
     <div class="answer">${state ? html`<span class="state ${gravity}"><span aria-hidden="true">${count ? "▲"
-      : GLYPHS[state] ?? "?"}</span> ${state}${count ? `, with ${plural(count, "trouble")}` : ""}</span>` : null}
-      <h1>${lead || "Waiting for the first report…"}${rest ? html` <span class="rest">${rest}</span>` : ""}</h1></div>
+      : GLYPHS[state] ?? "?"}</span> ${say(state)}${count ? say(", with {troubles}", { troubles: plural(count, "trouble") }) : ""}</span>` : null}
+      <h1>${lead || say("Waiting for the first report…")}${rest ? html` <span class="rest">${rest}</span>` : ""}</h1></div>
     <p class="muted since"><${Since} /></p>
     <${Command} command=${head?.command} />
   </header>`;
@@ -41,7 +46,7 @@ export function Top({ dump, onKeys }) {
 
 /** "The job is hung;" is what one looks for; the rest is shown more quietly. */
 function halves(sentence) {
-  const cut = sentence.indexOf(";");
+  const cut = sentence.search(/[;；]/);
   return cut < 0 ? [sentence, ""] : [sentence.slice(0, cut + 1), sentence.slice(cut + 1).trim()];
 }
 
@@ -53,9 +58,9 @@ function Since() {
     || (one.severity === "critical" && state !== "hung"));
   const world = report.job?.world_size;
   const ended = report.job?.returncode !== null && report.job?.returncode !== undefined;
-  return html`${ended ? (report.job.ended_at ? html`${clean(state)} at <${Moment} at=${report.job.ended_at} /> · ` : "")
-    : worst && ["critical", "warning"].includes(GRAVE[state]) ? html`${clean(state)} since <${When} at=${worst.since} /> · ` : ""}${
-    head.started_at ? html`started <${When} at=${head.started_at} />` : ""}${world ? ` · ${plural(world, "rank")}`
+  return html`${ended ? (report.job.ended_at ? html`${say(clean(state))} ${say("at")} <${Moment} at=${report.job.ended_at} /> · ` : "")
+    : worst && ["critical", "warning"].includes(GRAVE[state]) ? html`${say(clean(state))} ${say("since")} <${When} at=${worst.since} /> · ` : ""}${
+    head.started_at ? html`${say("started")} <${When} at=${head.started_at} />` : ""}${world ? ` · ${plural(world, "rank")}`
       : ""}${head.version ? ` · diag ${clean(head.version)}` : ""}`;
 }
 
@@ -63,14 +68,15 @@ function Connection() {
   const { connection, head, trouble, heardAt } = useStore("connection", "head", "trouble", "second");
   const silent = heardAt ? Math.floor((Date.now() - heardAt) / 1000) : 0;
   const lost = connection === "lost" || connection === "ended";
-  const words = connection === "connecting" ? "connecting…"
-    : lost && !heardAt ? "diag does not answer"
-    : connection === "ended" ? "diag has ended; last state"
-    : connection === "lost" ? "diag does not answer; last known state" : head?.recorded ? "recorded" : "live";
+  const words = connection === "connecting" ? say("connecting…")
+    : lost && !heardAt ? say("diag does not answer")
+    : connection === "ended" ? say("diag has ended; last state")
+    : connection === "lost" ? say("diag does not answer; last known state")
+    : say(head?.recorded ? "recorded" : "live");
   const kind = lost ? "critical" : head?.recorded ? "info" : "good";
   // The seconds are outside the live region's changing text: a screen reader would read each of them.
-  return html`<span role="status" aria-label="Connection" class="connection ${kind}"><span aria-hidden="true">${lost ? "○" : "●"}
-    </span> ${words}${lost && heardAt ? html`, <span aria-live="off">${seconds(silent)} ago</span>` : ""}</span>
+  return html`<span role="status" aria-label=${say("Connection")} class="connection ${kind}"><span aria-hidden="true">${lost ? "○" : "●"}
+    </span> ${words}${lost && heardAt ? html`, <span aria-live="off">${seconds(silent)} ${say("ago")}</span>` : ""}</span>
     ${trouble ? html`<span role="alert" class="failed">${clean(trouble.detail).slice(0, 300)}</span>` : null}`;
 }
 
@@ -81,10 +87,10 @@ function Command({ command }) {
   const long = text.length > LONG_COMMAND;
   return html`<p class="command"><code>${all || !long ? text : `${text.slice(0, LONG_COMMAND)}…`}</code>
     ${long ? html` <button type="button" class="link" aria-expanded=${all} onClick=${() => setAll(!all)}>
-      ${all ? "shorter" : "whole command"}</button>` : null}
-    ${" "}<${Copy} text=${text} label="Copy command of the job" icon />
-    ${store.head?.recorded ? html` <span class="muted">recorded in <code>${short(store.head.recorded, 400)}
-      </code>, until ${clock(store.now?.at)}</span>` : null}</p>`;
+      ${say(all ? "shorter" : "whole command")}</button>` : null}
+    ${" "}<${Copy} text=${text} label=${say("Copy command of the job")} icon />
+    ${store.head?.recorded ? html` <span class="muted">${say("recorded in")} <code>${short(store.head.recorded, 400)}
+      </code>, ${say("until")} ${clock(store.now?.at)}</span>` : null}</p>`;
 }
 
 /** The tab's title has the state also in a hidden tab. */
@@ -95,7 +101,7 @@ export function useTitle() {
       const worst = byGravity(store.report?.findings)[0];
       const sign = store.connection === "lost" || store.connection === "ended" ? "○ " : worst?.severity === "critical" ? "✖ "
         : worst?.severity === "warning" ? "▲ " : "";
-      document.title = `${sign}${state ? `${clean(state)} - ` : ""}${short(store.head?.run_id)} - diag`.replace(/^ - /, "");
+      document.title = `${sign}${state ? `${say(clean(state))} - ` : ""}${short(store.head?.run_id)} - diag`.replace(/^ - /, "");
     };
     const offs = ["report", "head", "connection", "hidden"].map((part) => on(part, set));
     return () => offs.forEach((off) => off());

@@ -1,5 +1,7 @@
 // Merged stacks as a prefix tree: where the ranks part; those that stand apart first. Pure: no drawing here.
 
+import { say, said } from "./words.js";
+
 const WAITS = new Set(["collective", "backward"]); // activities in which a rank waits for its peers
 
 /**
@@ -46,10 +48,10 @@ function branch(classes, depth, shown, key) {
 
 /** "waiting 21 s", "moving", or what else there is to say of a class. */
 export function standing(one, words) {
-  if (one.kind === "missing") return `no stack: ${one.reason}`;
-  if (one.stands_seconds) return `unchanged for ${words.seconds(one.stands_seconds)}`;
+  if (one.kind === "missing") return `${say("no stack: ")}${said(one.reason)}`;
+  if (one.stands_seconds) return say("unchanged for {time}", { time: words.seconds(one.stands_seconds) });
   if (!one.moving_ranks?.length) return "";
-  return one.moving_ranks.length === one.ranks.length ? "moving" : `${words.rankWords(one.moving_ranks)} moving`;
+  return one.moving_ranks.length === one.ranks.length ? say("moving") : say("{ranks} moving", { ranks: words.rankWords(one.moving_ranks) });
 }
 
 export const waits = (one) => WAITS.has(one.activity);

@@ -5,6 +5,7 @@ import { useEffect, useRef, useState } from "./vendor/hooks.js";
 import htm from "./vendor/htm.js";
 import { clean, clock, rankWords, seconds, spans } from "./format.js";
 import { jobNow, look, store, useStore } from "./store.js";
+import { say } from "./words.js";
 
 export const html = htm.bind(h);
 
@@ -22,9 +23,9 @@ export function Text({ text, long = LONG, tag = "span", of = "text" }) {
   const whole = clean(text);
   if (whole.length <= long * 1.2) return h(tag, { class: "text" }, whole);
   const shown = all ? whole : `${whole.slice(0, long)}…`;
-  const label = all ? "show less" : `show all ${whole.length.toLocaleString("en")} characters`;
+  const label = all ? say("show less") : say("show all {n} characters", { n: whole.length.toLocaleString("en") });
   return html`<${tag} class="text">${shown}</${tag}> <button type="button" class="link" aria-expanded=${all}
-    aria-label="${label} of ${of}" onClick=${() => setAll(!all)}>${label}</button>`;
+    aria-label=${say("{label} of {of}", { label, of: say(of) })} onClick=${() => setAll(!all)}>${label}</button>`;
 }
 
 /** Puts text where a person can paste it from; false where the browser refuses. */
@@ -56,7 +57,7 @@ export function Copy({ text, label, icon = false }) {
     const timer = setTimeout(() => setSaid(""), 2000);
     return () => clearTimeout(timer);
   }, [said]);
-  const take = async () => setSaid((await copy(typeof text === "function" ? text() : text)) ? "copied" : "select it by hand");
+  const take = async () => setSaid((await copy(typeof text === "function" ? text() : text)) ? say("copied") : say("select it by hand"));
   return html`<span class="copy"><button type="button" class="small ${icon ? "icon" : ""}" aria-label=${icon ? label : undefined}
     title=${icon ? label : undefined} onClick=${take}>${icon ? html`<${Sheets} />` : label}</button
     ><span role="status" class="said">${said}</span></span>`;
@@ -80,7 +81,7 @@ export function When({ at }) {
   if (!at) return "-";
   const recorded = store.head?.recorded;
   return html`<time datetime=${new Date(at * 1000).toISOString()}>${clock(at, recorded ? 0 : jobNow())}
-    </time>, <${Ago} at=${at} /> ${recorded ? "before its end" : "ago"}`;
+    </time>, <${Ago} at=${at} /> ${say(recorded ? "before its end" : "ago")}`;
 }
 
 /** Ranks as buttons that open one in its panel, or select several in the grid. */
@@ -95,7 +96,7 @@ export function RankChips({ ranks, label, kind = "" }) {
         </button>`;
     })}
     ${many || groups.length > 1
-      ? html`<button type="button" class="chip ${kind}" onClick=${() => choose(ranks)}>all ${ranks.length}</button>`
+      ? html`<button type="button" class="chip ${kind}" onClick=${() => choose(ranks)}>${say("all {n}", { n: ranks.length })}</button>`
       : null}
   </span>`;
 }
@@ -124,9 +125,9 @@ export function Commands({ text }) {
   const clipped = whole.length > 4 * LONG && !all;
   const parts = (clipped ? `${whole.slice(0, 4 * LONG)}…` : whole).split(/`([^`\n]+)`/);
   return html`${parts.map((part, index) => (index % 2
-    ? html`<code>${part}</code>${/\s/.test(part) ? html`<${Copy} text=${part} label="Copy command: ${part}" icon />` : null}`
+    ? html`<code>${part}</code>${/\s/.test(part) ? html`<${Copy} text=${part} label=${say("Copy command: {command}", { command: part })} icon />` : null}`
     : part))}${clipped ? html` <button type="button" class="link"
-      onClick=${() => setAll(true)}>show all ${whole.length.toLocaleString("en")} characters</button>` : null}`;
+      onClick=${() => setAll(true)}>${say("show all {n} characters", { n: whole.length.toLocaleString("en") })}</button>` : null}`;
 }
 
 /** A manual page's text: paragraphs, lists, `code`. */
@@ -157,7 +158,7 @@ export function Dialog({ title, onClose, children, wide = false }) {
   return html`<dialog ref=${box} class=${wide ? "wide" : ""} aria-label=${title} onClose=${onClose}
     onClick=${(event) => event.target === box.current && box.current.close()}>
     <div class="dialog-body">
-      <header><h2>${title}</h2><button type="button" onClick=${() => box.current.close()}>Close</button></header>
+      <header><h2>${title}</h2><button type="button" onClick=${() => box.current.close()}>${say("Close")}</button></header>
       ${children}
     </div>
   </dialog>`;
@@ -170,7 +171,7 @@ export async function ask(path, options) {
     answer = await fetch(path, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("diag does not answer");
+    throw new Error(say("diag does not answer"));
   }
   if (answer.ok) return answer;
   const said = await answer.json().catch(() => ({}));

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from dataclasses import asdict
 from typing import Any
 
@@ -13,11 +14,14 @@ from diag.preflight.estimate.cheapest import cheapest
 from diag.preflight.estimate.estimate import Estimate, terms_json
 from diag.preflight.estimate.parameters import count
 from diag.preflight.estimate.speed_words import speed_words
+from diag.text.columns import columns, pad, wrap_wide
 from diag.text.units import format_bytes, format_ratio
 
 _GIB = 1 << 30
 _WIDTH = 110
 _SHOWN_ADVICE = 5
+# What gives a text in the reader's language, while one is made.
+_SAY: ContextVar[Callable[[str], str]] = ContextVar("say", default=str)
 _VERDICT_COLOUR = {"fits": "32", "tight": "33", "does not fit": "31"}
 
 
@@ -28,23 +32,39 @@ def text(
     sources: bool = False,
     gpu: str = "",
     step_seconds: float | None = None,
+    say: Callable[[str], str] = str,
 ) -> str:
-    """`gpu`: its name; `step_seconds`: how long a step takes, where the user knows."""
-    lines = [*_answer(estimate, colour), "", *textwrap.wrap(estimate.basis, _WIDTH)]
-    lines.append(f"read as {estimate.plan.trainer}")
-    lines += [f"global batch: {estimate.batch_words}"] if estimate.batch_words else []
+    """`gpu`: its name; `step_seconds`: how long a step takes, where the user knows; `say` gives a text in the reader's
+    language."""
+    token = _SAY.set(say)
+    try:
+        return _text(estimate, colour, sources, gpu, step_seconds)
+    finally:
+        _SAY.reset(token)
+
+
+def _say(text: str) -> str:
+    return _SAY.get()(text)
+
+
+def _text(estimate: Estimate, colour: bool, sources: bool, gpu: str, step_seconds: float | None) -> str:
+    lines = [*_answer(estimate, colour), "", *_filled(estimate.basis, _WIDTH), _say(f"read as {estimate.plan.trainer}")]
+    lines += [_say(f"global batch: {estimate.batch_words}")] if estimate.batch_words else []
     lines.append("")
     lines += _gpu_lines(estimate, colour, sources)
     lines += _host_lines(estimate, colour, sources)
     lines += _advice_lines(estimate)
-    trust = ["how far to trust it", *_wrapped(estimate.trust.words), ""]
+    trust = [_say("how far to trust it"), *_wrapped(estimate.trust.words), ""]
     lines += trust
     if estimate.rules:
-        lines.append("rules of thumb, for one GPU")
-        lines += [f"  {rule.name:<38}{_gib(rule.size_bytes)}  {rule.formula}" for rule in estimate.rules]
+        lines.append(_say("rules of thumb, for one GPU"))
+        lines += [
+            f"  {pad(_say(rule.name), 38)}{_gib(rule.size_bytes)}  {_say(rule.formula)}"
+            for rule in estimate.rules
+        ]
         lines.append("")
     speed = speed_words(estimate.plan, gpu, step_seconds)
-    lines += ["speed", *_wrapped(speed), ""] if speed else []
+    lines += [_say("speed"), *_wrapped(speed), ""] if speed else []
     lines += _note_lines(estimate)
     return "\n".join(lines).rstrip()
 
@@ -73,7 +93,8 @@ def _answer(estimate: Estimate, colour: bool) -> list[str]:
 
 
 def _shown(verdict: str, colour: bool) -> str:
-    return f"\033[{_VERDICT_COLOUR[verdict]}m{verdict}\033[0m" if colour else verdict
+    said = _say(verdict)
+    return f"\033[{_VERDICT_COLOUR[verdict]}m{said}\033[0m" if colour else said
 
 
 def _cheapest(estimate: Estimate, where: str, verdict: str) -> list[Advice]:
@@ -87,10 +108,18 @@ def _cheapest(estimate: Estimate, where: str, verdict: str) -> list[Advice]:
 
 
 def _wrapped(texts: Iterable[str]) -> list[str]:
-    wrapper = textwrap.TextWrapper(
-        _WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
-    )
-    return [line for each in texts for line in wrapper.wrap(each)]
+    return [line for each in texts for line in _filled(each, _WIDTH, "  ", "    ", whole_words=True)]
+
+
+def _filled(text: str, width: int, lead: str = "", rest: str = "", *, whole_words: bool = False) -> list[str]:
+    """A text in the reader's language, wrapped."""
+    shown = _say(text)
+    if shown != text:
+        return wrap_wide(shown, width, lead, rest)
+    return textwrap.wrap(
+        text, width, initial_indent=lead, subsequent_indent=rest,
+        break_on_hyphens=not whole_words, break_long_words=not whole_words,
+    )  # fmt: skip
 
 
 def _gib(size: int) -> str:
@@ -100,38 +129,40 @@ def _gib(size: int) -> str:
 def _table(terms: Iterable[MemoryTerm], sources: bool) -> list[str]:
     lines = []
     for term in terms:
-        head = f"  {term.name:<26}{_gib(term.size_bytes)}  "
-        formula = term.formula + (f"  [{term.source}]" if sources and term.source else "")
-        lines += textwrap.wrap(
-            formula, _WIDTH + 10, initial_indent=head, subsequent_indent=" " * len(head)
-        ) or [head.rstrip()]
+        head = f"  {pad(_say(term.name), 26)}{_gib(term.size_bytes)}  "
+        formula = _say(term.formula) + (f"  [{term.source}]" if sources and term.source else "")
+        if head.isascii() and formula.isascii():
+            rows = textwrap.wrap(formula, _WIDTH + 10, initial_indent=head, subsequent_indent=" " * len(head))
+        else:
+            rows = wrap_wide(formula, _WIDTH + 10, head, " " * columns(head))
+        lines += rows or [head.rstrip()]
     return lines
 
 
 def _verdict_line(verdict: str, have: int | None, need: int, origin: str, colour: bool) -> str:
     if verdict == "unknown":
-        return f"  {origin}"
+        return f"  {_say(origin)}"
     shown = _shown(verdict, colour)
     left = (have or 0) - need
     rest = f"{format_bytes(left)} left" if left >= 0 else f"{format_bytes(-left)} too much"
-    return f"  {shown}: {rest} of {format_bytes(have or 0)} ({origin})"
+    return f"  {shown}: " + _say(f"{rest} of {format_bytes(have or 0)} ({origin})")
 
 
 def _gpu_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
     worst = estimate.worst
     if worst is None:
-        return ["GPU memory: none, the job runs on the CPU", ""]
+        return [_say("GPU memory: none, the job runs on the CPU"), ""]
     stages = len(estimate.needs)
     where = f" (pipeline stage {worst.stage + 1} of {stages})" if stages > 1 else ""
     lines = [
-        f"GPU memory of the rank that needs most{where}",
+        _say(f"GPU memory of the rank that needs most{where}"),
         *_table(worst.terms, sources),
-        f"  {'total':<26}{_gib(worst.total)}  +- {format_ratio(estimate.trust.gpu)}",
+        f"  {pad(_say('total'), 26)}{_gib(worst.total)}  +- {format_ratio(estimate.trust.gpu)}",
     ]
     if stages > 1:
         others = (need for need in estimate.needs if need is not worst)
         sizes = ", ".join(f"{need.stage + 1}: {format_bytes(need.total)}" for need in others)
-        lines.append(f"  other stages: {sizes}")
+        lines.append("  " + _say(f"other stages: {sizes}"))
     have, origin = estimate.machine.gpu_bytes, estimate.machine.gpu_from
     if not (estimate.gpu_verdict == "tight" and worst.total > (have or 0)):
         lines.append(_verdict_line(estimate.gpu_verdict, have, worst.total, origin, colour))
@@ -144,29 +175,31 @@ def _longest_lines(estimate: Estimate) -> list[str]:
     if longest is None:
         return []
     if not longest:
-        return ["  it does not fit with sequences of any length"]
+        return ["  " + _say("it does not fit with sequences of any length")]
     tokens = longest * batch.micro * batch.pairs
     flag = "--packing_length" if batch.packed else "--max_length"
     fits = f"fits up to {longest:,} tokens a sequence ({tokens:,} a micro-batch)"
     if batch.limited:
-        return [f"  {fits}: {flag} {longest}, or data that is never longer"]
+        return ["  " + _say(f"{fits}: {flag} {longest}, or data that is never longer")]
     limit = f"CMD sets no {flag}, and the total above is with the model's own limit of {batch.sequence:,}"
     return [
-        f"  {fits} of {format_bytes(estimate.machine.gpu_bytes or 0)} ({estimate.machine.gpu_from})",
-        f"    {limit}",
+        "  "
+        + _say(f"{fits} of {format_bytes(estimate.machine.gpu_bytes or 0)} ({estimate.machine.gpu_from})"),
+        f"    {_say(limit)}",
     ]
 
 
 def _host_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
     lines = [
-        "host memory of one node",
+        _say("host memory of one node"),
         *_table(estimate.host, sources),
-        f"  {'total':<26}{_gib(estimate.host_bytes)}",
-        "  on top while a checkpoint is saved:" if estimate.save else "  a save needs nothing on top",
+        f"  {pad(_say('total'), 26)}{_gib(estimate.host_bytes)}",
+        "  "
+        + _say("on top while a checkpoint is saved:" if estimate.save else "a save needs nothing on top"),
     ]
     peak = estimate.host_bytes + estimate.save_bytes
     lines += _table(estimate.save, sources)
-    lines.append(f"  {'total at a save':<26}{_gib(peak)}  +- {format_ratio(estimate.trust.host)}")
+    lines.append(f"  {pad(_say('total at a save'), 26)}{_gib(peak)}  +- {format_ratio(estimate.trust.host)}")
     origin = estimate.machine.host_from
     if estimate.host_verdict == "unknown":
         origin = "this machine has no GPU, so its memory is not the job's; pass --host-memory with that of its nodes"
@@ -174,7 +207,7 @@ def _host_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
     if estimate.host_verdict in ("tight", "does not fit"):
         lines += _wrapped(_why_tight(estimate))
     if estimate.checkpoint_bytes:
-        lines.append(f"  a checkpoint on disk: {format_bytes(estimate.checkpoint_bytes)}")
+        lines.append("  " + _say(f"a checkpoint on disk: {format_bytes(estimate.checkpoint_bytes)}"))
     return [*lines, ""]
 
 
@@ -217,7 +250,11 @@ def _advice_lines(estimate: Estimate) -> list[str]:
         line
         for title, chosen in parts
         if chosen
-        for line in (title, *(f"  with {item.flags}: {_change(item)}" for item in chosen), "")
+        for line in (
+            _say(title),
+            *("  " + _say(f"with {item.flags}: {_change(item)}") for item in chosen),
+            "",
+        )
     ]
 
 
@@ -246,9 +283,9 @@ def _change(item: Advice) -> str:
 def _note_lines(estimate: Estimate) -> list[str]:
     lines: list[str] = []
     if estimate.notes:
-        lines += ["assumed", *(f"  {note}" for note in estimate.notes), ""]
+        lines += [_say("assumed"), *(f"  {_say(note)}" for note in estimate.notes), ""]
     if estimate.plan.unknown:
-        lines += ["flags that no known version of ms-swift has: " + ", ".join(estimate.plan.unknown)]
+        lines += [_say("flags that no known version of ms-swift has: " + ", ".join(estimate.plan.unknown))]
     return lines
 
 
