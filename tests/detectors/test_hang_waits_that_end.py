@@ -123,6 +123,7 @@ def test_call_without_a_time_limit_has_no_known_end() -> None:
 LISTENS = Wait("tcp_accept", "accept", 6)
 FROM_RANK = Wait("tcp_receive", "recv", 8, others=(Party(pid_of(0)),))
 UPSTREAM = Wait("tcp_receive", "recv", 9, peer="10.0.0.9:443")
+ASKS = (*TRAIN, "reward /app/grpo.py:35", "urlopen urllib3/connectionpool.py:793")
 POLLS = Wait("poll", "epoll_wait", 3, watched=(LISTENS, FROM_RANK))
 
 
@@ -142,11 +143,10 @@ def asks(*threads: Wait, started_one: bool = False, seconds: int = 60) -> Story:
     below = (
         (ProcessWaits(9000, ASKED, "worker", (main_of(9000, LISTENS),), job=False),) if started_one else ()
     )
-    lines = (*TRAIN, "reward /app/grpo.py:35", "urlopen urllib3/connectionpool.py:793")
     for _ in range(0, seconds, 2):
         for rank in range(2):
             story.tell(
-                tree(rank, story.now), stack(rank, story.now, lines), reads(rank, request, service, *below)
+                tree(rank, story.now), stack(rank, story.now, ASKS), reads(rank, request, service, *below)
             )
         story.wait(2.0)
     return story
@@ -181,6 +181,57 @@ def test_service_that_waits_for_requests_alone_has_put_this_one_aside(threads: t
 )
 def test_service_that_may_be_at_work_is_given_its_time(threads: tuple[Wait, ...], started_one: bool) -> None:
     assert asks(*threads, started_one=started_one).findings() == []
+
+
+QUEUED = Wait(
+    "tcp_receive",
+    "recvfrom",
+    9,
+    peer="127.0.0.1:8000",
+    not_accepted=1,
+    others=(Party(ASKED, 0, "python index.py"),),
+)
+
+
+def is_not_accepted(server: Wait, seconds: int, rank_0: tuple[str, ...] = ALL_REDUCE) -> Story:
+    """Rank 1 asks a server that has not accepted its connection."""
+    main = ThreadWait(ASKED, "python", "S", "", server)
+    one = ProcessWaits(ASKED, 1, "python index.py", (main,), job=False)
+    story = steady()
+    for _ in range(0, seconds, 2):
+        story.tell(tree(0, story.now), stack(0, story.now, rank_0))
+        story.tell(tree(1, story.now), stack(1, story.now, ASKS), reads(1, QUEUED, one))
+        story.wait(2.0)
+    return story
+
+
+def test_server_that_reads_from_a_rank_that_waits_for_the_culprit_goes_round_in_a_circle() -> None:
+    hang = is_not_accepted(FROM_RANK, 40).hang()
+
+    assert (hang.id, hang.cause, hang.ranks, hang.waiting_ranks) == (
+        "hang",
+        "server_keeps_connection",
+        (1,),
+        (0,),
+    )
+    assert [ground.kind for ground in hang.grounds] == ["cycle"]
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        Wait("running"),
+        sleeping(3.0),
+        replace(FROM_RANK, timed=True, seconds=60.0),
+        replace(FROM_RANK, unread_bytes=300),
+        replace(FROM_RANK, others=(Party(7, 0, "curl"),)),
+    ],
+    ids=["computes", "sleeps", "has a timeout", "has not read", "reads from another"],
+)
+def test_server_that_may_accept_next_is_given_its_time(server: Wait) -> None:
+    assert is_not_accepted(server, 60).findings() == []
+    held = is_not_accepted(server, 130).hang()
+    assert (held.id, held.cause, held.grounds) == ("held-up", "connection_not_accepted", ())
 
 
 # -- loops that move ------------------------------------------------------------------------------------------------

@@ -64,6 +64,7 @@ _ALIKE = (
     "unknown", "data_loading", "preprocess_wait", "compile_wait", "checkpoint_io", "lock_deadlock", "gil_deadlock", "teardown",
     "collective_order_deadlock",
 )  # fmt: skip
+_ASKED_ALIKE = ("external_service", "service_is_idle", "connection_not_accepted")
 
 
 class HangDetector:
@@ -318,7 +319,7 @@ def _are_alike(verdict: Verdict, job: JobView) -> bool:
         return False
     if verdict.cause in ("messages_do_not_match", "two_threads_use_one_group"):
         return True  # nothing tells who should have gone first
-    held = verdict.klass in _ALIKE or verdict.cause in ("external_service", "service_is_idle")
+    held = verdict.klass in _ALIKE or verdict.cause in _ASKED_ALIKE
     return held and len({tuple(path_of(rank.judged)) for rank in ranks}) == 1
 
 
