@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from diag.model.observations import AgentsSeen, LogLine, ProgramPlace, ProgramRead, RankFound
+from diag.model.observations import LogLine, ProgramPlace, ProgramRead
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
-from diag.sources.host import run as run_source
 from diag.state.stack_activity import read_stack
 from tests.detectors.test_hang import started, steady
-from tests.facts import ALL_REDUCE, DATA, SLEEP, TRAIN, WORKER, Story, found, pid_of, process, stack, tree
+from tests.facts import ALL_REDUCE, DATA, SLEEP, TRAIN, WORKER, Story, pid_of, process, stack, tree
 
 OWN = (*TRAIN, "score /app/judge.py:17")
 IN_LIBRARY = (*TRAIN, "call /app/judge.py:17", "sleep /opt/v/lib/python3.12/site-packages/tenacity/nap.py:31")
@@ -306,43 +305,6 @@ def test_data_worker_that_goes_on_is_not_called_blocked(switches: float, cause: 
 
     assert (story.hang().ranks, story.hang().cause) == ((1,), cause)
     assert ("awake 33 times a second in read_record" in story.hang().summary) is bool(switches)
-
-
-MEETING = (
-    "run torch/distributed/run.py:900",
-    "next_rendezvous torch/distributed/elastic/rendezvous/dynamic_rendezvous.py:1171",
-)
-
-
-def agents(count: int, nodes: int, seconds: int = 70) -> Story:
-    story = Story(world=1)
-    place = replace(found(0, 1).placement, pid=pid_of(0), launcher="local")
-    story.tell(RankFound(0, place, "python -m torch.distributed.run", distributed=False))
-    every = tuple((pid_of(number), nodes, "10.0.0.1:29400") for number in range(count))
-    story.tell(AgentsSeen(None, every))
-    story.still(seconds, {0: MEETING})
-    return story
-
-
-def test_agents_that_wait_for_a_node_that_nobody_started_are_counted() -> None:
-    held = agents(2, 3).hang()
-
-    assert (held.id, held.klass, held.cause, held.ranks) == ("held-up", "rendezvous", "nodes_missing", ())
-    assert "2 torchrun agents wait on this machine (pids 1000, 1001)" in held.summary
-    assert "at 10.0.0.1:29400 for 3 nodes, and no rank was started" in held.summary
-
-
-def test_agents_come_through_the_journal_as_they_were_seen() -> None:
-    seen = ((10, 2, "cn-1:29400"), (11, 3, ""))
-
-    assert [*run_source.parse(run_source.agents_seen(seen, "node-0"))] == [AgentsSeen(None, seen)]
-
-
-@pytest.mark.parametrize(
-    ("count", "nodes", "seconds"), [(3, 3, 70), (2, 3, 50)], ids=["all are there", "soon"]
-)
-def test_agents_that_are_all_there_or_may_come_are_not_missed(count: int, nodes: int, seconds: int) -> None:
-    assert agents(count, nodes, seconds).findings() == []
 
 
 def test_line_of_the_program_is_named_where_packages_lie_in_a_folder_of_their_own() -> None:

@@ -57,10 +57,17 @@ def command(path: Path, protocol: str) -> list[str]:
 
 def test_server_that_keeps_the_connection_of_a_rank_that_waits_is_named(tmp_path: Path) -> None:
     with live_run(tmp_path, command(tmp_path, "HTTP/1.1"), env={"SERVER": SERVER}) as run:
-        run.until(lambda: (run.hang() or {}).get("finding", {}).get("cause") == "server_keeps_connection", 120)
+        run.until(
+            lambda: (run.hang() or {}).get("finding", {}).get("cause") == "server_keeps_connection", 120
+        )
         hang = run.hang()["finding"]
 
-    assert (hang["id"], hang["severity"], hang["ranks"], hang["waiting_ranks"]) == ("hang", "critical", [1], [0])
+    assert (hang["id"], hang["severity"], hang["ranks"], hang["waiting_ranks"]) == (
+        "hang",
+        "critical",
+        [1],
+        [0],
+    )
     assert [one["kind"] for one in hang["grounds"]] == ["cycle"]
     assert "a connection not accepted yet by rank 0 (pid " in hang["summary"]  # which started the server
     assert "serves one connection at a time" in hang["advice"]

@@ -41,9 +41,11 @@ def start() -> Iterator[Start]:
         yield started
 
 
-def serve(start: Start, tmp_path: Path, where: str, serve: str, more: str = "", backlog: int = 5) -> tuple[int, str]:
+def serve(  # noqa: PLR0917 - as short as it is
+    start: Start, tmp_path: Path, where: str, loop: str, more: str = "", backlog: int = 5
+) -> tuple[int, str]:
     place = tmp_path / "place"
-    pid = start(SERVER.format(serve=serve, more=more), where, str(backlog), str(place))
+    pid = start(SERVER.format(serve=loop, more=more), where, str(backlog), str(place))
     return pid, place.read_text()
 
 
@@ -97,5 +99,7 @@ def test_connection_is_accepted_when_a_thread_of_the_server_has_it(start: Start,
     server, where = serve(start, tmp_path, "", each)
     client = start(CLIENT, where, "second")
 
-    _, thread = until(client, "tcp_receive", when=lambda read, one: one.wait.pids == {server} and not one.wait.not_accepted)
+    _, thread = until(
+        client, "tcp_receive", when=lambda read, one: one.wait.pids == {server} and not one.wait.not_accepted
+    )
     assert thread.wait.not_accepted == 0

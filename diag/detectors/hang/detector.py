@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from diag.detectors.hang.agents import waiting_agents
 from diag.detectors.hang.at_rest import with_nobody_sending, with_service_at_rest, with_work
 from diag.detectors.hang.attribution import attribute_hang
 from diag.detectors.hang.catalogue import catalogue
@@ -222,8 +223,12 @@ def judge(
         and now - max(job.ranks.last_moves()[0], job.progress.log_moved_at or 0.0) < STEADY_SECONDS
     ):
         return None  # as all ranks asked one by one would come to
+    if _is_over(job):
+        return None
+    if (met := waiting_agents(job)) is not None and not moment:
+        return _with_grounds(met, job, now) if now - met.since >= patience(job, met) else None
     alive, lost = _taking_part(job, now)
-    if _is_over(job) or not alive:
+    if not alive:
         return None
     states = {
         rank.rank: "blind" if is_blind(rank, now) and not rank.stopped else state_of(rank, job)

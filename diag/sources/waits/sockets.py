@@ -57,7 +57,8 @@ class Sockets:
         found = [
             one
             for one in self._listening
-            if one.local.rpartition(":")[2] == port and one.local.rpartition(":")[0] in (host, "0.0.0.0", "[::]")
+            if one.local.rpartition(":")[2] == port
+            and one.local.rpartition(":")[0] in (host, "0.0.0.0", "[::]")
         ]
         return max(found, key=lambda one: (one.local == address, one.unread), default=None)
 
