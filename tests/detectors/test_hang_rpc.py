@@ -28,8 +28,11 @@ LOCK = Wait("condition", "futex")
 CALLED = 88_000
 
 
-def waits(tid: int, wait: Wait, cpu: float = 0.0) -> ThreadWait:
-    return ThreadWait(tid, "python", "S", "", wait, cpu_ratio=cpu, same=wait.kind != "running")
+def waits(tid: int, wait: Wait, cpu: float = 0.0, name: str = "python") -> ThreadWait:
+    return ThreadWait(tid, name, "S", "", wait, cpu_ratio=cpu, same=wait.kind != "running")
+
+
+CARRIES = waits(CALLED + 2, Wait("running"), 0.3, "TP_SHM_reactor")
 
 
 def told(
@@ -44,7 +47,7 @@ def told(
         if known:
             for rank, threads in (
                 (0, (waits(pid_of(0), of_main),)),
-                (1, (waits(pid_of(1), LOCK), waits(CALLED, of_call), waits(CALLED + 1, LOCK, cpu))),
+                (1, (waits(pid_of(1), LOCK), waits(CALLED, of_call), waits(CALLED + 1, LOCK, cpu), CARRIES)),
             ):
                 process = ProcessWaits(pid_of(rank), 1, "python main.py", threads)
                 story.tell(WaitsRead(rank, pid_of(rank), 0.5, (process,)))
