@@ -65,10 +65,8 @@ def test_answer_that_never_comes_is_told_with_the_call_that_waits_for_it(tmp_pat
         found = run.hang()["finding"]
 
     assert (found["id"], found["ranks"], found["waiting_ranks"]) == ("held-up", [], [0, 1, 2])
-    assert (
-        "a thread of rank 1 waits in a call of another rank (RPC) in fit (" in found["summary"]
+    assert "a thread of rank 1 waits in a call of another rank (RPC) in fit (" in found["summary"]
     assert "server.py:21), and no thread of any rank runs a call" in found["summary"]
-    )
 
 
 def test_job_of_rpc_that_ends_well_is_no_finding(tmp_path: Path) -> None:
