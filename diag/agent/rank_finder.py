@@ -20,7 +20,6 @@ from diag.launch.launchers import (
     launches,
     relevant,
 )
-from diag.launch.launchers.command import read_command
 from diag.launch.launchers.secrets import redacted
 from diag.model import Placement
 from diag.sources.host.process_tree import (
@@ -221,20 +220,6 @@ class RankFinder:
             return None
         self._lone = (pid, known.ticks)
         return self._describe(pid, known.ticks, Identity(0, 0, 1, "local", 0, 1), distributed=False)
-
-    def agents(self) -> tuple[tuple[int, int, str], ...]:
-        """torchrun's, as AgentsSeen has them: where they wait for each other none of them has a rank yet."""
-        found = []
-        for pid in (*self._tree.roots, *self._tree.scan()):
-            argv = self._argv(pid) if is_python(pid, self._proc) else ()
-            if not argv or not launches(argv):
-                continue
-            command = read_command(argv, read_environ(pid, self._proc) or {})
-            least = command.options.get("--nnodes", "").partition(":")[0]
-            nodes = int(least) if least.isdecimal() else command.meeting.nodes
-            where = f"{command.meeting.address}:{command.meeting.port}" if command.meeting.address else ""
-            found.append((pid, nodes, where))
-        return tuple(sorted(found))
 
     def spawned(self, pid: int) -> int:
         """How many processes below it multiprocessing has started that load torch: mp.spawn's ranks, perhaps."""

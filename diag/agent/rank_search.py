@@ -39,7 +39,6 @@ class RankSearch:
     hooked: bool
     _since: float = field(default_factory=time.monotonic)
     _has_failed: bool = False
-    _agents: tuple[tuple[int, int, str], ...] = ()  # of torchrun, as last seen
     _lone_at: float = 0.0  # when it is looked next whether there is a process without ranks
 
     def period(self) -> float:
@@ -79,9 +78,6 @@ class RankSearch:
         if none and waited >= self.lone_seconds and now >= self._lone_at:
             self._lone_at = now + _LONE_SECONDS
             self._look_for_one(waited)
-        elif self._agents and now >= self._lone_at and not found:
-            self._lone_at = now + _LONE_SECONDS
-            self._see_agents()
 
     def _look_for_one(self, waited: float) -> None:
         if self.finder.take_rank_alone():
@@ -93,7 +89,6 @@ class RankSearch:
                 f"and none has joined a process group); watching pid {lone.placement.pid} as rank 0"
             )
             self.hub.add_rank(lone)
-            self._see_agents()
             if not self.hooked and (spawned := self.finder.spawned(lone.placement.pid)):
                 self._failed(
                     f"{format_count(spawned, 'process', 'processes')} below pid {lone.placement.pid} may be ranks "
@@ -105,14 +100,6 @@ class RankSearch:
                 "the environment of the job's processes may not be read",
                 "run diag as the user that owns the job",
             )
-
-    def _see_agents(self) -> None:
-        """While the one process that is watched is no rank: more of them may come, and they end."""
-        alive = self.hub.engine.job.alive_ranks()
-        agents = () if alive and alive[0].distributed else self.finder.agents()
-        if agents != self._agents:
-            self._agents = agents
-            self.hub.put(run_source.agents_seen(agents, self.hub.host))
 
     def _failed(self, reason: str, remedy: str) -> None:
         self._has_failed = True

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from diag.model.observations import AgentsSeen, EndUnknown, Interrupted, NodeDigest, RunEnded, RunStarted
+from diag.model.observations import (
+    Agent,
+    AgentsSeen,
+    EndUnknown,
+    Interrupted,
+    NodeDigest,
+    RunEnded,
+    RunStarted,
+)
 from diag.state.reducer import RankStarted, Reducer, takes
 
 
@@ -19,7 +27,8 @@ class Run(Reducer):
         self.ended_at: float | None = None  # when the command had ended
         self.returncode: int | None = None  # of the command; None while it runs
         self.end_unknown = False  # all that there is of its logs was read, and does not tell how it ended
-        self.agents: tuple[tuple[int, int, str], ...] = ()  # as AgentsSeen has them, while there is no rank
+        self.agents: tuple[Agent, ...] = ()  # of torchrun, while there is no rank
+        self.agents_at = 0.0  # since when they have been these, and where they are
         self.interrupted_at: float | None = None  # when its end was asked for: Ctrl-C, SIGTERM
 
     @property
@@ -51,7 +60,7 @@ class Run(Reducer):
 
     @takes(AgentsSeen)
     def _agents(self, at: float, fact: AgentsSeen) -> None:
-        self.agents = fact.agents
+        self.agents, self.agents_at = fact.agents, at
 
     @takes(RankStarted)
     def _rank_started(self, at: float, event: RankStarted) -> None:

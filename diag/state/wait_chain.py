@@ -184,11 +184,20 @@ def _any_of_its_threads(process: ProcessWaits, main: ThreadWait) -> bool:
     return not process.job and len(process.threads) > 1 and main.wait.kind in waits
 
 
+def _instead_of_accepting(process: ProcessWaits) -> ThreadWait | None:
+    """The thread that would accept, where only one of its threads is at something else than to wait for work."""
+    found = [one for one in process.threads if one.wait.kind not in (*_LISTENS, "join", "child", "ended")]
+    return found[0] if len(found) == 1 and not process.threads_left_out else None
+
+
 def _step(reads: tuple[WaitsRead, ...], step: Step, other: Party) -> Step | str:
     if other.pid == step.process.pid and not other.tid:
         return "itself"
     for read in reads:
         process = read.process(other.pid)
+        if process is not None and step.wait.not_accepted:
+            server = _instead_of_accepting(process)
+            return "outside" if server is None else Step(process, server)
         thread = process.thread(other.tid) if process is not None else None
         if process is not None and thread is not None:
             return (

@@ -117,23 +117,6 @@ def test_accelerate_with_cpu_alone_starts_one_process_without_a_rank_which_is_th
     assert sole is not None and sole.placement.pid == 20011
 
 
-def test_agents_of_torchrun_say_how_many_nodes_they_wait_for_and_where(tmp_path: Path) -> None:
-    """Two started by one shell, before either has a rank; a launcher of one node beside them waits for nobody."""
-    torchrun = "python3 -m torch.distributed.run --nproc_per_node 1"
-    rows = [
-        (1, 0, 1, "S", "bash submit.sh"),
-        (11, 1, 17, "S", f"{torchrun} --nnodes 3 --rdzv_backend c10d --rdzv_endpoint cn-1:29400 train.py"),
-        (10, 1, 17, "S", f"{torchrun} --nnodes 2:4 --rdzv_backend c10d --rdzv_endpoint cn-1:29400 train.py"),
-        (12, 1, 17, "S", f"{torchrun} --standalone train.py"),
-        (13, 1, 17, "S", "python3 -u train.py --nnodes 9"),
-    ]
-    write(tmp_path / "proc", rows, [], {})
-
-    agents = RankFinder(1, "host", tmp_path / "proc").agents()
-    assert [(pid, nodes) for pid, nodes, _ in agents] == [(10, 2), (11, 3), (12, 1)]
-    assert [where for *_, where in agents[:2]] == ["cn-1:29400"] * 2
-
-
 def test_helper_that_outlives_its_rank_is_not_that_rank_started_again(tmp_path: Path) -> None:
     """ms-swift 4.6.0 with --async_save, seen 2026-11-22: the rank's main thread ends first, so that for a
     moment nobody lists its children; then the launcher's own parent has them."""

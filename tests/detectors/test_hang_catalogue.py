@@ -37,7 +37,7 @@ FOLDER = ROOT / "diag" / "detectors" / "hang" / "causes"
 CAUSES = [*sorted(catalogue()), "xid_79", "named_by_a_newer_diag"]
 OF_NOBODY = [
     "all_ranks_wait", "communicator_not_made", "culprit_not_seen", "not_all_joined", "named_by_a_newer_diag", "nobody_sends",
-    "message_not_met", "ways_differ",
+    "message_not_met", "ways_differ", "rpc_never_answered",
 ]  # fmt: skip
 LONGEST = 2000  # characters of a sentence, or of an advice
 

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from diag.model.observations import AgentsSeen, LogLine, ProgramPlace, ProgramRead, RankFound
+from diag.model.observations import LogLine, ProgramPlace, ProgramRead
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
-from diag.sources.host import run as run_source
 from diag.state.stack_activity import read_stack
 from tests.detectors.test_hang import started, steady
-from tests.facts import ALL_REDUCE, DATA, SLEEP, TRAIN, WORKER, Story, found, pid_of, process, stack, tree
+from tests.facts import ALL_REDUCE, DATA, SLEEP, TRAIN, WORKER, Story, pid_of, process, stack, tree
 
 OWN = (*TRAIN, "score /app/judge.py:17")
 IN_LIBRARY = (*TRAIN, "call /app/judge.py:17", "sleep /opt/v/lib/python3.12/site-packages/tenacity/nap.py:31")
@@ -123,6 +122,7 @@ def test_call_without_a_time_limit_has_no_known_end() -> None:
 LISTENS = Wait("tcp_accept", "accept", 6)
 FROM_RANK = Wait("tcp_receive", "recv", 8, others=(Party(pid_of(0)),))
 UPSTREAM = Wait("tcp_receive", "recv", 9, peer="10.0.0.9:443")
+ASKS = (*TRAIN, "reward /app/grpo.py:35", "urlopen urllib3/connectionpool.py:793")
 POLLS = Wait("poll", "epoll_wait", 3, watched=(LISTENS, FROM_RANK))
 
 
@@ -142,11 +142,10 @@ def asks(*threads: Wait, started_one: bool = False, seconds: int = 60) -> Story:
     below = (
         (ProcessWaits(9000, ASKED, "worker", (main_of(9000, LISTENS),), job=False),) if started_one else ()
     )
-    lines = (*TRAIN, "reward /app/grpo.py:35", "urlopen urllib3/connectionpool.py:793")
     for _ in range(0, seconds, 2):
         for rank in range(2):
             story.tell(
-                tree(rank, story.now), stack(rank, story.now, lines), reads(rank, request, service, *below)
+                tree(rank, story.now), stack(rank, story.now, ASKS), reads(rank, request, service, *below)
             )
         story.wait(2.0)
     return story
@@ -181,6 +180,57 @@ def test_service_that_waits_for_requests_alone_has_put_this_one_aside(threads: t
 )
 def test_service_that_may_be_at_work_is_given_its_time(threads: tuple[Wait, ...], started_one: bool) -> None:
     assert asks(*threads, started_one=started_one).findings() == []
+
+
+QUEUED = Wait(
+    "tcp_receive",
+    "recvfrom",
+    9,
+    peer="127.0.0.1:8000",
+    not_accepted=1,
+    others=(Party(ASKED, 0, "python index.py"),),
+)
+
+
+def is_not_accepted(server: Wait, seconds: int, rank_0: tuple[str, ...] = ALL_REDUCE) -> Story:
+    """Rank 1 asks a server that has not accepted its connection."""
+    main = ThreadWait(ASKED, "python", "S", "", server)
+    one = ProcessWaits(ASKED, 1, "python index.py", (main,), job=False)
+    story = steady()
+    for _ in range(0, seconds, 2):
+        story.tell(tree(0, story.now), stack(0, story.now, rank_0))
+        story.tell(tree(1, story.now), stack(1, story.now, ASKS), reads(1, QUEUED, one))
+        story.wait(2.0)
+    return story
+
+
+def test_server_that_reads_from_a_rank_that_waits_for_the_culprit_goes_round_in_a_circle() -> None:
+    hang = is_not_accepted(FROM_RANK, 40).hang()
+
+    assert (hang.id, hang.cause, hang.ranks, hang.waiting_ranks) == (
+        "hang",
+        "server_keeps_connection",
+        (1,),
+        (0,),
+    )
+    assert [ground.kind for ground in hang.grounds] == ["cycle"]
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        Wait("running"),
+        sleeping(3.0),
+        replace(FROM_RANK, timed=True, seconds=60.0),
+        replace(FROM_RANK, unread_bytes=300),
+        replace(FROM_RANK, others=(Party(7, 0, "curl"),)),
+    ],
+    ids=["computes", "sleeps", "has a timeout", "has not read", "reads from another"],
+)
+def test_server_that_may_accept_next_is_given_its_time(server: Wait) -> None:
+    assert is_not_accepted(server, 60).findings() == []
+    held = is_not_accepted(server, 130).hang()
+    assert (held.id, held.cause, held.grounds) == ("held-up", "connection_not_accepted", ())
 
 
 # -- loops that move ------------------------------------------------------------------------------------------------
@@ -255,43 +305,6 @@ def test_data_worker_that_goes_on_is_not_called_blocked(switches: float, cause: 
 
     assert (story.hang().ranks, story.hang().cause) == ((1,), cause)
     assert ("awake 33 times a second in read_record" in story.hang().summary) is bool(switches)
-
-
-MEETING = (
-    "run torch/distributed/run.py:900",
-    "next_rendezvous torch/distributed/elastic/rendezvous/dynamic_rendezvous.py:1171",
-)
-
-
-def agents(count: int, nodes: int, seconds: int = 70) -> Story:
-    story = Story(world=1)
-    place = replace(found(0, 1).placement, pid=pid_of(0), launcher="local")
-    story.tell(RankFound(0, place, "python -m torch.distributed.run", distributed=False))
-    every = tuple((pid_of(number), nodes, "10.0.0.1:29400") for number in range(count))
-    story.tell(AgentsSeen(None, every))
-    story.still(seconds, {0: MEETING})
-    return story
-
-
-def test_agents_that_wait_for_a_node_that_nobody_started_are_counted() -> None:
-    held = agents(2, 3).hang()
-
-    assert (held.id, held.klass, held.cause, held.ranks) == ("held-up", "rendezvous", "nodes_missing", ())
-    assert "2 torchrun agents wait on this machine (pids 1000, 1001)" in held.summary
-    assert "at 10.0.0.1:29400 for 3 nodes, and no rank was started" in held.summary
-
-
-def test_agents_come_through_the_journal_as_they_were_seen() -> None:
-    seen = ((10, 2, "cn-1:29400"), (11, 3, ""))
-
-    assert [*run_source.parse(run_source.agents_seen(seen, "node-0"))] == [AgentsSeen(None, seen)]
-
-
-@pytest.mark.parametrize(
-    ("count", "nodes", "seconds"), [(3, 3, 70), (2, 3, 50)], ids=["all are there", "soon"]
-)
-def test_agents_that_are_all_there_or_may_come_are_not_missed(count: int, nodes: int, seconds: int) -> None:
-    assert agents(count, nodes, seconds).findings() == []
 
 
 def test_line_of_the_program_is_named_where_packages_lie_in_a_folder_of_their_own() -> None:

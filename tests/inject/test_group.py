@@ -144,3 +144,31 @@ def test_real_torch_says_where_its_group_meets(tmp_path: Path) -> None:
     assert (group["rank"], group["world"]) == (0, 1)
     assert group["store"].startswith("tcp://127.0.0.1:")
     assert plain_env().keys().isdisjoint({"DIAG_RUN_DIR"}) and not os.listdir(tmp_path / "stacks")
+
+
+def test_worker_of_rpc_without_a_process_group_says_which_it_is(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs torch (make test installs it)")
+    code = (
+        "import glob, os\nimport torch.distributed.rpc as rpc\n"
+        f"rpc.init_rpc('ps', rank=0, world_size=1, rpc_backend_options=rpc.TensorPipeRpcBackendOptions(init_method='file://{tmp_path}/meet'))\n"
+        f"print(open(glob.glob('{tmp_path}/hook.*.json')[0]).read()); rpc.shutdown()"
+    )
+    done = run_python(code, hooked_env(tmp_path, None))
+
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["group"]["rank"], said["group"]["world"]) == (0, 0, 1), done.stderr
+    assert said["group"]["store"] == f"file://{tmp_path}/meet"
+
+
+def test_worker_of_rpc_that_has_a_process_group_is_that_rank_of_it(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs torch (make test installs it)")
+    code = (
+        "import glob, os\nimport torch.distributed as dist, torch.distributed.rpc as rpc\n"
+        f"dist.init_process_group('gloo', init_method='file://{tmp_path}/group', rank=0, world_size=1)\n"
+        f"rpc.init_rpc('ps', rank=0, world_size=1, rpc_backend_options=rpc.TensorPipeRpcBackendOptions(init_method='file://{tmp_path}/meet'))\n"
+        f"print(open(glob.glob('{tmp_path}/hook.*.json')[0]).read()); rpc.shutdown()"
+    )
+    done = run_python(code, hooked_env(tmp_path, None))
+
+    group = json.loads(done.stdout)["group"]
+    assert (group["store"], group["number"]) == (f"file://{tmp_path}/group", 1)

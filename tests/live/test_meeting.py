@@ -71,3 +71,43 @@ def test_ranks_with_several_names_of_one_address_meet_and_nothing_is_said(
 
         assert code == 0 and run.text.count("met") == 2
         assert not run.changes()
+
+
+# Of each agent of torchrun the number of nodes, its endpoint or its own number, and the id.
+AGENTS = """#!/bin/bash
+for one in "$@"; do
+  PYTHON -m torch.distributed.run --nproc-per-node 1 --nnodes 2 $one train.py &
+done
+wait
+"""
+
+
+@pytest.mark.parametrize(
+    ("agents", "cause", "said"),
+    [
+        (
+            [f"--rdzv-backend c10d --rdzv-endpoint localhost:{{0}} --rdzv-id {run_id}" for run_id in "ab"],
+            "rendezvous_ids_differ",
+            "at localhost:{0} for 2 nodes, and with ids that differ: id a (pid ",
+        ),
+        (
+            ["--node-rank 0 --master-addr 127.0.0.1 --master-port {0}"],
+            "nodes_missing",
+            "1 torchrun agent waits on this machine (pid ",
+        ),
+    ],
+    ids=["ids", "one"],
+)
+def test_agents_that_never_start_a_rank_say_what_they_wait_for(
+    tmp_path: Path, ports: tuple[int, int], agents: list[str], cause: str, said: str
+) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    script = tmp_path / "launch.sh"
+    text = AGENTS.replace("PYTHON", sys.executable).replace("train.py", f"{tmp_path}/train.py")
+    script.write_text(text)
+    with live_run(tmp_path, ["bash", str(script), *(one.format(*ports) for one in agents)]) as run:
+        change = run.until(run.hang, 180)
+
+    found = change["finding"]
+    assert (found["id"], found["cause"], found["ranks"]) == ("held-up", cause, [])
+    assert "no rank was started for " in found["summary"] and said.format(*ports) in found["summary"]

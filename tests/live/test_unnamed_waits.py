@@ -78,7 +78,7 @@ NO_LOCKS = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("reason", "cause", "shown"),
     [
-        ("queue", "peer_is_silent", "probably for thread read_ahead (tid "),
+        ("queue", "connection_not_accepted", "probably for thread read_ahead (tid "),
         ("lost", "children_wait_for_work", "the kernel ends each after 1 s of CPU time (RLIMIT_CPU)"),
         ("works", "helpers_at_work", "its 2 child processes work: pid "),
         ("loop", "tasks_wait_for_permits", "waits for nothing but its own wake-up"),
@@ -90,7 +90,7 @@ def test_who_could_end_a_wait_that_names_nobody_is_said(
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(PROGRAM)
-    with socket.create_server(("127.0.0.1", 0)) as store:  # takes connections, and gives no answer
+    with socket.create_server(("127.0.0.1", 0)) as store:  # accepts no connection
         words = [str(script), reason, str(store.getsockname()[1])]
         argv = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", *words]
         with live_run(tmp_path, argv) as run:

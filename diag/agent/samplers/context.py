@@ -87,6 +87,11 @@ class NodeContext:
                 if not rank.node
             ]
 
+    def has_ranks(self) -> bool:
+        """Whether any runs on this node."""
+        with self.lock:
+            return any(rank.distributed and not rank.node for rank in self.engine.job.alive_ranks())
+
     def checkpoints(self) -> WatchedJob:
         with self.lock:
             job = self.engine.job

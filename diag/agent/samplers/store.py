@@ -1,5 +1,5 @@
-"""Looks, while the job starts, whether its launchers and ranks get a connection to the store at which they
-meet."""
+"""Looks, while the job starts, whether its launchers and ranks get a connection to the store at which they meet; and
+while no rank runs, which launchers wait for each other."""
 
 from __future__ import annotations
 
@@ -7,25 +7,23 @@ import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from diag.agent.samplers.agents import Launcher, Launchers
 from diag.agent.samplers.context import Connecting, NodeContext, NodeSampler
 from diag.agent.samplers.sampler import Reporter
-from diag.launch.launchers import launches
 from diag.model import Record
+from diag.model.observations import Agent
 from diag.sources.collectives import store
-from diag.sources.host.process_tree import PROC, Processes, is_python, read_argv, read_environ
-from diag.sources.stacks.remote_stack import RemoteStacks
+from diag.sources.host import run
+from diag.sources.host.process_tree import PROC, Processes, read_environ
 
 # Ours: four readings before a connection that does not come is reported.
 _EVERY_SECONDS = 5.0
-_STACK_SECONDS = 0.5
-_MOST_LAUNCHERS = 16  # with shells and wrappers around them one a node is the rule
-_INNERMOST = 4  # frames: nothing of Python is below the call that connects but its own argument checks
 
 
 class StoreSampler(NodeSampler):
-    """`view` gives the ranks of this node, or None when the job has made steps: then there is nothing to look
-    at. `processes` gives those of the job, or None where they are the whole machine's, of which launchers are
-    not sought."""
+    """`view` gives the ranks of this node, or None when the job has made steps: then no connection is looked at.
+    `has_ranks`: whether any of them runs; while none does, launchers may be waiting for each other. `processes` gives
+    those of the job, or None where they are the whole machine's, of which launchers are not sought."""
 
     name, what, sources = "store", "store", (store.SOURCE,)
     delay_seconds = _EVERY_SECONDS
@@ -36,19 +34,22 @@ class StoreSampler(NodeSampler):
         view: Callable[[], Sequence[Connecting] | None],
         processes: Callable[[], Processes | None] = lambda: None,
         proc: Path = PROC,
+        has_ranks: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(reporter, _EVERY_SECONDS)
         self._processes = processes
         self._view = view
+        self._has_ranks = has_ranks
         self._proc = proc
-        self._stacks = RemoteStacks(proc)
+        self._launchers = Launchers(proc)
         # pid -> rank and place, as last reported
         self._reported: dict[int, tuple[int | None, store.Place]] = {}
+        self._agents: tuple[Agent, ...] = ()
         self._tree: Processes | None = None
 
     @classmethod
     def of(cls, node: NodeContext) -> StoreSampler:
-        return cls(node.reporter, node.connecting, node.processes)
+        return cls(node.reporter, node.connecting, node.processes, has_ranks=node.has_ranks)
 
     def start(self) -> None:
         self._tree = self._processes()
@@ -62,9 +63,11 @@ class StoreSampler(NodeSampler):
         return wall + _EVERY_SECONDS
 
     def tidy(self) -> None:
-        self._stacks.close()
+        self._launchers.close()
 
     def look(self) -> None:
+        launchers = self._launchers_now()
+        self._tell_agents(launchers)
         ranks = self._view()
         waiting: dict[int, tuple[int | None, store.Place]] = {}
         for rank in ranks or ():
@@ -75,8 +78,10 @@ class StoreSampler(NodeSampler):
             )
             if place is not None:
                 waiting[rank.pid] = (rank.rank, place)
-        if ranks is not None and not ranks:
-            waiting.update({pid: (None, place) for pid, place in self._launchers()})
+        if ranks is not None:
+            for one in launchers:
+                if one.connects and one.place is not None:
+                    waiting.setdefault(one.pid, (None, one.place))
         for pid, (number, place) in (self._reported | waiting).items():
             found = store.connections(pid, place[1], self._proc)
             if found is not None and found.established and pid in self._reported:
@@ -87,32 +92,17 @@ class StoreSampler(NodeSampler):
             waiting.pop(pid, None)  # who left the call without a connection gave up, or ends
         self._reported = waiting
 
-    def _launchers(self) -> list[tuple[int, store.Place]]:
-        """Those that are in the call now."""
-        found: list[tuple[int, store.Place]] = []
-        pids = (*self._tree.roots, *self._tree.scan()) if self._tree is not None else ()
-        launchers = [pid for pid in pids if is_python(pid, self._proc) and launches(self._argv(pid))][
-            :_MOST_LAUNCHERS
-        ]
-        self._stacks.keep_only(set(launchers))
-        for pid in launchers:
-            place = store.place_of_launcher(self._argv(pid), read_environ(pid, self._proc) or {})
-            if place is not None and self._calls(pid):
-                found.append((pid, place))
-        return found
+    def _launchers_now(self) -> list[Launcher]:
+        if self._tree is None or self._has_ranks():
+            return []
+        return self._launchers.among((*self._tree.roots, *self._tree.scan()))
 
-    def _calls(self, pid: int) -> bool:
-        dumped = self._stacks.dump(pid, _STACK_SECONDS)
-        if "failed" in dumped:
-            return False
-        frames: list[int] = next(
-            (thread["frames"] for thread in dumped["threads"] if thread["id"] == pid), []
-        )
-        innermost = [dumped["codes"][code] for code in frames[0::2]][-_INNERMOST:]
-        return any(store.connects(name, file) for name, file in innermost)
-
-    def _argv(self, pid: int) -> list[str]:
-        return read_argv(pid, self._proc)
+    def _tell_agents(self, launchers: Sequence[Launcher]) -> None:
+        several = [one for one in launchers if one.least_nodes > 1]  # one of one node waits for nobody
+        agents = tuple(sorted((one.as_agent(self._proc) for one in several), key=lambda one: one.pid))
+        if agents != self._agents:
+            self._agents = agents
+            self.reporter.put(run.agents_seen(agents, self.reporter.host))
 
     def _report(self, pid: int, rank: int | None, place: store.Place, *, pending: bool, over: bool) -> None:
         self.reporter.put(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from diag.detectors.hang.pipeline import awaited_message
+from diag.detectors.hang.rank_wait import WAITS, classify_rank
 from diag.detectors.hang.verdict import Verdict
 from diag.model import Confidence
 from diag.model.observations.waits import ProcessWaits, Wait
@@ -83,6 +84,7 @@ def _is_silent(wait: Wait) -> bool:
 # --- the process that is asked for an answer
 
 _ASKED = ("external_service", "process_is_silent")  # causes
+_NOT_ACCEPTED = "connection_not_accepted"  # one too
 _RECEIVES = ("tcp_receive", "unix_receive")
 _IDLE_THREADS = ("condition", "tcp_accept", "signal")  # of a pool, of a server that takes what comes
 _LOOKS_SECONDS = (
@@ -97,6 +99,9 @@ def with_service_at_rest(verdict: Verdict, job: JobView) -> Verdict:
     started others."""
     steps = verdict.chain.steps if verdict.chain is not None else ()
     first = steps[0].wait if steps else None
+    if first is not None and first.not_accepted and verdict.cause in (*_ASKED, _NOT_ACCEPTED):
+        cause = "server_keeps_connection" if _keeps_one_of_those_that_wait(verdict, job) else _NOT_ACCEPTED
+        return replace(verdict, cause=cause, by_kernel=True)
     if verdict.cause not in _ASKED or first is None or first.kind not in _RECEIVES:
         return verdict
     rank = verdict.culprit(job)
@@ -113,6 +118,18 @@ def with_service_at_rest(verdict: Verdict, job: JobView) -> Verdict:
         by_kernel=True,
         words=verdict.words or words,
     )
+
+
+def _keeps_one_of_those_that_wait(verdict: Verdict, job: JobView) -> bool:
+    """The server reads from a connection of ranks that stand still with the culprit: nothing will come there before it
+    gets its answer."""
+    steps = verdict.chain.steps if verdict.chain is not None else ()
+    wait = steps[1].wait if len(steps) > 1 else None
+    if wait is None or wait.kind not in _RECEIVES or wait.timed or wait.unread_bytes or not wait.others:
+        return False
+    numbers = {other.rank for other in wait.others}
+    at_rest = {rank.rank for rank in job.ranks.known(verdict.waiting) if classify_rank(rank) in WAITS}
+    return numbers <= at_rest | {*verdict.culprits}
 
 
 def _rests(process: ProcessWaits, rank: RankView, job: JobView) -> bool:

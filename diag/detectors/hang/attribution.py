@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diag.detectors.hang.rank_wait import WAITS, cause_of, has_left_the_group
 from diag.detectors.hang.verdict import Verdict, others
-from diag.model import Confidence, numbered
+from diag.model import Confidence
 from diag.state.meeting import disagreement
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
@@ -80,8 +80,6 @@ def _joining(
     job: JobView, joining: list[int], everyone: tuple[int, ...], states: dict[int, str], since: float
 ) -> Verdict:
     klass = "rendezvous" if any(states[rank] == "rendezvous" for rank in joining) else "comm_init"
-    if words := _too_few_agents(job):
-        return Verdict("rendezvous", (), everyone, "nodes_missing", since, Confidence.HIGH, words=words)
     apart = disagreement(job.ranks) if job.iteration is None else None
     if apart is not None:
         waiting = others(everyone, apart.ranks)
@@ -94,25 +92,6 @@ def _joining(
         return Verdict(klass, missing, everyone, "ranks_missing", since, Confidence.MEDIUM)
     return Verdict(
         klass, late, tuple(joining), "not_all_joined", since, Confidence.MEDIUM if late else Confidence.LOW
-    )
-
-
-def _too_few_agents(job: JobView) -> str:
-    """No rank was started: the process that is watched is one of torchrun's own agents."""
-    agents = [one for one in job.run.agents if one[1] > 1]  # of one node waits for nobody
-    nodes = max((needed for _, needed, _ in agents), default=0)
-    if len(agents) >= nodes or any(rank.distributed for rank in job.ranks.values()):
-        return ""
-    pids = [pid for pid, _, _ in agents]
-    if job.alive_ranks()[0].placement.pid not in pids:
-        return ""
-    places = sorted({where for _, _, where in agents if where})
-    where = f" at {' and '.join(places[:2])}" if places else ""
-    count = numbered(f"{len(agents)} torchrun [agent waits|agents wait]", len(agents))
-    named = numbered("[pid|pids]", len(pids))
-    return (
-        f"{count} on this machine ({named} {', '.join(map(str, pids[:8]))}) in the rendezvous{where} for {nodes} nodes, "
-        "and no rank was started"
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from diag.detectors.hang.agents import waiting_agents
 from diag.detectors.hang.at_rest import with_nobody_sending, with_service_at_rest, with_work
 from diag.detectors.hang.attribution import attribute_hang
 from diag.detectors.hang.catalogue import catalogue
@@ -28,6 +29,7 @@ from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
 from diag.detectors.hang.pipeline import state_of
 from diag.detectors.hang.program_lines import with_program_lines
 from diag.detectors.hang.rank_wait import PEER_WAITS, WAITS
+from diag.detectors.hang.rpc import with_calls_of_rpc
 from diag.detectors.hang.silence import (
     RESTED_SECONDS,
     held_since,
@@ -65,6 +67,7 @@ _ALIKE = (
     "unknown", "data_loading", "preprocess_wait", "compile_wait", "checkpoint_io", "lock_deadlock", "gil_deadlock", "teardown",
     "collective_order_deadlock",
 )  # fmt: skip
+_ASKED_ALIKE = ("external_service", "service_is_idle", "connection_not_accepted")
 
 
 class HangDetector:
@@ -222,8 +225,12 @@ def judge(
         and now - max(job.ranks.last_moves()[0], job.progress.log_moved_at or 0.0) < STEADY_SECONDS
     ):
         return None  # as all ranks asked one by one would come to
+    if _is_over(job):
+        return None
+    if (met := waiting_agents(job)) is not None and not moment:
+        return _with_grounds(met, job, now) if now - met.since >= patience(job, met) else None
     alive, lost = _taking_part(job, now)
-    if _is_over(job) or not alive:
+    if not alive:
         return None
     states = {
         rank.rank: "blind" if is_blind(rank, now) and not rank.stopped else state_of(rank, job)
@@ -253,7 +260,7 @@ def judge(
     verdict = with_endless_wait(with_kernel_waits(_held_up_by_memory(found, alive), job), job)
     verdict = with_known_end(with_service_at_rest(verdict, job), job, now)
     verdict = with_nobody_sending(with_work(verdict, job), job, now)
-    verdict = with_unordered_calls(with_tasks(verdict, job), job)
+    verdict = with_unordered_calls(with_calls_of_rpc(with_tasks(verdict, job), job), job)
     verdict = with_generations(with_groups(verdict, states, job), job)
     verdict = with_message_let_go(with_store_keys(verdict, job), job)
     verdict = with_lock_file(with_variables(with_program_lines(verdict, job), job), job)
@@ -320,7 +327,7 @@ def _are_alike(verdict: Verdict, job: JobView) -> bool:
         return False
     if verdict.cause in ("messages_do_not_match", "two_threads_use_one_group"):
         return True  # nothing tells who should have gone first
-    held = verdict.klass in _ALIKE or verdict.cause in ("external_service", "service_is_idle")
+    held = verdict.klass in _ALIKE or verdict.cause in _ASKED_ALIKE
     return held and len({tuple(path_of(rank.judged)) for rank in ranks}) == 1
 
 

@@ -42,6 +42,7 @@ _BY_CIRCLE = {
 }
 _READS = ("pipe_read", "unix_receive")
 _OTHER_CAUSES = (
+    "connection_not_accepted",
     "threads_wait_for_each_other",
     "processes_wait_for_each_other",
     "forked_without_threads",
@@ -65,6 +66,8 @@ def kernel_cause(chain: Chain) -> str:
     first, last = chain.steps[0], chain.last
     if chain.end == "dead_end":
         return "forked_without_threads" if last.wait.forked else _DEAD_ENDS.get(last.wait.dead_end, "")
+    if first.wait.not_accepted:
+        return "connection_not_accepted"
     if chain.end == "cycle" and len({step.process.pid for step in chain.steps}) == 1:
         return "threads_wait_for_each_other"
     if is_closed(chain):

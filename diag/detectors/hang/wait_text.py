@@ -91,6 +91,8 @@ def _receive(wait: Wait, step: Step) -> str:
     if wait.kind == "unix_receive" and (wait.dead_end or _only_itself(wait, step)):
         return f"waits for data from a socket (fd {wait.fd}) whose other end only this process itself holds"
     text = f"waits for data from {wait.peer or 'a socket'}"
+    if wait.not_accepted:
+        return f"{text} (fd {wait.fd}){_not_accepted(wait, step)}"
     if wait.others:
         text += f", {_parties(wait, step)}"
     if wait.received_bytes == 0:  # of such a connection the kernel's time is that of its beginning
@@ -103,13 +105,23 @@ def _receive(wait: Wait, step: Step) -> str:
 
 
 def _send(wait: Wait, step: Step) -> str:
+    if wait.not_accepted:
+        return f"sends to {wait.peer or 'a socket'} (fd {wait.fd}){_not_accepted(wait, step)}"
     unsent = f"; {format_bytes(wait.unsent_bytes)} not accepted" if wait.unsent_bytes else ""
     return f"sends to {wait.peer or _parties(wait, step) or 'a socket'}, which does not read (fd {wait.fd}{unsent})"
 
 
 def _connect(wait: Wait, step: Step) -> str:
     again = f" ({wait.retransmits} attempts repeated)" if wait.retransmits else ""
+    if wait.not_accepted:
+        return f"connects to {wait.peer or 'a socket'}{_not_accepted(wait, step)}"
     return f"connects to {wait.peer or 'a socket'}, which does not answer{again}"
+
+
+def _not_accepted(wait: Wait, step: Step) -> str:
+    """What that process does instead follows."""
+    of = f" (one of {wait.not_accepted})" if wait.not_accepted > 1 else ""
+    return f", a connection not accepted yet{of} by {_parties(wait, step) or 'who listens there'}"
 
 
 def _condition(wait: Wait) -> str:

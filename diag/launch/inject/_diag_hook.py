@@ -27,6 +27,7 @@ _PR_SET_PTRACER = 0x59616D61
 _SUN_PATH = 107  # bytes of a UNIX socket's path, less the final zero; linux/un.h
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 _TORCH = "torch.distributed.distributed_c10d"
+_RPC = "torch.distributed.rpc"
 
 # What a process may have set in its own environment, which /proc does not show.
 _SET_INSIDE = "LOCAL_RANK LOCAL_WORLD_SIZE RAY_LOCAL_RANK RAY_LOCAL_WORLD_SIZE CUDA_VISIBLE_DEVICES MASTER_ADDR MASTER_PORT"
@@ -138,24 +139,30 @@ def _prctl():
 
 
 def _watch_torch():
-    if _TORCH in sys.modules:  # a .pth file was quicker
-        _wrap_init(sys.modules[_TORCH])
+    _follow_module(_TORCH, _wrap_init)
+
+
+def _follow_module(name, wrap):
+    if name in sys.modules:  # a .pth file was quicker
+        wrap(sys.modules[name])
     else:
-        sys.meta_path.insert(0, _TorchFinder())
+        sys.meta_path.insert(0, _TorchFinder(name, wrap))
 
 
 class _TorchFinder:
-    """Finds nothing itself. Puts our call after the execution of one module, then takes itself away.
+    """Finds nothing itself. Puts our call, `wrap`, after the execution of one module, then takes itself away.
 
     A probe (importlib.util.find_spec) asks for the module and never executes it, so finding alone ends
     nothing.
     """
 
-    def __init__(self):
+    def __init__(self, name, wrap):
+        self.name = name
+        self._wrap = wrap
         self._asking = set()
 
     def find_spec(self, fullname, path=None, target=None):
-        if fullname != _TORCH:
+        if fullname != self.name:
             return None
         me = _thread.get_ident()
         if me in self._asking:  # a finder of the same kind asks us while we ask it
@@ -182,7 +189,7 @@ class _TorchFinder:
             try:
                 sys.meta_path.remove(self)
                 vars(loader).pop("exec_module", None)
-                _wrap_init(module)
+                self._wrap(module)
             except Exception as error:
                 _note(f"torch: {error}")
 
@@ -203,10 +210,12 @@ def _wrap_init(module):
     init = module.init_process_group
     if _said:
         _switch_recorder_on()
+    _follow_module(_RPC, _wrap_rpc)  # torch imports it a little later
 
     @functools.wraps(init)
     def init_process_group(*args, **kwargs):
         _switch_recorder_on()
+        sys.meta_path[:] = [one for one in sys.meta_path if not isinstance(one, _TorchFinder)]
         result = init(*args, **kwargs)
         try:
             _join(module)
@@ -217,17 +226,46 @@ def _wrap_init(module):
     module.init_process_group = init_process_group
 
 
+def _wrap_rpc(module):
+    """The same of a job of RPC alone, whose workers meet at a store and have no process group that torch tells of."""
+    import functools
+
+    init = getattr(module, "init_rpc", None)  # torch may have been built without it
+    if init is None:
+        return
+
+    @functools.wraps(init)
+    def init_rpc(*args, **kwargs):
+        result = init(*args, **kwargs)
+        try:
+            if not sys.modules[_TORCH].is_initialized():
+                options = kwargs.get("rpc_backend_options") or (args[4:] or (None,))[0]
+                _say_group(_worker(module, getattr(options, "init_method", "env://")))
+                _say()
+        except Exception as error:
+            _note(f"rpc: {error}")
+        return result
+
+    module.init_rpc = init_rpc
+
+
+def _worker(module, method):
+    where = method.partition("?")[0]
+    if where == "env://":
+        where = "tcp://{}:{}".format(os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
+    return _report(module.get_worker_info().id, len(module.api._ALL_WORKER_NAMES), where)
+
+
 def _join(module):
     """This process has a process group: whatever its environment says, it is that rank of it."""
     try:
-        group = _group(module)
+        group = _report(module.get_rank(), module.get_world_size(), _meeting_point(module))
     except Exception as error:
         if os.getpid() != _pid or not _said:
             return
         _notes.append(f"group: {error}")
     else:
-        _become_rank(group["rank"])
-        _said["group"] = dict(group, number=_said.get("group", {}).get("number", 0) + 1)
+        _say_group(group)
     if "worker_server" not in _said and os.environ.get("DIAG_FLIGHT_RECORDER") != "0":
         _said["worker_server"] = None
         try:
@@ -235,6 +273,11 @@ def _join(module):
         except Exception as error:
             _notes.append(f"worker server: {error}")
     _say()
+
+
+def _say_group(group):
+    _become_rank(group["rank"])
+    _said["group"] = dict(group, number=_said.get("group", {}).get("number", 0) + 1)
 
 
 def _become_rank(rank):
@@ -247,14 +290,14 @@ def _become_rank(rank):
         _begin(rank, steps)
 
 
-def _group(module):
+def _report(rank, world, store):
     with open("/proc/self/stat", "rb") as file:
         ticks = int(file.read().rpartition(b")")[2].split()[19])
     thread = _thread.get_native_id()
     return {
-        "rank": int(module.get_rank()),
-        "world": int(module.get_world_size()),
-        "store": _meeting_point(module),
+        "rank": int(rank),
+        "world": int(world),
+        "store": store,
         "ticks": ticks,  # by which a later process of this pid is another
         "thread": [] if thread == os.getpid() else [thread, _thread.get_ident()],
         "env": {name: os.environ[name] for name in _SET_INSIDE.split() if name in os.environ},

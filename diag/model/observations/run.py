@@ -51,11 +51,24 @@ class RankShared(Observation):
 
 
 @dataclass(frozen=True, slots=True)
-class AgentsSeen(Observation):
-    """torchrun's agents on this machine, where none has started a rank: each its pid, how many nodes it was told to wait
-    for, and where they meet."""
+class Agent:
+    """One of torchrun's: how many nodes it was told to wait for, where they meet, and the id of their rendezvous (--rdzv-id,
+    empty where none is given). `waits`: its stack is in the rendezvous. `hosts`: other machines that are connected to
+    it, where it has the store at which they meet."""
 
-    agents: tuple[tuple[int, int, str], ...]
+    pid: int
+    nodes: int
+    where: str = ""
+    run_id: str = ""
+    waits: bool = True
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentsSeen(Observation):
+    """torchrun's agents on this machine, where none has started a rank."""
+
+    agents: tuple[Agent, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,9 @@ class Wait:
     received_bytes: int | None = None  # that ever came over a TCP socket
     unread_bytes: int = 0
     unsent_bytes: int = 0
+    not_accepted: int = (
+        0  # connections in the queue of `others`' socket that nobody has accepted, this one among them
+    )
     retransmits: int = 0
     seconds: float | None = None  # of a sleep or a timeout: what is left; else all of it
     timed: bool = False  # a timeout ends it, or a sleep its end

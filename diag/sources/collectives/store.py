@@ -12,10 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.launch.launchers.command import read_command
+from diag.launch.launchers.command import Rendezvous, read_command
 from diag.model import Payload, Record
 from diag.model.observations import Observation, StoreWaited
+from diag.sources.host.process_tree import same_namespace
 from diag.sources.payload import from_mapping, guarded
+from diag.sources.waits import sock_diag
 
 SOURCE = "store"
 
@@ -41,13 +43,33 @@ def connects(function: str, file: str) -> bool:
     return name in _CONNECTS and file.endswith(_CONNECTS[name])
 
 
+# In which an agent of torchrun waits for the others, as its own thread's frames show (torch 1.9-2.13):
+#   DynamicRendezvousHandler.next_rendezvous (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py:1171)
+#   SimpleElasticAgent._rendezvous (torch/distributed/elastic/agent/server/api.py:520)
+_MEETS_IN = "torch/distributed/elastic/rendezvous/"
+_AGENT = "torch/distributed/elastic/agent/server/api.py"
+
+
+def meets(function: str, file: str) -> bool:
+    """
+    >>> meets("_BackendRendezvousStateHolder.sync", "/v/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py")
+    True
+    >>> meets("SimpleElasticAgent._monitor_workers", "/v/torch/distributed/elastic/agent/server/api.py")
+    False
+    """
+    return _MEETS_IN in file or (file.endswith(_AGENT) and function.rpartition(".")[2] == "_rendezvous")
+
+
 # --- where it goes
 Place = tuple[str, int, int | None]  # host, port, the node's number
 
 
 def place_of_launcher(argv: Sequence[str], environment: Mapping[str, str]) -> Place | None:
     """None where it meets no others over TCP by its own command: one node, etcd, a configuration file."""
-    found = read_command(argv, environment, read_text=lambda path: None).meeting
+    return place_of_meeting(read_command(argv, environment, read_text=lambda path: None).meeting)
+
+
+def place_of_meeting(found: Rendezvous) -> Place | None:
     if found.nodes < 2 or found.address is None or found.backend not in ("static", "c10d") or found.bad:
         return None
     return found.address, found.port, found.node_rank if found.backend == "static" else None
@@ -84,6 +106,26 @@ def connections(pid: int, port: int, proc: Path = Path("/proc")) -> Connections 
             return None
         states.update(state for remote, state, inode in rows if remote == port and inode in own)
     return Connections(_ESTABLISHED in states, _SYN_SENT in states)
+
+
+def hosts_connected(pid: int, port: int, proc: Path = Path("/proc")) -> tuple[str, ...]:
+    """Addresses of other machines whose connections to this port the process has accepted; none where that may not be
+    read."""
+    own = _sockets(proc / str(pid) / "fd")
+    if not own or not same_namespace("net", pid, os.fspath(proc)):
+        return ()
+    try:
+        every = tuple(sock_diag.tcp_sockets())
+    except OSError:
+        return ()
+    here = {(one.peer, one.local) for one in every}
+    hosts = {
+        one.peer.rpartition(":")[0]
+        for one in every
+        if one.state == "ESTABLISHED" and one.local.endswith(f":{port}") and str(one.inode) in own
+        if (one.local, one.peer) not in here
+    }
+    return tuple(sorted(hosts))
 
 
 def _sockets(folder: Path) -> set[str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple, replace
 from typing import Any
 
 from diag.model import Placement, Record
@@ -84,8 +85,8 @@ def rank_shared(rank: int, pids: tuple[int, ...], host: str) -> Record:
     return _record("shared", host, rank, pids=list(pids))
 
 
-def agents_seen(agents: Sequence[tuple[int, int, str]], host: str) -> Record:
-    return _record("agents", host, agents=[list(one) for one in agents])
+def agents_seen(agents: Sequence[facts.Agent], host: str) -> Record:
+    return _record("agents", host, agents=[list(astuple(one)) for one in agents])
 
 
 def cut_off(at: float) -> Record:
@@ -142,9 +143,18 @@ def parse(record: Record) -> Iterator[facts.Observation]:
         )
     elif event == "agents":
         rows = (sequence(one) for one in sequence(payload["agents"]))
-        yield facts.AgentsSeen(None, tuple((integer(row[0]), integer(row[1]), str(row[2])) for row in rows))
+        yield facts.AgentsSeen(None, tuple(map(_agent, rows)))
     elif event in _EVENTS:
         known = {"host": record.host, "silent_seconds": payload.get("silent")}
         yield from_mapping(_EVENTS[event], {**known, **payload}, rank=record.rank)
     else:
         yield facts.Unparsed(record.rank, SOURCE, f"unknown event {event!r}"[:200], repr(payload)[:200])
+
+
+def _agent(row: Sequence[Any]) -> facts.Agent:
+    """Of three parts in records of earlier versions, which told only of agents that were seen to wait."""
+    first = facts.Agent(integer(row[0]), integer(row[1]), str(row[2]))
+    if len(row) < 6:
+        return first
+    hosts = tuple(str(one) for one in sequence(row[5]))
+    return replace(first, run_id=str(row[3]), waits=bool(row[4]), hosts=hosts)

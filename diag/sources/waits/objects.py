@@ -7,7 +7,6 @@ import os
 import re
 import struct
 import time
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from diag.sources.host.process_tree import colon_fields, read_raw, read_text, sa
 from diag.sources.stacks.remote_stack.image import Unsupported
 from diag.sources.stacks.remote_stack.memory import Gone, Memory, Torn
 from diag.sources.stacks.remote_stack.reader import ProcessStacks
-from diag.sources.waits import sock_diag
 from diag.sources.waits.decode import Blocked
 from diag.sources.waits.ends import Ends
 from diag.sources.waits.locks import (
@@ -28,6 +26,7 @@ from diag.sources.waits.locks import (
 )
 from diag.sources.waits.mounts import Mounts
 from diag.sources.waits.proc_files import fdinfo, mounts, open_mode
+from diag.sources.waits.sockets import Sockets
 
 _POLLED = 64
 _PATH_BYTES = 4096
@@ -47,6 +46,7 @@ class Objects:
         self._asked: list[tuple[int, dict[str, Any]]] = []
         self.found: dict[str, dict[str, Any]] = {}
         self.gaps: set[str] = set()
+        self._sockets = Sockets(proc, self._ends, self.gaps)
         self._memories: dict[int, Memory | None] = {}
         self._searches = 0
         self._pythons: dict[int, tuple[dict[int, int], dict[int, str]]] = {}
@@ -121,7 +121,7 @@ class Objects:
         if link.startswith("pipe:"):
             facts |= self._ends.pipe(pid, link, facts["mode"])
         elif link.startswith("socket:"):
-            self._peer(pid, link, facts)
+            facts |= self._sockets.facts(pid, int(link[8:-1]))
         elif link == "anon_inode:[eventpoll]":
             facts["epoll"] = [
                 int(line.split()[0]) for line in info.get("tfd", "").split("\n") if line.strip()
@@ -142,47 +142,6 @@ class Objects:
         if facts.get("held") and "held_left_out" in facts and not others:
             self._python(pid)  # it holds both ends of a pipe: which of its threads are Python's is asked
         return others
-
-    def _peer(self, pid: int, link: str, facts: dict[str, Any]) -> None:
-        inode = int(link[8:-1])
-        if (tcp := self._tcp(pid).get(inode)) is not None:
-            facts["tcp"] = {
-                "state": tcp.state, "local": tcp.local, "peer": tcp.peer, "unread": tcp.unread, "unsent": tcp.unsent,
-                "retransmits": tcp.retransmits, "silent_ms": tcp.silent_ms, "received": tcp.received,
-            }  # fmt: skip
-            other = next(
-                (one for one in self._tcp(pid).values() if one.local == tcp.peer and one.peer == tcp.local),
-                None,
-            )
-            facts["held"] = self._ends.socket(other.inode) if other is not None and other.inode else []
-        elif (unix := self._unix.get(inode)) is not None:
-            facts["unix"] = {"unread": unix.unread, "peer": unix.peer}
-            facts |= self._ends.pair(pid, unix.peer) if unix.peer else {"held": []}
-
-    def _tcp(self, pid: int) -> dict[int, sock_diag.TcpSocket]:
-        return self._sockets if self._same_network(pid) else {}
-
-    def _same_network(self, pid: int) -> bool:
-        same = same_namespace("net", pid, self._proc)
-        if same is False:
-            self.gaps.add(f"sockets of pid {pid}: it is in another network namespace")
-        return same is True
-
-    @cached_property
-    def _sockets(self) -> dict[int, sock_diag.TcpSocket]:
-        try:
-            return {one.inode: one for one in sock_diag.tcp_sockets() if one.inode}
-        except OSError as error:
-            self.gaps.add(f"TCP sockets: {error.strerror}")
-            return {}
-
-    @cached_property
-    def _unix(self) -> dict[int, sock_diag.UnixSocket]:
-        try:
-            return {one.inode: one for one in sock_diag.unix_sockets()}
-        except OSError as error:
-            self.gaps.add(f"UNIX sockets: {error.strerror}")
-            return {}
 
     # -- files ------------------------------------------------------------------------------------------------
 

@@ -148,6 +148,8 @@ class _Reading:
         link, kind = str(facts.get("link", "")), wait.kind
         mount = facts.get("mount") or {}
         held = _parties(facts.get("held", ()))
+        queue = facts.get("not_accepted") or {}
+        waiting = max(1, int(queue.get("waiting", 1))) if queue else 0
         if tcp := facts.get("tcp"):
             return replace(
                 wait,
@@ -162,10 +164,13 @@ class _Reading:
                 unread_bytes=tcp["unread"],
                 unsent_bytes=tcp["unsent"],
                 retransmits=tcp["retransmits"],
+                not_accepted=waiting,
                 others=held,
             )
         if "unix" in facts:
             wait = replace(wait, kind=_AS_UNIX.get(kind, kind))
+            if queue:
+                return replace(wait, peer=str(queue.get("local", "")), not_accepted=waiting, others=held)
             pair = wait.kind in ("unix_receive", "unix_send")
             return self._with_holders(who, wait, facts.get("held", []), facts, may_end=not pair)
         if link.startswith("socket:"):

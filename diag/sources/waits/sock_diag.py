@@ -17,7 +17,7 @@ _ERROR, _DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")
 _TCP, _INFO = 6, 2  # IPPROTO_TCP, INET_DIAG_INFO
 _LAST_DATA_RECV, _BYTES_RECEIVED = 52, 128  # in tcp_info; milliseconds, 64 bits (since Linux 4.1)
-_UNIX_PEER, _UNIX_QUEUES = 2, 4
+_UNIX_NAME, _UNIX_PEER, _UNIX_WAITING, _UNIX_QUEUES = 0, 2, 3, 4
 _SECONDS = 2.0
 STATES = (
     "", "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE", "CLOSE_WAIT",
@@ -27,6 +27,9 @@ STATES = (
 
 @dataclass(frozen=True, slots=True)
 class TcpSocket:
+    """Of one that listens `unread` are the connections that nobody has accepted, and `unsent` how many there may be. An end
+    that nobody has accepted has no inode."""
+
     inode: int
     state: str
     local: str
@@ -43,6 +46,8 @@ class UnixSocket:
     inode: int
     peer: int  # the other one's inode, 0 for none
     unread: int
+    name: str  # the path, or the abstract name with @
+    waiting: tuple[int, ...]  # of one that listens: those that have connected to it, and are not accepted
 
 
 def tcp_sockets() -> Iterator[TcpSocket]:
@@ -83,13 +88,17 @@ def _plain(address: str) -> str:
 
 def unix_sockets() -> Iterator[UnixSocket]:
     """Raises OSError where the kernel does not answer (ENOENT: the module is not loaded)."""
-    for body in _ask(struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, 1 | 4 | 16, 0, 0)):
+    for body in _ask(struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, 1 | 4 | 8 | 16, 0, 0)):
         if len(body) < 16:
             continue
         found = _attributes(body[16:])
         peer = struct.unpack_from("=I", found.get(_UNIX_PEER, bytes(4)))[0]
         unread = struct.unpack_from("=I", found.get(_UNIX_QUEUES, bytes(8)))[0]
-        yield UnixSocket(struct.unpack_from("=I", body, 4)[0], peer, unread)
+        icons = found.get(_UNIX_WAITING, b"")
+        waiting = tuple(one for (one,) in struct.iter_unpack("=I", icons[: len(icons) // 4 * 4]) if one)
+        name = found.get(_UNIX_NAME, b"").decode(errors="replace")
+        name = f"@{name[1:]}" if name.startswith("\0") else name.rstrip("\0")
+        yield UnixSocket(struct.unpack_from("=I", body, 4)[0], peer, unread, name, waiting)
 
 
 def _ask(request: bytes) -> Iterator[bytes]:
